@@ -1,0 +1,1 @@
+"""Facts: what happened, in order, on disk, provably unchanged."""

@@ -1,0 +1,1 @@
+"""Views: what the facts mean, the same for ever."""

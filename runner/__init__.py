@@ -1,0 +1,1 @@
+"""Acts: make an evaluation happen, and record every step of it."""
