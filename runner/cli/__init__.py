@@ -1,1 +1,94 @@
-"""The command line: `evaljournal VERB RUN`."""
+"""The command line: verbs over a run.
+
+Only here are arguments parsed and exit codes chosen. A command's module is imported when the command is used, so that
+`evaljournal --help` answers at once.
+"""
+
+import sys
+import traceback
+from importlib import import_module
+from typing import Any, Final
+
+import click
+
+COMMANDS: Final = {
+    "log": ("look", "Print the records of a run."),
+    "verify": ("judge", "Prove that a journal is what was written."),
+    "salvage": ("judge", "Copy what is intact out of a damaged journal."),
+}
+"""Command → the module it lives in, and what it does in one line (told here, so that `--help` imports nothing)."""
+
+UNFINISHED: Final = 3
+DAMAGED: Final = 4
+BUG: Final = 70
+
+
+class Damaged(click.ClickException):
+    """The journal is damaged, or does not verify."""
+
+    exit_code = DAMAGED
+
+
+class Unfinished(click.ClickException):
+    """The run is not done; `resume` goes on with it."""
+
+    exit_code = UNFINISHED
+
+
+class Refused(click.ClickException):
+    """The command was used wrongly, or its input is bad; nothing was started."""
+
+    exit_code = 2
+
+
+class _Commands(click.Group):
+    """The commands, imported one at a time."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = getattr(import_module(f"runner.cli.{COMMANDS[cmd_name][0]}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help_) for name, (_, help_) in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from journal import errors  # noqa: PLC0415  # not needed for `--help`
+
+        try:
+            return super().invoke(ctx)
+        except (errors.JournalDamaged, errors.RulesBroken, errors.BlobDamaged) as exc:
+            raise Damaged(str(exc)) from exc
+        except errors.JournalFailed as exc:
+            raise Unfinished(str(exc)) from exc
+        except errors.JournalError as exc:
+            raise Refused(str(exc)) from exc
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="evaljournal", message="evaljournal %(version)s")
+def cli() -> None:
+    """Run evaluations that survive a crash, and prove afterwards what happened.
+
+    A run is a directory with an append-only journal in it. Where RUN can be left out, the newest under runs/ is meant.
+
+    \b
+    evaljournal log runs/capitals/0001
+    evaljournal verify runs/capitals/0001
+    """
+
+
+def main() -> None:
+    """Run the command line; the console script `evaljournal`."""
+    try:
+        cli()
+    except Exception:  # noqa: BLE001  # whatever gets here is our own fault, and is told as such
+        traceback.print_exc()
+        click.echo("\nThis is a bug in evaljournal; the journal itself is safe. Please report the lines above.", err=True)
+        sys.exit(BUG)

@@ -1,0 +1,93 @@
+"""Large values, kept beside the journal under the hash of their content.
+
+A value above the limit would make the log unreadable by eye and slow to scan, so the record says where it is instead. A blob
+is on disk, whole and synced, before the record that points to it is written.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import orjson
+
+from journal.codec import PAYLOADS, Blobs
+from journal.errors import BlobDamaged
+from journal.events import Event
+from journal.files import DISK, Files, create, make_directory
+
+LIMIT: Final = 256 << 10
+"""A value whose JSON is longer than this many bytes is kept in a blob."""
+
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+
+
+@attrs.frozen
+class Blob:
+    """A large value that has not been loaded."""
+
+    sha256: str
+    bytes: int
+    path: Path
+    """The run's directory."""
+
+    def load(self, files: Files = DISK) -> Any:
+        """Read the value, and check that it is the one that was written."""
+        place = location(self.sha256)
+        try:
+            with files.read(os.path.join(str(self.path), place)) as stream:
+                data = stream.read()
+        except FileNotFoundError as exc:
+            raise BlobDamaged(f"{self.path}: {place} is missing; the record that names it cannot be read whole") from exc
+        if hashlib.sha256(data).hexdigest() != self.sha256:
+            raise BlobDamaged(f"{self.path}: {place} was changed after it was written")
+        return orjson.loads(data)
+
+
+def location(sha256: str) -> str:
+    """Tell where a blob is kept, relative to the run's directory."""
+    return f"blobs/{sha256[:2]}/{sha256}.json"
+
+
+def too_large(event: Event) -> dict[str, bytes]:
+    """Find the fields of an event whose values must not stand in a line, each with its JSON."""
+    values = ((field, getattr(event, field)) for field in PAYLOADS.get(type(event), ()))
+    texts = ((field, orjson.dumps(value)) for field, value in values if value is not None)
+    return {field: text for field, text in texts if len(text) > LIMIT}
+
+
+def references(large: Mapping[str, bytes]) -> bytes:
+    """Write the member `blobs`, which says where the values are."""
+    entries = {field: {"sha256": hashlib.sha256(text).hexdigest(), "bytes": len(text)} for field, text in large.items()}
+    return b',"blobs":' + orjson.dumps(entries) if entries else b""
+
+
+def loaded(event: Event, files: Files) -> Event:
+    """Put the values themselves in the place of those that were kept in blobs."""
+    fields = PAYLOADS.get(type(event), ())
+    values = {field: value.load(files) for field in fields if isinstance(value := getattr(event, field), Blob)}
+    whole: Any = event  # Which kind of event it is, the fields have said.
+    return attrs.evolve(whole, **values) if values else event
+
+
+def referred(blobs: Blobs, path: Path) -> dict[str, Blob]:
+    """Turn a line's member `blobs` into the values that it stands for, unloaded."""
+    for blob in blobs.values():
+        if not _SHA256.fullmatch(blob["sha256"]):  # A journal from elsewhere must not lead us out of its directory.
+            raise ValueError(f"{blob['sha256']!r} is not the hash of a blob")
+    return {field: Blob(sha256=blob["sha256"], bytes=blob["bytes"], path=path) for field, blob in blobs.items()}
+
+
+def store(files: Files, path: Path, sha256: str, data: bytes) -> None:
+    """Put a blob on disk, unless it is there already."""
+    place = os.path.join(str(path), location(sha256))
+    if files.size(place) == len(data):
+        with files.read(place) as stream:
+            if stream.read() == data:
+                return
+    directory, name = os.path.split(place)
+    make_directory(files, directory)
+    create(files, directory, name, data)

@@ -1,0 +1,202 @@
+"""Events to JSON members and back.
+
+The union of events is tagged by `type`. Every hook of cattrs is fetched once, here, because looking one up costs more than
+using it. What the user's data may look like is decided here too; what is done about a value that is too large is not.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, cast, get_args, get_origin
+
+import attrs
+import orjson
+from cattrs import Converter
+from cattrs.fns import identity
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
+
+from journal.errors import UnknownEvent, Unserialisable
+from journal.events import PAYLOAD, Event, Extension, Known, fields_of
+
+OWN: Final = frozenset({"seq", "at", "t", "type", "d", "h", "blobs"})
+"""The members of a line that belong to the record and not to its event."""
+
+Blobs = Mapping[str, Mapping[str, Any]]
+"""Field → where its value is kept instead, as the line's member `blobs` says it."""
+
+_SHOWN: Final = 80
+_PLAIN: Final = orjson.OPT_PASSTHROUGH_DATACLASS
+"""A dataclass is not JSON: what is inside it could not be checked, and it would come back as something else."""
+
+
+def type_of(event: type[Event]) -> str:
+    """Name an event as its line does: `AttemptStarted` is `attempt_started`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", event.__name__).lower()
+
+
+def name_of(event: Event) -> str:
+    """Name the type of an event, as its line does."""
+    return event.type if isinstance(event, Extension) else NAMES[type(event)]
+
+
+def is_payload(field: "attrs.Attribute[Any]") -> bool:
+    """Say whether the field holds the user's data, which is never looked into and may be large."""
+    return PAYLOAD in getattr(field.type, "__metadata__", ())
+
+
+KINDS: Final[dict[str, type[Known]]] = {type_of(kind): kind for kind in get_args(Known)}
+NAMES: Final[dict[type[Event], str]] = {kind: name for name, kind in KINDS.items()}
+PAYLOADS: Final[dict[type[Event], tuple[str, ...]]] = {
+    kind: tuple(field.name for field in fields_of(kind) if is_payload(field)) for kind in KINDS.values()
+}
+_PREFIX: Final[dict[type[Event], bytes]] = {kind: b'"type":"%b",' % name.encode() for name, kind in KINDS.items()}
+
+
+def _as_it_is(value: Any, _: Any) -> Any:
+    return value
+
+
+def _writer() -> dict[type[Event], Callable[[Any], dict[str, Any]]]:
+    """Fetch one hook per event; the user's data passes through untouched, and a default is left out."""
+    converter = Converter(omit_if_default=True)
+    hooks: dict[type[Event], Callable[[Any], dict[str, Any]]] = {}
+    for kind in KINDS.values():
+        untouched: dict[str, Any] = {field.name: override(unstruct_hook=identity) for field in fields_of(kind)}
+        hooks[kind] = make_dict_unstructure_fn(kind, converter, _cattrs_omit_if_default=True, **untouched)
+    return hooks
+
+
+class _Trusting(Converter):
+    """Takes every value as it is, with no call for it: the line's hash vouches for the types."""
+
+    def get_structure_hook(self, type: Any, cache_result: bool = True) -> Any:  # noqa: A002, ARG002, FBT001, FBT002
+        return None
+
+
+def _readers(*, checking: bool) -> dict[str, Callable[[dict[str, Any]], Event]]:
+    """Fetch one hook per tag."""
+    converter = Converter() if checking else _Trusting()
+    hooks: dict[str, Callable[[dict[str, Any]], Event]] = {}
+    for name, kind in KINDS.items():
+        checks: dict[str, Any] = {}
+        if checking:
+            checks = {field.name: override(struct_hook=_checked(field)) for field in fields_of(kind)}
+        hooks[name] = make_dict_structure_fn(kind, converter, _cattrs_detailed_validation=checking, **checks)
+    return hooks
+
+
+def _checked(field: "attrs.Attribute[Any]") -> Callable[[Any, Any], Any]:
+    """Refuse a value that is not of the field's own type; JSON has few types, so few are told apart."""
+    if is_payload(field):
+        return _as_it_is
+    allowed: tuple[Any, ...] = get_args(field.type) if get_origin(field.type) is not Mapping else ()
+
+    def check(value: Any, _: Any) -> Any:
+        kind = field.type
+        if get_origin(kind) is Literal:
+            fits = value in allowed
+        elif allowed:
+            fits = type(value) in allowed
+        elif kind is float:
+            fits = type(value) in (float, int)
+        else:
+            fits = isinstance(value, dict) if get_origin(kind) is not None else type(value) is kind
+        if not fits:
+            raise ValueError(f"{field.name} is {value!r}")
+        return value
+
+    return check
+
+
+_unstructure: Final = _writer()
+TRUSTING: Final = _readers(checking=False)
+CHECKING: Final = _readers(checking=True)
+"""Tag → hook. The first trusts the types, for the line's hash vouches for them; the second checks each."""
+
+
+def encode(event: Event, *, without: tuple[str, ...] = ()) -> bytes:
+    """Write an event as the members of a JSON object, `type` first; the fields `without` are left out."""
+    kind = event.__class__
+    if kind is Extension:
+        return _encode_extension(cast(Extension, event))
+    members = _unstructure[kind](event)
+    for field in without:
+        del members[field]
+    try:
+        text = orjson.dumps(members, option=_PLAIN)
+    except TypeError as exc:
+        raise _unserialisable(members, kind.__name__, str(exc)) from exc
+    if b"null" in text:
+        _refuse_non_finite(members, kind.__name__)
+    return _PREFIX[kind] + text[1:-1]
+
+
+def _encode_extension(event: Extension) -> bytes:
+    if not event.type.startswith("x-"):
+        raise Unserialisable(f"an extension's type begins with 'x-', {event.type!r} does not; nothing was written")
+    if taken := OWN & event.data.keys():
+        raise Unserialisable(f"{event.type} may not have the record's own member {min(taken)!r}; nothing was written")
+    members = {"type": event.type, **event.data}
+    try:
+        text = orjson.dumps(members, option=_PLAIN)
+    except TypeError as exc:
+        raise _unserialisable(members, event.type, str(exc)) from exc
+    _refuse_non_finite(members, event.type)
+    return text[1:-1]
+
+
+def decode(members: dict[str, Any]) -> Event:
+    """Make an event from the members of a line."""
+    kind = members["type"]
+    hook = TRUSTING.get(kind)
+    if hook is not None:
+        return hook(members)
+    if isinstance(kind, str) and kind.startswith("x-"):
+        return Extension(type=kind, data={name: value for name, value in members.items() if name not in OWN})
+    raise UnknownEvent(
+        f"record {members.get('seq')} has the type {kind!r}, which this version of evaljournal does not know; "
+        "a newer one wrote it",
+    )
+
+
+def _unserialisable(members: Mapping[str, Any], name: str, why: str) -> Unserialisable:
+    where, value = _culprit("", members)
+    return Unserialisable(
+        f"{where or name} of {name} cannot be written as JSON: "
+        f"{type(value).__name__} {_short(value)} ({why}); nothing was written"
+    )
+
+
+def _culprit(path: str, value: Any) -> tuple[str, Any]:
+    """Find the innermost value that JSON cannot say."""
+    children: list[tuple[str, Any]] = []
+    if isinstance(value, dict):
+        children = [(f"{path}.{key}" if path else str(key), item) for key, item in value.items()]
+    elif isinstance(value, list | tuple):
+        children = [(f"{path}[{index}]", item) for index, item in enumerate(value)]
+    for where, item in children:
+        try:
+            orjson.dumps(item, option=_PLAIN)
+        except TypeError:
+            return _culprit(where, item)
+    return path, value
+
+
+def _refuse_non_finite(value: Any, name: str, path: str = "") -> None:
+    """Refuse NaN and infinity, which orjson would write as null: a journal does not change what it was told."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise Unserialisable(f"{path} of {name} is {value!r}, which JSON cannot say; nothing was written")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _refuse_non_finite(item, name, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            _refuse_non_finite(item, name, f"{path}[{index}]")
+
+
+def _short(value: Any) -> str:
+    try:
+        text = repr(value)
+    except Exception as exc:  # noqa: BLE001  # a value that cannot even be shown is the user's, and no reason to crash
+        return f"(its repr raised {type(exc).__name__})"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -1,0 +1,418 @@
+"""What can happen, one class each, in the past tense.
+
+An event states a fact and its meaning; it decides nothing, and it knows neither the file it stands in nor the time at
+which it happened: those belong to the record around it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, dataclass_transform
+
+import attrs
+
+T = TypeVar("T")
+
+PAYLOAD = object()
+Json = Annotated[Any, PAYLOAD]
+"""The user's own data: anything that JSON can say. Where it is large, it is kept in a blob beside the journal."""
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def fact(cls: type[T]) -> type[T]:
+    """Make a class whose instances are keyword-only and, to every type checker, read-only.
+
+    Nothing guards them at run time: each guard that attrs has makes an instance cost half as much again to build, and an
+    event is built several times per trial and once per line read. What is on disk does not change with them.
+    """
+    return attrs.define(cls, kw_only=True)
+
+
+def fields_of(kind: Any) -> tuple["attrs.Attribute[Any]", ...]:
+    """List the fields of a kind of fact."""
+    fields: tuple[attrs.Attribute[Any], ...] = attrs.fields(kind)
+    return fields
+
+
+@fact
+class SegmentOpened:
+    """A file of the journal begins. Its first record, always."""
+
+    format: str
+    """`evaljournal`."""
+    version: str
+    """Version of the format, `major.minor`; a reader refuses a major that it does not know."""
+    run: str
+    """Identity of the run, drawn once; it is part of every hash."""
+    segment: int
+    """Number of this file, from 1."""
+    previous_seq: int = 0
+    """The last record of the file before."""
+    previous_h: str = ""
+    """The hash of that record."""
+    previous_bytes: int = 0
+    """The length of the file before."""
+    previous_sha256: str = ""
+    """The SHA-256 of the whole file before, as `sha256sum` prints it."""
+
+
+@fact
+class SegmentSealed:
+    """A file of the journal ends. Its last record; the file is read-only from here on."""
+
+    run: str
+    segment: int
+    records: int
+    """How many records stand before this one in the file."""
+    bytes: int
+    """How many bytes stand before this record in the file."""
+    sha256: str
+    """The SHA-256 of those bytes."""
+
+
+@fact
+class JournalRecovered:
+    """A crash had left an unfinished end; it was set aside, and the journal goes on before it."""
+
+    after: int
+    """The last whole record."""
+    bytes: int
+    """How many bytes were set aside."""
+    file: str
+    """Where they are kept, relative to the run's directory."""
+
+
+@fact
+class JournalSalvaged:
+    """The records before this one were copied out of a damaged journal."""
+
+    run: str
+    """Identity of the damaged run."""
+    kept: int
+    """Records that were intact and could be taken over."""
+    lost: int
+    """Records that could not be read."""
+    left_out: int
+    """Records that were intact, but whose trial's earlier records are lost; kept in `left-out.jsonl`."""
+
+
+@fact
+class RunStarted:
+    """A run began; what it is a run of is pinned here, once."""
+
+    evaluation: str
+    task: str
+    """Where the task can be found again, such as `evals/capitals.py:capitals`."""
+    task_fingerprint: str
+    scorers: Mapping[str, str]
+    """Name → version of every scorer."""
+    dataset: str
+    """Where the cases came from, in words."""
+    dataset_fingerprint: str
+    settings: Json
+    """Slots, timeouts, retries and so on, as they were in force."""
+    settings_fingerprint: str
+    durability: Literal["sync", "os"]
+    environment: Mapping[str, str]
+    """Versions of Python, of packages and of the platform; the git revision."""
+    forked_from: Json = None
+    """The run and the seq that this run goes on from."""
+
+
+@fact
+class SessionStarted:
+    """A process took up the run; `t` counts from here."""
+
+    n: int
+    """Number of the session, from 1."""
+    pid: int
+    host: str
+    boot: str
+    """Identity of the machine's boot; a process of another boot is certainly gone."""
+    settings: Json = None
+    """Those settings that differ from the session before."""
+
+
+@fact
+class TrialEnqueued:
+    """A trial was taken in and waits for a slot."""
+
+    trial: str
+    """`name`, or `name#3` for a repeat."""
+    case: str
+    repeat: int
+    """From 1."""
+    input: Json
+    expected: Json = None
+    metadata: Json = None
+    fingerprint: str
+    """Of the case's content: a trial is matched by name and content, never by its place."""
+
+
+@fact
+class AttemptStarted:
+    """One try at a trial began."""
+
+    trial: str
+    attempt: int
+    """From 1, and never the same twice for one trial."""
+    slot: int
+    """The slot that it holds until it ends, from 0."""
+
+
+@fact
+class AttemptSucceeded:
+    """The task gave an output."""
+
+    trial: str
+    attempt: int
+    output: Json
+    elapsed: float
+    """Seconds, by the monotonic clock."""
+    usage: Json = None
+    """Tokens and cost, where they are known."""
+
+
+@fact
+class AttemptFailed:
+    """The task raised."""
+
+    trial: str
+    attempt: int
+    error: str
+    """The exception's type."""
+    message: str
+    traceback: str = ""
+    category: Literal["error", "rate_limited", "unavailable", "fatal"]
+    """What it means for a retry."""
+    retry_after: float | None = None
+    """Seconds for which the other side asked to be left alone."""
+    elapsed: float
+    usage: Json = None
+
+
+@fact
+class AttemptTimedOut:
+    """The attempt outlived its limit and was cancelled."""
+
+    trial: str
+    attempt: int
+    limit: float
+    """Seconds that it was given."""
+    elapsed: float
+    usage: Json = None
+
+
+@fact
+class AttemptInterrupted:
+    """The attempt was cut off from outside; whether its call took effect is not known."""
+
+    trial: str
+    attempt: int
+    why: Literal["cancelled", "process_died", "stopped"]
+    elapsed: float | None = None
+    """Seconds; unknown where the process died."""
+
+
+@fact
+class AttemptReturnedLate:
+    """An abandoned attempt came to an end after all; its result is not used."""
+
+    trial: str
+    attempt: int
+    ending: Literal["succeeded", "failed"]
+    elapsed: float
+
+
+@fact
+class RetryScheduled:
+    """The attempt before did not work out, and another will be made."""
+
+    trial: str
+    attempt: int
+    """The attempt to come; the first retry is attempt 2."""
+    delay: float
+    """Seconds until it may start, counted from this record; jitter included."""
+    cause: str
+
+
+@fact
+class TrialScored:
+    """A scorer judged the trial's output."""
+
+    trial: str
+    scorer: str
+    version: str
+    """Fingerprint of the scorer's source: a later score of another version supersedes this one."""
+    value: bool | int | float | str
+    """Pass or fail, a number, or a label."""
+    reason: str = ""
+    details: Json = None
+    """What the scorer wants to keep with its verdict."""
+    elapsed: float
+
+
+@fact
+class ScoringFailed:
+    """A scorer raised; the output stays, without this score."""
+
+    trial: str
+    scorer: str
+    version: str
+    error: str
+    message: str
+    traceback: str = ""
+    elapsed: float
+
+
+@fact
+class TrialCompleted:
+    """The trial has its output, and every scorer has had its turn."""
+
+    trial: str
+    attempts: int
+
+
+@fact
+class TrialFailed:
+    """The trial was given up; it has no output."""
+
+    trial: str
+    attempts: int
+    cause: Literal["exhausted", "fatal", "timed_out", "ambiguous", "unserialisable"]
+
+
+@fact
+class TrialWithdrawn:
+    """The trial no longer counts: its case was removed from the dataset, or changed."""
+
+    trial: str
+    why: Literal["removed", "changed"]
+
+
+@fact
+class LimitChanged:
+    """The number of attempts that may run at once was changed."""
+
+    before: int
+    after: int
+    cause: str
+    evidence: str = ""
+    """What was seen, in words: `3 × 429 in 2.1 s at 41 in flight`."""
+    key: str = ""
+    """Which back end it is about, where there are several."""
+
+
+@fact
+class IntakePaused:
+    """No attempt may start for a while."""
+
+    until: float
+    """In the seconds of `t`."""
+    cause: str
+    key: str = ""
+
+
+@fact
+class IntakeResumed:
+    """Attempts may start again."""
+
+    cause: str
+    key: str = ""
+
+
+@fact
+class Noted:
+    """The task, a scorer or the runner wrote something down."""
+
+    name: str
+    value: Json
+    trial: str = ""
+    """Empty where it is about the run."""
+    attempt: int = 0
+    """0 where it is about no attempt."""
+
+
+@fact
+class RunStopped:
+    """The run was stopped before its end; it can be resumed."""
+
+    reason: Literal["interrupted", "failed_fast", "deadline", "disk_full"]
+
+
+@fact
+class RunFinished:
+    """Every trial has come to its end."""
+
+    completed: int
+    failed: int
+    withdrawn: int
+    head: str
+    """The hash of the record before this one."""
+
+
+@fact
+class Extension:
+    """An event of somebody else's, whose type begins with `x-`; we keep it and do not interpret it."""
+
+    type: str
+    data: Mapping[str, Any]
+    """Every member of the line that is not the record's own."""
+
+
+AttemptEnding = AttemptSucceeded | AttemptFailed | AttemptTimedOut | AttemptInterrupted
+
+TrialEvent = (
+    TrialEnqueued
+    | AttemptStarted
+    | AttemptEnding
+    | AttemptReturnedLate
+    | RetryScheduled
+    | TrialScored
+    | ScoringFailed
+    | TrialCompleted
+    | TrialFailed
+    | TrialWithdrawn
+)
+
+FileEvent = SegmentOpened | SegmentSealed
+
+Known = (
+    FileEvent
+    | JournalRecovered
+    | JournalSalvaged
+    | RunStarted
+    | SessionStarted
+    | TrialEvent
+    | LimitChanged
+    | IntakePaused
+    | IntakeResumed
+    | Noted
+    | RunStopped
+    | RunFinished
+)
+"""Every event that this version of the format defines."""
+
+Event = Known | Extension
+
+
+class Record(NamedTuple):
+    """An event with its place in the journal."""
+
+    seq: int
+    """From 1, without a gap, across all files: the only clock that never lies."""
+    at: str
+    """Wall time in UTC, for people."""
+    t: float
+    """Monotonic seconds since this session began; durations and concurrency are measured by it."""
+    event: Event
+    d: int
+    """The highest seq that was confirmed durable when this record was built."""
+    h: str
+    """Hash of the run, of the record before, and of this line."""
+    segment: int
+    """The file it stands in."""
+    offset: int
+    """The byte at which its line begins there."""
+
+
+Stamp = Callable[[], tuple[str, float]]
+"""What gives a record its `at` and its `t`. The journal reads no clock of its own."""

@@ -1,0 +1,160 @@
+"""The operating system, as far as the journal needs it: every call that can fail, in one place.
+
+All file access goes through one object, so that a test can stand in for the disk: one that fails, one that writes short, one
+that forgets what was not synced. Nothing here knows what the bytes mean.
+"""
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from typing import BinaryIO, Final, TypeVar
+
+T = TypeVar("T")
+
+APPEND: Final = os.O_WRONLY | os.O_APPEND
+CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+_CLOSED_ON_EXEC: Final = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+
+class Files:
+    """The real file system."""
+
+    def open(self, path: str, flags: int) -> int:
+        """Open a file that only its owner may read, and that no child process inherits."""
+        return os.open(path, flags | _CLOSED_ON_EXEC, 0o600)
+
+    def write(self, fd: int, data: memoryview) -> int:
+        """Write some of the data; say how much."""
+        return os.write(fd, data)
+
+    def fdatasync(self, fd: int) -> None:
+        """Force the file's bytes and its length to the disk itself."""
+        if sys.platform == "darwin":  # There, fsync stops at the drive's cache.
+            import fcntl  # noqa: PLC0415  # not on Windows
+
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+        elif hasattr(os, "fdatasync"):
+            os.fdatasync(fd)
+        else:
+            os.fsync(fd)
+
+    def fsync(self, fd: int) -> None:
+        """Force a new file to the disk, with all that describes it."""
+        if sys.platform == "darwin":
+            self.fdatasync(fd)
+        else:
+            os.fsync(fd)
+
+    def ftruncate(self, fd: int, size: int) -> None:
+        """Cut a file to this size."""
+        os.ftruncate(fd, size)
+
+    def close(self, fd: int) -> None:
+        """Let go of a file."""
+        os.close(fd)
+
+    def replace(self, source: str, target: str) -> None:
+        """Give a file its final name, in one step."""
+        os.replace(source, target)
+
+    def mkdir(self, path: str) -> None:
+        """Make a directory that only its owner may enter."""
+        os.mkdir(path, 0o700)
+
+    def sync_directory(self, path: str) -> None:
+        """Force a directory's entries to the disk: until then, a new name in it can be forgotten."""
+        if os.name == "nt":
+            return  # Windows has no such call; NTFS journals its directories.
+        fd = os.open(path, os.O_RDONLY | _CLOSED_ON_EXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def protect(self, path: str) -> None:
+        """Take the right to write away; a courtesy, which some file systems do not know."""
+        with contextlib.suppress(OSError):
+            os.chmod(path, 0o400)
+
+    def read(self, path: str) -> BinaryIO:
+        """Open a file for reading."""
+        return open(path, "rb")  # The caller closes it.
+
+    def names(self, path: str) -> list[str]:
+        """List a directory."""
+        return os.listdir(path)
+
+    def is_directory(self, path: str) -> bool:
+        """Say whether the path is a directory."""
+        return os.path.isdir(path)
+
+    def size(self, path: str) -> int | None:
+        """Tell a file's length; None if there is no such file."""
+        try:
+            return os.stat(path).st_size
+        except FileNotFoundError:
+            return None
+
+    def lock(self, fd: int) -> bool:
+        """Take the exclusive lock on an open file, or say that another process has it."""
+        if os.name == "nt":
+            import msvcrt  # noqa: PLC0415  # only there
+
+            try:
+                msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]  # only there
+            except OSError:
+                return False
+            return True
+        import fcntl  # noqa: PLC0415  # not on Windows
+
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+DISK: Final = Files()
+
+
+def again(call: Callable[[], T]) -> T:
+    """Make a call until no signal cuts it short."""
+    while True:
+        try:
+            return call()
+        except InterruptedError:
+            continue
+
+
+def write_all(files: Files, fd: int, data: bytes) -> None:
+    """Write all of the data, however little the system takes at a time."""
+    rest = memoryview(data)
+    while rest:
+        written = again(lambda: files.write(fd, rest))  # noqa: B023  # called at once
+        rest = rest[written:]
+
+
+def create(files: Files, directory: str, name: str, data: bytes) -> None:
+    """Make a file that is there whole or not at all, and stays after a power cut."""
+    temporary = os.path.join(directory, f".{name}.new")
+    fd = again(lambda: files.open(temporary, CREATE))
+    try:
+        write_all(files, fd, data)
+        again(lambda: files.fsync(fd))
+    finally:
+        files.close(fd)
+    again(lambda: files.replace(temporary, os.path.join(directory, name)))
+    again(lambda: files.sync_directory(directory))
+
+
+def make_directory(files: Files, path: str) -> None:
+    """Make a directory and its parents, so that they stay after a power cut."""
+    if files.is_directory(path):
+        return
+    parent = os.path.dirname(path)
+    if parent and parent != path:
+        make_directory(files, parent)
+    with contextlib.suppress(FileExistsError):
+        again(lambda: files.mkdir(path))
+    again(lambda: files.sync_directory(parent or "."))

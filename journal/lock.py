@@ -1,0 +1,63 @@
+"""One writer at a time.
+
+The lock is the system's, so it ends with the process, however that dies. The text in the file is for messages only; nothing is
+decided by it.
+"""
+
+import os
+import socket
+import weakref
+from pathlib import Path
+
+from journal.errors import JournalLocked, command
+from journal.files import Files, again, write_all
+
+
+class Lock:
+    """The right to write one journal, held until it is released or the process ends."""
+
+    def __init__(self, path: Path, files: Files) -> None:
+        self._files = files
+        file = str(path / "LOCK")
+        self._fd: int | None = again(lambda: files.open(file, os.O_RDWR | os.O_CREAT))
+        try:
+            if not files.lock(self._fd):
+                raise JournalLocked(f"{path} is being written by {_holder(file, files)}; {command('log -f', path)} looks on")
+            again(lambda: files.ftruncate(self._descriptor, 0))
+            write_all(files, self._fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        except BaseException:
+            self.release()
+            raise
+        _held.add(self)
+
+    @property
+    def _descriptor(self) -> int:
+        assert self._fd is not None
+        return self._fd
+
+    def release(self) -> None:
+        """Let the next writer in."""
+        if self._fd is not None:
+            fd, self._fd = self._fd, None
+            self._files.close(fd)
+
+
+def _holder(file: str, files: Files) -> str:
+    try:
+        with files.read(file) as stream:
+            return stream.read(200).decode(errors="replace").strip() or "another process"
+    except OSError:
+        return "another process"  # Windows does not let the locked text be read.
+
+
+_held: "weakref.WeakSet[Lock]" = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    """Close the locks that a fork has copied: a child that outlives the run must not keep others out of it."""
+    for lock in list(_held):
+        lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)

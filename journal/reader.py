@@ -1,0 +1,174 @@
+"""Reading a journal: all of it, one record of it, or as it grows.
+
+Readers never change anything. They go as far as the records can be trusted, and say so where that is not the end.
+"""
+
+import collections
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import BinaryIO, Final, Self
+
+import trio
+
+from journal import blobs, segments
+from journal.errors import JournalDamaged
+from journal.events import Record
+from journal.files import DISK, Files
+from journal.recovery import damage
+from journal.scan import BadLine, Cursor, Scan, Stop
+from journal.versions import UPCASTERS, Upcasters
+
+LOOK_AGAIN: Final = 0.1
+"""Seconds after which a follower looks whether the files have grown; files of another process tell nobody."""
+
+_BEFORE: Final = 35
+"""How far before a line's beginning the hash of the line before begins: 32 digits, a quote, a brace and the LF."""
+
+
+class Reading:
+    """The records of a journal, in order.
+
+    Iterating raises `JournalDamaged` where confirmed data is not what was written; after an end that a crash (or a writer at
+    work) has left unfinished, `unfinished` says where that is.
+    """
+
+    def __init__(self, path: Path, files: Files, *, load_blobs: bool, upcasters: Upcasters) -> None:
+        self._scan = Scan(path, files, upcasters=upcasters)
+        self._load_blobs = load_blobs
+
+    def __iter__(self) -> Iterator[Record]:
+        for record in self._scan:
+            yield _whole(record, self._scan.files) if self._load_blobs else record
+        damaged = damage(self._scan)
+        if damaged is not None:
+            raise damaged
+
+    @property
+    def run(self) -> str:
+        """Identity of the run; empty until the first record was read."""
+        return self._scan.cursor.run.decode()
+
+    @property
+    def unfinished(self) -> Stop | None:
+        """Where the last good record ends, if something that nobody was promised stands behind it."""
+        return self._scan.stop
+
+
+def read(path: Path | str, *, load_blobs: bool = True, files: Files = DISK, upcasters: Upcasters = UPCASTERS) -> Reading:
+    """Read a run's records; with `load_blobs=False`, large values stay on disk as `Blob`s."""
+    return Reading(Path(path), files, load_blobs=load_blobs, upcasters=upcasters)
+
+
+def fetch(path: Path | str, segment: int, offset: int, *, load_blobs: bool = True, files: Files = DISK) -> Record:
+    """Read one record again by its place, and check that it still follows from the line before it."""
+    path = Path(path)
+    with files.read(os.path.join(str(path), segments.name(segment))) as stream:
+        header = stream.readline()
+        stream.seek(max(0, offset - _BEFORE))
+        before = stream.read(min(offset, _BEFORE))[:32]
+        line = stream.readline()
+    cursor = Cursor(path)
+    cursor.enter(segment)
+    try:
+        record = cursor.revisit(header, before, line, offset)
+    except BadLine as exc:
+        raise JournalDamaged(path=path, file=segments.name(segment), byte=offset, seq=None, check=str(exc)) from exc
+    return _whole(record, files) if load_blobs else record
+
+
+class Lines:
+    """The lines of a journal as they stand on disk."""
+
+    def __init__(self, path: Path | str, files: Files = DISK) -> None:
+        self._path = str(path)
+        self._files = files
+        self._segment = 0
+        self._stream: BinaryIO | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+    def of(self, record: Record) -> bytes:
+        """Read the line that a record was made of, with its LF."""
+        if self._stream is None or record.segment != self._segment:
+            self.__exit__()
+            self._stream = self._files.read(os.path.join(self._path, segments.name(record.segment)))
+            self._segment = record.segment
+        self._stream.seek(record.offset)
+        return self._stream.readline()
+
+
+async def follow(
+    path: Path | str, *, load_blobs: bool = True, look_again: float = LOOK_AGAIN, files: Files = DISK
+) -> AsyncIterator[Record]:
+    """Read a run's records, and go on as more are written, across files and sessions, until cancelled.
+
+    The end of a run is a record like any other (`RunFinished`, `RunStopped`): whether to stay after it is the caller's choice.
+    """
+    follower = _Follower(Path(path), files)
+    while True:
+        for record in await trio.to_thread.run_sync(follower.more):
+            yield _whole(record, files) if load_blobs else record
+        if not follower.has_more:
+            await trio.sleep(look_again)
+
+
+class _Follower:
+    """Where a follower stands: which file, which byte, which record must come next."""
+
+    AT_ONCE: Final = 1 << 20
+
+    def __init__(self, path: Path, files: Files) -> None:
+        self._files = files
+        self._path = path
+        self._cursor = Cursor(path)
+        self._cursor.enter(segments.numbers(path, files)[0])
+        self.has_more = True
+        self._judged: int | None = None
+        """The length of the file when it was last found to be torn, but not damaged."""
+
+    def more(self) -> list[Record]:
+        """Take what has been written since, at most a megabyte at a time."""
+        cursor = self._cursor
+        # The file is opened anew each time: recovery may have put another in its place, with the same good beginning.
+        with self._files.read(os.path.join(str(self._path), segments.name(cursor.segment))) as stream:
+            stream.seek(cursor.offset)
+            lines = stream.readlines(self.AT_ONCE)
+        if lines and not lines[-1].endswith(b"\n"):
+            lines.pop()  # Half a line: its other half is still to come.
+        records: list[Record] = []
+        try:
+            records.extend(cursor.take(lines))
+        except BadLine:
+            if not records:  # Otherwise hand over the good ones first.
+                self._refuse_damage()
+        following = segments.name(cursor.segment + 1)
+        if cursor.sealed and self._files.size(os.path.join(str(self._path), following)) is not None:
+            cursor.enter(cursor.segment + 1)
+            self.has_more = True
+        else:
+            self.has_more = bool(records)
+        return records
+
+    def _refuse_damage(self) -> None:
+        """Raise if confirmed data is damaged; a torn tail is left to the one who resumes the run."""
+        scan = Scan(self._path, self._files)
+        size = self._files.size(os.path.join(str(self._path), segments.name(self._cursor.segment)))
+        if size == self._judged:
+            return
+        collections.deque(scan, maxlen=0)
+        damaged = damage(scan)
+        if damaged is not None:
+            raise damaged
+        self._judged = size
+
+
+def _whole(record: Record, files: Files) -> Record:
+    """Load the values that were kept in blobs, if there are any."""
+    event = blobs.loaded(record.event, files)
+    return record if event is record.event else record._replace(event=event)

@@ -1,0 +1,114 @@
+"""What is still good in a damaged journal, copied into a new one.
+
+Nothing is invented and nothing is changed where it lies. Every record that still verifies is taken over, in order, with its
+times. The new journal is a run of its own, with a chain of its own; a record that no longer fits, because the records before
+it are lost, is kept beside it as it stood.
+"""
+
+import collections
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import attrs
+import orjson
+import trio
+
+from journal import blobs, segments
+from journal.codec import decode, encode
+from journal.errors import BlobDamaged, IllegalEvent, JournalError, command
+from journal.events import Event, FileEvent, JournalSalvaged, RunStarted
+from journal.files import DISK, Files, create
+from journal.recovery import damage, intact_after
+from journal.scan import Scan
+from journal.writer import writing
+
+LEFT_OUT: Final = "left-out.jsonl"
+
+
+@attrs.frozen
+class Salvaged:
+    """What could be saved."""
+
+    path: Path
+    """The new run."""
+    kept: int
+    lost: int
+    """Records that are gone, as far as the numbers of the others tell."""
+    left_out: int
+    """Records that are whole but no longer fit; they are in `left-out.jsonl`."""
+
+
+@attrs.frozen
+class _Intact:
+    seq: int
+    at: str
+    t: float
+    event: Event
+
+
+async def salvage(source: Path | str, target: Path | str, *, files: Files = DISK) -> Salvaged:
+    """Copy what is intact in a damaged journal into a new directory; the old one is only read."""
+    source, target = Path(source), Path(target)
+    started, run = _look_over(source, files)
+    current = started
+    seq = whole = kept = 0
+    left_out: list[bytes] = []
+    async with writing(target, new=True, stamp=lambda: (current.at, current.t), files=files) as journal:
+        for current in _intact(source, files, run):
+            whole += 1
+            seq = current.seq
+            if isinstance(current.event, FileEvent | JournalSalvaged):
+                continue  # These speak of the files that are left behind.
+            try:
+                journal.append(current.event)
+                kept += 1
+            except IllegalEvent:
+                left_out.append(_as_line(current))
+            await journal.wait_room()
+        if left_out:
+            await trio.to_thread.run_sync(create, files, str(target), LEFT_OUT, b"".join(left_out))
+        journal.append(JournalSalvaged(run=run.decode(), kept=kept, lost=seq - whole, left_out=len(left_out)))
+    return Salvaged(path=target, kept=kept, lost=seq - whole, left_out=len(left_out))
+
+
+def _look_over(source: Path, files: Files) -> tuple[_Intact, bytes]:
+    """Make sure that there is something to salvage; tell the run's first fact and its identity."""
+    scan = Scan(source, files)
+    collections.deque(scan, maxlen=0)
+    if damage(scan) is None:
+        raise JournalError(f"{source} is not damaged; {command('resume', source)} goes on with it, and `cp -r` copies it")
+    for run in [scan.cursor.run] if scan.cursor.seq else _names_of_run(scan):
+        for record in _intact(source, files, run):
+            if isinstance(record.event, RunStarted):
+                return record, run
+    raise JournalError(f"{source} cannot be salvaged: the record that says what it is a run of did not survive")
+
+
+def _names_of_run(scan: Scan) -> Iterator[bytes]:
+    """Guess the run's identity from every line that names it, the first file's own first line being damaged."""
+    for number in scan.numbers:
+        with scan.files.read(os.path.join(str(scan.path), segments.name(number))) as stream:
+            yield from dict.fromkeys(re.findall(rb'"run":"([0-9a-f]{32})"', stream.read()))
+
+
+def _intact(source: Path, files: Files, run: bytes) -> Iterator[_Intact]:
+    """Go through every record that still verifies, in order."""
+    scan = Scan(source, files)
+    for record in scan:
+        with contextlib.suppress(BlobDamaged):
+            yield _Intact(record.seq, record.at, record.t, blobs.loaded(record.event, files))
+    scan.cursor.run = run
+    for survivor in intact_after(scan):
+        members = orjson.loads(survivor.line)
+        members.update(blobs.referred(members.get("blobs", {}), source))
+        with contextlib.suppress(BlobDamaged):
+            yield _Intact(survivor.seq, members["at"], members["t"], blobs.loaded(decode(members), files))
+
+
+def _as_line(record: _Intact) -> bytes:
+    """Write a record down as it stood, without the hash that no longer leads anywhere."""
+    return b'{"seq":%d,"at":"%b","t":%.6f,%b}\n' % (record.seq, record.at.encode(), record.t, encode(record.event))

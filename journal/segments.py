@@ -1,0 +1,39 @@
+"""The files of a journal: their names, their order, and how one begins.
+
+`journal-000001.jsonl`, `journal-000002.jsonl` and so on. Only the last may still grow.
+"""
+
+import re
+from pathlib import Path
+from typing import Final
+
+from journal.errors import NotAJournal
+from journal.files import Files
+
+FORMAT: Final = "evaljournal"
+VERSION: Final = "1.0"
+MAJOR: Final = 1
+
+ROLL_AT: Final = 64 << 20
+"""A file is sealed, and the next begun, once it is this many bytes long."""
+
+_NAME: Final = re.compile(r"journal-([0-9]{6,})\.jsonl")
+
+
+def name(number: int) -> str:
+    """Name a segment."""
+    return f"journal-{number:06}.jsonl"
+
+
+def numbers(path: Path, files: Files) -> list[int]:
+    """List the segments of a run, in order; an error if there is no journal at this path."""
+    try:
+        names = files.names(str(path))
+    except FileNotFoundError as exc:
+        raise NotAJournal(f"{path} does not exist; `evaljournal ls` lists the runs here") from exc
+    except NotADirectoryError as exc:
+        raise NotAJournal(f"{path} is a file; a run is a directory with journal-000001.jsonl in it") from exc
+    found = sorted(int(match[1]) for match in map(_NAME.fullmatch, names) if match)
+    if not found:
+        raise NotAJournal(f"{path} holds no journal: there is no {name(1)} in it")
+    return found

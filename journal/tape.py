@@ -1,0 +1,101 @@
+"""The file under the writer's hand: blocking calls only, made from a thread.
+
+It knows which file is open and how long it is, and keeps two orders that everything rests on: a file is on disk to its
+last byte before the next one gets its name, and a value is on disk before the line that points to it is written.
+"""
+
+import contextlib
+import errno
+import os
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Final
+
+from journal import blobs, segments
+from journal.files import APPEND, Files, again, create
+
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
+
+
+class NoSpace(Exception):  # it never leaves this package: the writer makes a DiskFull of it
+    """The disk is full; what could be written as whole lines was kept."""
+
+    def __init__(self, why: OSError, *, lines: int = 0) -> None:
+        super().__init__(str(why))
+        self.lines = lines
+        """How many lines of the data were kept; they are on disk."""
+
+
+class Tape:
+    """The segment that is being written."""
+
+    def __init__(self, path: Path, files: Files) -> None:
+        self._path = path
+        self._files = files
+        self._fd = -1
+        self._size = 0
+        self.segment = 0
+        """The number of the open file; 0 while there is none."""
+
+    def go_on(self, segment: int, size: int) -> None:
+        """Open a file that is there already, to write at its end."""
+        self._fd = again(lambda: self._files.open(self._name(segment), APPEND))
+        self.segment, self._size = segment, size
+
+    def begin(self, segment: int, header: bytes) -> None:
+        """Leave the present file, which is sealed, and begin another with this line."""
+        if self.segment:
+            self.sync()
+            self.close(sealed=True)
+        with _space_needed():
+            create(self._files, str(self._path), segments.name(segment), header)
+        self.go_on(segment, len(header))
+
+    def write(self, data: bytes, values: Mapping[str, bytes]) -> None:
+        """Write whole lines, after the values that they point to."""
+        with _space_needed():
+            for sha256, value in values.items():
+                blobs.store(self._files, self._path, sha256, value)
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[again(lambda: self._files.write(self._fd, rest)) :]  # noqa: B023  # called at once
+        except OSError as exc:
+            if exc.errno not in _NO_SPACE:
+                raise
+            raise NoSpace(exc, lines=self._cut_back(data[: len(data) - len(rest)])) from exc
+        self._size += len(data)
+
+    def _cut_back(self, partly: bytes) -> int:
+        """Take back the line that did not fit, and make sure of those before it."""
+        whole = partly.rfind(b"\n") + 1
+        again(lambda: self._files.ftruncate(self._fd, self._size + whole))
+        self._size += whole
+        self.sync()
+        return partly.count(b"\n")
+
+    def sync(self) -> None:
+        """Force everything that was written to the disk itself."""
+        again(lambda: self._files.fdatasync(self._fd))
+
+    def close(self, *, sealed: bool) -> None:
+        """Let go of the file; one that is sealed becomes read-only."""
+        if self.segment:
+            if sealed:
+                self._files.protect(self._name(self.segment))
+            fd, self.segment = self._fd, 0
+            self._files.close(fd)
+
+    def _name(self, segment: int) -> str:
+        return os.path.join(str(self._path), segments.name(segment))
+
+
+@contextlib.contextmanager
+def _space_needed() -> Generator[None]:
+    """Tell a full disk, which can be emptied, from a broken one."""
+    try:
+        yield
+    except OSError as exc:
+        if exc.errno in _NO_SPACE:
+            raise NoSpace(exc) from exc
+        raise

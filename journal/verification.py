@@ -1,0 +1,91 @@
+"""Is this journal what was written, and could it have been written so?
+
+The writer's own checks, applied by a reader: every hash, every file's sums, every type, every blob, and the lifecycle. What the
+records add up to is not judged here.
+"""
+
+from pathlib import Path
+
+import attrs
+
+from journal.blobs import Blob
+from journal.codec import PAYLOADS
+from journal.errors import BlobDamaged, IllegalEvent, JournalError, RulesBroken, UnknownEvent
+from journal.events import FileEvent
+from journal.files import DISK, Files
+from journal.lifecycle import Lifecycle
+from journal.recovery import damage
+from journal.scan import Scan
+
+
+@attrs.frozen
+class Verification:
+    """What was found when a journal was verified."""
+
+    path: Path
+    run: str
+    records: int
+    """How many records could be verified, from the first on."""
+    segments: int
+    blobs: int
+    head: str
+    """The hash of the last verified record. Publish it, and nobody can take records off the end unnoticed."""
+    unfinished: int
+    """Bytes behind the last record that were never confirmed: a writer is at work, or a crash cut it off."""
+    expected_at: int | None
+    """The record whose hash was expected, if one was given and found."""
+    problem: JournalError | None
+    """The first thing that is wrong; None if nothing is."""
+
+    @property
+    def holds(self) -> bool:
+        """Say whether the journal is what was written."""
+        return self.problem is None
+
+
+class HeadMissing(JournalError):
+    """The expected record is not in the journal: something was removed from its end, or it is another journal."""
+
+
+def verify(path: Path | str, *, expect_head: str | None = None, files: Files = DISK) -> Verification:
+    """Check everything that can be checked in a journal, up to the first thing that is wrong."""
+    path = Path(path)
+    scan = Scan(path, files, checking=True)
+    lifecycle = Lifecycle()
+    seen: set[str] = set()
+    expected_at: int | None = None
+    problem: JournalError | None = None
+    try:
+        for record in scan:
+            if not isinstance(record.event, FileEvent):
+                try:
+                    lifecycle.advance(record.event)
+                except IllegalEvent as exc:
+                    raise RulesBroken(path, record.seq, exc) from exc
+            for field in PAYLOADS.get(type(record.event), ()):
+                value = getattr(record.event, field)
+                if isinstance(value, Blob) and value.sha256 not in seen:
+                    value.load(files)
+                    seen.add(value.sha256)
+            if expect_head and record.h == expect_head:
+                expected_at = record.seq
+    except (RulesBroken, BlobDamaged, UnknownEvent) as exc:
+        problem = exc
+    problem = problem or damage(scan)
+    cursor = scan.cursor
+    if problem is None and expect_head and expected_at is None:
+        problem = HeadMissing(
+            f"{path} has no record with the hash {expect_head}; its last, record {cursor.seq:,}, has {cursor.h.decode()}. "
+            "Records were removed from its end or written anew, or this is another run",
+        )
+    return Verification(
+        path=path,
+        run=cursor.run.decode(),
+        records=cursor.seq,
+        segments=cursor.segment,
+        blobs=len(seen),
+        head=cursor.h.decode(),
+        unfinished=len(scan.remainder()),
+        expected_at=expected_at,
+        problem=problem,
+    )

@@ -1,0 +1,427 @@
+"""The one who writes: events become lines, lines reach the system, the system confirms that they are on disk.
+
+Three numbers say how far each step has come: `appended` ≥ `written` ≥ `durable`. `append` is a plain function and never waits;
+two tasks carry the lines on, one writing, one syncing, each in a thread, so that a slow disk delays nobody but those who asked
+to wait for it. There is no timer: what arrives during one sync is the batch of the next.
+"""
+
+import heapq
+import math
+import uuid
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeVar
+
+import attrs
+import trio
+
+from journal import blobs, chain, segments
+from journal.codec import encode
+from journal.errors import DiskFull, JournalClosed, JournalFailed, JournalPoisoned, RecordTooLarge, command
+from journal.events import Event, JournalRecovered, Record, SegmentOpened, SegmentSealed, Stamp
+from journal.files import DISK, Files
+from journal.lifecycle import Lifecycle
+from journal.lock import Lock
+from journal.opening import Found, find, make_room
+from journal.tape import NoSpace, Tape
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+T = TypeVar("T")
+
+RECORD_LIMIT: Final = 1 << 20
+"""The members of a line's event are no longer than this many bytes."""
+
+PENDING_LIMIT: Final = 64 << 20
+"""While more than this many bytes wait to be written, intake waits too."""
+
+Durability = Literal["sync", "os"]
+"""Whether a record is promised to survive a power cut, or only the death of the process."""
+
+
+class InThread(Protocol):
+    """What makes a blocking call without blocking the event loop."""
+
+    def __call__(self, call: Callable[[], T], /) -> Awaitable[T]:
+        """Make the call, and wait for it."""
+        ...
+
+
+def in_threads() -> InThread:
+    """Use threads of our own: tasks that use up trio's default ones must not hold up the journal."""
+    limiter = trio.CapacityLimiter(2)
+
+    async def run(call: Callable[[], T], /) -> T:
+        return await trio.to_thread.run_sync(call, limiter=limiter)
+
+    return run
+
+
+@attrs.define
+class _Segment:
+    """The file that lines are being built for: how long it will be, and what its bytes will add up to."""
+
+    number: int
+    records: int
+    bytes: int
+    digest: "_Hash"
+
+
+@attrs.define
+class _Batch:
+    """Lines that are written together, into one file, after the values that they point to."""
+
+    segment: int
+    first: int = 0
+    """The first record among the lines."""
+    lines: list[bytes] = attrs.field(factory=list)
+    values: dict[str, bytes] = attrs.field(factory=dict)
+    bytes: int = 0
+
+
+class Journal:
+    """An open journal: takes events, and says how safe they are."""
+
+    def __init__(
+        self,
+        path: Path,
+        found: Found,
+        lock: Lock,
+        *,
+        stamp: Stamp,
+        files: Files,
+        durability: Durability,
+        roll_at: int,
+        in_thread: InThread,
+    ) -> None:
+        self.path = path
+        self.run = found.run
+        """Identity of the run."""
+        self.lifecycle: Lifecycle = found.lifecycle
+        """Where the run and its trials stand."""
+        self._run = found.run.encode()
+        self._stamp = stamp
+        self._durability: Durability = durability
+        self._roll_at = roll_at
+        self._in_thread = in_thread
+        self._lock = lock
+        self._tape = Tape(path, files)
+
+        # The end of the chain, and the lines that wait to be written.
+        self._seq = found.seq
+        self._h = found.h
+        self._segment = _Segment(found.segment, found.records, found.bytes, found.digest)
+        self._batches: deque[_Batch] = deque([_Batch(found.segment)])
+        self._pending = 0
+
+        # How far writing and syncing have come; what was found is durable.
+        self._written = found.seq
+        self._durable = found.seq
+        self._demanded = 0
+        """Sync up to here, whatever the durability."""
+        self._changing = trio.Lock()
+        """Held while the file is synced or left for the next one: a file must not be closed under a sync."""
+
+        self._failure: JournalFailed | None = None
+        self._closing = False
+        self._done = False
+        self._idle = False
+        self._to_write = trio.Event()
+        self._to_sync = trio.Event()
+        self._room = trio.Event()
+        self._waiting: list[tuple[int, int, trio.Event]] = []
+        """Who waits for news of which record, the earliest first; the middle number keeps equals in order."""
+        self._asked = 0
+
+        if found.is_open:
+            self._tape.go_on(found.segment, found.bytes)
+        else:
+            self._begin()
+        if found.aside:
+            self.append(JournalRecovered(after=found.seq, bytes=found.aside.bytes, file=found.aside.file))
+
+    @property
+    def appended(self) -> int:
+        """The last record that was taken."""
+        return self._seq
+
+    @property
+    def written(self) -> int:
+        """The last record that reached the operating system: it survives the death of this process."""
+        return self._written
+
+    @property
+    def durable(self) -> int:
+        """The last record that is confirmed on disk: it survives a power cut."""
+        return self._durable
+
+    @property
+    def head(self) -> str:
+        """The hash of the last record that was taken."""
+        return self._h.decode()
+
+    @property
+    def failure(self) -> JournalFailed | None:
+        """Why the journal takes nothing more, if the disk has refused."""
+        return self._failure
+
+    def append(self, event: Event) -> Record:
+        """Take an event into the journal. Never waits; raises, and changes nothing, if it cannot be taken."""
+        if self._failure is not None:
+            raise self._failure
+        if self._closing:
+            raise JournalClosed(f"{self.path} was closed; it takes no more records")
+        members = encode(event)
+        large: dict[str, bytes] = {}
+        if len(members) > blobs.LIMIT:
+            large = blobs.too_large(event)
+            members = encode(event, without=tuple(large)) + blobs.references(large)
+            if len(members) > RECORD_LIMIT:
+                raise RecordTooLarge(
+                    f"{type(event).__name__} would be {len(members):,} bytes long, and a record may have {RECORD_LIMIT:,}; "
+                    "nothing was written. Only inputs, outputs and notes may be longer",
+                )
+        self.lifecycle.advance(event)
+        if self._segment.bytes >= self._roll_at:
+            self._seal()
+            self._begin()
+        if large:
+            batch = self._batches[-1]
+            batch.values.update((sha256(value).hexdigest(), value) for value in large.values())
+            batch.bytes += sum(map(len, large.values()))
+            self._pending += sum(map(len, large.values()))
+        return self._add(event, members)
+
+    async def wait_durable(self, seq: int) -> None:
+        """Wait until the record is as safe as this journal's durability promises: on disk, or (`os`) with the system."""
+        while seq > (self._durable if self._durability == "sync" else self._written):
+            await self._wait(seq)
+
+    async def wait_room(self) -> None:
+        """Wait while too much is pending; intake calls it, so that a slow disk slows the run and does not fill the memory."""
+        while self._pending > PENDING_LIMIT:
+            if self._failure is not None:
+                raise self._failure
+            self._room = trio.Event()
+            await self._room.wait()
+
+    async def keep_writing(self) -> None:
+        """Carry lines to the system until the journal is closed; raise if the disk refuses."""
+        while True:
+            while self._batches[0].lines:
+                batch = self._batches.popleft()
+                if not self._batches:
+                    self._batches.append(_Batch(batch.segment))
+                await self._write(batch)
+            if self._done:
+                return
+            self._idle = True
+            self._to_write = trio.Event()
+            await self._to_write.wait()
+
+    async def keep_syncing(self) -> None:
+        """Force what was written to the disk until the journal is closed; raise if the disk refuses."""
+        while True:
+            while self._durable < self._written and (self._durability == "sync" or self._demanded > self._durable):
+                async with self._changing:
+                    target = self._written
+                    await self._guarded(self._tape.sync)
+                self._confirm(target)
+            if self._done:
+                return
+            self._to_sync = trio.Event()
+            await self._to_sync.wait()
+
+    async def aclose(self) -> None:
+        """Seal the journal once everything in it is durable, and let the next writer in."""
+        sealed = False
+        try:
+            if self._failure is None and not self._closing:
+                self._closing = True
+                await self._wait_synced()
+                self._seal()  # Not before: a seal says that everything in front of it is durable.
+                await self._wait_synced()
+                sealed = True
+        finally:
+            self._closing = self._done = True
+            self._to_write.set()
+            self._to_sync.set()
+            with trio.CancelScope(shield=True):
+                async with self._changing:
+                    await self._in_thread(lambda: self._tape.close(sealed=sealed))
+            self._lock.release()
+
+    def _add(self, event: Event, members: bytes) -> Record:
+        at, t = self._stamp()
+        t = round(t, 6)
+        seq = self._seq + 1
+        body = b'{"seq":%d,"at":"%b","t":%.6f,%b,"d":%d' % (seq, at.encode(), t, members, self._durable)
+        h = chain.link(self._run, self._h, body)
+        line = chain.close(body, h)
+        segment, batch, length = self._segment, self._batches[-1], len(line)
+        record = Record(seq, at, t, event, self._durable, h.decode(), segment.number, segment.bytes)
+        segment.records += 1
+        segment.bytes += length
+        segment.digest.update(line)
+        if not batch.lines:
+            batch.first = seq
+        batch.lines.append(line)
+        batch.bytes += length
+        self._pending += length
+        self._seq = seq
+        self._h = h
+        if self._idle:
+            self._idle = False
+            self._to_write.set()
+        return record
+
+    def _begin(self) -> None:
+        """Begin the next file: its first record says which run it belongs to and what stands before it."""
+        before = self._segment
+        opened = SegmentOpened(
+            format=segments.FORMAT,
+            version=segments.VERSION,
+            run=self.run,
+            segment=before.number + 1,
+            previous_seq=self._seq,
+            previous_h=self.head if self._seq else "",
+            previous_bytes=before.bytes,
+            previous_sha256=before.digest.hexdigest() if self._seq else "",
+        )
+        self._segment = _Segment(before.number + 1, 0, 0, sha256())
+        self._batches.append(_Batch(self._segment.number))
+        if not self._batches[0].lines:
+            self._batches.popleft()
+        self._add(opened, encode(opened))
+
+    def _seal(self) -> None:
+        segment = self._segment
+        seal = SegmentSealed(
+            run=self.run,
+            segment=segment.number,
+            records=segment.records,
+            bytes=segment.bytes,
+            sha256=segment.digest.hexdigest(),
+        )
+        self._add(seal, encode(seal))
+
+    async def _wait(self, seq: int) -> None:
+        """Wait until there is news of this record, good or bad."""
+        if self._failure is not None:
+            raise self._failure
+        news = trio.Event()
+        self._asked += 1
+        heapq.heappush(self._waiting, (seq, self._asked, news))
+        await news.wait()
+
+    async def _wait_synced(self) -> None:
+        self._demanded = target = self._seq
+        self._to_sync.set()
+        while self._durable < target:
+            await self._wait(target)
+
+    def _confirm(self, seq: int) -> None:
+        self._durable = max(self._durable, seq)
+        self._tell(self._durable)
+
+    def _tell(self, seq: float) -> None:
+        """Wake those who wait for records up to here."""
+        while self._waiting and self._waiting[0][0] <= seq:
+            heapq.heappop(self._waiting)[2].set()
+
+    async def _write(self, batch: _Batch) -> None:
+        if batch.segment != self._tape.segment:
+            async with self._changing:
+                await self._guarded(lambda: self._tape.begin(batch.segment, batch.lines[0]))
+            self._written = batch.first
+            self._confirm(batch.first)
+            lines = batch.lines[1:]
+        else:
+            lines = batch.lines
+        data = b"".join(lines)
+        await self._guarded(lambda: self._tape.write(data, batch.values))
+        self._written = batch.first + len(batch.lines) - 1
+        self._pending -= batch.bytes
+        self._room.set()
+        self._to_sync.set()
+        if self._durability == "os":
+            self._tell(self._written)
+
+    async def _guarded(self, call: Callable[[], None]) -> None:
+        """Make a call in a thread; once the disk has refused, nothing more is taken, written or confirmed."""
+        try:
+            await self._in_thread(call)
+        except NoSpace as exc:
+            if exc.lines:
+                self._written += exc.lines
+                self._durable = self._written
+            self._failure = DiskFull(
+                f"there is no space left for {self.path} ({exc}); it is whole up to record {self._written:,}. "
+                f"Make space, then {command('resume', self.path)} goes on",
+                durable=self._durable,
+            )
+        except OSError as exc:
+            self._failure = JournalPoisoned(
+                f"the disk failed under {self.path} ({exc}); up to record {self._durable:,} it is confirmed on disk, "
+                f"what came after is not. See to the disk, then {command('resume', self.path)} goes on",
+                durable=self._durable,
+            )
+            self._failure.__cause__ = exc
+        if self._failure is not None:
+            self._room.set()
+            self._tell(math.inf)
+            raise self._failure
+
+
+@asynccontextmanager
+async def writing(
+    path: Path | str,
+    *,
+    stamp: Stamp,
+    new: bool,
+    run: str | None = None,
+    durability: Durability = "sync",
+    files: Files = DISK,
+    roll_at: int = segments.ROLL_AT,
+    in_thread: InThread | None = None,
+) -> AsyncGenerator[Journal]:
+    """Write a journal, a `new` one or one that is there already, until the block ends.
+
+    `stamp` gives records their times. A crash before is mended on the way in; damage is refused. On the way out everything
+    is synced and sealed, whatever ended the block. If the disk refuses, the block is cancelled and `JournalFailed` raised.
+    """
+    path = Path(path)
+    in_thread = in_thread or in_threads()
+
+    def enter() -> tuple[Lock, Found]:
+        if new:
+            make_room(path, files)
+        lock = Lock(path, files)
+        try:
+            return lock, find(path, files, new=new, run=run or uuid.uuid4().hex)
+        except BaseException:
+            lock.release()
+            raise
+
+    lock, found = await in_thread(enter)
+    journal = Journal(path, found, lock, stamp=stamp, files=files, durability=durability, roll_at=roll_at, in_thread=in_thread)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(journal.keep_writing)
+            nursery.start_soon(journal.keep_syncing)
+            try:
+                yield journal
+            finally:
+                with trio.CancelScope(shield=True):
+                    await journal.aclose()
+    except BaseExceptionGroup as group:
+        failed, rest = group.split(JournalFailed)
+        if rest is None and journal.failure is not None:
+            raise journal.failure from journal.failure.__cause__
+        if failed is None and len(group.exceptions) == 1:
+            raise group.exceptions[0] from group.exceptions[0].__cause__  # The block's own; the nursery is our affair.
+        raise

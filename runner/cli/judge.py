@@ -1,0 +1,87 @@
+"""Commands that judge a journal: is it what was written, and what of it can be saved."""
+
+import sys
+from pathlib import Path
+
+import click
+import orjson
+import trio
+
+from journal import Verification
+from journal import salvage as salvage_journal
+from journal import verify as verify_journal
+from runner.cli import DAMAGED
+from runner.cli.arguments import chosen_run
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path), required=False)
+@click.option("--expect-head", metavar="HASH", help="Also demand that a record with this hash is in the journal.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def verify(run: Path | None, expect_head: str | None, as_json: bool) -> None:
+    """Prove that a journal is what was written.
+
+    Checks every hash, every file's sums, every blob, and that each record may follow the ones before. A hash that you kept from
+    an earlier time (`--expect-head`) also proves that nothing was taken off the end since. Exit code 4 if something is wrong.
+
+    \b
+    evaljournal verify runs/capitals/0001
+    evaljournal verify runs/capitals/0001 --expect-head 1570f2fd25a77ff678d5b740ccad64ee
+    """
+    result = verify_journal(chosen_run(run), expect_head=expect_head)
+    if as_json:
+        click.echo(orjson.dumps(_as_json(result), option=orjson.OPT_INDENT_2))
+    elif result.problem is None:
+        click.echo(_in_words(result, expect_head))
+    if result.problem is not None:
+        if not as_json:
+            click.echo(f"{result.path}: {result.records:,} records verify, then: {result.problem}", err=True)
+        sys.exit(DAMAGED)
+
+
+def _as_json(result: Verification) -> dict[str, object]:
+    return {
+        "path": str(result.path),
+        "run": result.run,
+        "holds": result.holds,
+        "records": result.records,
+        "segments": result.segments,
+        "blobs": result.blobs,
+        "head": result.head,
+        "unfinished_bytes": result.unfinished,
+        "expected_head_seq": result.expected_at,
+        "problem": None if result.problem is None else str(result.problem),
+        "problem_type": None if result.problem is None else type(result.problem).__name__,
+    }
+
+
+def _in_words(result: Verification, expect_head: str | None) -> str:
+    parts = [
+        f"{result.path} holds: {result.records:,} records, {result.segments} files, {result.blobs} blobs, nothing changed",
+        f"head {result.head}",
+    ]
+    if expect_head and result.expected_at is not None:
+        since = result.records - result.expected_at
+        parts.append(f"the expected head is record {result.expected_at:,}; {since:,} records were added since")
+    if result.unfinished:
+        parts.append(
+            f"{result.unfinished:,} bytes behind the last record were never confirmed: a writer is at work, or was cut off"
+        )
+    return "\n".join(parts)
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("-o", "--output", "target", metavar="NEW", required=True, type=click.Path(path_type=Path), help="Where to.")
+def salvage(run: Path, target: Path) -> None:
+    """Copy what is intact out of a damaged journal into a new run, NEW.
+
+    The damaged one is only read. Records that are whole but no longer fit, because those before them are lost, are kept in
+    NEW/left-out.jsonl; their trials run again on resume.
+
+    \b
+    evaljournal salvage runs/capitals/0001 -o runs/capitals/0001-salvaged
+    """
+    saved = trio.run(salvage_journal, run, target)
+    click.echo(f"{target}: {saved.kept:,} records kept, {saved.lost:,} lost, {saved.left_out:,} left out", err=True)
+    click.echo(f"next: evaljournal verify {target}", err=True)
