@@ -92,10 +92,10 @@ class JournalClosed(JournalError):
 class JournalFailed(JournalError):
     """The disk refused; no further record is taken or confirmed."""
 
-    def __init__(self, message: str, *, durable: int) -> None:
+    def __init__(self, message: str, *, durable: int = 0) -> None:
         super().__init__(message)
         self.durable = durable
-        """The last record that is confirmed on disk."""
+        """The last record that is confirmed on disk; 0 where none was asked for yet."""
 
 
 class DiskFull(JournalFailed):

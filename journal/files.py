@@ -5,8 +5,10 @@ that forgets what was not synced. Nothing here knows what the bytes mean.
 """
 
 import contextlib
+import errno
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import BinaryIO, Final, TypeVar
 
@@ -72,6 +74,10 @@ class Files:
         finally:
             os.close(fd)
 
+    def rest(self) -> None:
+        """Let a moment pass."""
+        time.sleep(0.001)
+
     def protect(self, path: str) -> None:
         """Take the right to write away; a courtesy, which some file systems do not know."""
         with contextlib.suppress(OSError):
@@ -127,12 +133,19 @@ def again(call: Callable[[], T]) -> T:
             continue
 
 
+def write_some(files: Files, fd: int, data: memoryview) -> memoryview:
+    """Write as much of the data as the system takes at once, and return the rest."""
+    written = again(lambda: files.write(fd, data))
+    if written <= 0:
+        raise OSError(errno.EIO, "the system took none of the data and gave no reason")
+    return data[written:]
+
+
 def write_all(files: Files, fd: int, data: bytes) -> None:
     """Write all of the data, however little the system takes at a time."""
     rest = memoryview(data)
     while rest:
-        written = again(lambda: files.write(fd, rest))  # noqa: B023  # called at once
-        rest = rest[written:]
+        rest = write_some(files, fd, rest)
 
 
 def create(files: Files, directory: str, name: str, data: bytes) -> None:

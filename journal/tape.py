@@ -12,18 +12,19 @@ from pathlib import Path
 from typing import Final
 
 from journal import blobs, segments
-from journal.files import APPEND, Files, again, create
+from journal.files import APPEND, Files, again, create, write_some
 
-_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
+NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
+"""The errors that go away when somebody makes space."""
 
 
 class NoSpace(Exception):  # it never leaves this package: the writer makes a DiskFull of it
     """The disk is full; what could be written as whole lines was kept."""
 
-    def __init__(self, why: OSError, *, lines: int = 0) -> None:
+    def __init__(self, why: OSError, *, lines: int | None = None) -> None:
         super().__init__(str(why))
         self.lines = lines
-        """How many lines of the data were kept; they are on disk."""
+        """How many lines of the data were kept: they, and all before them, are on disk. None if it did not come to that."""
 
 
 class Tape:
@@ -42,11 +43,14 @@ class Tape:
         self._fd = again(lambda: self._files.open(self._name(segment), APPEND))
         self.segment, self._size = segment, size
 
-    def begin(self, segment: int, header: bytes) -> None:
-        """Leave the present file, which is sealed, and begin another with this line."""
+    def finish(self) -> None:
+        """Leave a file that is sealed: only when it is on disk may the next one get its name."""
         if self.segment:
             self.sync()
             self.close(sealed=True)
+
+    def begin(self, segment: int, header: bytes) -> None:
+        """Begin a file with this line."""
         with _space_needed():
             create(self._files, str(self._path), segments.name(segment), header)
         self.go_on(segment, len(header))
@@ -59,9 +63,9 @@ class Tape:
         rest = memoryview(data)
         try:
             while rest:
-                rest = rest[again(lambda: self._files.write(self._fd, rest)) :]  # noqa: B023  # called at once
+                rest = write_some(self._files, self._fd, rest)
         except OSError as exc:
-            if exc.errno not in _NO_SPACE:
+            if exc.errno not in NO_SPACE:
                 raise
             raise NoSpace(exc, lines=self._cut_back(data[: len(data) - len(rest)])) from exc
         self._size += len(data)
@@ -96,6 +100,6 @@ def _space_needed() -> Generator[None]:
     try:
         yield
     except OSError as exc:
-        if exc.errno in _NO_SPACE:
+        if exc.errno in NO_SPACE:
             raise NoSpace(exc) from exc
         raise

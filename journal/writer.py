@@ -9,24 +9,25 @@ import heapq
 import math
 import uuid
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeVar
 
 import attrs
+import outcome
 import trio
 
 from journal import blobs, chain, segments
 from journal.codec import encode
-from journal.errors import DiskFull, JournalClosed, JournalFailed, JournalPoisoned, RecordTooLarge, command
+from journal.errors import DiskFull, JournalClosed, JournalError, JournalFailed, JournalPoisoned, RecordTooLarge, command
 from journal.events import Event, JournalRecovered, Record, SegmentOpened, SegmentSealed, Stamp
 from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
 from journal.lock import Lock
 from journal.opening import Found, find, make_room
-from journal.tape import NoSpace, Tape
+from journal.tape import NO_SPACE, NoSpace, Tape
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -51,14 +52,20 @@ class InThread(Protocol):
         ...
 
 
-def in_threads() -> InThread:
-    """Use threads of our own: tasks that use up trio's default ones must not hold up the journal."""
-    limiter = trio.CapacityLimiter(2)
+async def in_a_thread(call: Callable[[], T], /) -> T:
+    """Make a blocking call in a thread, for half the price of `trio.to_thread.run_sync`.
 
-    async def run(call: Callable[[], T], /) -> T:
-        return await trio.to_thread.run_sync(call, limiter=limiter)
+    Nothing of what that adds is wanted here: a call to the disk is never abandoned, and it must not wait for a limiter
+    that other tasks may have used up.
+    """
+    task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
 
-    return run
+    def deliver(result: outcome.Outcome[T]) -> None:
+        token.run_sync_soon(trio.lowlevel.reschedule, task, result)
+
+    trio.lowlevel.start_thread_soon(call, deliver, name="evaljournal")
+    result: T = await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+    return result
 
 
 @attrs.define
@@ -69,6 +76,7 @@ class _Segment:
     records: int
     bytes: int
     digest: "_Hash"
+    """Of the lines that were handed on to be written, and of those that a seal had to count; see `_digest`."""
 
 
 @attrs.define
@@ -81,6 +89,8 @@ class _Batch:
     lines: list[bytes] = attrs.field(factory=list)
     values: dict[str, bytes] = attrs.field(factory=dict)
     bytes: int = 0
+    digested: int = 0
+    """How many of the lines the segment's digest has seen."""
 
 
 class Journal:
@@ -109,6 +119,7 @@ class Journal:
         self._roll_at = roll_at
         self._in_thread = in_thread
         self._lock = lock
+        self._files = files
         self._tape = Tape(path, files)
 
         # The end of the chain, and the lines that wait to be written.
@@ -211,30 +222,31 @@ class Journal:
 
     async def keep_writing(self) -> None:
         """Carry lines to the system until the journal is closed; raise if the disk refuses."""
-        while True:
-            while self._batches[0].lines:
-                batch = self._batches.popleft()
-                if not self._batches:
-                    self._batches.append(_Batch(batch.segment))
-                await self._write(batch)
-            if self._done:
-                return
-            self._idle = True
-            self._to_write = trio.Event()
-            await self._to_write.wait()
+        with trio.CancelScope(shield=True):  # Who is cancelled still closes the journal, and needs this to the end.
+            while not self._is_over:
+                while self._batches[0].lines:
+                    self._digest()
+                    batch = self._batches.popleft()
+                    if not self._batches:
+                        self._batches.append(_Batch(batch.segment))
+                    await self._write(batch)
+                self._idle = True
+                self._to_write = trio.Event()
+                if not self._is_over:
+                    await self._to_write.wait()
 
     async def keep_syncing(self) -> None:
         """Force what was written to the disk until the journal is closed; raise if the disk refuses."""
-        while True:
-            while self._durable < self._written and (self._durability == "sync" or self._demanded > self._durable):
-                async with self._changing:
-                    target = self._written
-                    await self._guarded(self._tape.sync)
-                self._confirm(target)
-            if self._done:
-                return
-            self._to_sync = trio.Event()
-            await self._to_sync.wait()
+        with trio.CancelScope(shield=True):
+            while not self._is_over:
+                while self._durable < self._written and (self._durability == "sync" or self._demanded > self._durable):
+                    async with self._changing:
+                        target = self._written
+                        await self._guarded(lambda: self._sync(target))  # noqa: B023  # called at once
+                    self._confirm(target)
+                self._to_sync = trio.Event()
+                if not self._is_over:
+                    await self._to_sync.wait()
 
     async def aclose(self) -> None:
         """Seal the journal once everything in it is durable, and let the next writer in."""
@@ -255,6 +267,10 @@ class Journal:
                     await self._in_thread(lambda: self._tape.close(sealed=sealed))
             self._lock.release()
 
+    @property
+    def _is_over(self) -> bool:
+        return self._done or self._failure is not None
+
     def _add(self, event: Event, members: bytes) -> Record:
         at, t = self._stamp()
         t = round(t, 6)
@@ -266,7 +282,6 @@ class Journal:
         record = Record(seq, at, t, event, self._durable, h.decode(), segment.number, segment.bytes)
         segment.records += 1
         segment.bytes += length
-        segment.digest.update(line)
         if not batch.lines:
             batch.first = seq
         batch.lines.append(line)
@@ -290,7 +305,7 @@ class Journal:
             previous_seq=self._seq,
             previous_h=self.head if self._seq else "",
             previous_bytes=before.bytes,
-            previous_sha256=before.digest.hexdigest() if self._seq else "",
+            previous_sha256=self._digest() if self._seq else "",
         )
         self._segment = _Segment(before.number + 1, 0, 0, sha256())
         self._batches.append(_Batch(self._segment.number))
@@ -305,9 +320,17 @@ class Journal:
             segment=segment.number,
             records=segment.records,
             bytes=segment.bytes,
-            sha256=segment.digest.hexdigest(),
+            sha256=self._digest(),
         )
         self._add(seal, encode(seal))
+
+    def _digest(self) -> str:
+        """Bring the segment's sum up to its last line; many lines at once cost half of what they cost one by one."""
+        for batch in self._batches:
+            if batch.segment == self._segment.number:
+                self._segment.digest.update(b"".join(batch.lines[batch.digested :]))
+                batch.digested = len(batch.lines)
+        return self._segment.digest.hexdigest()
 
     async def _wait(self, seq: int) -> None:
         """Wait until there is news of this record, good or bad."""
@@ -336,6 +359,8 @@ class Journal:
     async def _write(self, batch: _Batch) -> None:
         if batch.segment != self._tape.segment:
             async with self._changing:
+                await self._guarded(self._tape.finish)
+                self._confirm(self._written)
                 await self._guarded(lambda: self._tape.begin(batch.segment, batch.lines[0]))
             self._written = batch.first
             self._confirm(batch.first)
@@ -343,7 +368,7 @@ class Journal:
         else:
             lines = batch.lines
         data = b"".join(lines)
-        await self._guarded(lambda: self._tape.write(data, batch.values))
+        await self._guarded(lambda: self._write_lines(data, batch.values))
         self._written = batch.first + len(batch.lines) - 1
         self._pending -= batch.bytes
         self._room.set()
@@ -351,30 +376,56 @@ class Journal:
         if self._durability == "os":
             self._tell(self._written)
 
+    # These two run in a thread. Handing work to a thread costs as much as building a few lines; so, while lines keep coming
+    # and nobody waits for them, it rests a moment before it asks for more.
+
+    def _write_lines(self, data: bytes, values: Mapping[str, bytes]) -> None:
+        self._tape.write(data, values)
+        if self._batches[0].lines and not self._waiting:
+            self._files.rest()
+
+    def _sync(self, target: int) -> None:
+        self._tape.sync()
+        if self._written > target and not self._waiting:
+            self._files.rest()
+
     async def _guarded(self, call: Callable[[], None]) -> None:
         """Make a call in a thread; once the disk has refused, nothing more is taken, written or confirmed."""
+        if self._failure is not None:
+            raise self._failure
         try:
             await self._in_thread(call)
         except NoSpace as exc:
-            if exc.lines:
+            if exc.lines is not None:
                 self._written += exc.lines
                 self._durable = self._written
-            self._failure = DiskFull(
-                f"there is no space left for {self.path} ({exc}); it is whole up to record {self._written:,}. "
-                f"Make space, then {command('resume', self.path)} goes on",
-                durable=self._durable,
+            raise self._fail(
+                DiskFull(
+                    f"there is no space left for {self.path} ({exc}); it is whole up to record {self._written:,}. "
+                    f"Make space, then {command('resume', self.path)} goes on",
+                    durable=self._durable,
+                )
+            ) from exc
+        except BaseException as exc:
+            failure = self._fail(
+                JournalPoisoned(
+                    f"the disk failed under {self.path} ({exc}); up to record {self._durable:,} it is confirmed on disk, "
+                    f"what came after is not. See to the disk, then {command('resume', self.path)} goes on",
+                    durable=self._durable,
+                )
             )
-        except OSError as exc:
-            self._failure = JournalPoisoned(
-                f"the disk failed under {self.path} ({exc}); up to record {self._durable:,} it is confirmed on disk, "
-                f"what came after is not. See to the disk, then {command('resume', self.path)} goes on",
-                durable=self._durable,
-            )
-            self._failure.__cause__ = exc
-        if self._failure is not None:
-            self._room.set()
-            self._tell(math.inf)
-            raise self._failure
+            if isinstance(exc, OSError):
+                raise failure from exc
+            raise  # Not the disk's doing, but whoever waits must not wait for a writer that is gone.
+
+    def _fail(self, failure: JournalFailed) -> JournalFailed:
+        """Take, write and confirm nothing from now on, and tell everyone who waits."""
+        self._failure = failure
+        self._room.set()
+        self._to_write.set()
+        self._to_sync.set()
+        self._tell(math.inf)
+        return failure
 
 
 @asynccontextmanager
@@ -387,7 +438,7 @@ async def writing(
     durability: Durability = "sync",
     files: Files = DISK,
     roll_at: int = segments.ROLL_AT,
-    in_thread: InThread | None = None,
+    in_thread: InThread = in_a_thread,
 ) -> AsyncGenerator[Journal]:
     """Write a journal, a `new` one or one that is there already, until the block ends.
 
@@ -395,20 +446,26 @@ async def writing(
     is synced and sealed, whatever ended the block. If the disk refuses, the block is cancelled and `JournalFailed` raised.
     """
     path = Path(path)
-    in_thread = in_thread or in_threads()
 
-    def enter() -> tuple[Lock, Found]:
+    def enter() -> Journal:
         if new:
             make_room(path, files)
         lock = Lock(path, files)
         try:
-            return lock, find(path, files, new=new, run=run or uuid.uuid4().hex)
+            found = find(path, files, new=new, run=run or uuid.uuid4().hex)
+            return Journal(
+                path, found, lock, stamp=stamp, files=files, durability=durability, roll_at=roll_at, in_thread=in_thread
+            )
         except BaseException:
             lock.release()
             raise
 
-    lock, found = await in_thread(enter)
-    journal = Journal(path, found, lock, stamp=stamp, files=files, durability=durability, roll_at=roll_at, in_thread=in_thread)
+    try:
+        journal = await in_thread(enter)
+    except OSError as exc:
+        if exc.errno in NO_SPACE:
+            raise DiskFull(f"there is no space left to open {path} ({exc}); nothing is lost, make space and try again") from exc
+        raise JournalError(f"{path} cannot be opened for writing ({exc}); nothing that was confirmed is lost") from exc
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(journal.keep_writing)

@@ -1,0 +1,175 @@
+"""What the journal costs: writing beside the same loop without it, reading beside bare JSON parsing.
+
+Rates are per second of CPU time, so that a busy machine does not decide; only the comparison with a sync per record is by the
+wall clock, because waiting for the disk is what it is about.
+"""
+
+import argparse
+import functools
+import gc
+import os
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import trio
+
+import journal
+from benchmarks._figures import Figures, machine
+from journal.events import (
+    AttemptStarted,
+    AttemptSucceeded,
+    Event,
+    RunStarted,
+    SessionStarted,
+    TrialCompleted,
+    TrialEnqueued,
+)
+from journal.files import DISK, Files
+from runner.recorder import stamps
+
+ROUNDS = 5
+
+TEXT = "x" * 190
+"""Makes the four records of a trial 300 bytes long on average."""
+
+
+def main(argv: list[str]) -> int:
+    """Measure, print, and say whether every required figure was reached."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks journal", description=__doc__)
+    parser.add_argument("--trials", type=int, default=20_000, help="four events each (default: 20,000)")
+    parser.add_argument("--directory", type=Path, help="where to write (default: a temporary directory)")
+    options = parser.parse_args(argv)
+    print(machine())
+    figures = Figures()
+    with tempfile.TemporaryDirectory(dir=options.directory) as directory:
+        _writing(figures, Path(directory), options.trials)
+        _reading(figures, Path(directory) / "run-0")
+        _memory(figures, Path(directory), options.trials)
+    return 1 if figures.missed else 0
+
+
+async def _trials(append: Callable[[Event], object], count: int) -> None:
+    """Let a trial happen, over and over: four events, and a checkpoint, as any task has at least one."""
+    for number in range(count):
+        trial = f"case-{number}"
+        append(TrialEnqueued(trial=trial, case=trial, repeat=1, input={"question": TEXT}, fingerprint="5f2c9a1e"))
+        append(AttemptStarted(trial=trial, attempt=1, slot=number % 8))
+        append(AttemptSucceeded(trial=trial, attempt=1, output=TEXT, elapsed=0.25))
+        append(TrialCompleted(trial=trial, attempts=1))
+        await trio.lowlevel.checkpoint()
+
+
+async def _journaled(path: Path, count: int, files: Files = DISK) -> tuple[float, float]:
+    """Write a run; return the seconds of CPU and of the wall clock, to the point where the last record is on disk."""
+    async with journal.writing(path, new=True, stamp=stamps(), files=files) as log:
+        log.append(_started())
+        log.append(SessionStarted(n=1, pid=os.getpid(), host="here", boot=""))
+        cpu, wall = time.process_time(), time.perf_counter()
+        await _trials(log.append, count)
+        await log.wait_durable(log.appended)
+        return time.process_time() - cpu, time.perf_counter() - wall
+
+
+def _started() -> RunStarted:
+    return RunStarted(
+        evaluation="benchmark",
+        task="benchmark",
+        task_fingerprint="",
+        scorers={},
+        dataset="",
+        dataset_fingerprint="",
+        settings={},
+        settings_fingerprint="",
+        durability="sync",
+        environment={},
+    )
+
+
+async def _bare(count: int) -> float:
+    cpu = time.process_time()
+    await _trials(lambda _: None, count)
+    return time.process_time() - cpu
+
+
+def _writing(figures: Figures, directory: Path, count: int) -> None:
+    rounds = []
+    for number in range(ROUNDS):  # In turn, so that a busy spell of the machine hits both.
+        bare = trio.run(_bare, count)
+        rounds.append((bare, *trio.run(_journaled, directory / f"run-{number}", count)))
+    bare, cpu, wall = (min(column) for column in zip(*rounds, strict=True))
+    lines = _lines(directory / "run-0")
+    events = 4 * count
+    print(f"\nwriting: {events:,} events, {sum(map(len, lines)) / len(lines):.0f} bytes each on average, best of {ROUNDS}")
+    figures.show("append + chain + group commit", events / cpu, least=60_000, unit="events/s")
+    figures.show("… of the rate of the same loop without a journal", bare / cpu, least=0.15)
+    each = _write_and_sync_each(directory / "each", lines[1000:1400])
+    print(f"  (one write + fdatasync takes {each * 1e6:,.0f} µs on this disk)")
+    figures.show("… by the wall clock, over write + fdatasync per record", (events / wall) * each, least=50)
+    slow = SlowDisk()
+    _, wall = trio.run(functools.partial(_journaled, directory / "slow", count, files=slow))
+    figures.show(f"… the same where a sync takes {slow.SYNC * 1000:.0f} ms", (events / wall) * (slow.SYNC + each), least=50)
+
+
+class SlowDisk(Files):
+    """A disk whose syncs take as long as those of a disk that has no battery behind its cache."""
+
+    SYNC = 0.004
+
+    def fdatasync(self, fd: int) -> None:
+        """Sync, and take the time that it takes elsewhere."""
+        super().fdatasync(fd)
+        time.sleep(self.SYNC)
+
+
+def _lines(path: Path) -> list[bytes]:
+    return [line for file in sorted(path.glob("journal-*.jsonl")) for line in file.read_bytes().splitlines(keepends=True)]
+
+
+def _write_and_sync_each(path: Path, lines: list[bytes]) -> float:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    began = time.perf_counter()
+    for line in lines:
+        os.write(fd, line)
+        os.fdatasync(fd)
+    seconds = time.perf_counter() - began
+    os.close(fd)
+    return seconds / len(lines)
+
+
+def _reading(figures: Figures, path: Path) -> None:
+    lines = _lines(path)
+    rounds = []
+    for _ in range(ROUNDS):
+        gc.collect()
+        began = time.process_time()
+        for line in lines:
+            orjson.loads(line)
+        parsing = time.process_time() - began
+        gc.collect()
+        began = time.process_time()
+        for _record in journal.read(path, load_blobs=False):
+            pass
+        reading = time.process_time() - began
+        rounds.append((parsing / len(lines), reading / len(lines)))
+    bare, each = (min(column) for column in zip(*rounds, strict=True))
+    print(f"\nreading: {len(lines):,} records, {each * 1e6:.2f} µs each, of which orjson.loads alone {bare * 1e6:.2f} µs")
+    figures.show("read + verify + typed events, of the rate of orjson.loads", bare / each, least=0.2)
+
+
+def _memory(figures: Figures, directory: Path, count: int) -> None:
+    peaks = []
+    for number, trials in enumerate((count // 8, count // 2)):
+        path = directory / f"memory-{number}"
+        trio.run(_journaled, path, trials)
+        tracemalloc.start()
+        for _ in journal.read(path):
+            pass
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    print("\nmemory of a read")
+    figures.show(f"peak while reading {count // 2 * 4:,} events", peaks[1] / 1e6, unit="MB")
+    figures.show("… over that of a journal a quarter as long", peaks[1] / peaks[0], most=1.2)

@@ -1,0 +1,236 @@
+"""A disk that can be unplugged, that fails on demand, and that forgets what was not synced.
+
+It keeps two versions of everything: what the system shows, and what would be left after a power cut.
+"""
+
+import errno
+import io
+import os
+import random
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, Literal
+
+import attrs
+
+from journal.files import Files
+
+SECTOR = 512
+
+Fate = Literal["new", "zero", "garbage", "stale"]
+FATES: tuple[Fate, ...] = ("new", "zero", "garbage", "stale")
+"""What a sector that was written but not synced may hold after a power cut."""
+
+
+class PowerCut(BaseException):
+    """The machine went off; nothing that runs may notice, let alone clean up."""
+
+
+@attrs.define(eq=False)
+class Inode:
+    """A file's content, whatever it is called."""
+
+    shown: bytearray = attrs.field(factory=bytearray)
+    synced: bytes = b""
+    holder: int | None = None
+    """The descriptor that holds the lock."""
+
+
+@attrs.define(eq=False)
+class Folder:
+    """A directory: the names that the system shows, and those that are on the disk."""
+
+    shown: "dict[str, Inode | Folder]" = attrs.field(factory=dict)
+    synced: "dict[str, Inode | Folder]" = attrs.field(factory=dict)
+
+
+class SimulatedDisk(Files):
+    """A file system in memory. `before` is told of every call, and may raise or (for a write) cut it short."""
+
+    def __init__(self, root: Folder | None = None) -> None:
+        self.root = root or Folder()
+        self.before: Callable[[str], int | None] = lambda _: None
+        self._open: dict[int, tuple[Inode, int]] = {}
+        self._next = 3
+
+    def _walk(self, path: str) -> "Inode | Folder":
+        node: Inode | Folder = self.root
+        for part in filter(None, path.split("/")):
+            if not isinstance(node, Folder):
+                raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
+            if part not in node.shown:
+                raise FileNotFoundError(errno.ENOENT, "no such file", path)
+            node = node.shown[part]
+        return node
+
+    def _folder(self, path: str) -> Folder:
+        node = self._walk(path)
+        if not isinstance(node, Folder):
+            raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
+        return node
+
+    def open(self, path: str, flags: int) -> int:
+        self.before("open")
+        folder, name = self._folder(os.path.dirname(path)), os.path.basename(path)
+        if flags & os.O_CREAT and name not in folder.shown:
+            folder.shown[name] = Inode()
+        inode = self._walk(path)
+        assert isinstance(inode, Inode)
+        if flags & os.O_TRUNC:
+            inode.shown.clear()
+        self._next += 1
+        self._open[self._next] = (inode, flags)
+        return self._next
+
+    def write(self, fd: int, data: memoryview) -> int:
+        most = self.before("write")
+        taken = data if most is None else data[:most]
+        self._open[fd][0].shown += taken
+        return len(taken)
+
+    def fdatasync(self, fd: int) -> None:
+        self.before("fdatasync")
+        self._sync(fd)
+
+    def fsync(self, fd: int) -> None:
+        self.before("fsync")
+        self._sync(fd)
+
+    def _sync(self, fd: int) -> None:
+        inode = self._open[fd][0]
+        inode.synced = bytes(inode.shown)
+
+    def ftruncate(self, fd: int, size: int) -> None:
+        self.before("ftruncate")
+        del self._open[fd][0].shown[size:]
+
+    def close(self, fd: int) -> None:
+        inode, _ = self._open.pop(fd)
+        if inode.holder == fd:
+            inode.holder = None
+
+    def replace(self, source: str, target: str) -> None:
+        self.before("replace")
+        node = self._folder(os.path.dirname(source)).shown.pop(os.path.basename(source))
+        self._folder(os.path.dirname(target)).shown[os.path.basename(target)] = node
+
+    def mkdir(self, path: str) -> None:
+        self.before("mkdir")
+        folder = self._folder(os.path.dirname(path))
+        if os.path.basename(path) in folder.shown:
+            raise FileExistsError(errno.EEXIST, "it exists", path)
+        folder.shown[os.path.basename(path)] = Folder()
+
+    def sync_directory(self, path: str) -> None:
+        self.before("sync_directory")
+        folder = self._folder(path)
+        folder.synced = dict(folder.shown)
+
+    def rest(self) -> None:
+        pass
+
+    def protect(self, path: str) -> None:
+        pass
+
+    def read(self, path: str) -> BinaryIO:
+        node = self._walk(path)
+        if isinstance(node, Folder):
+            raise IsADirectoryError(errno.EISDIR, "a directory", path)
+        return io.BytesIO(bytes(node.shown))
+
+    def names(self, path: str) -> list[str]:
+        return list(self._folder(path).shown)
+
+    def is_directory(self, path: str) -> bool:
+        try:
+            return isinstance(self._walk(path), Folder)
+        except OSError:
+            return False
+
+    def size(self, path: str) -> int | None:
+        try:
+            node = self._walk(path)
+        except FileNotFoundError:
+            return None
+        return len(node.shown) if isinstance(node, Inode) else 0
+
+    def lock(self, fd: int) -> bool:
+        inode = self._open[fd][0]
+        if inode.holder is not None:
+            return False
+        inode.holder = fd
+        return True
+
+    def put(self, path: str, data: bytes) -> None:
+        """Put a file on the disk, as if it had always been there."""
+        folder = self.root
+        for part in filter(None, os.path.dirname(path).split("/")):
+            node = folder.shown.setdefault(part, Folder())
+            assert isinstance(node, Folder)
+            folder.synced[part] = node
+            folder = node
+        folder.shown[os.path.basename(path)] = folder.synced[os.path.basename(path)] = Inode(bytearray(data), data)
+
+    def files(self, folder: Folder | None = None, path: str = "") -> Iterator[tuple[str, Inode]]:
+        """Go through all files that the system shows."""
+        for name, node in (folder or self.root).shown.items():
+            if isinstance(node, Folder):
+                yield from self.files(node, f"{path}/{name}")
+            else:
+                yield f"{path}/{name}", node
+
+    def killed(self) -> "SimulatedDisk":
+        """Show the disk to the next process: what was handed to the system is there, locks are gone."""
+        for _, inode in self.files():
+            inode.holder = None
+        return SimulatedDisk(self.root)
+
+    def unplugged(self, chance: random.Random) -> "SimulatedDisk":
+        """Show what is left after a power cut: what was synced, and of the rest whatever chance has spared."""
+        return SimulatedDisk(_folder_after(self.root, chance, {}))
+
+
+def _folder_after(folder: Folder, chance: random.Random, seen: dict[int, Inode]) -> Folder:
+    left = Folder()
+    for name in sorted(folder.shown.keys() | folder.synced.keys()):
+        node = chance.choice([folder.shown.get(name), folder.synced.get(name)])
+        if isinstance(node, Folder):
+            left.shown[name] = left.synced[name] = _folder_after(node, chance, seen)
+        elif node is not None:
+            if id(node) not in seen:
+                data = after_power_cut(node.synced, bytes(node.shown), chance=chance)
+                seen[id(node)] = Inode(bytearray(data), data)
+            left.shown[name] = left.synced[name] = seen[id(node)]
+    return left
+
+
+def after_power_cut(
+    synced: bytes,
+    written: bytes,
+    *,
+    chance: random.Random,
+    fates: tuple[Fate, ...] | None = None,
+    stale: bytes = b"",
+) -> bytes:
+    """Make a file's content after a power cut: each sector of what was not synced meets a fate of its own.
+
+    A sector that holds synced bytes keeps those: disks write sectors whole.
+    """
+    if not written.startswith(synced):
+        return chance.choice([synced, written])  # It was cut or written anew: one or the other.
+    first = len(synced) // SECTOR
+    count = -(-len(written) // SECTOR) - first
+    fates = fates or tuple(chance.choice(FATES) for _ in range(count))
+    left = bytearray(written[: first * SECTOR])
+    for number, fate in zip(range(first, first + count), fates, strict=True):
+        begin, end = number * SECTOR, min((number + 1) * SECTOR, len(written))
+        match fate:
+            case "new":
+                sector = written[begin:end]
+            case "zero":
+                sector = bytes(end - begin)
+            case "garbage":
+                sector = chance.randbytes(end - begin)
+            case "stale":
+                sector = (stale[begin:end] or written[:SECTOR]).ljust(end - begin, b"\0")[: end - begin]
+        left += synced[begin:end] + sector[max(0, len(synced) - begin) :] if begin < len(synced) else sector
+    return bytes(left)

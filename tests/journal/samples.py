@@ -1,0 +1,227 @@
+"""Small journals to test with: their times are counted instead of read, so the same events make the same bytes.
+
+Nothing here asserts anything.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypedDict, TypeVar, Unpack
+
+import orjson
+import trio
+from hypothesis import settings
+
+from journal import Durability, Event, Record, Stamp, chain, segments, writing
+from journal.codec import encode
+from journal.events import (
+    AttemptFailed,
+    AttemptStarted,
+    AttemptSucceeded,
+    RetryScheduled,
+    RunFinished,
+    RunStarted,
+    SessionStarted,
+    TrialCompleted,
+    TrialEnqueued,
+    TrialScored,
+)
+from journal.files import Files
+from journal.writer import InThread
+
+T = TypeVar("T")
+
+RUN = "0123456789abcdef0123456789abcdef"
+"""The identity of every run that is written here."""
+
+
+class Options(TypedDict, total=False):
+    """What `journal.writing` can be told besides the path."""
+
+    new: bool
+    run: str
+    stamp: Stamp
+    durability: Durability
+    files: Files
+    roll_at: int
+    in_thread: InThread
+
+
+class Fleeting(Files):
+    """A disk that never makes sure of anything: quick, and good enough where no power fails."""
+
+    def fdatasync(self, fd: int) -> None:
+        """Do nothing."""
+
+    def fsync(self, fd: int) -> None:
+        """Do nothing."""
+
+    def sync_directory(self, path: str) -> None:
+        """Do nothing."""
+
+
+FLEETING = Fleeting()
+
+
+def examples(number: int) -> settings:
+    """Let hypothesis try so many examples, the same ones every time."""
+    return settings(max_examples=number, deadline=None, derandomize=True)
+
+
+def stamps() -> Stamp:
+    """Give the first record the first millisecond, the second the second, and so on."""
+    ticks = itertools.count(1)
+
+    def stamp() -> tuple[str, float]:
+        tick = next(ticks)
+        return f"2026-11-15T00:{tick // 60_000 % 60:02}:{tick // 1_000 % 60:02}.{tick % 1_000:03}000Z", tick / 1_000
+
+    return stamp
+
+
+async def inline(call: Callable[[], T], /) -> T:
+    """Make a blocking call without a thread, so that everything happens in one order."""
+    await trio.lowlevel.checkpoint()
+    return call()
+
+
+def started() -> RunStarted:
+    """Begin a run."""
+    return RunStarted(
+        evaluation="capitals",
+        task="evals/capitals.py:capitals",
+        task_fingerprint="t1",
+        scorers={"exact": "v1"},
+        dataset="3 cases",
+        dataset_fingerprint="d1",
+        settings={"slots": 2},
+        settings_fingerprint="s1",
+        durability="sync",
+        environment={"python": "3.11"},
+    )
+
+
+def session(n: int = 1) -> SessionStarted:
+    """Begin a session of it."""
+    return SessionStarted(n=n, pid=4711, host="here", boot="b1")
+
+
+def finished(completed: int = 1) -> RunFinished:
+    """End it."""
+    return RunFinished(completed=completed, failed=0, withdrawn=0, head="")
+
+
+def enqueued(name: str, question: Any = "Where is the capital?") -> TrialEnqueued:
+    """Take in a trial."""
+    return TrialEnqueued(trial=name, case=name, repeat=1, input=question, fingerprint="f1")
+
+
+def trial(name: str, output: Any = "Lima", *, retries: int = 0) -> list[Event]:
+    """Tell the whole life of a trial that works out, after some retries."""
+    events: list[Event] = [enqueued(name)]
+    for attempt in range(1, retries + 1):
+        events += [
+            AttemptStarted(trial=name, attempt=attempt, slot=0),
+            AttemptFailed(trial=name, attempt=attempt, error="OSError", message="no", category="unavailable", elapsed=0.25),
+            RetryScheduled(trial=name, attempt=attempt + 1, delay=0.5, cause="unavailable"),
+        ]
+    last = retries + 1
+    return [
+        *events,
+        AttemptStarted(trial=name, attempt=last, slot=0),
+        AttemptSucceeded(trial=name, attempt=last, output=output, elapsed=0.25),
+        TrialScored(trial=name, scorer="exact", version="v1", value=True, elapsed=0.125),
+        TrialCompleted(trial=name, attempts=last),
+    ]
+
+
+def whole_run(trials: int = 2) -> list[Event]:
+    """Tell a whole run."""
+    lives = itertools.chain.from_iterable(trial(f"case-{number}") for number in range(1, trials + 1))
+    return [started(), session(), *lives, finished(trials)]
+
+
+async def write(path: Path, events: Iterable[Event], *, confirm: bool = True, **options: Unpack[Options]) -> list[Record]:
+    """Write a journal; unless told otherwise a new one, without threads, each record confirmed before the next."""
+    chosen: Options = {"new": True, "run": RUN, "stamp": stamps(), "in_thread": inline, "files": FLEETING}
+    chosen.update(options)
+    records: list[Record] = []
+    async with writing(path, **chosen) as journal:
+        for event in events:
+            records.append(journal.append(event))
+            if confirm:
+                await journal.wait_durable(records[-1].seq)
+    return records
+
+
+def written(path: Path, events: Iterable[Event], *, confirm: bool = True, **options: Unpack[Options]) -> list[Record]:
+    """Do the same for a test that is not async."""
+
+    async def main() -> list[Record]:
+        return await write(path, events, confirm=confirm, **options)
+
+    return trio.run(main)
+
+
+def segment(path: Path, number: int = 1) -> Path:
+    """Find a file of a journal."""
+    return path / segments.name(number)
+
+
+def lines_of(path: Path) -> list[bytes]:
+    """Read all lines of a journal, each with its LF, across its files."""
+    return [line for file in sorted(path.glob("journal-*.jsonl")) for line in file.read_bytes().splitlines(keepends=True)]
+
+
+def content(path: Path) -> dict[str, bytes]:
+    """Read every file of a run, so that two moments of it can be compared."""
+    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
+
+
+def overwrite(file: Path, data: bytes) -> None:
+    """Change a file behind the journal's back, even one that is sealed."""
+    if file.exists():
+        file.chmod(0o600)
+    file.write_bytes(data)
+
+
+def flip(file: Path, byte: int, mask: int = 1) -> None:
+    """Change one byte of a file."""
+    data = bytearray(file.read_bytes())
+    data[byte] ^= mask
+    overwrite(file, bytes(data))
+
+
+def cut_tail(file: Path, lines: int) -> None:
+    """Take whole lines off a file's end: what a killed writer leaves has at least no seal."""
+    overwrite(file, b"".join(file.read_bytes().splitlines(keepends=True)[:-lines]))
+
+
+def opened(**members: str) -> dict[str, Any]:
+    """Write the members of a first record, as somebody else might."""
+    return {"type": "segment_opened", "format": "evaljournal", "version": "1.0", "run": RUN, "segment": 1, **members}
+
+
+def members_of(event: Event) -> dict[str, Any]:
+    """Write an event as the members of a JSON object."""
+    members: dict[str, Any] = orjson.loads(b"{" + encode(event) + b"}")
+    return members
+
+
+def forge(path: Path, facts: Iterable[Event | dict[str, Any]], *, d: int = 0) -> Path:
+    """Add lines to a journal's first file that are properly hashed, whatever they say.
+
+    They get their numbers, times and hashes here, unless they bring their own.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    lines = lines_of(path)
+    h = orjson.loads(lines[-1])["h"].encode() if lines else chain.GENESIS
+    for seq, fact in enumerate(facts, start=len(lines) + 1):
+        members = fact if isinstance(fact, dict) else members_of(fact)
+        own = {"seq": seq, "at": "2026-11-15T00:00:00.000000Z", "t": 0.5}
+        rest = {name: value for name, value in members.items() if name != "d"}
+        body = orjson.dumps({**own, **rest, "d": members.get("d", d)})[:-1]
+        h = chain.link(RUN.encode(), h, body)
+        lines.append(chain.close(body, h))
+    overwrite(segment(path), b"".join(lines))
+    return path

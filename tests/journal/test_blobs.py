@@ -1,0 +1,200 @@
+"""Large values: kept once, beside the journal, and never taken for something else."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from journal import Blob, Event, fetch, read, verify
+from journal.blobs import LIMIT, location
+from journal.errors import BlobDamaged, JournalError
+from journal.events import AttemptStarted, AttemptSucceeded, Noted, Record, TrialEnqueued
+from tests.journal.samples import content, enqueued, forge, lines_of, opened, overwrite, session, started, write, written
+
+LONG = "v" * LIMIT
+
+
+def answered(output: Any, usage: Any = None) -> list[Event]:
+    """Tell of one answer."""
+    return [
+        started(),
+        session(),
+        enqueued("a"),
+        AttemptStarted(trial="a", attempt=1, slot=0),
+        AttemptSucceeded(trial="a", attempt=1, output=output, elapsed=0.5, usage=usage),
+    ]
+
+
+def outputs(path: Path, *, load_blobs: bool = True) -> list[Any]:
+    """Read what the answers were."""
+    events = (record.event for record in read(path, load_blobs=load_blobs))
+    return [event.output for event in events if isinstance(event, AttemptSucceeded)]
+
+
+def blobs(path: Path) -> list[Path]:
+    """List the blobs of a run."""
+    return [file for file in sorted((path / "blobs").rglob("*")) if file.is_file()]
+
+
+@pytest.mark.parametrize("value", [LONG, list(range(100_000)), {"a": {"b": [LONG, None, 1.5]}}, "Ω\n\x1b" * LIMIT])
+def test_large_value_is_kept_beside_the_journal(tmp_path: Path, value: Any) -> None:
+    """A large value is in a file that is named by its own hash, and comes back as it was."""
+    written(tmp_path / "run", answered(value))
+    text = orjson.dumps(value)
+    name = hashlib.sha256(text).hexdigest()
+
+    assert [tmp_path / "run" / "blobs" / name[:2] / f"{name}.json"] == blobs(tmp_path / "run")
+    assert text == blobs(tmp_path / "run")[0].read_bytes()
+    assert [value] == outputs(tmp_path / "run")
+    assert {"output": {"sha256": name, "bytes": len(text)}} == orjson.loads(lines_of(tmp_path / "run")[5])["blobs"]
+    assert verify(tmp_path / "run").holds
+
+
+@pytest.mark.parametrize(("length", "count"), [(LIMIT - 2, 0), (LIMIT - 1, 1)])
+def test_limit_is_exact(tmp_path: Path, length: int, count: int) -> None:
+    """A value whose JSON is exactly as long as the limit stays in the line; one byte more, and it does not."""
+    written(tmp_path / "run", answered("v" * length))
+
+    assert count == len(blobs(tmp_path / "run"))
+    assert ["v" * length] == outputs(tmp_path / "run")
+
+
+def test_only_what_is_large_leaves_the_line(tmp_path: Path) -> None:
+    """Small values of the same event stay where they are."""
+    written(tmp_path / "run", answered(LONG, usage={"tokens": 3}))
+    line = orjson.loads(lines_of(tmp_path / "run")[5])
+
+    assert ({"tokens": 3}, False, ["output"]) == (line["usage"], "output" in line, list(line["blobs"]))
+
+
+def test_several_large_values_of_one_event(tmp_path: Path) -> None:
+    """An event may have several large values, and several lines of half the limit stay one line."""
+    half = "h" * (LIMIT // 2)
+    event = TrialEnqueued(trial="a", case="a", repeat=1, input=LONG, expected=[LONG], metadata=half, fingerprint="f")
+    written(tmp_path / "run", [started(), session(), event])
+
+    assert event == list(read(tmp_path / "run"))[3].event
+    assert 2 == len(blobs(tmp_path / "run"))
+
+
+def test_same_value_is_kept_once(tmp_path: Path) -> None:
+    """A value that comes again takes no more space, in this session or in the next."""
+    written(tmp_path / "run", [started(), session(), *(Noted(name=name, value=LONG) for name in "abc")])
+    first = blobs(tmp_path / "run")[0].stat()
+    written(tmp_path / "run", [session(2), Noted(name="d", value=LONG)], new=False)
+
+    assert [(first.st_ino, first.st_mtime_ns)] == [(f.stat().st_ino, f.stat().st_mtime_ns) for f in blobs(tmp_path / "run")]
+    assert 4 == sum(isinstance(record.event, Noted) for record in read(tmp_path / "run"))
+    assert 1 == verify(tmp_path / "run").blobs
+
+
+def test_blob_that_was_left_damaged_is_written_anew(tmp_path: Path) -> None:
+    """A file that has a blob's name but not its content does not pass for it."""
+    place = tmp_path / "run" / location(hashlib.sha256(orjson.dumps(LONG)).hexdigest())
+    place.parent.mkdir(parents=True)
+    place.write_bytes(b"x" * len(orjson.dumps(LONG)))
+    written(tmp_path / "run", answered(LONG))
+
+    assert [LONG] == outputs(tmp_path / "run")
+
+
+def test_blob_can_stay_on_disk(tmp_path: Path) -> None:
+    """Whoever does not need large values gets their names and lengths, and can load them later."""
+    written(tmp_path / "run", answered(LONG))
+    (blob,) = outputs(tmp_path / "run", load_blobs=False)
+
+    assert Blob(sha256=blobs(tmp_path / "run")[0].stem, bytes=LIMIT + 2, path=tmp_path / "run") == blob
+    assert LONG == blob.load()
+
+
+async def test_append_returns_the_value_itself(tmp_path: Path) -> None:
+    """The record that is returned has the value, not its place, and a record that is fetched has either."""
+    record = (await write(tmp_path / "run", answered(LONG)))[-1]
+    unloaded = fetch(tmp_path / "run", record.segment, record.offset, load_blobs=False)
+
+    assert record == fetch(tmp_path / "run", record.segment, record.offset)
+    assert isinstance(unloaded.event, AttemptSucceeded)
+    assert isinstance(unloaded.event.output, Blob)
+
+
+def test_missing_blob_is_named(tmp_path: Path) -> None:
+    """A record whose value is gone cannot be read, and the error says which file is missing."""
+    written(tmp_path / "run", answered(LONG))
+    (blob,) = blobs(tmp_path / "run")
+    blob.unlink()
+
+    with pytest.raises(BlobDamaged, match=rf"blobs/{blob.parent.name}/{blob.name} is missing"):
+        outputs(tmp_path / "run")
+    assert 1 == len(outputs(tmp_path / "run", load_blobs=False))
+
+
+@pytest.mark.parametrize(
+    "change", [lambda data: data[:-1], lambda data: data + b" ", lambda data: b"w".join(data.split(b"v", 1))]
+)
+def test_changed_blob_is_named(tmp_path: Path, change: Any) -> None:
+    """A value that was cut, lengthened or changed is not taken for what was written."""
+    written(tmp_path / "run", answered(LONG))
+    (blob,) = blobs(tmp_path / "run")
+    overwrite(blob, change(blob.read_bytes()))
+
+    with pytest.raises(BlobDamaged, match=rf"blobs/{blob.parent.name}/{blob.name} was changed after it was written"):
+        outputs(tmp_path / "run")
+
+
+def test_foreign_blob_that_is_not_json_is_named(tmp_path: Path) -> None:
+    """A file of the right hash that holds no JSON is the blob's fault, and no reason to crash."""
+    name = hashlib.sha256(b"not JSON").hexdigest()
+    note = {"type": "noted", "name": "a", "blobs": {"value": {"sha256": name, "bytes": 8}}}
+    run = forge(tmp_path / "run", [opened(), started(), session(), note])
+    (run / location(name)).parent.mkdir(parents=True)
+    (run / location(name)).write_bytes(b"not JSON")
+
+    with pytest.raises(BlobDamaged, match=name):
+        list(read(run))
+
+
+@pytest.mark.parametrize(
+    "sha256",
+    ["../../x", "/etc/passwd", "", "ab/../../../x", "A" * 64, "a" * 63, "a" * 64 + "\n", "../" * 21 + "x", None, 5, ["a" * 64]],
+)
+def test_journal_does_not_lead_out_of_its_directory(tmp_path: Path, sha256: Any) -> None:
+    """A line from elsewhere, properly hashed, that names a file outside is no record, and the file is not read."""
+    (tmp_path / "x.json").write_bytes(b'"secret"')
+    (tmp_path / "x").write_bytes(b'"secret"')
+    note = {"type": "noted", "name": "a", "blobs": {"value": {"sha256": sha256, "bytes": 8}}}
+    run = forge(tmp_path / "run", [opened(), started(), session(), note, Noted(name="b", value=1)], d=3)
+    forge(run, [Noted(name="c", value=1)], d=5)
+    before = content(tmp_path)
+    values: list[Record] = []
+
+    with pytest.raises(JournalError, match=r"is not the hash of a blob|not a record"):
+        values.extend(read(run))
+    assert 3 == len(values)
+    assert not verify(run).holds
+    assert before == content(tmp_path)
+
+
+@pytest.mark.parametrize("blobs", [[], "value", {"value": None}, {"value": {}}, {"value": {"sha256": "a" * 64}}, 5])
+def test_foreign_references_are_checked(tmp_path: Path, blobs: Any) -> None:
+    """A line whose references make no sense is no record, and no reason to crash."""
+    note = {"type": "noted", "name": "a", "blobs": blobs}
+    run = forge(tmp_path / "run", [opened(), started(), session(), note])
+    forge(run, [Noted(name="c", value=1)], d=4)
+
+    with pytest.raises(JournalError):
+        list(read(run))
+    assert not verify(run).holds
+
+
+@pytest.mark.parametrize("field", ["seq", "at", "t", "d", "h", "type", "name", "trial"])
+def test_only_the_users_data_can_be_in_a_blob(tmp_path: Path, field: str) -> None:
+    """A line from elsewhere that keeps the record's own members in a blob is no record."""
+    note = {"type": "noted", "name": "a", "value": 1, "blobs": {field: {"sha256": "a" * 64, "bytes": 8}}}
+    run = forge(tmp_path / "run", [opened(), started(), session(), note])
+    forge(run, [Noted(name="c", value=1)], d=4)
+
+    with pytest.raises(JournalError):
+        list(read(run, load_blobs=False))
+    assert not verify(run).holds

@@ -1,0 +1,329 @@
+"""Every event survives being written and read, exactly; what JSON cannot say is refused, and named."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from journal.codec import CHECKING, KINDS, OWN, decode, encode, is_payload, name_of
+from journal.errors import UnknownEvent, Unserialisable
+from journal.events import (
+    AttemptFailed,
+    AttemptInterrupted,
+    AttemptSucceeded,
+    Event,
+    Extension,
+    Known,
+    Noted,
+    TrialEnqueued,
+    fields_of,
+)
+from tests.journal.samples import enqueued, examples, members_of, started
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+NUMBERS = st.integers(-(2**63), 2**64 - 1)
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+LEAVES = st.none() | st.booleans() | NUMBERS | FLOATS | TEXTS
+JSON = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3), max_leaves=6)
+
+
+def values_of(kind: Any) -> st.SearchStrategy[Any]:
+    """Draw values of a field's type."""
+    simple = {str: TEXTS, int: NUMBERS, float: FLOATS, bool: st.booleans(), type(None): st.none(), Any: JSON}
+    if kind in simple:
+        return simple[kind]
+    if get_origin(kind) is Literal:
+        return st.sampled_from(get_args(kind))
+    if get_origin(kind) is Mapping:
+        return st.dictionaries(*map(values_of, get_args(kind)), max_size=3)
+    return st.one_of(*map(values_of, get_args(kind)))
+
+
+def events_of(kind: type[Known]) -> st.SearchStrategy[Known]:
+    """Draw events of one kind."""
+    fields = {field.name: JSON if is_payload(field) else values_of(field.type) for field in fields_of(kind)}
+    return st.builds(kind, **fields)
+
+
+def refused(event: Event) -> str:
+    """Say why an event cannot be written."""
+    with pytest.raises(Unserialisable) as refusal:
+        encode(event)
+    return str(refusal.value)
+
+
+def answer(output: Any) -> AttemptSucceeded:
+    """Make an event that holds any value."""
+    return AttemptSucceeded(trial="a", attempt=1, output=output, elapsed=0.5)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@examples(40)
+@given(data=st.data())
+def test_any_event_survives(kind: type[Known], data: st.DataObject) -> None:
+    """An event that is written and read again is the same, down to the sign of a zero, whether types are checked or not."""
+    event = data.draw(events_of(kind))
+    members = members_of(event)
+
+    assert event == decode(members)
+    assert repr(event) == repr(decode(members))
+    assert repr(event) == repr(CHECKING[name_of(event)](members))
+
+
+@given(name=TEXTS, data=st.dictionaries(TEXTS.filter(lambda name: name not in OWN), JSON, max_size=3))
+@examples(100)
+def test_any_extension_survives(name: str, data: dict[str, Any]) -> None:
+    """An event of somebody else's keeps every one of its members."""
+    event = Extension(type=f"x-{name}", data=data)
+
+    assert repr(event) == repr(decode(members_of(event)))
+
+
+def test_every_kind_has_a_name_in_snake_case() -> None:
+    """A line names its event in lower case, with underscores between the words."""
+    assert "attempt_timed_out" == name_of(
+        decode({"type": "attempt_timed_out", "trial": "a", "attempt": 1, "limit": 1, "elapsed": 1})
+    )
+    assert len(get_args(Known)) == len(KINDS)
+    assert all(name == name.lower() and not name.startswith("x-") for name in KINDS)
+
+
+def test_type_stands_first() -> None:
+    """The members of an event begin with its type."""
+    assert encode(answer("Lima")).startswith(b'"type":"attempt_succeeded",')
+
+
+def test_unknown_type_is_refused() -> None:
+    """An event that this version does not know is an error that names the record and the type."""
+    with pytest.raises(UnknownEvent, match=r"record 7 has the type 'trial_teleported'"):
+        decode({"seq": 7, "type": "trial_teleported"})
+
+
+@pytest.mark.parametrize("kind", [None, 5, ["x-a"], {"x-a": 1}])
+def test_type_that_is_no_text_is_refused(kind: Any) -> None:
+    """A type that is not even a text is no extension."""
+    with pytest.raises((UnknownEvent, TypeError)):
+        decode({"seq": 7, "type": kind})
+
+
+def test_unknown_fields_are_ignored() -> None:
+    """A field that a later version added does not disturb this one."""
+    event = answer("Lima")
+    members = {**members_of(event), "mood": "sunny"}
+
+    assert event == decode(members)
+    assert event == CHECKING["attempt_succeeded"](members)
+
+
+def test_missing_field_is_not_invented() -> None:
+    """An event without a field that it must have is not an event."""
+    members = members_of(answer("Lima"))
+    del members["elapsed"]
+
+    with pytest.raises(KeyError, match="elapsed"):
+        decode(members)
+    with pytest.raises(Exception, match="AttemptSucceeded"):
+        CHECKING["attempt_succeeded"](members)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("trial", 5),
+        ("trial", None),
+        ("attempt", "1"),
+        ("attempt", 1.5),
+        ("attempt", True),
+        ("elapsed", "1"),
+        ("category", "bad"),
+    ],
+)
+def test_checking_refuses_wrong_types(field: str, value: Any) -> None:
+    """Where types are checked, a value of another type is refused; a boolean is not a number."""
+    event = AttemptFailed(trial="a", attempt=1, error="E", message="m", category="fatal", elapsed=0.5)
+
+    with pytest.raises(Exception, match="AttemptFailed") as refusal:
+        CHECKING["attempt_failed"]({**members_of(event), field: value})
+    assert [f"{field} is {value!r}"] == [str(cause) for cause in refusal.value.exceptions]  # type: ignore[attr-defined]  # a group
+
+
+@pytest.mark.parametrize("scorers", [[], "exact", {"exact": 1}])
+def test_checking_looks_into_mappings(scorers: Any) -> None:
+    """A mapping of names to versions is one of texts to texts."""
+    with pytest.raises(Exception, match="RunStarted"):
+        CHECKING["run_started"]({**members_of(started()), "scorers": scorers})
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        AttemptSucceeded(trial="a", attempt=1, output=None, elapsed=2),
+        AttemptFailed(trial="a", attempt=1, error="E", message="m", category="fatal", retry_after=30, elapsed=0.5),
+        AttemptInterrupted(trial="a", attempt=1, why="stopped", elapsed=2),
+    ],
+)
+def test_whole_number_is_a_float_too(event: Known) -> None:
+    """Where seconds are expected, Python takes a whole number as well, and so does whoever checks the line."""
+    assert event == CHECKING[name_of(event)](members_of(event))
+
+
+def test_defaults_are_left_out() -> None:
+    """What is as it mostly is takes no space in the line."""
+    assert {"type", "trial", "case", "repeat", "input", "fingerprint"} == members_of(enqueued("a")).keys()
+    assert {"type": "noted", "name": "cost", "value": None} == members_of(Noted(name="cost", value=None))
+
+
+def test_fields_can_be_left_to_a_blob() -> None:
+    """A field that is kept elsewhere is not in the line."""
+    event = TrialEnqueued(trial="a", case="a", repeat=1, input="long", expected="long too", fingerprint="f")
+
+    assert b'"type":"trial_enqueued","trial":"a","case":"a","repeat":1,"fingerprint":"f"' == encode(
+        event, without=("input", "expected")
+    )
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        (lambda number: number, "output"),
+        (lambda number: {"scores": [1.0, None, {"p": number}]}, "output.scores[2].p"),
+        (lambda number: ([], (1, number)), "output[1][1]"),
+        (lambda number: {"null": {"": number}}, "output.null."),
+    ],
+)
+def test_numbers_that_are_none_are_refused(number: float, value: Any, path: str) -> None:
+    """NaN and infinity are refused wherever they hide, for JSON would make them null."""
+    assert f"{path} of AttemptSucceeded is {number!r}, which JSON cannot say; nothing was written" == refused(
+        answer(value(number))
+    )
+
+
+def test_numbers_that_are_none_are_refused_in_own_fields() -> None:
+    """NaN is refused in a field of ours and in an extension too."""
+    event = AttemptSucceeded(trial="a", attempt=1, output=None, elapsed=math.nan)
+
+    assert refused(event).startswith("elapsed of AttemptSucceeded is nan")
+    assert refused(Extension(type="x-a", data={"b": [math.inf]})).startswith("b[0] of x-a is inf")
+
+
+@dataclasses.dataclass
+class Point:
+    """A thing of the user's that is not JSON."""
+
+    x: float = math.nan
+
+
+class Unshowable:
+    """A thing whose repr raises."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+class Incomparable:
+    """A thing that cannot be compared, as an array of numbers cannot."""
+
+    __hash__ = None  # type: ignore[assignment]  # what cannot be compared cannot be hashed
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("the truth of this comparison is ambiguous")
+
+    def __repr__(self) -> str:
+        return "Incomparable()"
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "shown"),
+    [
+        (Point(), "Point", "Point(x=nan)"),
+        (object, "type", "<class 'object'>"),
+        (b"raw", "bytes", "b'raw'"),
+        ({1}, "set", "{1}"),
+        (1j, "complex", "1j"),
+        ("\ud800", "str", r"'\ud800'"),
+        (2**64, "int", "18446744073709551616"),
+        (-(2**63) - 1, "int", "-9223372036854775809"),
+        ({1: 2}, "dict", "{1: 2}"),
+        (Unshowable(), "Unshowable", "(its repr raised RuntimeError)"),
+        (Incomparable(), "Incomparable", "Incomparable()"),
+        (b"x" * 1000, "bytes", repr(b"x" * 1000)[:80] + "…"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value.isidentifier() else "",
+)
+def test_what_is_not_json_is_refused(value: Any, kind: str, shown: str) -> None:
+    """A value that JSON cannot say is refused with its place, its type and what it looks like."""
+    why = refused(answer({"a": [0, value]}))
+
+    assert why.startswith(f"output.a[1] of AttemptSucceeded cannot be written as JSON: {kind} {shown} (")
+    assert why.endswith("; nothing was written")
+
+
+@pytest.mark.parametrize("value", [Point(), b"raw", Unshowable(), Incomparable()], ids=lambda value: type(value).__name__)
+def test_what_is_not_json_is_refused_in_every_payload(value: Any) -> None:
+    """It makes no difference which of an event's fields holds the value, one with a default or one without."""
+    event = TrialEnqueued(trial="a", case="a", repeat=1, input=1, metadata=value, fingerprint="f")
+
+    assert refused(event).startswith(f"metadata of TrialEnqueued cannot be written as JSON: {type(value).__name__} ")
+
+
+def test_what_is_not_json_is_refused_in_extensions() -> None:
+    """An extension's data is checked like any other."""
+    assert refused(Extension(type="x-a", data={"b": {"c": {1}}})).startswith("b.c of x-a cannot be written as JSON: set {1}")
+
+
+def test_value_that_contains_itself_is_refused() -> None:
+    """A list that is its own member is refused, and does not exhaust the stack."""
+    endless: list[Any] = []
+    endless.append(endless)
+
+    assert refused(answer(endless)).endswith("nothing was written")
+
+
+def test_value_that_is_too_deep_is_refused() -> None:
+    """A value of ten thousand levels is refused, and does not exhaust the stack."""
+    deep: list[Any] = []
+    for _ in range(10_000):
+        deep = [deep]
+
+    assert refused(answer(deep)).endswith("nothing was written")
+
+
+@examples(50)
+@given(depth=st.integers(1, 300))
+def test_depth_that_can_be_written_can_be_read(depth: int) -> None:
+    """However deep a value is, it is either refused or comes back."""
+    deep: Any = "bottom"
+    for _ in range(depth):
+        deep = {"a": deep}
+    event = answer(deep)
+    try:
+        members = members_of(event)
+    except Unserialisable:
+        return
+
+    assert event == decode(members)
+
+
+def test_refusal_can_be_printed() -> None:
+    """What is said about a value that is not Unicode is Unicode."""
+    assert refused(answer({"\ud800": {"\udfff": b""}})).encode()
+
+
+def test_extension_is_marked_as_one() -> None:
+    """An extension whose type could be taken for one of ours is refused."""
+    assert "an extension's type begins with 'x-', 'noted' does not; nothing was written" == refused(
+        Extension(type="noted", data={})
+    )
+
+
+@pytest.mark.parametrize("member", sorted(OWN))
+def test_extension_leaves_the_record_alone(member: str) -> None:
+    """An extension cannot have a member that is the record's own."""
+    assert f"x-a may not have the record's own member {member!r}; nothing was written" == refused(
+        Extension(type="x-a", data={member: 1})
+    )

@@ -1,0 +1,82 @@
+"""Real processes, really killed: whatever was acknowledged is there afterwards."""
+
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import trio
+
+from journal import read, verify
+from journal.events import SessionStarted
+from tests.journal.samples import session, stamps, write
+
+KILLS = 50
+
+WRITER = textwrap.dedent(
+    """
+    import os, sys
+    import trio
+    from journal import read, writing
+    from journal.errors import NotAJournal
+    from journal.events import SessionStarted
+    from runner.recorder import stamps
+    from tests.journal.samples import started, trial
+    from pathlib import Path
+
+    async def main(path):
+        try:
+            sessions = sum(isinstance(record.event, SessionStarted) for record in read(path))
+            new = False
+        except NotAJournal:
+            sessions, new = 0, True
+        async with writing(path, new=new, stamp=stamps(), roll_at=20_000) as journal:
+            if journal.lifecycle.stage == "new":
+                journal.append(started())
+            journal.append(SessionStarted(n=sessions + 1, pid=os.getpid(), host="", boot=""))
+            for number in range(1_000_000):
+                for event in trial(f"{sessions}-{number}", "x" * (number % 700), retries=number % 2):
+                    record = journal.append(event)
+                if number % 5 == 0:
+                    await journal.wait_durable(record.seq)
+                    print(record.seq, record.h, flush=True)
+                else:
+                    await trio.lowlevel.checkpoint()
+
+    trio.run(main, Path(sys.argv[1]))
+    """
+)
+
+
+def test_fifty_kills_lose_no_acknowledged_record(tmp_path: Path) -> None:
+    """A writer is killed with -9 at a random moment, over and over; every record that it acknowledged is there."""
+    chance = random.Random(0)
+    run = tmp_path / "run"
+    acknowledged: dict[int, str] = {}
+    for kill in range(KILLS):
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(run)], stdout=subprocess.PIPE, cwd=Path.cwd())
+        assert writer.stdout is not None
+        first = writer.stdout.readline()
+        time.sleep(chance.uniform(0, 0.03))  # Real processes know no virtual time.
+        writer.send_signal(signal.SIGKILL)
+        rest = writer.stdout.read()
+        writer.wait()
+        writer.stdout.close()
+        for line in (first + rest).splitlines(keepends=True):
+            if line.endswith(b"\n"):
+                seq, h = line.split()
+                acknowledged[int(seq)] = h.decode()
+
+        present = {record.seq: record.h for record in read(run)}
+        assert acknowledged.items() <= present.items(), f"after kill {kill + 1}"
+
+    async def go_on() -> None:
+        sessions = sum(isinstance(record.event, SessionStarted) for record in read(run))
+        await write(run, [session(sessions + 1)], new=False, stamp=stamps())
+
+    trio.run(go_on)
+    assert len(acknowledged) >= KILLS
+    assert verify(run).holds

@@ -1,0 +1,170 @@
+"""The published format: the page says what the code does, a stranger can read what we write, old journals stay readable."""
+
+import ast
+import inspect
+import itertools
+import re
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import attrs
+import orjson
+
+from journal import Event, read, verify
+from journal.codec import KINDS, is_payload
+from journal.events import (
+    AttemptFailed,
+    AttemptInterrupted,
+    AttemptReturnedLate,
+    AttemptStarted,
+    AttemptTimedOut,
+    Extension,
+    FileEvent,
+    IntakePaused,
+    IntakeResumed,
+    JournalRecovered,
+    JournalSalvaged,
+    LimitChanged,
+    Noted,
+    RetryScheduled,
+    RunFinished,
+    RunStopped,
+    ScoringFailed,
+    TrialFailed,
+    TrialWithdrawn,
+    fields_of,
+)
+from journal.lifecycle import diagram
+from tests.journal.samples import content, enqueued, session, started, trial, written
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
+HEAD = "e3b0c7791cfdc39823148d60708f1d7b"
+"""The hash of the golden journal's last record."""
+
+PAGE = Path(__file__).parents[2] / "docs" / "format.md"
+
+
+def events_table() -> str:
+    """Write the table of all events from their definitions."""
+    rows = ["| type | member | value | meaning |", "|---|---|---|---|"]
+    for name, kind in KINDS.items():
+        first, *_ = (kind.__doc__ or "").strip().splitlines()
+        rows.append(f"| **`{name}`** | | | {first} |")
+        meanings = _meanings(kind)
+        rows += [f"| | {_name(field)} | {_value(field)} | {meanings.get(field.name, '')} |" for field in fields_of(kind)]
+    return "\n".join(rows)
+
+
+def _meanings(kind: type) -> dict[str, str]:
+    """Read what stands under each field of a class."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    meanings = {}
+    for field, text in itertools.pairwise(body.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            assert isinstance(field.target, ast.Name)
+            meanings[field.target.id] = str(text.value.value)
+    return meanings
+
+
+def _name(field: "attrs.Attribute[Any]") -> str:
+    default = "" if field.default is attrs.NOTHING else f" [{orjson.dumps(field.default).decode()}]"
+    return f"`{field.name}`{default}"
+
+
+def _value(field: "attrs.Attribute[Any]") -> str:
+    if is_payload(field):
+        return "any †"
+    kind: Any = field.type
+    if get_origin(kind) is Literal:
+        return ", ".join(f"`{value}`" for value in get_args(kind))
+    if get_origin(kind) is Mapping:
+        return "object of text"
+    names = {str: "text", int: "integer", float: "number", bool: "boolean", type(None): "null"}
+    return " or ".join(names[part] for part in get_args(kind) or (kind,))
+
+
+def generated(page: str) -> str:
+    """Put the generated parts into the page."""
+    for mark, text in (("events", events_table()), ("diagram", f"```mermaid\n{diagram()}\n```")):
+        pattern = rf"(<!-- {mark}: [^\n]*-->\n).*?(<!-- /{mark} -->)"
+        escaped = text.replace("\\", r"\\")
+        page = re.sub(pattern, rf"\1{escaped}\n\2", page, flags=re.DOTALL)
+    return page
+
+
+def test_the_page_lists_every_event_and_draws_the_lifecycle() -> None:
+    """`docs/format.md` has the events, members, defaults and the diagram that the code has."""
+    page = PAGE.read_text()
+
+    assert generated(page) == page
+
+
+def golden_events() -> list[list[Event]]:
+    """Tell a run in two sessions in which everything happens that can be recorded. Only ever add to a NEW golden journal."""
+    first: list[Event] = [
+        started(),
+        session(1),
+        *trial("lima", {"text": "Lima ✓", "tokens": [1, 2.5, None, True]}, retries=1),
+        LimitChanged(before=4, after=8, cause="growth", evidence="8 successes at 4 in flight"),
+        enqueued("quito", "x" * 262_200),
+        AttemptStarted(trial="quito", attempt=1, slot=1),
+        Noted(name="usage", value={"tokens": 12}, trial="quito", attempt=1),
+        AttemptTimedOut(trial="quito", attempt=1, limit=30.0, elapsed=30.001),
+        RetryScheduled(trial="quito", attempt=2, delay=0.75, cause="timed_out"),
+        AttemptReturnedLate(trial="quito", attempt=1, ending="succeeded", elapsed=31.5),
+        IntakePaused(until=44.5, cause="Retry-After"),
+        IntakeResumed(cause="Retry-After is over"),
+        AttemptStarted(trial="quito", attempt=2, slot=1),
+        AttemptInterrupted(trial="quito", attempt=2, why="stopped", elapsed=0.5),
+        Extension(type="x-weather", data={"sky": "blue"}),
+        RunStopped(reason="interrupted"),
+    ]
+    second: list[Event] = [
+        session(2),
+        AttemptStarted(trial="quito", attempt=3, slot=0),
+        AttemptFailed(trial="quito", attempt=3, error="ValueError", message="no", category="fatal", elapsed=0.1),
+        TrialFailed(trial="quito", attempts=3, cause="fatal"),
+        enqueued("sucre"),
+        TrialWithdrawn(trial="sucre", why="removed"),
+        ScoringFailed(trial="lima", scorer="judge", version="v2", error="OSError", message="no", elapsed=0.2),
+        RunFinished(completed=1, failed=1, withdrawn=1, head="0123456789abcdef0123456789abcdef"),
+    ]
+    return [first, second]
+
+
+def write_golden(path: Path) -> None:
+    """Write the golden journal: sealed files, a blob, two sessions."""
+    for number, events in enumerate(golden_events()):
+        written(path, events, new=number == 0, roll_at=4000)
+
+
+def test_the_golden_journal_of_version_1_stays_readable() -> None:
+    """A journal that was written when version 1 was made still says the same, and still verifies."""
+    events = [record.event for record in read(GOLDEN) if not isinstance(record.event, FileEvent)]
+
+    assert list(itertools.chain.from_iterable(golden_events())) == events
+    assert HEAD == verify(GOLDEN, expect_head=HEAD).head
+    assert verify(GOLDEN).holds
+
+
+def test_the_golden_journal_holds_every_kind_of_event_but_those_of_a_bad_day() -> None:
+    """The golden journal is worth its name: no event of a run is missing in it."""
+    kinds = {type(record.event) for record in read(GOLDEN)}
+
+    assert {JournalRecovered, JournalSalvaged} == set(get_args(Event)) - kinds
+
+
+def test_the_same_events_still_make_the_same_bytes(tmp_path: Path) -> None:
+    """What version 1 writes today is byte for byte what it wrote when it was made."""
+    write_golden(tmp_path / "run")
+
+    assert content(GOLDEN) == {name: data for name, data in content(tmp_path / "run").items() if name != "LOCK"}
+
+
+if __name__ == "__main__":
+    PAGE.write_text(generated(PAGE.read_text()))
+    sys.stdout.write(f"{PAGE} is up to date\n")

@@ -1,0 +1,340 @@
+"""Which event may follow which: every cell of the table, and walks through it."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from journal.errors import IllegalEvent
+from journal.events import (
+    AttemptFailed,
+    AttemptInterrupted,
+    AttemptReturnedLate,
+    AttemptStarted,
+    AttemptSucceeded,
+    AttemptTimedOut,
+    Event,
+    Extension,
+    IntakePaused,
+    IntakeResumed,
+    JournalRecovered,
+    JournalSalvaged,
+    LimitChanged,
+    Noted,
+    RetryScheduled,
+    RunStopped,
+    ScoringFailed,
+    SegmentOpened,
+    SegmentSealed,
+    TrialCompleted,
+    TrialEvent,
+    TrialFailed,
+    TrialScored,
+    TrialWithdrawn,
+)
+from journal.lifecycle import ENDED, RUN, STAGES, TRIAL, Lifecycle, diagram
+from tests.journal.samples import enqueued, examples, finished, session, started, trial, whole_run
+
+TO: dict[str, list[Event]] = {
+    "absent": [],
+    "queued": [enqueued("a")],
+    "running": trial("a")[:2],
+    "answered": trial("a")[:3],
+    "unsettled": trial("a", retries=1)[:3],
+    "interrupted": [*trial("a")[:2], AttemptInterrupted(trial="a", attempt=1, why="stopped")],
+    "backing_off": trial("a", retries=1)[:4],
+    "completed": trial("a"),
+    "failed": [*trial("a", retries=1)[:3], TrialFailed(trial="a", attempts=1, cause="exhausted")],
+    "withdrawn": [enqueued("a"), TrialWithdrawn(trial="a", why="removed")],
+}
+"""Stage → a way to it."""
+
+TO_AGAIN: dict[str, list[Event]] = {
+    "queued": [*trial("a"), TrialWithdrawn(trial="a", why="changed"), enqueued("a")],
+    "withdrawn": [*trial("a"), TrialWithdrawn(trial="a", why="changed")],
+}
+"""A way to those stages that a trial can stand in without any attempt, with an attempt behind it."""
+
+TO_RUN: dict[str, list[Event]] = {
+    "new": [],
+    "between": [started()],
+    "session": [started(), session()],
+}
+
+
+def event_of(kind: type[Event], name: str = "a", attempts: int = 0, sessions: int = 0) -> Event:
+    """Make an event of a kind that fits a trial (or a run) with so many attempts (or sessions) behind it."""
+    this: dict[str, Any] = {"trial": name, "attempt": attempts}
+    following: dict[str, Any] = {"trial": name, "attempt": attempts + 1}
+    scored: dict[str, Any] = {"trial": name, "scorer": "exact", "version": "v1", "elapsed": 0.5}
+    events: list[Event] = [
+        enqueued(name),
+        AttemptStarted(**following, slot=0),
+        AttemptSucceeded(**this, output=1, elapsed=0.5),
+        AttemptFailed(**this, error="E", message="m", category="error", elapsed=0.5),
+        AttemptTimedOut(**this, limit=1.0, elapsed=1.0),
+        AttemptInterrupted(**this, why="cancelled"),
+        AttemptReturnedLate(**this, ending="failed", elapsed=9.0),
+        RetryScheduled(**following, delay=0.5, cause="error"),
+        TrialScored(**scored, value=1.0),
+        ScoringFailed(**scored, error="E", message="m"),
+        TrialCompleted(trial=name, attempts=attempts),
+        TrialFailed(trial=name, attempts=attempts, cause="fatal"),
+        TrialWithdrawn(trial=name, why="changed"),
+        started(),
+        session(sessions + 1),
+        RunStopped(reason="interrupted"),
+        finished(0),
+        JournalRecovered(after=1, bytes=1, file="torn/a"),
+        JournalSalvaged(run="r", kept=1, lost=1, left_out=0),
+        LimitChanged(before=1, after=2, cause="calm"),
+        IntakePaused(until=1.5, cause="429"),
+        IntakeResumed(cause="over"),
+        Noted(name="cost", value=0.5),
+        Extension(type="x-a", data={}),
+        SegmentOpened(format="evaljournal", version="1.0", run="r", segment=1),
+        SegmentSealed(run="r", segment=1, records=1, bytes=1, sha256=""),
+    ]
+    return next(event for event in events if type(event) is kind)
+
+
+def lived(*events: Event) -> Lifecycle:
+    """Go through a history."""
+    lifecycle = Lifecycle()
+    for event in events:
+        lifecycle.advance(event)
+    return lifecycle
+
+
+def in_session(*events: Event) -> Lifecycle:
+    """Go through a history, from the first session on."""
+    return lived(started(), session(), *events)
+
+
+def state_of(lifecycle: Lifecycle) -> tuple[Any, ...]:
+    """Take down everything that a step could change."""
+    return lifecycle.stage, lifecycle.sessions, lifecycle.open, dict(lifecycle._trials)
+
+
+def refused(lifecycle: Lifecycle, event: Event) -> str:
+    """Say why a step is not taken; see that it is not taken in part."""
+    before = state_of(lifecycle)
+    with pytest.raises(IllegalEvent) as refusal:
+        lifecycle.advance(event)
+
+    assert before == state_of(lifecycle)
+    return str(refusal.value)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_stage_can_be_reached(stage: str) -> None:
+    """There is a way to every stage that a trial can stand in."""
+    assert stage == in_session(*TO[stage]).stage_of("a")
+
+
+@pytest.mark.parametrize(("kind", "stage"), [(kind, stage) for kind, row in TRIAL.items() for stage in row])
+def test_legal_step_is_taken(kind: type[TrialEvent], stage: str) -> None:
+    """What the table allows leads where the table says, and counts the attempts."""
+    lifecycle = in_session(*(TO | TO_AGAIN if kind is AttemptReturnedLate else TO)[stage])
+    attempts = lifecycle.attempts_of("a")
+    lifecycle.advance(event_of(kind, attempts=attempts))
+
+    assert TRIAL[kind][stage] == lifecycle.stage_of("a")
+    assert attempts + (kind is AttemptStarted) == lifecycle.attempts_of("a")
+    assert int(lifecycle.stage_of("a") not in ENDED) == lifecycle.open
+
+
+@pytest.mark.parametrize(("kind", "stage"), [(kind, stage) for kind in TRIAL for stage in STAGES if stage not in TRIAL[kind]])
+def test_illegal_step_is_refused(kind: type[TrialEvent], stage: str) -> None:
+    """What the table does not allow changes nothing, and the refusal says what may happen instead."""
+    lifecycle = in_session(*TO[stage])
+    why = refused(lifecycle, event_of(kind, attempts=lifecycle.attempts_of("a")))
+
+    assert why.startswith(f"{kind.__name__} may not happen to trial 'a': the trial is {stage}; what may follow is ")
+    assert [kind.__name__ for kind in TRIAL if stage in TRIAL[kind]] == why.partition("what may follow is ")[2].split(", ")
+
+
+@pytest.mark.parametrize("stage", ["new", "between"])
+@pytest.mark.parametrize("kind", TRIAL)
+def test_trials_live_in_sessions(kind: type[TrialEvent], stage: str) -> None:
+    """Nothing happens to a trial before a session has begun, or between two."""
+    assert "the run is " in refused(lived(*TO_RUN[stage]), event_of(kind))
+
+
+@pytest.mark.parametrize("ending", [RunStopped(reason="deadline"), JournalRecovered(after=1, bytes=1, file="torn/a")])
+def test_trials_wait_for_the_next_session(ending: Event) -> None:
+    """A trial that was open when a session ended goes on in the next."""
+    lifecycle = in_session(*TO["queued"], ending)
+
+    assert "AttemptStarted may not happen to trial 'a': the run is between two sessions" == refused(
+        lifecycle, event_of(AttemptStarted)
+    )
+    lifecycle.advance(session(2))
+    lifecycle.advance(event_of(AttemptStarted))
+
+    assert "running" == lifecycle.stage_of("a")
+
+
+@pytest.mark.parametrize("stage", TO_RUN)
+@pytest.mark.parametrize("kind", RUN)
+def test_the_run_has_its_own_table(kind: type[Event], stage: str) -> None:
+    """What happens to the run itself is ruled by where the run stands."""
+    lifecycle = lived(*TO_RUN[stage])
+    event = event_of(kind, sessions=lifecycle.sessions)
+    if stage not in RUN[kind]:
+        assert f"{kind.__name__} may not happen while the run is " in refused(lifecycle, event)
+        return
+    lifecycle.advance(event)
+
+    assert RUN[kind][stage] == lifecycle.stage
+
+
+@pytest.mark.parametrize("kind", [SegmentOpened, SegmentSealed])
+def test_files_are_the_journals_own_affair(kind: type[Event]) -> None:
+    """Nobody but the journal says that a file begins or ends."""
+    assert f"{kind.__name__} is written by the journal itself" == refused(in_session(), event_of(kind))
+
+
+@pytest.mark.parametrize(
+    ("stage", "event", "expected"),
+    [
+        ("queued", AttemptStarted(trial="a", attempt=0, slot=0), "it speaks of attempt 0, and attempt 1 was expected"),
+        ("queued", AttemptStarted(trial="a", attempt=2, slot=0), "it speaks of attempt 2, and attempt 1 was expected"),
+        ("backing_off", AttemptStarted(trial="a", attempt=1, slot=0), "it speaks of attempt 1, and attempt 2 was expected"),
+        ("running", AttemptSucceeded(trial="a", attempt=2, output=1, elapsed=1), "speaks of attempt 2, and attempt 1 was"),
+        ("running", AttemptTimedOut(trial="a", attempt=0, limit=1, elapsed=1), "speaks of attempt 0, and attempt 1 was"),
+        ("running", AttemptInterrupted(trial="a", attempt=2, why="stopped"), "speaks of attempt 2, and attempt 1 was"),
+        ("unsettled", RetryScheduled(trial="a", attempt=1, delay=1, cause="c"), "speaks of attempt 1, and attempt 2 was"),
+        ("unsettled", TrialFailed(trial="a", attempts=2, cause="fatal"), "speaks of attempt 2, and attempt 1 was"),
+        ("answered", TrialCompleted(trial="a", attempts=0), "speaks of attempt 0, and attempt 1 was"),
+    ],
+)
+def test_attempts_are_numbered(stage: str, event: Event, expected: str) -> None:
+    """An event that speaks of another attempt than the one it must be about is refused."""
+    assert expected in refused(in_session(*TO[stage]), event)
+
+
+def test_late_return_may_be_of_any_attempt() -> None:
+    """An attempt that was abandoned comes back when it will, whichever attempt is under way by then."""
+    lifecycle = in_session(*trial("a", retries=2))
+    lifecycle.advance(AttemptReturnedLate(trial="a", attempt=1, ending="succeeded", elapsed=60))
+
+    assert ("completed", 3) == (lifecycle.stage_of("a"), lifecycle.attempts_of("a"))
+
+
+@pytest.mark.parametrize("attempt", [0, 4])
+def test_late_return_is_of_an_attempt_that_was_made(attempt: int) -> None:
+    """An attempt that was never started cannot return."""
+    late = AttemptReturnedLate(trial="a", attempt=attempt, ending="succeeded", elapsed=60)
+
+    assert f"attempt {attempt}" in refused(in_session(*trial("a", retries=2)), late)
+
+
+def test_attempts_go_on_after_a_trial_is_taken_in_again() -> None:
+    """A trial that was withdrawn and comes again never has the same attempt twice."""
+    lifecycle = in_session(*trial("a"), TrialWithdrawn(trial="a", why="changed"), enqueued("a"))
+
+    assert "attempt 2 was expected" in refused(lifecycle, AttemptStarted(trial="a", attempt=1, slot=0))
+    lifecycle.advance(AttemptStarted(trial="a", attempt=2, slot=0))
+
+
+def test_failed_trial_can_be_taken_up_again() -> None:
+    """A trial that was given up may be retried in a later session, with the next attempt."""
+    lifecycle = in_session(*TO["failed"], RunStopped(reason="interrupted"), session(2))
+    lifecycle.advance(RetryScheduled(trial="a", attempt=2, delay=0, cause="asked for"))
+
+    assert ("backing_off", 1) == (lifecycle.stage_of("a"), lifecycle.open)
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, -1])
+def test_sessions_are_numbered(n: int) -> None:
+    """The second session is session 2."""
+    assert f"session {n} may not follow session 1" == refused(in_session(), session(n))
+
+
+def test_session_may_follow_a_session_that_died() -> None:
+    """A session that follows another at once says that the one before never ended."""
+    lifecycle = in_session(enqueued("a"), session(2))
+
+    assert ("session", 2, 1) == (lifecycle.stage, lifecycle.sessions, lifecycle.open)
+
+
+@pytest.mark.parametrize("stage", [stage for stage in STAGES if stage not in ENDED and stage != "absent"])
+def test_run_does_not_finish_over_open_trials(stage: str) -> None:
+    """A run is not finished while a trial is open."""
+    assert refused(in_session(*TO[stage]), finished(0)).startswith("RunFinished may not happen while 1 trial")
+
+
+@pytest.mark.parametrize("stage", ["absent", *ENDED])
+def test_run_finishes_when_every_trial_has_ended(stage: str) -> None:
+    """A run may finish once all of its trials have come to an end, or if it has none."""
+    lifecycle = in_session(*TO[stage])
+    lifecycle.advance(finished(0))
+
+    assert "between" == lifecycle.stage
+
+
+def test_trials_do_not_disturb_each_other() -> None:
+    """Where one trial stands has nothing to do with another."""
+    lifecycle = in_session(*TO["running"], *trial("b", retries=1), enqueued("c"))
+
+    assert ["running", "completed", "queued", "absent"] == [lifecycle.stage_of(name) for name in "abcd"]
+    assert [1, 2, 0, 0] == [lifecycle.attempts_of(name) for name in "abcd"]
+    assert 2 == lifecycle.open
+
+
+@pytest.mark.parametrize("attempts", [15, 16, 17, 1000])
+def test_many_attempts_are_counted(attempts: int) -> None:
+    """A trial may be tried as often as it takes; its stage and its count stay apart."""
+    lifecycle = in_session(*trial("a", retries=attempts - 1))
+
+    assert ("completed", attempts) == (lifecycle.stage_of("a"), lifecycle.attempts_of("a"))
+
+
+KINDS = [*TRIAL, *RUN]
+
+
+@examples(200)
+@given(st.lists(st.tuples(st.sampled_from(KINDS), st.sampled_from("ab"), st.integers(-1, 1)), max_size=60))
+def test_any_walk_keeps_count(walk: list[tuple[type[Event], str, int]]) -> None:
+    """Whatever is tried, the number of open trials is right, what was refused left no trace, and any prefix is legal."""
+    lifecycle = in_session()
+    history: list[Event] = [started(), session()]
+    for kind, name, off in walk:
+        event = event_of(kind, name, lifecycle.attempts_of(name) + (off if kind in TRIAL else 0), lifecycle.sessions)
+        before = state_of(lifecycle)
+        try:
+            lifecycle.advance(event)
+            history.append(event)
+        except IllegalEvent:
+            assert before == state_of(lifecycle)
+        stages = [lifecycle.stage_of(name) for name in "ab"]
+
+        assert lifecycle.open == sum(stage not in ENDED and stage != "absent" for stage in stages)
+
+    assert state_of(lifecycle) == state_of(lived(*history))
+
+
+@pytest.mark.parametrize("length", range(len(whole_run()) + 1))
+def test_any_prefix_is_legal(length: int) -> None:
+    """A run that is cut off anywhere is still a run."""
+    stages = ["new", "between", *["session"] * (len(whole_run()) - 2), "between"]
+
+    assert stages[length] == lived(*whole_run()[:length]).stage
+
+
+def test_table_speaks_of_stages_only() -> None:
+    """Every step in the table begins and ends in a stage that exists."""
+    assert {stage for row in TRIAL.values() for step in row.items() for stage in step} <= set(STAGES)
+    assert set(STAGES) >= ENDED
+
+
+def test_diagram_shows_every_stage() -> None:
+    """The drawing has every stage in it, and every event but those that would hide the rest."""
+    drawing = diagram()
+
+    assert drawing.startswith("stateDiagram-v2\n")
+    assert [] == [stage for stage in STAGES if stage != "absent" and f" {stage}" not in drawing]
+    assert [] == [kind.__name__ for kind in TRIAL if kind is not AttemptReturnedLate and kind.__name__ not in drawing]
+    assert "    [*] --> queued: TrialEnqueued" in drawing

@@ -1,0 +1,123 @@
+"""A journal beside a plain list, through everything that can happen to it, in any order."""
+
+import random
+from pathlib import Path
+
+import trio
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from journal import Event, read, segments, verify, writing
+from journal.errors import JournalDamaged, JournalError
+from journal.events import JournalRecovered, SegmentOpened, SegmentSealed
+from tests.journal.disk import PowerCut, SimulatedDisk
+from tests.journal.samples import RUN, enqueued, inline, session, stamps, started
+
+PATH = Path("/run")
+OURS = (SegmentOpened, SegmentSealed, JournalRecovered)
+"""The records that the journal writes about itself; the list does not know them."""
+
+
+class JournalBesideList(RuleBasedStateMachine):
+    """Appends go into both; whatever was confirmed must come back out of the journal as it stands in the list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.disk = SimulatedDisk()
+        self.events: list[Event] = []
+        self.confirmed = 0
+        """How many of the events are confirmed."""
+        self.sessions = 0
+        self.trials = 0
+
+    def write(self, *, new: bool, events: list[Event], confirm: int, end: str) -> None:
+        """Open, append, have some of it confirmed, and end in one of three ways."""
+
+        async def main() -> None:
+            async with writing(
+                PATH, new=new, run=RUN, stamp=stamps(), files=self.disk, in_thread=inline, roll_at=1500
+            ) as journal:
+                for number, event in enumerate(events):
+                    record = journal.append(event)
+                    self.events.append(event)
+                    if number < confirm:
+                        await journal.wait_durable(record.seq)
+                        self.confirmed = len(self.events)
+                if end != "close":
+                    self.disk.before = cut
+                    raise PowerCut
+            self.confirmed = len(self.events)
+
+        def cut(_: str) -> None:
+            raise PowerCut
+
+        try:
+            trio.run(main)
+        except (PowerCut, BaseExceptionGroup):
+            assert end != "close"
+        self.disk.before = lambda _: None
+
+    def read(self) -> list[Event]:
+        return [record.event for record in read(PATH, files=self.disk) if not isinstance(record.event, OURS)]
+
+    @initialize()
+    def begin(self) -> None:
+        """Begin the run, and close it."""
+        self.sessions = 1
+        self.write(new=True, events=[started(), session(1)], confirm=2, end="close")
+
+    @rule(
+        count=st.integers(0, 12),
+        confirm=st.integers(0, 12),
+        end=st.sampled_from(["close", "kill", "unplug"]),
+        luck=st.integers(),
+    )
+    def go_on(self, count: int, confirm: int, end: str, luck: int) -> None:
+        """Open the journal again, append, and close it, die, or lose power."""
+        self.sessions += 1
+        names = [f"trial-{number}" for number in range(self.trials, self.trials + count)]
+        self.trials += count
+        self.write(new=False, events=[session(self.sessions), *map(enqueued, names)], confirm=confirm, end=end)
+        if end == "kill":
+            self.disk = self.disk.killed()
+        elif end == "unplug":
+            self.disk = self.disk.unplugged(random.Random(luck))
+        kept = self.read()
+        assert kept == self.events[: len(kept)]
+        assert len(kept) >= self.confirmed
+        self.events = kept
+        self.confirmed = len(kept)  # Whoever opens it next makes sure of all that it finds.
+        self.sessions = sum(type(event).__name__ == "SessionStarted" for event in kept)
+
+    @precondition(lambda self: len(self.disk.names(str(PATH))) > 2)
+    @rule(data=st.data())
+    def flip(self, data: st.DataObject) -> None:
+        """Flip a bit in a file that another follows: it is refused, and mended again it is as before."""
+        name = f"{PATH}/{segments.name(1)}"
+        content = self.disk.read(name).read()
+        if not self.disk.size(f"{PATH}/{segments.name(2)}"):
+            return
+        byte = data.draw(st.integers(0, len(content) - 1))
+        changed = bytearray(content)
+        changed[byte] ^= 1 << data.draw(st.integers(0, 7))
+        self.disk.put(name, bytes(changed))
+        try:
+            list(read(PATH, files=self.disk))
+            raise AssertionError(f"byte {byte} of {len(content)} was flipped, and nobody noticed")
+        except JournalDamaged:
+            pass
+        except JournalError:
+            assert byte < content.index(b"\n"), "only a first line can be refused for its format"
+        self.disk.put(name, content)
+
+    @invariant()
+    def holds(self) -> None:
+        """At every moment the journal verifies, and says what the list says."""
+        if self.sessions:
+            assert self.events == self.read()
+            assert verify(PATH, files=self.disk).holds
+
+
+JournalBesideList.TestCase.settings = settings(max_examples=40, stateful_step_count=12, deadline=None, derandomize=True)
+TestJournalBesideList = JournalBesideList.TestCase

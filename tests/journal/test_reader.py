@@ -1,0 +1,479 @@
+"""Reading: all of a journal, one record of it, or as it grows; and what is said where there is none."""
+
+import contextlib
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+from typing import Any, BinaryIO, get_origin, get_type_hints
+
+import orjson
+import pytest
+
+from journal import Lines, Record, fetch, follow, read, writing
+from journal.errors import JournalDamaged, JournalError, NotAJournal, UnknownEvent, UnknownFormat
+from journal.events import Extension, JournalRecovered, Noted, SegmentOpened, SessionStarted
+from journal.files import Files
+from tests.journal.samples import (
+    RUN,
+    content,
+    cut_tail,
+    enqueued,
+    flip,
+    forge,
+    inline,
+    lines_of,
+    opened,
+    overwrite,
+    segment,
+    session,
+    stamps,
+    started,
+    trial,
+    whole_run,
+    write,
+    written,
+)
+
+
+def unsealed(path: Path, lines: int, tail: bytes = b"") -> list[bytes]:
+    """Leave a run as a killed writer might: so many lines, no seal, and the beginning of something; return all lines."""
+    written(path, whole_run())
+    whole = lines_of(path)
+    overwrite(segment(path), b"".join(whole[:lines]) + tail)
+    return whole
+
+
+def test_nothing_there_is_said(tmp_path: Path) -> None:
+    """Where there is nothing, the error names the place and the command that lists the runs."""
+    with pytest.raises(NotAJournal, match=r"/nothing does not exist; `evaljournal ls` lists the runs here"):
+        list(read(tmp_path / "nothing"))
+
+
+def test_file_is_not_a_run(tmp_path: Path) -> None:
+    """A file is not a run, not even the journal's own."""
+    written(tmp_path / "run", whole_run())
+
+    with pytest.raises(NotAJournal, match=r"journal-000001.jsonl is a file; a run is a directory with journal-000001.jsonl"):
+        list(read(segment(tmp_path / "run")))
+
+
+def test_empty_directory_is_not_a_run(tmp_path: Path) -> None:
+    """A directory without a journal is not a run, whatever else is in it."""
+    (tmp_path / "journal-1.jsonl").touch()
+    (tmp_path / "journal-000001.jsonl.bak").touch()
+    (tmp_path / ".journal-000001.jsonl.new").touch()
+
+    with pytest.raises(NotAJournal, match=r"holds no journal: there is no journal-000001.jsonl in it"):
+        list(read(str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "the file is empty"),
+        (b"hello\n", "the file's first line is not JSON"),
+        (b"\x00" * 512, "the file's first line is not JSON"),
+        (b"\xff\xfe\n", "the file's first line is not JSON"),
+        (b"5\n", "the file does not begin with segment_opened"),
+        (b"[]\n", "the file does not begin with segment_opened"),
+        (b"{}\n", "the file does not begin with segment_opened"),
+        (b'{"question":"Where?","answer":"Lima"}\n', "the file does not begin with segment_opened"),
+    ],
+)
+def test_file_that_is_no_journal_is_said_to_be_none(tmp_path: Path, data: bytes, why: str) -> None:
+    """A file that has a journal's name and is none is refused with what is wrong with its first line."""
+    segment(tmp_path).write_bytes(data)
+
+    with pytest.raises(JournalError, match=why):
+        list(read(tmp_path))
+    assert data == segment(tmp_path).read_bytes()
+
+
+def test_other_format_is_named(tmp_path: Path) -> None:
+    """A journal of another program is not read as ours."""
+    forge(tmp_path, [opened(format="otherjournal")])
+
+    with pytest.raises(UnknownFormat, match=r"/journal-000001.jsonl is not a journal of evaljournal: .* 'otherjournal'"):
+        list(read(tmp_path))
+
+
+@pytest.mark.parametrize("version", ["2.0", "17.3", "0.9", "", "one", "-1.0", "²", "1" * 5000])
+def test_other_major_version_is_named(tmp_path: Path, version: str) -> None:
+    """A format that this version cannot read is refused, and the refusal names the version that is needed."""
+    forge(tmp_path, [opened(version=version)])
+
+    with pytest.raises(UnknownFormat, match=rf"is in format '?{re.escape(version)}'?, and this evaljournal reads format 1"):
+        list(read(tmp_path))
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1", "1.99"])
+def test_other_minor_version_is_read(tmp_path: Path, version: str) -> None:
+    """A later minor version only adds what can be ignored."""
+    forge(tmp_path, [opened(version=version), {"type": "noted", "name": "a", "value": 1, "mood": "sunny"}])
+
+    assert Noted(name="a", value=1) == list(read(tmp_path))[1].event
+
+
+def test_unknown_event_is_an_error(tmp_path: Path) -> None:
+    """A type of event that this version does not know ends the reading, with its number and name, after those before it."""
+    forge(tmp_path, [opened(), started(), {"type": "trial_teleported"}, session()], d=3)
+    records: list[Record] = []
+
+    with pytest.raises(UnknownEvent, match=r"record 3 has the type 'trial_teleported'.*a newer one wrote it"):
+        records.extend(read(tmp_path))
+    assert 2 == len(records)
+
+
+def test_extension_is_kept(tmp_path: Path) -> None:
+    """An event of somebody else's is read with all of its members."""
+    event = Extension(type="x-weather", data={"sky": ["blue", None], "trial": "a"})
+    written(tmp_path / "run", [started(), event, session(), event])
+
+    assert [event, event] == [record.event for record in read(tmp_path / "run") if isinstance(record.event, Extension)]
+
+
+def test_run_is_named_once_it_was_read(tmp_path: Path) -> None:
+    """A reading knows which run it is of."""
+    written(tmp_path / "run", whole_run())
+    reading = read(tmp_path / "run")
+    next(iter(reading))
+
+    assert RUN == reading.run
+
+
+def test_whole_journal_has_no_unfinished_end(tmp_path: Path) -> None:
+    """Behind the last record of a closed journal there is nothing."""
+    written(tmp_path / "run", whole_run())
+    reading = read(tmp_path / "run")
+
+    assert len(lines_of(tmp_path / "run")) == len(list(reading))
+    assert reading.unfinished is None
+
+
+def test_reading_can_be_repeated(tmp_path: Path) -> None:
+    """Going through a reading again gives the same records."""
+    written(tmp_path / "run", whole_run(), roll_at=1000)
+    reading = read(tmp_path / "run")
+
+    assert list(reading) == list(reading)
+
+
+@pytest.mark.parametrize("cut", [1, 20, 100, -2, -1])
+def test_half_a_line_never_happened(tmp_path: Path, cut: int) -> None:
+    """A last line that is not whole is left out, and the reading says where it is and that it is unfinished."""
+    whole = unsealed(tmp_path / "run", 6)
+    with segment(tmp_path / "run").open("ab") as file:
+        file.write(whole[6][:cut])
+    reading = read(tmp_path / "run")
+    before = content(tmp_path / "run")
+
+    assert 6 == len(list(reading))
+    assert reading.unfinished is not None
+    assert (1, 7, sum(map(len, whole[:6])), "the line is unfinished") == (
+        reading.unfinished.segment,
+        reading.unfinished.seq,
+        reading.unfinished.byte,
+        reading.unfinished.check,
+    )
+    assert before == content(tmp_path / "run")
+
+
+async def test_journal_can_be_read_while_it_is_written(tmp_path: Path) -> None:
+    """What was written so far can be read by anyone, at any time, and is complete up to there."""
+    async with writing(tmp_path / "run", new=True, stamp=stamps(), in_thread=inline, roll_at=1000) as journal:
+        for event in whole_run():
+            record = journal.append(event)
+            await journal.wait_durable(record.seq)
+            reading = read(tmp_path / "run")
+
+            assert record == list(reading)[-1]
+            assert reading.unfinished is None
+
+
+def test_damage_is_told_with_all_that_helps(tmp_path: Path) -> None:
+    """Damage is told with file, byte, number, the check that failed, what follows, and the commands that help."""
+    written(tmp_path / "a run", whole_run())
+    records = list(read(tmp_path / "a run"))
+    flip(segment(tmp_path / "a run"), records[4].offset + 60)
+    read_before: list[Record] = []
+
+    with pytest.raises(JournalDamaged) as damaged:
+        read_before.extend(read(tmp_path / "a run"))
+    assert records[:4] == read_before
+    assert ("journal-000001.jsonl", records[4].offset, 5, len(records) - 5) == (
+        damaged.value.file,
+        damaged.value.byte,
+        damaged.value.seq,
+        damaged.value.intact,
+    )
+    assert str(damaged.value) == (
+        f"{tmp_path}/a run is damaged at record 5 (journal-000001.jsonl, byte {records[4].offset:,}): "
+        f"its hash does not follow from the record before; {len(records) - 5} intact records follow it. Nothing was changed. "
+        f"`evaljournal verify '{tmp_path}/a run'` shows more, `evaljournal salvage '{tmp_path}/a run' -o NEW` "
+        "copies what is intact"
+    )
+
+
+def test_every_record_can_be_fetched(tmp_path: Path) -> None:
+    """A record is found again by its place, wherever it stands, the first and last of each file included."""
+    written(tmp_path / "run", whole_run(4), roll_at=1000)
+    records = list(read(tmp_path / "run"))
+
+    assert records == [fetch(tmp_path / "run", record.segment, record.offset) for record in records]
+    assert records[-1].segment > 2
+
+
+@pytest.mark.parametrize("byte", [2, 30, 80, -3, -20])
+def test_fetch_notices_a_changed_line(tmp_path: Path, byte: int) -> None:
+    """A line that was changed is not taken for the record that it was."""
+    written(tmp_path / "run", whole_run())
+    records = list(read(tmp_path / "run"))
+    place, end = records[4].offset, records[5].offset
+    flip(segment(tmp_path / "run"), place + byte if byte > 0 else end + byte)
+
+    with pytest.raises(JournalDamaged, match=rf"damaged at journal-000001.jsonl, byte {place:,}: "):
+        fetch(tmp_path / "run", 1, place)
+
+
+def test_fetch_notices_a_line_from_elsewhere(tmp_path: Path) -> None:
+    """A line that is whole but stands in another's place is noticed."""
+    written(tmp_path / "run", whole_run())
+    records, lines = list(read(tmp_path / "run")), lines_of(tmp_path / "run")
+    lines[4], lines[5] = lines[5], lines[4]
+    overwrite(segment(tmp_path / "run"), b"".join(lines))
+
+    with pytest.raises(JournalDamaged):
+        fetch(tmp_path / "run", 1, records[4].offset)
+
+
+@pytest.mark.parametrize(("number", "offset"), [(1, 7), (1, 1 << 20), (9, 0)])
+def test_fetch_of_no_record_is_an_error_of_ours(tmp_path: Path, number: int, offset: int) -> None:
+    """A place where no record begins is told as such."""
+    written(tmp_path / "run", whole_run())
+
+    with pytest.raises(JournalError):
+        fetch(tmp_path / "run", number, offset)
+
+
+def test_fetch_from_a_forged_line_does_not_crash(tmp_path: Path) -> None:
+    """A line from elsewhere that is properly hashed and no record is refused."""
+    forge(tmp_path, [opened(), {"type": "noted"}])
+    place = len(lines_of(tmp_path)[0])
+
+    with pytest.raises(JournalError):
+        fetch(tmp_path, 1, place)
+
+
+def test_lines_are_as_they_stand(tmp_path: Path) -> None:
+    """The line of a record is what is on disk, with its LF, in whatever order one asks."""
+    written(tmp_path / "run", whole_run(4), roll_at=1000)
+    records = list(read(tmp_path / "run"))
+    with Lines(tmp_path / "run") as lines:
+        forth = [lines.of(record) for record in records]
+        back = [lines.of(record) for record in reversed(records)]
+
+    assert lines_of(tmp_path / "run") == forth == back[::-1]
+
+
+def test_lines_of_a_file_that_was_replaced(tmp_path: Path) -> None:
+    """After a recovery has put another file in the place of the last, the lines are those of the new one."""
+    unsealed(tmp_path / "run", 6, b'{"seq":7,"at":"garbage"}\n' * 20)
+    records = list(read(tmp_path / "run"))
+    with Lines(tmp_path / "run") as lines:
+        lines.of(records[-1])
+        written(tmp_path / "run", [session(2)], new=False)
+        records = list(read(tmp_path / "run"))
+
+        assert lines_of(tmp_path / "run")[5:] == [lines.of(record) for record in records[5:]]
+
+
+class Patient(Files):
+    """A disk that is looked at often, but not for ever."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def read(self, path: str) -> BinaryIO:
+        """Count how often somebody looked."""
+        self.looks += 1
+        assert self.looks < 5_000, "what was looked for never came"
+        return super().read(path)
+
+
+@contextlib.asynccontextmanager
+async def following(path: Path, files: Files | None = None) -> AsyncIterator[AsyncIterator[Record]]:
+    """Follow a run, and let go of it."""
+    records = follow(path, files=files or Patient())
+    assert isinstance(records, AsyncGenerator)
+    try:
+        yield records
+    finally:
+        await records.aclose()
+
+
+async def some(records: AsyncIterator[Record], number: int) -> list[Record]:
+    """Take so many records from a follower."""
+    return [await anext(records) for _ in range(number)]
+
+
+async def test_follow_starts_at_the_beginning(tmp_path: Path) -> None:
+    """Following a run that is over gives all of its records."""
+    await write(tmp_path / "run", whole_run(4), roll_at=1000)
+    expected = list(read(tmp_path / "run"))
+    async with following(tmp_path / "run") as records:
+        seen = await some(records, len(expected))
+
+    assert expected == seen
+
+
+async def test_follow_can_be_closed() -> None:
+    """Trio asks everyone who leaves a generator early to call its `aclose`, so the type of `follow` must have one."""
+    assert AsyncGenerator is get_origin(get_type_hints(follow)["return"])
+
+
+async def test_follow_goes_along(tmp_path: Path) -> None:
+    """A follower sees each record once it is written, across files."""
+    seen: list[Record] = []
+    async with writing(tmp_path / "run", new=True, stamp=stamps(), in_thread=inline, roll_at=1000) as journal:
+        journal.append(started())
+        await journal.wait_durable(2)
+        async with following(tmp_path / "run") as records:
+            for event in whole_run(3)[1:]:
+                record = journal.append(event)
+                await journal.wait_durable(record.seq)
+                seen += await some(records, record.seq - len(seen))
+
+                assert record == seen[-1]
+
+    assert list(read(tmp_path / "run"))[:-1] == seen
+    assert seen[-1].segment > 2
+
+
+async def test_follow_goes_on_in_the_next_session(tmp_path: Path) -> None:
+    """A follower stays when a session ends, and sees the next one begin."""
+    await write(tmp_path / "run", whole_run())
+    async with following(tmp_path / "run") as records:
+        first = await some(records, len(lines_of(tmp_path / "run")))
+        await write(tmp_path / "run", [session(2), *trial("b")], new=False)
+        second = await some(records, 3)
+
+    assert list(read(tmp_path / "run"))[: len(first) + 3] == first + second
+    assert [SegmentOpened, SessionStarted] == [type(record.event) for record in second[:2]]
+
+
+class Changing(Patient):
+    """A disk on which something happens while somebody looks."""
+
+    def __init__(self, path: Path, changes: dict[int, bytes]) -> None:
+        super().__init__()
+        self._path = path
+        self._changes = changes
+        """Look → what the first file then becomes."""
+
+    def read(self, path: str) -> BinaryIO:
+        """Let it happen, then look."""
+        if self.looks in self._changes:
+            overwrite(segment(self._path), self._changes[self.looks])
+        return super().read(path)
+
+
+@pytest.mark.parametrize("cut", [1, 50, -2, -1])
+async def test_follow_waits_for_the_other_half(tmp_path: Path, cut: int) -> None:
+    """A line that is half written is not a record, until its other half comes."""
+    await write(tmp_path / "run", whole_run())
+    expected, lines = list(read(tmp_path / "run")), lines_of(tmp_path / "run")
+    overwrite(segment(tmp_path / "run"), b"".join(lines[:5]) + lines[5][:cut])
+    disk = Changing(tmp_path / "run", {10: b"".join(lines[:6])})
+    async with following(tmp_path / "run", disk) as records:
+        assert expected[:5] == await some(records, 5)
+        assert expected[5] == await anext(records)
+
+    assert disk.looks > 10
+
+
+@pytest.mark.parametrize("tail", [b"", b'{"seq":6,"at":"2026', b"garbage\n", b"\x00" * 512, b"garbage\n" * 1000])
+async def test_follow_survives_a_recovery(tmp_path: Path, tail: bytes) -> None:
+    """A follower goes on when a torn end was set aside and the file replaced."""
+    await write(tmp_path / "run", whole_run())
+    overwrite(segment(tmp_path / "run"), b"".join(lines_of(tmp_path / "run")[:6]) + tail)
+    async with following(tmp_path / "run") as records:
+        seen = await some(records, 6)
+        await write(tmp_path / "run", [session(2)], new=False)
+        seen += await some(records, len(lines_of(tmp_path / "run")) - 6)
+
+    assert list(read(tmp_path / "run")) == seen
+    assert bool(tail) == any(isinstance(record.event, JournalRecovered) for record in seen)
+
+
+async def test_follow_looks_at_a_torn_end_again_and_again(tmp_path: Path) -> None:
+    """A torn end is no damage however long the follower looks at it, even if it becomes longer."""
+    await write(tmp_path / "run", whole_run())
+    expected, lines = list(read(tmp_path / "run")), lines_of(tmp_path / "run")
+    good = b"".join(lines[:6])
+    overwrite(segment(tmp_path / "run"), good + b"garbage\n")
+    changes = {10: good + b"garbage\n" * 2, 20: good + b"garbage\n" * 3, 50: b"".join(lines)}
+    async with following(tmp_path / "run", Changing(tmp_path / "run", changes)) as records:
+        seen = await some(records, len(lines))
+
+    assert expected == seen
+
+
+@pytest.mark.parametrize("roll_at", [1000, 1 << 20])
+async def test_follow_raises_at_damage(tmp_path: Path, roll_at: int) -> None:
+    """A follower that meets damage hands over what is good before it, and then raises."""
+    await write(tmp_path / "run", whole_run(), roll_at=roll_at)
+    good = list(read(tmp_path / "run"))
+    flip(segment(tmp_path / "run", good[8].segment), good[8].offset + 50)
+    async with following(tmp_path / "run") as records:
+        assert good[:8] == await some(records, 8)
+        with pytest.raises(JournalDamaged, match="damaged at record 9"):
+            await anext(records)
+
+
+async def test_follow_raises_at_damage_that_comes_later(tmp_path: Path) -> None:
+    """Lines that come while somebody follows are checked like any other."""
+    await write(tmp_path / "run", whole_run())
+    lines = lines_of(tmp_path / "run")
+    overwrite(segment(tmp_path / "run"), b"".join(lines[:5]))
+    async with following(tmp_path / "run") as records:
+        await some(records, 5)
+        changed = lines[5].replace(b'"Lima"', b'"Rome"')
+        overwrite(segment(tmp_path / "run"), b"".join([*lines[:5], changed, *lines[6:]]))
+
+        with pytest.raises(JournalDamaged, match="damaged at record 6"):
+            await anext(records)
+
+
+async def test_follow_of_a_run_that_is_removed_is_an_error_of_ours(tmp_path: Path) -> None:
+    """A run that disappears while somebody follows it is told as such."""
+    await write(tmp_path / "run", whole_run())
+    cut_tail(segment(tmp_path / "run"), 1)
+    async with following(tmp_path / "run") as records:
+        await some(records, len(lines_of(tmp_path / "run")))
+        segment(tmp_path / "run").unlink()
+
+        with pytest.raises(JournalError):
+            await anext(records)
+
+
+async def test_follow_of_nothing_is_refused(tmp_path: Path) -> None:
+    """There is nothing to follow where there is no run."""
+    with pytest.raises(NotAJournal, match="does not exist"):
+        await anext(follow(str(tmp_path / "nothing")))
+
+
+async def test_follow_raises_at_an_unknown_event(tmp_path: Path) -> None:
+    """An event of a later version ends the following, after the records before it."""
+    forge(tmp_path, [opened(), started(), {"type": "trial_teleported"}])
+    async with following(tmp_path) as records:
+        assert [started()] == [record.event for record in (await some(records, 2))[1:]]
+        with pytest.raises(UnknownEvent, match="trial_teleported"):
+            await anext(records)
+
+
+def test_line_is_plain_json(tmp_path: Path) -> None:
+    """Anyone who reads JSON lines can read a journal."""
+    value: dict[str, Any] = {"Größe": [1, 2.5, None, "\u2028\n"]}
+    written(tmp_path / "run", [started(), session(), enqueued("a", value)])
+
+    assert [value] == [line["input"] for line in map(orjson.loads, lines_of(tmp_path / "run")) if "input" in line]

@@ -1,0 +1,303 @@
+"""What a bad end means: the rule that tells a crash from damage, over every state that a crash or rot can leave."""
+
+import itertools
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from journal import chain, read, segments, verify, writing
+from journal.errors import JournalDamaged, JournalError
+from journal.events import JournalRecovered, RunFinished
+from journal.recovery import damage
+from journal.scan import Scan
+from tests.journal.disk import FATES, SECTOR, SimulatedDisk, after_power_cut
+from tests.journal.samples import RUN, enqueued, inline, session, stamps, started, trial, whole_run, written
+
+RUN_PATH = Path("/run")
+SLICE = 41
+"""Every run of the tests tries one state in this many; `-m exhaustive` tries them all."""
+
+strides = pytest.mark.parametrize("stride", [SLICE, pytest.param(1, marks=pytest.mark.exhaustive)])
+
+
+@attrs.frozen
+class History:
+    """A file as its writer knows it at one moment."""
+
+    synced: bytes
+    """What is confirmed to be on the disk."""
+    written: bytes
+    """What was handed to the system."""
+
+    @property
+    def lines(self) -> list[bytes]:
+        return self.written.splitlines(keepends=True)
+
+    @property
+    def confirmed(self) -> int:
+        """How many records are confirmed."""
+        return self.synced.count(b"\n")
+
+    @property
+    def hashes(self) -> list[str]:
+        return [line[-35:-3].decode() for line in self.lines]
+
+
+def history(*, run: str = RUN, unconfirmed: int = 6, padding: int = 0, closed: bool = False) -> History:
+    """Write a run up to a moment at which some records are confirmed, and some are only written."""
+
+    async def main() -> History:
+        disk = SimulatedDisk()
+        async with writing(RUN_PATH, new=True, run=run, stamp=stamps(), in_thread=inline, files=disk) as journal:
+            for event in [started(), session(), *trial("lima", output="x" * padding), *trial("quito", retries=1)]:
+                await journal.wait_durable(journal.append(event).seq)
+            synced = disk.read(f"{RUN_PATH}/{segments.name(1)}").read()
+            for number in range(unconfirmed):
+                journal.append(enqueued(f"later-{number}"))
+            tail = b"".join(line for batch in journal._batches for line in batch.lines)
+        if closed:
+            whole = disk.read(f"{RUN_PATH}/{segments.name(1)}").read()
+            return History(whole, whole)
+        return History(synced, synced + tail)
+
+    return trio.run(main)
+
+
+def judged(data: bytes) -> list[str] | None:
+    """Open a file as a writer would: the hashes of the records that it would go on from, or None if it refuses."""
+    disk = SimulatedDisk()
+    disk.put(f"{RUN_PATH}/{segments.name(1)}", data)
+    try:
+        scan = Scan(RUN_PATH, disk)
+        hashes = [record.h for record in scan]
+    except JournalError:
+        return None
+    return None if damage(scan) else hashes
+
+
+def assert_survives(state: bytes, truth: History) -> None:
+    """A mere crash is never refused, never believed where it lies, and takes nothing that was confirmed."""
+    hashes = judged(state)
+
+    assert hashes is not None, "refused after a mere crash"
+    assert hashes == truth.hashes[: len(hashes)], "a record that was never written was believed"
+    assert len(hashes) >= truth.confirmed, "a confirmed record was lost"
+
+
+def assert_refused(state: bytes, what: str) -> None:
+    """Confirmed data that is not what was written is refused."""
+    assert judged(state) is None, f"{what}: confirmed data was lost without a word"
+
+
+def test_a_cut_at_any_byte_leaves_a_true_beginning() -> None:
+    """Wherever the file is cut, what is accepted is a beginning of what was written, to the last whole line."""
+    truth = history()
+    for end in range(len(truth.lines[0]), len(truth.written) + 1):
+        hashes = judged(truth.written[:end])
+
+        assert truth.hashes[: truth.written[:end].count(b"\n")] == hashes
+
+
+def test_a_cut_in_the_first_line_is_damage() -> None:
+    """A file has its first line before it has its name, so a file without it is damaged."""
+    truth = history()
+    for end in range(len(truth.lines[0])):
+        assert_refused(truth.written[:end], f"cut at {end}")
+
+
+def crashes(stride: int) -> Iterator[tuple[bytes, History]]:
+    """Go through what a power cut can leave: every combination of fates, at several places of the sectors' edges."""
+    states = itertools.count()
+    for padding in (0, 67, 150, 233, 316, 400):
+        truth = history(padding=padding, unconfirmed=15)
+        others = [history(run="f" * 32, padding=padding + 31, unconfirmed=15), history(padding=padding + 9, unconfirmed=15)]
+        count = -(-len(truth.written) // SECTOR) - len(truth.synced) // SECTOR
+        for fates in itertools.product(FATES, repeat=count):
+            number = next(states)
+            if number % stride == 0:
+                chance = random.Random(number)
+                stale = chance.choice(others).written
+                yield after_power_cut(truth.synced, truth.written, chance=chance, fates=fates, stale=stale), truth
+
+
+@strides
+def test_no_power_cut_is_mistaken_for_damage(stride: int) -> None:
+    """Whatever the unsynced sectors hold (the new, zeros, garbage, another run's, an older life's), the run goes on."""
+    states = 0
+    for state, truth in crashes(stride):
+        assert_survives(state, truth)
+        states += 1
+
+    assert states * stride >= 90_000
+
+
+@strides
+def test_a_flip_at_any_byte_of_confirmed_data_is_refused(stride: int) -> None:
+    """One changed bit in anything that was confirmed is damage, wherever it is."""
+    truth = history()
+    for number, (byte, mask) in enumerate(itertools.product(range(len(truth.synced)), (0x01, 0x02, 0x20, 0x80))):
+        if number % stride == 0:
+            data = bytearray(truth.written)
+            data[byte] ^= mask
+
+            assert_refused(bytes(data), f"byte {byte} ^ {mask}")
+
+
+@strides
+def test_a_run_of_zeros_in_confirmed_data_is_refused(stride: int) -> None:
+    """A blotted stretch of confirmed data is damage, short or long."""
+    truth = history()
+    for number, (begin, length) in enumerate(itertools.product(range(len(truth.synced)), (1, 7, 64, SECTOR))):
+        if number % stride == 0:
+            end = min(begin + length, len(truth.synced))
+
+            assert_refused(truth.written[:begin] + bytes(end - begin) + truth.written[end:], f"zeros in {begin}-{end}")
+
+
+def test_a_removed_doubled_or_swapped_line_is_refused() -> None:
+    """Confirmed lines that were taken out, repeated or exchanged are damage."""
+    truth = history()
+    lines = truth.lines
+    for place in range(truth.confirmed):
+        assert_refused(b"".join(lines[:place] + lines[place + 1 :]), f"line {place + 1} removed")
+        if place + 1 < truth.confirmed:
+            swapped = [*lines[:place], lines[place + 1], lines[place], *lines[place + 2 :]]
+            assert_refused(b"".join(swapped), f"lines {place + 1} and {place + 2} swapped")
+            assert_refused(b"".join(lines[: place + 1] + lines[place:]), f"line {place + 1} doubled")
+
+
+def test_after_a_clean_end_every_record_is_protected() -> None:
+    """In a journal that was closed, the loss or change of any line before the seal is recognised."""
+    truth = history(closed=True)
+    lines = truth.lines
+    for place in range(len(lines) - 1):
+        assert_refused(b"".join(lines[:place] + lines[place + 1 :]), f"line {place + 1} removed")
+    for byte in range(len(truth.written) - len(lines[-1])):
+        data = bytearray(truth.written)
+        data[byte] ^= 0x04
+        assert_refused(bytes(data), f"byte {byte}")
+
+
+def test_damage_to_the_seal_itself_costs_no_record() -> None:
+    """A seal says nothing that the records do not say, so a journal goes on without it."""
+    truth = history(closed=True)
+    for byte in range(len(truth.written) - len(truth.lines[-1]), len(truth.written)):
+        data = bytearray(truth.written)
+        data[byte] ^= 0x04
+        hashes = judged(bytes(data))
+
+        assert hashes is None or len(hashes) >= len(truth.lines) - 1
+
+
+def test_a_torn_tail_is_set_aside_and_said_so() -> None:
+    """What a crash left unfinished is kept in torn/, and the journal goes on with a record of it."""
+    truth = history(unconfirmed=2)
+    torn = truth.written[:-7]
+    disk = SimulatedDisk()
+    disk.put(f"{RUN_PATH}/{segments.name(1)}", torn)
+
+    written(RUN_PATH, [session(2)], new=False, files=disk)
+
+    events = [record.event for record in read(RUN_PATH, files=disk)]
+    rest = torn[torn.rindex(b"\n") + 1 :]
+    recovered = next(event for event in events if isinstance(event, JournalRecovered))
+    assert (len(truth.lines) - 1, len(rest)) == (recovered.after, recovered.bytes)
+    assert rest == disk.read(f"{RUN_PATH}/{recovered.file}").read()
+    assert session(2) in events
+    assert verify(RUN_PATH, files=disk).holds
+
+
+def test_a_refusal_names_what_and_where_and_touches_nothing() -> None:
+    """Damage is refused with file, byte, record, check and what is intact behind it; no byte on disk changes."""
+    truth = history()
+    byte = truth.written.index(b"quito")
+    data = bytearray(truth.written)
+    data[byte] ^= 1
+    disk = SimulatedDisk()
+    disk.put(f"{RUN_PATH}/{segments.name(1)}", bytes(data))
+
+    with pytest.raises(JournalDamaged) as caught:
+        written(RUN_PATH, [session(2)], new=False, files=disk)
+
+    first_bad = bytes(data)[:byte].count(b"\n")
+    assert first_bad + 1 == caught.value.seq
+    assert sum(map(len, truth.lines[:first_bad])) == caught.value.byte
+    assert segments.name(1) == caught.value.file
+    assert len(truth.lines) - first_bad - 1 == caught.value.intact
+    assert "evaljournal salvage /run -o NEW" in str(caught.value)
+    assert bytes(data) == disk.read(f"{RUN_PATH}/{segments.name(1)}").read()
+    assert {f"{RUN_PATH}/{segments.name(1)}", f"{RUN_PATH}/LOCK"} == {name for name, _ in disk.files()}
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_a_missing_file_in_the_middle_is_damage(lost: int) -> None:
+    """A journal whose first or middle file is gone is refused, and the file is named."""
+    disk = SimulatedDisk()
+    written(RUN_PATH, whole_run(8), files=disk, roll_at=1500)
+    assert len(disk.names(str(RUN_PATH))) > 5
+    del disk._folder(str(RUN_PATH)).shown[segments.name(lost)]
+
+    with pytest.raises(JournalDamaged, match=f"{segments.name(lost)} is missing"):
+        written(RUN_PATH, [session(2)], new=False, files=disk)
+
+
+def test_a_change_in_any_sealed_file_is_damage() -> None:
+    """No byte of a file that another follows can change unnoticed, its first line and its seal included."""
+    disk = SimulatedDisk()
+    written(RUN_PATH, whole_run(4), files=disk, roll_at=900)
+    for number in range(1, 3):
+        name = f"{RUN_PATH}/{segments.name(number)}"
+        data = disk.read(name).read()
+        for byte in range(0, len(data), 5):
+            changed = bytearray(data)
+            changed[byte] ^= 0x08
+            disk.put(name, bytes(changed))
+            try:
+                scan = Scan(RUN_PATH, disk)
+                assert len(list(scan)) < 30
+                assert damage(scan) is not None, f"{name}: byte {byte}"
+            except JournalError:
+                pass  # The first line now names another format, and is refused for that.
+        disk.put(name, data)
+
+
+def test_an_unsealed_file_is_copied_before_it_is_trusted() -> None:
+    """After a crash the last file is written anew: pages that a failed sync left behind cannot be made durable."""
+    truth = history(unconfirmed=0)
+    disk = SimulatedDisk()
+    disk.put(f"{RUN_PATH}/{segments.name(1)}", truth.synced)
+    before = dict(disk.files())[f"{RUN_PATH}/{segments.name(1)}"]
+
+    written(RUN_PATH, [session(2)], new=False, files=disk)
+
+    after = dict(disk.files())[f"{RUN_PATH}/{segments.name(1)}"]
+    assert before is not after
+    assert after.shown.startswith(truth.synced)
+
+
+def test_a_sealed_journal_goes_on_in_a_new_file() -> None:
+    """A file that was sealed stays as it is, byte for byte; the next session begins another."""
+    disk = SimulatedDisk()
+    written(RUN_PATH, [started(), session()], files=disk)
+    sealed = disk.read(f"{RUN_PATH}/{segments.name(1)}").read()
+
+    written(RUN_PATH, [session(2), RunFinished(completed=0, failed=0, withdrawn=0, head="")], new=False, files=disk)
+
+    assert sealed == disk.read(f"{RUN_PATH}/{segments.name(1)}").read()
+    assert verify(RUN_PATH, files=disk).holds
+    assert 2 == verify(RUN_PATH, files=disk).segments
+
+
+def test_a_stored_hash_that_was_hit_is_seen_through() -> None:
+    """If only the hash of a line was changed, the line after it verifies against the hash that should stand there."""
+    truth = history(unconfirmed=1)
+    end = sum(map(len, truth.lines[: truth.confirmed]))
+    data = bytearray(truth.written)
+    data[end - 4] ^= 1
+    assert chain.split(bytes(data[:end]).splitlines()[-1]) is not None
+
+    assert_refused(bytes(data), "the hash of the last confirmed record")

@@ -1,0 +1,350 @@
+"""Salvaging: what is intact comes into a new run, what is not is counted, and the old one is only read."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import orjson
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from journal import Event, Salvaged, read, salvage, verify
+from journal.errors import JournalError, JournalExists, NotAJournal
+from journal.events import (
+    AttemptSucceeded,
+    FileEvent,
+    JournalSalvaged,
+    Noted,
+    RunStopped,
+    TrialEvent,
+)
+from tests.journal.samples import (
+    FLEETING,
+    RUN,
+    content,
+    cut_tail,
+    examples,
+    flip,
+    lines_of,
+    overwrite,
+    segment,
+    session,
+    started,
+    trial,
+    whole_run,
+    write,
+)
+
+LONG = "v" * (300 << 10)
+
+
+async def save(source: Path, target: Path) -> Salvaged:
+    """Salvage a run, without making sure of the disk."""
+    return await salvage(source, target, files=FLEETING)
+
+
+def facts(path: Path) -> list[Event]:
+    """Read the events of a run that are not about its files."""
+    return [record.event for record in read(path) if not isinstance(record.event, FileEvent)]
+
+
+def spoil(path: Path, event: Event) -> None:
+    """Change one byte in the record of an event."""
+    record = next(record for record in read(path) if record.event == event)
+    flip(segment(path, record.segment), record.offset + 60)
+
+
+def about(events: Iterable[Event], name: str) -> list[Event]:
+    """Pick the events of one trial."""
+    return [event for event in events if isinstance(event, TrialEvent) and event.trial == name]
+
+
+async def test_what_is_intact_is_kept(tmp_path: Path) -> None:
+    """Every record before the damage and every one behind it that still fits is in the new run, with its times."""
+    events = [*whole_run(3)[:-1], RunStopped(reason="interrupted")]
+    await write(tmp_path / "run", events)
+    before = list(read(tmp_path / "run"))
+    lost = Noted(name="a", value=1)
+    await write(tmp_path / "run", [session(2), lost, *trial("b")], new=False)
+    spoil(tmp_path / "run", lost)
+    saved = await save(tmp_path / "run", tmp_path / "new")
+    kept = [*events, session(2), *trial("b")]
+
+    assert Salvaged(path=tmp_path / "new", kept=len(kept), lost=1, left_out=0) == saved
+    assert [*kept, JournalSalvaged(run=RUN, kept=len(kept), lost=1, left_out=0)] == facts(tmp_path / "new")
+    assert [(record.at, record.t) for record in before[1:-1]] == [
+        (record.at, record.t) for record in list(read(tmp_path / "new"))[1 : len(events) + 1]
+    ]
+    assert not (tmp_path / "new" / "left-out.jsonl").exists()
+
+
+async def test_what_no_longer_fits_is_left_out(tmp_path: Path) -> None:
+    """Records whose trial has lost its beginning are kept beside the new run, as they stood."""
+    await write(tmp_path / "run", whole_run(3))
+    second = trial("case-2")
+    spoil(tmp_path / "run", second[0])
+    lines = [orjson.loads(line) for line in lines_of(tmp_path / "run")[9:13]]
+    saved = await salvage(str(tmp_path / "run"), str(tmp_path / "new"))
+
+    assert (len(whole_run(3)) - 5, 1, 4) == (saved.kept, saved.lost, saved.left_out)
+    assert [event for event in whole_run(3) if event not in second] == facts(tmp_path / "new")[:-1]
+    assert [{name: value for name, value in line.items() if name not in ("d", "h")} for line in lines] == [
+        orjson.loads(line) for line in (tmp_path / "new" / "left-out.jsonl").read_bytes().splitlines()
+    ]
+    assert ["attempt_started", "attempt_succeeded", "trial_scored", "trial_completed"] == [line["type"] for line in lines]
+
+
+async def test_new_run_is_a_run_of_its_own(tmp_path: Path) -> None:
+    """What was salvaged verifies, has another identity, names the old one, and can be gone on with."""
+    await write(tmp_path / "run", whole_run(3))
+    spoil(tmp_path / "run", trial("case-2")[0])
+    await save(tmp_path / "run", tmp_path / "new")
+    result = verify(tmp_path / "new")
+
+    assert result.holds
+    assert RUN != result.run
+    await write(tmp_path / "new", [session(2), *trial("case-2")], new=False)
+
+    assert verify(tmp_path / "new").holds
+    assert trial("case-2") == about(facts(tmp_path / "new"), "case-2")
+
+
+async def test_source_is_only_read(tmp_path: Path) -> None:
+    """The damaged run is the same afterwards, byte for byte."""
+    await write(tmp_path / "run", whole_run(3), roll_at=1000)
+    flip(segment(tmp_path / "run", 2), 500)
+    before = content(tmp_path / "run")
+    await save(tmp_path / "run", tmp_path / "new")
+
+    assert before == content(tmp_path / "run")
+
+
+@pytest.mark.parametrize("byte", range(0, 2000, 97))
+async def test_counts_add_up(tmp_path: Path, byte: int) -> None:
+    """Every record is kept, lost, left out, or about the files; wherever the damage is, none is forgotten."""
+    events = [started(), session(), *(Noted(name="n", value=n) for n in range(3)), *whole_run(3)[2:]]
+    await write(tmp_path / "run", events)
+    total, start = len(lines_of(tmp_path / "run")), len(b"".join(lines_of(tmp_path / "run")[:3]))
+    flip(segment(tmp_path / "run"), start + byte)
+    saved = await save(tmp_path / "run", tmp_path / "new")
+
+    assert total == saved.kept + saved.lost + saved.left_out + 2
+    assert verify(tmp_path / "new").holds
+    assert saved.lost <= 1  # None, where it was the LF: both of its neighbours are whole.
+
+
+async def test_undamaged_journal_is_not_salvaged(tmp_path: Path) -> None:
+    """A journal that is whole, or that a crash cut off, needs no salvage; the refusal says what to do, and makes nothing."""
+    await write(tmp_path / "run", whole_run())
+
+    with pytest.raises(JournalError, match=r"/run is not damaged; `evaljournal resume .*/run` goes on with it"):
+        await save(tmp_path / "run", tmp_path / "new")
+    cut_tail(segment(tmp_path / "run"), 3)
+    with segment(tmp_path / "run").open("ab") as file:
+        file.write(b"torn")
+    with pytest.raises(JournalError, match="is not damaged"):
+        await save(tmp_path / "run", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+async def test_nothing_cannot_be_salvaged(tmp_path: Path) -> None:
+    """Where there is no journal there is nothing to salvage."""
+    with pytest.raises(NotAJournal):
+        await save(tmp_path / "nothing", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+async def test_existing_run_is_not_overwritten(tmp_path: Path) -> None:
+    """A run that is there already, the damaged one included, is not written to."""
+    await write(tmp_path / "run", whole_run())
+    await write(tmp_path / "other", whole_run())
+    spoil(tmp_path / "run", trial("case-2")[0])
+    before = content(tmp_path)
+    for target in ("other", "run"):
+        with pytest.raises(JournalExists, match="already holds a run"):
+            await save(tmp_path / "run", tmp_path / target)
+
+    assert before == content(tmp_path)
+
+
+def header_bytes() -> list[int]:
+    """Pick a byte in every member of a first line."""
+    names = ["seq", "at", "t", "type", "format", "version", "run", "segment", "d", "h"]
+    line = b'{"seq":1,"at":"2026-11-15T00:00:00.001000Z","t":0.001000,"type":"segment_opened","format":"evaljournal",'
+    line += b'"version":"1.0","run":"%b","segment":1,"d":0,"h":"' % RUN.encode()
+    places = [line.index(b'"%b":' % name.encode()) for name in names]
+    return [
+        0,
+        *places,
+        *(place + 2 for place in places),
+        *(place + len(name) + 4 for place, name in zip(places, names, strict=True)),
+    ]
+
+
+@pytest.mark.parametrize("byte", sorted(set(header_bytes())))
+@pytest.mark.parametrize("mask", [1, 0x80])
+async def test_damaged_header_costs_only_itself(tmp_path: Path, byte: int, mask: int) -> None:
+    """If the first line of a run is damaged, anywhere, the run's identity is found elsewhere and everything else is kept."""
+    await write(tmp_path / "run", whole_run(), roll_at=1000)
+    flip(segment(tmp_path / "run"), byte, mask)
+    saved = await save(tmp_path / "run", tmp_path / "new")
+
+    assert (len(whole_run()), 0) == (saved.kept, saved.left_out)
+    assert whole_run() == facts(tmp_path / "new")[:-1]
+    assert verify(tmp_path / "new").holds
+
+
+@pytest.mark.parametrize("percent", range(0, 101, 5))
+async def test_damaged_later_header_costs_only_itself(tmp_path: Path, percent: int) -> None:
+    """The same is true of the first line of a later file."""
+    await write(tmp_path / "run", whole_run(4), roll_at=1000)
+    header = segment(tmp_path / "run", 2).read_bytes().splitlines()[0]
+    flip(segment(tmp_path / "run", 2), len(header) * percent // 100)
+    saved = await save(tmp_path / "run", tmp_path / "new")
+
+    assert (len(whole_run(4)), 0) == (saved.kept, saved.left_out)
+    assert whole_run(4) == facts(tmp_path / "new")[:-1]
+
+
+async def test_missing_file_costs_only_what_was_in_it(tmp_path: Path) -> None:
+    """Whole trials before and behind a file that is missing are kept."""
+    await write(tmp_path / "run", whole_run(6), roll_at=1500)
+    gone = [record for record in read(tmp_path / "run") if record.segment == 2]
+    segment(tmp_path / "run", 2).unlink()
+    saved = await save(tmp_path / "run", tmp_path / "new")
+    touched = {record.event.trial for record in gone if isinstance(record.event, TrialEvent)}
+    whole = [event for event in whole_run(6)[2:-1] if isinstance(event, TrialEvent) and event.trial not in touched]
+
+    assert len(gone) == saved.lost
+    assert whole == [event for event in facts(tmp_path / "new") if isinstance(event, TrialEvent) and event.trial not in touched]
+    assert len(whole) > 0
+
+
+async def test_lost_beginning_is_told(tmp_path: Path) -> None:
+    """Without the record that says what it is a run of, nothing can be made of the rest; that is said, and nothing is made."""
+    await write(tmp_path / "run", whole_run())
+    spoil(tmp_path / "run", started())
+
+    with pytest.raises(JournalError, match="cannot be salvaged: the record that says what it is a run of did not survive"):
+        await save(tmp_path / "run", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+async def test_run_of_which_nothing_is_left_is_told(tmp_path: Path) -> None:
+    """A file of zeros cannot be salvaged, and that is said."""
+    await write(tmp_path / "run", whole_run())
+    overwrite(segment(tmp_path / "run"), b"\0" * 4096)
+
+    with pytest.raises(JournalError, match="cannot be salvaged"):
+        await save(tmp_path / "run", tmp_path / "new")
+
+
+@pytest.mark.parametrize("sessions", [1, 2])
+async def test_lost_session_does_not_cost_its_trials(tmp_path: Path, sessions: int) -> None:
+    """If the record that begins a session is damaged, the outputs of all of its trials are kept all the same."""
+    await write(tmp_path / "run", [started(), session(), *trial("a")])
+    await write(tmp_path / "run", [session(2), *trial("b")], new=False)
+    spoil(tmp_path / "run", session(sessions))
+    saved = await save(tmp_path / "run", tmp_path / "new")
+    answers = [event.trial for event in facts(tmp_path / "new") if isinstance(event, AttemptSucceeded)]
+
+    assert (["a", "b"], 1, 0) == (answers, saved.lost, saved.left_out)
+    assert verify(tmp_path / "new").holds
+
+
+async def test_large_values_come_along(tmp_path: Path) -> None:
+    """Values that were kept in blobs are in the new run, in blobs of its own."""
+    note = Noted(name="a", value=LONG)
+    lost = Noted(name="b", value=1)
+    await write(tmp_path / "run", [started(), session(), note, lost, note])
+    spoil(tmp_path / "run", lost)
+    await save(tmp_path / "run", tmp_path / "new")
+
+    assert [started(), session(), note, note] == facts(tmp_path / "new")[:-1]
+    assert 1 == verify(tmp_path / "new").blobs
+
+
+async def test_large_value_that_is_left_out_is_kept_whole(tmp_path: Path) -> None:
+    """A record that is left out is written down with its value, not with the place where that was."""
+    events = trial("a", output=LONG)
+    await write(tmp_path / "run", [started(), session(), *events])
+    spoil(tmp_path / "run", events[0])
+    await save(tmp_path / "run", tmp_path / "new")
+    lines = [orjson.loads(line) for line in (tmp_path / "new" / "left-out.jsonl").read_bytes().splitlines()]
+
+    assert [LONG] == [line["output"] for line in lines if "output" in line]
+
+
+@pytest.mark.parametrize("also", [True, False])
+async def test_lost_blob_costs_its_record(tmp_path: Path, *, also: bool) -> None:
+    """A record whose value is gone is lost, and the others are kept, whether or not anything else is damaged."""
+    note, other = Noted(name="a", value=LONG), Noted(name="b", value=1)
+    await write(tmp_path / "run", [started(), session(), note, other, *trial("a")])
+    if also:
+        spoil(tmp_path / "run", other)
+    next((tmp_path / "run" / "blobs").rglob("*.json")).unlink()
+    saved = await save(tmp_path / "run", tmp_path / "new")
+    kept = [started(), session(), *([] if also else [other]), *trial("a")]
+
+    assert (len(kept), 1 + also) == (saved.kept, saved.lost)
+    assert kept == facts(tmp_path / "new")[:-1]
+
+
+async def test_salvaged_run_can_be_salvaged(tmp_path: Path) -> None:
+    """What was salvaged once and damaged again can be salvaged again."""
+    notes = [Noted(name="n", value=n) for n in range(5)]
+    await write(tmp_path / "run", [started(), session(), *notes])
+    spoil(tmp_path / "run", notes[1])
+    await save(tmp_path / "run", tmp_path / "new")
+    spoil(tmp_path / "new", notes[3])
+    saved = await save(tmp_path / "new", tmp_path / "newer")
+
+    assert (5, 1) == (saved.kept, saved.lost)
+    assert [started(), session(), notes[0], notes[2], notes[4]] == facts(tmp_path / "newer")[:-1]
+
+
+async def test_swapped_and_doubled_lines_are_put_right(tmp_path: Path) -> None:
+    """Lines that are whole but in the wrong place, or there twice, come out once and in order."""
+    await write(tmp_path / "run", whole_run())
+    lines = lines_of(tmp_path / "run")
+    lines[4], lines[5] = lines[5], lines[4]
+    overwrite(segment(tmp_path / "run"), b"".join([*lines[:8], lines[7], *lines[8:]]))
+    saved = await save(tmp_path / "run", tmp_path / "new")
+
+    assert (len(whole_run()), 0, 0) == (saved.kept, saved.lost, saved.left_out)
+    assert whole_run() == facts(tmp_path / "new")[:-1]
+
+
+def is_part_of(some: list[Event], whole: list[Event]) -> bool:
+    """Say whether the events are among the others, in the same order."""
+    rest = iter(whole)
+    return all(event in rest for event in some)
+
+
+@examples(40)
+@given(damage=st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 255)), min_size=1, max_size=6))
+def test_nothing_is_invented(tmp_path_factory: pytest.TempPathFactory, damage: list[tuple[int, int]]) -> None:
+    """Whatever is damaged, what is salvaged is part of what was written, in its order, and verifies; or it is refused."""
+    path = tmp_path_factory.mktemp("salvage")
+
+    async def main() -> Salvaged | None:
+        await write(path / "run", whole_run(3), roll_at=1500)
+        files = sorted((path / "run").glob("journal-*.jsonl"))
+        for place, mask in damage:
+            file = files[place % len(files)]
+            flip(file, place % file.stat().st_size, mask)
+        try:
+            return await save(path / "run", path / "new")
+        except JournalError:
+            return None
+
+    saved = trio.run(main)
+    if saved is not None:
+        new = facts(path / "new")
+
+        assert is_part_of(new[:-1], whole_run(3))
+        assert len(new) - 1 == saved.kept
+        assert verify(path / "new").holds
+    else:
+        assert not (path / "new").exists()

@@ -1,0 +1,418 @@
+"""Verifying: what was written holds, and every change to it is found."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from journal import Event, Verification, read, verify
+from journal.errors import BlobDamaged, JournalDamaged, JournalError, NotAJournal, RulesBroken, UnknownEvent, UnknownFormat
+from journal.events import AttemptFailed, AttemptStarted, Noted, SegmentOpened, SegmentSealed, TrialCompleted
+from journal.verification import HeadMissing
+from tests.journal.samples import (
+    RUN,
+    content,
+    cut_tail,
+    enqueued,
+    finished,
+    flip,
+    forge,
+    lines_of,
+    opened,
+    overwrite,
+    segment,
+    session,
+    started,
+    trial,
+    whole_run,
+    written,
+)
+
+LONG = "v" * (300 << 10)
+
+
+def rewrite(path: Path, lines: list[bytes]) -> None:
+    """Put other lines into a journal of one file."""
+    overwrite(segment(path), b"".join(lines))
+
+
+def is_noticed(path: Path) -> bool:
+    """Say whether anything about a closed journal gives a change away."""
+    try:
+        result = verify(path)
+    except UnknownFormat:
+        return True  # The first line names another format; whether it was changed or written so, nobody can tell.
+    return not result.holds or result.unfinished > 0
+
+
+def test_what_was_written_holds(tmp_path: Path) -> None:
+    """A journal that nobody touched holds, and the result says what was looked at."""
+    records = written(tmp_path / "run", [*whole_run()[:-1], Noted(name="a", value=LONG), finished(2)], roll_at=1000)
+    last = list(read(tmp_path / "run"))[-1]
+
+    assert verify(tmp_path / "run") == Verification(
+        path=tmp_path / "run",
+        run=RUN,
+        records=last.seq,
+        segments=last.segment,
+        blobs=1,
+        head=last.h,
+        unfinished=0,
+        expected_at=None,
+        problem=None,
+    )
+    assert last.seq > len(records) + 2
+
+
+def test_journal_that_is_not_closed_holds(tmp_path: Path) -> None:
+    """A journal without a seal, or with half a line at its end, is what a crash leaves, and holds up to there."""
+    written(tmp_path / "run", whole_run())
+    cut_tail(segment(tmp_path / "run"), 1)
+    whole = lines_of(tmp_path / "run")
+    rewrite(tmp_path / "run", [*whole[:-1], whole[-1][:40]])
+    result = verify(str(tmp_path / "run"))
+
+    assert (True, len(whole) - 1, 40) == (result.holds, result.records, result.unfinished)
+
+
+def test_verifying_changes_nothing(tmp_path: Path) -> None:
+    """Whoever verifies a journal, a damaged one too, only reads it."""
+    written(tmp_path / "run", whole_run())
+    flip(segment(tmp_path / "run"), 700)
+    before = content(tmp_path / "run")
+    verify(tmp_path / "run")
+
+    assert before == content(tmp_path / "run")
+
+
+def test_nothing_cannot_be_verified(tmp_path: Path) -> None:
+    """Where there is no journal there is nothing that could hold."""
+    with pytest.raises(NotAJournal):
+        verify(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("mask", [0x01, 0x20, 0x80])
+def test_every_flipped_bit_is_found(tmp_path: Path, mask: int) -> None:
+    """Wherever a bit is flipped in a closed journal, it is noticed; before the last line, as damage."""
+    written(tmp_path / "run", [started(), session(), *trial("a")], roll_at=900)
+    last = list(read(tmp_path / "run"))[-1]
+    silent: list[tuple[int, int]] = []
+    for number in range(1, last.segment + 1):
+        file = segment(tmp_path / "run", number)
+        data = file.read_bytes()
+        for byte in range(number + mask % 7, len(data), 7):
+            flip(file, byte, mask)
+            if not is_noticed(tmp_path / "run"):
+                silent.append((number, byte))
+            if (number, byte) < (last.segment, last.offset) and verify_or_none(tmp_path / "run", holds=True):
+                silent.append((number, byte))
+            overwrite(file, data)
+
+    assert [] == silent
+    assert verify(tmp_path / "run").holds
+
+
+def verify_or_none(path: Path, *, holds: bool) -> bool:
+    """Say whether the journal can be verified, and with this result."""
+    try:
+        return verify(path).holds is holds
+    except UnknownFormat:
+        return False
+
+
+EDITS: dict[str, Callable[[list[bytes], int], list[bytes]]] = {
+    "removed": lambda lines, at: lines[:at] + lines[at + 1 :],
+    "doubled": lambda lines, at: lines[: at + 1] + lines[at:],
+    "swapped": lambda lines, at: [*lines[:at], lines[at + 1], lines[at], *lines[at + 2 :]],
+    "moved to the end": lambda lines, at: [*lines[:at], *lines[at + 1 :], lines[at]],
+    "emptied": lambda lines, at: [*lines[:at], b"\n", *lines[at + 1 :]],
+    "joined to the next": lambda lines, at: [*lines[:at], lines[at][:-1], *lines[at + 1 :]],
+    "replaced by zeros": lambda lines, at: [*lines[:at], b"\0" * len(lines[at]), *lines[at + 1 :]],
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_every_edited_line_is_found(tmp_path: Path, edit: str) -> None:
+    """A line that was removed, doubled, swapped or otherwise edited is found as damage, at its place, with what follows."""
+    written(tmp_path / "run", whole_run())
+    lines = lines_of(tmp_path / "run")
+    for at in range(len(lines) - 2):
+        rewrite(tmp_path / "run", EDITS[edit](lines, at))
+        problem = verify(tmp_path / "run").problem
+
+        assert isinstance(problem, JournalDamaged)
+        assert problem.seq == (at + 2 if edit == "doubled" else at + 1)
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_edited_end_is_noticed(tmp_path: Path, edit: str) -> None:
+    """The last two lines of a closed journal cannot be edited unnoticed either, even where nothing confirmed is lost by it."""
+    written(tmp_path / "run", whole_run())
+    lines = lines_of(tmp_path / "run")
+    rewrite(tmp_path / "run", EDITS[edit](lines, len(lines) - 2))
+
+    assert is_noticed(tmp_path / "run")
+
+
+def test_damage_counts_what_is_intact(tmp_path: Path) -> None:
+    """Behind a changed line, the records that still verify are counted, across files."""
+    written(tmp_path / "run", whole_run(4), roll_at=1000)
+    records = list(read(tmp_path / "run"))
+    flip(segment(tmp_path / "run"), records[2].offset + 60)
+    result = verify(tmp_path / "run")
+
+    assert isinstance(result.problem, JournalDamaged)
+    assert (2, 3, len(records) - 3) == (result.records, result.problem.seq, result.problem.intact)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_missing_file_is_found(tmp_path: Path, number: int) -> None:
+    """A file that is missing before the last is named."""
+    written(tmp_path / "run", whole_run(4), roll_at=1000)
+    segment(tmp_path / "run", number).unlink()
+    result = verify(tmp_path / "run")
+
+    assert isinstance(result.problem, JournalDamaged)
+    assert f"journal-{number:06}.jsonl is missing" in str(result.problem)
+    assert result.segments == number - 1
+
+
+def test_exchanged_files_are_found(tmp_path: Path) -> None:
+    """Two files that changed places, and a file of another run, are found."""
+    for name in ("run", "other"):
+        written(tmp_path / name, whole_run(4), roll_at=1000, run=RUN if name == "run" else RUN[::-1])
+    second, third = (segment(tmp_path / "run", number).read_bytes() for number in (2, 3))
+    overwrite(segment(tmp_path / "run", 2), third)
+    overwrite(segment(tmp_path / "run", 3), second)
+
+    assert isinstance(verify(tmp_path / "run").problem, JournalDamaged)
+    overwrite(segment(tmp_path / "run", 2), segment(tmp_path / "other", 2).read_bytes())
+    problem = verify(tmp_path / "run").problem
+
+    assert isinstance(problem, JournalDamaged)
+    assert "the file belongs to another run" in str(problem)
+
+
+@pytest.mark.parametrize("keep", [0, 1, 400, -1])
+def test_file_that_was_cut_is_found(tmp_path: Path, keep: int) -> None:
+    """A file that others follow must be whole."""
+    written(tmp_path / "run", whole_run(4), roll_at=1000)
+    file = segment(tmp_path / "run", 2)
+    overwrite(file, file.read_bytes()[:keep])
+
+    assert isinstance(verify(tmp_path / "run").problem, JournalDamaged)
+
+
+def test_file_that_lost_its_seal_is_found(tmp_path: Path) -> None:
+    """A file that others follow must be sealed."""
+    written(tmp_path / "run", whole_run(4), roll_at=1000)
+    cut_tail(segment(tmp_path / "run", 2), 1)
+    problem = verify(tmp_path / "run").problem
+
+    assert isinstance(problem, JournalDamaged)
+    assert "without a seal, though another follows it" in str(problem)
+
+
+def test_lost_blob_is_found(tmp_path: Path) -> None:
+    """A value that is gone, or not what was written, does not hold."""
+    written(tmp_path / "run", [started(), session(), Noted(name="a", value=LONG)])
+    (blob,) = (tmp_path / "run" / "blobs").rglob("*.json")
+    data = blob.read_bytes()
+    flip(blob, 1000)
+
+    assert isinstance(verify(tmp_path / "run").problem, BlobDamaged)
+    blob.unlink()
+    assert isinstance(verify(tmp_path / "run").problem, BlobDamaged)
+    blob.write_bytes(data)
+    assert verify(tmp_path / "run").holds
+
+
+def test_removed_end_needs_a_kept_hash(tmp_path: Path) -> None:
+    """Whole lines that were taken off the end leave a journal that holds, unless somebody kept its head."""
+    written(tmp_path / "run", whole_run())
+    head = verify(tmp_path / "run").head
+    cut_tail(segment(tmp_path / "run"), 3)
+
+    assert verify(tmp_path / "run").holds
+    result = verify(tmp_path / "run", expect_head=head)
+
+    assert isinstance(result.problem, HeadMissing)
+    assert f"has no record with the hash {head}; its last, record {result.records}, has {result.head}" in str(result.problem)
+    assert result.expected_at is None
+
+
+def test_removed_last_file_needs_a_kept_hash(tmp_path: Path) -> None:
+    """The same is true of a last file that was removed whole."""
+    written(tmp_path / "run", whole_run(4), roll_at=1000)
+    result = verify(tmp_path / "run")
+    segment(tmp_path / "run", result.segments).unlink()
+
+    assert verify(tmp_path / "run").holds
+    assert isinstance(verify(tmp_path / "run", expect_head=result.head).problem, HeadMissing)
+
+
+def test_kept_hash_is_found_where_it_was(tmp_path: Path) -> None:
+    """A head that was kept is found again after the journal went on, with its place."""
+    written(tmp_path / "run", whole_run())
+    first = verify(tmp_path / "run")
+    written(tmp_path / "run", [session(2)], new=False)
+    result = verify(tmp_path / "run", expect_head=first.head)
+
+    assert (True, first.records, first.records + 3) == (result.holds, result.expected_at, result.records)
+
+
+@pytest.mark.parametrize("head", ["", "0" * 32, "nonsense"])
+def test_hash_that_is_none_is_not_found(tmp_path: Path, head: str) -> None:
+    """A hash that no record has is missing, and so is an empty one: a variable that was never set proves nothing."""
+    written(tmp_path / "run", whole_run())
+
+    assert isinstance(verify(tmp_path / "run", expect_head=head).problem, HeadMissing)
+
+
+def test_damage_is_told_before_a_missing_head(tmp_path: Path) -> None:
+    """In a damaged journal, that the head is missing is no news."""
+    written(tmp_path / "run", whole_run())
+    head = verify(tmp_path / "run").head
+    flip(segment(tmp_path / "run"), 700)
+
+    assert isinstance(verify(tmp_path / "run", expect_head=head).problem, JournalDamaged)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        started(),
+        session(1),
+        session(3),
+        finished(),
+        enqueued("a"),
+        AttemptStarted(trial="b", attempt=1, slot=0),
+        AttemptStarted(trial="a", attempt=2, slot=0),
+        TrialCompleted(trial="a", attempts=0),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+@pytest.mark.parametrize("last", [True, False])
+def test_broken_rules_are_not_damage(tmp_path: Path, event: Event, *, last: bool) -> None:
+    """A record that is properly hashed but may not stand there was written so: that is told apart from damage."""
+    forge(tmp_path, [opened(), started(), session(), enqueued("a"), event])
+    if not last:
+        forge(tmp_path, [Noted(name="a", value=1)], d=5)
+    result = verify(tmp_path)
+
+    assert isinstance(result.problem, RulesBroken)
+    assert 5 == result.problem.seq
+    assert str(result.problem).startswith(f"{tmp_path} is whole, but record 5 breaks the rules: ")
+
+
+def test_unknown_event_does_not_hold(tmp_path: Path) -> None:
+    """What this version does not know it cannot vouch for."""
+    forge(tmp_path, [opened(), started(), {"type": "trial_teleported"}, session()])
+
+    assert isinstance(verify(tmp_path).problem, UnknownEvent)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"name": 5},
+        {"name": None},
+        {"trial": 5},
+        {"attempt": "1"},
+        {"attempt": 1.5},
+        {"at": 5},
+        {"at": None},
+        {"t": "0.5"},
+        {"t": None},
+        {"d": "3"},
+        {"d": None},
+        {"d": 1.5},
+        {"d": -1},
+        {"d": 4},
+        {"d": 99},
+        {"seq": 4.0},
+        {"seq": "4"},
+        {"seq": 5},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("last", [True, False])
+def test_wrong_types_do_not_hold(tmp_path: Path, members: dict[str, Any], *, last: bool) -> None:
+    """A record that is properly hashed but says what no record can say does not hold, wherever it stands."""
+    forge(tmp_path, [opened(), started(), session(), {"type": "noted", "name": "a", "value": 1, **members}])
+    if not last:
+        forge(tmp_path, [Noted(name="a", value=1)], d=4)
+    result = verify(tmp_path)
+
+    assert not result.holds
+    assert 3 == result.records
+
+
+@pytest.mark.parametrize("members", [{"type": "noted", "name": "a"}, {"type": "noted", "value": 1}], ids=str)
+@pytest.mark.parametrize("last", [True, False])
+def test_missing_members_do_not_hold(tmp_path: Path, members: dict[str, Any], *, last: bool) -> None:
+    """A record that lacks a member that it must have does not hold, wherever it stands."""
+    forge(tmp_path, [opened(), started(), session(), members])
+    if not last:
+        forge(tmp_path, [Noted(name="a", value=1)], d=4)
+
+    assert not verify(tmp_path).holds
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        SegmentOpened(format="evaljournal", version="1.0", run=RUN, segment=1),
+        SegmentSealed(run=RUN, segment=1, records=3, bytes=1, sha256=""),
+        SegmentSealed(run=RUN, segment=2, records=3, bytes=1, sha256=""),
+    ],
+)
+def test_file_begins_and_ends_once(tmp_path: Path, event: Event) -> None:
+    """A beginning in the middle of a file, or an end that counts wrongly, does not hold."""
+    forge(tmp_path, [opened(), started(), session(), event, Noted(name="a", value=1)], d=3)
+    forge(tmp_path, [Noted(name="b", value=1)], d=5)
+
+    assert not verify(tmp_path).holds
+
+
+def test_sums_of_the_files_are_checked(tmp_path: Path) -> None:
+    """A seal that is properly hashed but names another sum does not hold."""
+    forge(tmp_path, [opened(), started()])
+    size = sum(map(len, lines_of(tmp_path)))
+    forge(tmp_path, [SegmentSealed(run=RUN, segment=1, records=2, bytes=size, sha256="0" * 64)], d=2)
+
+    assert not verify(tmp_path).holds
+
+
+def test_whole_seconds_hold(tmp_path: Path) -> None:
+    """What the writer took, the reader does not call damage: seconds may be whole numbers."""
+    failed = AttemptFailed(trial="a", attempt=1, error="E", message="m", category="rate_limited", retry_after=30, elapsed=1)
+    written(tmp_path / "run", [started(), session(), *trial("a")[:2], failed])
+
+    assert verify(tmp_path / "run").problem is None
+
+
+def test_copy_holds(tmp_path: Path) -> None:
+    """A run can be moved and copied; it holds wherever it is."""
+    written(tmp_path / "run", [started(), session(), Noted(name="a", value=LONG)])
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+
+    assert verify(tmp_path / "run").head == verify(tmp_path / "copy").head
+    assert verify(tmp_path / "copy").holds
+
+
+def test_problem_is_always_an_error_of_ours(tmp_path: Path) -> None:
+    """Whatever stands in a file, verifying it ends in a result or in an error of ours."""
+    written(tmp_path / "run", whole_run())
+    lines = lines_of(tmp_path / "run")
+    for junk in (b"\n", b"{}\n", b"[]\n", b"null\n", b'{"type":[]}\n', b"\xff\n", b"[" * 5000 + b"\n", lines[0], lines[-1]):
+        for at in (0, 1, 5, len(lines)):
+            rewrite(tmp_path / "run", [*lines[:at], junk, *lines[at:]])
+            try:
+                result = verify(tmp_path / "run")
+            except JournalError:
+                continue
+
+            assert not result.holds or result.unfinished

@@ -1,0 +1,720 @@
+"""Writing: what is taken, how far it has come, who may write, and what the files look like afterwards."""
+
+import hashlib
+import math
+import os
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import orjson
+import pytest
+import trio
+import trio.testing
+
+from journal import Journal, Record, Stamp, read, verify, writing
+from journal.errors import (
+    IllegalEvent,
+    JournalClosed,
+    JournalExists,
+    JournalFailed,
+    JournalLocked,
+    NotAJournal,
+    RecordTooLarge,
+    Unserialisable,
+)
+from journal.events import (
+    AttemptFailed,
+    AttemptSucceeded,
+    Event,
+    Extension,
+    Noted,
+    SegmentOpened,
+    SegmentSealed,
+    TrialCompleted,
+)
+from journal.files import Files
+from tests.journal.samples import (
+    RUN,
+    content,
+    enqueued,
+    inline,
+    lines_of,
+    segment,
+    session,
+    stamps,
+    started,
+    trial,
+    whole_run,
+    write,
+    written,
+)
+
+T = TypeVar("T")
+
+
+class Counted(Files):
+    """A disk that counts its syncs and remembers what was opened."""
+
+    def __init__(self) -> None:
+        self.syncs = 0
+        self.opened: dict[str, int] = {}
+
+    def open(self, path: str, flags: int) -> int:
+        """Open a file, and remember it."""
+        fd = self.opened[os.path.basename(path)] = super().open(path, flags)
+        return fd
+
+    def fdatasync(self, fd: int) -> None:
+        """Count, then sync."""
+        self.syncs += 1
+        super().fdatasync(fd)
+
+
+class Slow(Files):
+    """A disk whose syncs take as long as the test likes."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.may_end = threading.Event()
+
+    def fdatasync(self, fd: int) -> None:
+        """Say that a sync has begun; end it when told to."""
+        self.begun.set()
+        self.may_end.wait()
+        super().fdatasync(fd)
+
+
+class Gate:
+    """Threads that get nothing done while the gate is shut."""
+
+    def __init__(self) -> None:
+        self.open = trio.Event()
+        self.open.set()
+
+    async def __call__(self, call: Callable[[], T], /) -> T:
+        """Make the call once the gate is open."""
+        await self.open.wait()
+        return await inline(call)
+
+
+async def test_what_was_appended_is_read(tmp_path: Path) -> None:
+    """The record that `append` returns is the record that is read, in its place."""
+    records = await write(tmp_path / "run", whole_run())
+
+    assert records == [record for record in read(tmp_path / "run") if record.seq in range(2, len(records) + 2)]
+
+
+async def test_numbers_have_no_gap(tmp_path: Path) -> None:
+    """Records are numbered from 1 without a gap, across files and sessions."""
+    await write(tmp_path / "run", whole_run(), roll_at=700)
+    await write(tmp_path / "run", [session(2), *trial("b")], new=False, roll_at=700)
+    seqs = [record.seq for record in read(tmp_path / "run")]
+
+    assert list(range(1, len(seqs) + 1)) == seqs
+    assert len(list((tmp_path / "run").glob("journal-*.jsonl"))) > 4
+
+
+async def test_safety_has_an_order(tmp_path: Path) -> None:
+    """Nothing is durable before it is written, and nothing is written before it was appended."""
+    gate = Gate()
+    async with writing(tmp_path / "run", new=True, stamp=stamps(), in_thread=gate, roll_at=900) as journal:
+        for event in whole_run(5):
+            record = journal.append(event)
+
+            assert record.seq == journal.appended
+            assert journal.appended >= journal.written >= journal.durable
+            await trio.lowlevel.checkpoint()
+            assert journal.appended >= journal.written >= journal.durable
+        await journal.wait_durable(record.seq)
+
+        assert record.seq == journal.appended == journal.written == journal.durable
+
+
+async def test_append_does_not_wait_for_the_disk(tmp_path: Path) -> None:
+    """While the disk does nothing, events are taken all the same."""
+    gate = Gate()
+    async with writing(tmp_path / "run", new=True, stamp=stamps(), in_thread=gate) as journal:
+        gate.open = trio.Event()
+        for event in whole_run():
+            journal.append(event)
+        await trio.testing.wait_all_tasks_blocked()
+
+        assert (len(whole_run()) + 1, 0, 0) == (journal.appended, journal.written, journal.durable)
+        gate.open.set()
+
+    assert whole_run() == [record.event for record in read(tmp_path / "run")][1:-1]
+
+
+async def test_waiting_for_durability_waits_for_the_sync(tmp_path: Path) -> None:
+    """Nobody is told that a record is on disk before the disk has said so."""
+    disk = Slow()
+    async with writing(tmp_path / "run", new=True, stamp=stamps(), files=disk) as journal:
+        record = journal.append(started())
+        await trio.to_thread.run_sync(disk.begun.wait)
+        with trio.move_on_after(60) as patience:
+            await journal.wait_durable(record.seq)
+
+        assert patience.cancelled_caught
+        assert (record.seq, record.seq - 1) == (journal.written, journal.durable)
+        disk.may_end.set()
+        await journal.wait_durable(record.seq)
+
+        assert record.seq == journal.durable
+
+
+async def test_many_can_wait(tmp_path: Path) -> None:
+    """Everyone who waits for a record is told, in whatever order they came."""
+    told: list[int] = []
+    gate = Gate()
+
+    async def wait(seq: int) -> None:
+        await journal.wait_durable(seq)
+        told.append(seq)
+
+    async with writing(tmp_path / "run", new=True, stamp=stamps(), in_thread=gate) as journal:
+        gate.open = trio.Event()
+        for event in whole_run():
+            journal.append(event)
+        async with trio.open_nursery() as nursery:
+            for seq in (3, 1, 4, 1, 5, 9, 2, 6):
+                nursery.start_soon(wait, seq)
+            await trio.testing.wait_all_tasks_blocked()
+
+            assert [] == told
+            gate.open.set()
+
+    assert [1, 1, 2, 3, 4, 5, 6, 9] == sorted(told)
+
+
+async def test_one_who_stops_waiting_holds_up_nobody(tmp_path: Path) -> None:
+    """A wait that is cancelled leaves the others, and the journal, as they are."""
+    gate = Gate()
+    async with writing(tmp_path / "run", new=True, stamp=stamps(), in_thread=gate) as journal:
+        gate.open = trio.Event()
+        record = journal.append(started())
+        with trio.move_on_after(1):
+            await journal.wait_durable(record.seq)
+        gate.open.set()
+        await journal.wait_durable(record.seq)
+
+        assert record.seq == journal.durable
+
+
+async def test_records_carry_the_watermark(tmp_path: Path) -> None:
+    """A record says how far the journal was confirmed when the record was built."""
+    async with writing(tmp_path / "run", new=True, stamp=stamps(), in_thread=inline) as journal:
+        first, second = journal.append(started()), journal.append(session())
+        await journal.wait_durable(second.seq)
+        third = journal.append(enqueued("a"))
+
+    assert [0, 0, 3] == [first.d, second.d, third.d]
+    assert [0, 0, 0, 3, 4] == [record.d for record in read(tmp_path / "run")]
+
+
+async def test_os_durability_syncs_at_the_end_only(tmp_path: Path) -> None:
+    """With durability `os`, nothing is synced before the journal is closed, and then everything is."""
+    disk = Counted()
+    async with writing(tmp_path / "run", new=True, stamp=stamps(), in_thread=inline, files=disk, durability="os") as journal:
+        for event in whole_run():
+            await journal.wait_durable(journal.append(event).seq)
+
+        assert (0, journal.appended) == (disk.syncs, journal.written)
+
+    assert disk.syncs > 0
+    assert journal.appended == journal.durable
+
+
+async def test_sync_durability_syncs_while_it_writes(tmp_path: Path) -> None:
+    """With durability `sync`, what was waited for was synced."""
+    disk = Counted()
+    await write(tmp_path / "run", whole_run(), files=disk)
+
+    assert disk.syncs >= len(whole_run())
+
+
+async def test_closed_journal_takes_nothing(tmp_path: Path) -> None:
+    """After the block has ended, a journal takes no more records."""
+    async with writing(tmp_path / "run", new=True, stamp=stamps(), in_thread=inline) as journal:
+        journal.append(started())
+    before = content(tmp_path / "run")
+
+    with pytest.raises(JournalClosed, match="was closed; it takes no more records"):
+        journal.append(session())
+    assert before == content(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("event", "refusal"),
+    [
+        (TrialCompleted(trial="a", attempts=1), IllegalEvent),
+        (SegmentOpened(format="evaljournal", version="1.0", run=RUN, segment=2), IllegalEvent),
+        (Noted(name="a", value=math.nan), Unserialisable),
+        (Noted(name="a", value=object()), Unserialisable),
+        (Noted(name="\ud800", value=1), Unserialisable),
+        (Noted(name="n" * (1 << 20), value=1), RecordTooLarge),
+        (Extension(type="x-a", data={"b": "b" * (1 << 20)}), RecordTooLarge),
+        (
+            AttemptFailed(trial="a", attempt=1, error="E", message="m" * (1 << 20), category="fatal", elapsed=1),
+            RecordTooLarge,
+        ),
+        (AttemptSucceeded(trial="b", attempt=1, output="o" * (300 << 10), elapsed=1), IllegalEvent),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, type) else value.__name__,
+)
+async def test_refused_event_leaves_no_trace(tmp_path: Path, event: Event, refusal: type[Exception]) -> None:
+    """An event that cannot be taken changes neither the files nor what may follow, and the next is taken as if nothing were."""
+    async with writing(tmp_path / "run", new=True, stamp=stamps(), in_thread=inline) as journal:
+        for legal in [started(), session(), *trial("a")[:2]]:
+            await journal.wait_durable(journal.append(legal).seq)
+        before, state = content(tmp_path / "run"), (journal.appended, journal.head, journal.lifecycle.stage_of("a"))
+
+        with pytest.raises(refusal):
+            journal.append(event)
+        await trio.testing.wait_all_tasks_blocked()
+        assert before == content(tmp_path / "run")
+        assert state == (journal.appended, journal.head, journal.lifecycle.stage_of("a"))
+        journal.append(AttemptSucceeded(trial="a", attempt=1, output="Lima", elapsed=1))
+
+    assert verify(tmp_path / "run").holds
+    assert 7 == len(list(read(tmp_path / "run")))
+
+
+async def test_record_that_is_too_large_says_how_large_it_may_be(tmp_path: Path) -> None:
+    """The refusal of a record that is too large names both lengths."""
+    with pytest.raises(RecordTooLarge, match=r"Noted would be 1,048,\d\d\d bytes long, and a record may have 1,048,576"):
+        await write(tmp_path / "run", [started(), session(), Noted(name="n" * (1 << 20), value=1)])
+
+
+async def test_clock_that_fails_leaves_no_trace(tmp_path: Path) -> None:
+    """An event that gets no time is not taken, and can be appended again."""
+    count = stamps()
+    fails = False
+
+    def stamp() -> tuple[str, float]:
+        if fails:
+            raise RuntimeError("no time")
+        return count()
+
+    async with writing(tmp_path / "run", new=True, stamp=stamp, in_thread=inline) as journal:
+        journal.append(started())
+        fails = True
+        with pytest.raises(RuntimeError, match="no time"):
+            journal.append(session())
+        fails = False
+        journal.append(session())
+
+    assert [started(), session()] == [record.event for record in read(tmp_path / "run")][1:-1]
+
+
+async def test_intake_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While too much waits to be written, whoever takes in more is held up, until there is room."""
+    monkeypatch.setattr("journal.writer.PENDING_LIMIT", 1000)
+    gate = Gate()
+    async with writing(tmp_path / "run", new=True, stamp=stamps(), in_thread=gate) as journal:
+        await journal.wait_room()
+        gate.open = trio.Event()
+        for event in whole_run():
+            journal.append(event)
+        with trio.move_on_after(60) as patience:
+            await journal.wait_room()
+
+        assert patience.cancelled_caught
+        gate.open.set()
+        await journal.wait_room()
+
+        assert journal.written == journal.appended
+
+
+async def test_all_who_wait_for_room_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many wait for room, all of them go on when there is some."""
+    monkeypatch.setattr("journal.writer.PENDING_LIMIT", 1000)
+    gate = Gate()
+    async with writing(tmp_path / "run", new=True, stamp=stamps(), in_thread=gate) as journal:
+        gate.open = trio.Event()
+        for event in whole_run():
+            journal.append(event)
+        with trio.move_on_after(60) as patience:
+            async with trio.open_nursery() as nursery:
+                for _ in range(3):
+                    nursery.start_soon(journal.wait_room)
+                await trio.testing.wait_all_tasks_blocked()
+                gate.open.set()
+
+        assert not patience.cancelled_caught
+
+
+async def test_large_values_count_as_pending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value that goes into a blob takes room until it is written, like any line."""
+    monkeypatch.setattr("journal.writer.PENDING_LIMIT", 300 << 10)
+    gate = Gate()
+    async with writing(tmp_path / "run", new=True, stamp=stamps(), in_thread=gate) as journal:
+        gate.open = trio.Event()
+        for event in whole_run()[:-1]:
+            journal.append(event)
+        journal.append(Noted(name="long", value="v" * (301 << 10)))
+        with trio.move_on_after(60) as patience:
+            await journal.wait_room()
+
+        assert patience.cancelled_caught
+        gate.open.set()
+        await journal.wait_room()
+
+
+async def test_block_that_raises_leaves_a_whole_journal(tmp_path: Path) -> None:
+    """If the block raises, its exception comes out as it is, and everything before it is there and sealed."""
+
+    def events() -> Iterator[Event]:
+        yield from whole_run()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await write(tmp_path / "run", events())
+
+    assert whole_run() == [record.event for record in read(tmp_path / "run")][1:-1]
+    assert isinstance(list(read(tmp_path / "run"))[-1].event, SegmentSealed)
+
+
+async def test_block_may_raise_a_group(tmp_path: Path) -> None:
+    """If the block raises a group, the group comes out as it is."""
+
+    def events() -> Iterator[Event]:
+        yield started()
+        raise ExceptionGroup("two", [ValueError(), KeyError()])
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await write(tmp_path / "run", events())
+
+    assert "two" == raised.value.message
+    assert verify(tmp_path / "run").holds
+
+
+async def rescue(journal: Journal) -> None:
+    """Let a journal that never closes fail the test instead of holding it up for ever."""
+    await trio.sleep(3600)
+    journal._failure = JournalFailed("the journal was never closed")
+    journal._tell(math.inf)
+
+
+async def test_block_that_is_cancelled_leaves_a_whole_journal(tmp_path: Path) -> None:
+    """If the block is cancelled from outside, everything before it is there and sealed."""
+    async with trio.open_nursery() as nursery:
+        with trio.move_on_after(1) as limit:
+            async with writing(tmp_path / "run", new=True, stamp=stamps(), in_thread=inline) as journal:
+                nursery.start_soon(rescue, journal)
+                for event in whole_run():
+                    journal.append(event)
+                await trio.sleep_forever()
+        nursery.cancel_scope.cancel()
+
+    assert limit.cancelled_caught
+    assert whole_run() == [record.event for record in read(tmp_path / "run")][1:-1]
+    assert isinstance(list(read(tmp_path / "run"))[-1].event, SegmentSealed)
+
+
+async def test_block_can_record_while_it_is_cancelled(tmp_path: Path) -> None:
+    """What the block appends on its way out is kept, and can be waited for under a shield."""
+    async with trio.open_nursery() as nursery:
+        with trio.move_on_after(1):
+            async with writing(tmp_path / "run", new=True, stamp=stamps(), in_thread=inline) as journal:
+                nursery.start_soon(rescue, journal)
+                journal.append(started())
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    record = journal.append(session())
+                    with trio.CancelScope(shield=True):
+                        await journal.wait_durable(record.seq)
+        nursery.cancel_scope.cancel()
+
+    assert [started(), session()] == [record.event for record in read(tmp_path / "run")][1:-1]
+
+
+async def test_run_is_not_begun_twice(tmp_path: Path) -> None:
+    """Where a run is, no new one begins; the refusal names the command that goes on with it."""
+    await write(tmp_path / "run", whole_run())
+    before = content(tmp_path / "run")
+
+    with pytest.raises(JournalExists, match=r"already holds a run; `evaljournal resume .*/run` goes on with it"):
+        await write(tmp_path / "run", whole_run())
+    assert before == content(tmp_path / "run")
+
+
+async def test_run_is_not_begun_on_a_file(tmp_path: Path) -> None:
+    """A file is not overwritten by a run's directory, and nor is one that is in the way to it."""
+    (tmp_path / "file").write_text("mine")
+
+    with pytest.raises(JournalExists, match="cannot become a run's directory"):
+        await write(tmp_path / "file", whole_run())
+    with pytest.raises(JournalExists, match="cannot become a run's directory"):
+        await write(tmp_path / "file" / "run", whole_run())
+    assert "mine" == (tmp_path / "file").read_text()
+
+
+async def test_only_a_journal_can_be_gone_on_with(tmp_path: Path) -> None:
+    """Going on where there is no journal is refused, and leaves nothing behind."""
+    (tmp_path / "empty").mkdir()
+
+    with pytest.raises(NotAJournal, match="does not exist"):
+        await write(tmp_path / "nothing", [session()], new=False)
+    with pytest.raises(NotAJournal, match="holds no journal"):
+        await write(tmp_path / "empty", [session()], new=False)
+    assert [] == list((tmp_path / "empty").iterdir())
+
+
+async def test_journal_goes_on_where_it_stood(tmp_path: Path) -> None:
+    """A later session knows the run, the trials and the attempts of the sessions before."""
+    await write(tmp_path / "run", [started(), session(), *trial("a", retries=2)[:-4]])
+    async with writing(tmp_path / "run", new=False, stamp=stamps(), in_thread=inline) as journal:
+        assert RUN == journal.run
+        assert ("session", 1, 1) == (journal.lifecycle.stage, journal.lifecycle.sessions, journal.lifecycle.open)
+        assert ("backing_off", 2) == (journal.lifecycle.stage_of("a"), journal.lifecycle.attempts_of("a"))
+        with pytest.raises(IllegalEvent, match="session 1 may not follow session 1"):
+            journal.append(session(1))
+        journal.append(session(2))
+
+    assert verify(tmp_path / "run").holds
+
+
+async def test_second_writer_is_refused(tmp_path: Path) -> None:
+    """While a journal is being written, nobody else may; the refusal names the process and a command that looks on."""
+    async with writing(tmp_path / "run", new=True, stamp=stamps(), in_thread=inline) as journal:
+        journal.append(started())
+        for new in (True, False):
+            with pytest.raises(
+                JournalLocked,
+                match=rf"/run is being written by process {os.getpid()} on \S+; `evaljournal log -f \S+/run` looks on",
+            ):
+                await write(tmp_path / "run", [session()], new=new)
+        journal.append(session())
+    await write(tmp_path / "run", [session(2)], new=False)
+
+    assert verify(tmp_path / "run").holds
+
+
+SECOND = """
+import sys, trio
+from journal import errors
+from tests.journal.samples import session, write
+try:
+    trio.run(lambda: write(__import__("pathlib").Path(sys.argv[1]), [session(int(sys.argv[2]))], new=False))
+except errors.JournalLocked as exc:
+    sys.exit(str(exc))
+"""
+
+
+def second_process(path: Path, n: int) -> subprocess.CompletedProcess[str]:
+    """Let another process write to the journal."""
+    here = Path(__file__).parents[2]
+    return subprocess.run(
+        [sys.executable, "-c", SECOND, str(path), str(n)], cwd=here, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+async def test_second_process_is_refused(tmp_path: Path) -> None:
+    """Another process is kept out as long as the first writes, and no longer."""
+    async with writing(tmp_path / "run", new=True, stamp=stamps(), in_thread=inline) as journal:
+        for event in whole_run()[:2]:
+            await journal.wait_durable(journal.append(event).seq)
+        during = second_process(tmp_path / "run", 2)
+    after = second_process(tmp_path / "run", 2)
+
+    assert (1, True) == (during.returncode, f"is being written by process {os.getpid()} on" in during.stderr)
+    assert (0, "") == (after.returncode, after.stderr)
+
+
+FORKING = """
+import os, sys, trio
+from pathlib import Path
+from journal import writing
+from tests.journal.samples import inline, session, stamps, started, write
+end, other = os.pipe()
+async def main(path):
+    async with writing(path, new=True, stamp=stamps(), in_thread=inline) as journal:
+        journal.append(started())
+        if os.fork() == 0:
+            os.close(other)
+            os.read(end, 1)  # Until the parent is gone.
+            os._exit(0)
+    await write(path, [session()], new=False)
+trio.run(main, Path(sys.argv[1]))
+"""
+
+
+def test_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
+    """A child that was forked while the journal was open, and lives on, keeps nobody out of it."""
+    here = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKING, str(tmp_path / "run")],
+        cwd=here,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert verify(tmp_path / "run").holds
+
+
+async def test_failed_opening_lets_go_of_the_lock(tmp_path: Path) -> None:
+    """A writer that could not begin does not keep the next one out."""
+
+    def stamp() -> tuple[str, float]:
+        raise RuntimeError("no time")
+
+    with pytest.raises(RuntimeError, match="no time"):
+        await write(tmp_path / "run", [], stamp=stamp)
+    await write(tmp_path / "run", whole_run())
+
+    assert verify(tmp_path / "run").holds
+
+
+def mode(path: Path) -> int:
+    """Tell who may do what with a file."""
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+async def test_files_are_the_owners_alone(tmp_path: Path) -> None:
+    """Nobody but the owner may read a run, and not even the owner may change what is sealed."""
+    run = tmp_path / "runs" / "run"
+    async with writing(run, new=True, stamp=stamps(), in_thread=inline, roll_at=1500) as journal:
+        for event in [*whole_run()[:-1], Noted(name="long", value="v" * (300 << 10))]:
+            await journal.wait_durable(journal.append(event).seq)
+        numbers = range(1, len(list(run.glob("journal-*.jsonl"))) + 1)
+
+        assert len(numbers) > 1
+        assert [0o400] * (len(numbers) - 1) + [0o600] == [mode(segment(run, number)) for number in numbers]
+
+    assert {0o400} == {mode(segment(run, number)) for number in numbers}
+    assert {0o600} == {mode(file) for file in [run / "LOCK", *run.glob("blobs/*/*")]}
+    assert {0o700} == {mode(folder) for folder in [run, run.parent, run / "blobs", *run.glob("blobs/*")]}
+
+
+async def test_children_inherit_nothing(tmp_path: Path) -> None:
+    """A program that is started while the journal is open has none of its files."""
+    disk = Counted()
+    async with writing(tmp_path / "run", new=True, stamp=stamps(), in_thread=inline, files=disk) as journal:
+        await journal.wait_durable(journal.append(started()).seq)
+
+        assert {"LOCK", "journal-000001.jsonl"} <= disk.opened.keys()
+        assert [] == [name for name in ("LOCK", "journal-000001.jsonl") if os.get_inheritable(disk.opened[name])]
+
+
+async def test_nothing_is_left_lying_about(tmp_path: Path) -> None:
+    """A journal that was closed consists of its files and its lock."""
+    await write(tmp_path / "run", whole_run())
+
+    assert {"LOCK", "journal-000001.jsonl"} == content(tmp_path / "run").keys()
+
+
+async def test_files_roll(tmp_path: Path) -> None:
+    """A file that is long enough is sealed and followed by another; seal and header tell what stands before them."""
+    await write(tmp_path / "run", whole_run(4), roll_at=1000)
+    files = sorted((tmp_path / "run").glob("journal-*.jsonl"))
+    records = list(read(tmp_path / "run"))
+
+    assert len(files) > 2
+    assert [f"journal-{number:06}.jsonl" for number in range(1, len(files) + 1)] == [file.name for file in files]
+    for number, file in enumerate(files, start=1):
+        data, here = file.read_bytes(), [record for record in records if record.segment == number]
+        before = data[: here[-1].offset]
+        previous = files[number - 2].read_bytes() if number > 1 else b""
+
+        assert here[0].event == SegmentOpened(
+            format="evaljournal",
+            version="1.0",
+            run=RUN,
+            segment=number,
+            previous_seq=here[0].seq - 1,
+            previous_h=records[here[0].seq - 2].h if previous else "",
+            previous_bytes=len(previous),
+            previous_sha256=hashlib.sha256(previous).hexdigest() if previous else "",
+        )
+        assert here[-1].event == SegmentSealed(
+            run=RUN,
+            segment=number,
+            records=len(here) - 1,
+            bytes=len(before),
+            sha256=hashlib.sha256(before).hexdigest(),
+        )
+        assert number == len(files) or len(before) >= 1000
+
+    assert whole_run(4) == [record.event for record in records if not isinstance(record.event, SegmentOpened | SegmentSealed)]
+
+
+@pytest.mark.parametrize("confirm", [True, False])
+@pytest.mark.parametrize("roll_at", [1, 500, 1 << 20])
+async def test_files_roll_at_any_length(tmp_path: Path, roll_at: int, *, confirm: bool) -> None:
+    """However short the files are, and however fast the events come, the journal verifies."""
+    await write(tmp_path / "run", whole_run(), roll_at=roll_at, confirm=confirm)
+    result = verify(tmp_path / "run")
+
+    assert (True, len(lines_of(tmp_path / "run"))) == (result.holds, result.records)
+    assert result.segments == len(list((tmp_path / "run").glob("journal-*.jsonl")))
+
+
+async def test_same_facts_make_the_same_bytes(tmp_path: Path) -> None:
+    """The same events, times and run make the same files, byte for byte."""
+    for name in ("one", "two"):
+        await write(tmp_path / name, whole_run(3), roll_at=1000)
+    one, two = (content(tmp_path / name) for name in ("one", "two"))
+
+    assert one == two
+
+
+async def test_threads_make_the_same_records(tmp_path: Path) -> None:
+    """With the journal's own threads, the events on disk are the same; only what was confirmed when may differ."""
+    events = whole_run(20)
+    async with writing(tmp_path / "run", new=True, run=RUN, stamp=stamps(), roll_at=2000) as journal:
+        for number, event in enumerate(events):
+            record = journal.append(event)
+            if number % 7 == 0:
+                await journal.wait_durable(record.seq)
+
+    assert events == [r.event for r in read(tmp_path / "run") if not isinstance(r.event, SegmentOpened | SegmentSealed)]
+    assert verify(tmp_path / "run").holds
+
+
+async def test_every_run_has_an_identity(tmp_path: Path) -> None:
+    """Two runs that nobody gave an identity have different ones."""
+    runs: list[str] = []
+    for name in ("one", "two"):
+        async with writing(tmp_path / name, new=True, stamp=stamps(), in_thread=inline) as journal:
+            runs.append(journal.run)
+
+    assert 2 == len(set(runs))
+    assert {32} == {len(run) for run in runs}
+
+
+def test_line_is_what_the_format_says(tmp_path: Path) -> None:
+    """A line is compact JSON: number, times and type first, watermark and hash last."""
+    written(tmp_path / "run", [started(), session()])
+    line = lines_of(tmp_path / "run")[2]
+
+    assert line.startswith(b'{"seq":3,"at":"2026-11-15T00:00:00.003000Z","t":0.003000,"type":"session_started","n":1,')
+    assert ["d", "h"] == list(orjson.loads(line))[-2:]
+    assert b" " not in line
+
+
+async def test_times_are_kept_to_the_microsecond(tmp_path: Path) -> None:
+    """A record's `t` has six digits behind the point, in the file and in the record that is returned."""
+
+    def stamp() -> tuple[str, float]:
+        return "2026-11-15T00:00:00.000000Z", 1 / 3
+
+    records: list[Record] = await write(tmp_path / "run", [started()], stamp=stamp)
+
+    assert [0.333333] == [record.t for record in records]
+    assert {0.333333} == {record.t for record in read(tmp_path / "run")}
+
+
+def test_stamp_is_a_plain_function() -> None:
+    """The times of these tests are counted."""
+    stamp: Stamp = stamps()
+
+    assert [("2026-11-15T00:00:00.001000Z", 0.001), ("2026-11-15T00:00:00.002000Z", 0.002)] == [stamp(), stamp()]

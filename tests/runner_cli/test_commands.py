@@ -1,0 +1,518 @@
+"""The command line, as somebody at a terminal meets it: what is printed where, and which code it ends with."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+from click.testing import CliRunner, Result
+
+from journal import read, verify
+from journal.events import AttemptSucceeded, Extension, Noted
+from runner.cli import COMMANDS, cli, main
+from tests.journal.samples import (
+    RUN,
+    content,
+    cut_tail,
+    enqueued,
+    flip,
+    forge,
+    lines_of,
+    opened,
+    segment,
+    session,
+    started,
+    trial,
+    whole_run,
+    written,
+)
+
+SCRIPT = shutil.which("evaljournal")
+COMMAND = [SCRIPT] if SCRIPT else [sys.executable, "-c", "from runner.cli import main; main()"]
+
+
+def evaljournal(*arguments: object) -> Result:
+    """Use a command, as if at a terminal: click takes nothing out of what is printed."""
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments], color=True)
+
+
+def process(*arguments: object) -> "subprocess.Popen[str]":
+    """Start a command as a process of its own."""
+    return subprocess.Popen(
+        [*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
+    )
+
+
+def ended(*arguments: object) -> tuple[int, str, str]:
+    """Run a command as a process of its own, to its end."""
+    with process(*arguments) as started_process:
+        out, err = started_process.communicate(timeout=60)
+    return started_process.returncode, out, err
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Make a run of two trials."""
+    written(tmp_path / "run", whole_run())
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def damaged(run: Path) -> Path:
+    """Make a run of two trials whose tenth record is damaged."""
+    flip(segment(run), list(read(run))[9].offset + 60)
+    return run
+
+
+def test_verify_says_that_a_run_holds(run: Path) -> None:
+    """A run that holds is told in one line, and its head in another."""
+    result = evaljournal("verify", run)
+
+    assert (0, "") == (result.exit_code, result.stderr)
+    assert result.stdout.startswith(f"{run} holds: {len(lines_of(run))} records, 1 file")
+    assert f"head {verify(run).head}" == result.stdout.splitlines()[1]
+
+
+def test_verify_ends_with_4_at_damage(damaged: Path) -> None:
+    """A run that does not hold ends with code 4, and says what is wrong and which command helps."""
+    result = evaljournal("verify", damaged)
+
+    assert (4, "") == (result.exit_code, result.stdout)
+    assert f"{damaged}: 9 records verify, then: {damaged} is damaged at record 10" in result.stderr
+    assert f"`evaljournal salvage {damaged} -o NEW`" in result.stderr
+
+
+def test_verify_ends_with_4_at_broken_rules(tmp_path: Path) -> None:
+    """A run that is whole but could not have been written so ends with code 4 too."""
+    forge(tmp_path, [opened(), started(), session(), *trial("a")[1:]])
+    result = evaljournal("verify", tmp_path)
+
+    assert 4 == result.exit_code
+    assert "breaks the rules" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["verify", "log", "salvage"])
+def test_commands_end_with_2_where_there_is_no_run(tmp_path: Path, command: str) -> None:
+    """A path that is no run ends with code 2, whatever was to be done with it."""
+    new = ["-o", tmp_path / "new"] if command == "salvage" else []
+    result = evaljournal(command, tmp_path / "nothing", *new)
+
+    assert (2, "") == (result.exit_code, result.stdout)
+    assert f"Error: {tmp_path}/nothing does not exist" in result.stderr
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("command", ["verify", "log"])
+def test_commands_end_with_2_at_another_format(tmp_path: Path, command: str) -> None:
+    """A journal of a format to come is not damaged; it ends with code 2, and the version that is needed."""
+    forge(tmp_path, [opened(version="7.0")])
+    result = evaljournal(command, tmp_path)
+
+    assert (2, True) == (result.exit_code, "this evaljournal reads format 1" in result.stderr)
+
+
+def test_verify_as_json(run: Path) -> None:
+    """The result as JSON has everything that the words have, under names that stay."""
+    result = evaljournal("verify", run, "--json")
+
+    assert {
+        "path": str(run),
+        "run": RUN,
+        "holds": True,
+        "records": len(lines_of(run)),
+        "segments": 1,
+        "blobs": 0,
+        "head": verify(run).head,
+        "unfinished_bytes": 0,
+        "expected_head_seq": None,
+        "problem": None,
+        "problem_type": None,
+    } == orjson.loads(result.stdout)
+    assert (0, "") == (result.exit_code, result.stderr)
+
+
+def test_verify_as_json_of_damage(damaged: Path) -> None:
+    """Damage as JSON is on standard output, and the code is still 4."""
+    result = evaljournal("verify", damaged, "--json")
+    answer = orjson.loads(result.stdout)
+
+    assert (4, "") == (result.exit_code, result.stderr)
+    assert (False, 9, "JournalDamaged") == (answer["holds"], answer["records"], answer["problem_type"])
+    assert answer["problem"].startswith(f"{damaged} is damaged at record 10")
+
+
+def test_verify_finds_the_expected_head(run: Path) -> None:
+    """A head that was kept from an earlier time is found, and what was added since is counted."""
+    head = verify(run).head
+    written(run, [session(2)], new=False)
+    result = evaljournal("verify", run, "--expect-head", head)
+
+    assert 0 == result.exit_code
+    assert f"the expected head is record {len(whole_run()) + 2}; 3 records were added since" in result.stdout
+
+
+@pytest.mark.parametrize("lines", [1, 4])
+def test_verify_misses_the_expected_head(run: Path, lines: int) -> None:
+    """Records that were taken off the end are noticed by whoever kept the head."""
+    head = verify(run).head
+    cut_tail(segment(run), lines)
+
+    assert 0 == evaljournal("verify", run).exit_code
+    result = evaljournal("verify", run, "--expect-head", head)
+
+    assert (4, True) == (result.exit_code, f"has no record with the hash {head}" in result.stderr)
+
+
+def test_empty_expected_head_proves_nothing(run: Path) -> None:
+    """A head that is empty, as a variable is that was never set, does not pass for one that was found."""
+    assert evaljournal("verify", run, "--expect-head", "").exit_code in (2, 4)
+
+
+def test_verify_tells_of_an_unfinished_end(run: Path) -> None:
+    """Bytes that were never confirmed are told, and are no reason to fail."""
+    cut_tail(segment(run), 1)
+    with segment(run).open("ab") as file:
+        file.write(b'{"seq":')
+    result = evaljournal("verify", run)
+
+    assert 0 == result.exit_code
+    assert "7 bytes behind the last record were never confirmed" in result.stdout
+
+
+def test_salvage_names_the_next_command(damaged: Path, tmp_path: Path) -> None:
+    """What was salvaged is counted, and the next command is named."""
+    before = content(damaged)
+    result = evaljournal("salvage", damaged, "-o", tmp_path / "new")
+
+    assert (0, "") == (result.exit_code, result.stdout)
+    assert f"{tmp_path}/new: 8 records kept, 1 lost, 4 left out" in result.stderr
+    assert f"evaljournal verify {tmp_path}/new" in result.stderr
+    assert 0 == evaljournal("verify", tmp_path / "new").exit_code
+    assert before == content(damaged)
+
+
+def test_salvage_refuses_what_it_cannot_do(run: Path, tmp_path: Path) -> None:
+    """A run that is whole, or a target that is taken, ends with code 2 and changes nothing."""
+    result = evaljournal("salvage", run, "-o", tmp_path / "new")
+
+    assert (2, True) == (result.exit_code, "is not damaged" in result.stderr)
+    flip(segment(run), list(read(run))[9].offset + 60)
+    written(tmp_path / "taken", whole_run())
+    result = evaljournal("salvage", run, "-o", tmp_path / "taken")
+
+    assert (2, True) == (result.exit_code, "already holds a run" in result.stderr)
+    assert 2 == evaljournal("salvage", run).exit_code
+
+
+def test_log_prints_one_line_a_record(run: Path) -> None:
+    """Every record is one line: number, time of day, seconds, type, and the fields that say something."""
+    result = evaljournal("log", run)
+    lines = result.stdout.splitlines()
+
+    assert (0, "", len(lines_of(run))) == (result.exit_code, result.stderr, len(lines))
+    assert [
+        "6",
+        "00:00:00.006",
+        "0.006",
+        "attempt_succeeded",
+        "trial=case-1",
+        "attempt=1",
+        "output=Lima",
+        "elapsed=0.25",
+    ] == lines[5].split()
+
+
+def test_log_as_json_is_the_file(run: Path) -> None:
+    """As JSON, the log is what stands on disk, byte for byte."""
+    assert b"".join(lines_of(run)) == evaljournal("log", run, "--json").stdout_bytes
+
+
+def test_log_of_one_trial(run: Path) -> None:
+    """A trial's records are all that is printed if one is named."""
+    result = evaljournal("log", run, "case-2", "--json")
+
+    assert [9, 10, 11, 12, 13] == [orjson.loads(line)["seq"] for line in result.stdout.splitlines()]
+
+
+def test_log_of_some_types(run: Path) -> None:
+    """Types can be chosen, several at once, together with a trial."""
+    types = ["--type", "run_started", "--type", "trial_completed", "--type", "x-anything"]
+
+    assert [2, 8, 13] == [orjson.loads(line)["seq"] for line in evaljournal("log", run, *types, "--json").stdout.splitlines()]
+    assert [13] == [
+        orjson.loads(line)["seq"] for line in evaljournal("log", run, "case-2", *types, "--json").stdout.splitlines()
+    ]
+
+
+def test_nearest_names_are_offered(run: Path) -> None:
+    """A type, a trial or a command that does not exist ends with code 2 and the nearest that does."""
+    wrong_type = evaljournal("log", run, "--type", "attempt_strated")
+    wrong_trial = evaljournal("log", run, "case-12")
+    wrong_command = evaljournal("verfy", run)
+
+    assert (2, 2, 2) == (wrong_type.exit_code, wrong_trial.exit_code, wrong_command.exit_code)
+    assert "there is no type of event 'attempt_strated'; did you mean 'attempt_started'" in wrong_type.stderr
+    assert "has no trial 'case-12'; did you mean 'case-" in wrong_trial.stderr
+    assert "verify" in wrong_command.stderr
+
+
+def test_nothing_far_is_offered(run: Path) -> None:
+    """A name that is like no other is just not there."""
+    result = evaljournal("log", run, "zzz")
+
+    assert (2, True) == (result.exit_code, result.stderr.rstrip().endswith("has no trial 'zzz'"))
+
+
+def test_log_ends_with_4_at_damage(damaged: Path) -> None:
+    """What is good before the damage is printed, then the damage is told, last."""
+    result = evaljournal("log", damaged)
+
+    assert (4, 9) == (result.exit_code, len(result.stdout.splitlines()))
+    assert "is damaged at record 10" in result.stderr
+
+
+def test_log_tells_of_an_unfinished_end(run: Path) -> None:
+    """An end that is not whole is told on standard error."""
+    cut_tail(segment(run), 1)
+    with segment(run).open("ab") as file:
+        file.write(b'{"seq":')
+    result = evaljournal("log", run)
+
+    assert (0, f"behind record {len(whole_run()) + 1}: the line is unfinished\n") == (result.exit_code, result.stderr)
+
+
+def test_newest_run_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no run is named, the one that was written last is meant, however deep it lies under runs/."""
+    monkeypatch.chdir(tmp_path)
+    for age, name in enumerate(["capitals/0002", "capitals/0003", "rivers", "capitals/0001"]):
+        written(Path("runs") / name, whole_run(age + 1), run=f"{age:032}")
+        os.utime(segment(Path("runs") / name), (1000 - age, 1000 - age))
+
+    assert f"{0:032}" == orjson.loads(evaljournal("verify", "--json").stdout)["run"]
+    os.utime(segment(Path("runs/rivers")), (2000, 2000))
+    assert f"{2:032}" == orjson.loads(evaljournal("verify", "--json").stdout)["run"]
+    assert 5 == len(evaljournal("log", "case-3").stdout.splitlines())
+
+
+def test_no_run_at_all_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no run is named and there is none, that is said."""
+    monkeypatch.chdir(tmp_path)
+    for command in ("verify", "log"):
+        result = evaljournal(command)
+
+        assert (2, True) == (result.exit_code, "no RUN was given, and there is none under runs/ here" in result.stderr)
+
+
+def test_output_cannot_control_the_terminal(tmp_path: Path) -> None:
+    """What a model says is shown, but none of its characters does anything to the terminal."""
+    evil = "\x1b[2J\x1b]0;owned\x07\r\n\x9b31m\u202e\u2028evil"
+    name = "na\x1b[31mme"
+    events = [
+        started(),
+        session(),
+        enqueued(name, {"question": evil, evil: [evil]}),
+        *trial("b", output=evil)[:3],
+        Noted(name=evil, value=evil),
+        Extension(type=f"x-{evil}", data={evil: evil}),
+    ]
+    written(tmp_path / "run", events)
+    results = [
+        evaljournal("log", tmp_path / "run"),
+        evaljournal("log", tmp_path / "run", evil),
+        evaljournal("log", "--type", evil),
+    ]
+
+    assert len(lines_of(tmp_path / "run")) == results[0].stdout.count("\n")
+    for result in results:
+        shown = (result.stdout + result.stderr).replace("\n", "")
+
+        assert [] == sorted({char for char in shown if not char.isprintable()})
+
+
+def test_foreign_journal_cannot_control_the_terminal(tmp_path: Path) -> None:
+    """A line from elsewhere shows no character that does something to the terminal, in whichever member it is."""
+    evil = "\x1b[2J"
+    note = {"type": "noted", "name": "a", "value": 1}
+    forge(tmp_path / "time", [opened(), started(), session(), {**note, "at": f"2026-11-15T{evil}"}])
+    forge(tmp_path / "type", [opened(), started(), {"type": evil}])
+    forge(tmp_path / "format", [opened(format=evil)])
+    forge(tmp_path / "version", [opened(version=evil)])
+    for name in ("time", "type", "format", "version"):
+        for command in ("log", "verify"):
+            result = evaljournal(command, tmp_path / name)
+
+            assert "\x1b" not in result.stdout + result.stderr, (name, command)
+
+
+def test_wide_values_are_cut(tmp_path: Path) -> None:
+    """A long value is shown by its beginning, a value in a blob by its length."""
+    events = trial("a", output="long " * 100)
+    written(tmp_path / "run", [started(), session(), *events, Noted(name="b", value="v" * (300 << 10))])
+    out = evaljournal("log", tmp_path / "run").stdout
+
+    assert "output=long long" in out
+    assert "…" in out
+    assert "value=(307,202 bytes in a blob)" in out
+    assert max(map(len, out.splitlines())) < 1000
+
+
+def test_own_fault_is_70(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A bug of ours ends with code 70, a traceback, and a plea to report it."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("runner.cli.judge.verify_journal", broken)
+    monkeypatch.setattr("sys.argv", ["evaljournal", "verify", str(run)])
+
+    with pytest.raises(SystemExit) as end:
+        main()
+    out, err = capsys.readouterr()
+    assert (70, "") == (end.value.code, out)
+    assert "ZeroDivisionError: a bug" in err
+    assert "This is a bug in evaljournal" in err
+
+
+@pytest.mark.parametrize("command", ["log", "verify"])
+def test_disk_that_refuses_is_no_bug_of_ours(tmp_path: Path, command: str) -> None:
+    """A file that cannot be read, here because it is a directory, is told in one sentence without a traceback."""
+    segment(tmp_path / "run").mkdir(parents=True)
+    code, out, err = ended(command, tmp_path / "run")
+
+    assert (2, "") == (code, out)
+    assert "Traceback" not in err
+    assert "journal-000001.jsonl" in err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_an_example(name: str) -> None:
+    """The help of every command shows how to use it."""
+    result = evaljournal(name, "--help")
+
+    assert 0 == result.exit_code
+    assert f"evaljournal {name} " in result.stdout.partition("Usage:")[2].partition("\n")[2]
+    assert result.stdout == evaljournal(name, "-h").stdout
+
+
+def test_help_lists_every_command() -> None:
+    """The help lists the commands with what each does, and that is what each says of itself."""
+    result = evaljournal("--help")
+
+    assert 0 == result.exit_code
+    for name, (_, line) in COMMANDS.items():
+        assert f"{name} " in result.stdout
+        assert line in result.stdout
+        command = cli.get_command(None, name)  # type: ignore[arg-type]  # it needs no context
+        assert command is not None
+        assert line.split()[0] == (command.help or "").split()[0]
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """Whoever only asks for help does not wait for what a run needs."""
+    code = (
+        "import sys\n"
+        "from runner.cli import cli\n"
+        "cli(['--help'], standalone_mode=False)\n"
+        "heavy = {'trio', 'orjson', 'cattrs', 'attrs', 'rich', 'journal', 'replay'} & set(sys.modules)\n"
+        "print(*sorted(heavy), file=sys.stderr, end='')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+
+    assert "" == done.stderr
+    assert "Commands:" in done.stdout
+
+
+def test_version_is_told() -> None:
+    """The version is told under the name of the command."""
+    assert evaljournal("--version").stdout.startswith("evaljournal 0.")
+
+
+def test_real_process_verifies(run: Path) -> None:
+    """The command that is installed does what the function does: data on standard output, code 0."""
+    code, out, err = ended("verify", run, "--json")
+
+    assert (0, "", True) == (code, err, orjson.loads(out)["holds"])
+
+
+def test_real_process_ends_with_4(damaged: Path) -> None:
+    """The command that is installed ends with code 4 at damage, and with words, not a traceback."""
+    code, out, err = ended("verify", damaged)
+
+    assert (4, "") == (code, out)
+    assert "is damaged at record 10" in err
+    assert "Traceback" not in err
+
+
+def test_follow_ends_quietly_at_an_interrupt(run: Path) -> None:
+    """Ctrl-C is how one stops following: code 0, nothing on standard error, and every record was printed."""
+    number = len(lines_of(run))
+    with process("log", "-f", run) as following:
+        assert following.stdout is not None
+        assert following.stderr is not None
+        lines = [following.stdout.readline() for _ in range(number)]
+        following.send_signal(signal.SIGINT)
+        code, err = following.wait(timeout=60), following.stderr.read()
+
+    assert (0, "") == (code, err)
+    assert "segment_sealed" in lines[-1]
+
+
+def test_follow_sees_what_is_written(run: Path) -> None:
+    """Records that another process writes are printed as they come."""
+    number = len(lines_of(run))
+    with process("log", "-f", "--json", run) as following:
+        assert following.stdout is not None
+        lines = [following.stdout.readline() for _ in range(number)]
+        written(run, [session(2)], new=False)
+        lines += [following.stdout.readline() for _ in range(3)]
+        following.send_signal(signal.SIGINT)
+        code = following.wait(timeout=60)
+
+    assert (0, [line.decode() for line in lines_of(run)]) == (code, lines)
+
+
+def test_follow_ends_with_4_at_damage(damaged: Path) -> None:
+    """Damage ends the following like any other reading."""
+    code, out, err = ended("log", "-f", damaged)
+
+    assert (4, 9) == (code, len(out.splitlines()))
+    assert "is damaged at record 10" in err
+    assert "Traceback" not in err
+
+
+def test_follow_ends_with_2_where_there_is_no_run(tmp_path: Path) -> None:
+    """There is nothing to follow where there is no run, and that is no bug of ours."""
+    (tmp_path / "empty").mkdir()
+    code, out, err = ended("log", "-f", tmp_path / "empty")
+
+    assert (2, "") == (code, out)
+    assert "holds no journal" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("follow", [[], ["-f"]], ids=["log", "log -f"])
+def test_closed_pipe_is_quiet(tmp_path: Path, follow: list[str]) -> None:
+    """`| head` gets its lines, and nobody complains that it wants no more."""
+    written(tmp_path / "run", [started(), session(), *(Noted(name="n", value="v" * 90) for _ in range(3000))], confirm=False)
+    with process("log", *follow, tmp_path / "run") as reading:
+        assert reading.stdout is not None
+        assert reading.stderr is not None
+        first = reading.stdout.readline()
+        reading.stdout.close()
+        err = reading.stderr.read()
+        code = reading.wait(timeout=60)
+
+    assert "segment_opened" in first
+    assert "" == err
+    assert 70 != code
+
+
+def test_log_shows_what_a_trial_answered(run: Path) -> None:
+    """What the log shows of an answer is what the journal holds."""
+    answers = [record.event.output for record in read(run) if isinstance(record.event, AttemptSucceeded)]
+
+    assert len(answers) == evaljournal("log", run, "--type", "attempt_succeeded").stdout.count(f"output={answers[0]}")
