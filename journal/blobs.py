@@ -44,7 +44,10 @@ class Blob:
             raise BlobDamaged(f"{self.path}: {place} is missing; the record that names it cannot be read whole") from exc
         if hashlib.sha256(data).hexdigest() != self.sha256:
             raise BlobDamaged(f"{self.path}: {place} was changed after it was written")
-        return orjson.loads(data)
+        try:
+            return orjson.loads(data)
+        except ValueError as exc:  # Properly named, but not written by us.
+            raise BlobDamaged(f"{self.path}: {place} is not JSON ({exc})") from exc
 
 
 def location(sha256: str) -> str:
