@@ -104,6 +104,7 @@ _UNAVAILABLE = {
     "ProtocolError",  # urllib3
     "TimeoutError",
     "MaxRetryError",
+    "URLError",  # urllib
     "IncompleteRead",  # http.client
     "BrokenResourceError",  # trio
     "TooSlowError",

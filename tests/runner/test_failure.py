@@ -103,7 +103,7 @@ def caused(outer: Exception, inner: BaseException) -> Exception:
         (socket.gaierror(-2, "Name or service not known"), ("unavailable", None)),
         (OSError(101, "Network is unreachable"), ("unavailable", None)),
         (ssl.SSLError(1, "unexpected eof"), ("unavailable", None)),
-        (urllib.error.URLError(ConnectionRefusedError()), ("error", None)),
+        (urllib.error.URLError(ConnectionRefusedError()), ("unavailable", None)),
         (caused(RuntimeError(), ConnectionResetError()), ("unavailable", None)),
         (refusal("BadRequestError", 400), ("fatal", None)),
         (refusal("NotFoundError", 404), ("fatal", None)),
