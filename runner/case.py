@@ -3,6 +3,7 @@
 What a case is, what it is called and when two are the same. Where cases come from is `runner.dataset`.
 """
 
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Generic, cast
@@ -17,6 +18,9 @@ InputT_co = TypeVar("InputT_co", covariant=True, default=Any)
 ExpectedT_co = TypeVar("ExpectedT_co", covariant=True, default=Any)
 
 
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
 def _content(case: "Case[Any, Any]") -> str:
     """Fingerprint what a case asks; its name is not part of it, so that a case without one can be named after it."""
     parts = ("input", case.input), ("expected", case.expected), ("metadata", case.metadata)
@@ -28,9 +32,8 @@ def _nameable(_: "Case[Any, Any]", __: "Attribute[str]", name: object) -> None:
         raise UsageError(f"a case's name is text, not {name!r}")
     if not name.strip():
         raise UsageError(f"the name {name!r} is empty; leave it out, and the case is named after its content")
-    if any(character < " " or "\x7f" <= character < "\xa0" for character in name):
-        raise UsageError(f"the name {name!r} holds a control character, and names are printed")
-    canonical(name, "the name")
+    if _UNPRINTABLE.search(name):
+        raise UsageError(f"the name {name!r} holds a control character or half a character, and names are printed")
 
 
 @frozen(kw_only=True, slots=False)

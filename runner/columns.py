@@ -5,7 +5,6 @@ Everything that is none of the three becomes metadata.
 """
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from typing import Any, Literal
 
 from runner.case import Case
@@ -38,23 +37,29 @@ class Columns:
         given: dict[Role, str | None] = {"id": id_key, "input": input_key, "expected": expected_key}
         self._given = {role: key for role, key in given.items() if key is not None}
         self._settled: dict[Role, str] = {}
+        self._last: tuple[tuple[str, ...], tuple[str | None, str, str | None]] | None = None
+        """The columns of the row before and what they mean: most rows have the same."""
 
     def case(self, row: Mapping[str, Any]) -> Case:
         """Make a case of a row."""
         columns = tuple(row)
-        keys: dict[Role, str | None] = {role: self._key(role, columns) for role in _USUAL}
-        name_key, input_key, expected_key = keys["id"], keys["input"], keys["expected"]
-        if input_key is None:
-            known = f"{self._settled['input']!r}" if "input" in self._settled else f"one of {_listed(_USUAL['input'])}"
-            raise UsageError(
-                f"no column is the input; {known} was looked for, {_listed(columns)} found; say input_key=…"
-            )
-        used = {name_key, input_key, expected_key}
+        if self._last is None or self._last[0] != columns:
+            self._last = columns, self._keys(columns)
+        name_key, input_key, expected_key = used = self._last[1]
         rest = {column: value for column, value in row.items() if column not in used}
         expected = None if expected_key is None else row[expected_key]
         if name_key is None:
             return Case(input=row[input_key], expected=expected, metadata=rest)
         return Case(name=_name(row[name_key], name_key), input=row[input_key], expected=expected, metadata=rest)
+
+    def _keys(self, columns: tuple[str, ...]) -> tuple[str | None, str, str | None]:
+        input_key = self._key("input", columns)
+        if input_key is None:
+            known = f"{self._settled['input']!r}" if "input" in self._settled else f"one of {_listed(_USUAL['input'])}"
+            raise UsageError(
+                f"no column is the input; {known} was looked for, {_listed(columns)} found; say input_key=…"
+            )
+        return self._key("id", columns), input_key, self._key("expected", columns)
 
     def _key(self, role: Role, columns: tuple[str, ...]) -> str | None:
         if role in self._given:
@@ -69,7 +74,6 @@ class Columns:
         return key
 
 
-@lru_cache(maxsize=256)
 def _usual(role: Role, columns: tuple[str, ...]) -> str | None:
     """Find the one column that is usually called so.
 

@@ -4,7 +4,6 @@ Exceptions are recognised by their shape (a status code, headers, the names of t
 installed, let alone imported. Nothing here waits, retries or reads a clock.
 """
 
-import asyncio
 import errno
 import socket
 import ssl
@@ -159,7 +158,7 @@ def _classify(exc: BaseException, now: float) -> Failure:
     name = type(exc).__name__
     if isinstance(exc, _PROGRAMMING):
         return Failure(kind="fatal", why=f"{name} is a mistake in the code")
-    if not isinstance(exc, Exception | asyncio.CancelledError):
+    if not isinstance(exc, Exception) and name != "CancelledError":  # That of asyncio leaks from careless libraries.
         return Failure(kind="fatal", why=f"the task raised {name}")  # SystemExit and its kin: a wish, not an accident
     return Failure(kind="error", why=name)
 

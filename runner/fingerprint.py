@@ -10,7 +10,6 @@ import hashlib
 import inspect
 import io
 import math
-import textwrap
 import tokenize
 import types
 from collections.abc import Callable, Mapping
@@ -44,7 +43,7 @@ def canonical(value: Any, name: str) -> bytes:
 
 
 def of_function(function: Callable[..., Any]) -> str:
-    """Fingerprint a function by its source: comments, blank lines, decorators and where it stands do not count.
+    """Fingerprint a function by its source: comments, blank lines and decorators do not count.
 
     Only the function's own lines are seen; what it calls or reads from its module is not. An object that knows better
     (an endpoint, a command) says so by a `fingerprint` of its own. Without source, the compiled code stands in.
@@ -68,8 +67,11 @@ def of_function(function: Callable[..., Any]) -> str:
 
 def _normal(source: str) -> str:
     """Reduce source to what Python sees of it, but keep strings to the letter: prompts are strings."""
-    source = textwrap.dedent(source)
+    if source[:1].isspace():
+        source = f"if True:\n{source}"  # Not dedented: a prompt that begins at the margin would be in the way.
     definition = ast.parse(source).body[0]
+    if isinstance(definition, ast.If):
+        definition = definition.body[0]
     if not isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         raise SyntaxError("not a definition")  # noqa: TRY004 - as for any other piece that does not stand alone
     lines = source.splitlines(keepends=True)
