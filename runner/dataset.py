@@ -2,7 +2,7 @@
 
 A file, or anything that has a length, is read twice: once to check every case before anything runs, then again lazily
 while the run goes on. What can be read only once, such as a generator, is checked while it is read.
-Memory holds one case at a time, and sixteen bytes of each name.
+Memory holds one case at a time, and a digest of each name.
 """
 
 import hashlib

@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 
 from attrs import evolve, frozen
 
-from runner.retry_after import requested_wait
+from runner.retry_after import requested_wait, wait_until_reset
 from runner.secrets import mask
 
 Kind = Literal["error", "rate_limited", "unavailable", "fatal"]
@@ -217,7 +217,7 @@ def _by_shape(exc: BaseException, now: float) -> Failure | None:
     names = {cls.__name__ for cls in type(exc).__mro__}
     status, code = _status(exc), _code(exc)
     if status == HTTPStatus.TOO_MANY_REQUESTS or names & _RATE_LIMITED or any(word in code for word in _THROTTLED):
-        return _refused(exc, code, status, wait)
+        return _refused(exc, code, status, _wait(exc, now, refused=True))
     if status is not None:
         return _by_status(status, wait)
     if names & _WRONG_ADDRESS or isinstance(exc, ssl.SSLCertVerificationError):
@@ -273,7 +273,7 @@ def _code(exc: BaseException) -> str:
     return ""
 
 
-def _wait(exc: BaseException, now: float) -> float | None:
+def _wait(exc: BaseException, now: float, *, refused: bool = False) -> float | None:
     """Seconds that the exception, or the response it carries, asks us to wait."""
     said = _attribute(exc, "retry_after")
     if isinstance(said, int | float) and 0 <= said < float("inf"):
@@ -285,7 +285,10 @@ def _wait(exc: BaseException, now: float) -> float | None:
         _member(_member(response, "ResponseMetadata"), "HTTPHeaders"),
     ):
         known = _lower(headers)
-        if known and (wait := requested_wait(known, now)) is not None:
+        wait = requested_wait(known, now)
+        if wait is None and refused:
+            wait = wait_until_reset(known, now)
+        if wait is not None:
             return wait
     return None
 

@@ -111,7 +111,8 @@ class Retry:
     timeouts: int = field(default=2, validator=_count)
     """How many times a trial is tried again after an attempt that outlived its limit."""
     rate_limits: float = field(default=600.0, validator=_seconds)
-    """Seconds that rate limits may hold up one trial. Being refused costs time, never attempts."""
+    """Seconds that rate limits may hold up one trial: being refused costs time, never attempts. A `Retry-After` that is
+    longer is not waited for."""
     base_delay: float = field(default=1.0, validator=_seconds)
     """Seconds; the first delay is drawn from 0 up to this, each further one of the same cause from twice as much."""
     max_delay: float = field(default=60.0, validator=_seconds)
@@ -154,7 +155,7 @@ class Retry:
             case Failure(kind="rate_limited"):
                 return self._after_refusal(ended, spent, chance)
             case Failure():
-                if spent.errors > self.errors:
+                if spent.errors > self.errors or (ended.retry_after or 0.0) > self.rate_limits:
                     return GiveUp(cause="exhausted")
                 delay = max(ended.retry_after or 0.0, self._back_off(spent.errors, chance))
                 return Again(delay=delay, cause="unavailable" if ended.kind == "unavailable" else "error")

@@ -15,27 +15,22 @@ _EPOCH = 1_000_000_000
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
-_RESET = re.compile(r"(?:x-|[a-z]+-)?ratelimit-(?:reset(?P<after>-.+)?|(?P<before>.+)-reset)")
+_RESET = re.compile(r"(?:[a-z]+-)?ratelimit-(?:reset(?:-.+)?|(?P<before>.+)-reset)")
 
 
 def requested_wait(headers: Mapping[str, str], now: float) -> float | None:
-    """Seconds to wait, or None where the headers do not say; `now` is wall time, in seconds since 1970.
+    """Seconds that `retry-after-ms` or `Retry-After` asks for; None where neither does.
 
-    `headers` have lower-case names. The most definite word wins: `retry-after-ms`, then `Retry-After`, then the
-    moment at which a rate limit says it will be reset.
+    `headers` have lower-case names; `now` is wall time, in seconds since 1970.
     """
     milliseconds = _number(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
         return milliseconds / 1000
-    here = _moment(headers.get("date", ""))
-    asked = _seconds(headers.get("retry-after", ""), now if here is None else here)
-    if asked is not None:
-        return asked
-    return _until_reset(headers, now if here is None else here)
+    return _seconds(headers.get("retry-after", ""), _here(headers, now))
 
 
-def _until_reset(headers: Mapping[str, str], now: float) -> float | None:
-    """Seconds until what was used up is refilled.
+def wait_until_reset(headers: Mapping[str, str], now: float) -> float | None:
+    """Seconds until what was used up is refilled; to be asked after a 429 only, since some servers always send it.
 
     A server may count several things (requests, tokens), each with its own reset. Those of which nothing remains
     refused us, and the longest of them counts. If none says so, the shortest counts: it is only a lower bound.
@@ -45,7 +40,7 @@ def _until_reset(headers: Mapping[str, str], now: float) -> float | None:
     for name, value in headers.items():
         if not (found := _RESET.fullmatch(name)):
             continue
-        if (wait := _seconds(value, now)) is None:
+        if (wait := _seconds(value, _here(headers, now))) is None:
             continue
         every.append(wait)
         remaining = name.replace("reset", "remaining") if found["before"] is None else f"{name[:-6]}-remaining"
@@ -54,6 +49,12 @@ def _until_reset(headers: Mapping[str, str], now: float) -> float | None:
     if empty:
         return max(empty)
     return min(every, default=None)
+
+
+def _here(headers: Mapping[str, str], now: float) -> float:
+    """Tell what time it is where the headers come from."""
+    said = _moment(headers.get("date", ""))
+    return now if said is None else said
 
 
 def _seconds(text: str, now: float) -> float | None:

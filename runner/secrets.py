@@ -20,18 +20,18 @@ _KEYS = (
     r"eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*",  # a JSON web token
 )
 _NAMES = (
-    r"(?:[\w-]*[_-])?"
+    r"(?<![\w-])(?:[\w-]*[_-])?"
     r"(?:api[_-]?key|(?:access|auth|refresh|id|session|security)[_-]?token|(?:client[_-]?)?secret(?:[_-]access)?(?:[_-]?key)?"
     r"|private[_-]?key|passw(?:or)?d|passphrase)"
 )
-_HEADERS = r"(?:proxy-)?authorization|(?:set-)?cookie|[\w-]*(?:api-key|auth-token|subscription-key|functions-key)"
+_HEADERS = r"(?:proxy-)?authorization|[\w-]*(?:api-key|auth-token|subscription-key|functions-key)"
 _IN_URLS = r"key|token|sig|signature|pwd|auth|x-amz-(?:signature|credential|security-token)|x-goog-signature"
 
 _QUOTE = r"""\\?["']"""
 _INSIDE = r"""[^"'\\\r\n]+"""  # a value in quotes ends with them
 _BARE = r"""[^\s"'\\,;&)}\]>]+"""  # one without ends where a sentence, a list or a URL would go on
 _SCHEMES = r"(?:bearer|basic|token)\s+"
-_LONG = r"(?:digest|aws4-hmac-sha256)\s[^\r\n]*|[^\s=;\"']+=[^\r\n;]*;[^\r\n]*"  # schemes and cookies with many parts
+_LONG = r"(?:digest|aws4-hmac-sha256)\s[^\r\n]*"  # schemes with many parts
 
 _SHAPES = (
     (
@@ -41,14 +41,16 @@ _SHAPES = (
     # A header as a line, as a member of a dict, or as one of a pair: its whole value goes, scheme and all.
     (
         re.compile(
-            rf"(?i)(\b(?:{_HEADERS})(?:{_QUOTE}\s*[:,]|\s*[:=])\s*)"
+            rf"(?i)((?<![\w-])(?:{_HEADERS})(?:{_QUOTE}\s*[:,]|\s*[:=])\s*)"
             rf"(b?{_QUOTE})?(?(2){_INSIDE}|(?:{_LONG}|(?:{_SCHEMES})?{_BARE}))"
         ),
         r"\1\2***",
     ),
-    (re.compile(r"(?i)\b(bearer|basic)(\s+)[A-Za-z0-9._~+/*-]{8,}=*"), r"\1\2***"),
+    (re.compile(rf"(?i)(\bcookie(?:{_QUOTE}\s*[:,]|\s*[:=])\s*)(b?{_QUOTE})?[^\"'\r\n]+"), r"\1\2***"),
+    # With a digit somewhere: "basic understanding" is no secret.
+    (re.compile(r"(?i)\b(bearer|basic)(\s+)(?=[a-z._~+/-]{0,200}[0-9*])[a-z0-9._~+/*-]{8,}=*"), r"\1\2***"),
     (
-        re.compile(rf"(?i)(\b{_NAMES}(?:{_QUOTE})?\s*[:=]\s*)(b?{_QUOTE})?(?(2){_INSIDE}|{_BARE})"),
+        re.compile(rf"(?i)({_NAMES}(?:{_QUOTE})?\s*[:=]\s*)(b?{_QUOTE})?(?(2){_INSIDE}|{_BARE})"),
         r"\1\2***",
     ),
     (re.compile(rf"(?i)([?&](?:{_IN_URLS})=)[^\s&#\"'<>]+"), r"\1***"),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from runner.failure import Failure, Fatal, RateLimited, classify, describe
-from runner.retry_after import requested_wait
+from runner.retry_after import requested_wait, wait_until_reset
 
 NOW = 1_800_000_000.0  # Fri, 15 Jan 2027 08:00:00 GMT
 
@@ -91,6 +91,7 @@ def caused(outer: Exception, inner: BaseException) -> Exception:
         (ExceptionGroup("", [ValueError(), RateLimited(1), RateLimited(5)]), ("rate_limited", 5)),
         (refusal("InternalServerError", 500), ("unavailable", None)),
         (refusal("OverloadedError", 529, retry_after="3"), ("unavailable", 3)),
+        (refusal("InternalServerError", 500, x_ratelimit_reset_tokens="6m0s"), ("unavailable", None)),
         (refusal("APIStatusError", 408), ("unavailable", None)),
         (refusal("ConflictError", 409), ("unavailable", None)),
         (named("APIConnectionError"), ("unavailable", None)),
@@ -203,7 +204,21 @@ def test_a_ring_of_causes_ends() -> None:
         ({"retry-after": "Fri, 15 Jan 2027 08:00:30 GMT", "date": "Fri, 15 Jan 2027 08:00:10 GMT"}, 20),
         ({"retry-after": "Fri, 99 Jan 2027 08:00:30 GMT"}, None),
         ({"retry-after-ms": "250", "retry-after": "3"}, 0.25),
-        ({"retry-after": "3", "x-ratelimit-reset": "60"}, 3),
+        ({"x-ratelimit-reset": "60"}, None),
+    ],
+    ids=str,
+)
+def test_requested_wait(headers: dict[str, str], wait: float | None) -> None:
+    """A wait is asked for in seconds, milliseconds or by a date, and a date counts from the server's own clock."""
+    found = requested_wait(headers, NOW)
+
+    assert wait == (found if found is None else pytest.approx(found))
+
+
+@pytest.mark.parametrize(
+    ("headers", "wait"),
+    [
+        ({}, None),
         ({"x-ratelimit-reset": "60"}, 60),
         ({"x-ratelimit-reset": "1800000060"}, 60),
         ({"ratelimit-reset": "60"}, 60),
@@ -230,9 +245,9 @@ def test_a_ring_of_causes_ends() -> None:
     ],
     ids=str,
 )
-def test_requested_wait(headers: dict[str, str], wait: float | None) -> None:
-    """A wait is asked for in seconds, milliseconds, words or dates, and a date counts from the server's own clock."""
-    found = requested_wait(headers, NOW)
+def test_wait_until_reset(headers: dict[str, str], wait: float | None) -> None:
+    """What is used up counts: the longest wait for what is empty, else the shortest that is named."""
+    found = wait_until_reset(headers, NOW)
 
     assert wait == (found if found is None else pytest.approx(found))
 

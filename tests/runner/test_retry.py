@@ -80,9 +80,10 @@ def test_retry_after_is_a_lower_bound(kind: Kind) -> None:
     assert Again(delay=90, cause=kind) == Retry().after(ended, Spent().plus(ended), 0.99)  # type: ignore[arg-type]  # never fatal
 
 
-def test_a_wait_beyond_the_budget_is_not_begun() -> None:
+@pytest.mark.parametrize("kind", ["rate_limited", "unavailable"])
+def test_a_wait_beyond_the_budget_is_not_begun(kind: Kind) -> None:
     """Asked to come back in an hour with ten minutes to spend, a trial gives up now and not after ten minutes."""
-    ended = Failure(kind="rate_limited", retry_after=3600)
+    ended = Failure(kind=kind, retry_after=3600)
 
     assert GiveUp(cause="exhausted") == Retry().after(ended, Spent().plus(ended), 0.5)
 

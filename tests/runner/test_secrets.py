@@ -69,6 +69,7 @@ def test_a_secret_is_known_by_its_place(text: str, masked: str) -> None:
         "max_tokens=100, temperature=0",
         "no authorization, and no basic idea of the task",
         "KeyError: 'key'",
+        "bearer authentication needs basic understanding",
         "https://api.example.com/v1/chat?q=risk-adjusted&page=2",
         "task-based evaluation of sklearn",
         "user@example.com wrote: see http://[::1]:8080/path",
