@@ -1,0 +1,9 @@
+"""Whose fault an error is, said by its type.
+
+What the user's definition or data got wrong is a `UsageError`. What a task raises while it runs is never one of these:
+that becomes a fact about an attempt, and `runner.failure` says what kind.
+"""
+
+
+class UsageError(Exception):
+    """The evaluation, its settings or its data cannot be used as given; the message says where and what to change."""

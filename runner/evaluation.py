@@ -1,0 +1,232 @@
+"""How a user says what is to be evaluated: a function, its cases, its scorers, its settings.
+
+Everything that can be wrong with a definition is found here, where it is written. Nothing here runs anything.
+"""
+
+import functools
+import inspect
+import math
+import re
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Generic, Literal, Protocol, cast, overload
+
+import orjson
+from attrs import Attribute, asdict, field, frozen
+from typing_extensions import TypeVar
+
+from runner.case import Case
+from runner.dataset import Dataset, Source
+from runner.errors import UsageError
+from runner.fingerprint import digest, of_function
+from runner.retry import Retry
+from runner.score import Scorer, Verdicts, is_async
+
+InputT = TypeVar("InputT")
+OutputT = TypeVar("OutputT")
+ReturnT = TypeVar("ReturnT", default=Any)
+VerdictT = TypeVar("VerdictT", bound=Verdicts | Awaitable[Verdicts])
+
+_NAME = re.compile(r"\w[\w.-]*")
+_SCORER_NAME = re.compile(r"\w[\w-]*")
+_LOOPS = (None, "trio", "asyncio")
+
+
+def _whole(_: "Settings", attribute: "Attribute[Any]", given: object) -> None:
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise UsageError(f"{attribute.name}={given!r}: give a whole number from 1 up")
+
+
+def _duration(_: "Settings", attribute: "Attribute[Any]", given: object) -> None:
+    if given is not None and (not isinstance(given, float) or not math.isfinite(given) or given <= 0):
+        raise UsageError(f"{attribute.name}={given!r}: give seconds, more than 0; None turns it off")
+
+
+def _as_float(given: Any) -> Any:
+    """Make 30 and 30.0 the same setting, and leave what is wrong to the validator."""
+    return float(given) if isinstance(given, int) and not isinstance(given, bool) else given
+
+
+def _loop(_: "Settings", __: "Attribute[Any]", given: object) -> None:
+    if given not in _LOOPS:
+        raise UsageError(f"loop={given!r}: give 'trio' or 'asyncio', or leave it out")
+
+
+def _of_type(expected: type) -> Callable[[Any, "Attribute[Any]", object], None]:
+    def validate(_: object, attribute: "Attribute[Any]", given: object) -> None:
+        if not isinstance(given, expected):
+            raise UsageError(f"{attribute.name}={given!r}: give {expected.__name__}")
+
+    return validate
+
+
+@frozen(kw_only=True)
+class Settings:
+    """How an evaluation is run; every one of these can be changed for a single run."""
+
+    slots: int = field(default=32, validator=_whole)
+    """The most attempts at one time."""
+    timeout: float | None = field(default=600.0, converter=_as_float, validator=_duration)
+    """Seconds for one attempt. None is really off."""
+    deadline: float | None = field(default=None, converter=_as_float, validator=_duration)
+    """Seconds for the whole run; what is then not done is left for a resumption."""
+    repeats: int = field(default=1, validator=_whole)
+    """How many times each case is asked."""
+    loop: Literal["trio", "asyncio"] | None = field(default=None, validator=_loop)
+    """Which event loop an `async def` task is written for."""
+    write_ahead: bool = field(default=False, validator=_of_type(bool))
+    """Whether the start of an attempt must be on disk before the call leaves."""
+    retry: Retry = field(factory=Retry, validator=_of_type(Retry))
+    """When a trial is tried again."""
+
+    def facts(self) -> dict[str, Any]:
+        """Put the settings into JSON: what a run records, and what is compared, field by field, when it is resumed."""
+        return asdict(self, value_serializer=_fact)
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of all settings."""
+        return digest(orjson.dumps(self.facts(), option=orjson.OPT_SORT_KEYS))
+
+
+def _fact(_: object, __: object, value: Any) -> Any:
+    """Name a class, and fingerprint a function; everything else is JSON already."""
+    if isinstance(value, type):
+        return f"{value.__module__}.{value.__qualname__}"
+    return of_function(value) if callable(value) else value
+
+
+class Evaluation(Generic[InputT, OutputT, ReturnT]):
+    """A task with its cases, scorers and settings. It can still be called as the function that it was made from."""
+
+    def __init__(
+        self, task: Callable[[InputT], ReturnT], *, cases: Dataset, settings: Settings, name: str | None
+    ) -> None:
+        self.name = _named(task, name, _NAME)
+        """What runs of it are filed under."""
+        _check_task(task, self.name, settings)
+        self.task = task
+        self.fingerprint = of_function(task)
+        """Digest of the task's own source, taken now: the file may change while a run goes on."""
+        self.cases = cases
+        self.settings = settings
+        self.scorers: dict[str, Scorer] = {}
+        """By name, in the order in which they were added."""
+        functools.update_wrapper(self, task, updated=())
+
+    def __call__(self, value: InputT, /) -> ReturnT:
+        """Call the task itself: no slot, no retry, no record."""
+        return self.task(value)
+
+    def __repr__(self) -> str:
+        return f"<evaluation {self.name!r}: {len(self.scorers)} scorers, {self.settings}>"
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the task is a coroutine function."""
+        return is_async(self.task)
+
+    @overload
+    def score(
+        self, scorer: Callable[[OutputT, Case[InputT, Any]], VerdictT], /
+    ) -> Callable[[OutputT, Case[InputT, Any]], VerdictT]: ...
+
+    @overload
+    def score(
+        self, *, name: str | None = None, retry: Retry | None = None
+    ) -> Callable[
+        [Callable[[OutputT, Case[InputT, Any]], VerdictT]], Callable[[OutputT, Case[InputT, Any]], VerdictT]
+    ]: ...
+
+    def score(
+        self, scorer: Callable[..., Any] | None = None, *, name: str | None = None, retry: Retry | None = None
+    ) -> Callable[..., Any]:
+        """Add a scorer, and give the function back as it was: `@capitals.score`, or `@capitals.score(name="judge")`."""
+        if scorer is None:
+            return functools.partial(self._add_scorer, name=name, retry=retry)
+        return self._add_scorer(scorer, name=name, retry=retry)
+
+    def _add_scorer(self, scorer: Callable[..., Any], *, name: str | None, retry: Retry | None) -> Callable[..., Any]:
+        name = _named(scorer, name, _SCORER_NAME)
+        _check_call(scorer, name, "scorer", "the output and the case", 2)
+        if name in self.scorers:
+            raise UsageError(
+                f"{self.name!r} has a scorer {name!r} already; give this one a name of its own: score(name=…)"
+            )
+        self.scorers[name] = Scorer(name=name, function=scorer, retry=self.settings.retry if retry is None else retry)
+        return scorer
+
+
+class Define(Protocol):
+    """What `@evaluation(…)` returns: it makes an evaluation of the function below it."""
+
+    @overload
+    def __call__(
+        self, task: Callable[[InputT], Coroutine[Any, Any, OutputT]], /
+    ) -> Evaluation[InputT, OutputT, Coroutine[Any, Any, OutputT]]: ...
+
+    @overload
+    def __call__(self, task: Callable[[InputT], OutputT], /) -> Evaluation[InputT, OutputT, OutputT]: ...
+
+
+def evaluation(
+    *,
+    cases: Source | Dataset,
+    slots: int = 32,
+    timeout: float | None = 600,
+    retry: Retry | None = None,
+    repeats: int = 1,
+    loop: Literal["trio", "asyncio"] | None = None,
+    deadline: float | None = None,
+    write_ahead: bool = False,
+    name: str | None = None,
+) -> Define:
+    """Make an evaluation of a function that takes a case's input and returns an output; see `Settings` for the rest.
+
+    `cases` is a file's path, an iterable, a function that returns one, or a `Dataset` that says which column is which.
+    """
+    settings = Settings(
+        slots=slots,
+        timeout=timeout,
+        deadline=deadline,
+        repeats=repeats,
+        loop=loop,
+        write_ahead=write_ahead,
+        retry=Retry() if retry is None else retry,
+    )
+    dataset = cases if isinstance(cases, Dataset) else Dataset(cases)
+
+    def define(task: Callable[[Any], Any]) -> Evaluation[Any, Any, Any]:
+        return Evaluation(task, cases=dataset, settings=settings, name=name)
+
+    return cast("Define", define)
+
+
+def _named(function: object, given: str | None, allowed: re.Pattern[str]) -> str:
+    name = getattr(function, "__name__", type(function).__name__) if given is None else given
+    if not isinstance(name, str) or not allowed.fullmatch(name):
+        raise UsageError(f"{name!r} cannot be a name here; give one of letters, digits, '_' and '-': name=…")
+    return name
+
+
+def _check_task(task: Callable[..., Any], name: str, settings: Settings) -> None:
+    if isinstance(task, Evaluation):
+        raise UsageError(f"{name!r} is an evaluation already; decorate the function once")
+    _check_call(task, name, "task", "the case's input", 1)
+    if settings.loop and not is_async(task):
+        raise UsageError(f"loop={settings.loop!r} is for `async def`, and {name!r} is a plain function; leave it out")
+
+
+def _check_call(function: Callable[..., Any], name: str, role: str, what: str, arguments: int) -> None:
+    """Refuse a function that could not be called, or whose call would return no result."""
+    if not callable(function):
+        raise UsageError(f"a {role} is a function, not {function!r}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise UsageError(f"{role} {name!r} yields; it must return its result as a whole")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return  # Some builtins do not say what they take.
+    try:
+        signature.bind(*[None] * arguments)
+    except TypeError as exc:
+        raise UsageError(f"{role} {name!r} is called with {what}, but it takes {signature}: {exc}") from exc

@@ -1,0 +1,499 @@
+"""Cases come out of a dataset as they stand in it, or not at all."""
+
+import json
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner import dataset as room
+from runner.case import Case
+from runner.dataset import Dataset, Selection, Source
+from runner.errors import UsageError
+
+LINES = (
+    '{"id": "a", "question": "1?", "answer": "one"}\n{"id": "b", "question": "2?", "answer": "two", "topic": "odd"}\n'
+)
+CASES = [
+    Case(name="a", input="1?", expected="one"),
+    Case(name="b", input="2?", expected="two", metadata={"topic": "odd"}),
+]
+
+
+def write(folder: Path, name: str, content: str | bytes) -> Path:
+    """Put a file there, byte for byte."""
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def cases(source: Source, selection: Selection | None = None, **keys: str) -> list[Case]:
+    """Read all cases."""
+    return [trial.case for trial in Dataset(source, **keys).select(selection)]
+
+
+def refusal(source: Source, selection: Selection | None = None, repeats: int = 1, **keys: str) -> str:
+    """Say why a dataset is refused before anything runs."""
+    with pytest.raises(UsageError) as raised:
+        Dataset(source, **keys).select(selection, repeats=repeats)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("qa.jsonl", LINES),
+        ("qa.ndjson", LINES),
+        ("QA.JSONL", LINES),
+        ("qa.jsonl", LINES.strip()),
+        ("qa.jsonl", LINES.replace("\n", "\r\n")),
+        ("qa.jsonl", "\n" + LINES.replace("\n", "\n  \n")),
+        ("qa.jsonl", b"\xef\xbb\xbf" + LINES.encode()),
+        ("qa.json", "[" + LINES.strip().replace("\n", ",") + "]"),
+        ("qa.json", b"\xef\xbb\xbf\r\n [ " + LINES.strip().replace("\n", "\r\n,\r\n").encode() + b"\n]\n "),
+    ],
+)
+def test_json(tmp_path: Path, name: str, content: str | bytes) -> None:
+    """JSON is read by the line or as a list, with Windows' line ends and byte order mark or without."""
+    assert CASES == cases(write(tmp_path, name, content))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("qa.csv", "id,question,answer,topic\na,1?,one,\nb,2?,two,odd\n"),
+        ("qa.csv", b"\xef\xbb\xbfid,question,answer,topic\r\na,1?,one,\r\n\r\nb,2?,two,odd"),
+        ("qa.tsv", "id\tquestion\tanswer\ttopic\na\t1?\tone\t\nb\t2?\ttwo\todd\n"),
+    ],
+)
+def test_separated_values(tmp_path: Path, name: str, content: str | bytes) -> None:
+    """An empty field of a table is empty text."""
+    first = Case(name="a", input="1?", expected="one", metadata={"topic": ""})
+
+    assert [first, CASES[1]] == cases(write(tmp_path, name, content))
+
+
+def test_parquet(tmp_path: Path) -> None:
+    """A Parquet file is read batch by batch, with the types that it declares."""
+    pyarrow = pytest.importorskip("pyarrow", reason="the extra 'parquet' is not installed")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "qa.parquet"
+    ids, questions = [f"{n:04}" for n in range(3000)], list(range(3000))
+    parquet.write_table(pyarrow.table({"id": ids, "question": questions}), path, row_group_size=1000)
+
+    assert [Case(name=name, input=question) for name, question in zip(ids, questions, strict=True)] == cases(path)
+
+    parquet.write_table(pyarrow.table({"question": [1.0, float("nan")]}), path)
+
+    assert "row 2: input is nan" in refusal(path)
+    assert "qa.parquet, after row 0" in refusal(write(tmp_path, "qa.parquet", "not parquet"))
+
+
+def test_parquet_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without pyarrow, the message names what to install."""
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+
+    assert "pip install 'evaljournal[parquet]'" in refusal(tmp_path / "qa.parquet")
+
+
+def test_values_stay_as_they_are(tmp_path: Path) -> None:
+    """An id "0042" is not 42, 1 is not 1.0, and the largest integers keep every digit."""
+    content = (
+        '{"id": "0042", "input": [18446744073709551615, -9223372036854775808, 1, 1.0, "1", true, null, "\\u2028"]}\n'
+    )
+    (case,) = cases(write(tmp_path, "qa.jsonl", content))
+
+    assert "0042" == case.name
+    assert "[18446744073709551615, -9223372036854775808, 1, 1.0, '1', True, None, '\\u2028']" == repr(case.input)
+
+    (case,) = cases(write(tmp_path, "qa.csv", "id,input,expected\n0042,007,1e3\n"))
+
+    assert ("0042", "007", "1e3") == (case.name, case.input, case.expected)
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(codec="utf-8")),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=60)
+@given(inputs=st.lists(st.tuples(JSON, JSON), min_size=1, max_size=4), ascii_only=st.booleans())
+def test_any_json_survives(
+    tmp_path_factory: pytest.TempPathFactory, *, inputs: list[tuple[Any, Any]], ascii_only: bool
+) -> None:
+    """Whatever JSON can say is read from a file exactly as it was written, down to the type of every number."""
+    rows = [{"id": n, "input": a, "expected": b, "more": a} for n, (a, b) in enumerate(inputs)]
+    lines = "\n".join(json.dumps(row, ensure_ascii=ascii_only) for row in rows)
+    read = cases(write(tmp_path_factory.mktemp("any"), "any.jsonl", lines))
+
+    assert [repr((a, b, {"more": a})) for a, b in inputs] == [
+        repr((c.input, c.expected, dict(c.metadata))) for c in read
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("qa.jsonl", LINES + '{"id": "c"', "qa.jsonl, line 3: not JSON: expecting ',' delimiter at column 11"),
+        ("qa.jsonl", LINES + "\nnot json\n", "qa.jsonl, line 4: not JSON"),
+        ("qa.jsonl", LINES + "[1, 2]\n", "qa.jsonl, line 3: every row is an object, {…}; this one is of type list"),
+        (
+            "qa.jsonl",
+            LINES + '{"id": "c", "question": NaN}',
+            "qa.jsonl, line 3: input is nan, which JSON does not have",
+        ),
+        ("qa.jsonl", LINES + '{"id": "c", "question": {"n": [0, 1e999]}}', "qa.jsonl, line 3: input.n[1] is inf"),
+        (
+            "qa.jsonl",
+            LINES + '{"id": "c", "question": "", "m": 18446744073709551616}',
+            "line 3: metadata.m is an integer of more",
+        ),
+        ("qa.jsonl", LINES + '{"id": "c", "question": "\\ud800"}', "qa.jsonl, line 3: input holds half a character"),
+        (
+            "qa.jsonl",
+            LINES + '{"id": "c", "question": 1, "question": 2}',
+            "qa.jsonl, line 3: the key 'question' stands twice",
+        ),
+        ("qa.jsonl", LINES + '{"id": "c", "question": {"x": 1, "x": 1}}', "qa.jsonl, line 3: the key 'x' stands twice"),
+        ("qa.jsonl", LINES + '{"id": "c", "question": ' + "[" * 100_000, "qa.jsonl, line 3: nested too deeply"),
+        ("qa.jsonl", LINES + '{"id": "c", "question": ' + "9" * 5000 + "}", "qa.jsonl, line 3: "),
+        ("qa.jsonl", LINES.encode() + b'{"id": "\xff"}', "qa.jsonl, line 3: not UTF-8 (byte 0xff at column 9)"),
+        ("qa.jsonl", LINES.encode("utf-16"), "qa.jsonl is UTF-16 or UTF-32; save it as UTF-8"),
+        ("qa.jsonl", LINES + '{"id": "", "question": 1}', "qa.jsonl, line 3: the id in 'id' is empty"),
+        ("qa.jsonl", LINES + '{"id": " ", "question": 1}', "qa.jsonl, line 3: the id in 'id' is empty"),
+        ("qa.jsonl", LINES + '{"id": null, "question": 1}', "qa.jsonl, line 3: the id in 'id' is empty"),
+        (
+            "qa.jsonl",
+            LINES + '{"id": 1.5, "question": 1}',
+            "line 3: the id in 'id' is 1.5; an id is text or a whole number",
+        ),
+        (
+            "qa.jsonl",
+            LINES + '{"id": "c\\u001b[2J", "question": 1}',
+            "qa.jsonl, line 3: the name 'c\\x1b[2J' holds a control",
+        ),
+        (
+            "qa.jsonl",
+            LINES + '{"id": "a", "question": 1}',
+            "qa.jsonl, line 3: the id 'a' is taken by {folder}qa.jsonl, line 1",
+        ),
+        (
+            "qa.jsonl",
+            '{"question": 1}\n{"question": 2}\n{"question": 1}',
+            "qa.jsonl, line 3: the same as {folder}qa.jsonl, line 1",
+        ),
+        (
+            "qa.jsonl",
+            LINES + '{"id": "c", "prompt": 1}',
+            "line 3: 'prompt' looks like the input here, and it was 'question'",
+        ),
+        (
+            "qa.jsonl",
+            LINES + '{"id": "c", "topic": 1}',
+            "qa.jsonl, line 3: no column is the input; 'question' was looked for",
+        ),
+        (
+            "qa.jsonl",
+            '{"q": 1, "a": 2}',
+            "qa.jsonl, line 1: no column is the input; one of 'input', 'inputs', 'question'",
+        ),
+        (
+            "qa.jsonl",
+            '{"question": 1, "prompt": 2}',
+            "line 1: 'question', 'prompt' could each be the input; say which: input_key=…",
+        ),
+        ("qa.jsonl", '{"input": 1, "target": 1, "label": 2}', "'target', 'label' could each be the expected"),
+        ("qa.jsonl", "", "qa.jsonl has no cases"),
+        ("qa.jsonl", "\n\n", "qa.jsonl has no cases"),
+        ("qa.json", "[]", "qa.json has no cases"),
+        ("qa.json", LINES, "qa.json, line 1: a JSON dataset is a list, […]; name the file .jsonl"),
+        (
+            "qa.json",
+            '[{"input": 1},\n{"input": 2}\n{"input": 3}]',
+            "qa.json, line 3: after an object, ',' or ']' was expected",
+        ),
+        ("qa.json", '[{"input": 1},\n{"input": 2},\n]', "qa.json, line 3: not JSON: expecting value"),
+        ("qa.json", '[{"input": 1},\n{"input": 2,\n"input": 2}]', "qa.json, line 2: the key 'input' stands twice"),
+        ("qa.json", '[{"input": 1},\n\n{"input": NaN}]', "qa.json, line 3: input is nan"),
+        ("qa.json", '[{"input": 1}]\n[]', "qa.json, line 2: something follows the list: '[]'"),
+        ("qa.json", '[{"input": 1}', "qa.json, line 1: after an object, ',' or ']' was expected"),
+        ("qa.json", "[1]", "qa.json, line 1: every row is an object"),
+        ("qa.csv", "id,input\na,1\nb\n", "qa.csv, line 3: 1 fields, but the header names 2"),
+        ("qa.csv", 'id,input\na,"1\n2"\nb,2,3\n', "qa.csv, line 4: 3 fields, but the header names 2"),
+        ("qa.csv", 'id,input\na,"1', "qa.csv, line 2: unexpected end of data"),
+        ("qa.csv", 'id,input\na,"1\n2"\na,3\n', "qa.csv, line 4: the id 'a' is taken by {folder}qa.csv, line 2"),
+        ("qa.csv", "id,input\n,1\n", "qa.csv, line 2: the id in 'id' is empty"),
+        ("qa.csv", "id,input,input\na,1,2\n", "qa.csv, line 1: the header names 'input' twice"),
+        ("qa.csv", "id;input\na;1\n", "qa.csv, line 2: no column is the input"),
+        ("qa.csv", "id,input\n", "qa.csv has no cases"),
+        ("qa.csv", "", "qa.csv has no cases"),
+        ("qa.txt", "", "qa.txt ends in '.txt'; a dataset is one of .jsonl,"),
+    ],
+)
+def test_a_broken_file_is_refused(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
+    """Before anything runs, the file, the line and the field are named, and what to do."""
+    said = refusal(write(tmp_path, name, content))
+
+    assert message.replace("{folder}", f"{tmp_path}/") in said
+    assert said.startswith(str(tmp_path))
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    """So is a file that is not there, or is none."""
+    assert "cannot be read: No such file or directory" in refusal(tmp_path / "qa.jsonl")
+    (tmp_path / "folder.jsonl").mkdir()
+
+    assert "folder.jsonl cannot be read: " in refusal(tmp_path / "folder.jsonl")
+
+
+def test_keys_can_be_named(tmp_path: Path) -> None:
+    """Columns named by the user are believed, must be there, and leave the rest to the usual names."""
+    path = write(
+        tmp_path, "qa.jsonl", '{"input": "context", "question": "1?", "ref": "one", "answer": "x", "name": "a"}'
+    )
+    (case,) = cases(path, input_key="question", expected_key="ref")
+
+    assert Case(name="a", input="1?", expected="one", metadata={"input": "context", "answer": "x"}) == case
+    assert "line 1: expected_key='refs' is not among the columns 'input', 'question'" in refusal(
+        path, input_key="question", expected_key="refs"
+    )
+
+
+def test_usual_names() -> None:
+    """Capitals do not matter, and beside an id a name is only more to know."""
+    (case,) = cases([{"ID": 7, "Prompt": "1?", "Target": "one"}])
+
+    assert Case(name="7", input="1?", expected="one") == case
+
+    (case,) = cases([{"id": 7, "name": "Eva", "input": "1?"}])
+
+    assert Case(name="7", input="1?", metadata={"name": "Eva"}) == case
+
+
+@pytest.mark.parametrize(
+    "wrap", [list, tuple, iter, lambda rows: lambda: iter(rows), lambda rows: (row for row in rows)]
+)
+def test_iterables(wrap: Any) -> None:
+    """Cases, mappings, pairs and plain inputs come from anything that can be iterated, or from a function."""
+    rows = [CASES[0], {"id": "b", "question": "2?", "answer": "two", "topic": "odd"}, ("3?", "three"), "4?", 5, ["6?"]]
+    expected = [*CASES, Case(input="3?", expected="three"), Case(input="4?"), Case(input=5), Case(input=["6?"])]
+
+    assert expected == cases(wrap(rows))
+
+
+def test_a_generator_is_read_lazily() -> None:
+    """Nothing is taken from a generator before it is needed, and what is wrong with it is said when it is reached."""
+    taken = 0
+
+    def endless() -> Iterator[dict[str, Any]]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield {"id": min(taken, 3), "input": taken}
+
+    trials = iter(Dataset(endless()).select())
+
+    assert 0 == taken
+    assert ["1", "2", "3"] == [next(trials).id for _ in range(3)]
+    assert 3 == taken
+    with pytest.raises(UsageError, match=r"case 4: the id '3' is taken by an earlier case"):
+        next(trials)
+
+
+def test_a_generator_is_read_once() -> None:
+    """A generator that was used up is not an empty dataset; a function that returns one can be read again."""
+    used = Dataset(iter(["1?"]))
+    again = Dataset(lambda: iter(["1?"]))
+
+    assert [1, 1, 1] == [len(list(used.select())), len(list(again.select())), len(list(again.select()))]
+    with pytest.raises(UsageError, match="give a function that returns it"):
+        list(used.select())
+    with pytest.raises(UsageError, match="the dataset has no cases"):
+        list(Dataset(iter([])).select())
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (["1?", "1?"], "case 2: the same as case 1; give them ids, or ask each case several times by repeats=…"),
+        ([("a", "b", "c")], "case 1: a tuple is (input, expected), and this one has 3 members"),
+        ([{"input": {3: 4}}], "case 1: input has the key 3; JSON has only text for keys"),
+        ([{"input": object()}], "case 1: input is of type object, which cannot be kept as JSON"),
+        ([{"input": b"x"}], "case 1: input is of type bytes"),
+        ([{3: 4, "input": 1}], "case 1: metadata has the key 3"),
+        ([], "the dataset has no cases"),
+    ],
+)
+def test_a_broken_list_is_refused(source: Source, message: str) -> None:
+    """A list is checked before anything runs, like a file."""
+    assert message in refusal(source)
+
+
+@pytest.mark.parametrize("source", [{"a": 1}, b"qa.jsonl", 3, None, type("DataFrame", (), {"columns": []})()])
+def test_other_sources_are_refused(source: Any) -> None:
+    """What has no rows, or would be iterated by its columns, is refused at once."""
+    with pytest.raises(UsageError, match=r"give a list|not from"):
+        Dataset(source)
+
+
+def names(selection: Selection, source: Source | None = None) -> list[str]:
+    """Read the names that a selection leaves, in order."""
+    letters = [Case(name=name, input=name) for name in ("geo/paris", "geo/rome", "geo/Rome", "bio/cell", "q[1]", "q1")]
+    return [case.name for case in cases(letters if source is None else source, selection)]
+
+
+@pytest.mark.parametrize(
+    ("selection", "left"),
+    [
+        (Selection(only="geo/*"), ["geo/paris", "geo/rome", "geo/Rome"]),
+        (Selection(only=["geo/r*", "bio/*"]), ["geo/rome", "bio/cell"]),
+        (Selection(only="geo/*", skip="*rome"), ["geo/paris", "geo/Rome"]),
+        (Selection(skip=["geo/*", "q?"]), ["bio/cell", "q[1]"]),
+        (Selection(only="q[1]"), ["q[1]", "q1"]),
+        (Selection(limit=2), ["geo/paris", "geo/rome"]),
+        (Selection(only="*/*", limit=100), ["geo/paris", "geo/rome", "geo/Rome", "bio/cell"]),
+    ],
+)
+def test_selection(selection: Selection, left: list[str]) -> None:
+    """Names are chosen by wildcards that know capitals from small letters, and the limit counts what is left."""
+    assert left == names(selection)
+
+
+def test_a_selection_of_nothing() -> None:
+    """A pattern that fits no name is a mistake, not an empty run."""
+    assert "no case of the dataset is left by only=['z*'] and skip=[]" == refusal(["1?"], Selection(only="z*"))
+
+
+@pytest.mark.parametrize("limit", [0, -1, True, 1.5])
+def test_a_limit_is_checked(limit: Any) -> None:
+    """A limit that leaves nothing is refused."""
+    with pytest.raises(UsageError, match=f"limit={limit}"):
+        Selection(limit=limit)
+
+
+def test_what_is_not_read_is_not_checked(tmp_path: Path) -> None:
+    """The first ten of a huge file start at once: what stands behind them is not read."""
+    path = write(tmp_path, "qa.jsonl", LINES + "broken")
+
+    assert CASES == cases(path, Selection(limit=2))
+    assert "line 3" in refusal(path, Selection(limit=2, shuffle=True))
+
+
+@given(
+    st.lists(
+        st.text(st.characters(min_codepoint=0xA1, codec="utf-8", exclude_categories=["Z"]), min_size=1),
+        unique=True,
+        min_size=1,
+    ),
+    st.integers(),
+    st.randoms(),
+)
+def test_shuffling_is_a_permutation(letters: list[str], seed: int, dice: Any) -> None:
+    """Shuffled, no case is lost or doubled, and the order depends on the seed and the names, not on the file."""
+    selection = Selection(shuffle=True, seed=seed)
+    order = names(selection, [Case(name=name, input=1) for name in letters])
+    dice.shuffle(letters)
+
+    assert sorted(letters) == sorted(order)
+    assert order == names(selection, [Case(name=name, input=1) for name in letters])
+    assert order == names(selection, (Case(name=name, input=1) for name in letters))
+    assert order[:3] == names(
+        Selection(shuffle=True, seed=seed, limit=3), [Case(name=name, input=1) for name in letters]
+    )
+
+
+def test_seeds_differ() -> None:
+    """Another seed, another order; and the same on every machine."""
+    orders = {tuple(names(Selection(shuffle=True, seed=seed))) for seed in range(20)}
+
+    assert len(orders) > 15
+    assert ["q[1]"] == names(Selection(shuffle=True, limit=1))
+
+
+def test_shuffling_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file larger than one block is shuffled into the same order, without holding it."""
+    path = write(tmp_path, "n.jsonl", "".join(f'{{"id": {n}, "input": {n}}}\n' for n in range(100)))
+    whole = names(Selection(shuffle=True), path)
+    for block in (1, 7, 100):
+        monkeypatch.setattr(room, "_BLOCK", block)
+
+        assert whole == names(Selection(shuffle=True), path)
+
+
+def test_repeats() -> None:
+    """A case asked three times makes three trials, told apart by their ids."""
+    trials = list(Dataset(CASES).select(repeats=3))
+
+    assert ["a", "a#2", "a#3", "b", "b#2", "b#3"] == [trial.id for trial in trials]
+    assert [1, 2, 3, 1, 2, 3] == [trial.repeat for trial in trials]
+
+
+@pytest.mark.parametrize("ids", [["a", "a#2"], ["a#3", "a"], ["a#2#2", "b", "a#2"]])
+def test_repeats_do_not_clash(ids: list[str]) -> None:
+    """A name that a repeat of another case would have is refused, but only where there is such a repeat."""
+    source = [Case(name=name, input=1) for name in ids]
+
+    assert f"case {len(ids)}: the id {ids[-1]!r} and another differ only by" in refusal(source, repeats=3)
+    assert ids == [trial.id for trial in Dataset(source).select(repeats=1)]
+
+
+def test_fingerprints() -> None:
+    """A dataset is the same whatever its order, and another as soon as one letter of one case differs."""
+
+    def of(source: list[Case]) -> str | None:
+        return Dataset(source).select().fingerprint
+
+    assert of(CASES) == of(CASES[::-1])
+    assert of(CASES) == of([CASES[0], Case(name="b", input="2?", expected="two", metadata={"topic": "odd"})])
+    changed: list[list[Case]] = [
+        [CASES[0]],
+        [CASES[0], Case(name="c", input="2?", expected="two", metadata={"topic": "odd"})],
+        [CASES[0], Case(name="b", input="2", expected="two", metadata={"topic": "odd"})],
+        [CASES[0], Case(name="b", input="2?", expected=2, metadata={"topic": "odd"})],
+        [CASES[0], Case(name="b", input="2?", expected="two", metadata={})],
+        [
+            Case(name="b", input="1?", expected="one"),
+            Case(name="a", input="2?", expected="two", metadata={"topic": "odd"}),
+        ],
+    ]
+
+    assert 7 == len({of(source) for source in [CASES, *changed]})
+    assert Dataset(iter(CASES)).select().fingerprint is None
+
+
+def test_fingerprints_hold_across_processes(tmp_path: Path) -> None:
+    """Another process, with another seed for Python's hashes and another folder, finds the same."""
+    path = write(tmp_path, "qa.jsonl", LINES)
+    here = Dataset(path).select()
+    code = "import sys; from runner.dataset import Dataset; print(Dataset(sys.argv[1]).select().fingerprint)"
+    other = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
+
+    assert (2, "d5e3974e19d9c26c") == (here.cases, here.fingerprint)
+    assert here.fingerprint == other.stdout.strip()
+
+
+def test_a_large_file_streams(tmp_path: Path) -> None:
+    """Reading a file holds a little for each name, and nothing of the rows."""
+    path = tmp_path / "large.jsonl"
+    path.write_text("".join(f'{{"id": {n}, "input": "{"x" * 2000}"}}\n' for n in range(2000)))
+    tracemalloc.start()
+    count = sum(1 for _ in Dataset(path).select())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert 2000 == count
+    assert peak < 800_000 < path.stat().st_size / 4

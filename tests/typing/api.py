@@ -1,0 +1,110 @@
+# pyright: reportUnnecessaryTypeIgnoreComment=true
+"""What type checkers know about an evaluation, and what they refuse; mypy and pyright read this file, nothing runs it.
+
+A line that both must refuse carries an ignore, and to both of them an ignore that is not needed is itself an error.
+"""
+
+from collections.abc import Coroutine, Mapping
+from typing import Any, assert_type
+
+from runner import Case, Dataset, Evaluation, RateLimited, Retry, Score, evaluation, note
+
+CASES = [
+    Case(name="fr", input="Capital of France?", expected="Paris"),
+    Case(input="Capital of Italy?", expected="Rome"),
+]
+assert_type(CASES, list[Case[str, str]])
+
+
+@evaluation(cases=CASES, slots=8, timeout=30, retry=Retry(errors=4, on=TypeError), repeats=1)
+async def capitals(question: str) -> str:
+    """Answer as an async task does."""
+    note(tokens=len(question), cost=0.001)
+    raise RateLimited(3)
+
+
+@evaluation(cases=Dataset("qa.jsonl", input_key="q"), timeout=None)
+def length(question: str) -> int:
+    """Answer as a plain function does."""
+    return len(question)
+
+
+async def calls() -> None:
+    """An evaluation is called like its function."""
+    coroutine: Coroutine[Any, Any, str] = capitals("?")
+    assert_type(await coroutine, str)
+    assert_type(await capitals("?"), str)
+    assert_type(length("?"), int)
+    await capitals(3)  # type: ignore[arg-type]
+    length(b"?")  # type: ignore[arg-type]
+
+
+def takes_any(given: Evaluation[str, str]) -> None:
+    """The two types of an evaluation are what is asked and what is answered."""
+
+
+takes_any(capitals)
+takes_any(length)  # type: ignore[arg-type]
+
+
+@capitals.score
+def exact(output: str, case: Case) -> bool:
+    """A bare Case is enough."""
+    return bool(output == case.expected)
+
+
+assert_type(exact("Paris", CASES[0]), bool)
+
+
+@capitals.score
+def typed(output: str, case: Case[str, str]) -> Score:
+    """Types of input and expected can be given."""
+    return Score(output == case.expected, reason=case.expected.upper())
+
+
+@capitals.score(name="judge", retry=Retry(errors=1))
+async def several(output: str, case: Case[str, str]) -> Mapping[str, float]:
+    """An async scorer with several scores."""
+    return {"length": len(output) / len(case.expected)}
+
+
+@capitals.score
+def mixed(output: object, case: Case[Any, Any]) -> dict[str, bool | str | Score]:
+    """A scorer may accept more than the task returns, and score in several ways."""
+    return {"known": output is not case, "label": "good", "why": Score(0.5, "half")}
+
+
+@capitals.score  # type: ignore[arg-type]
+def wrong_output(output: int, case: Case) -> bool:
+    """The task returns text, so a scorer of numbers is a mistake."""
+    return bool(output == case.expected)
+
+
+@capitals.score  # type: ignore[arg-type]
+def wrong_case(output: str, case: Case[int, str]) -> bool:
+    """The task is asked with text, so a case of numbers is a mistake."""
+    return bool(output == case.expected)
+
+
+@capitals.score(name="other")  # type: ignore[arg-type]
+def wrong_output_again(output: int, case: Case) -> bool:
+    """The same with a name."""
+    return bool(output == case.expected)
+
+
+@length.score  # type: ignore[arg-type]
+def wrong_output_of_a_plain_task(output: str, case: Case) -> bool:
+    """The same for a plain function."""
+    return bool(output == case.expected)
+
+
+@capitals.score  # type: ignore[type-var]
+def wrong_verdict(output: str, case: Case) -> list[str]:
+    """A list is no verdict."""
+    return [output, case.name]
+
+
+evaluation(cases=CASES, slots="8")  # type: ignore[arg-type]
+evaluation(cases=CASES, loop="curio")  # type: ignore[arg-type]
+evaluation(cases=3)  # type: ignore[arg-type]
+Retry(classify=lambda _: "maybe")  # type: ignore[arg-type, return-value]
