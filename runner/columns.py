@@ -56,9 +56,7 @@ class Columns:
         input_key = self._key("input", columns)
         if input_key is None:
             known = f"{self._settled['input']!r}" if "input" in self._settled else f"one of {_listed(_USUAL['input'])}"
-            raise UsageError(
-                f"no column is the input; {known} was looked for, {_listed(columns)} found; say input_key=…"
-            )
+            raise UsageError(f"no column is the input; {known} was looked for, {_listed(columns)} found; say input_key=…")
         return self._key("id", columns), input_key, self._key("expected", columns)
 
     def _key(self, role: Role, columns: tuple[str, ...]) -> str | None:
@@ -94,9 +92,7 @@ def _name(value: object, key: str) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if value is None or value == "" or isinstance(value, str):
-        raise UsageError(
-            f"the id in {key!r} is empty; fill it in, or leave the column out to name cases after their content"
-        )
+        raise UsageError(f"the id in {key!r} is empty; fill it in, or leave the column out to name cases after their content")
     raise UsageError(f"the id in {key!r} is {value!r}; an id is text or a whole number")
 
 

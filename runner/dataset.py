@@ -139,9 +139,7 @@ def _case(row: Any, columns: Columns) -> Case:
         case tuple():
             pair = cast("Any", row)
             if len(pair) != _PAIR:
-                raise UsageError(
-                    f"a tuple is (input, expected), and this one has {len(pair)} members; give Case(input=…)"
-                )
+                raise UsageError(f"a tuple is (input, expected), and this one has {len(pair)} members; give Case(input=…)")
             return Case(input=pair[0], expected=pair[1])
         case _:
             return Case(input=row)
@@ -242,9 +240,7 @@ class Trials:
         if self._dataset.rereadable:
             first = self._dataset.place(next(place for place, other in self._dataset.read() if other.name == case.name))
         if case.name == case.fingerprint:
-            return UsageError(
-                f"{here}: the same as {first}; give them ids, or ask each case several times by repeats=…"
-            )
+            return UsageError(f"{here}: the same as {first}; give them ids, or ask each case several times by repeats=…")
         return UsageError(f"{here}: the id {case.name!r} is taken by {first}; ids must differ, or say id_key=…")
 
     def _nothing(self, seen: int) -> UsageError:

@@ -98,9 +98,7 @@ def _fact(_: object, __: object, value: Any) -> Any:
 class Evaluation(Generic[InputT, OutputT, ReturnT]):
     """A task with its cases, scorers and settings. It can still be called as the function that it was made from."""
 
-    def __init__(
-        self, task: Callable[[InputT], ReturnT], *, cases: Dataset, settings: Settings, name: str | None
-    ) -> None:
+    def __init__(self, task: Callable[[InputT], ReturnT], *, cases: Dataset, settings: Settings, name: str | None) -> None:
         self.name = _named(task, name, _NAME)
         """What runs of it are filed under."""
         _check_task(task, self.name, settings)
@@ -133,9 +131,7 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
     @overload
     def score(
         self, *, name: str | None = None, retry: Retry | None = None
-    ) -> Callable[
-        [Callable[[OutputT, Case[InputT, Any]], VerdictT]], Callable[[OutputT, Case[InputT, Any]], VerdictT]
-    ]: ...
+    ) -> Callable[[Callable[[OutputT, Case[InputT, Any]], VerdictT]], Callable[[OutputT, Case[InputT, Any]], VerdictT]]: ...
 
     def score(
         self, scorer: Callable[..., Any] | None = None, *, name: str | None = None, retry: Retry | None = None
@@ -149,9 +145,7 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         name = _named(scorer, name, _SCORER_NAME)
         _check_call(scorer, name, "scorer", "the output and the case", 2)
         if name in self.scorers:
-            raise UsageError(
-                f"{self.name!r} has a scorer {name!r} already; give this one a name of its own: score(name=…)"
-            )
+            raise UsageError(f"{self.name!r} has a scorer {name!r} already; give this one a name of its own: score(name=…)")
         self.scorers[name] = Scorer(name=name, function=scorer, retry=self.settings.retry if retry is None else retry)
         return scorer
 

@@ -20,7 +20,7 @@ from runner.secrets import mask
 Kind = Literal["error", "rate_limited", "unavailable", "fatal"]
 
 
-class RateLimited(Exception):  # noqa: N818 - what the task says, not what went wrong with it
+class RateLimited(Exception):
     """Raise this from a task to say that the other side refused for now; it never spends the trial's attempts."""
 
     def __init__(self, retry_after: float | None = None, message: str = "rate limited") -> None:
@@ -33,7 +33,7 @@ class RateLimited(Exception):  # noqa: N818 - what the task says, not what went 
         return self.message if self.retry_after is None else f"{self.message}; retry after {self.retry_after} s"
 
 
-class Fatal(Exception):  # noqa: N818 - what the task says, not what went wrong with it
+class Fatal(Exception):
     """Raise this from a task to say that no further attempt at this trial can succeed."""
 
 
@@ -211,9 +211,7 @@ def _by_shape(exc: BaseException, now: float) -> Failure | None:
     """Recognise an exception by what it carries; None where it carries nothing that we know."""
     wait = _wait(exc, now)
     if isinstance(exc, RateLimited | Fatal):
-        return Failure(
-            kind="fatal" if isinstance(exc, Fatal) else "rate_limited", why="the task said so", retry_after=wait
-        )
+        return Failure(kind="fatal" if isinstance(exc, Fatal) else "rate_limited", why="the task said so", retry_after=wait)
     names = {cls.__name__ for cls in type(exc).__mro__}
     status, code = _status(exc), _code(exc)
     if status == HTTPStatus.TOO_MANY_REQUESTS or names & _RATE_LIMITED or any(word in code for word in _THROTTLED):

@@ -86,9 +86,7 @@ def _wrong(exc: ValueError | RecursionError) -> str:
 
 def _object(row: object, path: Path, at: int) -> Row:
     if not isinstance(row, dict):
-        raise UsageError(
-            f"{path}, line {at:,}: every row is an object, {{…}}; this one is of type {type(row).__name__}"
-        )
+        raise UsageError(f"{path}, line {at:,}: every row is an object, {{…}}; this one is of type {type(row).__name__}")
     return row  # pyright: ignore[reportUnknownVariableType]  # JSON's keys are text
 
 

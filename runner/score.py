@@ -73,9 +73,7 @@ class Scorer:
             return {self.name: self._score(verdicts, self.name)}
         named = cast("Mapping[object, object]", verdicts)
         if not named or not all(isinstance(key, str) and key for key in named):
-            raise UsageError(
-                f"scorer {self.name!r} returned {verdicts!r}; a mapping has names for keys, and at least one"
-            )
+            raise UsageError(f"scorer {self.name!r} returned {verdicts!r}; a mapping has names for keys, and at least one")
         return {f"{self.name}.{key}": self._score(each, f"{self.name}.{key}") for key, each in named.items()}
 
     def _score(self, verdict: Any, name: str) -> Score:

@@ -17,9 +17,7 @@ from runner.case import Case
 from runner.dataset import Dataset, Selection, Source
 from runner.errors import UsageError
 
-LINES = (
-    '{"id": "a", "question": "1?", "answer": "one"}\n{"id": "b", "question": "2?", "answer": "two", "topic": "odd"}\n'
-)
+LINES = '{"id": "a", "question": "1?", "answer": "one"}\n{"id": "b", "question": "2?", "answer": "two", "topic": "odd"}\n'
 CASES = [
     Case(name="a", input="1?", expected="one"),
     Case(name="b", input="2?", expected="two", metadata={"topic": "odd"}),
@@ -104,9 +102,7 @@ def test_parquet_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_values_stay_as_they_are(tmp_path: Path) -> None:
     """An id "0042" is not 42, 1 is not 1.0, and the largest integers keep every digit."""
-    content = (
-        '{"id": "0042", "input": [18446744073709551615, -9223372036854775808, 1, 1.0, "1", true, null, "\\u2028"]}\n'
-    )
+    content = '{"id": "0042", "input": [18446744073709551615, -9223372036854775808, 1, 1.0, "1", true, null, "\\u2028"]}\n'
     (case,) = cases(write(tmp_path, "qa.jsonl", content))
 
     assert "0042" == case.name
@@ -123,9 +119,7 @@ JSON = st.recursive(
     | st.integers(-(2**63), 2**64 - 1)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(codec="utf-8")),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner, max_size=4)
-    ),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner, max_size=4),
     max_leaves=12,
 )
 
@@ -140,9 +134,7 @@ def test_any_json_survives(
     lines = "\n".join(json.dumps(row, ensure_ascii=ascii_only) for row in rows)
     read = cases(write(tmp_path_factory.mktemp("any"), "any.jsonl", lines))
 
-    assert [repr((a, b, {"more": a})) for a, b in inputs] == [
-        repr((c.input, c.expected, dict(c.metadata))) for c in read
-    ]
+    assert [repr((a, b, {"more": a})) for a, b in inputs] == [repr((c.input, c.expected, dict(c.metadata))) for c in read]
 
 
 @pytest.mark.parametrize(
@@ -262,9 +254,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 def test_keys_can_be_named(tmp_path: Path) -> None:
     """Columns named by the user are believed, must be there, and leave the rest to the usual names."""
-    path = write(
-        tmp_path, "qa.jsonl", '{"input": "context", "question": "1?", "ref": "one", "answer": "x", "name": "a"}'
-    )
+    path = write(tmp_path, "qa.jsonl", '{"input": "context", "question": "1?", "ref": "one", "answer": "x", "name": "a"}')
     (case,) = cases(path, input_key="question", expected_key="ref")
 
     assert Case(name="a", input="1?", expected="one", metadata={"input": "context", "answer": "x"}) == case
@@ -284,9 +274,7 @@ def test_usual_names() -> None:
     assert Case(name="7", input="1?", metadata={"name": "Eva"}) == case
 
 
-@pytest.mark.parametrize(
-    "wrap", [list, tuple, iter, lambda rows: lambda: iter(rows), lambda rows: (row for row in rows)]
-)
+@pytest.mark.parametrize("wrap", [list, tuple, iter, lambda rows: lambda: iter(rows), lambda rows: (row for row in rows)])
 def test_iterables(wrap: Any) -> None:
     """Cases, mappings, pairs and plain inputs come from anything that can be iterated, or from a function."""
     rows = [CASES[0], {"id": "b", "question": "2?", "answer": "two", "topic": "odd"}, ("3?", "three"), "4?", 5, ["6?"]]
@@ -411,9 +399,7 @@ def test_shuffling_is_a_permutation(letters: list[str], seed: int, dice: Any) ->
     assert sorted(letters) == sorted(order)
     assert order == names(selection, [Case(name=name, input=1) for name in letters])
     assert order == names(selection, (Case(name=name, input=1) for name in letters))
-    assert order[:3] == names(
-        Selection(shuffle=True, seed=seed, limit=3), [Case(name=name, input=1) for name in letters]
-    )
+    assert order[:3] == names(Selection(shuffle=True, seed=seed, limit=3), [Case(name=name, input=1) for name in letters])
 
 
 def test_seeds_differ() -> None:

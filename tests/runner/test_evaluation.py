@@ -215,9 +215,7 @@ def test_verdicts(verdicts: Any, scores: dict[str, Score]) -> None:
     assert [type(score.value) for score in scores.values()] == [type(score.value) for score in found.values()]
 
 
-@pytest.mark.parametrize(
-    "verdicts", [None, [True], float("nan"), Decimal(1), {}, {3: True}, {"a": None}, {"a": {"b": True}}]
-)
+@pytest.mark.parametrize("verdicts", [None, [True], float("nan"), Decimal(1), {}, {3: True}, {"a": None}, {"a": {"b": True}}])
 def test_wrong_verdicts_are_refused(verdicts: Any) -> None:
     """What says nothing is not taken for a score, and the message names the scorer."""
     defined = evaluation(cases=CASES)(answer)
@@ -273,15 +271,11 @@ async def task(question):
         (SOURCE, True),
         ("import functools\n\n\n" + SOURCE, True),
         (
-            SOURCE.replace("(question):", "(question):  # of the user").replace(
-                "    return", "    # now\n\n    return  "
-            ),
+            SOURCE.replace("(question):", "(question):  # of the user").replace("    return", "    # now\n\n    return  "),
             False,
         ),
         (
-            SOURCE.replace("(question):", "(question):  # of the user  ").replace(
-                "    return", "    # now\n\n    return"
-            ),
+            SOURCE.replace("(question):", "(question):  # of the user  ").replace("    return", "    # now\n\n    return"),
             True,
         ),
         (SOURCE.replace("async", "def same(f):\n    return f\n\n@same\n@same\nasync"), True),
@@ -298,9 +292,7 @@ def test_fingerprint_of_source(tmp_path: Path, source: str, *, same: bool) -> No
 
 def test_fingerprint_of_a_nested_function(tmp_path: Path) -> None:
     """A function inside another is known by its source too, with a prompt that begins at the margin."""
-    nested = SOURCE.replace("async def", "def outer():\n    async def").replace(
-        '    """Ask."""\n    return', "        return"
-    )
+    nested = SOURCE.replace("async def", "def outer():\n    async def").replace('    """Ask."""\n    return', "        return")
     nested += "    return task\n\ntask = outer()\n"
     one, two = task_of(tmp_path, nested), task_of(tmp_path, nested.replace("(question):", "(question):  # asked"))
 
@@ -310,9 +302,7 @@ def test_fingerprint_of_a_nested_function(tmp_path: Path) -> None:
 
 def test_fingerprint_of_settings() -> None:
     """Settings are JSON, with classes by name and functions by source, and equal ones have one fingerprint."""
-    settings = Settings(
-        retry=Retry(on=ValueError, give_up_on=(KeyError, UsageError), classify=lambda _: None), timeout=3
-    )
+    settings = Settings(retry=Retry(on=ValueError, give_up_on=(KeyError, UsageError), classify=lambda _: None), timeout=3)
     facts = settings.facts()
 
     assert 3.0 == facts["timeout"]
@@ -342,9 +332,7 @@ print(of_function(task))
 
     def run(seed: str, file: str) -> str:
         settings = {**os.environ, "PYTHONHASHSEED": seed}
-        return subprocess.run(
-            [sys.executable, "-c", code, file], env=settings, capture_output=True, check=True
-        ).stdout.decode()
+        return subprocess.run([sys.executable, "-c", code, file], env=settings, capture_output=True, check=True).stdout.decode()
 
     assert 1 == len({run("1", "/a.py"), run("2", "/b.py"), run("3", "c.py")})
 

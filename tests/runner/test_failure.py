@@ -159,9 +159,7 @@ def test_what_stops_a_run(exc: Exception, *, stops: bool) -> None:
 
 def test_some_refusals_last_for_ever() -> None:
     """No wait helps a request that is larger than the whole quota."""
-    exc = refusal(
-        "RateLimitError", 429, message="Request too large for gpt-x: Limit 10000, Requested 20000", retry_after="3"
-    )
+    exc = refusal("RateLimitError", 429, message="Request too large for gpt-x: Limit 10000, Requested 20000", retry_after="3")
 
     assert Failure(kind="fatal", why="429 for a request that is larger than the whole quota") == classify(exc, now=NOW)
 

@@ -23,9 +23,7 @@ SECRETS = [
 
 
 @pytest.mark.parametrize("secret", SECRETS)
-@pytest.mark.parametrize(
-    "around", ["{}", "key {} was refused", "('{}',)", "https://api.example.com/v1/{}/models", "={}\n"]
-)
+@pytest.mark.parametrize("around", ["{}", "key {} was refused", "('{}',)", "https://api.example.com/v1/{}/models", "={}\n"])
 def test_a_key_is_known_by_its_look(secret: str, around: str) -> None:
     """A key with a known beginning is masked wherever it stands, and nothing else is."""
     assert around.format("***") == mask(around.format(secret))
