@@ -14,7 +14,7 @@ from typing import Any, Final
 import attrs
 import orjson
 
-from journal.codec import PAYLOADS, Blobs
+from journal.codec import KINDS, OWN, PAYLOADS, Blobs
 from journal.errors import BlobDamaged
 from journal.events import Event
 from journal.files import DISK, Files, create, make_directory
@@ -42,7 +42,7 @@ class Blob:
                 data = stream.read()
         except FileNotFoundError as exc:
             raise BlobDamaged(f"{self.path}: {place} is missing; the record that names it cannot be read whole") from exc
-        if hashlib.sha256(data).hexdigest() != self.sha256:
+        if hashlib.sha256(data).hexdigest() != self.sha256 or len(data) != self.bytes:
             raise BlobDamaged(f"{self.path}: {place} was changed after it was written")
         try:
             return orjson.loads(data)
@@ -76,10 +76,16 @@ def loaded(event: Event, files: Files) -> Event:
     return attrs.evolve(whole, **values) if values else event
 
 
-def referred(blobs: Blobs, path: Path) -> dict[str, Blob]:
-    """Turn a line's member `blobs` into the values that it stands for, unloaded."""
-    for blob in blobs.values():
-        if not _SHA256.fullmatch(blob["sha256"]):  # A journal from elsewhere must not lead us out of its directory.
+def referred(blobs: Blobs, kind: str, path: Path) -> dict[str, Blob]:
+    """Turn a line's member `blobs` into the values that it stands for, unloaded.
+
+    A journal may come from elsewhere: it must neither lead us out of its directory nor replace what is not the user's data.
+    """
+    allowed = PAYLOADS[KINDS[kind]] if kind in KINDS else blobs.keys() - OWN
+    for field, blob in blobs.items():
+        if field not in allowed:
+            raise ValueError(f"{field} is not kept in a blob")
+        if not _SHA256.fullmatch(blob["sha256"]):
             raise ValueError(f"{blob['sha256']!r} is not the hash of a blob")
     return {field: Blob(sha256=blob["sha256"], bytes=blob["bytes"], path=path) for field, blob in blobs.items()}
 

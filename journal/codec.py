@@ -25,6 +25,8 @@ Blobs = Mapping[str, Mapping[str, Any]]
 """Field → where its value is kept instead, as the line's member `blobs` says it."""
 
 _SHOWN: Final = 80
+_DEEP: Final = 255
+"""The levels that orjson writes."""
 _PLAIN: Final = orjson.OPT_PASSTHROUGH_DATACLASS
 """A dataclass is not JSON: what is inside it could not be checked, and it would come back as something else."""
 
@@ -50,6 +52,11 @@ PAYLOADS: Final[dict[type[Event], tuple[str, ...]]] = {
     kind: tuple(field.name for field in fields_of(kind) if is_payload(field)) for kind in KINDS.values()
 }
 _PREFIX: Final[dict[type[Event], bytes]] = {kind: b'"type":"%b",' % name.encode() for name, kind in KINDS.items()}
+_NULLABLE: Final[dict[type[Event], tuple[str, ...]]] = {
+    kind: tuple(field.name for field in fields_of(kind) if is_payload(field) and field.default is None)
+    for kind in KINDS.values()
+}
+"""Payloads that are left out where they are None. Nobody compares them with a default: an array would not say yes or no."""
 _MAY_HOLD_NAN: Final = frozenset(
     kind for kind in KINDS.values() if any(is_payload(field) or "float" in str(field.type) for field in fields_of(kind))
 )
@@ -61,11 +68,13 @@ def _as_it_is(value: Any, _: Any) -> Any:
 
 def _writer() -> dict[type[Event], Callable[[Any], dict[str, Any]]]:
     """Fetch one hook per event; the user's data passes through untouched, and a default is left out."""
-    converter = Converter(omit_if_default=True)
+    converter = Converter()
     hooks: dict[type[Event], Callable[[Any], dict[str, Any]]] = {}
     for kind in KINDS.values():
-        untouched: dict[str, Any] = {field.name: override(unstruct_hook=identity) for field in fields_of(kind)}
-        hooks[kind] = make_dict_unstructure_fn(kind, converter, _cattrs_omit_if_default=True, **untouched)
+        untouched: dict[str, Any] = {
+            field.name: override(unstruct_hook=identity, omit_if_default=not is_payload(field)) for field in fields_of(kind)
+        }
+        hooks[kind] = make_dict_unstructure_fn(kind, converter, **untouched)
     return hooks
 
 
@@ -99,16 +108,21 @@ def _checked(field: "attrs.Attribute[Any]") -> Callable[[Any, Any], Any]:
         if get_origin(kind) is Literal:
             fits = value in allowed
         elif allowed:
-            fits = type(value) in allowed
+            fits = type(value) in allowed or (float in allowed and type(value) is int)
         elif kind is float:
             fits = type(value) in (float, int)
         else:
-            fits = isinstance(value, dict) if get_origin(kind) is not None else type(value) is kind
+            fits = _is_mapping_of(value, kind) if get_origin(kind) is Mapping else type(value) is kind
         if not fits:
             raise ValueError(f"{field.name} is {value!r}")
         return value
 
     return check
+
+
+def _is_mapping_of(value: Any, kind: Any) -> bool:
+    item = get_args(kind)[1]
+    return isinstance(value, dict) and (item is Any or all(type(each) is item for each in value.values()))
 
 
 _unstructure: Final = _writer()
@@ -123,6 +137,9 @@ def encode(event: Event, *, without: tuple[str, ...] = ()) -> bytes:
     if kind is Extension:
         return _encode_extension(cast(Extension, event))
     members = _unstructure[kind](event)
+    for field in _NULLABLE[kind]:
+        if members[field] is None:
+            del members[field]
     for field in without:
         del members[field]
     try:
@@ -164,14 +181,17 @@ def decode(members: dict[str, Any]) -> Event:
 
 def _unserialisable(members: Mapping[str, Any], name: str, why: str) -> Unserialisable:
     where, value = _culprit("", members)
+    where = where.encode(errors="backslashreplace").decode()
     return Unserialisable(
         f"{where or name} of {name} cannot be written as JSON: "
         f"{type(value).__name__} {_short(value)} ({why}); nothing was written"
     )
 
 
-def _culprit(path: str, value: Any) -> tuple[str, Any]:
-    """Find the innermost value that JSON cannot say."""
+def _culprit(path: str, value: Any, depth: int = 0) -> tuple[str, Any]:
+    """Find the innermost value that JSON cannot say, or one that is too deep."""
+    if depth > _DEEP:
+        return f"{path[:_SHOWN]}…", value
     children: list[tuple[str, Any]] = []
     if isinstance(value, dict):
         children = [(f"{path}.{key}" if path else str(key), item) for key, item in value.items()]
@@ -181,7 +201,7 @@ def _culprit(path: str, value: Any) -> tuple[str, Any]:
         try:
             orjson.dumps(item, option=_PLAIN)
         except TypeError:
-            return _culprit(where, item)
+            return _culprit(where, item, depth + 1)
     return path, value
 
 

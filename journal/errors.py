@@ -64,7 +64,7 @@ class JournalDamaged(JournalError):
 class RulesBroken(JournalError):
     """The journal is whole, but a record in it is not one that may stand there: evaljournal did not write it so."""
 
-    def __init__(self, path: Path, seq: int, why: Exception) -> None:
+    def __init__(self, path: Path, seq: int, why: Exception | str) -> None:
         self.seq = seq
         super().__init__(f"{path} is whole, but record {seq:,} breaks the rules: {why}")
 

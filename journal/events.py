@@ -346,7 +346,7 @@ class RunFinished:
     failed: int
     withdrawn: int
     head: str
-    """The hash of the record before this one."""
+    """The hash of the last record before this one; like the counts, for an audit to compare, not for a reader of the format."""
 
 
 @fact

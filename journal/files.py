@@ -168,6 +168,9 @@ def make_directory(files: Files, path: str) -> None:
     parent = os.path.dirname(path)
     if parent and parent != path:
         make_directory(files, parent)
-    with contextlib.suppress(FileExistsError):
+    try:
         again(lambda: files.mkdir(path))
+    except FileExistsError:
+        if not files.is_directory(path):
+            raise  # A file is in the way; otherwise another process was quicker.
     again(lambda: files.sync_directory(parent or "."))

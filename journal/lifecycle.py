@@ -157,6 +157,8 @@ class Lifecycle:
         attempts = before >> 4
         if after < 0 or self.stage != "session" or (step.number is not None and step.number(event) != attempts + step.ahead):
             raise self._refusal(event, trial, step)
+        if isinstance(event, AttemptReturnedLate) and not 1 <= event.attempt <= attempts:
+            raise IllegalEvent(f"attempt {event.attempt} of trial {trial!r} cannot return late: it was never made")
         self._trials[trial] = after | (attempts + step.begins) << 4
         self.open += _IS_OPEN[after] - _IS_OPEN[before & 15]
 

@@ -4,15 +4,16 @@ Readers never change anything. They go as far as the records can be trusted, and
 """
 
 import collections
+import functools
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, Self
 
 import trio
 
 from journal import blobs, segments
-from journal.errors import JournalDamaged
+from journal.errors import JournalDamaged, JournalError, NotAJournal
 from journal.events import Record
 from journal.files import DISK, Files
 from journal.recovery import damage
@@ -34,10 +35,12 @@ class Reading:
     """
 
     def __init__(self, path: Path, files: Files, *, load_blobs: bool, upcasters: Upcasters) -> None:
-        self._scan = Scan(path, files, upcasters=upcasters)
+        self._new_scan = functools.partial(Scan, path, files, upcasters=upcasters)
+        self._scan = self._new_scan()
         self._load_blobs = load_blobs
 
     def __iter__(self) -> Iterator[Record]:
+        self._scan = self._new_scan()
         for record in self._scan:
             yield _whole(record, self._scan.files) if self._load_blobs else record
         damaged = damage(self._scan)
@@ -63,7 +66,11 @@ def read(path: Path | str, *, load_blobs: bool = True, files: Files = DISK, upca
 def fetch(path: Path | str, segment: int, offset: int, *, load_blobs: bool = True, files: Files = DISK) -> Record:
     """Read one record again by its place, and check that it still follows from the line before it."""
     path = Path(path)
-    with files.read(os.path.join(str(path), segments.name(segment))) as stream:
+    try:
+        opened = files.read(os.path.join(str(path), segments.name(segment)))
+    except FileNotFoundError as exc:
+        raise NotAJournal(f"{path} has no {segments.name(segment)}") from exc
+    with opened as stream:
         header = stream.readline()
         stream.seek(max(0, offset - _BEFORE))
         before = stream.read(min(offset, _BEFORE))[:32]
@@ -100,20 +107,25 @@ class Lines:
             self._stream = self._files.read(os.path.join(self._path, segments.name(record.segment)))
             self._segment = record.segment
         self._stream.seek(record.offset)
-        return self._stream.readline()
+        line = self._stream.readline()
+        if not line.endswith(b'"%b"}\n' % record.h.encode()):  # Recovery has put another file in the place of this one.
+            self.__exit__()
+            self._stream = None
+            return self.of(record)
+        return line
 
 
 async def follow(
     path: Path | str, *, load_blobs: bool = True, look_again: float = LOOK_AGAIN, files: Files = DISK
-) -> AsyncIterator[Record]:
+) -> AsyncGenerator[Record, None]:
     """Read a run's records, and go on as more are written, across files and sessions, until cancelled.
 
     The end of a run is a record like any other (`RunFinished`, `RunStopped`): whether to stay after it is the caller's choice.
     """
-    follower = _Follower(Path(path), files)
+    follower = await trio.to_thread.run_sync(lambda: _Follower(Path(path), files, load_blobs=load_blobs))
     while True:
         for record in await trio.to_thread.run_sync(follower.more):
-            yield _whole(record, files) if load_blobs else record
+            yield record
         if not follower.has_more:
             await trio.sleep(look_again)
 
@@ -123,8 +135,9 @@ class _Follower:
 
     AT_ONCE: Final = 1 << 20
 
-    def __init__(self, path: Path, files: Files) -> None:
+    def __init__(self, path: Path, files: Files, *, load_blobs: bool) -> None:
         self._files = files
+        self._load_blobs = load_blobs
         self._path = path
         self._cursor = Cursor(path)
         self._cursor.enter(segments.numbers(path, files)[0])
@@ -136,7 +149,11 @@ class _Follower:
         """Take what has been written since, at most a megabyte at a time."""
         cursor = self._cursor
         # The file is opened anew each time: recovery may have put another in its place, with the same good beginning.
-        with self._files.read(os.path.join(str(self._path), segments.name(cursor.segment))) as stream:
+        try:
+            opened = self._files.read(os.path.join(str(self._path), segments.name(cursor.segment)))
+        except FileNotFoundError as exc:
+            raise NotAJournal(f"{self._path} has lost its {segments.name(cursor.segment)}") from exc
+        with opened as stream:
             stream.seek(cursor.offset)
             lines = stream.readlines(self.AT_ONCE)
         if lines and not lines[-1].endswith(b"\n"):
@@ -147,13 +164,16 @@ class _Follower:
         except BadLine:
             if not records:  # Otherwise hand over the good ones first.
                 self._refuse_damage()
+        except JournalError:
+            if not records:  # The same.
+                raise
         following = segments.name(cursor.segment + 1)
         if cursor.sealed and self._files.size(os.path.join(str(self._path), following)) is not None:
             cursor.enter(cursor.segment + 1)
             self.has_more = True
         else:
             self.has_more = bool(records)
-        return records
+        return [_whole(record, self._files) for record in records] if self._load_blobs else records
 
     def _refuse_damage(self) -> None:
         """Raise if confirmed data is damaged; a torn tail is left to the one who resumes the run."""

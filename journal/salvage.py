@@ -20,10 +20,12 @@ import trio
 from journal import blobs, segments
 from journal.codec import decode, encode
 from journal.errors import BlobDamaged, IllegalEvent, JournalError, command
-from journal.events import Event, FileEvent, JournalSalvaged, RunStarted
+from journal.events import Event, Extension, FileEvent, JournalRecovered, JournalSalvaged, RunStarted, SessionStarted
 from journal.files import DISK, Files, create
-from journal.recovery import damage, intact_after
+from journal.lifecycle import Lifecycle
+from journal.recovery import intact_after
 from journal.scan import Scan
+from journal.verification import verify
 from journal.writer import writing
 
 LEFT_OUT: Final = "left-out.jsonl"
@@ -63,6 +65,9 @@ async def salvage(source: Path | str, target: Path | str, *, files: Files = DISK
             seq = current.seq
             if isinstance(current.event, FileEvent | JournalSalvaged):
                 continue  # These speak of the files that are left behind.
+            for n in range(journal.lifecycle.sessions + 1, _session_of(current.event, journal.lifecycle) + 1):
+                # That it began is certain, for here is what happened in it; by which process is not known any more.
+                journal.append(SessionStarted(n=n, pid=0, host="", boot=""))
             try:
                 journal.append(current.event)
                 kept += 1
@@ -75,12 +80,23 @@ async def salvage(source: Path | str, target: Path | str, *, files: Files = DISK
     return Salvaged(path=target, kept=kept, lost=seq - whole, left_out=len(left_out))
 
 
+def _session_of(event: Event, lifecycle: Lifecycle) -> int:
+    """Tell how many sessions must have begun before this event."""
+    match event:
+        case SessionStarted(n=n):
+            return n - 1
+        case RunStarted() | JournalRecovered() | Extension():
+            return 0
+        case _:
+            return lifecycle.sessions + (lifecycle.stage != "session")
+
+
 def _look_over(source: Path, files: Files) -> tuple[_Intact, bytes]:
     """Make sure that there is something to salvage; tell the run's first fact and its identity."""
+    if verify(source, files=files).holds:
+        raise JournalError(f"{source} is not damaged; {command('resume', source)} goes on with it, and `cp -r` copies it")
     scan = Scan(source, files)
     collections.deque(scan, maxlen=0)
-    if damage(scan) is None:
-        raise JournalError(f"{source} is not damaged; {command('resume', source)} goes on with it, and `cp -r` copies it")
     for run in [scan.cursor.run] if scan.cursor.seq else _names_of_run(scan):
         for record in _intact(source, files, run):
             if isinstance(record.event, RunStarted):
@@ -104,7 +120,7 @@ def _intact(source: Path, files: Files, run: bytes) -> Iterator[_Intact]:
     scan.cursor.run = run
     for survivor in intact_after(scan):
         members = orjson.loads(survivor.line)
-        members.update(blobs.referred(members.get("blobs", {}), source))
+        members.update(blobs.referred(members.get("blobs", {}), members["type"], source))
         with contextlib.suppress(BlobDamaged):
             yield _Intact(survivor.seq, members["at"], members["t"], blobs.loaded(decode(members), files))
 

@@ -17,6 +17,7 @@ from orjson import loads
 from journal import chain, segments
 from journal.blobs import referred
 from journal.codec import CHECKING, TRUSTING, decode
+from journal.errors import RulesBroken, UnknownFormat
 from journal.events import Event, Record, SegmentOpened, SegmentSealed
 from journal.files import DISK, Files
 from journal.versions import UPCASTERS, Upcasters, major_of, upcast
@@ -61,7 +62,7 @@ class Cursor:
         self.records = 0
         self.sealed = False
 
-    def take(self, lines: Iterable[bytes]) -> Iterator[Record]:
+    def take(self, lines: Iterable[bytes]) -> Iterator[Record]:  # noqa: C901  # one loop, for the sake of speed
         """Make records of the next lines; raise `BadLine`, and stay before it, at one that does not belong here."""
         # The inner loop of everything that reads. It works on local names and calls as little as it can; a line's number,
         # place and hash come back to the cursor when the loop is left, whichever way.
@@ -86,11 +87,15 @@ class Cursor:
                     event = hook(members) if hook else decode(members)
                     said, d = members["seq"], members["d"]
                     record = new(Record, (said, members["at"], members["t"], event, d, digits, segment, offset))
+                    if d > watermark:  # noqa: PLR1730  # a call of `max` for every line that is read
+                        watermark = d
+                    if checking:
+                        _check_own(record)
                 except (ValueError, KeyError, TypeError, AttributeError, BaseValidationError) as exc:
-                    raise BadLine(f"it is not a record ({exc})") from exc
+                    raise RulesBroken(self.path, seq + 1, f"it is not a record ({_in_words(exc)})") from exc
                 if said != seq + 1:
-                    raise BadLine(f"it says that it is record {said}")
-                if self.sealed or not records or event.__class__ is SegmentSealed:
+                    raise RulesBroken(self.path, seq + 1, f"it says that it is record {said}")
+                if self.sealed or not records or event.__class__ is SegmentSealed or event.__class__ is SegmentOpened:
                     self.seq, self.h, self.offset, self.records = seq, h, offset, records
                     self._check_file(event)
                 if checking:
@@ -99,8 +104,6 @@ class Cursor:
                 h = following
                 offset += len(line)
                 records += 1
-                if d > watermark:  # noqa: PLR1730  # a call of `max` for every line that is read
-                    watermark = d
                 yield record
         finally:
             self.seq, self.h, self.offset, self.records, self.watermark = seq, h, offset, records, watermark
@@ -112,14 +115,17 @@ class Cursor:
         h = before or first.get("previous_h", "").encode() or chain.GENESIS
         if parts is None or chain.link(self.run, h, parts[0]) != parts[1]:
             raise BadLine(_mismatch(line))
-        members = self._prepared(loads(line))
-        event, own = decode(members), (members["seq"], members["at"], members["t"])
-        return Record(*own, event, members["d"], parts[1].decode(), self.segment, offset)
+        try:
+            members = self._prepared(loads(line))
+            event, own = decode(members), (members["seq"], members["at"], members["t"])
+            return Record(*own, event, members["d"], parts[1].decode(), self.segment, offset)
+        except (ValueError, KeyError, TypeError, AttributeError) as exc:
+            raise BadLine(f"it is not a record ({exc})") from exc
 
     def _prepared(self, members: dict[str, Any]) -> dict[str, Any]:
         """Do what few lines need: find the values in blobs, bring an older format up to date."""
         if "blobs" in members:
-            members.update(referred(members["blobs"], self.path))
+            members.update(referred(members["blobs"], members["type"], self.path))
         return upcast(members, self.major, self._upcasters)
 
     def greet(self, line: bytes) -> dict[str, Any]:
@@ -130,12 +136,20 @@ class Cursor:
             raise BadLine(f"the file's first line is not JSON ({exc})") from exc
         if not isinstance(header, dict) or header.get("type") != "segment_opened":
             raise BadLine("the file does not begin with segment_opened")
-        major = major_of(header, f"{self.path}/{segments.name(self.segment)}")
+        try:
+            major = major_of(header, f"{self.path}/{segments.name(self.segment)}")
+        except UnknownFormat as exc:
+            if _is_as_written(line, header):  # In every version, a file's first line is hashed as it is in this one.
+                raise
+            raise BadLine("the file's first line was changed after it was written") from exc
         run = str(header.get("run")).encode()
         if self.run and run != self.run:
             raise BadLine(f"the file belongs to another run, {header.get('run')!r}")
         self.run, self.major = run, major
         return dict(header)
+
+    def _broken(self, why: str) -> RulesBroken:
+        return RulesBroken(self.path, self.seq + 1, why)
 
     def _check_file(self, event: Event) -> None:
         """Check that a file begins and ends as it must, and what it says of itself and of the file before it."""
@@ -143,19 +157,48 @@ class Cursor:
             case SegmentOpened() if not self.records:
                 length, total = self._before
                 if (event.segment, event.previous_seq, event.previous_bytes) != (self.segment, self.seq, length):
-                    raise BadLine("it does not follow from the end of the file before")
+                    raise self._broken("it does not follow from the end of the file before")
                 if (event.previous_h.encode() or chain.GENESIS) != self.h:
-                    raise BadLine("it names another hash for the record before")
+                    raise self._broken("it names another hash for the record before")
                 if self._checking and self.segment > 1 and event.previous_sha256 != total:
-                    raise BadLine("the SHA-256 of the file before is not the one that was recorded")
+                    raise self._broken("the SHA-256 of the file before is not the one that was recorded")
             case SegmentSealed() if self.records and not self.sealed:
-                if (event.segment, event.records, event.bytes) != (self.segment, self.records, self.offset):
-                    raise BadLine(f"the seal counts {event.records} records in {event.bytes} bytes")
+                if (event.run.encode(), event.segment) != (self.run, self.segment):
+                    raise self._broken(f"the seal is that of segment {event.segment} of run {event.run!r}")
+                if (event.records, event.bytes) != (self.records, self.offset):
+                    raise self._broken(f"the seal counts {event.records} records in {event.bytes} bytes")
                 if self._checking and event.sha256 != self._digest.hexdigest():
-                    raise BadLine("the SHA-256 in the seal is not that of the bytes before it")
+                    raise self._broken("the SHA-256 in the seal is not that of the bytes before it")
                 self.sealed = True
             case _:
-                raise BadLine("it stands behind the seal" if self.sealed else "it is not the beginning of a file")
+                raise self._broken("it stands behind the seal" if self.sealed else "it is not the beginning of a file")
+
+
+def _is_as_written(line: bytes, header: dict[str, Any]) -> bool:
+    """Say whether a file's first line has the hash that it must have; it names all that goes into it."""
+    parts = chain.split(line[:-1])
+    before = str(header.get("previous_h") or "").encode() or chain.GENESIS
+    return parts is not None and chain.link(str(header.get("run")).encode(), before, parts[0]) == parts[1]
+
+
+def _check_own(record: Record) -> None:
+    """Refuse members of the record itself that cannot be."""
+    for name, value, kinds in (
+        ("seq", record.seq, (int,)),
+        ("at", record.at, (str,)),
+        ("t", record.t, (float, int)),
+        ("d", record.d, (int,)),
+    ):
+        if type(value) not in kinds:
+            raise ValueError(f"{name} is {value!r}")
+    if not 0 <= record.d < record.seq:
+        raise ValueError(f"it calls record {record.d} durable")
+
+
+def _in_words(exc: Exception) -> str:
+    if isinstance(exc, BaseValidationError):
+        return "; ".join(str(each) for each in exc.exceptions)
+    return f"{exc.args[0]} is missing" if isinstance(exc, KeyError) else str(exc)
 
 
 def _mismatch(line: bytes) -> str:

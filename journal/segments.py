@@ -17,7 +17,7 @@ MAJOR: Final = 1
 ROLL_AT: Final = 64 << 20
 """A file is sealed, and the next begun, once it is this many bytes long."""
 
-_NAME: Final = re.compile(r"journal-([0-9]{6,})\.jsonl")
+_NAME: Final = re.compile(r"journal-((?!000000)[0-9]{6}|[1-9][0-9]{6,})\.jsonl")
 
 
 def name(number: int) -> str:

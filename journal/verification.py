@@ -4,7 +4,9 @@ The writer's own checks, applied by a reader: every hash, every file's sums, eve
 records add up to is not judged here.
 """
 
+import re
 from pathlib import Path
+from typing import Final
 
 import attrs
 
@@ -16,6 +18,8 @@ from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
 from journal.recovery import damage
 from journal.scan import Scan
+
+_HASH: Final = re.compile("[0-9a-f]{32}")
 
 
 @attrs.frozen
@@ -50,6 +54,8 @@ class HeadMissing(JournalError):
 def verify(path: Path | str, *, expect_head: str | None = None, files: Files = DISK) -> Verification:
     """Check everything that can be checked in a journal, up to the first thing that is wrong."""
     path = Path(path)
+    if expect_head is not None and not _HASH.fullmatch(expect_head):
+        raise JournalError(f"{expect_head!r} cannot be the hash of a record, which has 32 hexadecimal digits")
     scan = Scan(path, files, checking=True)
     lifecycle = Lifecycle()
     seen: set[str] = set()
@@ -67,13 +73,13 @@ def verify(path: Path | str, *, expect_head: str | None = None, files: Files = D
                 if isinstance(value, Blob) and value.sha256 not in seen:
                     value.load(files)
                     seen.add(value.sha256)
-            if expect_head and record.h == expect_head:
+            if expect_head is not None and record.h == expect_head:
                 expected_at = record.seq
     except (RulesBroken, BlobDamaged, UnknownEvent) as exc:
         problem = exc
     problem = problem or damage(scan)
     cursor = scan.cursor
-    if problem is None and expect_head and expected_at is None:
+    if problem is None and expect_head is not None and expected_at is None:
         problem = HeadMissing(
             f"{path} has no record with the hash {expect_head}; its last, record {cursor.seq:,}, has {cursor.h.decode()}. "
             "Records were removed from its end or written anew, or this is another run",

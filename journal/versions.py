@@ -4,6 +4,7 @@ An upcaster is a pure function from the members of an old line to the members of
 checked, so the bytes on disk are never touched. Version 1 is the first, so the table begins empty.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,10 +27,10 @@ def major_of(header: Mapping[str, Any], where: str) -> int:
         )
     version = str(header.get("version"))
     major = version.partition(".")[0]
-    if not major.isascii() or not major.isdigit() or not 1 <= int(major) <= MAJOR:
+    if not re.fullmatch("[1-9][0-9]{0,5}", major) or int(major) > MAJOR:
         raise UnknownFormat(
-            f"{where} is in format {version}, and this evaljournal reads format {MAJOR}; "
-            f"an evaljournal that reads format {major} is needed",
+            f"{where} is in format {version!r}, and this evaljournal reads format {MAJOR}; "
+            f"an evaljournal that reads format {major!r} is needed",
         )
     return int(major)
 

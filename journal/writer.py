@@ -5,6 +5,7 @@ two tasks carry the lines on, one writing, one syncing, each in a thread, so tha
 to wait for it. There is no timer: what arrives during one sync is the batch of the next.
 """
 
+import functools
 import heapq
 import math
 import uuid
@@ -13,7 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 import attrs
 import outcome
@@ -21,7 +22,16 @@ import trio
 
 from journal import blobs, chain, segments
 from journal.codec import encode
-from journal.errors import DiskFull, JournalClosed, JournalError, JournalFailed, JournalPoisoned, RecordTooLarge, command
+from journal.errors import (
+    DiskFull,
+    JournalClosed,
+    JournalError,
+    JournalFailed,
+    JournalPoisoned,
+    NotAJournal,
+    RecordTooLarge,
+    command,
+)
 from journal.events import Event, JournalRecovered, Record, SegmentOpened, SegmentSealed, Stamp
 from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
@@ -151,7 +161,7 @@ class Journal:
         if found.is_open:
             self._tape.go_on(found.segment, found.bytes)
         else:
-            self._begin()
+            self._begin(self._stamp())
         if found.aside:
             self.append(JournalRecovered(after=found.seq, bytes=found.aside.bytes, file=found.aside.file))
 
@@ -196,16 +206,17 @@ class Journal:
                     f"{type(event).__name__} would be {len(members):,} bytes long, and a record may have {RECORD_LIMIT:,}; "
                     "nothing was written. Only inputs, outputs and notes may be longer",
                 )
+        now = self._stamp()  # Before anything changes: it is the caller's, and may raise.
         self.lifecycle.advance(event)
         if self._segment.bytes >= self._roll_at:
-            self._seal()
-            self._begin()
+            self._seal(now)
+            self._begin(now)
         if large:
             batch = self._batches[-1]
             batch.values.update((sha256(value).hexdigest(), value) for value in large.values())
             batch.bytes += sum(map(len, large.values()))
             self._pending += sum(map(len, large.values()))
-        return self._add(event, members)
+        return self._add(event, members, now)
 
     async def wait_durable(self, seq: int) -> None:
         """Wait until the record is as safe as this journal's durability promises: on disk, or (`os`) with the system."""
@@ -217,7 +228,8 @@ class Journal:
         while self._pending > PENDING_LIMIT:
             if self._failure is not None:
                 raise self._failure
-            self._room = trio.Event()
+            if self._room.is_set():
+                self._room = trio.Event()
             await self._room.wait()
 
     async def keep_writing(self) -> None:
@@ -255,7 +267,7 @@ class Journal:
             if self._failure is None and not self._closing:
                 self._closing = True
                 await self._wait_synced()
-                self._seal()  # Not before: a seal says that everything in front of it is durable.
+                self._seal(self._stamp())  # Not before: a seal says that everything in front of it is durable.
                 await self._wait_synced()
                 sealed = True
         finally:
@@ -271,8 +283,8 @@ class Journal:
     def _is_over(self) -> bool:
         return self._done or self._failure is not None
 
-    def _add(self, event: Event, members: bytes) -> Record:
-        at, t = self._stamp()
+    def _add(self, event: Event, members: bytes, now: tuple[str, float]) -> Record:
+        at, t = now
         t = round(t, 6)
         seq = self._seq + 1
         body = b'{"seq":%d,"at":"%b","t":%.6f,%b,"d":%d' % (seq, at.encode(), t, members, self._durable)
@@ -294,7 +306,7 @@ class Journal:
             self._to_write.set()
         return record
 
-    def _begin(self) -> None:
+    def _begin(self, now: tuple[str, float]) -> None:
         """Begin the next file: its first record says which run it belongs to and what stands before it."""
         before = self._segment
         opened = SegmentOpened(
@@ -311,9 +323,9 @@ class Journal:
         self._batches.append(_Batch(self._segment.number))
         if not self._batches[0].lines:
             self._batches.popleft()
-        self._add(opened, encode(opened))
+        self._add(opened, encode(opened), now)
 
-    def _seal(self) -> None:
+    def _seal(self, now: tuple[str, float]) -> None:
         segment = self._segment
         seal = SegmentSealed(
             run=self.run,
@@ -322,7 +334,7 @@ class Journal:
             bytes=segment.bytes,
             sha256=self._digest(),
         )
-        self._add(seal, encode(seal))
+        self._add(seal, encode(seal), now)
 
     def _digest(self) -> str:
         """Bring the segment's sum up to its last line; many lines at once cost half of what they cost one by one."""
@@ -428,6 +440,25 @@ class Journal:
         return failure
 
 
+def _enter(path: Path, *, new: bool, run: str | None, files: Files, **settings: Any) -> Journal:
+    """Take the lock and find out where to go on; blocking, so it is called in a thread."""
+    if new:
+        make_room(path, files)
+    else:
+        try:
+            segments.numbers(path, files)
+        except NotAJournal:
+            if files.size(str(path / "LOCK")) is None:
+                raise  # Leave no lock behind where nobody ever wrote.
+    lock = Lock(path, files)
+    try:
+        found = find(path, files, new=new, run=run or uuid.uuid4().hex)
+        return Journal(path, found, lock, files=files, **settings)
+    except BaseException:
+        lock.release()
+        raise
+
+
 @asynccontextmanager
 async def writing(
     path: Path | str,
@@ -446,20 +477,9 @@ async def writing(
     is synced and sealed, whatever ended the block. If the disk refuses, the block is cancelled and `JournalFailed` raised.
     """
     path = Path(path)
-
-    def enter() -> Journal:
-        if new:
-            make_room(path, files)
-        lock = Lock(path, files)
-        try:
-            found = find(path, files, new=new, run=run or uuid.uuid4().hex)
-            return Journal(
-                path, found, lock, stamp=stamp, files=files, durability=durability, roll_at=roll_at, in_thread=in_thread
-            )
-        except BaseException:
-            lock.release()
-            raise
-
+    enter = functools.partial(
+        _enter, path, new=new, run=run, stamp=stamp, files=files, durability=durability, roll_at=roll_at, in_thread=in_thread
+    )
     try:
         journal = await in_thread(enter)
     except OSError as exc:

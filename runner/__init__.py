@@ -1,13 +1,20 @@
-"""Acts: make an evaluation happen, and record every step of it."""
+"""Acts: make an evaluation happen, and record every step of it.
 
-from runner.case import Case
-from runner.dataset import Dataset
-from runner.errors import UsageError
-from runner.evaluation import Evaluation, evaluation
-from runner.failure import Fatal, RateLimited
-from runner.notes import note
-from runner.retry import Retry
-from runner.score import Score
+What a user needs is here; it is imported when it is first asked for, so that the command line can start without it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from runner.case import Case
+    from runner.dataset import Dataset
+    from runner.definition import Evaluation, evaluation
+    from runner.errors import UsageError
+    from runner.failure import Fatal, RateLimited
+    from runner.notes import note
+    from runner.retry import Retry
+    from runner.score import Score
 
 __all__ = [
     "Case",
@@ -21,3 +28,24 @@ __all__ = [
     "evaluation",
     "note",
 ]
+
+_ROOMS: Final = {
+    "Case": "case",
+    "Dataset": "dataset",
+    "Evaluation": "definition",
+    "Fatal": "failure",
+    "RateLimited": "failure",
+    "Retry": "retry",
+    "Score": "score",
+    "UsageError": "errors",
+    "evaluation": "definition",
+    "note": "notes",
+}
+"""Name → the module that it lives in."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOMS:
+        raise AttributeError(f"module 'runner' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"runner.{_ROOMS[name]}"), name)
+    return value

@@ -4,8 +4,10 @@ Only here are arguments parsed and exit codes chosen. A command's module is impo
 `evaljournal --help` answers at once.
 """
 
+import contextlib
 import sys
 import traceback
+from collections.abc import Generator
 from importlib import import_module
 from typing import Any, Final
 
@@ -54,6 +56,14 @@ class _Commands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as exc:
+            from runner.cli.arguments import nearest  # noqa: PLC0415  # not needed for `--help`
+
+            raise click.UsageError(f"{exc.message.rstrip('.')}{nearest(args[0], COMMANDS)}", ctx) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, help_) for name, (_, help_) in COMMANDS.items()])
@@ -62,13 +72,30 @@ class _Commands(click.Group):
         from journal import errors  # noqa: PLC0415  # not needed for `--help`
 
         try:
-            return super().invoke(ctx)
+            with _one_at_a_time():
+                return super().invoke(ctx)
         except (errors.JournalDamaged, errors.RulesBroken, errors.BlobDamaged) as exc:
             raise Damaged(str(exc)) from exc
         except errors.JournalFailed as exc:
             raise Unfinished(str(exc)) from exc
         except errors.JournalError as exc:
             raise Refused(str(exc)) from exc
+        except BrokenPipeError:
+            raise  # click ends quietly.
+        except OSError as exc:
+            raise Refused(str(exc)) from exc
+
+
+@contextlib.contextmanager
+def _one_at_a_time() -> Generator[None]:
+    """Take an exception out of the groups that nurseries put around it."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        inner: BaseException = group
+        while isinstance(inner, BaseExceptionGroup) and len(inner.exceptions) == 1:
+            inner = inner.exceptions[0]
+        raise inner from inner.__cause__
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

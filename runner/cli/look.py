@@ -99,7 +99,8 @@ async def _follow(path: Path, view: _View) -> None:
 
 def _in_words(record: Record) -> str:
     fields = " ".join(f"{name}={_short(value)}" for name, value in _fields(record))
-    return f"{record.seq:>7}  {record.at[11:23]}  {record.t:>10.3f}  {name_of(record.event):<20}  {fields}"
+    at, name = _short(record.at[11:23]), _short(name_of(record.event))
+    return f"{record.seq:>7}  {at}  {record.t:>10.3f}  {name:<20}  {fields}"
 
 
 def _fields(record: Record) -> Iterator[tuple[str, Any]]:

@@ -41,7 +41,7 @@ from journal.lifecycle import diagram
 from tests.journal.samples import content, enqueued, session, started, trial, written
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
-HEAD = "e3b0c7791cfdc39823148d60708f1d7b"
+HEAD = "fe451cff988c2cf7442806867561fef0"
 """The hash of the golden journal's last record."""
 
 PAGE = Path(__file__).parents[2] / "docs" / "format.md"

@@ -263,12 +263,20 @@ def test_kept_hash_is_found_where_it_was(tmp_path: Path) -> None:
     assert (True, first.records, first.records + 3) == (result.holds, result.expected_at, result.records)
 
 
-@pytest.mark.parametrize("head", ["", "0" * 32, "nonsense"])
-def test_hash_that_is_none_is_not_found(tmp_path: Path, head: str) -> None:
-    """A hash that no record has is missing, and so is an empty one: a variable that was never set proves nothing."""
+def test_hash_that_no_record_has_is_missing(tmp_path: Path) -> None:
+    """A hash that no record has is reported as missing."""
     written(tmp_path / "run", whole_run())
 
-    assert isinstance(verify(tmp_path / "run", expect_head=head).problem, HeadMissing)
+    assert isinstance(verify(tmp_path / "run", expect_head="0" * 32).problem, HeadMissing)
+
+
+@pytest.mark.parametrize("head", ["", "nonsense"])
+def test_what_is_no_hash_is_refused(tmp_path: Path, head: str) -> None:
+    """What cannot be a hash is refused, the empty one above all: a variable that was never set proves nothing."""
+    written(tmp_path / "run", whole_run())
+
+    with pytest.raises(JournalError, match="cannot be the hash of a record"):
+        verify(tmp_path / "run", expect_head=head)
 
 
 def test_damage_is_told_before_a_missing_head(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import trio
 
 import runner
 from runner import Case, Retry, Score, UsageError, evaluation, note
-from runner.evaluation import Settings
+from runner.definition import Settings
 from runner.fingerprint import _normal, of_function
 from runner.notes import notes_to
 
