@@ -1,0 +1,1 @@
+"""Figures that we claim, measured: `python -m benchmarks NAME`."""

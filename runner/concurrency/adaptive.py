@@ -1,0 +1,238 @@
+"""The default policy: four small machines behind one face.
+
+An endpoint refuses work in different ways, and one number cannot answer them all. So each way has a machine of its own:
+
+    rate       429 because of requests per second   starts are paced, and Retry-After pauses everyone
+    in_flight  429 because too many are in flight   the limit is held just below what was refused
+    illness    5xx, broken connections, timeouts    intake stops, probes ask, the slots come back
+    latency    nothing is refused, only slower      growth that bought no throughput is undone
+
+Here is only what joins them: who hears which signal, which of them explains a refusal, and what the decision is.
+"""
+
+from typing import assert_never
+
+from attrs import define, field
+
+from runner.concurrency.hold import Hold
+from runner.concurrency.illness import Illness
+from runner.concurrency.in_flight import FIRST, InFlight
+from runner.concurrency.latency import Latency
+from runner.concurrency.policy import (
+    FULL,
+    OPEN,
+    PROBE,
+    Change,
+    Decision,
+    Failed,
+    Gate,
+    Interrupted,
+    LimitMoved,
+    Paused,
+    Quota,
+    Resumed,
+    Signal,
+    Started,
+    Succeeded,
+    TimedOut,
+)
+from runner.concurrency.rate import Rate
+from runner.concurrency.start import Begun
+
+ENOUGH = 3.0
+"""Once the rate is known, this many times rate × latency in flight will do (Little's law), hung ones included."""
+COARSE = 8
+"""While slots are added one by one, the limit is published in steps of an eighth, to spare the journal."""
+
+
+@define(kw_only=True)
+class AdaptiveState:
+    """What the machines remember, and who is in flight."""
+
+    now: float = 0.0
+    started: int = 0
+    """Attempts begun so far; the newest one's place in the order of starts."""
+    flying: dict[str, Begun] = field(factory=dict[str, Begun])
+    """Attempts in flight."""
+    limit: int = FIRST
+    """The limit in force."""
+    rate: Rate = field(factory=Rate)
+    in_flight: InFlight = field(factory=InFlight)
+    illness: Illness = field(factory=Illness)
+    latency: Latency = field(factory=Latency)
+    hold: Hold = field(factory=Hold)
+
+
+class Adaptive:
+    """Find out what the endpoint can take, and stay just below it."""
+
+    def __init__(self, most: int, *, state: AdaptiveState | None = None) -> None:
+        """Never exceed `most` attempts at once; go on from `state` where one is given."""
+        if most < 1:
+            raise ValueError(f"a policy needs at least one slot, not {most!r}")
+        self.most = most
+        if state is None:
+            first = min(FIRST, most)
+            state = AdaptiveState(limit=first, in_flight=InFlight(limit=float(first)))
+        self.state = state
+        self._changes: list[Change] = []
+
+    def take(self, signal: Signal) -> Decision:
+        """Let the machines that it concerns learn from the signal, and join what they say."""
+        state = self.state
+        state.now = max(state.now, signal.t)
+        self._changes = []
+        probe = False
+        if state.hold.pause is not None and not state.illness.open:
+            self._changes += state.hold.passed(state.now)
+        if isinstance(signal, Started):
+            probe = self._started(signal.attempt)
+        else:
+            begun = state.flying.pop(signal.attempt, None)
+            if begun is not None:  # A late or foreign ending is none of ours.
+                self._ended(begun, signal)
+        hold = state.hold
+        return Decision(
+            limit=state.limit,
+            next_start=self._earliest(state.now),
+            paused=hold.pause,
+            probe=probe,
+            changes=tuple(self._changes),
+        )
+
+    def may_start(self, t: float) -> Gate:
+        """Open when there is room, the pace allows it, and nobody is to wait; or when a probe is due."""
+        state = self.state
+        probing = state.illness.open
+        # Probes pass even when hung attempts fill every place: they are the only way out.
+        if not probing and len(state.flying) >= state.limit:
+            return FULL
+        at = self._earliest(t)
+        if t < at:
+            return Gate(open=False, at=at)
+        return PROBE if probing else OPEN
+
+    def _earliest(self, t: float) -> float:
+        state = self.state
+        if state.illness.open:
+            return max(t, state.illness.next_probe)
+        return max(state.hold.earliest(t), state.rate.next_start)
+
+    def _started(self, attempt: str) -> bool:
+        state = self.state
+        state.started += 1
+        probe = state.illness.open
+        state.flying[attempt] = Begun(
+            order=state.started, t=state.now, in_flight=len(state.flying) + 1, probe=probe
+        )
+        # Before any limit is known, a doubling is spread over half a round trip, so that a refusal can come between.
+        mean = state.latency.mean
+        state.rate.started(state.now, opening=state.limit / (1.0 if mean is None else max(mean / 2, 0.001)))
+        if probe:
+            state.illness.probing(state.now)
+        return probe
+
+    def _ended(self, begun: Begun, signal: Succeeded | Failed | TimedOut | Interrupted) -> None:
+        state = self.state
+        match signal:
+            case Succeeded():
+                self._succeeded(begun, signal.elapsed)
+                self._quota(signal.quota)
+            case Failed(failure="rate_limited"):
+                self._latency(begun, None)
+                self._refused(begun, signal.retry_after)
+                self._quota(signal.quota)
+                self._answered(begun)
+            case TimedOut() | Failed(failure="unavailable"):
+                state.rate.missed()
+                self._latency(begun, None)
+                self._ill(begun)
+            case Failed():
+                # The task's own error: the endpoint did answer, or was never asked.
+                self._latency(begun, None)
+                self._answered(begun)
+            case Interrupted():
+                self._latency(begun, None)
+                if begun.probe and state.illness.open:
+                    state.illness.next_probe = state.now
+            case _:
+                assert_never(signal)
+
+    def _succeeded(self, begun: Begun, elapsed: float) -> None:
+        state = self.state
+        self._answered(begun)
+        self._latency(begun, elapsed)
+        rate, mean, most = state.rate.known, state.latency.mean, float(self.most)
+        if rate is not None and mean is not None:
+            most = min(most, max(ENOUGH * rate * mean, 2.0))
+        if not state.illness.open and state.illness.ramp is None:
+            state.in_flight.succeeded(begun, state.now, len(state.flying) + 1, most)
+        self._publish("climbing", "slots in use, and attempts succeed", coarse=state.in_flight.phase == "climbing")
+
+    def _refused(self, begun: Begun, retry_after: float | None) -> None:
+        """Find out which limit was met. An endpoint that names a time speaks of its rate; otherwise judge by the load."""
+        state = self.state
+        now, newest = state.now, state.started
+        if retry_after is None and state.in_flight.explains(begun):
+            state.rate.missed()
+            seen = state.in_flight.refuse(begun, now, newest)
+            if seen is not None:
+                self._publish("in_flight", seen)
+            return
+        seen = state.rate.refuse(begun, now, newest)
+        if state.illness.open:
+            return
+        if retry_after is not None:
+            self._changes += state.hold.retry_after(now, retry_after, begun.in_flight)
+            state.rate.wait(state.hold.earliest(now))
+        elif seen is not None:
+            self._changes += state.hold.begin(now, state.rate.next_start, "rate_limited", seen)
+
+    def _quota(self, quota: Quota | None) -> None:
+        if quota is None:
+            return
+        state = self.state
+        until = state.rate.tell(state.now, quota)
+        if until is not None and not state.illness.open:
+            seen = f"headers: {quota.remaining} remaining, renewed in {quota.reset:.6g} s"
+            self._changes += state.hold.begin(state.now, until, "quota", seen)
+
+    def _latency(self, begun: Begun, elapsed: float | None) -> None:
+        state = self.state
+        verdict = state.latency.ended(begun, elapsed, state.in_flight.lesson)
+        if verdict is None:
+            return
+        worth, seen = verdict
+        if worth:
+            state.in_flight.keep(state.now)
+        elif state.latency.load is not None:
+            state.in_flight.undo(int(state.latency.load + 0.5), state.now, state.started)
+            self._publish("latency", seen)
+
+    def _ill(self, begun: Begun) -> None:
+        illness, hold = self.state.illness, self.state.hold
+        seen = illness.failed(begun, self.state.now, self.state.started)
+        if seen is not None:
+            hold.pause = Paused(until=illness.next_probe, cause="illness", evidence=seen)
+            self._changes.append(hold.pause)
+
+    def _answered(self, begun: Begun) -> None:
+        state = self.state
+        seen = state.illness.answered(begun, state.now, state.started, state.in_flight.limit)
+        if seen is not None:
+            state.hold.pause = None
+            self._changes.append(Resumed(cause="illness", evidence=seen))
+        if seen is not None or state.illness.ramp is not None:
+            self._publish("recovery", seen or "attempts succeed again", coarse=seen is None)
+
+    def _publish(self, cause: str, evidence: str, *, coarse: bool = False) -> None:
+        """Put the limit in force, and say why it moved."""
+        state = self.state
+        limit = int(state.in_flight.limit)
+        if state.illness.ramp is not None:
+            limit = min(limit, int(state.illness.ramp))
+        before, after = state.limit, min(max(limit, 1), self.most)
+        if after == before or (coarse and before < after < min(before + before // COARSE, self.most)):
+            return
+        state.limit = after
+        self._changes.append(LimitMoved(before=before, after=after, cause=cause, evidence=evidence))

@@ -1,0 +1,89 @@
+"""How many attempts may be in flight: the machine for endpoints that accept so many at once.
+
+A refusal at n in flight says that n - 1 is the most, exactly; so the limit is put there, and not lower. From then on
+one more is tried now and then, ever more rarely while the answer stays the same.
+
+Three phases follow one another:
+    climbing  nothing is known against more; every success adds a slot while the slots are used
+    holding   a limit is known; it is kept for a period
+    trying    a little more is allowed, to see whether the limit has moved; if all is well for a period, climb again
+
+What "a little" is depends on why we hold. A refusal shows itself at one more. A server that only gets slower shows it at a
+quarter more, if at all, and then the next quarter has to prove itself as well.
+"""
+
+from typing import Literal
+
+from attrs import define
+
+from runner.concurrency.start import Begun
+
+FIRST = 16
+"""Slots to begin with."""
+BUSY = 0.85
+"""Part of the limit that must be in use before more is allowed; otherwise more proves nothing."""
+SHORTEST, LONGEST = 5.0, 120.0
+"""Seconds between two trials of a higher limit."""
+
+
+@define(kw_only=True)
+class InFlight:
+    """The limit, and what speaks against a higher one."""
+
+    limit: float = FIRST
+    phase: Literal["climbing", "holding", "trying"] = "climbing"
+    held: int = 0
+    """The limit that is known to be good, while holding or trying."""
+    slower: bool = False
+    """What speaks against more is that it was slower, not that it was refused."""
+    since: float = 0.0
+    """When the present phase began."""
+    period: float = SHORTEST
+    accepted: int = 0
+    """The most that were in flight at the start of an attempt that then succeeded."""
+    lesson: int = 0
+    """The last attempt begun before the last lesson; those up to it cannot teach again."""
+
+    def succeeded(self, begun: Begun, t: float, in_flight: int, most: float) -> None:
+        """Allow more where it would be used, but no more than `most`."""
+        self.accepted = max(self.accepted, begun.in_flight)
+        if in_flight < BUSY * self.limit or self.limit >= most:
+            return
+        if self.phase == "climbing":
+            self.limit = min(self.limit + 1, most)
+        elif t - self.since >= self.period:
+            self._next(t, most)
+
+    def _next(self, t: float, most: float) -> None:
+        """Go from holding to trying, and from trying to climbing."""
+        if self.phase == "holding":
+            self.phase, self.since = "trying", t
+            self.limit = min(self.limit + (max(1, self.held // 4) if self.slower else 1), most)
+        elif not self.slower:
+            self.phase, self.period = "climbing", SHORTEST
+
+    def explains(self, begun: Begun) -> bool:
+        """Tell whether too many in flight may be why this attempt was refused: as many were never accepted."""
+        return begun.in_flight > 0.9 * self.accepted
+
+    def refuse(self, begun: Begun, t: float, newest: int) -> str | None:
+        """Hold just below what was refused; tell what was seen, or None if it belongs to the last lesson."""
+        if begun.order <= self.lesson:
+            return None
+        self._hold(max(begun.in_flight - 1, 1), t, newest, slower=False)
+        return f"429 at {begun.in_flight} in flight, {self.accepted} accepted before"
+
+    def undo(self, limit: int, t: float, newest: int) -> None:
+        """Go back to a limit at which the endpoint did as much, and sooner."""
+        self._hold(max(limit, 1), t, newest, slower=True)
+
+    def keep(self, t: float) -> None:
+        """Take a quarter more for good: it bought throughput."""
+        if self.phase == "trying" and self.slower:
+            self.phase, self.since, self.period, self.held = "holding", t, SHORTEST, int(self.limit)
+
+    def _hold(self, limit: int, t: float, newest: int, *, slower: bool) -> None:
+        same = self.phase != "climbing" and abs(limit - self.held) <= max(1, self.held // 10)
+        self.period = min(2 * self.period, LONGEST) if same else SHORTEST
+        self.phase, self.since, self.held, self.lesson = "holding", t, limit, newest
+        self.limit, self.slower = limit, slower

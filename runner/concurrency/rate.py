@@ -1,0 +1,171 @@
+"""How fast attempts may start: the machine for endpoints that grant so many requests per second.
+
+An endpoint's allowance is like a bucket that fills steadily. When it refuses us, the bucket is empty; so between two
+refusals it has granted exactly what it was filled with, and *granted over time* is its rate (or less than its rate, if
+the bucket ran over meanwhile). No guess is needed after the second refusal.
+
+Three phases follow one another:
+    opening    no refusal yet; the pace is the caller's, wide enough not to matter once slots are the limit
+    searching  the rate is only roughly known; the pace grows by 10 % a second until the next refusal
+    plateau    the rate is known; the pace dips below it, lingers, and rises above it along a cubic, to ask gently
+
+While the estimates agree, the plateau gets longer and flatter, so that asking costs less and less. A plateau that ends
+without a refusal means that the limit has moved: search again.
+"""
+
+from attrs import define
+
+from runner.concurrency.hold import LONGEST
+from runner.concurrency.policy import Quota
+from runner.concurrency.start import Begun
+
+FIRST = 0.7
+"""How much of the first rate seen is believed: the bucket was full at first, and its content is in what we saw."""
+SEARCH = 0.1
+"""Growth of the pace per second of searching."""
+SWING = 0.1
+"""How far the first plateau dips and rises, as a part of the rate."""
+FLATTEST = 0.02
+SLOWEST = 1 / 60
+"""Starts per second below which we never go: a minute without a question teaches nothing."""
+ENOUGH = 8
+"""Grants between two refusals that make a rate; fewer only bound it."""
+LATE = 0.05
+"""Seconds that a start may come late and still be caught up, because timers are not exact."""
+
+
+@define(kw_only=True)
+class Rate:
+    """The rate believed in, the place on the plateau, and the refusal from which grants are counted."""
+
+    known: float | None = None
+    """Starts per second that the endpoint accepts; None before its first refusal."""
+    searching: bool = False
+    since: float = 0.0
+    """When the plateau began, moved on by the time in which something else held us back."""
+    period: float = 0.0
+    """Seconds from the beginning of the plateau to its middle, where the pace is the known rate."""
+    swing: float = SWING
+    next_start: float = 0.0
+    first: float | None = None
+    """When the first attempt of all began."""
+    anchor: Begun | None = None
+    """A refused attempt; the bucket was empty when it began."""
+    refused: int = 0
+    """Attempts after the anchor that were not granted."""
+    idle: float = 0.0
+    """Seconds since the anchor in which something else held us back, so that the bucket may have run over."""
+    lesson: int = 0
+    """The last attempt begun before the last lesson; those up to it cannot teach again."""
+    told: float | None = None
+    """Starts per second that the endpoint's headers leave us."""
+    told_until: float = 0.0
+    """When those headers are out of date."""
+
+    def pace(self, t: float, opening: float) -> float:
+        """Starts per second to aim at now; `opening` while nothing is known."""
+        if self.told is not None and t < self.told_until:
+            return min(self.told, opening)
+        known = self.known
+        if known is None:
+            return opening
+        if self.searching:
+            return known
+        x = (t - self.since) / self.period - 1
+        return known * (1 + self.swing * x * x * x)
+
+    def started(self, t: float, opening: float) -> None:
+        """Space the next start from this one; `opening` is the pace while none is known."""
+        if self.first is None:
+            self.first = self.next_start = t
+        gap = 1 / self.pace(t, opening)
+        late = t - self.next_start
+        if late > max(gap, LATE):
+            # Slots or trials were short, not the rate: the curve waits, and the bucket may run over.
+            self.since += late
+            self.idle += late
+            self.next_start = t + gap
+            return
+        self.next_start += gap
+        if self.known is None:
+            return
+        if self.searching:
+            self.known *= 1 + SEARCH * min(gap, 1)
+        elif t - self.since > 3 * self.period:
+            self.searching = True
+
+    def missed(self) -> None:
+        """Take note of an attempt that took nothing out of the bucket."""
+        self.refused += 1
+
+    def tell(self, t: float, quota: Quota) -> float | None:
+        """Believe the headers of an answer; return until when nothing is left, if so.
+
+        What remains, spread over the time until renewal, is right for a window, and for a bucket too: there it settles
+        where the bucket is half full, and the pace is what flows in.
+        """
+        reset = min(max(quota.reset, 0.0), LONGEST)
+        self.told = quota.remaining / reset if quota.remaining > 0 and reset > 0 else None
+        self.told_until = t + reset
+        if quota.remaining > 0:
+            return None
+        self.wait(t + reset)
+        return t + reset
+
+    def wait(self, until: float) -> None:
+        """Start nothing before `until`: a pause that is itself about the rate, so the bucket's time goes on."""
+        self.next_start = max(self.next_start, until)
+
+    def refuse(self, begun: Begun, t: float, newest: int) -> str | None:
+        """Learn from a refusal; tell what was seen, or None if it belongs to the last lesson.
+
+        `newest` is the place of the youngest attempt: all up to it began before this lesson.
+        """
+        self.refused += 1
+        if begun.order <= self.lesson:
+            return None
+        self.lesson = newest
+        granted, seconds = self._granted(begun)
+        whole = self.anchor is not None and self.idle < seconds / 10
+        # There are four things a refusal can teach:
+        if self.known is None:
+            self._search(FIRST * max(granted, 1) / max(seconds, 0.5))
+        elif not whole or seconds <= 0:
+            # The bucket may have run over, so the grants are no measure; only a pace that we guessed comes down.
+            self._search(FIRST * self.known) if self.searching else self._linger(t)
+        elif granted < ENOUGH:
+            # Too few to measure: the truth is below (granted + 1) / seconds, and halving gets there soon.
+            self._search(min(max(granted / seconds, self.known / 2), (granted + 1) / seconds))
+        else:
+            self._settle(granted / seconds, t)
+        if granted >= ENOUGH or not whole:
+            self.anchor, self.refused, self.idle = begun, 0, 0.0
+        known = self.known or SLOWEST
+        # A few grants gather before the next start, so that jitter on the way is not the next refusal.
+        self.wait(t + min(2 / known, 5.0))
+        return f"429 after {granted} accepted in {seconds:.1f} s at {begun.in_flight} in flight; pacing at {known:.3g}/s"
+
+    def _granted(self, begun: Begun) -> tuple[int, float]:
+        """How many were accepted since the anchor, or since the beginning, and in how many seconds."""
+        order, t = (0, self.first or 0.0) if self.anchor is None else (self.anchor.order, self.anchor.t)
+        return max(begun.order - order - self.refused, 0), begun.t - t
+
+    def _search(self, rate: float) -> None:
+        self.known, self.searching = max(rate, SLOWEST), True
+
+    def _linger(self, t: float) -> None:
+        """Begin the same plateau once more."""
+        self.since = t
+
+    def _settle(self, rate: float, t: float) -> None:
+        """Begin a plateau around a rate that was measured."""
+        rate = max(rate, SLOWEST)
+        known = self.known or rate
+        if self.period and abs(rate - known) <= SWING * known:
+            # Two measurements agree: ask half as often, and half as loudly.
+            self.period = min(2 * self.period, max(60.0, 200 / rate))
+            self.swing = max(self.swing / 2, FLATTEST)
+        else:
+            self.period = max(5.0, 20 / rate)
+            self.swing = SWING
+        self.known, self.searching, self.since = rate, False, t
