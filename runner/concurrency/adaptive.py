@@ -123,7 +123,7 @@ class Adaptive:
         state.started += 1
         probe = state.illness.open
         state.flying[attempt] = Begun(
-            order=state.started, t=state.now, in_flight=len(state.flying) + 1, probe=probe
+            order=state.started, t=state.now, in_flight=len(state.flying) + 1, limit=state.limit, probe=probe
         )
         # Before any limit is known, a doubling is spread over half a round trip, so that a refusal can come between.
         mean = state.latency.mean
@@ -162,10 +162,14 @@ class Adaptive:
         state = self.state
         self._answered(begun)
         self._latency(begun, elapsed)
-        rate, mean, most = state.rate.known, state.latency.mean, float(self.most)
+        rate, mean = state.rate.known, state.latency.mean
+        # No more than twice what has proven itself: latency tells late, and a server must not drown meanwhile.
+        most = min(float(self.most), 2.0 * (state.latency.load or FIRST))
         if rate is not None and mean is not None:
             most = min(most, max(ENOUGH * rate * mean, 2.0))
-        if not state.illness.open and state.illness.ramp is None:
+        if state.illness.open:
+            return
+        if state.illness.ramp is None:
             state.in_flight.succeeded(begun, state.now, len(state.flying) + 1, most)
         self._publish("climbing", "slots in use, and attempts succeed", coarse=state.in_flight.phase == "climbing")
 
@@ -173,13 +177,17 @@ class Adaptive:
         """Find out which limit was met. An endpoint that names a time speaks of its rate; otherwise judge by the load."""
         state = self.state
         now, newest = state.now, state.started
+        for other in state.flying.values():
+            # The endpoint was never busy with the refused one, so whoever began after it met one less.
+            if other.order > begun.order:
+                other.in_flight -= 1
         if retry_after is None and state.in_flight.explains(begun):
             state.rate.missed()
             seen = state.in_flight.refuse(begun, now, newest)
             if seen is not None:
                 self._publish("in_flight", seen)
             return
-        seen = state.rate.refuse(begun, now, newest)
+        seen = state.rate.refuse(begun, now, newest, named=retry_after is not None)
         if state.illness.open:
             return
         if retry_after is not None:

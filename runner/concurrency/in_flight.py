@@ -63,8 +63,8 @@ class InFlight:
             self.phase, self.period = "climbing", SHORTEST
 
     def explains(self, begun: Begun) -> bool:
-        """Tell whether too many in flight may be why this attempt was refused: as many were never accepted."""
-        return begun.in_flight > 0.9 * self.accepted
+        """Tell whether too many in flight may be why this attempt was refused: as many are not known to be good."""
+        return begun.in_flight > (self.held or 0.9 * self.accepted)
 
     def refuse(self, begun: Begun, t: float, newest: int) -> str | None:
         """Hold just below what was refused; tell what was seen, or None if it belongs to the last lesson."""

@@ -31,7 +31,7 @@ class Group:
     seconds: float = 0.0
     """Sum over the successes."""
     load: int = 0
-    """Sum over the successes of how many were in flight when they began."""
+    """Sum over the successes of the limit that was in force when they began."""
     succeeded: int = 0
 
 
@@ -45,7 +45,7 @@ class Latency:
     first: int = 0
     """Number of the first group in the list."""
     load: float | None = None
-    """Baseline: in flight, on average."""
+    """Baseline: the limit, on average. The limit, not what was in flight: where starts are paced, slowness makes load."""
     seconds: float = 0.0
     """Baseline: latency, on average."""
     weight: int = 0
@@ -72,7 +72,7 @@ class Latency:
         group.ended += 1
         if elapsed is not None:
             group.seconds += elapsed
-            group.load += begun.in_flight
+            group.load += begun.limit
             group.succeeded += 1
         if group.ended < NEARLY:
             return None

@@ -23,6 +23,8 @@ FIRST = 0.7
 """How much of the first rate seen is believed: the bucket was full at first, and its content is in what we saw."""
 SEARCH = 0.1
 """Growth of the pace per second of searching."""
+RETURN = 0.5
+"""The same, while it is below what was believed before."""
 SWING = 0.1
 """How far the first plateau dips and rises, as a part of the rate."""
 FLATTEST = 0.02
@@ -41,6 +43,8 @@ class Rate:
     known: float | None = None
     """Starts per second that the endpoint accepts; None before its first refusal."""
     searching: bool = False
+    goal: float = 0.0
+    """The last rate that was believed; a search that has fallen below it returns quickly."""
     since: float = 0.0
     """When the plateau began, moved on by the time in which something else held us back."""
     period: float = 0.0
@@ -55,6 +59,12 @@ class Rate:
     """Attempts after the anchor that were not granted."""
     idle: float = 0.0
     """Seconds since the anchor in which something else held us back, so that the bucket may have run over."""
+    echoes: int = 0
+    """Refusals that belong to the last lesson and came after it."""
+    measured: float = 0.0
+    """The last rate that was measured."""
+    lowest: float = 0.0
+    """The lowest rate believed since the anchor."""
     lesson: int = 0
     """The last attempt begun before the last lesson; those up to it cannot teach again."""
     told: float | None = None
@@ -90,7 +100,7 @@ class Rate:
         if self.known is None:
             return
         if self.searching:
-            self.known *= 1 + SEARCH * min(gap, 1)
+            self.known *= 1 + (RETURN if self.known < self.goal else SEARCH) * min(gap, 1)
         elif t - self.since > 3 * self.period:
             self.searching = True
 
@@ -116,33 +126,44 @@ class Rate:
         """Start nothing before `until`: a pause that is itself about the rate, so the bucket's time goes on."""
         self.next_start = max(self.next_start, until)
 
-    def refuse(self, begun: Begun, t: float, newest: int) -> str | None:
+    def refuse(self, begun: Begun, t: float, newest: int, *, named: bool) -> str | None:
         """Learn from a refusal; tell what was seen, or None if it belongs to the last lesson.
 
-        `newest` is the place of the youngest attempt: all up to it began before this lesson.
+        `newest` is the place of the youngest attempt: all up to it began before this lesson. `named`: the endpoint said
+        how long to wait.
         """
         self.refused += 1
         if begun.order <= self.lesson:
+            self.echoes += 1
             return None
         self.lesson = newest
         granted, seconds = self._granted(begun)
         whole = self.anchor is not None and self.idle < seconds / 10
+        # Some endpoints take the refused calls from the bucket too; then those blur a short measurement.
+        enough = max(ENOUGH, 2 * self.echoes)
+        known = self.known
         # There are four things a refusal can teach:
-        if self.known is None:
-            self._search(FIRST * max(granted, 1) / max(seconds, 0.5))
+        if known is None:
+            self.goal = FIRST * max(granted, 1) / max(seconds, 0.5)
+            self._search(self.goal)
         elif not whole or seconds <= 0:
             # The bucket may have run over, so the grants are no measure; only a pace that we guessed comes down.
-            self._search(FIRST * self.known) if self.searching else self._linger(t)
-        elif granted < ENOUGH:
-            # Too few to measure: the truth is below (granted + 1) / seconds, and halving gets there soon.
-            self._search(min(max(granted / seconds, self.known / 2), (granted + 1) / seconds))
+            self._search(FIRST * known) if self.searching else self._linger(t)
+        elif granted < enough:
+            # Too few to measure: the truth is not much below (granted + 1) / seconds, and halving gets there soon.
+            least = max(granted / seconds, known / 2)
+            self._search(min(least, (granted + 1) / seconds) if granted > self.echoes else least)
+            self.goal = self.known or 0.0 if granted > self.echoes else FIRST * self.goal
         else:
-            self._settle(granted / seconds, t)
-        if granted >= ENOUGH or not whole:
-            self.anchor, self.refused, self.idle = begun, 0, 0.0
+            self._settle(granted / seconds, self.pace(begun.t, known), t)
         known = self.known or SLOWEST
-        # A few grants gather before the next start, so that jitter on the way is not the next refusal.
-        self.wait(t + min(2 / known, 5.0))
+        self.lowest = min(self.lowest, known)
+        self.echoes = 0
+        if granted >= enough or not whole:
+            self.anchor, self.refused, self.idle, self.lowest = begun, 0, 0.0, known
+        if not named:
+            # Let the bucket gather a little, so that neither jitter nor what the echoes took is the next refusal.
+            self.wait(t + (t - begun.t) + min(2 / known, 5.0))
         return f"429 after {granted} accepted in {seconds:.1f} s at {begun.in_flight} in flight; pacing at {known:.3g}/s"
 
     def _granted(self, begun: Begun) -> tuple[int, float]:
@@ -157,15 +178,24 @@ class Rate:
         """Begin the same plateau once more."""
         self.since = t
 
-    def _settle(self, rate: float, t: float) -> None:
-        """Begin a plateau around a rate that was measured."""
-        rate = max(rate, SLOWEST)
+    def _settle(self, rate: float, pace: float, t: float) -> None:
+        """Begin a plateau around a rate that was measured; `pace` is the one that was refused."""
         known = self.known or rate
-        if self.period and abs(rate - known) <= SWING * known:
+        if self.lowest < rate / 2:
+            # Most of the time we asked for much less, and the bucket ran over: the pace tells more.
+            self.goal = FIRST * pace
+            self._search(self.goal)
+            return
+        more, self.measured = rate > 1.02 * self.measured, rate
+        if more and not self.searching and pace > known * (1 + self.swing):
+            # Refused late, and asking for more did bring more: a shallow bucket has run over while we were below.
+            rate += (pace - rate) / 4
+        elif self.period and abs(rate - known) <= SWING * known:
             # Two measurements agree: ask half as often, and half as loudly.
             self.period = min(2 * self.period, max(60.0, 200 / rate))
             self.swing = max(self.swing / 2, FLATTEST)
         else:
             self.period = max(5.0, 20 / rate)
             self.swing = SWING
-        self.known, self.searching, self.since = rate, False, t
+        self.known = self.goal = max(rate, SLOWEST)
+        self.searching, self.since = False, t
