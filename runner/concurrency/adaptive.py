@@ -207,15 +207,11 @@ class Adaptive:
 
     def _latency(self, begun: Begun, elapsed: float | None) -> None:
         state = self.state
-        verdict = state.latency.ended(begun, elapsed, state.in_flight.lesson)
-        if verdict is None:
-            return
-        worth, seen = verdict
-        if worth:
-            state.in_flight.keep(state.now)
-        elif state.latency.load is not None:
-            state.in_flight.undo(int(state.latency.load + 0.5), state.now, state.started)
-            self._publish("latency", seen)
+        compared = state.latency.ended(begun, elapsed, state.in_flight.lesson)
+        if compared is not None:
+            better = int(compared.better + 0.5)
+            state.in_flight.weigh(state.now, state.started, worth=compared.worth, better=better)
+            self._publish("latency", compared.seen)
 
     def _ill(self, begun: Begun) -> None:
         illness, hold = self.state.illness, self.state.hold

@@ -9,7 +9,8 @@ Three phases follow one another:
     trying    a little more is allowed, to see whether the limit has moved; if all is well for a period, climb again
 
 What "a little" is depends on why we hold. A refusal shows itself at one more. A server that only gets slower shows it at a
-quarter more, if at all, and then the next quarter has to prove itself as well.
+quarter more, or shows at a quarter less that it is slow already; there, each quarter has to prove itself, and we never
+climb freely again.
 """
 
 from typing import Literal
@@ -36,6 +37,8 @@ class InFlight:
     """The limit that is known to be good, while holding or trying."""
     slower: bool = False
     """What speaks against more is that it was slower, not that it was refused."""
+    upward: bool = True
+    """Where the next trial goes, while holding because of slowness."""
     since: float = 0.0
     """When the present phase began."""
     period: float = SHORTEST
@@ -47,18 +50,19 @@ class InFlight:
     def succeeded(self, begun: Begun, t: float, in_flight: int, most: float) -> None:
         """Allow more where it would be used, but no more than `most`."""
         self.accepted = max(self.accepted, begun.in_flight)
-        if in_flight < BUSY * self.limit or self.limit >= most:
+        if in_flight < BUSY * self.limit:
             return
         if self.phase == "climbing":
-            self.limit = min(self.limit + 1, most)
+            self.limit = max(self.limit, min(self.limit + 1, most))
         elif t - self.since >= self.period:
             self._next(t, most)
 
     def _next(self, t: float, most: float) -> None:
         """Go from holding to trying, and from trying to climbing."""
         if self.phase == "holding":
+            step = max(1, self.held // 4) if self.slower else 1
             self.phase, self.since = "trying", t
-            self.limit = min(self.limit + (max(1, self.held // 4) if self.slower else 1), most)
+            self.limit = min(self.held + step, most) if self.upward or not self.slower else max(self.held - step, 1)
         elif not self.slower:
             self.phase, self.period = "climbing", SHORTEST
 
@@ -73,14 +77,18 @@ class InFlight:
         self._hold(max(begun.in_flight - 1, 1), t, newest, slower=False)
         return f"429 at {begun.in_flight} in flight, {self.accepted} accepted before"
 
-    def undo(self, limit: int, t: float, newest: int) -> None:
-        """Go back to a limit at which the endpoint did as much, and sooner."""
-        self._hold(max(limit, 1), t, newest, slower=True)
-
-    def keep(self, t: float) -> None:
-        """Take a quarter more for good: it bought throughput."""
-        if self.phase == "trying" and self.slower:
-            self.phase, self.since, self.period, self.held = "holding", t, SHORTEST, int(self.limit)
+    def weigh(self, t: float, newest: int, *, worth: bool, better: int) -> None:
+        """Heed a comparison of two loads: whether the higher is worth it, and which limit is the better."""
+        if self.phase != "trying" or not self.slower:
+            if not worth:
+                self._hold(max(better, 1), t, newest, slower=True)
+                self.upward = False
+            return
+        if worth == self.upward:
+            self.held, self.period = int(self.limit), SHORTEST
+        else:
+            self.upward, self.period = not self.upward, min(2 * self.period, LONGEST)
+        self.limit, self.phase, self.since, self.lesson = self.held, "holding", t, newest
 
     def _hold(self, limit: int, t: float, newest: int, *, slower: bool) -> None:
         same = self.phase != "climbing" and abs(limit - self.held) <= max(1, self.held // 10)

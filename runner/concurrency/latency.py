@@ -4,8 +4,8 @@ Attempts are grouped by the order in which they began, and a group is judged whe
 of endings, the quick ones come first, and a growing load would look faster than it is; the last few of a group are left
 out, because one that hangs would keep the rest waiting.
 
-A group that ran with clearly more in flight than the one before is compared with it. If latency grew nearly as much as
-the load, the growth bought nothing. Chance can make one group slow; two in a row are believed.
+A group that ran with clearly more or less in flight than those before is compared with them. If latency differs nearly as
+much as the load, the higher load buys nothing. Chance can make one group slow; two in a row are believed.
 """
 
 from attrs import define, field
@@ -15,8 +15,12 @@ from runner.concurrency.start import Begun
 GROUP = 32
 NEARLY = 28
 """Endings at which a group is judged."""
-GROWN = 1.2
-"""A group with this much more in flight than the baseline is compared with it; any other refines it."""
+MOST = 21
+"""Successes among them without which there is nothing to judge."""
+BUSY = 0.85
+"""Part of the limit that must have been in use."""
+SAME, GROWN = 1.05, 1.2
+"""Up to the one, a load is the same as the baseline's and refines it; from the other on, it is compared with it."""
 WORTH = 0.6
 """Growth of latency per growth of load that is still worth it."""
 FRESH = 0.1
@@ -31,8 +35,21 @@ class Group:
     seconds: float = 0.0
     """Sum over the successes."""
     load: int = 0
-    """Sum over the successes of the limit that was in force when they began."""
+    """Sum over the successes of how many were in flight when they began."""
+    limit: int = 0
+    """Sum over the successes of the limit that was in force then."""
     succeeded: int = 0
+
+
+@define(kw_only=True)
+class Comparison:
+    """What two loads did to latency."""
+
+    worth: bool
+    """The higher load is worth it: latency grew clearly less than the load."""
+    better: float
+    """The load to prefer."""
+    seen: str
 
 
 @define(kw_only=True)
@@ -45,7 +62,7 @@ class Latency:
     first: int = 0
     """Number of the first group in the list."""
     load: float | None = None
-    """Baseline: the limit, on average. The limit, not what was in flight: where starts are paced, slowness makes load."""
+    """Baseline: in flight, on average."""
     seconds: float = 0.0
     """Baseline: latency, on average."""
     weight: int = 0
@@ -53,11 +70,10 @@ class Latency:
     slow: int = 0
     """Groups in a row that were slower than growth is worth."""
 
-    def ended(self, begun: Begun, elapsed: float | None, lesson: int) -> tuple[bool, str] | None:
-        """Put an ending into its group; `elapsed` is None unless it succeeded.
+    def ended(self, begun: Begun, elapsed: float | None, lesson: int) -> Comparison | None:
+        """Put an ending into its group; `elapsed` is None unless it succeeded. Compare the group if it is complete.
 
-        When this settles whether growth was worth it: whether it was, and what was seen. Groups that began before the
-        attempt `lesson` are not judged: they ran under another limit.
+        Groups that began before the attempt `lesson` are not judged: they ran under another limit.
         """
         if elapsed is not None:
             self.mean = elapsed if self.mean is None else self.mean + FRESH * (elapsed - self.mean)
@@ -67,12 +83,13 @@ class Latency:
         while place >= len(self.groups):
             self.groups.append(Group())
         group = self.groups[place]
-        if group.ended >= NEARLY:
-            return None
         group.ended += 1
+        if group.ended > NEARLY:
+            return None
         if elapsed is not None:
             group.seconds += elapsed
-            group.load += begun.limit
+            group.load += begun.in_flight
+            group.limit += begun.limit
             group.succeeded += 1
         if group.ended < NEARLY:
             return None
@@ -80,24 +97,34 @@ class Latency:
         while self.groups and (self.groups[0].ended >= NEARLY or len(self.groups) > 2 + begun.in_flight // 8):
             del self.groups[0]
             self.first += 1
-        if number * GROUP <= lesson or group.succeeded < NEARLY * 3 // 4:
+        # Where something else than the limit held us back, the load followed the latency, and not the other way round.
+        if number * GROUP <= lesson or group.succeeded < MOST or group.load < BUSY * group.limit:
             return None
         return self._judge(group.load / group.succeeded, group.seconds / group.succeeded)
 
-    def _judge(self, load: float, seconds: float) -> tuple[bool, str] | None:
-        """Compare a group with the baseline, or make it part of it."""
+    def _judge(self, load: float, seconds: float) -> Comparison | None:
+        """Compare a group with the baseline, or make it part of it. The better of two loads becomes the baseline."""
         old, old_seconds = self.load, self.seconds
-        if old is None or load * GROWN < old:
-            self.load, self.seconds, self.weight, self.slow = load, seconds, 1, 0
+        if old is None:
+            self.load, self.seconds, self.weight = load, seconds, 1
             return None
-        if load < GROWN * old:
+        if SAME * old > load > old / SAME:
             self.weight = min(self.weight + 1, 8)
             self.load = old + (load - old) / self.weight
             self.seconds = old_seconds + (seconds - old_seconds) / self.weight
             return None
-        seen = f"{old_seconds:.2f} s at {old:.0f} in flight, {seconds:.2f} s at {load:.0f}"
-        if seconds > old_seconds * (1 + WORTH * (load / old - 1)):
-            self.slow += 1
-            return (False, seen) if self.slow > 1 else None
-        self.load, self.seconds, self.weight, self.slow = load, seconds, 1, 0
-        return True, seen
+        if GROWN * old > load > old / GROWN:
+            return None  # Neither the same load nor clearly another one.
+        higher = load > old
+        low, low_seconds, high, high_seconds = (
+            (old, old_seconds, load, seconds) if higher else (load, seconds, old, old_seconds)
+        )
+        worth = high_seconds <= low_seconds * (1 + WORTH * (high / low - 1))
+        self.slow = 0 if worth else self.slow + 1
+        if self.slow == 1:
+            return None  # Chance can make one group slow.
+        self.slow = 0
+        if worth == higher:
+            self.load, self.seconds, self.weight = load, seconds, 1
+        seen = f"{low_seconds:.2f} s at {low:.0f} in flight, {high_seconds:.2f} s at {high:.0f}"
+        return Comparison(worth=worth, better=high if worth else low, seen=seen)
