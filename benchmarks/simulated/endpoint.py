@@ -13,6 +13,8 @@ from runner.concurrency import Quota
 
 ANSWER = 0.15
 """Seconds until a refusal or an error comes back: no model ran."""
+TIMEOUT = 60.0
+"""Seconds after which the caller gives up."""
 NETWORK = 0.03
 """Seconds that an output is on its way to us after the endpoint has counted the call as done."""
 
@@ -47,8 +49,8 @@ class Endpoint:
     """Part of the calls that never answer."""
 
     def mean(self) -> float:
-        """Mean seconds of a call when there is no crowd."""
-        return self.median * math.exp(self.sigma * self.sigma / 2) + NETWORK
+        """Mean seconds for which a call takes a place when there is no crowd; one that hangs takes it until it times out."""
+        return self.median * math.exp(self.sigma * self.sigma / 2) + NETWORK + self.hangs * TIMEOUT
 
     def per_second(self) -> float:
         """Calls per second that it can deliver at best, while it is well."""
@@ -103,7 +105,7 @@ class Server:
             wait = max(1.0, math.ceil((1 - max(self.tokens, 0.0)) / e.rate)) if e.retry_after else None
             return Answer(kind="refused", seconds=ANSWER, retry_after=wait, quota=self._quota())
         if e.hangs and self.chance.random() < e.hangs:
-            heapq.heappush(self.busy, t + 60.0)
+            heapq.heappush(self.busy, t + TIMEOUT)
             return Answer(kind="hung", seconds=math.inf)
         seconds = self.chance.lognormvariate(math.log(e.median), e.sigma)
         if e.knee is not None and len(self.busy) >= e.knee:

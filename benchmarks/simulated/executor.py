@@ -10,10 +10,9 @@ from typing import Literal
 
 from attrs import define, field
 
-from benchmarks.simulated.endpoint import Answer, Endpoint, Server
+from benchmarks.simulated.endpoint import TIMEOUT, Answer, Endpoint, Server
 from runner.concurrency import Decision, Failed, Policy, Started, Succeeded, TimedOut
 
-TIMEOUT = 60.0
 ERRORS, TIMEOUTS, REFUSED_FOR = 4, 2, 600.0
 AHEAD = 2
 """Trials open at once, per slot: the window of lazy intake. When all of it backs off, nothing is started."""

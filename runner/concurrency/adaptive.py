@@ -125,9 +125,10 @@ class Adaptive:
         state.flying[attempt] = Begun(
             order=state.started, t=state.now, in_flight=len(state.flying) + 1, limit=state.limit, probe=probe
         )
-        # Before any limit is known, a doubling is spread over half a round trip, so that a refusal can come between.
-        mean = state.latency.mean
-        state.rate.started(state.now, opening=state.limit / (1.0 if mean is None else max(mean / 2, 0.001)))
+        # While we ask for more, a doubling is spread over half a round trip, so that a refusal can come between.
+        round_trip = max(state.latency.mean or 2.0, 0.001)
+        spread = 32 if state.in_flight.phase == "holding" else 2
+        state.rate.started(state.now, opening=spread * state.limit / round_trip)
         if probe:
             state.illness.probing(state.now)
         return probe
@@ -217,6 +218,7 @@ class Adaptive:
         illness, hold = self.state.illness, self.state.hold
         seen = illness.failed(begun, self.state.now, self.state.started)
         if seen is not None:
+            self.state.rate.anchor = None  # The bucket runs over while we are away.
             hold.pause = Paused(until=illness.next_probe, cause="illness", evidence=seen)
             self._changes.append(hold.pause)
 

@@ -68,7 +68,8 @@ class InFlight:
 
     def explains(self, begun: Begun) -> bool:
         """Tell whether too many in flight may be why this attempt was refused: as many are not known to be good."""
-        return begun.in_flight > (self.held or 0.9 * self.accepted)
+        known = self.accepted - self.accepted // 16  # Some were accepted because others had just left.
+        return begun.in_flight > max(known, 1) or 0 < self.held < begun.in_flight
 
     def refuse(self, begun: Begun, t: float, newest: int) -> str | None:
         """Hold just below what was refused; tell what was seen, or None if it belongs to the last lesson."""

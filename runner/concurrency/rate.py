@@ -189,7 +189,7 @@ class Rate:
         more, self.measured = rate > 1.02 * self.measured, rate
         if more and not self.searching and pace > known * (1 + self.swing):
             # Refused late, and asking for more did bring more: a shallow bucket has run over while we were below.
-            rate += (pace - rate) / 4
+            rate += (pace - rate) / 2
         elif self.period and abs(rate - known) <= SWING * known:
             # Two measurements agree: ask half as often, and half as loudly.
             self.period = min(2 * self.period, max(60.0, 200 / rate))
