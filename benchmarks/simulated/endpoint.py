@@ -45,6 +45,8 @@ class Endpoint:
     """Seconds from one brown-out to the next; the first comes after half of it."""
     brownout: float = 30.0
     """Seconds of a brown-out: all calls in flight fail in its first second, all new ones at once."""
+    brownout_refuses: bool = False
+    """A brown-out refuses new calls with a 429 that names no time, and lets those in flight end."""
     hangs: float = 0.0
     """Part of the calls that never answer."""
 
@@ -98,7 +100,7 @@ class Server:
             heapq.heappop(self.busy)
         sick = self._next_brownout(t)
         if sick is not None and sick <= t:
-            return Answer(kind="ill", seconds=ANSWER)
+            return Answer(kind="refused" if e.brownout_refuses else "ill", seconds=ANSWER)
         if e.cap is not None and len(self.busy) >= e.cap:
             return Answer(kind="refused", seconds=ANSWER)
         if e.rate is not None and not self._grant(t, e.rate):
@@ -110,7 +112,7 @@ class Server:
         seconds = self.chance.lognormvariate(math.log(e.median), e.sigma)
         if e.knee is not None and len(self.busy) >= e.knee:
             seconds *= ((len(self.busy) + 1) / e.knee) ** 2
-        if sick is not None and t + seconds > sick:
+        if sick is not None and t + seconds > sick and not e.brownout_refuses:
             seconds = sick - t + self.chance.random()
             heapq.heappush(self.busy, t + seconds)
             return Answer(kind="ill", seconds=seconds)

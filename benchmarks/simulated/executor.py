@@ -14,8 +14,8 @@ from benchmarks.simulated.endpoint import TIMEOUT, Answer, Endpoint, Server
 from runner.concurrency import Decision, Failed, Policy, Started, Succeeded, TimedOut
 
 ERRORS, TIMEOUTS, REFUSED_FOR = 4, 2, 600.0
-AHEAD = 2
-"""Trials open at once, per slot: the window of lazy intake. When all of it backs off, nothing is started."""
+AHEAD = 1
+"""Trials open at once, per slot. When all of them back off, nothing is started: kind to policies that are refused a lot."""
 
 
 @define
@@ -41,9 +41,7 @@ class Tally:
     lost: int = 0
     ended: float = 0.0
     """When the last trial was done."""
-    finished: list[float] = field(factory=list[float])
-    """When each trial was completed."""
-    peaks: list[tuple[float, int]] = field(factory=list[tuple[float, int]])
+    in_flight: list[tuple[float, int]] = field(factory=list[tuple[float, int]])
     """How many were in flight, each time an attempt began."""
 
 
@@ -120,7 +118,7 @@ class Simulation:
         name = f"{trial.number}/{trial.attempts}"
         answer = self.server.call(self.now)
         self._in_flight += 1
-        self.tally.peaks.append((self.now, self._in_flight))
+        self.tally.in_flight.append((self.now, self._in_flight))
         decision = self._heed(self.policy.take(Started(t=self.now, attempt=name)))
         call = Call(name, trial, self.now, decision.probe, answer)
         self._push(self.now + min(answer.seconds, TIMEOUT), "end", call)
@@ -141,12 +139,9 @@ class Simulation:
             self._again(trial, self._backoff(trial.timeouts), lost=trial.timeouts > TIMEOUTS)
         elif answer.kind == "ok":
             self.tally.completed += 1
-            self.tally.finished.append(t)
             self.tally.ended = t
             self._open -= 1
-            self._heed(
-                self.policy.take(Succeeded(t=t, attempt=call.name, elapsed=t - call.began, quota=answer.quota))
-            )
+            self._heed(self.policy.take(Succeeded(t=t, attempt=call.name, elapsed=t - call.began, quota=answer.quota)))
         elif answer.kind == "refused":
             self.tally.refused += 1
             refusal = Failed(

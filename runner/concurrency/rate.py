@@ -23,8 +23,6 @@ FIRST = 0.7
 """How much of the first rate seen is believed: the bucket was full at first, and its content is in what we saw."""
 SEARCH = 0.1
 """Growth of the pace per second of searching."""
-RETURN = 0.5
-"""The same, while it is below what was believed before."""
 SWING = 0.1
 """How far the first plateau dips and rises, as a part of the rate."""
 FLATTEST = 0.02
@@ -43,8 +41,6 @@ class Rate:
     known: float | None = None
     """Starts per second that the endpoint accepts; None before its first refusal."""
     searching: bool = False
-    goal: float = 0.0
-    """The last rate that was believed; a search that has fallen below it returns quickly."""
     since: float = 0.0
     """When the plateau began, moved on by the time in which something else held us back."""
     period: float = 0.0
@@ -100,7 +96,7 @@ class Rate:
         if self.known is None:
             return
         if self.searching:
-            self.known *= 1 + (RETURN if self.known < self.goal else SEARCH) * min(gap, 1)
+            self.known *= 1 + SEARCH * min(gap, 1)
         elif t - self.since > 3 * self.period:
             self.searching = True
 
@@ -141,19 +137,21 @@ class Rate:
         whole = self.anchor is not None and self.idle < seconds / 10
         # Some endpoints take the refused calls from the bucket too; then those blur a short measurement.
         enough = max(ENOUGH, 2 * self.echoes)
-        known = self.known
-        # There are four things a refusal can teach:
+        known, rest = self.known, 0.0
+        # There are five things a refusal can teach:
         if known is None:
-            self.goal = FIRST * max(granted, 1) / max(seconds, 0.5)
-            self._search(self.goal)
+            self._search(FIRST * max(granted, 1) / max(seconds, 0.5))
         elif not whole or seconds <= 0:
             # The bucket may have run over, so the grants are no measure; only a pace that we guessed comes down.
             self._search(FIRST * known) if self.searching else self._linger(t)
+        elif granted == 0:
+            # Nothing passes at all, which says nothing about a rate: ask more and more rarely until something does.
+            self.searching = True
+            rest = min(seconds / 4, LONGEST / 4)
         elif granted < enough:
             # Too few to measure: the truth is not much below (granted + 1) / seconds, and halving gets there soon.
             least = max(granted / seconds, known / 2)
             self._search(min(least, (granted + 1) / seconds) if granted > self.echoes else least)
-            self.goal = self.known or 0.0 if granted > self.echoes else FIRST * self.goal
         else:
             self._settle(granted / seconds, self.pace(begun.t, known), t)
         known = self.known or SLOWEST
@@ -163,8 +161,10 @@ class Rate:
             self.anchor, self.refused, self.idle, self.lowest = begun, 0, 0.0, known
         if not named:
             # Let the bucket gather a little, so that neither jitter nor what the echoes took is the next refusal.
-            self.wait(t + (t - begun.t) + min(2 / known, 5.0))
-        return f"429 after {granted} accepted in {seconds:.1f} s at {begun.in_flight} in flight; pacing at {known:.3g}/s"
+            self.wait(t + max(t - begun.t + min(2 / known, 5.0), rest))
+        return (
+            f"429 after {granted} accepted in {seconds:.1f} s at {begun.in_flight} in flight; pacing at {known:.3g}/s"
+        )
 
     def _granted(self, begun: Begun) -> tuple[int, float]:
         """How many were accepted since the anchor, or since the beginning, and in how many seconds."""
@@ -183,8 +183,7 @@ class Rate:
         known = self.known or rate
         if self.lowest < rate / 2:
             # Most of the time we asked for much less, and the bucket ran over: the pace tells more.
-            self.goal = FIRST * pace
-            self._search(self.goal)
+            self._search(FIRST * pace)
             return
         more, self.measured = rate > 1.02 * self.measured, rate
         if more and not self.searching and pace > known * (1 + self.swing):
@@ -197,5 +196,5 @@ class Rate:
         else:
             self.period = max(5.0, 20 / rate)
             self.swing = SWING
-        self.known = self.goal = max(rate, SLOWEST)
+        self.known = max(rate, SLOWEST)
         self.searching, self.since = False, t
