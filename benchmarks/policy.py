@@ -1,8 +1,8 @@
 """What the concurrency policies are worth, measured on simulated endpoints: `python -m benchmarks policy [--quick]`.
 
 The policies are the real ones; only the endpoint, the executor and the clock are simulated, so twenty minutes take a
-second. Prints a table for `Fixed` (four times too many slots, as people set it), `Aimd` and `Adaptive`, then checks ours
-against what is required of it, and fails where it falls short.
+second. It prints a table for `Fixed` (four times too many slots, as people set it), `Aimd` and `Adaptive`, then checks
+ours against what is required of it, and fails where it falls short.
 """
 
 import argparse
@@ -87,7 +87,7 @@ class Checks:
 
 
 def scenarios(checks: Checks, seconds: float, seeds: int) -> None:
-    """The table, and what is required of ours in each scenario."""
+    """Print the table, and check what is required of ours in each scenario."""
     print(f"{seconds:.0f} s, {seeds} seeds for ours; goodput % / refused % / ill % per completed / trials lost\n")
     print(f"{'':4}" + "".join(f"{name:>28}" for name in POLICIES))
     ours: dict[str, tuple[Result, Required]] = {}
@@ -112,7 +112,7 @@ def scenarios(checks: Checks, seconds: float, seeds: int) -> None:
 
 
 def untuned(checks: Checks, seconds: float, count: int) -> None:
-    """Endpoints that nobody has looked at while building the policy."""
+    """Check the policies on endpoints that nobody has looked at while building them."""
     chance = random.Random(UNTUNED)
     endpoints = [random_endpoint(chance) for _ in range(count)]
     print(f"\n{count} random endpoints: median goodput %, median refused %, trials lost in all; goodput on each")
@@ -130,7 +130,7 @@ def untuned(checks: Checks, seconds: float, count: int) -> None:
 
 
 def recovery(checks: Checks) -> None:
-    """A burst of 100 slots must be back at 90 % within 30 s after a collapse."""
+    """Check that 100 slots are back at 90 % within 30 s after a collapse."""
     print()
     for what, refuses in (("breakdown", False), ("storm of 429", True)):
         endpoint = Endpoint(cap=100, brownout_every=300, brownout_refuses=refuses)
@@ -147,7 +147,7 @@ def recovery(checks: Checks) -> None:
 
 
 def sprint(checks: Checks) -> None:
-    """10,000 trials at the 100/s tier, as a multiple of the shortest time possible."""
+    """Check the time for 10,000 trials at the 100/s tier, as a multiple of the shortest possible."""
     endpoint, trials = SCENARIOS["F"][0], 10_000
     ideal = (trials - endpoint.burst) / endpoint.per_second() + endpoint.mean()
     for name, policy in (("aimd", aimd(endpoint)), ("adaptive", adaptive(endpoint))):
@@ -178,7 +178,7 @@ class Recording:
 
 
 def cost() -> None:
-    """Microseconds of processor time per signal, without the simulation. A figure, not a check: machines differ."""
+    """Print processor time per signal, without the simulation. A figure, not a check: machines differ."""
     for name in ("F", "X"):
         recording = Recording(Adaptive(MOST))
         Simulation(recording, SCENARIOS[name][0], 1).run(300)
@@ -187,9 +187,8 @@ def cost() -> None:
         for signal in recording.told:
             again.take(signal)
         spent = time.process_time() - began
-        print(
-            f"      {1e6 * spent / len(recording.told):.1f} us per signal over {len(recording.told):,} signals of {name}"
-        )
+        count = len(recording.told)
+        print(f"      {1e6 * spent / count:.1f} us per signal over {count:,} signals of {name}")
 
 
 def main(argv: Sequence[str]) -> int:

@@ -51,16 +51,16 @@ class Endpoint:
     """Part of the calls that never answer."""
 
     def mean(self) -> float:
-        """Mean seconds for which a call takes a place when there is no crowd; one that hangs takes it until it times out."""
+        """Give the mean seconds for which a call takes a place when there is no crowd, hung ones included."""
         return self.median * math.exp(self.sigma * self.sigma / 2) + NETWORK + self.hangs * TIMEOUT
 
     def per_second(self) -> float:
-        """Calls per second that it can deliver at best, while it is well."""
+        """Give the calls per second that it can deliver at best, while it is well."""
         bounds = [self.rate, *(n / self.mean() for n in (self.cap, self.knee) if n is not None)]
         return min(b for b in bounds if b is not None)
 
     def well(self, seconds: float) -> float:
-        """Seconds of a run in which it is not browned out."""
+        """Give the seconds of a run in which it is not browned out."""
         if self.brownout_every is None:
             return seconds
         starts = (self.brownout_every * (k + 0.5) for k in range(int(seconds / self.brownout_every) + 1))

@@ -15,7 +15,7 @@ from runner.concurrency import Decision, Failed, Policy, Started, Succeeded, Tim
 
 ERRORS, TIMEOUTS, REFUSED_FOR = 4, 2, 600.0
 AHEAD = 1
-"""Trials open at once, per slot. When all of them back off, nothing is started: kind to policies that are refused a lot."""
+"""Trials open at once, per slot. When all back off, nothing is started, which is kind to policies that get refused."""
 
 
 @define

@@ -1,13 +1,13 @@
 """The endpoints that a policy has to cope with, and what is required of ours on each.
 
-All have a median latency of 2 s with a log-normal spread of 0.5 (mean 2.3 s), attempts time out after 60 s, and a refusal
-takes 0.15 s to come back. A bucket is full at first. Retry-After is in whole seconds, at least 1.
+All have a median latency of 2 s with a log-normal spread of 0.5 (mean 2.3 s), attempts time out after 60 s, and a
+refusal takes 0.15 s to come back. A bucket is full at first. Retry-After is in whole seconds, at least 1.
 
     A  10/s, burst 20                       F  100/s, burst 100
     B  the same without Retry-After         G  0.5/s, burst 2
     C  32 in flight                         H  10/s, a minute's burst, rate-limit headers
     D  A, brown-outs of 30 s, 0.3 % hang    L  A, refused calls are taken from the quota
-    E  self-hosted: square law beyond 32    X  A and C and E (knee 48) and D at once
+    E  self-hosted: square law beyond 32    X  A, C, D and E (knee 28) at once
 """
 
 import math
@@ -40,7 +40,7 @@ SCENARIOS: dict[str, tuple[Endpoint, Required]] = {
     "G": (Endpoint(rate=0.5, burst=2), Required(refused=2.0)),
     "H": (Endpoint(rate=10, burst=600, headers=True), Required(refused=0.0)),
     "L": (Endpoint(rate=10, burst=20, burns=True), Required()),
-    "X": (Endpoint(rate=10, burst=20, cap=32, knee=48, brownout_every=300, hangs=0.003), Required()),
+    "X": (Endpoint(rate=10, burst=20, cap=32, knee=28, brownout_every=300, hangs=0.003), Required()),
 }
 
 

@@ -5,7 +5,7 @@ An endpoint refuses work in different ways, and one number cannot answer them al
     rate       429 because of requests per second   starts are paced, and Retry-After pauses everyone
     in_flight  429 because too many are in flight   the limit is held just below what was refused
     illness    5xx, broken connections, timeouts    intake stops, probes ask, the slots come back
-    latency    nothing is refused, only slower      growth that bought no throughput is undone
+    latency    nothing is refused, only slower      a load that buys no throughput is undone
 
 Here is only what joins them: who hears which signal, which of them explains a refusal, and what the decision is.
 """
@@ -14,6 +14,7 @@ from typing import assert_never
 
 from attrs import define, field
 
+from runner.concurrency.headers import Headers
 from runner.concurrency.hold import Hold
 from runner.concurrency.illness import Illness
 from runner.concurrency.in_flight import FIRST, InFlight
@@ -39,8 +40,10 @@ from runner.concurrency.policy import (
 from runner.concurrency.rate import Rate
 from runner.concurrency.start import Begun
 
-ENOUGH = 3.0
-"""Once the rate is known, this many times rate × latency in flight will do (Little's law), hung ones included."""
+LITTLE = 3.0
+"""Once the rate is known, this many times rate times latency in flight will do (Little's law), hung ones included."""
+DOUBLE = 2.0
+"""Growth beyond the load that has proven itself: latency tells late, and a server must not drown meanwhile."""
 COARSE = 8
 """While slots are added one by one, the limit is published in steps of an eighth, to spare the journal."""
 
@@ -50,13 +53,15 @@ class AdaptiveState:
     """What the machines remember, and who is in flight."""
 
     now: float = 0.0
+    """The time of the last signal; it never runs backwards."""
     started: int = 0
-    """Attempts begun so far; the newest one's place in the order of starts."""
+    """Attempts begun so far, and so the newest one's place in the order of starts."""
     flying: dict[str, Begun] = field(factory=dict[str, Begun])
     """Attempts in flight."""
     limit: int = FIRST
     """The limit in force."""
     rate: Rate = field(factory=Rate)
+    headers: Headers = field(factory=Headers)
     in_flight: InFlight = field(factory=InFlight)
     illness: Illness = field(factory=Illness)
     latency: Latency = field(factory=Latency)
@@ -73,29 +78,26 @@ class Adaptive:
         self.most = most
         if state is None:
             first = min(FIRST, most)
-            state = AdaptiveState(limit=first, in_flight=InFlight(limit=float(first)))
+            state = AdaptiveState(limit=first, in_flight=InFlight(limit=first))
         self.state = state
         self._changes: list[Change] = []
 
     def take(self, signal: Signal) -> Decision:
         """Let the machines that it concerns learn from the signal, and join what they say."""
         state = self.state
-        state.now = max(state.now, signal.t)
-        self._changes = []
+        now = state.now = max(state.now, signal.t)
+        self._changes = [] if state.hold.pause is None or state.illness.open else state.hold.passed(now)
         probe = False
-        if state.hold.pause is not None and not state.illness.open:
-            self._changes += state.hold.passed(state.now)
         if isinstance(signal, Started):
             probe = self._started(signal.attempt)
         else:
             begun = state.flying.pop(signal.attempt, None)
             if begun is not None:  # A late or foreign ending is none of ours.
                 self._ended(begun, signal)
-        hold = state.hold
         return Decision(
             limit=state.limit,
-            next_start=self._earliest(state.now),
-            paused=hold.pause,
+            next_start=self._earliest(now),
+            paused=state.hold.pause,
             probe=probe,
             changes=tuple(self._changes),
         )
@@ -128,83 +130,93 @@ class Adaptive:
         # While we ask for more, a doubling is spread over half a round trip, so that a refusal can come between.
         round_trip = max(state.latency.mean or 2.0, 0.001)
         spread = 32 if state.in_flight.phase == "holding" else 2
-        state.rate.started(state.now, opening=spread * state.limit / round_trip)
+        state.rate.started(state.now, spread * state.limit / round_trip, state.headers.told(state.now))
         if probe:
             state.illness.probing(state.now)
         return probe
 
     def _ended(self, begun: Begun, signal: Succeeded | Failed | TimedOut | Interrupted) -> None:
-        state = self.state
+        """Tell the machines; there are five ways an attempt can end."""
         match signal:
             case Succeeded():
-                self._succeeded(begun, signal.elapsed)
+                recovered = self._answered(begun)
+                self._latency(begun, signal.elapsed)
+                if not recovered:
+                    self._succeeded(begun)
                 self._quota(signal.quota)
             case Failed(failure="rate_limited"):
+                self._answered(begun)
                 self._latency(begun, None)
                 self._refused(begun, signal.retry_after)
                 self._quota(signal.quota)
-                self._answered(begun)
             case TimedOut() | Failed(failure="unavailable"):
-                state.rate.missed()
                 self._latency(begun, None)
                 self._ill(begun)
             case Failed():
                 # The task's own error: the endpoint did answer, or was never asked.
-                self._latency(begun, None)
                 self._answered(begun)
+                self._latency(begun, None)
             case Interrupted():
                 self._latency(begun, None)
-                if begun.probe and state.illness.open:
-                    state.illness.next_probe = state.now
+                if begun.probe:
+                    self.state.illness.next_probe = self.state.now
             case _:
                 assert_never(signal)
 
-    def _succeeded(self, begun: Begun, elapsed: float) -> None:
-        state = self.state
-        self._answered(begun)
-        self._latency(begun, elapsed)
-        rate, mean = state.rate.known, state.latency.mean
-        # No more than twice what has proven itself: latency tells late, and a server must not drown meanwhile.
-        most = min(float(self.most), 2.0 * (state.latency.load or FIRST))
-        if rate is not None and mean is not None:
-            most = min(most, max(ENOUGH * rate * mean, 2.0))
+    def _succeeded(self, begun: Begun) -> None:
+        """Allow more, where more was asked for and is worth trying."""
+        state, machine = self.state, self.state.in_flight
         if state.illness.open:
             return
-        if state.illness.ramp is None:
-            state.in_flight.succeeded(begun, state.now, len(state.flying) + 1, most)
-        self._publish("climbing", "slots in use, and attempts succeed", coarse=state.in_flight.phase == "climbing")
+        if state.illness.ramp is not None:
+            state.illness.regain(machine.limit)
+            self._publish("recovery", "attempts succeed again", coarse=True)
+            return
+        most = min(self.most, int(DOUBLE * (state.latency.load or FIRST)))
+        if state.rate.known is not None and state.latency.mean is not None:
+            most = min(most, max(int(LITTLE * state.rate.known * state.latency.mean), 2))
+        machine.succeeded(begun, state.now, len(state.flying) + 1, most)
+        if machine.phase == "climbing":
+            self._publish("climbing", "slots in use, and attempts succeed", coarse=True)
+        else:
+            self._publish("trying", f"{machine.held} held for {machine.period:.0f} s")
 
     def _refused(self, begun: Begun, retry_after: float | None) -> None:
-        """Find out which limit was met. An endpoint that names a time speaks of its rate; otherwise judge by the load."""
+        """Find out which limit was met. An endpoint that names a time speaks of its rate; if not, judge by the load."""
         state = self.state
-        now, newest = state.now, state.started
         for other in state.flying.values():
             # The endpoint was never busy with the refused one, so whoever began after it met one less.
             if other.order > begun.order:
                 other.in_flight -= 1
         if retry_after is None and state.in_flight.explains(begun):
-            state.rate.missed()
-            seen = state.in_flight.refuse(begun, now, newest)
+            state.rate.missed += 1
+            seen = state.in_flight.refuse(begun, state.now, state.started)
             if seen is not None:
                 self._publish("in_flight", seen)
             return
-        seen = state.rate.refuse(begun, now, newest, named=retry_after is not None)
+        seen = state.rate.refuse(begun, state.now, state.started, named=retry_after is not None)
         if state.illness.open:
-            return
+            return  # Nothing starts but probes; what this refusal asked for will be asked again.
         if retry_after is not None:
-            self._changes += state.hold.retry_after(now, retry_after, begun.in_flight)
-            state.rate.wait(state.hold.earliest(now))
+            seen = seen or f"429 at {begun.in_flight} in flight"
+            self._pause(state.hold.retry_after(state.now, retry_after, seen))
         elif seen is not None:
-            self._changes += state.hold.begin(now, state.rate.next_start, "rate_limited", seen)
+            self._pause(state.hold.begin(state.now, state.rate.next_start, "rate_limited", seen))
 
     def _quota(self, quota: Quota | None) -> None:
-        if quota is None:
-            return
         state = self.state
-        until = state.rate.tell(state.now, quota)
-        if until is not None and not state.illness.open:
-            seen = f"headers: {quota.remaining} remaining, renewed in {quota.reset:.6g} s"
-            self._changes += state.hold.begin(state.now, until, "quota", seen)
+        if quota is None or state.illness.open:
+            return
+        until = state.headers.believe(state.now, quota)
+        if until is not None:
+            seen = f"{quota.remaining} remaining by the headers, renewed in {quota.reset:.6g} s"
+            self._pause(state.hold.begin(state.now, until, "quota", seen))
+
+    def _pause(self, begun: list[Change]) -> None:
+        """Pause because of the rate, whose time goes on meanwhile."""
+        state = self.state
+        state.rate.wait(state.hold.earliest(state.now))
+        self._changes += begun
 
     def _latency(self, begun: Begun, elapsed: float | None) -> None:
         state = self.state
@@ -215,28 +227,31 @@ class Adaptive:
             self._publish("latency", compared.seen)
 
     def _ill(self, begun: Begun) -> None:
-        illness, hold = self.state.illness, self.state.hold
-        seen = illness.failed(begun, self.state.now, self.state.started)
+        state, illness = self.state, self.state.illness
+        state.rate.missed += 1
+        seen = illness.failed(begun, state.now, state.started)
         if seen is not None:
-            self.state.rate.anchor = None  # The bucket runs over while we are away.
-            hold.pause = Paused(until=illness.next_probe, cause="illness", evidence=seen)
-            self._changes.append(hold.pause)
+            state.rate.anchor = None  # The bucket runs over while we are away.
+            state.hold.pause = Paused(until=illness.next_probe, cause="illness", evidence=seen)
+            self._changes.append(state.hold.pause)
 
-    def _answered(self, begun: Begun) -> None:
+    def _answered(self, begun: Begun) -> bool:
+        """Heed that the endpoint answered; tell whether that ended an illness."""
         state = self.state
-        seen = state.illness.answered(begun, state.now, state.started, state.in_flight.limit)
-        if seen is not None:
-            state.hold.pause = None
-            self._changes.append(Resumed(cause="illness", evidence=seen))
-        if seen is not None or state.illness.ramp is not None:
-            self._publish("recovery", seen or "attempts succeed again", coarse=seen is None)
+        seen = state.illness.answered(begun, state.now, state.started)
+        if seen is None:
+            return False
+        state.hold.pause = None
+        self._changes.append(Resumed(cause="illness", evidence=seen))
+        self._publish("recovery", seen)
+        return True
 
     def _publish(self, cause: str, evidence: str, *, coarse: bool = False) -> None:
         """Put the limit in force, and say why it moved."""
         state = self.state
-        limit = int(state.in_flight.limit)
+        limit = state.in_flight.limit
         if state.illness.ramp is not None:
-            limit = min(limit, int(state.illness.ramp))
+            limit = min(limit, state.illness.ramp)
         before, after = state.limit, min(max(limit, 1), self.most)
         if after == before or (coarse and before < after < min(before + before // COARSE, self.most)):
             return

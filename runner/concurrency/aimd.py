@@ -1,8 +1,8 @@
 """Additive increase, multiplicative decrease: what the Phoenix evals library does, without its defects.
 
-Time is cut into windows. A window with a success and no trouble adds a little to the target; one with trouble multiplies
-it down; trouble twice in a short while collapses it to 1. It is offered for those who know and want it. It refuses
-rarely and recovers slowly: from 1, a hundred slots take a quarter of an hour.
+Time is cut into windows. A window with a success and no trouble adds a little to the target; one with trouble
+multiplies it down; trouble twice in a short while collapses it to 1. It is here for those who know it and want it: it
+is rarely refused, and recovers slowly. From 1, a hundred slots take a quarter of an hour.
 
 Trouble is what more load makes worse: a rate limit, an unavailable endpoint, a timeout. An error of the task's own is
 not. The target never leaves [1, most], so a long calm cannot wind it up beyond reach.
@@ -97,7 +97,7 @@ class Aimd:
             ):
                 changes += self._trouble(now)
             if isinstance(signal, Failed) and signal.retry_after is not None and self.heed_retry_after:
-                changes += state.hold.retry_after(now, signal.retry_after, len(state.flying) + 1)
+                changes += state.hold.retry_after(now, signal.retry_after, f"429 at {len(state.flying) + 1} in flight")
         return Decision(
             limit=int(state.target),
             next_start=state.hold.earliest(now),

@@ -21,11 +21,13 @@ class Hold:
         """Tell when the next start may come, seen from `t`."""
         return t if self.pause is None else max(t, self.pause.until)
 
-    def retry_after(self, t: float, seconds: float, in_flight: int) -> list[Change]:
-        """Wait as long as the endpoint asked, within reason."""
+    def retry_after(self, t: float, seconds: float, seen: str) -> list[Change]:
+        """Wait as long as the endpoint asked, within reason; `seen` is what it answered to."""
         wait = min(max(seconds, 0.0), LONGEST)
-        asked = f"429 with Retry-After {seconds:.6g} s at {in_flight} in flight"
-        return self.begin(t, t + wait, "retry_after", asked if wait == seconds else f"{asked}; waiting {wait:.6g} s")
+        asked = (
+            f"Retry-After {seconds:.6g} s" if wait == seconds else f"Retry-After {seconds:.6g} s, taken as {wait:.6g} s"
+        )
+        return self.begin(t, t + wait, "retry_after", f"{seen}; {asked}")
 
     def begin(self, t: float, until: float, cause: str, evidence: str) -> list[Change]:
         """Hold everyone until then, unless a longer pause is in force already."""
@@ -40,4 +42,4 @@ class Hold:
         if pause is None or t < pause.until:
             return []
         self.pause = None
-        return [Resumed(cause=pause.cause, evidence=f"the time named has passed by {t - pause.until:.3f} s")]
+        return [Resumed(cause=pause.cause, evidence=f"the pause ended {t - pause.until:.3f} s ago")]

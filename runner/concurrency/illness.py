@@ -42,7 +42,7 @@ class Illness:
     """When the next probe may start."""
     barrier: int = 0
     """The last attempt begun before the breaker last opened or closed; those up to it are not weighed any more."""
-    ramp: float | None = None
+    ramp: int | None = None
     """The limit while the slots come back; None when they all have."""
 
     def failed(self, begun: Begun, t: float, newest: int) -> str | None:
@@ -67,25 +67,28 @@ class Illness:
         self.next_probe = t + self._gap(t)
         return f"{self.failures} failed and {self.successes} succeeded in {t - self.first_t:.1f} s"
 
-    def answered(self, begun: Begun, t: float, newest: int, limit: float) -> str | None:
-        """Weigh an answer of any kind; tell what was seen if it closes the breaker. `limit` is where a ramp ends."""
+    def answered(self, begun: Begun, t: float, newest: int) -> str | None:
+        """Weigh an answer, a refusal included; tell what was seen if it closes the breaker."""
         if self.open:
             if not begun.probe:
                 return None
-            self.open, self.ended, self.barrier, self.ramp = False, t, newest, float(RAMP_FIRST)
+            self.open, self.ended, self.barrier, self.ramp = False, t, newest, RAMP_FIRST
             return f"probe answered {t - self.began:.0f} s after the illness began"
-        if self.ramp is not None:
-            self.ramp += RAMP_STEP
-            if self.ramp >= limit:
-                self.ramp = None
         if self.first is not None and begun.order > self.first:
             self.successes += 1
             if self.successes > FAILURES + self.failures:
                 self.first = None
         return None
 
+    def regain(self, limit: int) -> None:
+        """Give some slots back after a success, until there are `limit` of them."""
+        if self.ramp is not None:
+            self.ramp += RAMP_STEP
+            if self.ramp >= limit:
+                self.ramp = None
+
     def probing(self, t: float) -> None:
-        """A probe left: wait for its answer, but not for ever, since it may hang."""
+        """Wait for the answer of a probe that has left, but not for ever, since it may hang."""
         self.next_probe = t + max(LONGEST / 3, self._gap(t))
 
     def _gap(self, t: float) -> float:

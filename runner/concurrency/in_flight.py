@@ -8,9 +8,9 @@ Three phases follow one another:
     holding   a limit is known; it is kept for a period
     trying    a little more is allowed, to see whether the limit has moved; if all is well for a period, climb again
 
-What "a little" is depends on why we hold. A refusal shows itself at one more. A server that only gets slower shows it at a
-quarter more, or shows at a quarter less that it is slow already; there, each quarter has to prove itself, and we never
-climb freely again.
+What "a little" is depends on why we hold. A refusal shows itself at one more. A server that only gets slower shows it
+at a quarter more, or shows at a quarter less that it is slow already; there, each quarter has to prove itself, and we
+never climb freely again.
 """
 
 from typing import Literal
@@ -31,7 +31,7 @@ SHORTEST, LONGEST = 5.0, 120.0
 class InFlight:
     """The limit, and what speaks against a higher one."""
 
-    limit: float = FIRST
+    limit: int = FIRST
     phase: Literal["climbing", "holding", "trying"] = "climbing"
     held: int = 0
     """The limit that is known to be good, while holding or trying."""
@@ -47,7 +47,7 @@ class InFlight:
     lesson: int = 0
     """The last attempt begun before the last lesson; those up to it cannot teach again."""
 
-    def succeeded(self, begun: Begun, t: float, in_flight: int, most: float) -> None:
+    def succeeded(self, begun: Begun, t: float, in_flight: int, most: int) -> None:
         """Allow more where it would be used, but no more than `most`."""
         self.accepted = max(self.accepted, begun.in_flight)
         if in_flight < BUSY * self.limit:
@@ -57,14 +57,18 @@ class InFlight:
         elif t - self.since >= self.period:
             self._next(t, most)
 
-    def _next(self, t: float, most: float) -> None:
+    def _next(self, t: float, most: int) -> None:
         """Go from holding to trying, and from trying to climbing."""
         if self.phase == "holding":
             step = max(1, self.held // 4) if self.slower else 1
             self.phase, self.since = "trying", t
-            self.limit = min(self.held + step, most) if self.upward or not self.slower else max(self.held - step, 1)
+            up = self.upward or not self.slower or self.held == 1
+            self.limit = max(self.held, min(self.held + step, most)) if up else self.held - step
         elif not self.slower:
             self.phase, self.period = "climbing", SHORTEST
+        elif t - self.since >= LONGEST:
+            # Nothing could be compared, because something else held us back.
+            self.phase, self.since, self.limit, self.upward = "holding", t, self.held, True
 
     def explains(self, begun: Begun) -> bool:
         """Tell whether too many in flight may be why this attempt was refused: as many are not known to be good."""
@@ -86,7 +90,7 @@ class InFlight:
                 self.upward = False
             return
         if worth == self.upward:
-            self.held, self.period = int(self.limit), SHORTEST
+            self.held, self.period = self.limit, SHORTEST
         else:
             self.upward, self.period = not self.upward, min(2 * self.period, LONGEST)
         self.limit, self.phase, self.since, self.lesson = self.held, "holding", t, newest

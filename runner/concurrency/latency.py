@@ -1,11 +1,11 @@
 """Whether more in flight buys anything: the machine for servers that never refuse, and only get slower.
 
-Attempts are grouped by the order in which they began, and a group is judged when nearly all of it has ended. In the order
-of endings, the quick ones come first, and a growing load would look faster than it is; the last few of a group are left
-out, because one that hangs would keep the rest waiting.
+Attempts are grouped by the order in which they began, and a group is judged when nearly all of it has ended. In the
+order of endings, the quick ones come first, and a growing load would look faster than it is; the last few of a group
+are left out, because one that hangs would keep the rest waiting.
 
-A group that ran with clearly more or less in flight than those before is compared with them. If latency differs nearly as
-much as the load, the higher load buys nothing. Chance can make one group slow; two in a row are believed.
+A group that ran with clearly more or less in flight than those before is compared with them. If latency differs nearly
+as much as the load, the higher load buys nothing. Chance can make one group slow; two in a row are believed.
 """
 
 from attrs import define, field

@@ -1,35 +1,32 @@
 """How fast attempts may start: the machine for endpoints that grant so many requests per second.
 
 An endpoint's allowance is like a bucket that fills steadily. When it refuses us, the bucket is empty; so between two
-refusals it has granted exactly what it was filled with, and *granted over time* is its rate (or less than its rate, if
-the bucket ran over meanwhile). No guess is needed after the second refusal.
+refusals it has granted exactly what flowed in, and *granted over time* is its rate, or less than its rate if the bucket
+ran over meanwhile. After the second refusal there is little left to guess.
 
 Three phases follow one another:
-    opening    no refusal yet; the pace is the caller's, wide enough not to matter once slots are the limit
+    opening    no refusal yet; the pace is the caller's
     searching  the rate is only roughly known; the pace grows by 10 % a second until the next refusal
-    plateau    the rate is known; the pace dips below it, lingers, and rises above it along a cubic, to ask gently
+    plateau    the rate was measured; the pace dips below it, lingers, and rises above it along a cubic, to ask gently
 
-While the estimates agree, the plateau gets longer and flatter, so that asking costs less and less. A plateau that ends
-without a refusal means that the limit has moved: search again.
+While the measurements agree, the plateau gets longer and flatter, so that asking costs less and less. A plateau that
+ends without a refusal means that the limit has moved: search again.
 """
 
 from attrs import define
 
-from runner.concurrency.hold import LONGEST
-from runner.concurrency.policy import Quota
 from runner.concurrency.start import Begun
 
 FIRST = 0.7
 """How much of the first rate seen is believed: the bucket was full at first, and its content is in what we saw."""
 SEARCH = 0.1
 """Growth of the pace per second of searching."""
-SWING = 0.1
-"""How far the first plateau dips and rises, as a part of the rate."""
-FLATTEST = 0.02
+SWING, FLATTEST = 0.1, 0.02
+"""How far the first plateau dips below the rate, and the last, as a part of the rate."""
 SLOWEST = 1 / 60
 """Starts per second below which we never go: a minute without a question teaches nothing."""
 ENOUGH = 8
-"""Grants between two refusals that make a rate; fewer only bound it."""
+"""Grants between two refusals that make a measurement; fewer only bound the rate."""
 LATE = 0.05
 """Seconds that a start may come late and still be caught up, because timers are not exact."""
 
@@ -47,44 +44,39 @@ class Rate:
     """Seconds from the beginning of the plateau to its middle, where the pace is the known rate."""
     swing: float = SWING
     next_start: float = 0.0
+    """When the pace allows the next start."""
     first: float | None = None
     """When the first attempt of all began."""
     anchor: Begun | None = None
-    """A refused attempt; the bucket was empty when it began."""
-    refused: int = 0
-    """Attempts after the anchor that were not granted."""
+    """A refused attempt, from which grants are counted: the bucket was empty when it began."""
+    missed: int = 0
+    """Attempts after the anchor that took nothing out of the bucket."""
     idle: float = 0.0
     """Seconds since the anchor in which something else held us back, so that the bucket may have run over."""
-    echoes: int = 0
-    """Refusals that belong to the last lesson and came after it."""
-    measured: float = 0.0
-    """The last rate that was measured."""
     lowest: float = 0.0
     """The lowest rate believed since the anchor."""
+    measured: float = 0.0
+    """The last rate that was measured."""
     lesson: int = 0
     """The last attempt begun before the last lesson; those up to it cannot teach again."""
-    told: float | None = None
-    """Starts per second that the endpoint's headers leave us."""
-    told_until: float = 0.0
-    """When those headers are out of date."""
+    echoes: int = 0
+    """Refusals of such attempts since that lesson."""
 
     def pace(self, t: float, opening: float) -> float:
-        """Starts per second to aim at now; `opening` while nothing is known."""
-        if self.told is not None and t < self.told_until:
-            return min(self.told, opening)
+        """Tell how many starts per second to aim at: `opening` while nothing is known."""
         known = self.known
         if known is None:
             return opening
         if self.searching:
             return known
-        x = (t - self.since) / self.period - 1
+        x = min(max((t - self.since) / self.period - 1, -1.0), 2.0)
         return known * (1 + self.swing * x * x * x)
 
-    def started(self, t: float, opening: float) -> None:
-        """Space the next start from this one; `opening` is the pace while none is known."""
+    def started(self, t: float, opening: float, told: float | None) -> None:
+        """Space the next start from this one; `told` is the pace that the endpoint's own headers ask for, if any."""
         if self.first is None:
             self.first = self.next_start = t
-        gap = 1 / self.pace(t, opening)
+        gap = 1 / (self.pace(t, opening) if told is None else min(told, opening))
         late = t - self.next_start
         if late > max(gap, LATE):
             # Slots or trials were short, not the rate: the curve waits, and the bucket may run over.
@@ -95,28 +87,10 @@ class Rate:
         self.next_start += gap
         if self.known is None:
             return
-        if self.searching:
+        if not self.searching:
+            self.searching = t - self.since > 3 * self.period
+        elif self.known < 2 * opening:  # Beyond that, slots are the limit, and a higher pace would never be tried.
             self.known *= 1 + SEARCH * min(gap, 1)
-        elif t - self.since > 3 * self.period:
-            self.searching = True
-
-    def missed(self) -> None:
-        """Take note of an attempt that took nothing out of the bucket."""
-        self.refused += 1
-
-    def tell(self, t: float, quota: Quota) -> float | None:
-        """Believe the headers of an answer; return until when nothing is left, if so.
-
-        What remains, spread over the time until renewal, is right for a window, and for a bucket too: there it settles
-        where the bucket is half full, and the pace is what flows in.
-        """
-        reset = min(max(quota.reset, 0.0), LONGEST)
-        self.told = quota.remaining / reset if quota.remaining > 0 and reset > 0 else None
-        self.told_until = t + reset
-        if quota.remaining > 0:
-            return None
-        self.wait(t + reset)
-        return t + reset
 
     def wait(self, until: float) -> None:
         """Start nothing before `until`: a pause that is itself about the rate, so the bucket's time goes on."""
@@ -125,64 +99,62 @@ class Rate:
     def refuse(self, begun: Begun, t: float, newest: int, *, named: bool) -> str | None:
         """Learn from a refusal; tell what was seen, or None if it belongs to the last lesson.
 
-        `newest` is the place of the youngest attempt: all up to it began before this lesson. `named`: the endpoint said
-        how long to wait.
+        `newest` is the place of the youngest attempt: all up to it began before this lesson. `named` says that the
+        endpoint told how long to wait.
         """
-        self.refused += 1
+        self.missed += 1
         if begun.order <= self.lesson:
             self.echoes += 1
             return None
         self.lesson = newest
-        granted, seconds = self._granted(begun)
+        order, since = (0, self.first or 0.0) if self.anchor is None else (self.anchor.order, self.anchor.t)
+        granted, seconds = max(begun.order - order - self.missed, 0), begun.t - since
         whole = self.anchor is not None and self.idle < seconds / 10
-        # Some endpoints take the refused calls from the bucket too; then those blur a short measurement.
+        # Some endpoints take refused calls from the bucket too, and then the echoes blur a short measurement.
         enough = max(ENOUGH, 2 * self.echoes)
-        known, rest = self.known, 0.0
-        # There are five things a refusal can teach:
-        if known is None:
+        rest = 0.0
+        # There are five things that a refusal can teach:
+        if self.known is None:
             self._search(FIRST * max(granted, 1) / max(seconds, 0.5))
-        elif not whole or seconds <= 0:
+        elif not whole:
             # The bucket may have run over, so the grants are no measure; only a pace that we guessed comes down.
-            self._search(FIRST * known) if self.searching else self._linger(t)
+            self._guessed(t)
         elif granted == 0:
             # Nothing passes at all, which says nothing about a rate: ask more and more rarely until something does.
             self.searching = True
-            rest = min(seconds / 4, LONGEST / 4)
+            rest = min(seconds / 4, 30.0)
         elif granted < enough:
-            # Too few to measure: the truth is not much below (granted + 1) / seconds, and halving gets there soon.
-            least = max(granted / seconds, known / 2)
+            # Too few to measure, but the truth is not much above (granted + 1) / seconds, and halving gets there soon.
+            least = max(granted / seconds, self.known / 2)
             self._search(min(least, (granted + 1) / seconds) if granted > self.echoes else least)
         else:
-            self._settle(granted / seconds, self.pace(begun.t, known), t)
+            self._settle(granted / seconds, self.pace(begun.t, self.known), t)
         known = self.known or SLOWEST
         self.lowest = min(self.lowest, known)
         self.echoes = 0
         if granted >= enough or not whole:
-            self.anchor, self.refused, self.idle, self.lowest = begun, 0, 0.0, known
+            self.anchor, self.missed, self.idle, self.lowest = begun, 0, 0.0, known
         if not named:
             # Let the bucket gather a little, so that neither jitter nor what the echoes took is the next refusal.
             self.wait(t + max(t - begun.t + min(2 / known, 5.0), rest))
-        return (
-            f"429 after {granted} accepted in {seconds:.1f} s at {begun.in_flight} in flight; pacing at {known:.3g}/s"
-        )
-
-    def _granted(self, begun: Begun) -> tuple[int, float]:
-        """How many were accepted since the anchor, or since the beginning, and in how many seconds."""
-        order, t = (0, self.first or 0.0) if self.anchor is None else (self.anchor.order, self.anchor.t)
-        return max(begun.order - order - self.refused, 0), begun.t - t
+        seen = f"429 at {begun.in_flight} in flight, after {granted} accepted in {seconds:.1f} s"
+        return f"{seen}; pacing at {known:.3g}/s"
 
     def _search(self, rate: float) -> None:
         self.known, self.searching = max(rate, SLOWEST), True
 
-    def _linger(self, t: float) -> None:
-        """Begin the same plateau once more."""
-        self.since = t
+    def _guessed(self, t: float) -> None:
+        """Guess less, if the pace was a guess; else begin the same plateau once more."""
+        if self.searching and self.known is not None:
+            self._search(FIRST * self.known)
+        else:
+            self.since = t
 
     def _settle(self, rate: float, pace: float, t: float) -> None:
         """Begin a plateau around a rate that was measured; `pace` is the one that was refused."""
         known = self.known or rate
         if self.lowest < rate / 2:
-            # Most of the time we asked for much less, and the bucket ran over: the pace tells more.
+            # We asked for much less meanwhile, and the bucket ran over: the pace tells more.
             self._search(FIRST * pace)
             return
         more, self.measured = rate > 1.02 * self.measured, rate
@@ -196,5 +168,4 @@ class Rate:
         else:
             self.period = max(5.0, 20 / rate)
             self.swing = SWING
-        self.known = max(rate, SLOWEST)
-        self.searching, self.since = False, t
+        self.known, self.searching, self.since = max(rate, SLOWEST), False, t
