@@ -6,6 +6,7 @@ minutes; neither a refusal nor a breaker's probe spends a trial's attempts.
 
 import heapq
 import random
+from collections import deque
 from typing import Literal
 
 from attrs import define, field
@@ -70,7 +71,7 @@ class Simulation:
         self.tally = Tally()
         self._events: list[tuple[float, int, Literal["end", "wake", "retry"], Call | Trial | None]] = []
         self._count = 0
-        self._ready: list[Trial] = []
+        self._ready: deque[Trial] = deque()
         self._open = 0
         self._in_flight = 0
         self._limit = 1
@@ -99,7 +100,7 @@ class Simulation:
         while self._ready or (self.left != 0 and self._open < AHEAD * max(self._limit, self._in_flight + 1)):
             gate = self.policy.may_start(self.now)
             if gate.open:
-                self._start(self._ready.pop() if self._ready else self._fresh())
+                self._start(self._ready.popleft() if self._ready else self._fresh())
                 continue
             if gate.at is not None and (self._wake is None or gate.at < self._wake):
                 self._wake = gate.at

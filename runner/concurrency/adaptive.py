@@ -42,7 +42,7 @@ from runner.concurrency.start import Begun
 
 LITTLE = 3.0
 """Once the rate is known, this many times rate times latency in flight will do (Little's law), hung ones included."""
-DOUBLE = 2.0
+GROWTH = 1.75
 """Growth beyond the load that has proven itself: latency tells late, and a server must not drown meanwhile."""
 COARSE = 8
 """While slots are added one by one, the limit is published in steps of an eighth, to spare the journal."""
@@ -128,12 +128,15 @@ class Adaptive:
             order=state.started, t=state.now, in_flight=len(state.flying) + 1, limit=state.limit, probe=probe
         )
         # While we ask for more, a doubling is spread over half a round trip, so that a refusal can come between.
-        round_trip = max(state.latency.mean or 2.0, 0.001)
         spread = 32 if state.in_flight.phase == "holding" else 2
-        state.rate.started(state.now, spread * state.limit / round_trip, state.headers.told(state.now))
+        state.rate.started(state.now, spread * self._flow(state.limit), state.headers.told(state.now))
         if probe:
             state.illness.probing(state.now)
         return probe
+
+    def _flow(self, in_flight: int) -> float:
+        """Tell how many per second so many in flight are (Little's law); before the first success, guess 2 s a call."""
+        return in_flight / max(self.state.latency.mean or 2.0, 0.001)
 
     def _ended(self, begun: Begun, signal: Succeeded | Failed | TimedOut | Interrupted) -> None:
         """Tell the machines; there are five ways an attempt can end."""
@@ -172,7 +175,7 @@ class Adaptive:
             state.illness.regain(machine.limit)
             self._publish("recovery", "attempts succeed again", coarse=True)
             return
-        most = min(self.most, int(DOUBLE * (state.latency.load or FIRST)))
+        most = min(self.most, max(FIRST, int(GROWTH * (state.latency.load or 0))))
         if state.rate.known is not None and state.latency.mean is not None:
             most = min(most, max(int(LITTLE * state.rate.known * state.latency.mean), 2))
         machine.succeeded(begun, state.now, len(state.flying) + 1, most)
@@ -194,7 +197,8 @@ class Adaptive:
             if seen is not None:
                 self._publish("in_flight", seen)
             return
-        seen = state.rate.refuse(begun, state.now, state.started, named=retry_after is not None)
+        named, flow = retry_after is not None, self._flow(begun.in_flight)
+        seen = state.rate.refuse(begun, state.now, state.started, flow=flow, named=named)
         if state.illness.open:
             return  # Nothing starts but probes; what this refusal asked for will be asked again.
         if retry_after is not None:

@@ -76,8 +76,8 @@ class Illness:
             return f"probe answered {t - self.began:.0f} s after the illness began"
         if self.first is not None and begun.order > self.first:
             self.successes += 1
-            if self.successes > FAILURES + self.failures:
-                self.first = None
+            if self.successes > 2 * self.failures:
+                self.first = None  # It was no illness; a later one shall not have to outweigh these successes.
         return None
 
     def regain(self, limit: int) -> None:

@@ -32,16 +32,18 @@ class InFlight:
     """The limit, and what speaks against a higher one."""
 
     limit: int = FIRST
+    """What this machine would allow; an illness may allow less for a while."""
     phase: Literal["climbing", "holding", "trying"] = "climbing"
     held: int = 0
     """The limit that is known to be good, while holding or trying."""
     slower: bool = False
     """What speaks against more is that it was slower, not that it was refused."""
     upward: bool = True
-    """Where the next trial goes, while holding because of slowness."""
+    """Whether the next trial, or the present one, is of more; only slowness makes us try less."""
     since: float = 0.0
     """When the present phase began."""
     period: float = SHORTEST
+    """Seconds to hold before the next trial."""
     accepted: int = 0
     """The most that were in flight at the start of an attempt that then succeeded."""
     lesson: int = 0
@@ -62,8 +64,8 @@ class InFlight:
         if self.phase == "holding":
             step = max(1, self.held // 4) if self.slower else 1
             self.phase, self.since = "trying", t
-            up = self.upward or not self.slower or self.held == 1
-            self.limit = max(self.held, min(self.held + step, most)) if up else self.held - step
+            self.upward = self.upward or not self.slower or self.held == 1
+            self.limit = max(self.held, min(self.held + step, most)) if self.upward else self.held - step
         elif not self.slower:
             self.phase, self.period = "climbing", SHORTEST
         elif t - self.since >= LONGEST:

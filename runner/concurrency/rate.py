@@ -78,16 +78,14 @@ class Rate:
             self.first = self.next_start = t
         gap = 1 / (self.pace(t, opening) if told is None else min(told, opening))
         late = t - self.next_start
-        if late > max(gap, LATE):
+        self.next_start = t + gap if late > max(gap, LATE) else self.next_start + gap
+        if late > LATE:
             # Slots or trials were short, not the rate: the curve waits, and the bucket may run over.
             self.since += late
             self.idle += late
-            self.next_start = t + gap
-            return
-        self.next_start += gap
-        if self.known is None:
-            return
-        if not self.searching:
+        elif self.known is None:
+            pass
+        elif not self.searching:
             self.searching = t - self.since > 3 * self.period
         elif self.known < 2 * opening:  # Beyond that, slots are the limit, and a higher pace would never be tried.
             self.known *= 1 + SEARCH * min(gap, 1)
@@ -96,11 +94,11 @@ class Rate:
         """Start nothing before `until`: a pause that is itself about the rate, so the bucket's time goes on."""
         self.next_start = max(self.next_start, until)
 
-    def refuse(self, begun: Begun, t: float, newest: int, *, named: bool) -> str | None:
+    def refuse(self, begun: Begun, t: float, newest: int, *, flow: float, named: bool) -> str | None:
         """Learn from a refusal; tell what was seen, or None if it belongs to the last lesson.
 
-        `newest` is the place of the youngest attempt: all up to it began before this lesson. `named` says that the
-        endpoint told how long to wait.
+        `newest` is the place of the youngest attempt: all up to it began before this lesson. `flow` is the rate of
+        late, as far as what is in flight tells it. `named` says that the endpoint told how long to wait.
         """
         self.missed += 1
         if begun.order <= self.lesson:
@@ -115,7 +113,7 @@ class Rate:
         rest = 0.0
         # There are five things that a refusal can teach:
         if self.known is None:
-            self._search(FIRST * max(granted, 1) / max(seconds, 0.5))
+            self._search(FIRST * max(max(granted, 1) / max(seconds, 0.5), flow))
         elif not whole:
             # The bucket may have run over, so the grants are no measure; only a pace that we guessed comes down.
             self._guessed(t)

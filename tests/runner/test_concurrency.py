@@ -108,16 +108,21 @@ def test_the_first_starts_are_spread() -> None:
     assert drive.t == pytest.approx(15 / 16)
 
 
-def test_slow_start_adds_a_slot_per_success() -> None:
-    """While the slots are used, every success adds one; the journal hears of it in steps of an eighth."""
+def test_slow_start_waits_for_proof_and_then_adds_a_slot_per_success() -> None:
+    """Sixteen slots must prove themselves first; then every success adds one, published in steps of an eighth."""
     drive = Drive()
-    names = drive.fill()
-    moves = [change for name in names[:4] for change in drive.ok(name).changes]
-
-    assert drive.policy.state.in_flight.limit == 18
-    assert moves == [
-        LimitMoved(before=16, after=18, cause="climbing", evidence="slots in use, and attempts succeed"),
+    drive.run(15.0, lambda _t, _n: 1.0)
+    moves = [
+        (change.before, change.after, change.cause)
+        for decision in drive.decisions
+        for change in decision.changes
+        if isinstance(change, LimitMoved)
     ]
+    proven = next(k for k, decision in enumerate(drive.decisions) if decision.limit > 16)
+
+    assert sum(isinstance(signal, Succeeded) for signal in drive.told[:proven]) >= 28
+    assert moves[:3] == [(16, 18, "climbing"), (18, 20, "climbing"), (20, 22, "climbing")]
+    assert drive.decisions[-1].limit > 100
 
 
 def test_unused_slots_do_not_grow() -> None:
@@ -141,14 +146,11 @@ def test_most_is_never_exceeded() -> None:
 def test_a_refusal_by_number_holds_the_limit_just_below() -> None:
     """A 429 at n in flight, without a time, puts the limit to n - 1, with the evidence."""
     drive = Drive()
-    for name in drive.fill():
-        drive.t += 0.01
-        drive.ok(name)
     decision = drive.refuse(drive.fill()[-1])
 
-    evidence = "429 at 18 in flight, 16 accepted before"
-    assert decision.changes == (LimitMoved(before=18, after=17, cause="in_flight", evidence=evidence),)
-    assert decision.limit == 17
+    evidence = "429 at 16 in flight, 0 accepted before"
+    assert decision.changes == (LimitMoved(before=16, after=15, cause="in_flight", evidence=evidence),)
+    assert decision.limit == 15
 
 
 def test_one_lesson_per_episode() -> None:
