@@ -43,7 +43,7 @@ from runner.concurrency.start import Begun
 LITTLE = 3.0
 """Once the rate is known, this many times rate times latency in flight will do (Little's law), hung ones included."""
 GROWTH = 1.75
-"""Growth beyond the load that has proven itself: latency tells late, and a server must not drown meanwhile."""
+"""Slots per slot that has proven itself: latency tells late, and a server must not drown meanwhile."""
 COARSE = 8
 """While slots are added one by one, the limit is published in steps of an eighth, to spare the journal."""
 
@@ -191,7 +191,7 @@ class Adaptive:
             # The endpoint was never busy with the refused one, so whoever began after it met one less.
             if other.order > begun.order:
                 other.in_flight -= 1
-        if retry_after is None and state.in_flight.explains(begun):
+        if retry_after is None and state.in_flight.blame(begun, state.now):
             state.rate.missed += 1
             seen = state.in_flight.refuse(begun, state.now, state.started)
             if seen is not None:
@@ -233,7 +233,7 @@ class Adaptive:
     def _ill(self, begun: Begun) -> None:
         state, illness = self.state, self.state.illness
         state.rate.missed += 1
-        seen = illness.failed(begun, state.now, state.started)
+        seen = illness.failed(begun, state.now, state.started, len(state.flying) + 1)
         if seen is not None:
             state.rate.anchor = None  # The bucket runs over while we are away.
             state.hold.pause = Paused(until=illness.next_probe, cause="illness", evidence=seen)

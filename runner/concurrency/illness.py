@@ -11,8 +11,8 @@ from attrs import define
 
 from runner.concurrency.start import Begun
 
-FAILURES = 5
-"""Fewer are no illness."""
+FAILURES, FEW = 5, 3
+"""Less are no illness; the second while fewer than the first are in flight, lest one trial has to fail five times."""
 OUTWEIGH = 1.5
 """Failures per success that make an illness."""
 SHORTEST, LONGEST = 1.0, 30.0
@@ -45,8 +45,8 @@ class Illness:
     ramp: int | None = None
     """The limit while the slots come back; None when they all have."""
 
-    def failed(self, begun: Begun, t: float, newest: int) -> str | None:
-        """Weigh a failure; tell what was seen if it opens the breaker, or keeps it open."""
+    def failed(self, begun: Begun, t: float, newest: int, in_flight: int) -> str | None:
+        """Weigh a failure among so many in flight; tell what was seen if it opens the breaker, or keeps it open."""
         if self.open:
             if not begun.probe:
                 return None
@@ -59,7 +59,8 @@ class Illness:
         if begun.order < self.first:
             return None
         self.failures += 1
-        if self.failures < FAILURES or self.failures < OUTWEIGH * self.successes:
+        needed = FAILURES if in_flight >= FAILURES else FEW
+        if self.failures < needed or self.failures < OUTWEIGH * self.successes:
             return None
         if self.ended is None or t - self.ended > RELAPSE:
             self.began = self.first_t

@@ -23,6 +23,8 @@ FIRST = 16
 """Slots to begin with."""
 BUSY = 0.85
 """Part of the limit that must be in use before more is allowed; otherwise more proves nothing."""
+DOUBT = 300.0
+"""Seconds for which the number in flight is not blamed after it was blamed wrongly."""
 SHORTEST, LONGEST = 5.0, 120.0
 """Seconds between two trials of a higher limit."""
 
@@ -46,6 +48,8 @@ class InFlight:
     """Seconds to hold before the next trial."""
     accepted: int = 0
     """The most that were in flight at the start of an attempt that then succeeded."""
+    doubt_until: float = 0.0
+    """Until then no refusal is blamed on the number in flight: the last that was turned out to be about the rate."""
     lesson: int = 0
     """The last attempt begun before the last lesson; those up to it cannot teach again."""
 
@@ -72,10 +76,15 @@ class InFlight:
             # Nothing could be compared, because something else held us back.
             self.phase, self.since, self.limit, self.upward = "holding", t, self.held, True
 
-    def explains(self, begun: Begun) -> bool:
-        """Tell whether too many in flight may be why this attempt was refused: as many are not known to be good."""
+    def blame(self, begun: Begun, t: float) -> bool:
+        """Decide whether too many in flight are why an attempt was refused: as many are not known to be good."""
         known = self.accepted - self.accepted // 16  # Some were accepted because others had just left.
-        return begun.in_flight > max(known, 1) or 0 < self.held < begun.in_flight
+        if begun.in_flight > max(known, 1) or 0 < self.held < begun.in_flight:
+            return t >= self.doubt_until
+        if self.held and not self.slower and begun.order > self.lesson:
+            # Refused with fewer than were thought good: the number was not the reason, neither now nor before.
+            self.held, self.phase, self.doubt_until = 0, "climbing", t + DOUBT
+        return False
 
     def refuse(self, begun: Begun, t: float, newest: int) -> str | None:
         """Hold just below what was refused; tell what was seen, or None if it belongs to the last lesson."""

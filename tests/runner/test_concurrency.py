@@ -153,6 +153,23 @@ def test_a_refusal_by_number_holds_the_limit_just_below() -> None:
     assert decision.limit == 15
 
 
+def test_a_refusal_at_a_number_known_to_be_good_is_about_the_rate() -> None:
+    """Refused at 15, then at 2 in flight: it was the rate both times, so the number is free to grow again."""
+    drive = Drive()
+    names = drive.fill()
+    drive.refuse(names[-1])
+    assert drive.policy.state.in_flight.held == 15
+    for name in names[:-1]:
+        drive.ok(name)
+    drive.start()
+    decision = drive.refuse(drive.start())
+
+    assert drive.policy.state.in_flight.phase == "climbing"
+    assert drive.policy.state.rate.known is not None
+    assert decision.paused is not None
+    assert decision.paused.cause == "rate_limited"
+
+
 def test_one_lesson_per_episode() -> None:
     """Attempts that began before a cut cannot cause another, by number or by rate."""
     drive = Drive()
@@ -286,6 +303,15 @@ def test_the_breaker_opens_on_illness_alone() -> None:
     assert paused is not None
     assert (paused.cause, paused.until, decisions[4].limit) == ("illness", drive.t + 1.0, 16)
     assert paused.evidence == "5 failed and 0 succeeded in 0.0 s"
+
+
+def test_with_few_in_flight_the_breaker_opens_sooner() -> None:
+    """The last trial of a run does not have to fail five times before an illness is seen: that would be its end."""
+    drive = Drive()
+    for _ in range(3):
+        drive.ill(drive.start())
+
+    assert drive.decisions[-1].paused is not None
 
 
 def test_a_few_failures_among_successes_are_no_illness() -> None:
