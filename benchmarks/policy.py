@@ -23,7 +23,7 @@ MOST = 1000
 BASELINE = 300.0
 """Seconds of a run with `Fixed`, which has nothing to learn, and sends a million calls in twenty minutes."""
 UNTUNED = 2026
-"""Seed of the random endpoints. Nothing was tuned on them; a change that is tries them and says so."""
+"""Seed of the random endpoints. Do not tune on them: roll others to develop with, and leave these for the proof."""
 
 
 @frozen(kw_only=True)
