@@ -1,0 +1,50 @@
+"""How many attempts may run at once, and when the next may start.
+
+The policies decide about the future without touching it: signals in, decisions out, no clock and no chance. One policy
+serves one key, so that two endpoints never share a limit. `policy` tells how to drive one.
+"""
+
+from runner.concurrency.adaptive import Adaptive, AdaptiveState
+from runner.concurrency.aimd import Aimd, AimdState
+from runner.concurrency.fixed import Fixed, FixedState
+from runner.concurrency.policy import (
+    Change,
+    Decision,
+    Failed,
+    FailureClass,
+    Gate,
+    Interrupted,
+    LimitMoved,
+    Paused,
+    Policy,
+    Quota,
+    Resumed,
+    Signal,
+    Started,
+    Succeeded,
+    TimedOut,
+)
+
+__all__ = [
+    "Adaptive",
+    "AdaptiveState",
+    "Aimd",
+    "AimdState",
+    "Change",
+    "Decision",
+    "Failed",
+    "FailureClass",
+    "Fixed",
+    "FixedState",
+    "Gate",
+    "Interrupted",
+    "LimitMoved",
+    "Paused",
+    "Policy",
+    "Quota",
+    "Resumed",
+    "Signal",
+    "Started",
+    "Succeeded",
+    "TimedOut",
+]

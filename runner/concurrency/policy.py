@@ -1,0 +1,165 @@
+"""What a policy is told, what it answers, and how an executor drives it.
+
+Only the words that all policies share live here. Nothing here decides, waits, or reads a clock: every time is a
+signal's own `t`, the monotonic seconds of the record that the signal was made from.
+
+To drive a policy: ask `may_start(t)` whenever a slot is free and a trial is ready; if the gate is open, start the
+attempt and hand in `Started`. Hand in every ending as it is recorded. If the gate is shut, ask again at `gate.at`, or,
+where that is None, after the next signal. After each signal the decision says what now holds, and what to record.
+"""
+
+from typing import Literal, Protocol, TypeAlias
+
+from attrs import define, setters
+
+FailureClass: TypeAlias = Literal["rate_limited", "unavailable", "error", "fatal"]
+
+
+@define(kw_only=True, on_setattr=setters.frozen)
+class Quota:
+    """What the endpoint said about its rate limit in the headers of an answer."""
+
+    remaining: int
+    """Requests that are left, as of that answer."""
+    reset: float
+    """Seconds until the limit is renewed, or the bucket is full again."""
+    limit: int | None = None
+    """Requests in a full window or bucket, where it was said."""
+
+
+@define(kw_only=True, on_setattr=setters.frozen)
+class Started:
+    """An attempt began."""
+
+    t: float
+    attempt: str
+    """Which attempt; any text that no other attempt in flight shares."""
+
+
+@define(kw_only=True, on_setattr=setters.frozen)
+class Succeeded:
+    """An attempt returned an output."""
+
+    t: float
+    attempt: str
+    elapsed: float
+    """Seconds from its start to its end."""
+    quota: Quota | None = None
+
+
+@define(kw_only=True, on_setattr=setters.frozen)
+class Failed:
+    """An attempt raised."""
+
+    t: float
+    attempt: str
+    failure: FailureClass
+    retry_after: float | None = None
+    """Seconds that the endpoint asked us to stay away."""
+    quota: Quota | None = None
+
+
+@define(kw_only=True, on_setattr=setters.frozen)
+class TimedOut:
+    """An attempt outlived its time limit."""
+
+    t: float
+    attempt: str
+
+
+@define(kw_only=True, on_setattr=setters.frozen)
+class Interrupted:
+    """An attempt was cut off by us; it says nothing about the endpoint."""
+
+    t: float
+    attempt: str
+
+
+Signal: TypeAlias = Started | Succeeded | Failed | TimedOut | Interrupted
+
+
+@define(kw_only=True, on_setattr=setters.frozen)
+class LimitMoved:
+    """The limit is another one now; to be recorded as `LimitChanged`."""
+
+    before: int
+    after: int
+    cause: str
+    """One word: climbing, trying, in_flight, latency, recovery; from `Aimd`: window."""
+    evidence: str
+
+
+@define(kw_only=True, on_setattr=setters.frozen)
+class Paused:
+    """No attempt may start for a while; to be recorded as `IntakePaused`. A later one replaces an earlier one."""
+
+    until: float
+    """When the next start may come, on the clock of the signals."""
+    cause: str
+    """One word: rate_limited, retry_after, quota or illness."""
+    evidence: str
+
+
+@define(kw_only=True, on_setattr=setters.frozen)
+class Resumed:
+    """The pause is over; to be recorded as `IntakeResumed`. Said by the first signal that shows it."""
+
+    cause: str
+    """The cause of the pause that ended."""
+    evidence: str
+
+
+Change: TypeAlias = LimitMoved | Paused | Resumed
+
+
+@define(kw_only=True, on_setattr=setters.frozen)
+class Decision:
+    """What holds after a signal, until the next one."""
+
+    limit: int
+    """Attempts that may be in flight at once. Those in excess are left to end by themselves."""
+    next_start: float
+    """The earliest time of the next start, if there is room for one."""
+    paused: Paused | None = None
+    """The pause that holds now, if one does; a breaker's probes start in spite of it, when `may_start` says so."""
+    probe: bool = False
+    """True after the `Started` of a breaker's probe. Such an attempt must not spend its trial's budget."""
+    changes: tuple[Change, ...] = ()
+    """What is different from the decision before, for the journal, in order."""
+
+
+@define(kw_only=True, on_setattr=setters.frozen)
+class Gate:
+    """Whether an attempt may start now."""
+
+    open: bool
+    at: float | None = None
+    """When shut: the time to ask again; None means after the next signal, because every place is taken."""
+    probe: bool = False
+    """When open: the attempt would be a breaker's probe."""
+
+
+OPEN = Gate(open=True)
+PROBE = Gate(open=True, probe=True)
+FULL = Gate(open=False)
+
+
+class Policy(Protocol):
+    """How many attempts may run at once on one key, and when the next may start.
+
+    `take` depends on the state and the signal alone, so the same records give the same decisions for ever. It changes
+    the state in place; the state is plain data, and a policy made with a copy of it goes on identically.
+    """
+
+    @property
+    def state(self) -> object:
+        """All that the policy remembers: attrs classes of numbers, texts, None and lists of them."""
+        ...
+
+    def take(self, signal: Signal) -> Decision:
+        """Learn from one signal, and say what holds now."""
+        ...
+
+    def may_start(self, t: float) -> Gate:
+        """Say whether an attempt may start at `t`; asking changes nothing."""
+        ...

@@ -1,0 +1,419 @@
+"""The adaptive policy: what each of its machines learns, and what the executor is told."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from runner.concurrency import (
+    Adaptive,
+    Decision,
+    Failed,
+    LimitMoved,
+    Paused,
+    Quota,
+    Resumed,
+    Signal,
+    Started,
+    Succeeded,
+    TimedOut,
+)
+
+
+class Drive:
+    """An executor of a few lines: it starts attempts when the gate is open, and ends them as it is told."""
+
+    def __init__(self, most: int = 200) -> None:
+        """Begin at time 0 with nothing in flight."""
+        self.policy = Adaptive(most)
+        self.t = 0.0
+        self.flying: dict[str, float] = {}
+        self.told: list[Signal] = []
+        self.decisions: list[Decision] = []
+        self.count = 0
+
+    def take(self, signal: Signal) -> Decision:
+        """Tell the policy, and keep both sides of the talk."""
+        self.told.append(signal)
+        self.decisions.append(self.policy.take(signal))
+        return self.decisions[-1]
+
+    def start(self) -> str:
+        """Start one attempt, as soon as the gate allows it."""
+        gate = self.policy.may_start(self.t)
+        if not gate.open:
+            assert gate.at is not None, "every place is taken"
+            self.t = gate.at
+        self.count += 1
+        name = str(self.count)
+        self.take(Started(t=self.t, attempt=name))
+        self.flying[name] = self.t
+        return name
+
+    def fill(self) -> list[str]:
+        """Start attempts until every place is taken."""
+        names: list[str] = []
+        while (gate := self.policy.may_start(self.t)).open or gate.at is not None:
+            names.append(self.start())
+        return names
+
+    def ok(self, name: str, elapsed: float = 1.0) -> Decision:
+        """Let an attempt succeed now."""
+        del self.flying[name]
+        return self.take(Succeeded(t=self.t, attempt=name, elapsed=elapsed))
+
+    def refuse(self, name: str, retry_after: float | None = None) -> Decision:
+        """Let an attempt be refused now."""
+        del self.flying[name]
+        return self.take(Failed(t=self.t, attempt=name, failure="rate_limited", retry_after=retry_after))
+
+    def ill(self, name: str) -> Decision:
+        """Let an attempt meet a 503 now."""
+        del self.flying[name]
+        return self.take(Failed(t=self.t, attempt=name, failure="unavailable"))
+
+    def run(self, until: float, answer: Callable[[float, int], float | None]) -> int:
+        """Keep every place busy, and count refusals.
+
+        `answer` is asked with the time and how many the endpoint would be busy with; it gives the latency, or None to
+        refuse.
+        """
+        ends: list[tuple[float, str, bool]] = []
+        refused = 0
+        while self.t < until:
+            gate = self.policy.may_start(self.t)
+            if gate.open:
+                name = self.start()
+                seconds = answer(self.t, 1 + sum(granted for _, _, granted in ends))
+                ends.append((self.t + (0.1 if seconds is None else seconds), name, seconds is not None))
+                ends.sort()
+            elif gate.at is not None and (not ends or gate.at < ends[0][0]):
+                self.t = gate.at
+            else:
+                self.t, name, granted = ends.pop(0)
+                if granted:
+                    self.ok(name, self.t - self.flying[name])
+                else:
+                    refused += 1
+                    self.refuse(name)
+        return refused
+
+
+def test_the_first_starts_are_spread() -> None:
+    """Sixteen slots are filled over a second, not in one moment, so that a small tier refuses few of them."""
+    drive = Drive()
+    drive.fill()
+
+    assert len(drive.flying) == 16
+    assert drive.t == pytest.approx(15 / 16)
+
+
+def test_slow_start_waits_for_proof_and_then_adds_a_slot_per_success() -> None:
+    """Sixteen slots must prove themselves first; then every success adds one, published in steps of an eighth."""
+    drive = Drive()
+    drive.run(15.0, lambda _t, _n: 1.0)
+    moves = [
+        (change.before, change.after, change.cause)
+        for decision in drive.decisions
+        for change in decision.changes
+        if isinstance(change, LimitMoved)
+    ]
+    proven = next(k for k, decision in enumerate(drive.decisions) if decision.limit > 16)
+
+    assert sum(isinstance(signal, Succeeded) for signal in drive.told[:proven]) >= 28
+    assert moves[:3] == [(16, 18, "climbing"), (18, 20, "climbing"), (20, 22, "climbing")]
+    assert drive.decisions[-1].limit > 100
+
+
+def test_unused_slots_do_not_grow() -> None:
+    """A success while few slots are used proves nothing about more of them."""
+    drive = Drive()
+    for _ in range(50):
+        drive.ok(drive.start())
+
+    assert drive.decisions[-1].limit == 16
+
+
+def test_most_is_never_exceeded() -> None:
+    """The user's own limit holds, also at the start."""
+    assert Drive(3).start()
+    drive = Drive(20)
+    drive.run(60.0, lambda _t, _n: 1.0)
+
+    assert max(decision.limit for decision in drive.decisions) == 20
+
+
+def test_a_refusal_by_number_holds_the_limit_just_below() -> None:
+    """A 429 at n in flight, without a time, puts the limit to n - 1, with the evidence."""
+    drive = Drive()
+    decision = drive.refuse(drive.fill()[-1])
+
+    evidence = "429 at 16 in flight, 0 accepted before"
+    assert decision.changes == (LimitMoved(before=16, after=15, cause="in_flight", evidence=evidence),)
+    assert decision.limit == 15
+
+
+def test_a_refusal_at_a_number_known_to_be_good_is_about_the_rate() -> None:
+    """Refused at 15, then at 2 in flight: it was the rate both times, so the number is free to grow again."""
+    drive = Drive()
+    names = drive.fill()
+    drive.refuse(names[-1])
+    assert drive.policy.state.in_flight.held == 15
+    for name in names[:-1]:
+        drive.ok(name)
+    drive.start()
+    decision = drive.refuse(drive.start())
+
+    assert drive.policy.state.in_flight.phase == "climbing"
+    assert drive.policy.state.rate.known is not None
+    assert decision.paused is not None
+    assert decision.paused.cause == "rate_limited"
+
+
+def test_one_lesson_per_episode() -> None:
+    """Attempts that began before a cut cannot cause another, by number or by rate."""
+    drive = Drive()
+    names = drive.fill()
+    limit = drive.refuse(names[8]).limit
+    for name in names[9:]:
+        drive.refuse(name)
+    assert drive.decisions[-1].limit == limit == 8
+
+    drive = Drive()
+    names = drive.fill()
+    drive.refuse(names[8], retry_after=1.0)
+    pace = drive.policy.state.rate.known
+    for name in names[9:]:
+        drive.refuse(name, retry_after=1.0)
+    assert drive.policy.state.rate.known == pace
+
+
+def test_retry_after_pauses_everyone_and_says_so() -> None:
+    """Until the time that was named, nothing starts; the first signal after it tells that intake has resumed."""
+    drive = Drive()
+    first, second = drive.start(), drive.start()
+    decision = drive.refuse(first, retry_after=7.0)
+    until = drive.t + 7.0
+    assert isinstance(decision.changes[0], Paused)
+    assert (decision.changes[0].until, decision.changes[0].cause) == (until, "retry_after")
+    assert "Retry-After 7 s" in decision.changes[0].evidence
+    assert (drive.policy.may_start(drive.t).at, decision.next_start, decision.paused) == (
+        until,
+        until,
+        decision.changes[0],
+    )
+    drive.t = until
+    decision = drive.ok(second)
+
+    assert [type(change) for change in decision.changes] == [Resumed]
+    assert decision.paused is None
+    assert drive.policy.may_start(until).open
+
+
+def test_retry_after_is_capped() -> None:
+    """An endpoint that asks for an hour is asked again after two minutes."""
+    drive = Drive()
+    drive.refuse(drive.start(), retry_after=3600.0)
+
+    assert drive.policy.may_start(drive.t).at == drive.t + 120.0
+
+
+def test_the_rate_is_what_was_granted_between_refusals() -> None:
+    """Against a bucket of 10/s, the pace settles at 10/s within 3 %, and few starts are refused."""
+    drive = Drive()
+    bucket, filled = 20.0, 0.0
+
+    def answer(t: float, _n: int) -> float | None:
+        nonlocal bucket, filled
+        bucket, filled = min(20.0, bucket + 10 * (t - filled)), t
+        if bucket < 1:
+            return None
+        bucket -= 1
+        return 1.0
+
+    refused = drive.run(400.0, answer)
+
+    assert drive.policy.state.rate.known == pytest.approx(10.0, rel=0.03)
+    assert refused < 0.01 * drive.count
+    assert drive.count > 3900
+
+
+def test_a_number_in_flight_is_found_and_kept() -> None:
+    """Against 12 in flight, the limit is 12, and trying 13 now and then costs less than 1 % of the starts."""
+    drive = Drive()
+    refused = drive.run(300.0, lambda _t, n: 2.0 if n <= 12 else None)
+
+    assert drive.policy.state.in_flight.held == 12
+    assert refused < 0.01 * drive.count
+    assert drive.policy.state.rate.known is None
+
+
+def test_growth_without_throughput_is_undone() -> None:
+    """A server whose latency grows with the square of the load beyond 20 is not asked for much more than 20."""
+    drive = Drive()
+    chance = random.Random(1)
+    drive.run(300.0, lambda _t, n: chance.uniform(0.8, 1.2) * max(1.0, (n / 20) ** 2))
+
+    assert any(isinstance(c, LimitMoved) and c.cause == "latency" for d in drive.decisions for c in d.changes)
+    assert 15 <= drive.policy.state.in_flight.held <= 26
+
+
+def test_growth_with_throughput_is_kept() -> None:
+    """A server that stays as quick gets every slot that the user allows."""
+    drive = Drive(150)
+    chance = random.Random(1)
+    drive.run(60.0, lambda _t, _n: chance.uniform(0.8, 1.2))
+
+    assert drive.decisions[-1].limit == 150
+
+
+def test_headers_are_believed_at_once() -> None:
+    """What remains is spread over the time until renewal, before anything was refused."""
+    drive = Drive()
+    name = drive.start()
+    drive.t = 1.0
+    del drive.flying[name]
+    drive.take(Succeeded(t=1.0, attempt=name, elapsed=1.0, quota=Quota(remaining=10, reset=20.0)))
+    drive.start()
+    drive.start()
+
+    assert drive.policy.may_start(drive.t).at == drive.t + 2.0
+
+
+def test_headers_that_leave_nothing_pause_intake() -> None:
+    """With nothing remaining, everyone waits for the renewal."""
+    drive = Drive()
+    name = drive.start()
+    del drive.flying[name]
+    drive.t = 1.0
+    decision = drive.take(Succeeded(t=1.0, attempt=name, elapsed=1.0, quota=Quota(remaining=0, reset=20.0)))
+
+    assert decision.paused is not None
+    assert (decision.paused.until, decision.paused.cause) == (21.0, "quota")
+
+
+def test_the_breaker_opens_on_illness_alone() -> None:
+    """Five failures that outweigh successes stop intake; the limit is not cut, since it was not wrong."""
+    drive = Drive()
+    names = drive.fill()
+    decisions = [drive.ill(name) for name in names[:5]]
+    assert [d.paused for d in decisions[:4]] == [None] * 4
+
+    paused = decisions[4].paused
+    assert paused is not None
+    assert (paused.cause, paused.until, decisions[4].limit) == ("illness", drive.t + 1.0, 16)
+    assert paused.evidence == "5 failed and 0 succeeded in 0.0 s"
+
+
+def test_with_few_in_flight_the_breaker_opens_sooner() -> None:
+    """The last trial of a run does not have to fail five times before an illness is seen: that would be its end."""
+    drive = Drive()
+    for _ in range(3):
+        drive.ill(drive.start())
+
+    assert drive.decisions[-1].paused is not None
+
+
+def test_a_few_failures_among_successes_are_no_illness() -> None:
+    """One failure in three does not open the breaker: retries deal with those."""
+    drive = Drive()
+    for k in range(300):
+        name = drive.start()
+        drive.t += 0.05
+        drive.ill(name) if k % 3 == 0 else drive.ok(name)
+
+    assert all(decision.paused is None for decision in drive.decisions)
+
+
+def open_breaker() -> Drive:
+    """Drive a policy into an illness that began now."""
+    drive = Drive()
+    for name in drive.fill():
+        drive.ill(name)
+    return drive
+
+
+def test_an_open_breaker_sends_one_probe_at_a_time() -> None:
+    """The gate opens for one attempt, which is told to be a probe; then it is shut until the probe's answer."""
+    drive = open_breaker()
+    gate = drive.policy.may_start(drive.t)
+    assert not gate.open
+    assert gate.at is not None
+    drive.t = gate.at
+    assert drive.policy.may_start(drive.t).probe
+    drive.start()
+
+    assert drive.decisions[-1].probe
+    assert not drive.policy.may_start(drive.t + 2.0).open
+
+
+def test_probe_gaps_grow_with_the_outage() -> None:
+    """The gap is a tenth of the outage so far, between 1 and 30 s."""
+    drive = open_breaker()
+    gaps = []
+    while drive.t < 600:
+        failed = drive.t
+        probe = drive.start()
+        gaps.append(drive.t - failed)
+        drive.ill(probe)
+
+    assert gaps[0] == 1.0
+    assert gaps[10:40] == sorted(gaps[10:40])
+    assert max(gaps) == pytest.approx(30.0)
+    assert len(gaps) < 60
+
+
+def test_a_probe_that_hangs_does_not_shut_the_gate_for_good() -> None:
+    """If a probe does not answer, another is sent after a while."""
+    drive = open_breaker()
+    drive.start()
+
+    assert drive.policy.may_start(drive.t + 10.0).probe
+
+
+def test_a_probe_that_is_answered_closes_the_breaker() -> None:
+    """After an illness 8 slots are open, and each success adds 3, up to the limit from before."""
+    drive = open_breaker()
+    decision = drive.ok(drive.start())
+    assert decision.paused is None
+    assert [type(change) for change in decision.changes] == [Resumed, LimitMoved]
+    limits = [decision.limit]
+    names = drive.fill()
+    limits += [drive.ok(name).limit for name in names[:4]]
+
+    assert limits == [8, 11, 14, 16, 16]
+
+
+def test_endings_from_before_the_illness_do_not_open_it_again() -> None:
+    """Attempts that began before the breaker opened, and end late, are not weighed any more."""
+    drive = Drive()
+    names = drive.fill()
+    for name in names[:5]:
+        drive.ill(name)
+    drive.ok(drive.start())
+    for name in names[5:]:
+        del drive.flying[name]
+        drive.take(TimedOut(t=drive.t, attempt=name))
+
+    assert drive.decisions[-1].paused is None
+
+
+def test_a_late_or_foreign_ending_is_ignored() -> None:
+    """Only the first ending of an attempt counts."""
+    drive = Drive()
+    name = drive.start()
+    drive.ok(name)
+    before = drive.decisions[-1]
+
+    assert drive.take(Succeeded(t=drive.t, attempt=name, elapsed=9.0)) == before
+
+
+def test_a_replay_decides_the_same() -> None:
+    """The signals of a long run, told again, give the very same decisions and state."""
+    drive = Drive()
+    chance = random.Random(3)
+    drive.run(200.0, lambda _t, n: chance.lognormvariate(0, 0.5) if n <= 30 else None)
+    again = Adaptive(200)
+
+    assert [again.take(signal) for signal in drive.told] == drive.decisions
+    assert again.state == drive.policy.state

@@ -1,0 +1,123 @@
+"""The two simple policies: a fixed number, and additive increase with multiplicative decrease."""
+
+import random
+
+import pytest
+
+from runner.concurrency import Aimd, Failed, Fixed, LimitMoved, Started, Succeeded, TimedOut
+
+
+def one(policy: Aimd, t: float, *, well: bool) -> int:
+    """Let one attempt begin and end, and return the limit."""
+    policy.take(Started(t=t, attempt="a"))
+    if well:
+        return policy.take(Succeeded(t=t, attempt="a", elapsed=1.0)).limit
+    return policy.take(TimedOut(t=t, attempt="a")).limit
+
+
+def test_fixed_allows_its_slots_and_no_more() -> None:
+    """A fixed policy opens its gate until every slot is taken, and again when one is free."""
+    policy = Fixed(2)
+    policy.take(Started(t=0.0, attempt="a"))
+    assert policy.may_start(0.0).open
+    policy.take(Started(t=0.0, attempt="b"))
+
+    gate = policy.may_start(0.0)
+    assert (gate.open, gate.at) == (False, None)
+    assert policy.take(Succeeded(t=1.0, attempt="a", elapsed=1.0)).limit == 2
+    assert policy.may_start(1.0).open
+
+
+def test_fixed_heeds_retry_after() -> None:
+    """A Retry-After holds everyone, because it speaks of the key; unless told to ignore it."""
+    for heed, expected in ((True, 31.0), (False, None)):
+        policy = Fixed(2, heed_retry_after=heed)
+        policy.take(Started(t=0.0, attempt="a"))
+        policy.take(Failed(t=1.0, attempt="a", failure="rate_limited", retry_after=30.0))
+
+        assert policy.may_start(1.0).at == expected
+
+
+@pytest.mark.parametrize("slots", [0, -1])
+def test_no_slots_are_refused_at_once(slots: int) -> None:
+    """A policy without a slot would never start anything, so it cannot be made."""
+    with pytest.raises(ValueError, match="at least one slot"):
+        Fixed(slots)
+    with pytest.raises(ValueError, match="at least one slot"):
+        Aimd(slots)
+
+
+def test_aimd_adds_a_step_per_calm_window() -> None:
+    """Every window with a success and no trouble adds 0.5."""
+    policy = Aimd(100, initial=4.0)
+    for k in range(9):
+        one(policy, 5.0 * k, well=True)
+
+    assert policy.state.target == 4.0 + 8 * 0.5
+
+
+def test_aimd_halves_after_a_window_with_trouble() -> None:
+    """One error in a window halves the target when the window is over, once."""
+    policy = Aimd(100, initial=40.0)
+    one(policy, 0.0, well=True)
+    one(policy, 1.0, well=False)
+    assert policy.state.target == 40.0
+    one(policy, 5.0, well=True)
+
+    assert policy.state.target == 20.0
+
+
+def test_aimd_collapses_when_trouble_comes_thick() -> None:
+    """Two errors within 15 s collapse the target to 1, with evidence."""
+    policy = Aimd(100, initial=40.0)
+    one(policy, 0.0, well=False)
+    policy.take(Started(t=14.0, attempt="b"))
+    decision = policy.take(Failed(t=14.9, attempt="b", failure="unavailable"))
+
+    assert decision.limit == 1
+    assert decision.changes[-1] == LimitMoved(before=20, after=1, cause="window", evidence="2 in trouble in 14.9 s")
+
+
+def test_aimd_does_not_count_a_tasks_own_error() -> None:
+    """An error of the task's own says nothing about the load."""
+    policy = Aimd(100, initial=8.0)
+    for k in range(20):
+        policy.take(Started(t=float(k), attempt="a"))
+        policy.take(Failed(t=float(k), attempt="a", failure="error"))
+
+    assert policy.state.target == 8.0
+
+
+def test_aimd_never_winds_up_beyond_its_most() -> None:
+    """After hours of calm the target is the most that is allowed, so the first trouble is felt at once."""
+    policy = Aimd(10, initial=9.0)
+    for k in range(2000):
+        one(policy, 5.0 * k, well=True)
+    assert policy.state.target == 10.0
+    one(policy, 10_000.0, well=False)
+
+    assert one(policy, 10_005.0, well=True) == 5
+
+
+def test_aimd_shows_a_smoothed_latency() -> None:
+    """The average latency moves a fifth of the way to each new one."""
+    policy = Aimd(10)
+    for k, elapsed in enumerate((1.0, 2.0)):
+        policy.take(Started(t=float(k), attempt="a"))
+        policy.take(Succeeded(t=float(k), attempt="a", elapsed=elapsed))
+
+    assert policy.state.latency == pytest.approx(1.2)
+
+
+@pytest.mark.parametrize("trouble", [0.02, 0.05, 0.1])
+def test_aimd_settles_where_steps_and_halvings_balance(trouble: float) -> None:
+    """With trouble in a part r of the windows, the mean target is a(1 - r) / ((1 - b) r), within 10 %."""
+    chance = random.Random(1)
+    policy = Aimd(10_000, collapse_error_threshold=1_000_000)
+    targets = []
+    for k in range(30_000):
+        one(policy, 5.0 * k, well=chance.random() >= trouble)
+        targets.append(policy.state.target)
+
+    expected = 0.5 * (1 - trouble) / (0.5 * trouble)
+    assert sum(targets[5000:]) / len(targets[5000:]) == pytest.approx(expected, rel=0.1)
