@@ -37,9 +37,7 @@ class Result:
 
     def __str__(self) -> str:
         """Goodput, refused and ill per completed trial, and trials lost, as in the table's header."""
-        return (
-            f"{self.goodput:.0f} / {self.refused:.{1 if self.refused < 100 else 0}f} / {self.ill:.1f} / {self.lost:.0f}"
-        )
+        return f"{self.goodput:.0f} / {self.refused:.{1 if self.refused < 100 else 0}f} / {self.ill:.1f} / {self.lost:.0f}"
 
 
 def fixed(endpoint: Endpoint) -> Policy:
@@ -156,9 +154,7 @@ def sprint(checks: Checks) -> None:
         if name == "aimd":
             print(f"      aimd: {trials:,} trials at 100/s: {figure} the ideal time")
         else:
-            checks.check(
-                f"{trials:,} trials at 100/s: <= 1.4 x the ideal time", figure, held=tally.ended <= 1.4 * ideal
-            )
+            checks.check(f"{trials:,} trials at 100/s: <= 1.4 x the ideal time", figure, held=tally.ended <= 1.4 * ideal)
 
 
 class Recording:
@@ -194,9 +190,7 @@ def cost() -> None:
 def main(argv: Sequence[str]) -> int:
     """Print the table and the checks; 1 if ours fell short anywhere."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks policy", description=__doc__)
-    parser.add_argument(
-        "--quick", action="store_true", help="shorter runs, fewer seeds; half a minute instead of minutes"
-    )
+    parser.add_argument("--quick", action="store_true", help="shorter runs, fewer seeds; half a minute instead of minutes")
     quick: bool = parser.parse_args(argv).quick
     checks = Checks()
     scenarios(checks, *((1200.0, 1) if quick else (1200.0, 5)))

@@ -145,9 +145,7 @@ class Simulation:
             self._heed(self.policy.take(Succeeded(t=t, attempt=call.name, elapsed=t - call.began, quota=answer.quota)))
         elif answer.kind == "refused":
             self.tally.refused += 1
-            refusal = Failed(
-                t=t, attempt=call.name, failure="rate_limited", retry_after=answer.retry_after, quota=answer.quota
-            )
+            refusal = Failed(t=t, attempt=call.name, failure="rate_limited", retry_after=answer.retry_after, quota=answer.quota)
             self._heed(self.policy.take(refusal))
             trial.refusals += 1
             trial.refused_at = t if trial.refused_at is None else trial.refused_at

@@ -41,9 +41,7 @@ class Fixed:
         else:
             state.flying.pop(signal.attempt, None)
             if isinstance(signal, Failed) and signal.retry_after is not None and self.heed_retry_after:
-                changes += state.hold.retry_after(
-                    state.now, signal.retry_after, f"429 at {len(state.flying) + 1} in flight"
-                )
+                changes += state.hold.retry_after(state.now, signal.retry_after, f"429 at {len(state.flying) + 1} in flight")
         return Decision(
             limit=self.slots,
             next_start=state.hold.earliest(state.now),

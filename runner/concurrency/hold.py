@@ -24,9 +24,7 @@ class Hold:
     def retry_after(self, t: float, seconds: float, seen: str) -> list[Change]:
         """Wait as long as the endpoint asked, within reason; `seen` is what it answered to."""
         wait = min(max(seconds, 0.0), LONGEST)
-        asked = (
-            f"Retry-After {seconds:.6g} s" if wait == seconds else f"Retry-After {seconds:.6g} s, taken as {wait:.6g} s"
-        )
+        asked = f"Retry-After {seconds:.6g} s" if wait == seconds else f"Retry-After {seconds:.6g} s, taken as {wait:.6g} s"
         return self.begin(t, t + wait, "retry_after", f"{seen}; {asked}")
 
     def begin(self, t: float, until: float, cause: str, evidence: str) -> list[Change]:

@@ -4,7 +4,6 @@ import ast
 import inspect
 import itertools
 import re
-import sys
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import attrs
 import orjson
+import pytest
 
 from journal import Event, read, verify
 from journal.codec import KINDS, is_payload
@@ -38,13 +38,15 @@ from journal.events import (
     fields_of,
 )
 from journal.lifecycle import diagram
-from tests.journal.samples import content, enqueued, session, started, trial, written
+from tests.journal import stranger
+from tests.journal.samples import content, enqueued, finished, flip, segment, session, started, trial, whole_run, written
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
 HEAD = "fe451cff988c2cf7442806867561fef0"
 """The hash of the golden journal's last record."""
 
-PAGE = Path(__file__).parents[2] / "docs" / "format.md"
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "docs" / "format.md", ROOT / "README.md"]
 
 
 def events_table() -> str:
@@ -96,11 +98,13 @@ def generated(page: str) -> str:
     return page
 
 
-def test_the_page_lists_every_event_and_draws_the_lifecycle() -> None:
-    """`docs/format.md` has the events, members, defaults and the diagram that the code has."""
-    page = PAGE.read_text()
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_the_pages_list_every_event_and_draw_the_lifecycle(path: Path) -> None:
+    """`docs/format.md` and the README have the events, members, defaults and the diagram that the code has."""
+    page = path.read_text()
 
     assert generated(page) == page
+    assert "stateDiagram" in page
 
 
 def golden_events() -> list[list[Event]]:
@@ -165,6 +169,26 @@ def test_the_same_events_still_make_the_same_bytes(tmp_path: Path) -> None:
     assert content(GOLDEN) == {name: data for name, data in content(tmp_path / "run").items() if name != "LOCK"}
 
 
+def test_a_stranger_reads_what_we_write(tmp_path: Path) -> None:
+    """A reader that was written from the page alone reads a journal of several files, sessions and blobs."""
+    written(tmp_path / "run", [*whole_run(5)[:-1], Noted(name="long", value=["x" * 300_000])], roll_at=2000)
+    written(tmp_path / "run", [session(2), finished(5)], new=False)
+
+    assert [record.h for record in read(tmp_path / "run")] == [line["h"] for line in stranger.read(tmp_path / "run")]
+    assert ["x" * 300_000] == next(line["value"] for line in stranger.read(tmp_path / "run") if line["type"] == "noted")
+    assert len(list(read(GOLDEN))) == len(stranger.read(GOLDEN))
+
+
+@pytest.mark.parametrize("byte", [40, 700, 1500, 2500])
+def test_a_stranger_notices_a_change(tmp_path: Path, byte: int) -> None:
+    """The page also suffices to find out that a journal was changed."""
+    written(tmp_path / "run", whole_run(4))
+    flip(segment(tmp_path / "run"), byte)
+
+    with pytest.raises(ValueError, match=r"journal-000001\.jsonl"):
+        stranger.read(tmp_path / "run")
+
+
 if __name__ == "__main__":
-    PAGE.write_text(generated(PAGE.read_text()))
-    sys.stdout.write(f"{PAGE} is up to date\n")
+    for each in PAGES:
+        each.write_text(generated(each.read_text()))

@@ -1,0 +1,33 @@
+"""What the README shows is true: its program runs, and its commands do what it says."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from runner.cli import COMMANDS
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_program_in_the_readme_runs(tmp_path: Path) -> None:
+    """The README's program writes a journal and prints its records, from the first to the seal."""
+    program = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert program is not None
+
+    printed = subprocess.run(
+        [sys.executable, "-c", program[1]], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
+
+    lines = printed.splitlines()
+    assert 9 == len(lines)
+    assert lines[0].startswith("1 SegmentOpened(")
+    assert lines[7].startswith("8 TrialCompleted(")
+    assert lines[8].startswith("9 SegmentSealed(")
+
+
+def test_the_readme_names_every_command() -> None:
+    """Every command that there is stands in the README."""
+    readme = (ROOT / "README.md").read_text()
+
+    assert [] == [name for name in COMMANDS if f"evaljournal {name}" not in readme]
