@@ -20,10 +20,10 @@ def test_the_program_in_the_readme_runs(tmp_path: Path) -> None:
     ).stdout
 
     lines = printed.splitlines()
-    assert 9 == len(lines)
+    assert 8 == len(lines)
     assert lines[0].startswith("1 SegmentOpened(")
-    assert lines[7].startswith("8 TrialCompleted(")
-    assert lines[8].startswith("9 SegmentSealed(")
+    assert lines[6].startswith("7 TrialCompleted(")
+    assert lines[7].startswith("8 SegmentSealed(")
 
 
 def test_the_readme_names_every_command() -> None:
