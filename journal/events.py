@@ -308,6 +308,8 @@ class IntakePaused:
     until: float
     """In the seconds of `t`."""
     cause: str
+    evidence: str = ""
+    """What was seen, in words."""
     key: str = ""
 
 
@@ -316,6 +318,8 @@ class IntakeResumed:
     """Attempts may start again."""
 
     cause: str
+    """That of the pause which is over."""
+    evidence: str = ""
     key: str = ""
 
 
@@ -335,7 +339,7 @@ class Noted:
 class RunStopped:
     """The run was stopped before its end; it can be resumed."""
 
-    reason: Literal["interrupted", "failed_fast", "deadline", "disk_full"]
+    reason: Literal["interrupted", "failed_fast", "deadline", "disk_full", "intake_failed"]
 
 
 @fact

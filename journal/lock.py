@@ -10,7 +10,7 @@ import weakref
 from pathlib import Path
 
 from journal.errors import JournalLocked, command
-from journal.files import Files, again, write_all
+from journal.files import DISK, Files, again, write_all
 
 
 class Lock:
@@ -40,6 +40,28 @@ class Lock:
         if self._fd is not None:
             fd, self._fd = self._fd, None
             self._files.close(fd)
+
+
+def is_held(path: Path, files: Files = DISK) -> bool:
+    """Say whether a writer is alive, without changing anything and without making a file.
+
+    There is no way to look at a lock but to take it for a moment. Another onlooker may be doing just that, so what is held is
+    looked at twice.
+    """
+    file = str(path / "LOCK")
+    for last in (False, True):
+        try:
+            fd = again(lambda: files.open(file, os.O_RDONLY))
+        except FileNotFoundError:
+            return False
+        try:
+            if files.lock(fd):
+                return False
+        finally:
+            files.close(fd)
+        if not last:
+            files.rest()
+    return True
 
 
 def _holder(file: str, files: Files) -> str:

@@ -160,7 +160,10 @@ class Journal:
 
         if found.is_open:
             self._tape.go_on(found.segment, found.bytes)
-        else:
+
+    def begin(self, found: Found) -> None:
+        """Begin the file that is needed, and say what a crash had left."""
+        if not found.is_open:
             self._begin(self._stamp())
         if found.aside:
             self.append(JournalRecovered(after=found.seq, bytes=found.aside.bytes, file=found.aside.file))
@@ -440,7 +443,7 @@ class Journal:
         return failure
 
 
-def _enter(path: Path, *, new: bool, run: str | None, files: Files, **settings: Any) -> Journal:
+def _enter(path: Path, *, new: bool, run: str | None, files: Files, **settings: Any) -> tuple[Journal, Found]:
     """Take the lock and find out where to go on; blocking, so it is called in a thread."""
     if new:
         make_room(path, files)
@@ -453,7 +456,7 @@ def _enter(path: Path, *, new: bool, run: str | None, files: Files, **settings: 
     lock = Lock(path, files)
     try:
         found = find(path, files, new=new, run=run or uuid.uuid4().hex)
-        return Journal(path, found, lock, files=files, **settings)
+        return Journal(path, found, lock, files=files, **settings), found
     except BaseException:
         lock.release()
         raise
@@ -481,7 +484,7 @@ async def writing(
         _enter, path, new=new, run=run, stamp=stamp, files=files, durability=durability, roll_at=roll_at, in_thread=in_thread
     )
     try:
-        journal = await in_thread(enter)
+        journal, found = await in_thread(enter)
     except OSError as exc:
         if exc.errno in NO_SPACE:
             raise DiskFull(f"there is no space left to open {path} ({exc}); nothing is lost, make space and try again") from exc
@@ -491,6 +494,7 @@ async def writing(
             nursery.start_soon(journal.keep_writing)
             nursery.start_soon(journal.keep_syncing)
             try:
+                journal.begin(found)
                 yield journal
             finally:
                 with trio.CancelScope(shield=True):

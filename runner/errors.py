@@ -7,3 +7,7 @@ that becomes a fact about an attempt, and `runner.failure` says what kind.
 
 class UsageError(Exception):
     """The evaluation, its settings or its data cannot be used as given; the message says where and what to change."""
+
+
+class RunChanged(UsageError):
+    """A run was to be resumed with another task, other cases or other settings than it was begun with."""

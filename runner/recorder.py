@@ -1,12 +1,16 @@
-"""The one place that reads the clock.
+"""Where a fact enters the journal, and the one place that reads the clock.
 
-Wall time is for people; durations are measured by the monotonic clock, so that a step of the wall clock cannot bend them.
+A recorder appends an event and applies it to the live state in one step, so the state is never anything but what the journal
+says. Wall time is for people; durations are measured by the monotonic clock, so that a step of the wall clock cannot bend them.
 """
 
 import time
 from collections.abc import Callable
 
-from journal import Stamp
+import trio
+
+from journal import Event, Journal, Record, Stamp
+from replay import RunState
 
 
 def stamps(monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> Stamp:
@@ -24,3 +28,31 @@ def stamps(monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], f
         return text + str(1_000_000 + int((now - whole) * 1_000_000))[1:] + "Z", monotonic() - began
 
     return stamp
+
+
+class Clock:
+    """The time of a session: `now` in the seconds of `t`, and the stamps that go with it."""
+
+    def __init__(self, wall: Callable[[], float] = time.time) -> None:
+        self.began = trio.current_time()
+        self.wall = wall
+        self.stamp = stamps(trio.current_time, wall)
+
+    def now(self) -> float:
+        """Seconds since the session began."""
+        return trio.current_time() - self.began
+
+
+class Recorder:
+    """Appends events to the journal and keeps the live state."""
+
+    def __init__(self, journal: Journal, state: RunState, clock: Clock) -> None:
+        self.journal = journal
+        self.state = state
+        self.clock = clock
+
+    def record(self, event: Event) -> Record:
+        """Let it have happened: first in the journal, then in the state."""
+        record = self.journal.append(event)
+        self.state.apply(record)
+        return record

@@ -82,6 +82,11 @@ class Adaptive:
         self.state = state
         self._changes: list[Change] = []
 
+    @property
+    def limit(self) -> int:
+        """Attempts that may be in flight at once."""
+        return self.state.limit
+
     def take(self, signal: Signal) -> Decision:
         """Let the machines that it concerns learn from the signal, and join what they say."""
         state = self.state

@@ -79,6 +79,11 @@ class Aimd:
         self.heed_retry_after = heed_retry_after
         self.state = AimdState(target=min(max(initial, 1.0), float(most))) if state is None else state
 
+    @property
+    def limit(self) -> int:
+        """Attempts that may be in flight at once."""
+        return int(self.state.target)
+
     def take(self, signal: Signal) -> Decision:
         """Count the ending in its window, and move the target when the window is over."""
         state = self.state

@@ -31,6 +31,11 @@ class Fixed:
         self.heed_retry_after = heed_retry_after
         self.state = FixedState() if state is None else state
 
+    @property
+    def limit(self) -> int:
+        """Attempts that may be in flight at once."""
+        return self.slots
+
     def take(self, signal: Signal) -> Decision:
         """Count who is in flight, and note a Retry-After."""
         state = self.state

@@ -156,6 +156,11 @@ class Policy(Protocol):
         """All that the policy remembers: attrs classes of numbers, texts, None and lists of them."""
         ...
 
+    @property
+    def limit(self) -> int:
+        """Attempts that may be in flight at once, as things stand."""
+        ...
+
     def take(self, signal: Signal) -> Decision:
         """Learn from one signal, and say what holds now."""
         ...

@@ -1,0 +1,205 @@
+"""Going on with a run: what the journal says was begun, held against what there is to do now.
+
+A resumption is a run that starts from `fold(journal)` instead of from nothing. Here is decided, trial by trial, what is left
+of it; nothing here waits or calls anything.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+import attrs
+
+from journal import fetch
+from journal.events import (
+    AttemptInterrupted,
+    AttemptSucceeded,
+    RetryScheduled,
+    RunStarted,
+    TrialEnqueued,
+    TrialFailed,
+    TrialWithdrawn,
+)
+from replay import RunState, TrialState
+from runner.case import Trial
+from runner.errors import RunChanged
+from runner.executor import Work
+from runner.failure import Failure
+from runner.recorder import Recorder
+from runner.retry import Again, GiveUp, Retry, Spent, TimedOut, chance
+
+
+def differences(before: RunStarted, now: RunStarted, settings: dict[str, Any]) -> list[str]:
+    """Say, field by field, how what is to be resumed differs from what was begun."""
+    found: list[str] = []
+    for field in ("evaluation", "task_fingerprint", "dataset_fingerprint", "scorers"):
+        old, new = getattr(before, field), getattr(now, field)
+        if field == "scorers":
+            old, new = dict(old), dict(new)
+        if old != new:
+            found.append(f"{field.replace('_', ' ')}: {old!r} is now {new!r}")
+    found += [
+        f"setting {name}: {settings.get(name)!r} is now {value!r}"
+        for name, value in now.settings.items()
+        if settings.get(name) != value
+    ]
+    return found
+
+
+@attrs.frozen
+class Left:
+    """A trial of which something may be left to do."""
+
+    trial: Trial
+    output: Any
+    """What the task has answered already, where it has."""
+
+
+class Remainder:
+    """What is left to do of a run, found out while its cases are read. Of a new run, that is everything."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        trials: Iterable[Trial],
+        retry: Retry,
+        *,
+        seed: int,
+        adopt: bool,
+        retry_failed: bool,
+        on_ambiguous: Literal["retry", "fail"],
+        ended_at: float,
+    ) -> None:
+        self._recorder = recorder
+        self._path = recorder.journal.path
+        self._left = self._look(trials)
+        self._retry = retry
+        self._seed = seed
+        self._adopt = adopt
+        self._retry_failed = retry_failed
+        self._on_ambiguous = on_ambiguous
+        self._ended_at = ended_at
+        """The last moment of the session before, in its own seconds."""
+        self._known = {trial for trial, state in recorder.state.trials.items() if state.stage != "withdrawn"}
+        """Trials that the journal knows and the cases have not named yet."""
+
+    @property
+    def _state(self) -> RunState:
+        return self._recorder.state
+
+    def close_attempts(self) -> None:
+        """Say of every attempt that was in the air when its process died that this is how it ended."""
+        for trial, state in list(self._state.running.items()):
+            self._recorder.record(AttemptInterrupted(trial=trial, attempt=state.attempts, why="process_died"))
+
+    def read(self, most: int) -> list["Left"]:
+        """Go on through the cases; find those of which something is left to do. It reads files, and records nothing."""
+        return list(itertools.islice(self._left, most))
+
+    def _look(self, trials: Iterable[Trial]) -> Iterator["Left"]:
+        for trial in trials:
+            known = self._state.trials.get(trial.id)
+            output = None
+            if known is not None and known.fingerprint == trial.case.fingerprint:
+                self._known.discard(trial.id)
+                if known.stage == "completed" or (known.stage == "failed" and not self._retry_failed):
+                    continue
+                if known.answer is not None and known.stage == "answered":
+                    event = fetch(self._path, *known.answer).event
+                    assert isinstance(event, AttemptSucceeded)
+                    output = event.output
+            yield Left(trial, output)
+
+    def admit(self, item: "Left") -> Work | None:
+        """Record what follows from what is known of a trial; give the work that is left, if any."""
+        trial = item.trial
+        known = self._state.trials.get(trial.id)
+        if known is not None and known.stage != "withdrawn" and known.fingerprint != trial.case.fingerprint:
+            if not self._adopt:
+                raise RunChanged(
+                    f"the case {trial.case.name!r} is not what it was when this run began; "
+                    "--adopt runs it again and keeps the results of the others"
+                )
+            self._known.discard(trial.id)
+            self._recorder.record(TrialWithdrawn(trial=trial.id, why="changed"))
+            known = None
+        if known is None or known.stage == "withdrawn":
+            return self._enqueue(trial)
+        work = Work(trial=trial.id, case=trial.case, attempts=known.attempts, spent=_spent(known), output=item.output)
+        return self._go_on(work, known)
+
+    def _enqueue(self, trial: Trial) -> Work:
+        case = trial.case
+        self._recorder.record(
+            TrialEnqueued(
+                trial=trial.id,
+                case=case.name,
+                repeat=trial.repeat,
+                input=case.input,
+                expected=case.expected,
+                metadata=dict(case.metadata) or None,
+                fingerprint=case.fingerprint,
+            )
+        )
+        return Work(trial=trial.id, case=case, attempts=self._state.trials[trial.id].attempts)
+
+    def _go_on(self, work: Work, known: TrialState) -> Work | None:
+        """There are seven ways a trial can stand when its run is resumed, the two that are done not counted:"""
+        match known.stage:
+            case "answered":
+                work.is_answered = True
+                work.scored = frozenset(name.partition(".")[0] for name in (*(known.scores or ()), *known.unscored))
+            case "backing_off":
+                work.delay = max(0.0, known.due - self._ended_at)
+            case "unsettled":
+                return self._settle(work, known)
+            case "interrupted" if self._on_ambiguous == "fail":
+                self._recorder.record(TrialFailed(trial=work.trial, attempts=work.attempts, cause="ambiguous"))
+                return None
+            case "failed":
+                self._recorder.record(RetryScheduled(trial=work.trial, attempt=work.attempts + 1, delay=0.0, cause="asked"))
+                work.spent = Spent()
+            case _:
+                pass  # Queued, or interrupted and to be tried again: as if it had just been taken in.
+        return work
+
+    def _settle(self, work: Work, known: TrialState) -> Work | None:
+        """Decide what the process that died did not come to decide: the same, for it depends on nothing else."""
+        trouble = known.trouble
+        assert trouble is not None
+        ended = (
+            TimedOut() if trouble.category == "timed_out" else Failure(kind=trouble.category, retry_after=trouble.retry_after)  # type: ignore[arg-type]  # as it was recorded
+        )
+        match self._retry.after(ended, work.spent, chance(self._seed, work.trial, work.attempts)):
+            case Again(delay=delay, cause=cause):
+                delay = round(delay, 6)
+                self._recorder.record(RetryScheduled(trial=work.trial, attempt=work.attempts + 1, delay=delay, cause=cause))
+                work.delay = delay
+                return work
+            case GiveUp(cause=cause):
+                self._recorder.record(TrialFailed(trial=work.trial, attempts=work.attempts, cause=cause))
+                return None
+
+    def close(self) -> None:
+        """After the last case: leave out the trials whose cases are gone, or refuse to go on without them."""
+        if not self._known:
+            return
+        if not self._adopt:
+            some = ", ".join(sorted(self._known)[:3])
+            raise RunChanged(
+                f"{len(self._known)} trials of this run are no longer among the cases, such as {some}; --adopt leaves them out"
+            )
+        for trial in sorted(self._known):
+            self._recorder.record(TrialWithdrawn(trial=trial, why="removed"))
+
+
+def _spent(known: TrialState) -> Spent:
+    trouble = known.trouble
+    if trouble is None:
+        return Spent()
+    return Spent(
+        errors=trouble.errors,
+        timeouts=trouble.timeouts,
+        refusals=trouble.refusals,
+        refused_for=trouble.refused_for,
+    )
