@@ -17,7 +17,7 @@ import orjson
 from journal.codec import KINDS, OWN, PAYLOADS, Blobs
 from journal.errors import BlobDamaged
 from journal.events import Event
-from journal.files import DISK, Files, create, make_directory
+from journal.files import DISK, Files, again, create, make_directory
 
 LIMIT: Final = 256 << 10
 """A value whose JSON is longer than this many bytes is kept in a blob."""
@@ -93,10 +93,12 @@ def referred(blobs: Blobs, kind: str, path: Path) -> dict[str, Blob]:
 def store(files: Files, path: Path, sha256: str, data: bytes) -> None:
     """Put a blob on disk, unless it is there already."""
     place = os.path.join(str(path), location(sha256))
+    directory, name = os.path.split(place)
     if files.size(place) == len(data):
         with files.read(place) as stream:
             if stream.read() == data:
+                make_directory(files, directory)
+                again(lambda: files.sync_directory(directory))  # Who wrote it may have died before that.
                 return
-    directory, name = os.path.split(place)
     make_directory(files, directory)
     create(files, directory, name, data)

@@ -51,8 +51,12 @@ class JournalDamaged(JournalError):
         self.check = check
         """The check that failed, in words."""
         self.intact = intact
-        """How many records after it are still provably intact."""
-        rest = f"{intact:,} intact record{'s' if intact != 1 else ''} follow it" if intact else "nothing intact follows it"
+        """How many records after it, in the same file, are still provably intact."""
+        rest = (
+            f"{intact:,} intact record{'s' if intact != 1 else ''} follow it there"
+            if intact
+            else "nothing intact follows it there"
+        )
         place = f"{file}, byte {byte:,}" if seq is None else f"record {seq:,} ({file}, byte {byte:,})"
         super().__init__(
             f"{path} is damaged at {place}: {check}; {rest}. "
@@ -67,6 +71,10 @@ class RulesBroken(JournalError):
     def __init__(self, path: Path, seq: int, why: Exception | str) -> None:
         self.seq = seq
         super().__init__(f"{path} is whole, but record {seq:,} breaks the rules: {why}")
+
+
+class HeadMissing(JournalError):
+    """The expected record is not in the journal: something was removed from its end, or it is another journal."""
 
 
 class BlobDamaged(JournalError):

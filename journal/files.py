@@ -99,7 +99,7 @@ class Files:
         """Tell a file's length; None if there is no such file."""
         try:
             return os.stat(path).st_size
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def lock(self, fd: int) -> bool:
@@ -161,11 +161,18 @@ def create(files: Files, directory: str, name: str, data: bytes) -> None:
     again(lambda: files.sync_directory(directory))
 
 
+def sync_name(files: Files, path: str) -> None:
+    """Make sure of the name of a directory that is there already: whoever made it may not have come to that."""
+    with contextlib.suppress(PermissionError):  # Above what is ours, this is somebody else's to see to.
+        again(lambda: files.sync_directory(os.path.dirname(path) or "."))
+
+
 def make_directory(files: Files, path: str) -> None:
     """Make a directory and its parents, so that they stay after a power cut."""
-    if files.is_directory(path):
-        return
     parent = os.path.dirname(path)
+    if files.is_directory(path):
+        sync_name(files, path)
+        return
     if parent and parent != path:
         make_directory(files, parent)
     try:

@@ -40,10 +40,10 @@ class Reading:
         self._load_blobs = load_blobs
 
     def __iter__(self) -> Iterator[Record]:
-        self._scan = self._new_scan()
-        for record in self._scan:
-            yield _whole(record, self._scan.files) if self._load_blobs else record
-        damaged = damage(self._scan)
+        scan = self._scan = self._new_scan()
+        for record in scan:
+            yield _whole(record, scan.files) if self._load_blobs else record
+        damaged = damage(scan)
         if damaged is not None:
             raise damaged
 
@@ -102,17 +102,26 @@ class Lines:
 
     def of(self, record: Record) -> bytes:
         """Read the line that a record was made of, with its LF."""
-        if self._stream is None or record.segment != self._segment:
+        line = b"" if self._stream is None or record.segment != self._segment else self._line(self._stream, record)
+        if not line:  # Another file; or recovery has put a new one in the place of this one.
             self.__exit__()
             self._stream = self._files.read(os.path.join(self._path, segments.name(record.segment)))
             self._segment = record.segment
-        self._stream.seek(record.offset)
-        line = self._stream.readline()
-        if not line.endswith(b'"%b"}\n' % record.h.encode()):  # Recovery has put another file in the place of this one.
-            self.__exit__()
-            self._stream = None
-            return self.of(record)
+            line = self._line(self._stream, record)
+        if not line:
+            raise JournalDamaged(
+                path=Path(self._path),
+                file=segments.name(record.segment),
+                byte=record.offset,
+                seq=record.seq,
+                check="the line that was read before is no longer there",
+            )
         return line
+
+    def _line(self, stream: BinaryIO, record: Record) -> bytes:
+        stream.seek(record.offset)
+        line = stream.readline()
+        return line if line.endswith(b'"%b"}\n' % record.h.encode()) else b""
 
 
 async def follow(
@@ -177,10 +186,10 @@ class _Follower:
 
     def _refuse_damage(self) -> None:
         """Raise if confirmed data is damaged; a torn tail is left to the one who resumes the run."""
-        scan = Scan(self._path, self._files)
         size = self._files.size(os.path.join(str(self._path), segments.name(self._cursor.segment)))
         if size == self._judged:
             return
+        scan = Scan(self._path, self._files)
         collections.deque(scan, maxlen=0)
         damaged = damage(scan)
         if damaged is not None:

@@ -24,6 +24,13 @@ _BOUNDARY: Final = re.compile(rb'\n|(?<=,"h":"[0-9a-f]{32}"\})[^\n](?=\{"seq":[0
 """Where a line ends: at a LF, or at the one byte between two records that should have been a LF."""
 _START: Final = re.compile(rb'\{"seq":([0-9]{1,18}),"at":"')
 _D: Final = re.compile(rb',"d":([0-9]{1,18})$')
+_OPENED: Final = re.compile(rb'"type":"segment_opened"[^{}]*"previous_h":"([0-9a-f]{32})"')
+_HEADER: Final = 600
+"""How far into a line its `segment_opened` can reach."""
+_MARK: Final = 32
+"""How far before the end of a body its watermark can begin."""
+_CANDIDATES: Final = 8
+"""How many lines of one number are considered; there is one, unless somebody made more."""
 _STARTS: Final = 8
 """How many beginnings of a record are looked for in one line; more than one means that two were run together."""
 
@@ -54,24 +61,33 @@ def survivors(run: bytes, data: bytes, *, seq: int, h: bytes) -> list[Survivor]:
     """Find the records in a remainder that still verify, each against the stored hash of the record before it.
 
     `seq` and `h` are those of the last good record. The record before is looked for by its place and by its number, so
-    that lines which were moved are recognised too.
+    that lines which were moved are recognised too. Nothing is tried that only guesses gave rise to, so the effort stays in
+    proportion to the data, whatever that is.
     """
-    hashes: dict[int, set[bytes]] = {seq: {h}}
-    fragments = _fragments(data)
+    fragments = sorted(_fragments(data), key=lambda fragment: fragment.seq)
+    stored: dict[int, set[bytes]] = {seq: {h}}
     for fragment in fragments:
-        if fragment.stored is not None:
-            hashes.setdefault(fragment.seq, set()).add(fragment.stored)
+        known = stored.setdefault(fragment.seq, set())
+        if fragment.stored is not None and len(known) < _CANDIDATES:
+            known.add(fragment.stored)
+    should: dict[int, set[bytes]] = {}
+    """The hashes that damaged lines should have had: their own may be what was hit."""
     found: list[Survivor] = []
-    for fragment in sorted(fragments, key=lambda fragment: fragment.seq):
-        before = hashes.get(fragment.seq - 1, set()) | ({fragment.neighbour} if fragment.neighbour else set())
-        opened = re.search(rb'"type":"segment_opened".*"previous_h":"([0-9a-f]{32})"', fragment.body)
-        computed = {chain.link(run, link, fragment.body) for link in (before | {opened[1]} if opened else before)}
+    for fragment in fragments:
+        before = set(stored.get(fragment.seq - 1, ()))
+        if fragment.neighbour:
+            before.add(fragment.neighbour)
+        if opened := _OPENED.search(fragment.body, 0, _HEADER):
+            before.add(opened[1])
+        computed = {chain.link(run, link, fragment.body) for link in before}
+        if fragment.stored is not None and fragment.stored not in computed:
+            computed |= {chain.link(run, link, fragment.body) for link in should.get(fragment.seq - 1, ())}
         if fragment.stored is not None and fragment.stored in computed:
-            mark = _D.search(fragment.body)
+            mark = _D.search(fragment.body, max(0, len(fragment.body) - _MARK))
             line = chain.close(fragment.body, fragment.stored)[:-1]
             found.append(Survivor(seq=fragment.seq, d=int(mark[1]) if mark else 0, h=fragment.stored, line=line))
-        else:  # Its own hash may be what was hit; then the next record verifies against the hash that it should have had.
-            hashes.setdefault(fragment.seq, set()).update(computed)
+        elif len(should.setdefault(fragment.seq, set())) < _CANDIDATES:
+            should[fragment.seq] |= {chain.link(run, link, fragment.body) for link in before}
     return found
 
 
@@ -99,7 +115,8 @@ def watermark(run: bytes, data: bytes, *, seq: int, h: bytes) -> int:
     before the seal is recognised.
     """
     marks = [survivor.d for survivor in survivors(run, data, seq=seq, h=h)]
-    seal = rb'\{"seq":([0-9]{1,18}),"at":"[^"\n]*","t":[0-9.]+,"type":"segment_sealed","run":"%b",[^\n]*,"d":([0-9]{1,18}),"h":'
+    begin = rb'\{"seq":([0-9]{1,18}),"at":"[^"\n]*","t":[0-9.]+,"type":"segment_sealed",'
+    seal = begin + rb'"run":"%b",[^\n]{0,300},"d":([0-9]{1,18}),"h":'
     marks += [int(match[2]) for match in re.finditer(seal % re.escape(run), data) if int(match[2]) < int(match[1])]
     return max(marks, default=0)
 
@@ -120,7 +137,7 @@ def damage(scan: Scan) -> JournalDamaged | None:
         byte=stop.byte,
         seq=stop.seq,
         check=stop.check,
-        intact=sum(1 for _ in intact_after(scan)),
+        intact=len(survivors(cursor.run, rest, seq=cursor.seq, h=cursor.h)),
     )
 
 
@@ -150,21 +167,22 @@ class SetAside:
 
 
 def recover(scan: Scan) -> SetAside | None:
-    """Let an unsealed last file go on after its last good record; what follows it is set aside, never deleted.
+    """Let the last file go on after its last good record; what follows it is set aside, never deleted.
 
-    The good part is written into a new file even if nothing is cut off: after a failed sync the system may believe pages to be
-    clean that never reached the disk, so the old file's bytes cannot be made durable any more, while a copy's can.
-    The caller holds the lock and has seen that there is no damage. A crash in here leaves either the old file or the new.
+    The good part is written into a new file even if nothing is cut off, and even if it is sealed: whoever wrote it may have
+    died before it was synced, and after a failed sync the system may believe pages to be clean that never reached the disk.
+    The old file's bytes cannot be made durable any more; a copy's can. The caller holds the lock and has seen that there is
+    no damage. A crash in here leaves either the old file or the new.
     """
     path, files = scan.path, scan.files
-    number = scan.numbers[-1]
-    if scan.cursor.sealed and scan.stop is None:
-        return None
+    name = segments.name(scan.numbers[-1])
     torn = scan.remainder()
-    aside = _set_aside(path, files, number, scan.cursor.seq, torn) if torn else None
-    with files.read(os.path.join(str(path), segments.name(number))) as stream:
+    aside = _set_aside(path, files, scan.numbers[-1], scan.cursor.seq, torn) if torn else None
+    with files.read(os.path.join(str(path), name)) as stream:
         good = stream.read(scan.cursor.offset)
-    create(files, str(path), segments.name(number), good)
+    create(files, str(path), name, good)
+    if scan.cursor.sealed:
+        files.protect(os.path.join(str(path), name))
     return aside
 
 

@@ -26,6 +26,9 @@ from journal.versions import UPCASTERS, Upcasters, major_of, upcast
 class BadLine(Exception):  # it never leaves this package, and it is a finding rather than a fault
     """A line is not the one that belongs here; the message says which check failed."""
 
+    rest: bytes | None = None
+    """The line itself, where it is unfinished: it was all that there was, whatever a writer has added since."""
+
 
 class Cursor:
     """What the next line must be, given all the lines before it."""
@@ -78,7 +81,7 @@ class Cursor:
                 digits = sha256(run + h + line[:-41]).hexdigest()[:32]
                 following = digits.encode()
                 if not line.endswith(b',"h":"' + following + b'"}\n'):
-                    raise BadLine(_mismatch(line))
+                    raise _bad(line)
                 try:
                     members = loads(line)
                     if "blobs" in members or old:
@@ -114,7 +117,7 @@ class Cursor:
         parts = chain.split(line[:-1])
         h = before or first.get("previous_h", "").encode() or chain.GENESIS
         if parts is None or chain.link(self.run, h, parts[0]) != parts[1]:
-            raise BadLine(_mismatch(line))
+            raise _bad(line)
         try:
             members = self._prepared(loads(line))
             event, own = decode(members), (members["seq"], members["at"], members["t"])
@@ -201,13 +204,15 @@ def _in_words(exc: Exception) -> str:
     return f"{exc.args[0]} is missing" if isinstance(exc, KeyError) else str(exc)
 
 
-def _mismatch(line: bytes) -> str:
+def _bad(line: bytes) -> BadLine:
     """Say what is wrong with a line that does not end in the hash that it should have."""
     if not line.endswith(b"\n"):
-        return "the line is unfinished"
+        unfinished = BadLine("the line is unfinished")
+        unfinished.rest = line
+        return unfinished
     if chain.split(line[:-1]) is None:
-        return "the line does not end in a hash"
-    return "its hash does not follow from the record before"
+        return BadLine("the line does not end in a hash")
+    return BadLine("its hash does not follow from the record before")
 
 
 @attrs.frozen
@@ -221,6 +226,8 @@ class Stop:
     check: str
     in_header: bool
     """Whether it is the first line of its file, which was on disk before the file had its name."""
+    rest: bytes | None = None
+    """All that followed the last good record, where that was half a line."""
 
 
 class Scan:
@@ -249,7 +256,7 @@ class Scan:
                 try:
                     yield from cursor.take(stream)
                 except BadLine as exc:
-                    self._stop_at(number, str(exc))
+                    self._stop_at(number, str(exc), rest=exc.rest)
                     return
             if not cursor.records:
                 self._stop_at(number, "the file is empty")
@@ -264,11 +271,13 @@ class Scan:
         """Read what follows the last good record in the file where the pass ended."""
         if self.stop is None or self.stop.segment not in self.numbers:
             return b""
+        if self.stop.rest is not None:
+            return self.stop.rest
         with self.files.read(os.path.join(str(self.path), segments.name(self.stop.segment))) as stream:
             stream.seek(self.stop.byte)
             return stream.read()
 
-    def _stop_at(self, segment: int, check: str, *, in_header: bool = False) -> None:
+    def _stop_at(self, segment: int, check: str, *, in_header: bool = False, rest: bytes | None = None) -> None:
         cursor = self.cursor
         here = segment == cursor.segment
         self.stop = Stop(
@@ -277,4 +286,5 @@ class Scan:
             seq=cursor.seq + 1,
             check=check,
             in_header=in_header or (here and not cursor.records),
+            rest=rest,
         )

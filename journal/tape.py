@@ -18,13 +18,13 @@ NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT",
 """The errors that go away when somebody makes space."""
 
 
-class NoSpace(Exception):  # it never leaves this package: the writer makes a DiskFull of it
-    """The disk is full; what could be written as whole lines was kept."""
+class NoSpace(Exception):  # It never leaves this package: the writer makes a `DiskFull` of it.
+    """The disk is full."""
 
-    def __init__(self, why: OSError, *, lines: int | None = None) -> None:
+    def __init__(self, why: OSError, *, partly: bytes | None = None) -> None:
         super().__init__(str(why))
-        self.lines = lines
-        """How many lines of the data were kept: they, and all before them, are on disk. None if it did not come to that."""
+        self.partly = partly
+        """What of the lines was written before it was full; None if it did not come to that."""
 
 
 class Tape:
@@ -35,6 +35,7 @@ class Tape:
         self._files = files
         self._fd = -1
         self._size = 0
+        self._is_broken = False
         self.segment = 0
         """The number of the open file; 0 while there is none."""
 
@@ -67,11 +68,11 @@ class Tape:
         except OSError as exc:
             if exc.errno not in NO_SPACE:
                 raise
-            raise NoSpace(exc, lines=self._cut_back(data[: len(data) - len(rest)])) from exc
+            raise NoSpace(exc, partly=data[: len(data) - len(rest)]) from exc
         self._size += len(data)
 
-    def _cut_back(self, partly: bytes) -> int:
-        """Take back the line that did not fit, and make sure of those before it."""
+    def cut_back(self, partly: bytes) -> int:
+        """Take back the line that did not fit, and make sure of those before it; say how many of these there are."""
         whole = partly.rfind(b"\n") + 1
         again(lambda: self._files.ftruncate(self._fd, self._size + whole))
         self._size += whole
@@ -79,8 +80,14 @@ class Tape:
         return partly.count(b"\n")
 
     def sync(self) -> None:
-        """Force everything that was written to the disk itself."""
-        again(lambda: self._files.fdatasync(self._fd))
+        """Force everything that was written to the disk; after it has failed once, never again: it would seem to work."""
+        if self._is_broken:
+            raise OSError(errno.EIO, "an earlier sync has failed")
+        try:
+            again(lambda: self._files.fdatasync(self._fd))
+        except OSError:
+            self._is_broken = True
+            raise
 
     def close(self, *, sealed: bool) -> None:
         """Let go of the file; one that is sealed becomes read-only."""

@@ -12,7 +12,7 @@ import attrs
 
 from journal.blobs import Blob
 from journal.codec import PAYLOADS
-from journal.errors import BlobDamaged, IllegalEvent, JournalError, RulesBroken, UnknownEvent
+from journal.errors import BlobDamaged, HeadMissing, IllegalEvent, JournalError, RulesBroken, UnknownEvent
 from journal.events import FileEvent
 from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
@@ -45,10 +45,6 @@ class Verification:
     def holds(self) -> bool:
         """Say whether the journal is what was written."""
         return self.problem is None
-
-
-class HeadMissing(JournalError):
-    """The expected record is not in the journal: something was removed from its end, or it is another journal."""
 
 
 def verify(path: Path | str, *, expect_head: str | None = None, files: Files = DISK) -> Verification:

@@ -33,7 +33,7 @@ from journal.errors import (
     command,
 )
 from journal.events import Event, JournalRecovered, Record, SegmentOpened, SegmentSealed, Stamp
-from journal.files import DISK, Files
+from journal.files import DISK, Files, sync_name
 from journal.lifecycle import Lifecycle
 from journal.lock import Lock
 from journal.opening import Found, find, make_room
@@ -46,6 +46,9 @@ T = TypeVar("T")
 
 RECORD_LIMIT: Final = 1 << 20
 """The members of a line's event are no longer than this many bytes."""
+
+_AGES: Final = 1e12
+"""Seconds: more than any clock shows that is not broken."""
 
 PENDING_LIMIT: Final = 64 << 20
 """While more than this many bytes wait to be written, intake waits too."""
@@ -62,6 +65,7 @@ class InThread(Protocol):
         ...
 
 
+@trio.lowlevel.enable_ki_protection
 async def in_a_thread(call: Callable[[], T], /) -> T:
     """Make a blocking call in a thread, for half the price of `trio.to_thread.run_sync`.
 
@@ -86,7 +90,6 @@ class _Segment:
     records: int
     bytes: int
     digest: "_Hash"
-    """Of the lines that were handed on to be written, and of those that a seal had to count; see `_digest`."""
 
 
 @attrs.define
@@ -99,8 +102,6 @@ class _Batch:
     lines: list[bytes] = attrs.field(factory=list)
     values: dict[str, bytes] = attrs.field(factory=dict)
     bytes: int = 0
-    digested: int = 0
-    """How many of the lines the segment's digest has seen."""
 
 
 class Journal:
@@ -150,6 +151,7 @@ class Journal:
         self._failure: JournalFailed | None = None
         self._closing = False
         self._done = False
+        self._is_sealed = False
         self._idle = False
         self._to_write = trio.Event()
         self._to_sync = trio.Event()
@@ -193,6 +195,7 @@ class Journal:
         """Why the journal takes nothing more, if the disk has refused."""
         return self._failure
 
+    @trio.lowlevel.enable_ki_protection
     def append(self, event: Event) -> Record:
         """Take an event into the journal. Never waits; raises, and changes nothing, if it cannot be taken."""
         if self._failure is not None:
@@ -209,7 +212,9 @@ class Journal:
                     f"{type(event).__name__} would be {len(members):,} bytes long, and a record may have {RECORD_LIMIT:,}; "
                     "nothing was written. Only inputs, outputs and notes may be longer",
                 )
-        now = self._stamp()  # Before anything changes: it is the caller's, and may raise.
+        now = self._stamp()  # Before anything changes: it is the caller's, and may raise or be wrong.
+        if not (-_AGES < now[1] < _AGES and now[0].isprintable()) or '"' in now[0] or "\\" in now[0]:
+            raise ValueError(f"the stamp {now!r} is not a time")
         self.lifecycle.advance(event)
         if self._segment.bytes >= self._roll_at:
             self._seal(now)
@@ -223,11 +228,15 @@ class Journal:
 
     async def wait_durable(self, seq: int) -> None:
         """Wait until the record is as safe as this journal's durability promises: on disk, or (`os`) with the system."""
+        if seq > self._seq:
+            raise ValueError(f"record {seq} was not taken yet, the last is {self._seq}")
+        await trio.lowlevel.checkpoint()
         while seq > (self._durable if self._durability == "sync" else self._written):
             await self._wait(seq)
 
     async def wait_room(self) -> None:
         """Wait while too much is pending; intake calls it, so that a slow disk slows the run and does not fill the memory."""
+        await trio.lowlevel.checkpoint()
         while self._pending > PENDING_LIMIT:
             if self._failure is not None:
                 raise self._failure
@@ -235,51 +244,61 @@ class Journal:
                 self._room = trio.Event()
             await self._room.wait()
 
-    async def keep_writing(self) -> None:
+    async def _keep_writing(self) -> None:
         """Carry lines to the system until the journal is closed; raise if the disk refuses."""
-        with trio.CancelScope(shield=True):  # Who is cancelled still closes the journal, and needs this to the end.
-            while not self._is_over:
-                while self._batches[0].lines:
-                    self._digest()
-                    batch = self._batches.popleft()
-                    if not self._batches:
-                        self._batches.append(_Batch(batch.segment))
-                    await self._write(batch)
-                self._idle = True
-                self._to_write = trio.Event()
-                if not self._is_over:
-                    await self._to_write.wait()
+        while not self._is_over:
+            while self._batches[0].lines:
+                batch = self._batches.popleft()
+                if not self._batches:
+                    self._batches.append(_Batch(batch.segment))
+                await self._write(batch)
+            self._idle = True
+            self._to_write = trio.Event()
+            if not self._is_over:
+                await self._to_write.wait()
 
-    async def keep_syncing(self) -> None:
+    async def _keep_syncing(self) -> None:
         """Force what was written to the disk until the journal is closed; raise if the disk refuses."""
-        with trio.CancelScope(shield=True):
-            while not self._is_over:
-                while self._durable < self._written and (self._durability == "sync" or self._demanded > self._durable):
-                    async with self._changing:
-                        target = self._written
-                        await self._guarded(lambda: self._sync(target))  # noqa: B023  # called at once
-                    self._confirm(target)
-                self._to_sync = trio.Event()
-                if not self._is_over:
-                    await self._to_sync.wait()
+        while not self._is_over:
+            while self._durable < self._written and (self._durability == "sync" or self._demanded > self._durable):
+                async with self._changing:
+                    target = self._written
+                    await self._guarded(lambda: self._sync(target))  # noqa: B023  # called at once
+                self._confirm(target)
+            self._to_sync = trio.Event()
+            if not self._is_over:
+                await self._to_sync.wait()
 
-    async def aclose(self) -> None:
-        """Seal the journal once everything in it is durable, and let the next writer in."""
-        sealed = False
+    @trio.lowlevel.enable_ki_protection
+    async def _carry(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do one of the two things that must not end before the journal is closed; if it does, nobody may wait for it."""
         try:
-            if self._failure is None and not self._closing:
-                self._closing = True
+            with trio.CancelScope(shield=True):  # Who is cancelled still closes the journal, and needs this to the end.
+                await work()
+        except BaseException as exc:
+            self._fail(exc)
+            raise
+
+    @trio.lowlevel.enable_ki_protection
+    async def _close(self) -> None:
+        """Seal the journal once everything in it is durable, and let the two tasks end."""
+        self._closing = True
+        try:
+            if self._failure is None:
                 await self._wait_synced()
                 self._seal(self._stamp())  # Not before: a seal says that everything in front of it is durable.
                 await self._wait_synced()
-                sealed = True
+                self._is_sealed = True
         finally:
-            self._closing = self._done = True
+            self._done = True
             self._to_write.set()
             self._to_sync.set()
-            with trio.CancelScope(shield=True):
-                async with self._changing:
-                    await self._in_thread(lambda: self._tape.close(sealed=sealed))
+
+    def _let_go(self) -> None:
+        """Close the file and let the next writer in; when nobody writes any more, and in a thread."""
+        try:
+            self._tape.close(sealed=self._is_sealed)
+        finally:
             self._lock.release()
 
     @property
@@ -297,6 +316,7 @@ class Journal:
         record = Record(seq, at, t, event, self._durable, h.decode(), segment.number, segment.bytes)
         segment.records += 1
         segment.bytes += length
+        segment.digest.update(line)
         if not batch.lines:
             batch.first = seq
         batch.lines.append(line)
@@ -320,7 +340,7 @@ class Journal:
             previous_seq=self._seq,
             previous_h=self.head if self._seq else "",
             previous_bytes=before.bytes,
-            previous_sha256=self._digest() if self._seq else "",
+            previous_sha256=before.digest.hexdigest() if self._seq else "",
         )
         self._segment = _Segment(before.number + 1, 0, 0, sha256())
         self._batches.append(_Batch(self._segment.number))
@@ -335,17 +355,9 @@ class Journal:
             segment=segment.number,
             records=segment.records,
             bytes=segment.bytes,
-            sha256=self._digest(),
+            sha256=segment.digest.hexdigest(),
         )
         self._add(seal, encode(seal), now)
-
-    def _digest(self) -> str:
-        """Bring the segment's sum up to its last line; many lines at once cost half of what they cost one by one."""
-        for batch in self._batches:
-            if batch.segment == self._segment.number:
-                self._segment.digest.update(b"".join(batch.lines[batch.digested :]))
-                batch.digested = len(batch.lines)
-        return self._segment.digest.hexdigest()
 
     async def _wait(self, seq: int) -> None:
         """Wait until there is news of this record, good or bad."""
@@ -411,36 +423,41 @@ class Journal:
         try:
             await self._in_thread(call)
         except NoSpace as exc:
-            if exc.lines is not None:
-                self._written += exc.lines
-                self._durable = self._written
-            raise self._fail(
-                DiskFull(
-                    f"there is no space left for {self.path} ({exc}); it is whole up to record {self._written:,}. "
-                    f"Make space, then {command('resume', self.path)} goes on",
-                    durable=self._durable,
-                )
+            if exc.partly is not None and self._failure is None:
+                await self._cut_back(exc.partly)
+            raise DiskFull(
+                f"there is no space left for {self.path} ({exc}); it is whole up to record {self._written:,}. "
+                f"Make space, then {command('resume', self.path)} goes on",
+                durable=self._durable,
             ) from exc
-        except BaseException as exc:
-            failure = self._fail(
-                JournalPoisoned(
-                    f"the disk failed under {self.path} ({exc}); up to record {self._durable:,} it is confirmed on disk, "
-                    f"what came after is not. See to the disk, then {command('resume', self.path)} goes on",
-                    durable=self._durable,
-                )
-            )
-            if isinstance(exc, OSError):
-                raise failure from exc
-            raise  # Not the disk's doing, but whoever waits must not wait for a writer that is gone.
+        except OSError as exc:
+            raise JournalPoisoned(
+                f"the disk failed under {self.path} ({exc}); up to record {self._durable:,} it is confirmed on disk, "
+                f"what came after is not. See to the disk, then {command('resume', self.path)} goes on",
+                durable=self._durable,
+            ) from exc
+        if self._failure is not None:
+            raise self._failure
 
-    def _fail(self, failure: JournalFailed) -> JournalFailed:
-        """Take, write and confirm nothing from now on, and tell everyone who waits."""
-        self._failure = failure
+    async def _cut_back(self, partly: bytes) -> None:
+        """Leave the file as it was behind its last whole line, on disk."""
+        kept: list[int] = []
+        async with self._changing:
+            await self._guarded(lambda: kept.append(self._tape.cut_back(partly)))
+        self._written += kept[0]
+        self._durable = self._written
+
+    def _fail(self, exc: BaseException) -> None:
+        """Take, write and confirm nothing from now on, and tell everyone who waits. The first reason is the one that counts."""
+        if self._failure is None:
+            if isinstance(exc, JournalFailed):
+                self._failure = exc
+            else:  # Not the disk's doing, but whoever waits must not wait for a writer that is gone.
+                self._failure = JournalPoisoned(f"the writer of {self.path} was ended by {exc!r}", durable=self._durable)
         self._room.set()
         self._to_write.set()
         self._to_sync.set()
         self._tell(math.inf)
-        return failure
 
 
 def _enter(path: Path, *, new: bool, run: str | None, files: Files, **settings: Any) -> tuple[Journal, Found]:
@@ -453,6 +470,7 @@ def _enter(path: Path, *, new: bool, run: str | None, files: Files, **settings: 
         except NotAJournal:
             if files.size(str(path / "LOCK")) is None:
                 raise  # Leave no lock behind where nobody ever wrote.
+        sync_name(files, str(path))
     lock = Lock(path, files)
     try:
         found = find(path, files, new=new, run=run or uuid.uuid4().hex)
@@ -491,18 +509,21 @@ async def writing(
         raise JournalError(f"{path} cannot be opened for writing ({exc}); nothing that was confirmed is lost") from exc
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(journal.keep_writing)
-            nursery.start_soon(journal.keep_syncing)
+            nursery.start_soon(journal._carry, journal._keep_writing)  # noqa: SLF001  # one thing, in two places
+            nursery.start_soon(journal._carry, journal._keep_syncing)  # noqa: SLF001
             try:
                 journal.begin(found)
                 yield journal
             finally:
                 with trio.CancelScope(shield=True):
-                    await journal.aclose()
+                    await journal._close()  # noqa: SLF001
     except BaseExceptionGroup as group:
-        failed, rest = group.split(JournalFailed)
+        failed, rest = group.split(lambda exc: exc is journal.failure)
         if rest is None and journal.failure is not None:
             raise journal.failure from journal.failure.__cause__
         if failed is None and len(group.exceptions) == 1:
             raise group.exceptions[0] from group.exceptions[0].__cause__  # The block's own; the nursery is our affair.
         raise
+    finally:
+        with trio.CancelScope(shield=True):
+            await in_thread(journal._let_go)  # noqa: SLF001

@@ -56,7 +56,9 @@ _ENDINGS: Final = {
     "failed_fast": "stopped because too many trials failed",
     "deadline": "stopped at its deadline",
     "disk_full": "stopped because the disk is full",
+    "intake_failed": "stopped because its cases could not be read",
 }
+"""How a session ended, in words; one that left no word died."""
 
 
 def printable(value: Any, width: int = _WIDTH) -> str:
@@ -177,7 +179,7 @@ def _progress(state: RunState, line: "Text", *, now: float, total: int | None, w
     bar = max(10, min(40, width - len(words)))
     filled = round(bar * share)
     line.append("━" * filled, style="green")
-    line.append("━" * (bar - filled), style="dim")
+    line.append("─" * (bar - filled), style="dim")
     return line.append(words)
 
 
@@ -261,9 +263,10 @@ def score_in_words(tally: Tally) -> str:
 
 
 def _labels(tally: Tally) -> str:
-    common = [(label, count) for label, count in tally.labels.most_common() if count]
-    said = ", ".join(f"{printable(label, 24)} {100 * count / tally.scored:.0f} %" for label, count in common[:_LABELS])
-    more = f" and {_plural(len(common) - _LABELS, 'more label')}" if len(common) > _LABELS else ""
+    common = [(label, count) for label, count in tally.labels.most_common(_LABELS) if count]
+    said = ", ".join(f"{printable(label, 24)} {100 * count / tally.scored:.0f} %" for label, count in common)
+    others = sum(count > 0 for count in tally.labels.values()) - len(common)  # One that was taken back is still there, as 0.
+    more = f" and {_plural(others, 'more label')}" if others else ""
     return f"{said}{more}  of {tally.scored:,} scored"
 
 
@@ -293,7 +296,7 @@ def _running(name: str, trial: TrialState, now: float, timeout: object) -> tuple
     if not isinstance(timeout, int | float):
         return said, "dim"
     if elapsed > timeout:
-        return f"{said}, and its limit is {duration(timeout)}: it does not let itself be stopped", "red"
+        return f"{said} of {duration(timeout)}: it resists being stopped", "red"
     return f"{said} of {duration(timeout)}", "dim"
 
 
@@ -318,9 +321,12 @@ def line(state: RunState, *, now: float, durable: int, total: int | None, before
     return " · ".join(parts)
 
 
-def ending(state: RunState, *, path: Path | str, total: int | None = None, why: str = "") -> str:
-    """Tell how a run ended: the counts, the scores, what was lost or paid twice, what failed, and which command comes next."""
-    lines = [_verdict(state, path, total)]
+def ending(state: RunState, *, path: Path | str, total: int | None = None, stopped: str = "", why: str = "") -> str:
+    """Tell how a run ended: the counts, the scores, what was lost or paid twice, what failed, and which command comes next.
+
+    `stopped` says why it was stopped where the last record could not any more, because the disk was full.
+    """
+    lines = [_verdict(state, path, total, stopped)]
     if why:
         lines.append(f"  {printable(' '.join(why.split()), 500)}")
     lines.append(f"  {_trials(state)}")
@@ -336,15 +342,17 @@ def ending(state: RunState, *, path: Path | str, total: int | None = None, why: 
     return "\n".join(lines)
 
 
-def how_it_ended(state: RunState) -> str:
-    """Say how the last session ended, in words; one that left no word died."""
-    return _ENDINGS.get(state.ending, "cut off without a word" if not state.ending else printable(state.ending))
+def how_it_ended(state: RunState, stopped: str = "") -> str:
+    """Say how the last session ended, in words."""
+    how = state.ending or stopped
+    return _ENDINGS.get(how, printable(how)) if how else "cut off without a word"
 
 
-def _verdict(state: RunState, path: Path | str, total: int | None) -> str:
+def _verdict(state: RunState, path: Path | str, total: int | None, stopped: str) -> str:
     name = printable(state.started.evaluation) if state.started else "the run"
     known = state.total if total is None else max(total, state.total)
-    return f"{name} {how_it_ended(state)}: {state.done:,} of {_plural(known, 'trial')} done, in {printable(str(path), 500)}"
+    how, where = how_it_ended(state, stopped), printable(str(path), 500)
+    return f"{name} {how}: {state.done:,} of {_plural(known, 'trial')} done, in {where}"
 
 
 def _notable(state: RunState) -> Iterator[str]:
@@ -354,6 +362,8 @@ def _notable(state: RunState) -> Iterator[str]:
     if state.interrupted:
         were = "was" if state.interrupted == 1 else "were"
         yield f"{_plural(state.interrupted, 'attempt')} {were} cut off: if tried again, the call may have been paid for twice"
+    if state.running:
+        yield f"{_plural(len(state.running), 'attempt')} had no ending yet, and will be made again"
     if state.late:
         yield f"{_plural(state.late, 'answer')} came after the limit, and {'is' if state.late == 1 else 'are'} not used"
     if state.recoveries:
@@ -389,7 +399,7 @@ def failed_trials(state: RunState) -> Iterator[tuple[str, TrialState]]:
 
 def next_command(state: RunState, path: Path | str) -> str:
     """Name the command that somebody would use next, so that it can be copied as it stands."""
-    run = shlex.quote(str(path))
+    run = printable(shlex.quote(str(path)), 1_000)
     if state.ending != "finished":
         return f"evaljournal resume {run}"
     if state.failed:

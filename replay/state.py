@@ -287,8 +287,19 @@ class RunState:
         self._move(event.trial, trial, "backing_off", record)
         self.backing_off[event.trial] = trial
         trial.due = record.t + event.delay
-        if trial.trouble is not None and event.cause == "rate_limited":
-            trial.trouble.refused_for += event.delay
+        if trial.trouble is not None:
+            match event.cause:
+                case "rate_limited":
+                    trial.trouble.refused_for += event.delay
+                case "probe":  # Made for everyone's sake: the trial gets back what it seemed to have spent.
+                    if trial.trouble.category == "timed_out":
+                        trial.trouble.timeouts -= 1
+                    elif trial.trouble.category != "rate_limited":
+                        trial.trouble.errors -= 1
+                case "asked":
+                    trial.trouble = Trouble()
+                case _:
+                    pass
         self.retries[event.cause] += 1
 
     def _trial_scored(self, event: TrialScored, _: Record) -> None:

@@ -80,7 +80,8 @@ class Settings:
 
     def facts(self) -> dict[str, Any]:
         """Put the settings into JSON: what a run records, and what is compared, field by field, when it is resumed."""
-        return asdict(self, value_serializer=_fact)
+        facts: dict[str, Any] = orjson.loads(orjson.dumps(asdict(self, value_serializer=_fact)))
+        return facts
 
     @property
     def fingerprint(self) -> str:

@@ -130,9 +130,13 @@ class Executor:
         self._parked = trio.lowlevel.ParkingLot()
         self._flights: dict[int, tuple[Work, Flight]] = {}
         """Slot → what it holds."""
+        self._rung = 0.0
+        """The last time that was waited for: it has come, even if a rounded clock is a hair behind it."""
         self._alarm = math.inf
         self._alarm_moved = trio.Event()
 
+        self._ill_since: float | None = None
+        """When the first probe was made that no success has followed yet."""
         self.stopped: Reason | None = None
         self.why = ""
         """More about why it was stopped, for people."""
@@ -229,18 +233,14 @@ class Executor:
         finally:
             self._slots -= 1
             heapq.heappush(self._numbers, number)
-            if self.stopped is None:
-                self._wake_if_needed()
-
-    def _wake_if_needed(self) -> None:
-        if self._ready:
-            self._wake()
+            if self.stopped is None and (self._ready or self._delayed):
+                self._wake()  # It may have been woken for work, and retired because there were too many.
 
     def _next(self) -> Work | None:
         """Find a trial that may start now; if there is none, see to it that somebody is woken when there may be one."""
         if self.stopped is not None:
             return None
-        now = self._now()
+        now = max(self._now(), self._rung)
         while self._delayed and self._delayed[0][0] <= now:
             self._ready.appendleft(heapq.heappop(self._delayed)[2])
         if self._delayed:
@@ -270,7 +270,6 @@ class Executor:
             del self._flights[slot]
             if not self._flights:
                 self._landed.set()
-        self._wake_if_needed()
 
     async def _attempt(self, work: Work, slot: int, flight: Flight) -> bool:
         """Make one attempt; say whether it gave an output."""
@@ -278,7 +277,7 @@ class Executor:
         work.attempts = number
         name = f"{trial}/{number}"
         started = self._record(AttemptStarted(trial=trial, attempt=number, slot=slot))
-        probe = self._tell(concurrency.Started(t=started.t, attempt=name)).probe
+        probe = self._is_free(started.t, probe=self._tell(concurrency.Started(t=started.t, attempt=name)).probe)
         if self._settings.write_ahead:
             await self._recorder.journal.wait_durable(started.seq)
         outcome = await flight.ask(
@@ -308,6 +307,12 @@ class Executor:
                 self._let_go()
         return False
 
+    def _is_free(self, now: float, *, probe: bool) -> bool:
+        """Say whether an attempt is a probe that costs its trial nothing: not if the other side has been ill for too long."""
+        if probe and self._ill_since is None:
+            self._ill_since = now
+        return probe and self._ill_since is not None and now - self._ill_since < self._settings.retry.rate_limits
+
     def _answered(self, work: Work, name: str, output: Any, elapsed: float) -> bool:
         event = AttemptSucceeded(trial=work.trial, attempt=work.attempts, output=output, elapsed=elapsed)
         try:
@@ -330,6 +335,7 @@ class Executor:
             self._give_up(work, "unserialisable")
             return False
         self._tell(concurrency.Succeeded(t=record.t, attempt=name, elapsed=elapsed))
+        self._ill_since = None
         work.output, work.is_answered = output, True
         return True
 
@@ -359,21 +365,18 @@ class Executor:
         spent = work.spent.plus(ended)
         match self._settings.retry.after(ended, spent, chance(self._seed, work.trial, work.attempts)):
             case Again() as again:
-                # A breaker's probe is made for everyone's sake; the trial that made it does not pay for it.
+                # A breaker's probe is made for everyone's sake; the trial that makes it does not pay for it.
                 work.spent = work.spent if probe else spent.plus(again)
-                cause = "probe" if probe else again.cause
-                delay = round(again.delay, 6)
-                self._record(RetryScheduled(trial=work.trial, attempt=work.attempts + 1, delay=delay, cause=cause))
-                work.delay = delay
-                self._put(work)
-            case GiveUp(cause=given_up):
-                if probe and given_up != "fatal":
-                    delay = round(self._settings.retry.base_delay, 6)
-                    self._record(RetryScheduled(trial=work.trial, attempt=work.attempts + 1, delay=delay, cause="probe"))
-                    work.delay = delay
-                    self._put(work)
-                else:
-                    self._give_up(work, given_up)
+                self._try_again(work, again.delay, "probe" if probe else again.cause)
+            case GiveUp(cause="exhausted" | "timed_out") if probe:
+                self._try_again(work, self._settings.retry.base_delay, "probe")
+            case GiveUp(cause=cause):
+                self._give_up(work, cause)
+
+    def _try_again(self, work: Work, delay: float, cause: str) -> None:
+        work.delay = round(delay, 6)
+        self._record(RetryScheduled(trial=work.trial, attempt=work.attempts + 1, delay=work.delay, cause=cause))
+        self._put(work)
 
     def _give_up(self, work: Work, cause: Literal["exhausted", "fatal", "timed_out", "ambiguous", "unserialisable"]) -> None:
         self._record(TrialFailed(trial=work.trial, attempts=work.attempts, cause=cause))
@@ -509,7 +512,7 @@ class Executor:
             with trio.CancelScope(deadline=self._recorder.clock.began + self._alarm):
                 await moved.wait()
             if not moved.is_set():
-                self._alarm = math.inf
+                self._rung, self._alarm = self._alarm, math.inf
                 self._wake()
 
     async def _keep_deadline(self, seconds: float) -> None:

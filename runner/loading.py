@@ -193,7 +193,7 @@ def _theirs(trace: TracebackType | None) -> traceback.StackSummary:
     """Take our own frames, and the import machinery's, out of a traceback."""
     ours = os.path.join(Path(__file__).parent, "")
     stack = traceback.extract_tb(trace)
-    kept = [frame for frame in stack if not frame.filename.startswith((ours, "<frozen importlib"))]
+    kept = [frame for frame in stack if not frame.filename.startswith((ours, "<frozen importlib", "<attrs generated"))]
     kept = [frame for frame in kept if not frame.filename.endswith(("importlib/__init__.py", "importlib\\__init__.py"))]
     return traceback.StackSummary.from_list(kept)
 

@@ -195,7 +195,8 @@ class Session:
                 in_thread=options.in_thread,
                 run=self.here.run,
             ) as journal:
-                return await self._live(Recorder(journal, state, clock), trials, begun, ended_at)
+                outcome = await self._live(Recorder(journal, state, clock), trials, begun, ended_at)
+            return attrs.evolve(outcome, head=journal.head)
         except DiskFull as exc:
             await self._say_disk_full(clock)
             return Outcome(self.path, state, "", "disk_full", str(exc))
@@ -285,17 +286,17 @@ class Session:
             )
         else:
             recorder.record(RunStopped(reason=executor.stopped))
-        await journal.aclose()
-        return Outcome(self.path, state, journal.head, executor.stopped or "", executor.why)
+        return Outcome(self.path, state, "", executor.stopped or "", executor.why)
 
     async def _tasks(self, stack: AsyncExitStack) -> tuple[Task, dict[str, tuple[Scorer, Task]]]:
         slots = self.settings.slots
         thread = await stack.enter_async_context(AsyncioThread(grace=self.options.grace))
-        task = FunctionTask(self.evaluation.task, loop=self.settings.loop, asyncio_thread=thread, slots=slots)
+        instead = None if self.options.in_thread is in_a_thread else self.options.in_thread
+        make = partial(FunctionTask, asyncio_thread=thread, slots=slots, in_thread=instead)
+        task = make(self.evaluation.task, loop=self.settings.loop)
         scorers: dict[str, tuple[Scorer, Task]] = {}
         for scorer in self.evaluation.scorers.values():
-            asked = FunctionTask(_as_task(scorer), loop=None, asyncio_thread=thread, slots=slots)
-            scorers[scorer.name] = (scorer, asked)
+            scorers[scorer.name] = (scorer, make(_as_task(scorer), loop=None))
         return task, scorers
 
     def _most_failures(self, total: int | None) -> float:
@@ -318,11 +319,10 @@ class Session:
             nursery.cancel_scope.cancel()
 
     async def _leave(self, executor: Executor, journal: Journal) -> None:
-        """Leave the process although an attempt does not end: with everything recorded, synced and sealed."""
-        if executor.stopped is not None:
-            journal.append(RunStopped(reason=executor.stopped))
+        """Leave the process although an attempt does not end: with everything recorded and synced."""
+        assert executor.stopped is not None
         with trio.CancelScope(shield=True):
-            await journal.aclose()
+            await journal.wait_durable(journal.append(RunStopped(reason=executor.stopped)).seq)
         sys.stderr.write(
             f"\nstuck, and left behind: {', '.join(executor.stuck)}\n"
             f"everything recorded is on disk; {command('resume', self.path)} goes on\n"

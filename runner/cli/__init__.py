@@ -14,6 +14,10 @@ from typing import Any, Final
 import click
 
 COMMANDS: Final = {
+    "run": ("run", "Run an evaluation."),
+    "resume": ("run", "Go on with a run that was stopped or cut off."),
+    "status": ("look", "Tell where a run stands."),
+    "ls": ("look", "List the runs."),
     "log": ("look", "Print the records of a run."),
     "verify": ("judge", "Prove that a journal is what was written."),
     "salvage": ("judge", "Copy what is intact out of a damaged journal."),
@@ -70,15 +74,16 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         from journal import errors  # noqa: PLC0415  # not needed for `--help`
+        from runner.errors import UsageError  # noqa: PLC0415  # the same
 
         try:
-            with _one_at_a_time():
+            with one_at_a_time():
                 return super().invoke(ctx)
         except (errors.JournalDamaged, errors.RulesBroken, errors.BlobDamaged) as exc:
             raise Damaged(str(exc)) from exc
         except errors.JournalFailed as exc:
             raise Unfinished(str(exc)) from exc
-        except errors.JournalError as exc:
+        except (errors.JournalError, UsageError) as exc:
             raise Refused(str(exc)) from exc
         except BrokenPipeError:
             raise  # click ends quietly.
@@ -87,7 +92,7 @@ class _Commands(click.Group):
 
 
 @contextlib.contextmanager
-def _one_at_a_time() -> Generator[None]:
+def one_at_a_time() -> Generator[None]:
     """Take an exception out of the groups that nurseries put around it."""
     try:
         yield
@@ -106,8 +111,9 @@ def cli() -> None:
     A run is a directory with an append-only journal in it. Where RUN can be left out, the newest under runs/ is meant.
 
     \b
-    evaljournal log runs/capitals/0001
-    evaljournal verify runs/capitals/0001
+    evaljournal run evals/capitals.py
+    evaljournal resume
+    evaljournal status
     """
 
 

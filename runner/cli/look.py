@@ -1,22 +1,33 @@
 """Commands that look at a run and change nothing."""
 
 import contextlib
+import os
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, cast
 
+import attrs
 import click
 import orjson
 import trio
 
-from journal import Blob, Lines, Record, read
+from journal import JournalError, Lines, Record, fetch, read, segments
 from journal import follow as follow_journal
 from journal.codec import KINDS, name_of
-from journal.events import fields_of
-from runner.cli.arguments import chosen_run, nearest, newest_run
+from journal.errors import JournalDamaged, RulesBroken
+from journal.events import RunFinished, RunStarted, SessionStarted, fields_of
+from journal.files import DISK
+from journal.lock import is_held
+from replay import RunState
+from replay.screen import ending, how_it_ended, next_command, panel, printable, summary
+from runner.cli import DAMAGED
+from runner.cli.arguments import RUNS, chosen_run, nearest, newest_run
 
-_WIDTH = 60
+_TAIL: Final = 1 << 16
+"""Bytes at the end of a file in which its last records are looked for."""
+_FILES_OWN: Final = ("segment_opened", "segment_sealed")
 
 
 @click.command()
@@ -98,8 +109,8 @@ async def _follow(path: Path, view: _View) -> None:
 
 
 def _in_words(record: Record) -> str:
-    fields = " ".join(f"{name}={_short(value)}" for name, value in _fields(record))
-    at, name = _short(record.at[11:23]), _short(name_of(record.event))
+    fields = " ".join(f"{name}={printable(value)}" for name, value in _fields(record))
+    at, name = printable(record.at[11:23]), printable(name_of(record.event))
     return f"{record.seq:>7}  {at}  {record.t:>10.3f}  {name:<20}  {fields}"
 
 
@@ -110,10 +121,212 @@ def _fields(record: Record) -> Iterator[tuple[str, Any]]:
             yield field.name, value
 
 
-def _short(value: Any) -> str:
-    """Show a value in a few characters, none of which can do anything to a terminal."""
-    if isinstance(value, Blob):
-        return f"({value.bytes:,} bytes in a blob)"
-    text = value if isinstance(value, str) else orjson.dumps(value).decode()
-    text = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text[: _WIDTH + 1])
-    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
+@attrs.frozen
+class Seen:
+    """A run as its journal shows it, as far as the journal can be trusted."""
+
+    path: Path
+    state: RunState
+    durable: int
+    """The last record that is known to be on disk."""
+    before: int
+    """Trials that were done when the last session began."""
+    problem: JournalError | None
+    """What is wrong with the journal behind the last record that was taken in."""
+    is_live: bool
+    """Whether a writer is alive."""
+
+    @property
+    def standing(self) -> str:
+        """Say how the run stands, in one word."""
+        if self.problem is not None:
+            return "damaged"
+        if self.is_live:
+            return "running"
+        return {"": "cut_off", "finished": "finished"}.get(self.state.ending, "stopped")
+
+
+def see(path: Path) -> Seen:
+    """Take in a run, whether it is live, stopped, finished or damaged; nothing is changed."""
+    is_live = is_held(path)  # Before it is read: a writer that ends meanwhile has then written its last word.
+    state, durable, before = RunState(), 0, 0
+    problem: JournalError | None = None
+    seq = 0
+    try:
+        for record in read(path, load_blobs=False):
+            seq, durable = record.seq, max(durable, record.d)
+            state.apply(record)
+            if isinstance(record.event, SessionStarted):
+                before = state.done
+    except (JournalDamaged, RulesBroken) as exc:
+        problem = exc
+    except KeyError as exc:  # A trial that was never enqueued: whole, but not written by us.
+        problem = RulesBroken(path, seq, f"it speaks of {exc}, which is not there")
+    return Seen(path, state, durable, before, problem, is_live)
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path), required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON.")
+def status(run: Path | None, as_json: bool) -> None:
+    """Tell where a run stands: one that is going on, was stopped, is finished, or is damaged.
+
+    A damaged run is told up to the damage, and the code is 4. Nothing is changed, and a run that is going on is not disturbed.
+
+    \b
+    evaljournal status
+    evaljournal status runs/capitals/0001 --json | jq .trials
+    """
+    seen = see(chosen_run(run))
+    if as_json:
+        click.echo(orjson.dumps(_status_in_json(seen), option=orjson.OPT_INDENT_2))
+    elif seen.is_live or seen.problem is not None:
+        _draw(seen)
+    else:
+        click.echo(ending(seen.state, path=seen.path))
+    if seen.problem is not None:
+        if not as_json:
+            click.echo(f"that is how far it can be trusted: {seen.problem}", err=True)
+        sys.exit(DAMAGED)
+
+
+def _status_in_json(seen: Seen) -> dict[str, Any]:
+    return {
+        "path": str(seen.path),
+        "standing": seen.standing,
+        "is_live": seen.is_live,
+        "problem": None if seen.problem is None else str(seen.problem),
+        "durable": seen.durable,
+        "next": next_command(seen.state, seen.path),
+        **summary(seen.state),
+    }
+
+
+def _draw(seen: Seen) -> None:
+    from rich.console import Console  # noqa: PLC0415  # slow to import
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    state = seen.state
+    drawn = panel(
+        state,
+        now=state.t,
+        durable=seen.durable,
+        total=state.total if state.ending == "finished" else None,
+        width=console.width,
+        before=seen.before,
+        title=str(seen.path),
+    )
+    console.print(drawn)
+    if seen.is_live and seen.problem is None:
+        session = state.sessions[-1] if state.sessions else None
+        by = f" by process {session.pid} on {printable(session.host)}" if session else ""
+        click.echo(f"going on{by}; the last record is of {printable(state.at)}")
+
+
+@click.command("ls")
+@click.argument("directory", type=click.Path(path_type=Path), required=False, default=RUNS)
+@click.option("--json", "as_json", is_flag=True, help="Print a list as JSON.")
+def ls(directory: Path, as_json: bool) -> None:
+    """List the runs under runs/, or under DIRECTORY.
+
+    \b
+    evaljournal ls
+    evaljournal ls /mnt/archive/runs --json | jq '.[].path'
+    """
+    if not directory.is_dir() and directory != RUNS:
+        raise click.UsageError(f"{directory} is not a directory")
+    runs = [_entry(path) for path in runs_under(directory)]
+    if as_json:
+        click.echo(orjson.dumps(runs, option=orjson.OPT_INDENT_2))
+        return
+    if not runs:
+        click.echo(f"there are no runs under {directory}/; `evaljournal run evals/capitals.py` makes one", err=True)
+        return
+    rows = [("RUN", "EVALUATION", "STARTED", "OK", "FAILED", "TRIALS", "ENDED"), *map(_columns, runs)]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    for row in rows:
+        click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def runs_under(directory: Path) -> list[Path]:
+    """Find the runs in a directory, in the order of their paths; the directory itself may be one."""
+    first = segments.name(1)
+    return sorted({file.parent for depth in ("", "*/", "*/*/", "*/*/*/") for file in directory.glob(f"{depth}{first}")})
+
+
+def _entry(path: Path) -> dict[str, Any]:
+    """Tell a run in a few words. One that is finished says its own counts; any other has to be read."""
+    entry: dict[str, Any] = {"path": str(path)}
+    last = last_record(path)
+    if last is not None and isinstance(last.event, RunFinished):
+        with contextlib.suppress(JournalError):
+            first = first_records(path)
+            done = last.event
+            return entry | {
+                "evaluation": first[0].evaluation if first else None,
+                "started_at": first[1] if first else None,
+                "completed": done.completed,
+                "failed": done.failed,
+                "trials": done.completed + done.failed,
+                "standing": "finished",
+                "ended": "finished",
+            }
+    try:
+        seen = see(path)
+    except (JournalError, OSError) as exc:  # One that cannot be read must not hide the others.
+        none = dict.fromkeys(("evaluation", "started_at", "completed", "failed", "trials"))
+        return entry | none | {"standing": "unreadable", "ended": str(exc)}
+    state = seen.state
+    return entry | {
+        "evaluation": state.started.evaluation if state.started else None,
+        "started_at": state.sessions[0].at if state.sessions else None,
+        "completed": state.completed,
+        "failed": state.failed,
+        "trials": state.total,
+        "standing": seen.standing,
+        "ended": seen.standing if seen.problem or seen.is_live else how_it_ended(state),
+    }
+
+
+def _columns(entry: dict[str, Any]) -> tuple[str, ...]:
+    def cell(name: str) -> str:
+        value = entry[name]
+        return "-" if value is None else f"{value:,}" if isinstance(value, int) else printable(value)
+
+    started = cell("started_at")[:19].replace("T", " ")
+    counts = cell("completed"), cell("failed"), cell("trials")
+    return printable(entry["path"], 200), cell("evaluation"), started, *counts, cell("ended")
+
+
+def first_records(path: Path) -> tuple[RunStarted, str] | None:
+    """Find what a run is a run of, and when it began, without reading on; None if it had not come so far."""
+    with contextlib.closing(cast("Generator[Record]", iter(read(path, load_blobs=False)))) as records:
+        for record in records:
+            if isinstance(record.event, RunStarted):
+                return record.event, record.at
+    return None
+
+
+def last_record(path: Path) -> Record | None:
+    """Find the last record that is not about a file, from the end; None where the end is not whole."""
+    try:
+        for number in reversed(segments.numbers(path, DISK)):
+            for offset, line in _last_lines(path / segments.name(number)):
+                if orjson.loads(line)["type"] not in _FILES_OWN:
+                    return fetch(path, number, offset, load_blobs=False)
+    except (JournalError, OSError, ValueError, KeyError, TypeError):
+        return None  # Whoever reads the whole of it will say what is wrong.
+    return None
+
+
+def _last_lines(file: Path) -> Iterator[tuple[int, bytes]]:
+    """Read the last lines of a file backwards, each with the byte at which it begins."""
+    with DISK.read(str(file)) as stream:
+        size = stream.seek(0, os.SEEK_END)
+        begin = stream.seek(max(0, size - _TAIL))
+        lines = stream.read().splitlines(keepends=True)
+    end = size
+    for at, line in reversed(list(enumerate(lines))):
+        end -= len(line)
+        if at or not begin:  # The first may be the end of a longer one.
+            yield end, line

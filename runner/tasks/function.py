@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, Self
 import outcome
 import trio
 
+from journal.writer import InThread
 from runner.score import is_async
 from runner.tasks import Ending
 
@@ -33,11 +34,19 @@ class FunctionTask:
     """A function as a task."""
 
     def __init__(
-        self, function: Callable[[Any], Any], *, loop: Loop | None, asyncio_thread: "AsyncioThread", slots: int
+        self,
+        function: Callable[[Any], Any],
+        *,
+        loop: Loop | None,
+        asyncio_thread: "AsyncioThread",
+        slots: int,
+        in_thread: InThread | None = None,
     ) -> None:
         self._function = function
         self._asyncio = asyncio_thread
         self._threads = trio.CapacityLimiter(slots)
+        self._run_plain = in_thread
+        """What runs plain functions instead of threads; a test on a virtual clock must not wait for real ones."""
         self.loop = loop or (guessed_loop(function) if is_async(function) else None)
         """The loop that it runs in; None for a plain function, and for one of which nothing is known before its first call."""
         self._may_be_trio = is_async(function) and self.loop is None
@@ -64,6 +73,8 @@ class FunctionTask:
         return result
 
     async def _in_thread(self, value: Any, late: Late) -> Any:
+        if self._run_plain is not None:
+            return await self._run_plain(lambda: self._function(value))
         token = trio.lowlevel.current_trio_token()
         abandoned = threading.Event()
 

@@ -300,3 +300,35 @@ def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> Non
         written(tmp_path / "file" / "run", [started()])
     assert "mine" == (tmp_path / "file").read_text()
     assert segments.name(1) not in {file.name for file in tmp_path.iterdir()}
+
+
+def test_kill_resume_and_power_cut_lose_nothing_that_was_confirmed() -> None:
+    """A writer is killed at any call, the next has its records confirmed, then the plug is pulled: all of it is there."""
+    points = 0
+    for n in itertools.count(1):
+        calls = itertools.count(1)
+
+        def kill(_: str, n: int = n, calls: "itertools.count[int]" = calls) -> None:
+            if next(calls) >= n:
+                raise PowerCut
+
+        disk = SimulatedDisk()
+        disk.before = kill
+        first = Told().write(disk, life(), new=True)
+        if first.error is None:
+            break
+        disk = disk.killed()
+        try:
+            there = {record.seq: record.h for record in read(PATH, files=disk)}
+        except NotAJournal:
+            second = Told().write(disk, life()[:6], new=True, every=1)
+        else:
+            told = Told(confirmed=dict(there), taken=dict(there))
+            events: list[Event] = [session(_sessions(disk) + 1)] if _started(disk) else life()[:6]
+            second = told.write(disk, events, new=False, every=1)
+        assert second.error is None
+        for luck in range(4):
+            assert_kept(disk.unplugged(random.Random(luck * 1000 + n)), second)
+            points += 1
+
+    assert points >= 200

@@ -1,0 +1,474 @@
+"""Commands that make a run go on: begin one, or take one up again.
+
+Prose and the live screen are on standard error, so that standard output has nothing but what `--json` was asked for. The user's
+own prints go to standard error too.
+"""
+
+import contextlib
+import functools
+import os
+import re
+import sys
+from collections.abc import Callable, Generator, Iterable
+from pathlib import Path
+from typing import Any, Final, NoReturn, TypeVar
+
+import attrs
+import click
+import orjson
+import trio
+
+from journal import segments
+from journal.errors import JournalExists, JournalLocked, command
+from journal.events import RunFinished, RunStarted
+from journal.files import DISK
+from journal.lock import is_held
+from replay.screen import duration, ending, line, number, panel, printable, summary, usage_of
+from runner.cli import UNFINISHED, Refused, Unfinished, one_at_a_time
+from runner.cli.arguments import RUNS, chosen_run
+from runner.cli.look import first_records, last_record, runs_under, see
+from runner.dataset import Selection
+from runner.definition import Settings
+from runner.errors import UsageError
+from runner.loading import AnyEvaluation, Found, find
+from runner.session import POLICIES, Live, Outcome, arun
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FAILED: Final = 1
+FRAME: Final = 0.2
+"""Seconds between two pictures of the live screen."""
+QUIET: Final = 60.0
+"""Seconds after which the plain mode says something even if no further tenth is done: a silent job looks like a dead one."""
+_STARTS: Final = 100
+"""How many times another number is tried because somebody else began a run under the one before."""
+_BEFORE: Final = 5
+"""How many earlier runs are looked at for what they cost."""
+_OFF: Final = "none"
+
+
+def seconds(given: str) -> float | str:
+    """Read a number of seconds; `none` turns a limit off."""
+    if given == _OFF:
+        return given
+    try:
+        return float(given)
+    except ValueError:
+        raise click.BadParameter(f"{given!r} is not a number of seconds, such as 30 or 0.5, nor {_OFF!r}") from None
+
+
+def failures(given: str) -> int | float:
+    """Read how many trials may fail: a number of them, or a part such as 5%."""
+    part = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", given)
+    if part and float(part[1]) <= 100:  # noqa: PLR2004 - per cent
+        return float(part[1]) / 100
+    if given.isdecimal():
+        return int(given)
+    raise click.BadParameter(f"{given!r} is neither a number of trials, such as 10, nor a part of them, such as 5%")
+
+
+@attrs.frozen(kw_only=True)
+class Said(Settings):
+    """Settings, and what was said on the command line that made them: a resumption says it again."""
+
+    command_line: dict[str, Any] = attrs.field(factory=dict)
+
+
+_SETTINGS: Final = ("slots", "timeout", "deadline", "repeats")
+_SELECTION: Final = ("only", "skip", "limit", "shuffle", "seed")
+_LASTING: Final = (*_SETTINGS, *_SELECTION, "policy")
+"""Options that hold for all sessions of a run."""
+
+
+def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Put several options on a command, in this order."""
+
+    def add(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
+_how = _options(
+    click.option("--slots", type=int, metavar="N", help="The most attempts at one time."),
+    click.option("--timeout", type=seconds, metavar="S", help=f"Seconds for one attempt; {_OFF} turns it off."),
+    click.option("--deadline", type=seconds, metavar="S", help="Seconds for this session; the rest is left for a resumption."),
+    click.option("--policy", type=click.Choice(list(POLICIES)), help="How the number of attempts at one time is found."),
+    click.option("--fail-fast", is_flag=True, help="Stop at the first trial that fails."),
+    click.option("--max-failures", type=failures, metavar="N", help="Stop when more than N trials, or N%, have failed."),
+    click.option("--durability", type=click.Choice(["sync", "os"]), help="os: faster, but a power cut may cost half a minute."),
+    click.option(
+        "--grace", type=click.FloatRange(min=0), default=5.0, metavar="S", help="Seconds for attempts in the air when stopped."
+    ),
+    click.option("--plain", is_flag=True, help="No live screen: a line per tenth."),
+    click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON at the end."),
+)
+
+
+@click.command()
+@click.argument("reference")
+@click.option(
+    "-o", "--output", "path", metavar="RUN", type=click.Path(path_type=Path), help="Where to; else the next number under runs/."
+)
+@_how
+@click.option("--repeats", type=int, metavar="N", help="How many times each case is asked.")
+@click.option(
+    "--only", multiple=True, metavar="PATTERN", help="Only cases whose name matches, as in 'peru*'; can be given again."
+)
+@click.option("--skip", multiple=True, metavar="PATTERN", help="No cases whose name matches; can be given again.")
+@click.option("--limit", type=int, metavar="N", help="The most cases to use.")
+@click.option("--shuffle", is_flag=True, help="Take the cases in an order that --seed decides.")
+@click.option("--seed", type=int, metavar="N", help="Decides the order, and the jitter of delays.")
+@click.option("--dry-run", is_flag=True, help="Say what would be run, and write nothing.")
+def run(reference: str, path: Path | None, dry_run: bool, **options: Any) -> None:
+    """Run an evaluation: REFERENCE is a file, or file.py:name, or package.module:name.
+
+    Every step is recorded under runs/. A run that is stopped by Ctrl-C, killed or unplugged can be resumed.
+    Code 0: done. 1: done, but trials failed. 2: nothing was started. 3: not done; `resume` goes on.
+
+    \b
+    evaljournal run evals/capitals.py
+    evaljournal run evals/capitals.py:capitals --slots 4 --limit 20 --max-failures 5%
+    evaljournal run evals/capitals.py --dry-run
+    """
+    said = _said(options)
+    with _prose_on_stderr():
+        found = find(reference)
+        settings, selection = _settings(found.evaluation, said), _selection(said)
+        if path is not None and not dry_run:
+            _refuse_taken(path)
+    if dry_run:
+        _rehearse(found, path or next_path(found.evaluation.name), settings, selection, options)
+        return
+    with _prose_on_stderr():
+        session = _Session(found, settings, selection, said, options)
+        outcome = session.run(path) if path is not None else session.run_under(RUNS / found.evaluation.name)
+    session.finish(outcome)
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path), required=False)
+@click.option("--adopt", is_flag=True, help="Take what has changed since: unchanged trials keep their results.")
+@click.option("--retry-failed", is_flag=True, help="Try trials again that were given up.")
+@click.option(
+    "--on-ambiguous",
+    type=click.Choice(["retry", "fail"]),
+    default="retry",
+    help="What becomes of an attempt that was cut off: its call may have taken effect.",
+)
+@click.option("--task", "reference", metavar="REFERENCE", help="Where the evaluation is now, if it was moved.")
+@_how
+def resume(run: Path | None, reference: str | None, **options: Any) -> None:
+    """Go on with a run that was stopped or cut off, in the same journal.
+
+    What is done stays done; only what was in the air is asked again. What was said on the command line when the run began still
+    holds. A run that is finished is left as it is.
+
+    \b
+    evaljournal resume
+    evaljournal resume runs/capitals/0001 --retry-failed
+    """
+    path = chosen_run(run)
+    last = last_record(path)
+    if last is not None and isinstance(last.event, RunFinished) and _has_nothing_to_do(last.event, options):
+        _say_finished(path, last.event, as_json=options["as_json"])
+        return
+    first = first_records(path)
+    started = first[0] if first else None
+    said = {**(_said_before(path, started) if started else {}), **_said(options)}
+    if started is not None and options["durability"] is None:
+        options["durability"] = started.durability
+    with _prose_on_stderr():
+        found = _find_again(path, started, reference)
+        session = _Session(found, _settings(found.evaluation, said), _selection(said), said, options, resume=True)
+        outcome = session.run(path)
+    session.finish(outcome)
+
+
+def _has_nothing_to_do(finished: RunFinished, options: dict[str, Any]) -> bool:
+    return not options["adopt"] and not (options["retry_failed"] and finished.failed)
+
+
+def _say_finished(path: Path, finished: RunFinished, *, as_json: bool) -> None:
+    words = f"{path} is finished: {finished.completed:,} ok, {finished.failed:,} failed; there is nothing to resume"
+    if finished.failed:
+        words += f"\n{command('resume', path, ' --retry-failed')} tries those that failed again"
+    click.echo(words, err=True)
+    if as_json:
+        _print_json({"path": str(path), "stopped": None, **summary(see(path).state)})
+
+
+def _find_again(path: Path, started: RunStarted | None, reference: str | None) -> Found:
+    """Find the evaluation of a run: where it was said to be now, or where it was when the run began."""
+    if reference is None and started is None:
+        raise UsageError(
+            f"{path} was cut off before it said what it is a run of; {command('resume', path, ' --task REFERENCE')} says it"
+        )
+    if reference is None and started is not None:
+        reference = started.task
+        if not reference:
+            raise UsageError(
+                f"{path} was begun from Python, with {started.evaluation!r}; resume it there, with resume=True, "
+                f"or say where that is: {command('resume', path, ' --task REFERENCE')}"
+            )
+        file = re.match(r"(.+\.py):", reference)
+        if file and not Path(file[1]).exists():
+            raise UsageError(
+                f"{path} is a run of {reference}, and there is no such file here; go to where it was begun, "
+                f"or say where it is now: {command('resume', path, ' --task REFERENCE')}"
+            )
+    assert reference is not None
+    return find(reference)
+
+
+def _said(options: dict[str, Any]) -> dict[str, Any]:
+    """Keep those options that hold for the whole run, as JSON, and only where they were given."""
+    given = {
+        name: value for name in _LASTING if (value := options.get(name)) is not None and value is not False and value != ()
+    }
+    return {
+        name: None if value == _OFF else list(value) if isinstance(value, tuple) else value for name, value in given.items()
+    }
+
+
+def _said_before(path: Path, started: RunStarted) -> dict[str, Any]:
+    """Find what was said on the command line of the session before; the session itself checks the whole journal."""
+    settings = started.settings if isinstance(started.settings, dict) else {}
+    said = settings.get("command_line")
+    for number_ in segments.numbers(path, DISK):
+        with DISK.read(str(path / segments.name(number_))) as stream:
+            for text in stream:
+                if b'"type":"session_started"' in text[:160] and text.endswith(b"\n"):
+                    with contextlib.suppress(ValueError):
+                        said = (orjson.loads(text).get("settings") or {}).get("command_line", said)
+    return dict(said) if isinstance(said, dict) else {}
+
+
+def _settings(evaluation: AnyEvaluation, said: dict[str, Any]) -> Settings:
+    """Change the evaluation's settings as the command line says; what is wrong with a value is said by the settings."""
+    settings = attrs.evolve(evaluation.settings, **{name: said[name] for name in _SETTINGS if name in said})
+    if not said:
+        return settings
+    fields: dict[str, Any] = {field.name: getattr(settings, field.name) for field in attrs.fields(Settings)}
+    return Said(**fields, command_line=said)
+
+
+def _selection(said: dict[str, Any]) -> Selection:
+    return Selection(**{name: said[name] for name in _SELECTION if name in said})
+
+
+def _refuse_taken(path: Path) -> None:
+    """Refuse to begin a run where one is, and say what can be done with that one."""
+    if not path.is_dir() or not list(path.glob("journal-*.jsonl")):
+        return
+    last = last_record(path)
+    if is_held(path):
+        raise Refused(f"{path} is a run that is going on; {command('status', path)} looks at it")
+    if last is not None and isinstance(last.event, RunFinished):
+        raise Refused(f"{path} is a run that is finished; nothing is ever overwritten: give another -o, or leave it away")
+    raise Refused(f"{path} is a run that is not finished; {command('resume', path)} goes on with it")
+
+
+def next_path(name: str) -> Path:
+    """Find the next free number for a run of this evaluation."""
+    return _next_under(RUNS / name)
+
+
+def _next_under(folder: Path) -> Path:
+    taken = [int(each.name) for each in folder.glob("[0-9]*") if each.name.isdecimal()]
+    return folder / f"{max(taken, default=0) + 1:04}"
+
+
+@contextlib.contextmanager
+def _prose_on_stderr() -> Generator[None]:
+    """Send the prints of the user's code to standard error, and a Ctrl-C before there is anything to stop to code 3."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    except KeyboardInterrupt:
+        raise Unfinished("interrupted before anything was recorded") from None
+
+
+class _Session:
+    """One session, from the command line's side: who looks on, and what is said at the end."""
+
+    def __init__(
+        self,
+        found: Found,
+        settings: Settings,
+        selection: Selection,
+        said: dict[str, Any],
+        options: dict[str, Any],
+        *,
+        resume: bool = False,
+    ) -> None:
+        self._evaluation = found.evaluation
+        self._as_json: bool = options["as_json"]
+        self._plain: bool = options["plain"]
+        self._total: int | None = None
+        self._path = Path()
+        self._options: dict[str, Any] = {
+            "resume": resume,
+            "settings": settings,
+            "selection": selection,
+            "task": found.reference,
+            "durability": options["durability"] or "sync",
+            "policy": said.get("policy", "adaptive"),
+            "seed": said.get("seed", 0),
+            **{name: options[name] for name in ("grace", "fail_fast", "max_failures")},
+            **{name: options[name] for name in ("adopt", "retry_failed", "on_ambiguous") if name in options},
+        }
+
+    def run(self, path: Path) -> Outcome:
+        """Run at this path."""
+        self._path = path
+        live = not self._plain and sys.stderr.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"
+        onlooker = self._draw if live else self._tell
+        with one_at_a_time():
+            return trio.run(functools.partial(arun, self._evaluation, path, signals=True, onlooker=onlooker, **self._options))
+
+    def run_under(self, folder: Path) -> Outcome:
+        """Run under the next free number; if somebody else takes it meanwhile, under the one after."""
+        for _ in range(_STARTS):
+            path = _next_under(folder)
+            try:
+                return self.run(path)
+            except (JournalExists, JournalLocked):
+                continue
+        raise Refused(f"there is no free number under {folder}; give a path: -o RUN")
+
+    def finish(self, outcome: Outcome) -> NoReturn:
+        """Say how it ended, and end with the code that says so too."""
+        words = ending(outcome.state, path=outcome.path, total=self._total, stopped=outcome.stopped, why=outcome.why)
+        click.echo(words, err=True)
+        code = exit_code(outcome)
+        if self._as_json:
+            _print_json(
+                {
+                    "path": str(outcome.path),
+                    "stopped": outcome.stopped or None,
+                    "why": outcome.why or None,
+                    "head": outcome.head,
+                    "exit_code": code,
+                    **summary(outcome.state),
+                }
+            )
+        sys.exit(code)
+
+    async def _draw(self, live: Live) -> None:
+        """Draw the live screen a few times a second, until cancelled."""
+        from rich.console import Console  # noqa: PLC0415  # slow to import
+        from rich.live import Live as Screen  # noqa: PLC0415  # the same
+
+        self._total, before = live.total, live.state.done
+        console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+        # A terminal that takes nothing more (Ctrl-S) must not hold up the run; nor must the user's threads hold up the screen.
+        own_thread = trio.CapacityLimiter(1)
+        with Screen(console=console, auto_refresh=False, transient=True) as screen:
+            while True:
+                drawn = panel(
+                    live.state,
+                    now=live.now(),
+                    durable=live.journal.durable,
+                    total=live.total,
+                    width=console.width,
+                    before=before,
+                    title=str(self._path),
+                )
+                await trio.to_thread.run_sync(functools.partial(screen.update, drawn, refresh=True), limiter=own_thread)
+                await trio.sleep(FRAME)
+
+    async def _tell(self, live: Live) -> None:
+        """Print a line whenever a further tenth is done, and once a minute, until cancelled."""
+        self._total, before = live.total, live.state.done
+        told, at = _tenth(live), live.now()
+        click.echo(f"{self._evaluation.name} in {self._path}; Ctrl-C stops it, and it can be resumed", err=True)
+        while True:
+            await trio.sleep(FRAME)
+            tenth, now = _tenth(live), live.now()
+            if tenth != told or now - at >= QUIET:
+                told, at = tenth, now
+                said = line(live.state, now=now, durable=live.journal.durable, total=live.total, before=before)
+                click.echo(said, err=True)
+
+
+def _tenth(live: Live) -> int:
+    """Count the tenths that are done; where the total is not known, the digits and halves of what is done."""
+    done = live.state.done
+    if live.total:
+        return 10 * done // live.total
+    return 0 if not done else 2 * len(str(done)) + (str(done)[0] >= "5")
+
+
+def exit_code(outcome: Outcome) -> int:
+    """Say in a number how a run ended; a trial that no scorer could judge is no success either."""
+    if outcome.stopped:
+        return UNFINISHED
+    state = outcome.state
+    return FAILED if state.failed or any(tally.failed for tally in state.scores.values()) else 0
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2))
+
+
+def _rehearse(found: Found, path: Path, settings: Settings, selection: Selection, options: dict[str, Any]) -> None:
+    """Say what would be run, and what it may cost; nothing is written."""
+    with _prose_on_stderr():
+        cases = found.evaluation.cases.select(selection, repeats=settings.repeats).cases
+    trials = None if cases is None else cases * settings.repeats
+    source, per_trial = _cost_before(found.evaluation.name)
+    policy = options["policy"] or "adaptive"
+    facts = {name: value for name, value in settings.facts().items() if name != "command_line"}
+    if options["as_json"]:
+        _print_json(
+            {
+                "evaluation": found.evaluation.name,
+                "task": found.reference,
+                "path": str(path),
+                "cases": cases,
+                "trials": trials,
+                "scorers": list(found.evaluation.scorers),
+                "settings": facts,
+                "policy": policy,
+                "usage_per_trial": per_trial or None,
+                "usage_from": str(source) if source else None,
+                "projected_usage": {name: value * trials for name, value in per_trial.items()}
+                if per_trial and trials
+                else None,
+            }
+        )
+        return
+    many = "as many cases as can be read (they can be read only once)" if cases is None else f"{cases:,} cases"
+    times = "" if settings.repeats == 1 else f" × {settings.repeats:,} repeats"
+    click.echo(f"{found.evaluation.name} ({found.reference}) would be run in {path}; nothing was written")
+    click.echo(f"  {many}{times}{'' if trials is None else f' = {trials:,} trials'}")
+    click.echo(f"  scorers: {', '.join(found.evaluation.scorers) or 'none'}")
+    limit = "no limit" if settings.timeout is None else duration(settings.timeout)
+    click.echo(f"  {settings.slots:,} slots at the most ({policy}), {limit} for an attempt")
+    retry = settings.retry
+    click.echo(
+        f"  retries: {retry.errors} after errors, {retry.timeouts} after timeouts, {duration(retry.rate_limits)} of rate limits"
+    )
+    click.echo(f"  {_cost_in_words(source, per_trial, trials)}")
+
+
+def _cost_in_words(source: Path | None, per_trial: dict[str, float], trials: int | None) -> str:
+    if source is None:
+        return "cost: unknown; no run of it under runs/ has recorded what it used (note(tokens=…, cost=…) does)"
+    times = 1 if trials is None else trials
+    used = ", ".join(f"{printable(name, 24)} {number(value * times)}" for name, value in per_trial.items())
+    return f"{'for each trial' if trials is None else 'in all'} about {used}, going by {source}"
+
+
+def _cost_before(name: str) -> tuple[Path | None, dict[str, float]]:
+    """Find what a trial used on average in the latest run of this evaluation that recorded it."""
+    latest: Iterable[Path] = reversed(runs_under(RUNS / name)[-_BEFORE:])
+    for path in latest:
+        state = see(path).state
+        used = usage_of(state)
+        if used and state.done:
+            return path, {each: value / state.done for each, value in used.items()}
+    return None, {}

@@ -1,0 +1,168 @@
+"""Stand-ins to test an evaluation with: tasks that do what a script says, an endpoint with limits, runs that can be repeated.
+
+They are ours, and they are shipped: whoever writes an evaluation can test it on a virtual clock, without a network or a key.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import attrs
+import trio
+
+from journal import Event, read
+from journal.events import FileEvent
+from journal.files import DISK, Files
+from runner.failure import RateLimited
+
+T = TypeVar("T")
+
+
+@attrs.frozen
+class Answer:
+    """Give an output."""
+
+    output: Any
+    after: float = 0.0
+    """Seconds."""
+
+
+@attrs.frozen
+class Fail:
+    """Raise an exception."""
+
+    exc: BaseException
+    after: float = 0.0
+
+
+@attrs.frozen
+class Hang:
+    """Never come back."""
+
+
+Step = Answer | Fail | Hang
+
+
+class Scripted:
+    """A task for trio that does what a script says: for each input, one step after the other, the last one for ever."""
+
+    def __init__(self, script: Mapping[Any, Iterable[Step]] | Callable[[Any, int], Step]) -> None:
+        self._script = script if callable(script) else {key: list(steps) for key, steps in script.items()}
+        self.calls: Counter[Any] = Counter()
+        """Input → how often it was asked."""
+        self.in_flight = 0
+        self.most_in_flight = 0
+        self.__name__ = "scripted"
+
+    async def __call__(self, value: Any) -> Any:
+        """Play the next step."""
+        self.calls[value] += 1
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            step = self._step(value, self.calls[value])
+            match step:
+                case Answer(output, after):
+                    await trio.sleep(after)
+                    return output
+                case Fail(exc, after):
+                    await trio.sleep(after)
+                    raise exc
+                case Hang():
+                    await trio.sleep_forever()
+        finally:
+            self.in_flight -= 1
+
+    def _step(self, value: Any, times: int) -> Step:
+        if callable(self._script):
+            return self._script(value, times)
+        steps = self._script[value]
+        return steps[min(times, len(steps)) - 1]
+
+
+class SimulatedEndpoint:
+    """An endpoint with a rate limit, a limit on calls at once, and a latency; refusals are raised as `RateLimited`.
+
+    Everything happens on trio's clock and depends on nothing else, so that a test sees the same each time.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[Any], Any],
+        *,
+        latency: float = 0.1,
+        rate: float | None = None,
+        burst: int = 1,
+        most_at_once: int | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        self._answer = answer
+        self._latency = latency
+        self._rate = rate
+        self._burst = burst
+        self._most_at_once = most_at_once
+        self._retry_after = retry_after
+        self._tokens = float(burst)
+        self._refilled: float | None = None
+        self.down_until = 0.0
+        """Until then, in seconds of trio's clock, every call is refused as unavailable."""
+        self.served = 0
+        self.refused = 0
+        self.at_once = 0
+        self.__name__ = "simulated_endpoint"
+
+    async def __call__(self, value: Any) -> Any:
+        """Serve a call, or refuse it."""
+        now = trio.current_time()
+        if now < self.down_until:
+            self.refused += 1
+            raise ConnectionError("the endpoint is down")
+        if not self._admits(now):
+            self.refused += 1
+            raise RateLimited(self._retry_after)
+        self.at_once += 1
+        try:
+            await trio.sleep(self._latency)
+        finally:
+            self.at_once -= 1
+        self.served += 1
+        return self._answer(value)
+
+    def _admits(self, now: float) -> bool:
+        if self._most_at_once is not None and self.at_once >= self._most_at_once:
+            return False
+        if self._rate is None:
+            return True
+        since = now - (now if self._refilled is None else self._refilled)
+        self._tokens = min(float(self._burst), self._tokens + since * self._rate)
+        self._refilled = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+def events_of(path: Path | str, *, files: Files = DISK) -> list[Event]:
+    """List what happened in a run, without what the journal says about its own files."""
+    return [record.event for record in read(path, files=files) if not isinstance(record.event, FileEvent)]
+
+
+async def inline(call: Callable[[], T], /) -> T:
+    """Make a blocking call without a thread, so that everything happens in one order."""
+    await trio.lowlevel.checkpoint()
+    return call()
+
+
+def repeatable(seed: int = 0) -> dict[str, Any]:
+    """Give the options under which `arun` writes the same bytes each time, on trio's virtual clock with a seeded scheduler."""
+    from runner.session import Surroundings  # noqa: PLC0415  # it needs much that a test of a task does not
+
+    run = hashlib.sha256(f"evaljournal {seed}".encode()).hexdigest()[:32]
+    return {
+        "seed": seed,
+        "in_thread": inline,
+        "wall": lambda: 1_800_000_000.0 + trio.current_time(),
+        "surroundings": lambda: Surroundings(pid=1, host="here", boot="", environment={}, run=run),
+    }

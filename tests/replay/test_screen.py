@@ -1,0 +1,524 @@
+"""What people see of a run, and that nothing in it can do anything to their terminal."""
+
+import io
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from journal import Blob, Event, Record
+from journal.events import (
+    AttemptFailed,
+    AttemptInterrupted,
+    AttemptReturnedLate,
+    AttemptStarted,
+    AttemptSucceeded,
+    AttemptTimedOut,
+    IntakePaused,
+    IntakeResumed,
+    JournalRecovered,
+    LimitChanged,
+    Noted,
+    RetryScheduled,
+    RunFinished,
+    RunStarted,
+    RunStopped,
+    ScoringFailed,
+    SessionStarted,
+    TrialCompleted,
+    TrialEnqueued,
+    TrialFailed,
+    TrialScored,
+    TrialWithdrawn,
+)
+from replay import RunState
+from replay.screen import (
+    duration,
+    ending,
+    interval,
+    line,
+    next_command,
+    number,
+    panel,
+    percentile,
+    printable,
+    score_in_words,
+    summary,
+)
+from replay.state import Tally
+
+PASS, FAIL = True, False
+EVIL = "\x1b]0;owned\x07\x1b[31m[bold]red[/bold]\r\n\u202eevil"
+
+
+def state_of(events: Iterable[Event], *, tick: float = 0.5, slots: int = 8, timeout: float | None = 30.0) -> RunState:
+    """Fold events that happen one after the other, so many seconds apart, in a run that has begun."""
+    started = RunStarted(
+        evaluation="capitals",
+        task="evals/capitals.py:capitals",
+        task_fingerprint="t1",
+        scorers={},
+        dataset="cases.jsonl",
+        dataset_fingerprint="d1",
+        settings={"slots": slots, "timeout": timeout},
+        settings_fingerprint="s1",
+        durability="sync",
+        environment={},
+    )
+    state = RunState()
+    facts = [started, SessionStarted(n=1, pid=4711, host="here", boot="b1"), *events]
+    for seq, event in enumerate(facts, start=1):
+        state.apply(Record(seq, "2026-11-15T00:00:00.000000Z", seq * tick, event, seq - 1, "", 1, 0))
+    return state
+
+
+def queued(*names: str) -> list[Event]:
+    """Take trials in."""
+    return [TrialEnqueued(trial=name, case=name, repeat=1, input=None, fingerprint="f") for name in names]
+
+
+def begun(name: str, attempt: int = 1, slot: int = 0) -> Event:
+    """Begin an attempt."""
+    return AttemptStarted(trial=name, attempt=attempt, slot=slot)
+
+
+def refused(name: str, attempt: int = 1, *, delay: float = 12.0) -> list[Event]:
+    """Let an attempt meet a rate limit, and wait."""
+    failed = AttemptFailed(
+        trial=name, attempt=attempt, error="RateLimited", message="slow down", category="rate_limited", elapsed=0.1
+    )
+    return [failed, RetryScheduled(trial=name, attempt=attempt + 1, delay=delay, cause="rate_limited")]
+
+
+def completed(name: str, *scores: bool | float | str, attempt: int = 1, elapsed: float = 0.25) -> list[Event]:
+    """Let a trial that is running work out."""
+    names = ("exact", "closeness", "tone")
+    return [
+        AttemptSucceeded(trial=name, attempt=attempt, output="Lima", elapsed=elapsed),
+        *(
+            TrialScored(trial=name, scorer=scorer, version="v1", value=value, elapsed=0.0)
+            for scorer, value in zip(names, scores, strict=False)
+        ),
+        TrialCompleted(trial=name, attempts=attempt),
+    ]
+
+
+def given_up(name: str, error: str = "ValueError", message: str = "no such country") -> list[Event]:
+    """Let a trial that is running fail for good."""
+    failed = AttemptFailed(trial=name, attempt=1, error=error, message=message, category="fatal", elapsed=0.1)
+    return [failed, TrialFailed(trial=name, attempts=1, cause="fatal")]
+
+
+def ok(name: str, *scores: bool | float | str) -> list[Event]:
+    """Tell the whole life of a trial that works out at once."""
+    return [*queued(name), begun(name), *completed(name, *scores)]
+
+
+def failing(name: str, error: str = "ValueError", message: str = "no such country") -> list[Event]:
+    """Tell the whole life of a trial that fails."""
+    return [*queued(name), begun(name), *given_up(name, error, message)]
+
+
+def drawn(state: RunState, *, now: float = 0.0, total: int | None = None, width: int = 110, before: int = 0) -> list[str]:
+    """Draw the panel as a terminal would show it, without its colours."""
+    out = io.StringIO()
+    console = Console(file=out, width=width, highlight=False)
+    console.print(panel(state, now=now, durable=state.seq - 1, total=total, width=width, before=before, title="runs/1"))
+    return out.getvalue().splitlines()
+
+
+def row(lines: list[str], label: str) -> str:
+    """Find what the panel says under a label."""
+    return next(each[9:] for each in lines if each.startswith(f"{label:<9}"))
+
+
+def test_the_panel_of_a_run_that_goes_on() -> None:
+    """Every thing that there is something to say about has its line, with its denominator."""
+    state = state_of(
+        [
+            LimitChanged(before=0, after=4, cause="start"),
+            *queued("peru", "chile", "cuba", "france", "japan", "kenya"),
+            begun("peru"),
+            *refused("peru", delay=1.0),
+            begun("peru", 2),
+            *completed("peru", PASS, 0.5, "polite", attempt=2),
+            begun("chile", slot=1),
+            *completed("chile", FAIL, 1.0, "rude"),
+            begun("cuba", slot=2),
+            *given_up("cuba"),
+            begun("france", slot=3),
+            *refused("france"),
+            begun("japan", slot=1),
+            Noted(name="tokens", value=1200, trial="japan", attempt=1),
+            Noted(name="cost", value=0.25, trial="japan", attempt=1),
+            Noted(name="temperature", value=0.7, trial="japan", attempt=1),
+            IntakePaused(until=30.0, cause="retry_after"),
+        ],
+    )
+
+    assert [
+        "capitals  runs/1",
+        f"{12 * '━'}{28 * '─'}  3 of 10 · 30 % · 0.167/s · about 42 s left",
+        "slots    1 of 4 busy · 1 queued · 4 to come",
+        "paused   waiting 12 s: 429 Retry-After",
+        "back-off 1 trial, the next in 9 s: 1 × rate_limited",
+        "trials   2 ok of 3 done · 1 of 2 ok recovered after a failure",
+        "failed   1 of 3 done",
+        "scores   exact      50.0 %  1 of 2 scored (95 %: 9.5–90.5 %)",
+        "         closeness  0.75  mean of 2 scored (95 %: 0.26 to 1.24)",
+        "         tone       polite 50 %, rude 50 %  of 2 scored",
+        "answers  p50 0.25 s · p95 0.25 s of 2 answers",
+        "usage    tokens 1,200 · cost 0.25",
+        "longest  slot   1  japan                 attempt 1  2.5 s of 30 s",
+        f"journal  seq {state.seq} · on disk to {state.seq - 1}",
+    ] == drawn(state, now=18.0, total=10)
+
+
+def test_a_run_of_unknown_length_claims_no_end() -> None:
+    """Where nobody knows how many trials there are, no share and no remaining time is made up."""
+    lines = drawn(state_of([*ok("a"), *ok("b"), *ok("c"), *ok("d"), *queued("e")]), now=10.0)
+
+    assert "4 done of 5 so far; how many there will be is not known" == lines[1]
+    assert "%" not in "".join(lines)
+
+
+def test_the_pace_is_that_of_this_session() -> None:
+    """What an earlier session did does not make this one look faster."""
+    state = state_of(itertools.chain.from_iterable(ok(f"t{number}") for number in range(8)))
+
+    assert "8 of 10 · 80 % · 0.8/s · about 2 s left" in drawn(state, now=10.0, total=10)[1]
+    assert "8 of 10 · 80 % · 0.3/s · about 7 s left" in drawn(state, now=10.0, total=10, before=5)[1]
+    assert drawn(state, now=10.0, total=10, before=6)[1].endswith("8 of 10 · 80 %")
+
+
+def test_an_attempt_that_cannot_be_stopped_is_named() -> None:
+    """An attempt that outlives its limit, because it does not let itself be stopped, is named as such."""
+    state = state_of([*queued("peru"), begun("peru", slot=3)], timeout=5.0)
+
+    assert row(drawn(state, now=60.0), "longest").endswith("58 s of 5 s: it resists being stopped")
+
+
+def test_an_attempt_without_a_limit_claims_none() -> None:
+    """Where there is no limit, only the time so far is shown."""
+    state = state_of([*queued("peru"), begun("peru", slot=3)], timeout=None)
+
+    assert row(drawn(state, now=60.0), "longest").endswith("attempt 1  58 s")
+
+
+def test_only_the_longest_attempts_are_shown() -> None:
+    """Of many attempts, the four that have run longest are shown, the longest first."""
+    names = [f"t{number}" for number in range(9)]
+    state = state_of([*queued(*names), *(begun(name, slot=at) for at, name in enumerate(names))])
+    shown = [each.partition("attempt")[0].split()[-1] for each in drawn(state, now=30.0) if " attempt 1 " in each]
+
+    assert ["t0", "t1", "t2", "t3"] == shown
+
+
+def test_a_pause_that_is_over_is_not_shown() -> None:
+    """Neither a pause whose time has come nor one that was lifted is shown."""
+    over = state_of([IntakePaused(until=5.0, cause="quota")])
+    lifted = state_of([IntakePaused(until=50.0, cause="quota"), IntakeResumed(cause="quota")])
+
+    assert not [each for each in [*drawn(over, now=6.0), *drawn(lifted, now=6.0)] if each.startswith("paused")]
+
+
+def test_the_limit_is_the_settings_until_somebody_changes_it() -> None:
+    """Before the first decision of a policy, the setting is the limit."""
+    assert row(drawn(state_of([], slots=6)), "slots").startswith("0 of 6 busy")
+
+
+def test_a_run_that_has_not_begun_can_be_drawn() -> None:
+    """A journal in which nothing has happened yet is drawn, and ends, without an error."""
+    state = RunState()
+
+    assert "a run that has not begun  runs/1" == drawn(state)[0]
+    assert "the run cut off without a word: 0 of 0 trials done" in ending(state, path="r")
+    assert summary(state)["evaluation"] is None
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_the_panel_is_never_wider_than_asked(width: int) -> None:
+    """Every thing is cut to the width, so that no line wraps."""
+    events = [*ok("a" * 300, PASS, 0.5, "label " * 50), *queued("b" * 300), begun("b" * 300)]
+
+    assert width >= max(map(len, drawn(state_of(events), now=9.0, total=3, width=width)))
+
+
+def evil_state() -> RunState:
+    """Make a run in which everything that comes from elsewhere is evil."""
+    return state_of(
+        [
+            *queued(EVIL, f"{EVIL}2", f"{EVIL}3"),
+            begun(EVIL),
+            *given_up(EVIL, EVIL, EVIL),
+            begun(f"{EVIL}2"),
+            AttemptSucceeded(trial=f"{EVIL}2", attempt=1, output=EVIL, elapsed=0.1),
+            TrialScored(trial=f"{EVIL}2", scorer=EVIL, version="v1", value=EVIL, elapsed=0.0),
+            TrialCompleted(trial=f"{EVIL}2", attempts=1),
+            begun(f"{EVIL}3"),
+            IntakePaused(until=99.0, cause=EVIL),
+            Noted(name=f"tokens{EVIL}", value=1),
+        ]
+    )
+
+
+def test_what_comes_from_elsewhere_cannot_control_the_terminal() -> None:
+    """Escape sequences and rich's markup in names, errors, scorers, labels and causes are shown, not obeyed."""
+    state = evil_state()
+    console = Console(file=(out := io.StringIO()), width=300, force_terminal=True, color_system=None)
+    console.print(panel(state, now=1.0, durable=1, total=None, width=300, title=EVIL))
+    everything = [out.getvalue(), line(state, now=1.0, durable=1, total=9), ending(state, path=EVIL, why=EVIL)]
+
+    assert "[bold]red" in everything[0]
+    assert all(char == "\n" or char.isprintable() for text in everything for char in text)
+
+
+def test_the_line_of_a_log() -> None:
+    """One plain line says how far it is, what came of it, the scores, and what is on disk."""
+    events = [*ok("a", PASS, 0.5), *ok("b", FAIL, 1.0, "rude"), *failing("c"), *queued("d"), begun("d"), *refused("d")]
+    state = state_of(events)
+
+    assert (
+        "3 of 6 (50 %) · 2 ok, 1 failed, 0 recovered · 1 in back-off · exact 50.0 % · closeness 0.75"
+        f" · about 30 s left · seq {state.seq}, on disk to 9"
+    ) == line(state, now=30.0, durable=9, total=6)
+    assert line(state, now=30.0, durable=9, total=None).startswith("3 done · 2 ok, 1 failed")
+
+
+def test_the_ending_of_a_run_in_which_all_went_well() -> None:
+    """Success is short, and names the next command."""
+    state = state_of([*ok("a", PASS), RunFinished(completed=1, failed=0, withdrawn=0, head="")])
+
+    assert (
+        "capitals finished: 1 of 1 trial done, in runs/my run\n"
+        "  1 ok of 1 done\n"
+        "  exact  100.0 %  1 of 1 scored (95 %: 20.7–100.0 %)\n"
+        "  p50 0.25 s · p95 0.25 s of 1 answers\n"
+        "next: evaljournal verify 'runs/my run'"
+    ) == ending(state, path="runs/my run")
+
+
+def test_what_failed_is_told_last() -> None:
+    """A few failures are told one by one, different ones first, then how many more there are, then the next command."""
+    same = itertools.chain.from_iterable(failing(f"t{number}") for number in range(9))
+    events = [
+        *same,
+        *failing("other", "TimeoutError", "too\n  slow"),
+        RunFinished(completed=0, failed=10, withdrawn=0, head=""),
+    ]
+
+    assert [
+        "10 trials failed:",
+        "  t0: ValueError: no such country",
+        "  other: TimeoutError: too slow",
+        "  t1: ValueError: no such country",
+        "  t2: ValueError: no such country",
+        "  t3: ValueError: no such country",
+        "  and 5 more",
+        "next: evaljournal resume r --retry-failed",
+    ] == ending(state_of(events), path="r").splitlines()[-8:]
+
+
+def test_the_ending_says_what_may_have_been_paid_twice() -> None:
+    """Attempts that were cut off, that came late or have no ending, and a journal that was recovered, are told."""
+    state = state_of(
+        [
+            *queued("a", "b", "c"),
+            begun("a"),
+            AttemptInterrupted(trial="a", attempt=1, why="process_died"),
+            begun("b"),
+            AttemptTimedOut(trial="b", attempt=1, limit=5.0, elapsed=5.0),
+            AttemptReturnedLate(trial="b", attempt=1, ending="succeeded", elapsed=7.0),
+            RetryScheduled(trial="b", attempt=2, delay=1.0, cause="timed_out"),
+            begun("c"),
+            JournalRecovered(after=9, bytes=12, file="torn/1"),
+        ]
+    )
+    told = ending(state, path="r")
+
+    assert "capitals cut off without a word: 0 of 3 trials done, in r" in told
+    assert "1 retry: 1 × timed_out" in told
+    assert "1 attempt was cut off: if tried again, the call may have been paid for twice" in told
+    assert "1 attempt had no ending yet, and will be made again" in told
+    assert "1 answer came after the limit, and is not used" in told
+    assert "the journal was recovered 1 time after a crash" in told
+    assert told.endswith("next: evaljournal resume r")
+
+
+def test_the_ending_says_why_a_run_was_stopped() -> None:
+    """The reason is told in words, with more where there is more, and with all the trials that there will be."""
+    state = state_of([*ok("a"), RunStopped(reason="failed_fast")])
+
+    assert ending(state, path="r", total=9, why="401: the\nkey was refused").startswith(
+        "capitals stopped because too many trials failed: 1 of 9 trials done, in r\n  401: the key was refused\n"
+    )
+
+
+def test_a_full_disk_is_told_although_no_record_could_say_so() -> None:
+    """Where the disk was too full for a last word, the reason that the run itself knows is told."""
+    assert ending(state_of([]), path="r", stopped="disk_full").startswith("capitals stopped because the disk is full")
+
+
+def test_withdrawn_trials_do_not_count() -> None:
+    """A trial whose case was removed is in no denominator; it is told apart."""
+    state = state_of([*ok("a", PASS), *ok("b", FAIL), TrialWithdrawn(trial="b", why="removed")])
+
+    assert "1 ok of 1 done · 1 withdrawn" == row(drawn(state), "trials")
+    assert "100.0 %  1 of 1 scored" in row(drawn(state), "scores")
+
+
+def test_a_scorer_that_fails_is_told() -> None:
+    """How many outputs a scorer could not judge stands beside what it said of the others."""
+    failed = ScoringFailed(trial="b", scorer="exact", version="v1", error="KeyError", message="x", elapsed=0.0)
+    state = state_of([*ok("a", PASS), *ok("b"), failed])
+
+    assert "exact  100.0 %  1 of 1 scored (95 %: 20.7–100.0 %), 1 could not be scored" == row(drawn(state), "scores")
+
+
+def test_many_labels_are_counted() -> None:
+    """The six most frequent labels are told, and how many others there are; one that was taken back is none of them."""
+    tally = Tally()
+    for label in "aaabcdefgh":
+        tally.add(label)
+    tally.add("h", -1)
+
+    assert "a 33 %, b 11 %, c 11 %, d 11 %, e 11 %, f 11 % and 1 more label  of 9 scored" == score_in_words(tally)
+
+
+@pytest.mark.parametrize(
+    ("passed", "of", "low", "high"),
+    [(0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (5, 10, 0.2366, 0.7634), (81, 263, 0.2553, 0.3662), (1, 1, 0.2065, 1.0)],
+)
+def test_wilson_interval(passed: int, of: int, low: float, high: float) -> None:
+    """The interval of pass or fail is Wilson's: the values are those of published tables."""
+    tally = Tally()
+    for number_ in range(of):
+        tally.add(number_ < passed)
+    found = interval(tally)
+
+    assert found is not None
+    assert (passed / of, low, high) == (found.mean, round(found.low, 4), round(found.high, 4))
+
+
+def test_normal_interval() -> None:
+    """The interval of numbers is the mean ± 1.96 standard errors; one number alone has no width."""
+    tally = Tally()
+    tally.add(1.0)
+    alone = interval(tally)
+    for value in (2.0, 3.0, 4.0, 5.0):
+        tally.add(value)
+    found = interval(tally)
+
+    assert alone is not None
+    assert found is not None
+    assert (1.0, 1.0, 1.0) == (alone.mean, alone.low, alone.high)
+    assert (3.0, 1.614, 4.386) == (found.mean, round(found.low, 3), round(found.high, 3))
+
+
+def test_no_interval_for_labels() -> None:
+    """Labels have frequencies, and no mean."""
+    tally = Tally()
+
+    assert interval(tally) is None
+    tally.add("rude")
+    assert interval(tally) is None
+
+
+def test_percentiles_are_values_that_occurred() -> None:
+    """A percentile is the nearest rank."""
+    times = [1.0, 2.0, 3.0, 4.0]
+
+    assert [1.0, 2.0, 4.0, 4.0] == [percentile(times, share) for share in (0.0, 0.5, 0.95, 1.0)]
+
+
+def test_durations_as_people_say_them() -> None:
+    """Small times have parts of a second, large ones minutes or hours."""
+    said = [duration(seconds) for seconds in (-1, 0.0123, 0.5, 9.96, 12.4, 59.6, 200, 7500, 9_000_000)]
+
+    assert ["0 s", "0.012 s", "0.5 s", "10 s", "12 s", "1 min 0 s", "3 min 20 s", "2 h 5 min", "2,500 h 0 min"] == said
+
+
+def test_numbers_as_people_read_them() -> None:
+    """Counts are shown in full, and cost in four digits."""
+    assert ["1,234,567", "0.01235", "2"] == [number(value) for value in (1_234_567, 0.0123456, 2.0)]
+
+
+def test_printable_text() -> None:
+    """Values are short, blobs are counted, and no character does anything to a terminal."""
+    blob = Blob(sha256="ab", bytes=300_000, path=Path("x"))
+
+    assert "(300,000 bytes in a blob)" == printable(blob)
+    assert '{"a":[1,2]}' == printable({"a": [1, 2]})
+    assert "\\x1b[31m\\x202ex" == printable("\x1b[31m\u202ex")
+    assert "aaaa…" == printable("a" * 9, 5)
+
+
+def test_the_next_command_can_be_copied() -> None:
+    """What is named as the next command is quoted for a shell."""
+    assert "evaljournal resume 'a b'" == next_command(state_of([]), "a b")
+
+
+def test_summary_for_programs() -> None:
+    """The summary has every count, score and sum, under names that stay."""
+    events = [*ok("a", PASS, 0.5, "rude"), *queued("b"), begun("b"), *refused("b"), *failing("c")]
+    state = state_of(events)
+
+    assert {
+        "evaluation": "capitals",
+        "task": "evals/capitals.py:capitals",
+        "dataset": "cases.jsonl",
+        "started_at": "2026-11-15T00:00:00.000000Z",
+        "last_at": "2026-11-15T00:00:00.000000Z",
+        "seq": state.seq,
+        "sessions": 1,
+        "ending": None,
+        "trials": {
+            "enqueued": 3,
+            "completed": 1,
+            "failed": 1,
+            "recovered": 0,
+            "withdrawn": 0,
+            "queued": 0,
+            "running": 0,
+            "backing_off": 1,
+            "being_scored": 0,
+            "interrupted": 0,
+        },
+        "attempts": {"started": 3, "timed_out": 0, "interrupted": 0, "returned_late": 0},
+        "retries": {"rate_limited": 1},
+        "errors": {"RateLimited": 1, "ValueError": 1},
+        "scores": {
+            "exact": {
+                "kind": "pass",
+                "scored": 1,
+                "not_scored": 0,
+                "mean": 1.0,
+                "low": pytest.approx(0.2065, abs=1e-4),
+                "high": 1.0,
+                "labels": {},
+            },
+            "closeness": {
+                "kind": "number",
+                "scored": 1,
+                "not_scored": 0,
+                "mean": 0.5,
+                "low": 0.5,
+                "high": 0.5,
+                "labels": {},
+            },
+            "tone": {
+                "kind": "label",
+                "scored": 1,
+                "not_scored": 0,
+                "mean": None,
+                "low": None,
+                "high": None,
+                "labels": {"rude": 1},
+            },
+        },
+        "latency": {"answers": 1, "p50": 0.25, "p95": 0.25},
+        "usage": {},
+        "limit": 8,
+    } == summary(state)

@@ -1,0 +1,610 @@
+"""Running and resuming from the command line: what is printed where, what is recorded, and which code it ends with."""
+
+import contextlib
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from click.testing import CliRunner, Result
+
+from journal import read, verify
+from journal.events import AttemptStarted, RunStarted, SessionStarted, TrialCompleted
+from journal.files import DISK
+from journal.lock import Lock, is_held
+from runner.cli import cli
+from tests.journal.samples import content, flip, forge, opened, segment, session, started, trial, whole_run, written
+from tests.runner_cli.test_commands import COMMAND
+
+ONE_BY_ONE = ("--slots", "1", "--policy", "fixed")
+
+QUICK = """
+from runner import Case, Retry, evaluation, note
+
+CASES = [Case(name=name, input=name, expected=name.upper()) for name in ("peru", "chile", "cuba", "france", "japan")]
+
+@evaluation(cases=CASES, slots=2, timeout=5, retry=Retry(errors=0))
+async def capitals(name: str) -> str:
+    print("asked about", name)
+    note(tokens=10, cost=0.5)
+    if name == FAILS:
+        raise ValueError("no such country")
+    return name.upper()
+
+@capitals.score
+def exact(output: str, case: Case[str, str]) -> bool:
+    return output == case.expected
+"""
+
+SLOW = """
+import os
+import trio
+from runner import Case, evaluation
+
+@evaluation(cases=[Case(name=f"t{number}", input=number) for number in range(40)], slots=4)
+async def slow(number: int) -> int:
+    with open("calls", "a") as file:
+        file.write(f"t{number}\\n")
+    if number >= 6 and "HOLD" in os.environ:
+        await trio.sleep_forever()
+    await trio.sleep(0.001)
+    return number
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Work in a directory with two evaluations in it, and leave Python's modules as they were."""
+    path = list(sys.path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CI", raising=False)
+    (tmp_path / "evals").mkdir()
+    define("FAILS = None" + QUICK)
+    (tmp_path / "evals/slow.py").write_text(SLOW)
+    yield tmp_path
+    sys.path[:] = path
+    theirs = [name for name, module in sys.modules.items() if str(tmp_path) in (getattr(module, "__file__", None) or "")]
+    for name in theirs:
+        del sys.modules[name]
+
+
+def define(source: str) -> None:
+    """Write the evaluation; a new file each time, because Python tells two versions apart by the second and the length."""
+    file = Path("evals/capitals.py")
+    file.unlink(missing_ok=True)
+    file.write_text(f"{source}\n# {time.monotonic_ns()}\n")
+
+
+def evaljournal(*arguments: object) -> Result:
+    """Use a command, as if at a terminal: click takes nothing out of what is printed."""
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments], color=True)
+
+
+def process(*arguments: object, hold: bool = False) -> "subprocess.Popen[str]":
+    """Start a command as a process of its own; `hold` lets the slow evaluation stand still in the middle."""
+    environment = {**os.environ, "HOLD": "1"} if hold else os.environ
+    return subprocess.Popen(
+        [*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+
+
+def wait_for(path: Path, words: str, times: int) -> None:
+    """Wait until a journal has these words so many times."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            if segment(path).read_text().count(words) >= times:
+                return
+        time.sleep(0.01)
+    raise AssertionError(f"{path} never had {words!r} {times} times")
+
+
+def events(path: Path | str, kind: type[Any]) -> list[Any]:
+    """Read the events of one kind."""
+    return [record.event for record in read(path) if isinstance(record.event, kind)]
+
+
+def test_run_to_the_end() -> None:
+    """A run that goes well ends with 0: prose on standard error, the user's prints too, nothing on standard output."""
+    result = evaljournal("run", "evals/capitals.py")
+
+    assert (0, "") == (result.exit_code, result.stdout)
+    assert "capitals in runs/capitals/0001; Ctrl-C stops it" in result.stderr
+    assert "asked about peru" in result.stderr
+    assert "capitals finished: 5 of 5 trials done, in runs/capitals/0001" in result.stderr
+    assert "exact  100.0 %  5 of 5 scored" in result.stderr
+    assert result.stderr.endswith("next: evaljournal verify runs/capitals/0001\n")
+    assert verify("runs/capitals/0001").holds
+
+
+def test_what_is_recorded_of_the_command_line() -> None:
+    """The reference in full is recorded, and the options that hold for the whole run: a resumption needs them."""
+    evaljournal("run", "evals/capitals.py", *ONE_BY_ONE, "--timeout", "none", "--only", "c*", "--seed", 7)
+    begun = events("runs/capitals/0001", RunStarted)[0]
+
+    assert "evals/capitals.py:capitals" == begun.task
+    assert (1, None) == (begun.settings["slots"], begun.settings["timeout"])
+    assert {"slots": 1, "timeout": None, "only": ["c*"], "seed": 7, "policy": "fixed"} == begun.settings["command_line"]
+
+
+def test_runs_are_numbered() -> None:
+    """Each run goes to the next free number of its evaluation; -o says otherwise."""
+    evaljournal("run", "evals/capitals.py")
+    Path("runs/capitals/0041").mkdir()
+    evaljournal("run", "evals/capitals.py")
+    evaljournal("run", "evals/capitals.py", "-o", "elsewhere/mine")
+
+    assert {"0001", "0041", "0042"} == {path.name for path in Path("runs/capitals").iterdir()}
+    assert verify("elsewhere/mine").holds
+
+
+def test_failures_end_with_1_and_come_last() -> None:
+    """A run in which trials failed ends with 1, and tells last which and why."""
+    define("FAILS = 'cuba'" + QUICK)
+    result = evaljournal("run", "evals/capitals.py")
+
+    assert 1 == result.exit_code
+    assert [
+        "1 trial failed:",
+        "  cuba: ValueError: no such country",
+        "next: evaljournal resume runs/capitals/0001 --retry-failed",
+    ] == result.stderr.splitlines()[-3:]
+
+
+def test_a_scorer_that_fails_is_no_success() -> None:
+    """A run whose outputs could not all be judged ends with 1."""
+    define("FAILS = None" + QUICK.replace("return output ==", "return {}[output] =="))
+    result = evaljournal("run", "evals/capitals.py")
+
+    assert 1 == result.exit_code
+    assert "nothing yet, 5 could not be scored" in result.stderr
+
+
+def test_the_summary_on_standard_output() -> None:
+    """With --json, standard output has a summary and nothing else, whatever the user's code prints."""
+    result = evaljournal("run", "evals/capitals.py", "--json", "--limit", 2)
+    answer = orjson.loads(result.stdout)
+
+    assert ("runs/capitals/0001", None, 0) == (answer["path"], answer["stopped"], answer["exit_code"])
+    assert (2, 0, 2) == (answer["trials"]["completed"], answer["trials"]["failed"], answer["attempts"]["started"])
+    assert verify("runs/capitals/0001", expect_head=answer["head"]).holds
+    assert {"tokens": 20, "cost": 1.0} == answer["usage"]
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (["--only", "c*"], ["chile", "cuba"]),
+        (["--skip", "c*", "--limit", 2], ["peru", "france"]),
+        (["--only", "peru", "--repeats", 2], ["peru", "peru#2"]),
+    ],
+)
+def test_which_cases_are_run(options: list[object], names: list[str]) -> None:
+    """Patterns, a limit and repeats choose the trials."""
+    evaljournal("run", "evals/capitals.py", *options)
+
+    assert sorted(names) == sorted(event.trial for event in events("runs/capitals/0001", TrialCompleted))
+
+
+def test_shuffling_depends_on_the_seed() -> None:
+    """The order of a shuffled run is the seed's: the same seed, the same order."""
+    orders: list[list[str]] = []
+    for seed in (1, 1, 2):
+        evaljournal("run", "evals/capitals.py", "--shuffle", "--seed", seed, *ONE_BY_ONE)
+        orders.append([event.trial for event in events(f"runs/capitals/{len(orders) + 1:04}", AttemptStarted)])
+
+    assert orders[0] == orders[1] != orders[2]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--slots", 0], "slots=0: give a whole number from 1 up"),
+        (["--timeout", "-1"], "timeout=-1.0: give seconds, more than 0"),
+        (["--timeout", "soon"], "'soon' is not a number of seconds"),
+        (["--max-failures", "many"], "'many' is neither a number of trials"),
+        (["--max-failures", "101%"], "'101%' is neither a number of trials"),
+        (["--repeats", 0], "repeats=0: give a whole number from 1 up"),
+        (["--limit", 0], "limit=0: give a whole number from 1 up"),
+        (["--only", "x*"], "no case of the dataset is left by only=['x*']"),
+        (["--grace", "-1"], "-1.0 is not in the range"),
+        (["--policy", "greedy"], "'greedy' is not one of"),
+    ],
+)
+def test_wrong_options_start_nothing(options: list[object], said: str) -> None:
+    """An option that cannot be ends with 2, says what is wrong with it, and leaves nothing behind."""
+    result = evaljournal("run", "evals/capitals.py", *options)
+
+    assert (2, "") == (result.exit_code, result.stdout)
+    assert said in result.stderr
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        ("evals/captials.py", "did you mean evals/capitals.py?"),
+        ("evals/capitals.py:rivers", "defines no evaluation 'rivers'; there is 'capitals'"),
+        ("evals", "is a directory"),
+        ("nothing.here:x", "there is neither a file nor a module"),
+    ],
+)
+def test_no_such_evaluation_starts_nothing(reference: str, said: str) -> None:
+    """What cannot be found ends with 2, in one sentence."""
+    result = evaljournal("run", reference)
+
+    assert (2, "") == (result.exit_code, result.stdout)
+    assert said in result.stderr
+    assert not Path("runs").exists()
+
+
+def test_an_empty_dataset_starts_nothing() -> None:
+    """Cases that cannot be used end with 2 before anything is written."""
+    define("FAILS = None" + QUICK.replace("cases=CASES", "cases=[]"))
+    result = evaljournal("run", "evals/capitals.py")
+
+    assert (2, "Error: the dataset has no cases\n") == (result.exit_code, result.stderr)
+    assert not Path("runs").exists()
+
+
+def test_a_taken_path_is_refused() -> None:
+    """Where a run is, none is begun: an unfinished one can be resumed, a finished one stays as it is."""
+    written(Path("half"), whole_run()[:-1])
+    written(Path("whole"), whole_run())
+    before = content(Path("half")), content(Path("whole"))
+    half, whole = evaljournal("run", "evals/capitals.py", "-o", "half"), evaljournal("run", "evals/capitals.py", "-o", "whole")
+
+    assert (2, "Error: half is a run that is not finished; `evaljournal resume half` goes on with it\n") == (
+        half.exit_code,
+        half.stderr,
+    )
+    assert (2, True) == (whole.exit_code, "whole is a run that is finished; nothing is ever overwritten" in whole.stderr)
+    assert before == (content(Path("half")), content(Path("whole")))
+
+
+def test_fail_fast_ends_with_3() -> None:
+    """A run that stops at a failure is not done: code 3, and the command that goes on."""
+    define("FAILS = 'peru'" + QUICK)
+    result = evaljournal("run", "evals/capitals.py", "--fail-fast", *ONE_BY_ONE, "--json")
+
+    assert (3, "failed_fast") == (result.exit_code, orjson.loads(result.stdout)["stopped"])
+    assert "capitals stopped because too many trials failed: 1 of 5 trials done" in result.stderr
+    assert result.stderr.endswith("next: evaljournal resume runs/capitals/0001\n")
+
+
+@pytest.mark.parametrize(("most", "code"), [("0", 3), ("1", 1), ("10%", 3), ("50%", 1)])
+def test_how_many_may_fail(most: str, code: int) -> None:
+    """More failures than allowed, as a number or as a part of all trials, stop the run."""
+    define("FAILS = 'peru'" + QUICK)
+
+    assert code == evaljournal("run", "evals/capitals.py", "--max-failures", most, *ONE_BY_ONE).exit_code
+
+
+def test_dry_run_writes_nothing() -> None:
+    """A rehearsal says how much would be run, and how, and that what it costs is not known."""
+    result = evaljournal("run", "evals/capitals.py", "--dry-run", "--repeats", 3, "--skip", "peru", "--timeout", "none")
+
+    assert (0, "") == (result.exit_code, result.stderr)
+    assert [
+        "capitals (evals/capitals.py:capitals) would be run in runs/capitals/0001; nothing was written",
+        "  4 cases × 3 repeats = 12 trials",
+        "  scorers: exact",
+        "  2 slots at the most (adaptive), no limit for an attempt",
+        "  retries: 0 after errors, 2 after timeouts, 10 min 0 s of rate limits",
+        "  cost: unknown; no run of it under runs/ has recorded what it used (note(tokens=…, cost=…) does)",
+    ] == result.stdout.splitlines()
+    assert not Path("runs").exists()
+
+
+def test_dry_run_projects_from_the_run_before() -> None:
+    """Where an earlier run has recorded what it used, the mean of a trial times the trials is told."""
+    evaljournal("run", "evals/capitals.py", "--limit", 2)
+    words = evaljournal("run", "evals/capitals.py", "--dry-run")
+    answer = orjson.loads(evaljournal("run", "evals/capitals.py", "--dry-run", "--json").stdout)
+
+    assert words.stdout.endswith("  in all about tokens 50, cost 2.5, going by runs/capitals/0001\n")
+    assert ({"tokens": 50.0, "cost": 2.5}, 5, "runs/capitals/0002") == (
+        answer["projected_usage"],
+        answer["trials"],
+        answer["path"],
+    )
+
+
+def test_dry_run_of_cases_that_can_be_read_only_once() -> None:
+    """A generator is not used up by a rehearsal, so its length is not known."""
+    define("FAILS = None" + QUICK.replace("cases=CASES", "cases=(case for case in CASES)"))
+
+    assert "as many cases as can be read" in evaljournal("run", "evals/capitals.py", "--dry-run").stdout
+
+
+def test_resume_of_a_finished_run_changes_nothing() -> None:
+    """A finished run is said to be so, with code 0, and stays as it is to the byte."""
+    evaljournal("run", "evals/capitals.py")
+    before = content(Path("runs"))
+    result = evaljournal("resume")
+
+    assert (0, "") == (result.exit_code, result.stdout)
+    assert "runs/capitals/0001 is finished: 5 ok, 0 failed; there is nothing to resume\n" == result.stderr
+    assert 5 == orjson.loads(evaljournal("resume", "--json").stdout)["trials"]["completed"]
+    assert 0 == evaljournal("resume", "--retry-failed").exit_code
+    assert before == content(Path("runs"))
+
+
+def test_what_failed_can_be_tried_again() -> None:
+    """`resume --retry-failed` tries what was given up again, and nothing else."""
+    define("import os\nFAILS = os.environ.get('FAILS')" + QUICK)
+    failed = CliRunner(env={"FAILS": "cuba"}).invoke(cli, ["run", "evals/capitals.py"])
+    assert (1, True) == (failed.exit_code, "--retry-failed" in failed.stderr)
+    assert "tries those that failed again" in evaljournal("resume").stderr
+    result = evaljournal("resume", "--retry-failed")
+
+    assert (0, ["asked about cuba"]) == (result.exit_code, re.findall("asked about .*", result.stderr))
+    assert verify("runs/capitals/0001").holds
+
+
+def test_resume_repeats_what_was_said_at_the_beginning() -> None:
+    """Patterns, limits and settings of the beginning hold for the resumption, without being said again."""
+    define("import os\nFAILS = os.environ.get('FAILS')" + QUICK)
+    begin = ["run", "evals/capitals.py", "--limit", "3", *ONE_BY_ONE, "--timeout", "9", "--fail-fast"]
+    stopped = CliRunner(env={"FAILS": "peru"}).invoke(cli, begin)
+    result = evaljournal("resume", "--retry-failed")
+
+    assert (3, 0) == (stopped.exit_code, result.exit_code)
+    assert "3 of 3 trials done" in result.stderr
+    assert {"peru", "chile", "cuba"} == {event.trial for event in events("runs/capitals/0001", TrialCompleted)}
+    assert [None, None] == [event.settings for event in events("runs/capitals/0001", SessionStarted)]
+
+
+def test_resume_of_something_else_is_refused() -> None:
+    """A task that was changed since is refused, with what has changed; --adopt takes it."""
+    define("FAILS = 'peru'" + QUICK)
+    evaljournal("run", "evals/capitals.py", "--fail-fast", *ONE_BY_ONE)
+    define("FAILS = 'peru'" + QUICK.replace("return name.upper()", "return name.upper() + ''"))
+    refused = evaljournal("resume")
+
+    assert (2, True) == (refused.exit_code, "task fingerprint" in refused.stderr)
+    assert "`evaljournal resume runs/capitals/0001 --adopt` takes the changes" in refused.stderr
+    assert 1 == evaljournal("resume", "--adopt").exit_code
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        ([started()], "is a run of evals/capitals.py:capitals, and there is no such file here"),
+        ([], "was cut off before it said what it is a run of"),
+    ],
+)
+def test_resume_that_does_not_find_its_evaluation(first: list[Any], said: str) -> None:
+    """A run whose evaluation is not here says what it is a run of, and how to say where that is now."""
+    Path("evals/capitals.py").unlink()
+    forge(Path("r"), [opened(), *first])
+    result = evaljournal("resume", "r")
+
+    assert (2, True) == (result.exit_code, said in result.stderr)
+    assert "`evaljournal resume r --task REFERENCE`" in result.stderr
+
+
+def test_resume_after_the_evaluation_was_moved() -> None:
+    """--task says where the evaluation is now."""
+    define("FAILS = 'peru'" + QUICK)
+    evaljournal("run", "evals/capitals.py", "--fail-fast", *ONE_BY_ONE)
+    Path("evals/capitals.py").rename("moved.py")
+
+    assert (2, 1) == (evaljournal("resume").exit_code, evaljournal("resume", "--task", "moved.py").exit_code)
+
+
+def test_resume_without_any_run() -> None:
+    """Where there is no run, there is nothing to resume: code 2."""
+    assert (2, 2) == (evaljournal("resume").exit_code, evaljournal("resume", "nothing").exit_code)
+
+
+def test_resume_of_a_damaged_run_ends_with_4() -> None:
+    """A damaged run is not resumed, and not changed."""
+    written(Path("r"), whole_run()[:-1])
+    flip(segment(Path("r")), list(read("r"))[9].offset + 60)
+    before = segment(Path("r")).read_bytes()
+    result = evaljournal("resume", "r")
+
+    assert (4, True) == (result.exit_code, "is damaged at record 10" in result.stderr)
+    assert before == segment(Path("r")).read_bytes()
+
+
+def test_ctrl_c_then_resume(here: Path) -> None:
+    """A run that was interrupted says how to go on, ends with 3, and goes on without asking again what was answered."""
+    with process("run", "evals/slow.py", "--grace", "0.1", hold=True) as first:
+        wait_for(here / "runs/slow/0001", "attempt_started", 10)
+        first.send_signal(signal.SIGINT)
+        out, err = first.communicate(timeout=30)
+
+    assert (3, "") == (first.returncode, out)
+    assert "slow interrupted: 6 of 40 trials done, in runs/slow/0001" in err
+    assert "4 attempts were cut off: if tried again, the call may have been paid for twice" in err
+    assert err.endswith("next: evaljournal resume runs/slow/0001\n")
+    assert verify("runs/slow/0001").holds
+
+    with process("resume") as second:
+        out, err = second.communicate(timeout=30)
+
+    assert (0, "") == (second.returncode, out)
+    assert "slow finished: 40 of 40 trials done" in err
+    assert verify("runs/slow/0001").holds
+    asked = Path("calls").read_text().split()
+    assert {f"t{number}": 2 for number in range(6, 10)} == {name: times for name in asked if (times := asked.count(name)) > 1}
+
+
+def test_kill_then_resume(here: Path) -> None:
+    """A run that was killed is told from one that goes on and from one that was stopped, and goes on as well."""
+    with process("run", "evals/slow.py", hold=True) as first:
+        wait_for(here / "runs/slow/0001", "attempt_started", 10)
+        live = orjson.loads(evaljournal("status", "--json").stdout)
+        words = evaljournal("status")
+        taken = evaljournal("run", "evals/slow.py", "-o", "runs/slow/0001")
+        second = evaljournal("resume")
+        first.kill()
+        first.communicate(timeout=30)
+    dead = orjson.loads(evaljournal("status", "--json").stdout)
+
+    assert ("running", True, 4) == (live["standing"], live["is_live"], live["trials"]["running"])
+    assert f"going on by process {first.pid} on " in words.stdout
+    assert "slots    4 of 4 busy" in words.stdout
+    assert (2, True) == (taken.exit_code, "is a run that is going on" in taken.stderr)
+    assert (2, True) == (second.exit_code, "is being written by" in second.stderr)
+    assert ("cut_off", False) == (dead["standing"], dead["is_live"])
+    assert "slow cut off without a word" in evaljournal("status").stdout
+    assert 0 == evaljournal("resume").exit_code
+    assert verify("runs/slow/0001").holds
+
+
+def test_plain_lines(here: Path) -> None:
+    """Without a terminal there is a line for a tenth that is done, without a single control character."""
+    with process("run", "evals/slow.py", "--grace", "0", hold=True) as running:
+        wait_for(here / "runs/slow/0001", "attempt_started", 10)
+        time.sleep(0.5)
+        running.terminate()
+        _, err = running.communicate(timeout=30)
+
+    assert re.search(r"^6 of 40 \(15 %\) · 6 ok, 0 failed, 0 recovered · .*seq \d+, on disk to \d+$", err, re.MULTILINE)
+    assert all(char == "\n" or char.isprintable() for char in err)
+    assert 3 == running.returncode
+
+
+def at_a_terminal(*arguments: object, until: bytes, environment: dict[str, str] | None = None) -> tuple[int, str]:
+    """Use a command at a terminal; press Ctrl-C when something is seen."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execvpe(COMMAND[0], [*COMMAND, *map(str, arguments)], {**os.environ, "TERM": "xterm", **(environment or {})})  # noqa: S606
+    seen, pressed = b"", False
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if select.select([terminal], [], [], 0.05)[0]:
+            try:
+                seen += os.read(terminal, 65_536)
+            except OSError:
+                break
+        if until in seen and not pressed:
+            os.write(terminal, b"\x03")
+            pressed = True
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), seen.decode()
+
+
+def test_the_live_screen() -> None:
+    """At a terminal the run is drawn, Ctrl-C stops it, the screen is taken away, and the cursor is there again."""
+    code, seen = at_a_terminal("run", "evals/slow.py", "--grace", "0", until=b"4 of 4 busy", environment={"HOLD": "1"})
+
+    assert 3 == code
+    assert "longest  slot" in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen)
+    assert seen.count("\x1b[?25l") == seen.count("\x1b[?25h") == 1
+    assert "slow interrupted: 6 of 40 trials done" in seen.rpartition("\x1b[?25h")[2]
+
+
+@pytest.mark.parametrize("how", [["--plain"], []])
+def test_no_live_screen_where_none_is_wanted(how: list[str]) -> None:
+    """With --plain, or in CI, a terminal gets plain lines."""
+    code, seen = at_a_terminal("run", "evals/slow.py", *how, until=b"never", environment={} if how else {"CI": "true"})
+
+    assert (0, False, True) == (code, "\x1b" in seen, "slow finished: 40 of 40 trials done" in seen)
+
+
+def test_status_of_a_finished_run() -> None:
+    """The newest run is told as it was told at its end, on standard output; as JSON, under names that stay."""
+    ended = evaljournal("run", "evals/capitals.py").stderr
+    words, answer = evaljournal("status"), orjson.loads(evaljournal("status", "--json").stdout)
+
+    assert (0, "") == (words.exit_code, words.stderr)
+    assert ended.endswith(words.stdout)
+    assert ("runs/capitals/0001", "finished", False, None) == (
+        answer["path"],
+        answer["standing"],
+        answer["is_live"],
+        answer["problem"],
+    )
+    assert (5, 5) == (answer["trials"]["completed"], answer["attempts"]["started"])
+
+
+def test_status_of_a_damaged_run() -> None:
+    """A damaged run is told up to the damage, and that there is damage; the code is 4, and nothing is changed."""
+    written(Path("r"), whole_run())
+    flip(segment(Path("r")), list(read("r"))[9].offset + 60)
+    before = content(Path("r"))
+    words, as_json = evaljournal("status", "r"), evaljournal("status", "r", "--json")
+    answer = orjson.loads(as_json.stdout)
+
+    assert (4, 4) == (words.exit_code, as_json.exit_code)
+    assert "1 done of 2 so far" in words.stdout
+    assert "that is how far it can be trusted: r is damaged at record 10" in words.stderr
+    assert ("damaged", 9, 1) == (answer["standing"], answer["seq"], answer["trials"]["completed"])
+    assert before == content(Path("r"))
+
+
+def test_status_of_a_run_that_breaks_the_rules() -> None:
+    """A journal that is whole, but speaks of trials that never were, is no bug of ours: code 4."""
+    forge(Path("r"), [opened(), started(), session(), *trial("a")[1:]])
+    result = evaljournal("status", "r")
+
+    assert (4, True) == (result.exit_code, "record 4 breaks the rules" in result.stderr)
+
+
+def test_looking_at_a_lock_leaves_it_alone(here: Path) -> None:
+    """Whether a writer is alive is found out without making a file, and without keeping the next writer out."""
+    assert not is_held(here)
+    assert not (here / "LOCK").exists()
+
+    lock = Lock(here, DISK)
+    assert is_held(here)
+    lock.release()
+    assert not is_held(here)
+    Lock(here, DISK).release()
+
+
+def test_status_without_a_run() -> None:
+    """A path that is no run ends with 2."""
+    assert (2, 2) == (evaljournal("status").exit_code, evaljournal("status", "nothing").exit_code)
+
+
+def test_ls() -> None:
+    """The runs are listed with what they are of, what came of them and how they ended, whatever state they are in."""
+    written(Path("runs/capitals/0001"), whole_run())
+    written(Path("runs/capitals/0002"), whole_run()[:-1])
+    written(Path("runs/capitals/0003"), whole_run())
+    flip(segment(Path("runs/capitals/0003")), list(read("runs/capitals/0003"))[9].offset + 60)
+    forge(Path("runs/rivers"), [opened(version="7.0")])
+    result = evaljournal("ls")
+    answer = orjson.loads(evaljournal("ls", "--json").stdout)
+
+    assert (0, "") == (result.exit_code, result.stderr)
+    assert [
+        "RUN                 EVALUATION  STARTED              OK  FAILED  TRIALS  ENDED",
+        "runs/capitals/0001  capitals    2026-11-15 00:00:00  2   0       2       finished",
+        "runs/capitals/0002  capitals    2026-11-15 00:00:00  2   0       2       cut off without a word",
+        "runs/capitals/0003  capitals    2026-11-15 00:00:00  2   0       2       finished",
+    ] == result.stdout.splitlines()[:4]
+    assert "unreadable" == answer[3]["standing"]
+    assert answer[1] == {
+        "path": "runs/capitals/0002",
+        "evaluation": "capitals",
+        "started_at": "2026-11-15T00:00:00.003000Z",
+        "completed": 2,
+        "failed": 0,
+        "trials": 2,
+        "standing": "cut_off",
+        "ended": "cut off without a word",
+    }
+
+
+def test_ls_of_a_directory(here: Path) -> None:
+    """Another directory can be listed; one that is not there is said so, and no run at all is no error."""
+    written(here / "archive/2026/capitals/0001", whole_run())
+
+    assert str(here / "archive/2026/capitals/0001") in evaljournal("ls", here / "archive").stdout
+    assert 2 == evaljournal("ls", "nowhere").exit_code
+    assert (0, "", True) == ((result := evaljournal("ls")).exit_code, result.stdout, "there are no runs" in result.stderr)
