@@ -98,32 +98,34 @@ def _readers(*, checking: bool) -> dict[str, Callable[[dict[str, Any]], Event]]:
 
 
 def _checked(field: "attrs.Attribute[Any]") -> Callable[[Any, Any], Any]:
-    """Refuse a value that is not of the field's own type; JSON has few types, so few are told apart."""
-    if is_payload(field):
-        return _as_it_is
-    allowed: tuple[Any, ...] = get_args(field.type) if get_origin(field.type) is not Mapping else ()
+    """Refuse a value that is not of the field's own type."""
+    fits = _fitting(field)
 
     def check(value: Any, _: Any) -> Any:
-        kind = field.type
-        if get_origin(kind) is Literal:
-            fits = value in allowed
-        elif allowed:
-            fits = type(value) in allowed or (float in allowed and type(value) is int)
-        elif kind is float:
-            fits = type(value) in (float, int)
-        else:
-            fits = _is_mapping_of(value, kind) if get_origin(kind) is Mapping else type(value) is kind
-        if not fits:
+        if not fits(value):
             raise ValueError(f"{field.name} is {value!r}")
         return value
 
-    return check
+    return check if not is_payload(field) else _as_it_is
 
 
-def _is_mapping_of(value: Any, kind: Any) -> bool:
-    item = get_args(kind)[1]
-    return isinstance(value, dict) and (item is Any or all(type(each) is item for each in value.values()))
+def _fitting(field: "attrs.Attribute[Any]") -> Callable[[Any], bool]:
+    """Say which values a field may hold; JSON has few types, so few are told apart."""
+    kind: Any = field.type
+    if get_origin(kind) is Literal:
+        return frozenset(get_args(kind)).__contains__
+    if get_origin(kind) is Mapping:
+        return lambda value: isinstance(value, Mapping) and all(type(each) is str for each in value.values())
+    types = set(get_args(kind) or (kind,))
+    if float in types:
+        types.add(int)
+    return lambda value: value.__class__ in types
 
+
+_FITTING: Final[dict[type[Event], tuple[tuple[str, Callable[[Any], bool]], ...]]] = {
+    kind: tuple((field.name, _fitting(field)) for field in fields_of(kind) if not is_payload(field)) for kind in KINDS.values()
+}
+"""What a writer checks before it takes an event: a record that breaks the rules could never be taken back."""
 
 _unstructure: Final = _writer()
 TRUSTING: Final = _readers(checking=False)
@@ -136,7 +138,13 @@ def encode(event: Event, *, without: tuple[str, ...] = ()) -> bytes:
     kind = event.__class__
     if kind is Extension:
         return _encode_extension(cast(Extension, event))
-    members = _unstructure[kind](event)
+    hook = _unstructure.get(kind)
+    if hook is None:
+        raise Unserialisable(f"{_short(event)} is not an event of the journal's; nothing was written")
+    members = hook(event)
+    for field, fits in _FITTING[kind]:
+        if field in members and not fits(members[field]):
+            raise Unserialisable(f"{field} of {kind.__name__} may not be {_short(members[field])}; nothing was written")
     for field in _NULLABLE[kind]:
         if members[field] is None:
             del members[field]

@@ -7,6 +7,7 @@ that forgets what was not synced. Nothing here knows what the bytes mean.
 import contextlib
 import errno
 import os
+import stat
 import sys
 import time
 from collections.abc import Callable
@@ -76,7 +77,7 @@ class Files:
 
     def rest(self) -> None:
         """Let a moment pass."""
-        time.sleep(0.001)
+        time.sleep(0.002)
 
     def protect(self, path: str) -> None:
         """Take the right to write away; a courtesy, which some file systems do not know."""
@@ -84,8 +85,12 @@ class Files:
             os.chmod(path, 0o400)
 
     def read(self, path: str) -> BinaryIO:
-        """Open a file for reading."""
-        return open(path, "rb")  # The caller closes it.
+        """Open a file for reading; one that has an end, for a journal from elsewhere may hold anything."""
+        fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _CLOSED_ON_EXEC)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        return open(fd, "rb")  # The caller closes it.
 
     def names(self, path: str) -> list[str]:
         """List a directory."""
@@ -101,6 +106,13 @@ class Files:
             return os.stat(path).st_size
         except (FileNotFoundError, NotADirectoryError):
             return None
+
+    def is_at(self, fd: int, path: str) -> bool:
+        """Say whether an open file is the one that stands at this path."""
+        try:
+            return os.path.samestat(os.fstat(fd), os.stat(path))
+        except FileNotFoundError:
+            return False
 
     def lock(self, fd: int) -> bool:
         """Take the exclusive lock on an open file, or say that another process has it."""

@@ -18,22 +18,27 @@ class Lock:
 
     def __init__(self, path: Path, files: Files) -> None:
         self._files = files
-        file = str(path / "LOCK")
-        self._fd: int | None = again(lambda: files.open(file, os.O_RDWR | os.O_CREAT))
+        file = self._file = str(path / "LOCK")
+        fd = again(lambda: files.open(file, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)))
+        self._fd: int | None = fd
         try:
-            if not files.lock(self._fd):
+            if not files.lock(fd):
                 raise JournalLocked(f"{path} is being written by {_holder(file, files)}; {command('log -f', path)} looks on")
-            again(lambda: files.ftruncate(self._descriptor, 0))
-            write_all(files, self._fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+            again(lambda: files.ftruncate(fd, 0))
+            write_all(files, fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         except BaseException:
             self.release()
             raise
         _held.add(self)
 
     @property
-    def _descriptor(self) -> int:
-        assert self._fd is not None
-        return self._fd
+    def is_held(self) -> bool:
+        """Say whether this process has it; a child that was forked has not."""
+        return self._fd is not None
+
+    def is_in_place(self) -> bool:
+        """Say whether the lock still is that of the directory at this path: neither may have been moved or removed."""
+        return self._fd is not None and self._files.is_at(self._fd, self._file)
 
     def release(self) -> None:
         """Let the next writer in."""

@@ -9,7 +9,6 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -141,20 +140,19 @@ def damage(scan: Scan) -> JournalDamaged | None:
     )
 
 
-def intact_after(scan: Scan) -> Iterator[Survivor]:
-    """Go through every record behind the first bad byte that still verifies, file by file."""
+def intact_after(scan: Scan) -> list[Survivor]:
+    """List every record behind the first bad byte that still verifies, in the order of their numbers, from all files."""
     stop, cursor = scan.stop, scan.cursor
     if stop is None:
-        return
-    seq, h = cursor.seq, cursor.h
+        return []
+    found: dict[int, Survivor] = {}
     for number in scan.numbers:
         if number >= stop.segment:
             with scan.files.read(os.path.join(str(scan.path), segments.name(number))) as stream:
                 stream.seek(stop.byte if number == stop.segment else 0)
-                found = survivors(cursor.run, stream.read(), seq=seq, h=h)
-            for survivor in {survivor.seq: survivor for survivor in found if survivor.seq > seq}.values():
-                seq, h = survivor.seq, survivor.h
-                yield survivor
+                here = survivors(cursor.run, stream.read(), seq=cursor.seq, h=cursor.h)
+            found.update((survivor.seq, survivor) for survivor in here if survivor.seq > cursor.seq)
+    return [found[seq] for seq in sorted(found)]
 
 
 @attrs.frozen

@@ -55,6 +55,8 @@ class _Intact:
 async def salvage(source: Path | str, target: Path | str, *, files: Files = DISK) -> Salvaged:
     """Copy what is intact in a damaged journal into a new directory; the old one is only read."""
     source, target = Path(source), Path(target)
+    if source.resolve() in target.resolve().parents:
+        raise JournalError(f"{target} lies in {source}, which is only read; choose a place outside of it")
     started, run = _look_over(source, files)
     current = started
     seq = whole = kept = 0
@@ -101,7 +103,10 @@ def _look_over(source: Path, files: Files) -> tuple[_Intact, bytes]:
         for record in _intact(source, files, run):
             if isinstance(record.event, RunStarted):
                 return record, run
-    raise JournalError(f"{source} cannot be salvaged: the record that says what it is a run of did not survive")
+    raise JournalError(
+        f"{source} cannot be salvaged into a run: the record that says what it is a run of did not survive. "
+        f"{command('log', source, ' --json')} prints the records before the damage, and the rest stands in its files as it was"
+    )
 
 
 def _names_of_run(scan: Scan) -> Iterator[bytes]:
@@ -119,9 +124,9 @@ def _intact(source: Path, files: Files, run: bytes) -> Iterator[_Intact]:
             yield _Intact(record.seq, record.at, record.t, blobs.loaded(record.event, files))
     scan.cursor.run = run
     for survivor in intact_after(scan):
-        members = orjson.loads(survivor.line)
-        members.update(blobs.referred(members.get("blobs", {}), members["type"], source))
-        with contextlib.suppress(BlobDamaged):
+        with contextlib.suppress(BlobDamaged, ValueError, KeyError, TypeError):  # Intact, and yet no record of ours.
+            members = orjson.loads(survivor.line)
+            members.update(blobs.referred(members.get("blobs", {}), members["type"], source))
             yield _Intact(survivor.seq, members["at"], members["t"], blobs.loaded(decode(members), files))
 
 

@@ -5,16 +5,19 @@ two tasks carry the lines on, one writing, one syncing, each in a thread, so tha
 to wait for it. There is no timer: what arrives during one sync is the batch of the next.
 """
 
+import errno
 import functools
 import heapq
 import math
+import re
+import threading
 import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, get_args
 
 import attrs
 import outcome
@@ -159,14 +162,17 @@ class Journal:
         self._waiting: list[tuple[int, int, trio.Event]] = []
         """Who waits for news of which record, the earliest first; the middle number keeps equals in order."""
         self._asked = 0
+        self._home = 0
+        """The thread that records come from."""
 
         if found.is_open:
             self._tape.go_on(found.segment, found.bytes)
 
     def begin(self, found: Found) -> None:
         """Begin the file that is needed, and say what a crash had left."""
+        self._home = threading.get_ident()
         if not found.is_open:
-            self._begin(self._stamp())
+            self._begin(self._time())
         if found.aside:
             self.append(JournalRecovered(after=found.seq, bytes=found.aside.bytes, file=found.aside.file))
 
@@ -202,6 +208,8 @@ class Journal:
             raise self._failure
         if self._closing:
             raise JournalClosed(f"{self.path} was closed; it takes no more records")
+        if threading.get_ident() != self._home or not self._lock.is_held:
+            raise JournalClosed(f"{self.path} takes records only from the thread and the process that opened it")
         members = encode(event)
         large: dict[str, bytes] = {}
         if len(members) > blobs.LIMIT:
@@ -212,9 +220,7 @@ class Journal:
                     f"{type(event).__name__} would be {len(members):,} bytes long, and a record may have {RECORD_LIMIT:,}; "
                     "nothing was written. Only inputs, outputs and notes may be longer",
                 )
-        now = self._stamp()  # Before anything changes: it is the caller's, and may raise or be wrong.
-        if not (-_AGES < now[1] < _AGES and now[0].isprintable()) or '"' in now[0] or "\\" in now[0]:
-            raise ValueError(f"the stamp {now!r} is not a time")
+        now = self._time()  # Before anything changes.
         self.lifecycle.advance(event)
         if self._segment.bytes >= self._roll_at:
             self._seal(now)
@@ -286,7 +292,7 @@ class Journal:
         try:
             if self._failure is None:
                 await self._wait_synced()
-                self._seal(self._stamp())  # Not before: a seal says that everything in front of it is durable.
+                self._seal(self._time())  # Not before: a seal says that everything in front of it is durable.
                 await self._wait_synced()
                 self._is_sealed = True
         finally:
@@ -304,6 +310,13 @@ class Journal:
     @property
     def _is_over(self) -> bool:
         return self._done or self._failure is not None
+
+    def _time(self) -> tuple[str, float]:
+        """Ask for the time, which is the caller's to tell: it may raise, and it may be none."""
+        at, t = now = self._stamp()
+        if not (-_AGES < t < _AGES and at.isprintable()) or '"' in at or "\\" in at:
+            raise ValueError(f"the stamp {now!r} is not a time")
+        return now
 
     def _add(self, event: Event, members: bytes, now: tuple[str, float]) -> Record:
         at, t = now
@@ -386,6 +399,7 @@ class Journal:
     async def _write(self, batch: _Batch) -> None:
         if batch.segment != self._tape.segment:
             async with self._changing:
+                await self._guarded(self._check_place)
                 await self._guarded(self._tape.finish)
                 self._confirm(self._written)
                 await self._guarded(lambda: self._tape.begin(batch.segment, batch.lines[0]))
@@ -402,6 +416,11 @@ class Journal:
         self._to_sync.set()
         if self._durability == "os":
             self._tell(self._written)
+
+    def _check_place(self) -> None:
+        """Make sure that a new file would stand where the others are, and that nobody else writes there."""
+        if not self._lock.is_in_place():
+            raise OSError(errno.ESTALE, "the run's directory was moved or its LOCK was removed while it was written")
 
     # These two run in a thread. Handing work to a thread costs as much as building a few lines; so, while lines keep coming
     # and nobody waits for them, it rests a moment before it asks for more.
@@ -498,6 +517,10 @@ async def writing(
     is synced and sealed, whatever ended the block. If the disk refuses, the block is cancelled and `JournalFailed` raised.
     """
     path = Path(path)
+    if durability not in get_args(Durability):
+        raise ValueError(f"durability is 'sync' or 'os', not {durability!r}")
+    if run is not None and not re.fullmatch("[0-9a-f]{32}", run):
+        raise ValueError(f"a run's identity has 32 hexadecimal digits, {run!r} has not")
     enter = functools.partial(
         _enter, path, new=new, run=run, stamp=stamp, files=files, durability=durability, roll_at=roll_at, in_thread=in_thread
     )

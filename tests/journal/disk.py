@@ -153,6 +153,12 @@ class SimulatedDisk(Files):
             return None
         return len(node.shown) if isinstance(node, Inode) else 0
 
+    def is_at(self, fd: int, path: str) -> bool:
+        try:
+            return self._walk(path) is self._open[fd][0]
+        except FileNotFoundError:
+            return False
+
     def lock(self, fd: int) -> bool:
         inode = self._open[fd][0]
         if inode.holder is not None:
