@@ -125,6 +125,8 @@ class Journal:
         self.path = path
         self.run = found.run
         """Identity of the run."""
+        self.found = found.seq
+        """The last record that was there when it was opened; 0 for a new one."""
         self.lifecycle: Lifecycle = found.lifecycle
         """Where the run and its trials stand."""
         self._run = found.run.encode()

@@ -140,6 +140,8 @@ class RunState:
         self.seq = 0
         self.at = ""
         self.t = 0.0
+        self.head = ""
+        """The hash of the last record."""
         self.started: RunStarted | None = None
         self.settings: dict[str, Any] = {}
         """Those in force in the present session."""
@@ -178,7 +180,7 @@ class RunState:
 
     def apply(self, record: Record) -> None:
         """Take in one record."""
-        self.seq, self.at, self.t = record.seq, record.at, record.t
+        self.seq, self.at, self.t, self.head = record.seq, record.at, record.t, record.h
         meaning = _MEANINGS.get(record.event.__class__)
         if meaning is not None:
             meaning(self, record.event, record)

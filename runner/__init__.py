@@ -15,18 +15,22 @@ if TYPE_CHECKING:
     from runner.notes import note
     from runner.retry import Retry
     from runner.score import Score
+    from runner.session import Outcome, arun, run
 
 __all__ = [
     "Case",
     "Dataset",
     "Evaluation",
     "Fatal",
+    "Outcome",
     "RateLimited",
     "Retry",
     "Score",
     "UsageError",
+    "arun",
     "evaluation",
     "note",
+    "run",
 ]
 
 _ROOMS: Final = {
@@ -40,6 +44,9 @@ _ROOMS: Final = {
     "UsageError": "errors",
     "evaluation": "definition",
     "note": "notes",
+    "Outcome": "session",
+    "arun": "session",
+    "run": "session",
 }
 """Name → the module that it lives in."""
 

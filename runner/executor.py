@@ -233,8 +233,8 @@ class Executor:
         finally:
             self._slots -= 1
             heapq.heappush(self._numbers, number)
-            if self.stopped is None and (self._ready or self._delayed):
-                self._wake()  # It may have been woken for work, and retired because there were too many.
+        if self.stopped is None and (self._ready or self._delayed):
+            self._wake()  # It may have been woken for work, and retired because there were too many.
 
     def _next(self) -> Work | None:
         """Find a trial that may start now; if there is none, see to it that somebody is woken when there may be one."""

@@ -183,8 +183,9 @@ class Session:
         trials = await options.in_thread(lambda: self.evaluation.cases.select(options.selection, repeats=self.settings.repeats))
         begun = self._begun(trials)
         state = await options.in_thread(lambda: self._state(begun))
+        if self._is_done(state):
+            return Outcome(self.path, state, state.head, "", "it was finished already")
         clock = Clock(options.wall)
-        ended_at = state.t
         try:
             async with writing(
                 self.path,
@@ -195,7 +196,9 @@ class Session:
                 in_thread=options.in_thread,
                 run=self.here.run,
             ) as journal:
-                outcome = await self._live(Recorder(journal, state, clock), trials, begun, ended_at)
+                if journal.found != state.seq:  # Somebody was quicker between looking and locking: look again.
+                    state = await options.in_thread(lambda: self._state(begun, at=journal.found))
+                outcome = await self._live(Recorder(journal, state, clock), trials, begun)
             return attrs.evolve(outcome, head=journal.head)
         except DiskFull as exc:
             await self._say_disk_full(clock)
@@ -217,14 +220,15 @@ class Session:
             environment=self.here.environment,
         )
 
-    def _state(self, begun: RunStarted) -> RunState:
+    def _is_done(self, state: RunState) -> bool:
+        return state.ending == "finished" and not (self.options.adopt or self.options.retry_failed)
+
+    def _state(self, begun: RunStarted, at: int | None = None) -> RunState:
         """Fold what is there; refuse to begin where a run is, and to go on with what has changed."""
         if not self.options.resume:
             return RunState()
-        state = fold(read(self.path, load_blobs=False, files=self.options.files))
-        if state.started is None:
-            return state
-        if state.ending == "finished" and not (self.options.adopt or self.options.retry_failed):
+        state = fold(read(self.path, load_blobs=False, files=self.options.files), at=at)
+        if state.started is None or self._is_done(state):
             return state
         found = differences(state.started, begun, state.settings)
         if found and not self.options.adopt:
@@ -235,12 +239,13 @@ class Session:
             )
         return state
 
-    async def _live(self, recorder: Recorder, trials: Trials, begun: RunStarted, ended_at: float) -> Outcome:
+    async def _live(self, recorder: Recorder, trials: Trials, begun: RunStarted) -> Outcome:
         options, journal, state = self.options, recorder.journal, recorder.state
+        ended_at = state.t
         if state.started is None:
             recorder.record(begun)
-        elif state.ending == "finished" and not (options.adopt or options.retry_failed):
-            return Outcome(self.path, state, journal.head, "", "it was finished already")
+        elif self._is_done(state):
+            return Outcome(self.path, state, "", "", "it was finished already")
         changed = {name: value for name, value in begun.settings.items() if state.settings.get(name) != value}
         recorder.record(
             SessionStarted(

@@ -72,7 +72,7 @@ def _in_words(result: Verification, expect_head: str | None) -> str:
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("-o", "--output", "target", metavar="NEW", required=True, type=click.Path(path_type=Path, exists=False), help="Where to.")
+@click.option("-o", "--output", "target", metavar="NEW", required=True, type=click.Path(path_type=Path), help="Where to.")
 def salvage(run: Path, target: Path) -> None:
     """Copy what is intact out of a damaged journal into a new run, NEW.
 
