@@ -165,7 +165,13 @@ class Recording:
         self.told: list[Signal] = []
         self.state = policy.state
         self.may_start = policy.may_start
+        self._policy = policy
         self._take = policy.take
+
+    @property
+    def limit(self) -> int:
+        """What the policy says."""
+        return self._policy.limit
 
     def take(self, signal: Signal) -> Decision:
         """Keep the signal, and pass it on."""

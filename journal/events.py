@@ -107,6 +107,8 @@ class RunStarted:
     dataset: str
     """Where the cases came from, in words."""
     dataset_fingerprint: str
+    trials: int = 0
+    """How many trials there are to be made; 0 where that was not known beforehand."""
     settings: Json
     """Slots, timeouts, retries and so on, as they were in force."""
     settings_fingerprint: str

@@ -140,9 +140,13 @@ class RunState:
         self.seq = 0
         self.at = ""
         self.t = 0.0
+        self._ended_at = 0.0
+        """The moment of the record before; at the start of a session, the last of the one before."""
         self.head = ""
         """The hash of the last record."""
         self.started: RunStarted | None = None
+        self.planned = 0
+        """How many trials there are to be made; 0 where that was not known beforehand."""
         self.settings: dict[str, Any] = {}
         """Those in force in the present session."""
         self.sessions: list[Session] = []
@@ -180,6 +184,7 @@ class RunState:
 
     def apply(self, record: Record) -> None:
         """Take in one record."""
+        self._ended_at = self.t
         self.seq, self.at, self.t, self.head = record.seq, record.at, record.t, record.h
         meaning = _MEANINGS.get(record.event.__class__)
         if meaning is not None:
@@ -217,9 +222,12 @@ class RunState:
 
     def _run_started(self, event: RunStarted, _: Record) -> None:
         self.started = event
+        self.planned = event.trials
         self.settings = dict(event.settings)
 
     def _session_started(self, event: SessionStarted, record: Record) -> None:
+        for trial in self.backing_off.values():  # Seconds count anew; what is left of a wait is waited for.
+            trial.due = max(0.0, trial.due - self._ended_at)
         self.sessions.append(Session(n=event.n, seq=record.seq, at=record.at, pid=event.pid, host=event.host))
         self.settings.update(event.settings or {})
         self.ending = ""

@@ -68,7 +68,6 @@ class Remainder:
         adopt: bool,
         retry_failed: bool,
         on_ambiguous: Literal["retry", "fail"],
-        ended_at: float,
     ) -> None:
         self._recorder = recorder
         self._path = recorder.journal.path
@@ -78,8 +77,7 @@ class Remainder:
         self._adopt = adopt
         self._retry_failed = retry_failed
         self._on_ambiguous = on_ambiguous
-        self._ended_at = ended_at
-        """The last moment of the session before, in its own seconds."""
+        self._failure: Exception | None = None
         self._known = {trial for trial, state in recorder.state.trials.items() if state.stage != "withdrawn"}
         """Trials that the journal knows and the cases have not named yet."""
 
@@ -94,7 +92,16 @@ class Remainder:
 
     def read(self, most: int) -> list["Left"]:
         """Go on through the cases; find those of which something is left to do. It reads files, and records nothing."""
-        return list(itertools.islice(self._left, most))
+        if self._failure is not None:
+            raise self._failure
+        found: list[Left] = []
+        try:
+            found.extend(itertools.islice(self._left, most))
+        except Exception as exc:
+            if not found:
+                raise
+            self._failure = exc  # First what was read before it.
+        return found
 
     def _look(self, trials: Iterable[Trial]) -> Iterator["Left"]:
         for trial in trials:
@@ -150,7 +157,7 @@ class Remainder:
                 work.is_answered = True
                 work.scored = frozenset(name.partition(".")[0] for name in (*(known.scores or ()), *known.unscored))
             case "backing_off":
-                work.delay = max(0.0, known.due - self._ended_at)
+                work.delay = known.due
             case "unsettled":
                 return self._settle(work, known)
             case "interrupted" if self._on_ambiguous == "fail":

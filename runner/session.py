@@ -214,6 +214,7 @@ class Session:
             scorers={scorer.name: scorer.version for scorer in self.evaluation.scorers.values()},
             dataset=str(source) if isinstance(source, Path) else f"{type(source).__name__} in Python",
             dataset_fingerprint=trials.fingerprint or "",
+            trials=(trials.cases or 0) * self.settings.repeats,
             settings=self.settings.facts(),
             settings_fingerprint=self.settings.fingerprint,
             durability=self.options.durability,
@@ -241,7 +242,6 @@ class Session:
 
     async def _live(self, recorder: Recorder, trials: Trials, begun: RunStarted) -> Outcome:
         options, journal, state = self.options, recorder.journal, recorder.state
-        ended_at = state.t
         if state.started is None:
             recorder.record(begun)
         elif self._is_done(state):
@@ -264,7 +264,6 @@ class Session:
             adopt=options.adopt,
             retry_failed=options.retry_failed,
             on_ambiguous=options.on_ambiguous,
-            ended_at=ended_at,
         )
         remainder.close_attempts()
         total = None if trials.cases is None else trials.cases * self.settings.repeats

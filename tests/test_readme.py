@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 def test_the_program_in_the_readme_runs(tmp_path: Path) -> None:
     """The README's program writes a journal and prints its records, from the first to the seal."""
-    program = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    program = re.search(r"```python\n(import trio\n.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert program is not None
 
     printed = subprocess.run(
@@ -31,3 +31,16 @@ def test_the_readme_names_every_command() -> None:
     readme = (ROOT / "README.md").read_text()
 
     assert [] == [name for name in COMMANDS if f"evaljournal {name}" not in readme]
+
+
+def test_the_evaluation_in_the_readme_runs(tmp_path: Path) -> None:
+    """The README's evaluation can be run, is scored, and ends with exit code 0."""
+    program = re.search(r"```python\n(# evals/capitals.py\n.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert program is not None
+    (tmp_path / "capitals.py").write_text(program[1])
+
+    command = [sys.executable, "-c", "from runner.cli import main; main()", "run", "capitals.py"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+
+    assert "1 ok of 1 done" in ended.stderr
+    assert "exact  100.0 %" in ended.stderr

@@ -85,6 +85,8 @@ class _Commands(click.Group):
             raise Unfinished(str(exc)) from exc
         except (errors.JournalError, UsageError) as exc:
             raise Refused(str(exc)) from exc
+        except KeyboardInterrupt:
+            raise Unfinished("interrupted") from None  # A run that has begun notices by itself; this was before, or a view.
         except BrokenPipeError:
             raise  # click ends quietly.
         except OSError as exc:

@@ -211,7 +211,7 @@ def _draw(seen: Seen) -> None:
         state,
         now=state.t,
         durable=seen.durable,
-        total=state.total if state.ending == "finished" else None,
+        total=state.total if state.ending == "finished" else state.planned or None,
         width=console.width,
         before=seen.before,
         title=str(seen.path),

@@ -9,7 +9,8 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -24,7 +25,7 @@ from journal.events import RunFinished, RunStarted
 from journal.files import DISK
 from journal.lock import is_held
 from replay.screen import duration, ending, line, number, panel, printable, summary, usage_of
-from runner.cli import UNFINISHED, Refused, Unfinished, one_at_a_time
+from runner.cli import UNFINISHED, Refused, one_at_a_time
 from runner.cli.arguments import RUNS, chosen_run
 from runner.cli.look import first_records, last_record, runs_under, see
 from runner.dataset import Selection
@@ -281,14 +282,9 @@ def _next_under(folder: Path) -> Path:
     return folder / f"{max(taken, default=0) + 1:04}"
 
 
-@contextlib.contextmanager
-def _prose_on_stderr() -> Generator[None]:
-    """Send the prints of the user's code to standard error, and a Ctrl-C before there is anything to stop to code 3."""
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            yield
-    except KeyboardInterrupt:
-        raise Unfinished("interrupted before anything was recorded") from None
+def _prose_on_stderr() -> AbstractContextManager[object]:
+    """Send the prints of the user's code to standard error."""
+    return contextlib.redirect_stdout(sys.stderr)
 
 
 class _Session:

@@ -14,6 +14,6 @@ Ending = Literal["succeeded", "failed"]
 class Task(Protocol):
     """Something that answers an input."""
 
-    def ask(self, value: Any, late: Callable[[Ending], None]) -> Awaitable[Any]:
+    def ask(self, value: Any, late: Callable[[Ending], None], /) -> Awaitable[Any]:
         """Answer, or raise; if it is abandoned and ends all the same, say so to `late`."""
         ...

@@ -208,7 +208,8 @@ def test_damage_is_told_with_all_that_helps(tmp_path: Path) -> None:
     )
     assert str(damaged.value) == (
         f"{tmp_path}/a run is damaged at record 5 (journal-000001.jsonl, byte {records[4].offset:,}): "
-        f"its hash does not follow from the record before; {len(records) - 5} intact records follow it there. Nothing was changed. "
+        f"its hash does not follow from the record before; {len(records) - 5} intact records follow it there. "
+        "Nothing was changed. "
         f"`evaljournal verify '{tmp_path}/a run'` shows more, `evaljournal salvage '{tmp_path}/a run' -o NEW` "
         "copies what is intact"
     )

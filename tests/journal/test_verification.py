@@ -8,9 +8,17 @@ from typing import Any
 import pytest
 
 from journal import Event, Verification, read, verify
-from journal.errors import BlobDamaged, JournalDamaged, JournalError, NotAJournal, RulesBroken, UnknownEvent, UnknownFormat
+from journal.errors import (
+    BlobDamaged,
+    HeadMissing,
+    JournalDamaged,
+    JournalError,
+    NotAJournal,
+    RulesBroken,
+    UnknownEvent,
+    UnknownFormat,
+)
 from journal.events import AttemptFailed, AttemptStarted, Noted, SegmentOpened, SegmentSealed, TrialCompleted
-from journal.errors import HeadMissing
 from tests.journal.samples import (
     RUN,
     content,

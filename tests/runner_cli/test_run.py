@@ -441,6 +441,15 @@ def test_ctrl_c_then_resume(here: Path) -> None:
     assert {f"t{number}": 2 for number in range(6, 10)} == {name: times for name in asked if (times := asked.count(name)) > 1}
 
 
+def test_ctrl_c_before_anything_has_begun() -> None:
+    """Ctrl-C while the user's file is imported is no failed trial: code 3, not 1, and nothing is left behind."""
+    define("raise KeyboardInterrupt" + QUICK)
+    result = evaljournal("run", "evals/capitals.py")
+
+    assert (3, "Error: interrupted\n") == (result.exit_code, result.stderr)
+    assert not Path("runs").exists()
+
+
 def test_kill_then_resume(here: Path) -> None:
     """A run that was killed is told from one that goes on and from one that was stopped, and goes on as well."""
     with process("run", "evals/slow.py", hold=True) as first:

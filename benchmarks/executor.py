@@ -1,0 +1,172 @@
+"""What running an evaluation costs: ours, journaled and synced, beside bare pools without any journal.
+
+All in one run and in turn. Where `arize-phoenix-evals` is installed, its executor runs beside ours; where not, that is said.
+"""
+
+import argparse
+import asyncio
+import functools
+import gc
+import importlib.util
+import shutil
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from benchmarks._figures import Figures, machine
+from runner import Case, evaluation, run
+
+CONCURRENCIES = (10, 100, 1000)
+REQUIRED_OVER_PHOENIX = {10: 300, 100: 30, 1000: 4}
+
+
+def main(argv: list[str]) -> int:
+    """Measure, print, and say whether every required figure was reached."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks executor", description=__doc__)
+    parser.add_argument("--trials", type=int, default=10_000, help="no-op trials at each concurrency (default: 10,000)")
+    options = parser.parse_args(argv)
+    print(machine())
+    figures = Figures()
+    with tempfile.TemporaryDirectory() as directory:
+        for slots in CONCURRENCIES:
+            _no_op(figures, Path(directory), slots, options.trials)
+        for slots in CONCURRENCIES:
+            _ten_ms(figures, Path(directory), slots)
+        _kinds(figures, Path(directory))
+        _one(figures, Path(directory))
+    return 1 if figures.missed else 0
+
+
+def _ours(directory: Path, task: Callable[[int], Any], count: int, slots: int, loop: Any) -> tuple[float, float]:
+    """Run an evaluation; return the seconds of the wall clock and of CPU."""
+
+    def cases() -> Iterator[Case[int, None]]:
+        for number in range(count):
+            yield Case(name=f"c{number}", input=number)
+
+    it: Any = evaluation(cases=cases, slots=slots, loop=loop, timeout=None, name="benchmark")(task)
+    path = directory / "run"
+    shutil.rmtree(path, ignore_errors=True)
+    gc.collect()
+    wall, cpu = time.perf_counter(), time.process_time()
+    outcome = run(it, path, policy="fixed")
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    assert outcome.state.completed == count
+    return wall, cpu
+
+
+async def _trio_pool(task: Callable[[int], Awaitable[Any]], count: int, slots: int) -> None:
+    numbers = iter(range(count))
+
+    async def worker() -> None:
+        for number in numbers:
+            await task(number)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(slots):
+            nursery.start_soon(worker)
+
+
+async def _asyncio_pool(task: Callable[[int], Awaitable[Any]], count: int, slots: int) -> None:
+    numbers = iter(range(count))
+
+    async def worker() -> None:
+        for number in numbers:
+            await task(number)
+
+    await asyncio.gather(*(worker() for _ in range(slots)))
+
+
+def _timed(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+async def _nothing(number: int) -> int:
+    await trio.lowlevel.checkpoint()
+    return number
+
+
+async def _nothing_asyncio(number: int) -> int:
+    await asyncio.sleep(0)
+    return number
+
+
+async def _nap(number: int) -> int:
+    await trio.sleep(0.01)
+    return number
+
+
+def _nothing_plain(number: int) -> int:
+    return number
+
+
+def _no_op(figures: Figures, directory: Path, slots: int, count: int) -> None:
+    print(f"\nno-op tasks, {slots} at once")
+    wall, cpu = min(_ours(directory, _nothing, count, slots, "trio") for _ in range(3))
+    figures.show("ours, journaled and synced", count / wall, unit="trials/s")
+    figures.show("… CPU of a trial, four events each", cpu / count * 1e6, most=120, unit="µs")
+    pool = count / _timed(lambda: trio.run(_trio_pool, _nothing, count, slots))
+    figures.show("bare trio pool, no journal", pool, unit="tasks/s")
+    figures.show(
+        "bare asyncio pool, no journal",
+        count / _timed(lambda: asyncio.run(_asyncio_pool(_nothing_asyncio, count, slots))),
+        unit="tasks/s",
+    )
+    theirs = _phoenix(slots)
+    if theirs is not None:
+        figures.show("Phoenix's AsyncExecutor, no journal", theirs, unit="tasks/s")
+        figures.show("… ours over that", count / wall / theirs, least=REQUIRED_OVER_PHOENIX[slots])
+
+
+def _ten_ms(figures: Figures, directory: Path, slots: int) -> None:
+    count = min(20_000, slots * 100)
+    print(f"\ntasks of 10 ms, {slots} at once")
+    wall, _ = min(_ours(directory, _nap, count, slots, "trio") for _ in range(2))
+    pool = _timed(lambda: trio.run(_trio_pool, _nap, count, slots))
+    figures.show("ours", count / wall, unit="trials/s")
+    if slots == CONCURRENCIES[0]:
+        figures.show("… of what the tasks allow", count / wall / (slots / 0.01), least=0.85)
+    else:
+        figures.show("… of the bare trio pool's rate", pool / wall, least=0.75)
+
+
+def _kinds(figures: Figures, directory: Path) -> None:
+    print("\nwhat a call costs by the kind of task, CPU of a whole trial, 100 at once")
+    for what, task, loop in (
+        ("async def for trio", _nothing, "trio"),
+        ("async def for asyncio", _nothing_asyncio, "asyncio"),
+        ("plain def, in a thread", _nothing_plain, None),
+    ):
+        _, cpu = _ours(directory, task, 3000, 100, loop)
+        figures.show(what, cpu / 3000 * 1e6, unit="µs")
+
+
+def _one(figures: Figures, directory: Path) -> None:
+    print("\none item, end to end")
+    wall, _ = min(_ours(directory, _nothing, 1, 1, "trio") for _ in range(5))
+    figures.show("from the call of run() to its return", wall * 1000, most=50, unit="ms")
+
+
+@functools.cache
+def _phoenix_executor() -> Any:
+    if importlib.util.find_spec("phoenix") is None or importlib.util.find_spec("phoenix.evals") is None:
+        print("  (arize-phoenix-evals is not installed, so its executor is not measured: pip install arize-phoenix-evals)")
+        return None
+    from phoenix.evals.executors import AsyncExecutor  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415
+
+    return AsyncExecutor
+
+
+def _phoenix(slots: int) -> float | None:
+    executor = _phoenix_executor()
+    if executor is None:
+        return None
+    count = slots * 6
+    made = executor(_nothing_asyncio, concurrency=slots, tqdm_bar_format=None)
+    return count / _timed(lambda: made.run(list(range(count))))
