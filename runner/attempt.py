@@ -89,15 +89,17 @@ class Flight:
         return outcome
 
 
-def from_any_thread(call: Callable[[dict[str, Any]], None]) -> Sink:
-    """Make a sink for notes that may come from a thread, or from another loop, as well as from here."""
-    home, token = threading.get_ident(), trio.lowlevel.current_trio_token()
+class Home:
+    """The thread and the loop that a run lives in, so that what comes from elsewhere can be brought there."""
 
-    def sink(values: dict[str, Any]) -> None:
-        if threading.get_ident() == home:
-            call(values)
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._token = trio.lowlevel.current_trio_token()
+
+    def call(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call a function at home, now or (from another thread or loop) soon."""
+        if threading.get_ident() == self._thread:
+            function(*arguments)
             return
         with contextlib.suppress(trio.RunFinishedError):  # A thread that was abandoned, long after its run.
-            token.run_sync_soon(call, values)
-
-    return sink
+            self._token.run_sync_soon(function, *arguments)

@@ -35,7 +35,7 @@ from journal.events import (
 )
 from journal.writer import InThread
 from runner import concurrency
-from runner.attempt import Answered, Cut, Flight, OutOfTime, Raised, from_any_thread
+from runner.attempt import Answered, Cut, Flight, Home, OutOfTime, Raised
 from runner.case import Case
 from runner.concurrency import Decision, LimitMoved, Paused, Policy, Resumed, Signal
 from runner.definition import Settings
@@ -113,6 +113,7 @@ class Executor:
         self._grace = grace
         self._most_failures = most_failures
         self._in_thread = in_thread
+        self._home = Home()
 
         self._ready: deque[Work] = deque()
         self._delayed: list[tuple[float, int, Work]] = []
@@ -273,7 +274,7 @@ class Executor:
 
     async def _attempt(self, work: Work, slot: int, flight: Flight) -> bool:
         """Make one attempt; say whether it gave an output."""
-        trial, number = work.trial, work.attempts + 1
+        trial, number, home = work.trial, work.attempts + 1, self._home
         work.attempts = number
         name = f"{trial}/{number}"
         started = self._record(AttemptStarted(trial=trial, attempt=number, slot=slot))
@@ -284,7 +285,7 @@ class Executor:
             self._task,
             work.case.input,
             limit=self._settings.timeout,
-            sink=from_any_thread(lambda values: self._note(work, number, values)),
+            sink=lambda values: home.call(self._note, work, number, values),
             late=lambda ending: self._late(work, number, started.t, ending),
         )
         elapsed = round(self._now() - started.t, 6)
@@ -404,7 +405,11 @@ class Executor:
         """Ask one scorer, again where that may help; say whether it came to an end."""
         spent = Spent()
         began = self._now()
-        sink = from_any_thread(lambda values: self._note(work, work.attempts, values))
+        home = self._home
+
+        def sink(values: dict[str, Any]) -> None:
+            home.call(self._note, work, work.attempts, values)
+
         for times in itertools.count(1):
             outcome = await flight.ask(task, (work.output, work.case), limit=None, sink=sink, late=lambda _: None)
             if isinstance(outcome, Cut):

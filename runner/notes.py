@@ -3,8 +3,7 @@
 A task does not know which attempt it is. A context variable does, and it follows the task into threads and other loops.
 """
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -25,11 +24,14 @@ def note(**values: Any) -> None:
         sink(values)
 
 
-@contextmanager
-def notes_to(sink: Sink) -> Generator[None, None, None]:
+class notes_to:  # noqa: N801  # it reads as what it does: `with notes_to(sink):`
     """Send what is noted inside to a sink; for the one who starts an attempt."""
-    token = _sink.set(sink)
-    try:
-        yield
-    finally:
-        _sink.reset(token)
+
+    def __init__(self, sink: Sink) -> None:
+        self._new = sink
+
+    def __enter__(self) -> None:
+        self._token = _sink.set(self._new)
+
+    def __exit__(self, *_: object) -> None:
+        _sink.reset(self._token)

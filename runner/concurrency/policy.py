@@ -10,12 +10,12 @@ where that is None, after the next signal. After each signal the decision says w
 
 from typing import Literal, Protocol, TypeAlias
 
-from attrs import define, setters
+from journal.events import fact
 
 FailureClass: TypeAlias = Literal["rate_limited", "unavailable", "error", "fatal"]
 
 
-@define(kw_only=True, on_setattr=setters.frozen)
+@fact
 class Quota:
     """What the endpoint said about its rate limit in the headers of an answer."""
 
@@ -27,7 +27,7 @@ class Quota:
     """Requests in a full window or bucket, where it was said."""
 
 
-@define(kw_only=True, on_setattr=setters.frozen)
+@fact
 class Started:
     """An attempt began."""
 
@@ -36,7 +36,7 @@ class Started:
     """Which attempt; any text that no other attempt in flight shares."""
 
 
-@define(kw_only=True, on_setattr=setters.frozen)
+@fact
 class Succeeded:
     """An attempt returned an output."""
 
@@ -47,7 +47,7 @@ class Succeeded:
     quota: Quota | None = None
 
 
-@define(kw_only=True, on_setattr=setters.frozen)
+@fact
 class Failed:
     """An attempt raised."""
 
@@ -59,7 +59,7 @@ class Failed:
     quota: Quota | None = None
 
 
-@define(kw_only=True, on_setattr=setters.frozen)
+@fact
 class TimedOut:
     """An attempt outlived its time limit."""
 
@@ -67,7 +67,7 @@ class TimedOut:
     attempt: str
 
 
-@define(kw_only=True, on_setattr=setters.frozen)
+@fact
 class Interrupted:
     """An attempt was cut off by us; it says nothing about the endpoint."""
 
@@ -78,7 +78,7 @@ class Interrupted:
 Signal: TypeAlias = Started | Succeeded | Failed | TimedOut | Interrupted
 
 
-@define(kw_only=True, on_setattr=setters.frozen)
+@fact
 class LimitMoved:
     """The limit is another one now; to be recorded as `LimitChanged`."""
 
@@ -89,7 +89,7 @@ class LimitMoved:
     evidence: str
 
 
-@define(kw_only=True, on_setattr=setters.frozen)
+@fact
 class Paused:
     """No attempt may start for a while; to be recorded as `IntakePaused`. A later one replaces an earlier one."""
 
@@ -100,7 +100,7 @@ class Paused:
     evidence: str
 
 
-@define(kw_only=True, on_setattr=setters.frozen)
+@fact
 class Resumed:
     """The pause is over; to be recorded as `IntakeResumed`. Said by the first signal that shows it."""
 
@@ -112,7 +112,7 @@ class Resumed:
 Change: TypeAlias = LimitMoved | Paused | Resumed
 
 
-@define(kw_only=True, on_setattr=setters.frozen)
+@fact
 class Decision:
     """What holds after a signal, until the next one."""
 
@@ -128,7 +128,7 @@ class Decision:
     """What is different from the decision before, for the journal, in order."""
 
 
-@define(kw_only=True, on_setattr=setters.frozen)
+@fact
 class Gate:
     """Whether an attempt may start now."""
 
