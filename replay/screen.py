@@ -350,7 +350,7 @@ def how_it_ended(state: RunState, stopped: str = "") -> str:
 
 def _verdict(state: RunState, path: Path | str, total: int | None, stopped: str) -> str:
     name = printable(state.started.evaluation) if state.started else "the run"
-    known = state.total if total is None else max(total, state.total)
+    known = max(total or 0, state.total, state.planned if state.ending != "finished" else 0)
     how, where = how_it_ended(state, stopped), printable(str(path), 500)
     return f"{name} {how}: {state.done:,} of {_plural(known, 'trial')} done, in {where}"
 
