@@ -355,7 +355,7 @@ class RunState:
         self.pauses.pop(event.key, None)
 
     def _noted(self, event: Noted, _: Record) -> None:
-        self._use({event.name: event.value})
+        self._use(event.value if event.name == "usage" else {event.name: event.value})
 
     def _journal_recovered(self, _: JournalRecovered, __: Record) -> None:
         self.recoveries += 1

@@ -20,6 +20,7 @@ from journal.events import (
     TrialFailed,
     TrialWithdrawn,
 )
+from journal.files import Files
 from replay import RunState, TrialState
 from runner.case import Trial
 from runner.errors import RunChanged
@@ -68,9 +69,11 @@ class Remainder:
         adopt: bool,
         retry_failed: bool,
         on_ambiguous: Literal["retry", "fail"],
+        files: Files,
     ) -> None:
         self._recorder = recorder
         self._path = recorder.journal.path
+        self._files = files
         self._left = self._look(trials)
         self._retry = retry
         self._seed = seed
@@ -112,7 +115,7 @@ class Remainder:
                 if known.stage == "completed" or (known.stage == "failed" and not self._retry_failed):
                     continue
                 if known.answer is not None and known.stage == "answered":
-                    event = fetch(self._path, *known.answer).event
+                    event = fetch(self._path, *known.answer, files=self._files).event
                     assert isinstance(event, AttemptSucceeded)
                     output = event.output
             yield Left(trial, output)

@@ -264,6 +264,7 @@ class Session:
             adopt=options.adopt,
             retry_failed=options.retry_failed,
             on_ambiguous=options.on_ambiguous,
+            files=options.files,
         )
         remainder.close_attempts()
         total = None if trials.cases is None else trials.cases * self.settings.repeats

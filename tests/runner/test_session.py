@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from journal import read, verify
-from journal.errors import JournalExists, JournalLocked
+from journal.errors import JournalExists, JournalLocked, JournalPoisoned
 from journal.events import (
     AttemptFailed,
     AttemptInterrupted,
@@ -470,7 +470,11 @@ def with_power_cut(it: Made, disk: SimulatedDisk, seq: int, **options: Any) -> O
     writer.Journal.append = cutting  # type: ignore[method-assign]
     try:
         return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-    except (PowerCut, BaseExceptionGroup):
+    except PowerCut:
+        return None
+    except BaseExceptionGroup as group:
+        if group.split((PowerCut, JournalPoisoned))[1] is not None:
+            raise
         return None
     finally:
         writer.Journal.append = append  # type: ignore[method-assign]
