@@ -4,6 +4,7 @@ Everything meets here: the evaluation, its journal, the state so far, the execut
 thing, but for what the journal already says.
 """
 
+import contextvars
 import os
 import platform
 import signal
@@ -140,21 +141,31 @@ def run(evaluation: Evaluation[Any, Any, Any], path: Path | str, **options: Any)
     """Run an evaluation from a script, a thread, or a notebook's cell in which another loop is running."""
     call = partial(arun, evaluation, path, **options)
     if not _is_in_a_loop():
-        return trio.run(call)
+        return _run(call)
     results: list[Outcome | BaseException] = []
 
     def in_own_thread() -> None:
         try:
-            results.append(trio.run(call))
+            results.append(_run(call))
         except BaseException as exc:  # noqa: BLE001  # it is raised again where it is waited for
             results.append(exc)
 
-    thread = threading.Thread(target=in_own_thread, name="evaljournal")
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(in_own_thread,), name="evaljournal")
     thread.start()
     thread.join()
     if isinstance(results[0], BaseException):
         raise results[0]
     return results[0]
+
+
+def _run(call: Callable[[], Awaitable[Outcome]]) -> Outcome:
+    """Run it, and take a Ctrl-C that came before signals were heeded out of the nurseries' groups."""
+    try:
+        return trio.run(call)
+    except BaseExceptionGroup as group:
+        if group.split(KeyboardInterrupt)[1] is None:
+            raise KeyboardInterrupt from group
+        raise
 
 
 def _is_in_a_loop() -> bool:
@@ -294,10 +305,9 @@ class Session:
         return Outcome(self.path, state, "", executor.stopped or "", executor.why)
 
     async def _tasks(self, stack: AsyncExitStack) -> tuple[Task, dict[str, tuple[Scorer, Task]]]:
-        slots = self.settings.slots
         thread = await stack.enter_async_context(AsyncioThread(grace=self.options.grace))
         instead = None if self.options.in_thread is in_a_thread else self.options.in_thread
-        make = partial(FunctionTask, asyncio_thread=thread, slots=slots, in_thread=instead)
+        make = partial(FunctionTask, asyncio_thread=thread, in_thread=instead)
         task = make(self.evaluation.task, loop=self.settings.loop)
         scorers: dict[str, tuple[Scorer, Task]] = {}
         for scorer in self.evaluation.scorers.values():

@@ -6,9 +6,11 @@ in one thread of its own; and plain `def`, which runs in threads. All can be can
 
 import asyncio
 import contextvars
+import inspect
+import math
 import threading
 import types
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
 from typing import Any, Final, Literal, Self
 
@@ -16,6 +18,7 @@ import outcome
 import trio
 
 from journal.writer import InThread
+from runner.failure import Fatal
 from runner.score import is_async
 from runner.tasks import Ending
 
@@ -24,6 +27,17 @@ Loop = Literal["trio", "asyncio"]
 
 _NOT_IN_TRIO: Final = "must be called from async context"
 """What trio says when something of its own is awaited elsewhere."""
+
+_NOT_IN_ASYNCIO: Final = ("no running event loop", "unrecognized yield message")
+"""What asyncio says when it is wanted elsewhere, and what trio says when something of asyncio's is awaited in it."""
+
+
+class WrongLoop(Fatal):
+    """The function was called in a loop that it is not written for; the next call would end the same way."""
+
+
+class _WantsTrio(Exception):
+    """The first thing that the function awaited was trio's."""
 
 
 class LeakedCancellation(Exception):
@@ -39,57 +53,130 @@ class FunctionTask:
         *,
         loop: Loop | None,
         asyncio_thread: "AsyncioThread",
-        slots: int,
         in_thread: InThread | None = None,
     ) -> None:
         self._function = function
         self._asyncio = asyncio_thread
-        self._threads = trio.CapacityLimiter(slots)
+        self._threads = trio.CapacityLimiter(math.inf)  # Slots are the limit; a thread that was abandoned holds none of them.
         self._run_plain = in_thread
         """What runs plain functions instead of threads; a test on a virtual clock must not wait for real ones."""
         self.loop = loop or (guessed_loop(function) if is_async(function) else None)
-        """The loop that it runs in; None for a plain function, and for one of which nothing is known before its first call."""
-        self._may_be_trio = is_async(function) and self.loop is None
+        """The loop that it runs in; None for a plain function, and for one of which nothing is known until it first waits."""
         if not is_async(function):
             self.ask: Callable[[Any, Late], Awaitable[Any]] = self._in_thread
         elif self.loop == "trio":
             self.ask = self._in_trio
-        else:
+        elif self.loop == "asyncio":
             self.ask = self._in_asyncio
+        else:
+            self.ask = self._find_out
 
     async def _in_trio(self, value: Any, _: Late) -> Any:
-        return await self._function(value)
+        # In a context of its own, as in a thread or in asyncio: what one attempt sets, the slot's next must not see.
+        context = contextvars.copy_context()
+        try:
+            return await _stepped(context.run(self._function, value), context)
+        except (RuntimeError, TypeError) as exc:
+            if not any(sign in str(exc) for sign in _NOT_IN_ASYNCIO):
+                raise
+            raise WrongLoop(f"the function needs asyncio, and was called in trio; say loop='asyncio' ({exc})") from exc
 
     async def _in_asyncio(self, value: Any, late: Late) -> Any:
         try:
-            result = await self._asyncio.call(self._function, value, late)
+            return await self._asyncio.call(self._function, value, late)
         except RuntimeError as exc:
-            if not self._may_be_trio or _NOT_IN_TRIO not in str(exc):
+            if not _is_about_trio(exc):
                 raise
-            # It wants trio after all. Nothing has been awaited, so it can be called again where it belongs.
-            self.loop, self.ask, self._may_be_trio = "trio", self._in_trio, False
-            return await self._in_trio(value, late)
-        self._may_be_trio = False
-        return result
+            raise WrongLoop(f"the function needs trio, and was called in asyncio; say loop='trio' ({exc})") from exc
+
+    async def _find_out(self, value: Any, late: Late) -> Any:
+        """Call it in asyncio; if the first thing that it waits for is trio's, call it again, where it belongs.
+
+        A call that does not wait at all tells nothing. Several first calls may be on their way at once.
+        """
+        try:
+            return await self._asyncio.call(self._probe, value, late)
+        except _WantsTrio:
+            self.loop, self.ask = "trio", self._in_trio
+        return await self._in_trio(value, late)
+
+    async def _probe(self, value: Any) -> Any:
+        waited = False
+
+        def look(wanted: object) -> None:
+            nonlocal waited
+            if type(wanted).__module__.partition(".")[0] == "trio" or _is_trio_trap(wanted):
+                raise _WantsTrio if not waited else WrongLoop("the function awaits asyncio and trio; it can only have one")
+            if not waited:
+                waited, self.loop, self.ask = True, "asyncio", self._in_asyncio
+
+        try:
+            return await _stepped(self._function(value), None, look)
+        except RuntimeError as exc:
+            if waited or not _is_about_trio(exc):
+                raise
+            raise _WantsTrio from exc
 
     async def _in_thread(self, value: Any, late: Late) -> Any:
         if self._run_plain is not None:
             return await self._run_plain(lambda: self._function(value))
         token = trio.lowlevel.current_trio_token()
-        abandoned = threading.Event()
+        lock = threading.Lock()
+        abandoned = False
+        ended: list[outcome.Outcome[Any]] = []
 
         def call() -> outcome.Outcome[Any]:
             result: outcome.Outcome[Any] = outcome.capture(self._function, value)
-            if abandoned.is_set():
+            with lock:
+                ended.append(result)
+                is_late = abandoned
+            if is_late:
                 _tell(token, late, result)
             return result
 
         try:
             result = await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._threads)
         except trio.Cancelled:
-            abandoned.set()
+            with lock:
+                abandoned = True
+            if ended:  # It came back between the cancellation and now.
+                _tell(token, late, ended[0])
             raise
         return result.unwrap()
+
+
+def _is_about_trio(exc: RuntimeError) -> bool:
+    return _NOT_IN_TRIO in str(exc) or ("bad yield" in str(exc) and "trio." in str(exc))
+
+
+def _is_trio_trap(wanted: object) -> bool:
+    return isinstance(wanted, type) and wanted.__module__.partition(".")[0] == "trio"
+
+
+@types.coroutine
+def _stepped(
+    awaitable: Any, context: contextvars.Context | None, look: Callable[[object], None] | None = None
+) -> Generator[Any, Any, Any]:
+    """Await something step by step: each step in a context, if one is given, and with a look at what it waits for."""
+    if not inspect.iscoroutine(awaitable):
+        return (yield from awaitable.__await__())
+    coroutine: Coroutine[Any, Any, Any] = awaitable
+    step: Callable[[Any], Any] = coroutine.send
+    given: Any = None
+    while True:
+        try:
+            wanted = step(given) if context is None else context.run(step, given)
+        except StopIteration as end:
+            return end.value
+        try:
+            if look is not None:
+                look(wanted)
+            step, given = coroutine.send, (yield wanted)
+        except (_WantsTrio, WrongLoop):
+            coroutine.close()
+            raise
+        except BaseException as exc:  # noqa: BLE001  # whatever is thrown in here is meant for the coroutine
+            step, given = coroutine.throw, exc
 
 
 def _tell(token: trio.lowlevel.TrioToken, late: Late, result: outcome.Outcome[Any]) -> None:
@@ -182,7 +269,9 @@ class AsyncioThread:
             with trio.CancelScope(shield=True), trio.move_on_after(self._grace):
                 await done.wait()
             abandoned = not done.is_set()
-            raise
+            if abandoned or isinstance(getattr(results[0], "error", None), LeakedCancellation):
+                raise
+            # It answered its cancellation with a result: as with trio's own, that is late, and whoever asked will say so.
         return results[0].unwrap()
 
 

@@ -1,0 +1,667 @@
+"""Functions of every kind, in real threads and real loops: called where they belong, cut off in time, and never the run's end.
+
+The clock is real here: a virtual one would jump while a thread works. Nothing takes longer than a fraction of a second.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import trio
+import trio.lowlevel
+
+from journal import Event, verify
+from journal.events import (
+    AttemptFailed,
+    AttemptInterrupted,
+    AttemptReturnedLate,
+    AttemptStarted,
+    AttemptSucceeded,
+    AttemptTimedOut,
+    Noted,
+    TrialCompleted,
+    TrialFailed,
+    TrialScored,
+)
+from runner import Case, Evaluation, Outcome, Retry, evaluation, note, run
+from runner.testing import Answer, Scripted, events_of
+
+EventT = TypeVar("EventT", bound=Event)
+Made = Evaluation[Any, Any, Any]
+Caller = Callable[[Callable[[], Outcome]], Outcome]
+
+user: ContextVar[str] = ContextVar("user", default="nobody")
+
+
+def made(task: Callable[[Any], Any], names: str, **options: Any) -> Made:
+    """Make an evaluation of cases a, b, c…, in which nothing is tried again."""
+    cases = [Case(name=name, input=name) for name in names]
+    defined: Made = evaluation(cases=cases, **{"timeout": 5.0, "retry": Retry(errors=0, timeouts=0), **options})(task)
+    return defined
+
+
+def go(it: Made, path: Path, **options: Any) -> Outcome:
+    """Run it, and see that it leaves no loop behind."""
+    outcome = run(it, path, **{"durability": "os", "policy": "fixed", "grace": 0.2, **options})
+
+    assert "evaljournal-asyncio" not in {thread.name for thread in threading.enumerate()}
+    assert verify(path, expect_head=outcome.head).holds
+    return outcome
+
+
+def outputs(path: Path) -> dict[str, Any]:
+    return {event.trial: event.output for event in of(path, AttemptSucceeded)}
+
+
+def of(path: Path, kind: type[EventT]) -> list[EventT]:
+    return [event for event in events_of(path) if isinstance(event, kind)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def released() -> Iterator[threading.Event]:
+    """What a stuck thread waits for; set at the end, so that no thread outlives its test for long."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+async def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait in trio for something that happens elsewhere; no longer than two seconds."""
+    with trio.move_on_after(2):
+        while not condition():  # noqa: ASYNC110  # a thread cannot set an event of trio
+            await trio.sleep(0.005)
+
+
+# Plain functions.
+
+
+def test_a_plain_function_runs_in_threads(path: Path) -> None:
+    """A `def` task blocks a thread, never the run: as many at once as there are slots, none in the run's own thread."""
+    together = threading.Barrier(4, timeout=2)
+    threads: set[int] = set()
+
+    def task(value: str) -> str:
+        threads.add(threading.get_ident())
+        together.wait()
+        return value.upper()
+
+    outcome = go(made(task, "abcd", slots=4), path)
+
+    assert {"a": "A", "b": "B", "c": "C", "d": "D"} == outputs(path)
+    assert 4 == outcome.state.completed
+    assert threading.get_ident() not in threads
+
+
+def test_a_thread_that_outlives_its_timeout_is_abandoned(path: Path) -> None:
+    """The attempt is timed out at its limit; what the thread returns later is recorded as late, and not used."""
+    ended = threading.Event()
+
+    def task(value: str) -> str:
+        if value == "a":
+            time.sleep(0.2)
+            ended.set()
+        return value
+
+    it = made(task, "ab", slots=2, timeout=0.05)
+
+    @it.score
+    async def when_the_other_is_back(output: str, case: Any) -> bool:
+        await wait_until(ended.is_set)
+        await trio.sleep(0.05)
+        return True
+
+    outcome = go(it, path)
+
+    (out,) = of(path, AttemptTimedOut)
+    assert ("a", 1, 0.05) == (out.trial, out.attempt, out.limit)
+    assert out.elapsed < 0.15
+    (late,) = of(path, AttemptReturnedLate)
+    assert ("a", 1, "succeeded") == (late.trial, late.attempt, late.ending)
+    assert late.elapsed >= 0.2
+    assert {"b": "b"} == outputs(path)
+    assert TrialFailed(trial="a", attempts=1, cause="timed_out") in events_of(path)
+    assert (1, 1) == (outcome.state.completed, outcome.state.failed)
+
+
+def test_an_abandoned_thread_does_not_keep_its_slot(path: Path, released: threading.Event) -> None:
+    """With one slot, the next trial starts although the thread of the one before still hangs."""
+
+    def task(value: str) -> str:
+        if value == "a":
+            released.wait(5)
+        return value
+
+    outcome = go(made(task, "abc", slots=1, timeout=0.15), path)
+
+    assert {"b": "b", "c": "c"} == outputs(path)
+    assert (2, 1) == (outcome.state.completed, outcome.state.failed)
+
+
+def test_a_late_failure_of_a_thread_is_said_too(path: Path) -> None:
+    """A thread that raises after its limit is late, and failed."""
+    ended = threading.Event()
+
+    def task(value: str) -> str:
+        if value == "b":
+            return value
+        time.sleep(0.15)
+        ended.set()
+        raise ValueError("after all that")
+
+    it = made(task, "ab", timeout=0.05)
+
+    @it.score
+    async def when_the_other_is_back(output: str, case: Any) -> bool:
+        await wait_until(ended.is_set)
+        await trio.sleep(0.05)
+        return True
+
+    go(it, path)
+
+    assert [("a", "failed")] == [(late.trial, late.ending) for late in of(path, AttemptReturnedLate)]
+    assert [] == of(path, AttemptFailed)
+
+
+# Functions for asyncio.
+
+
+@pytest.mark.parametrize("loop", ["asyncio", None])
+def test_asyncio_functions_share_one_loop_in_one_thread(path: Path, loop: str | None) -> None:
+    """An `async def` for asyncio, declared or guessed, runs on one loop in a thread of its own, several calls at once."""
+    together: list[asyncio.Barrier] = []
+    loops: set[tuple[int, asyncio.AbstractEventLoop]] = set()
+
+    async def task(value: str) -> str:
+        loops.add((threading.get_ident(), asyncio.get_running_loop()))
+        if not together:
+            together.append(asyncio.Barrier(4))
+        await together[0].wait()
+        return value.upper()
+
+    outcome = go(made(task, "abcd", slots=4, loop=loop, timeout=2), path)
+
+    assert {"a": "A", "b": "B", "c": "C", "d": "D"} == outputs(path)
+    assert 4 == outcome.state.completed
+    assert 1 == len(loops)
+    assert threading.get_ident() != next(iter(loops))[0]
+
+
+async def _sleeps(value: str) -> str:
+    await asyncio.sleep(0.01)
+    return value
+
+
+async def _yields(value: str) -> str:
+    await asyncio.sleep(0)
+    return value
+
+
+async def _waits_for_a_future(value: str) -> str:
+    await asyncio.get_running_loop().run_in_executor(None, time.sleep, 0.01)
+    return value
+
+
+@pytest.mark.parametrize("task", [_sleeps, _yields, _waits_for_a_future])
+def test_asyncio_code_declared_for_trio_fails_clearly(path: Path, task: Callable[[Any], Any]) -> None:
+    """What needs asyncio and was declared for trio fails its attempt, not the run, and the record says what to do."""
+    outcome = go(made(task, "a", loop="trio", retry=Retry(errors=1, base_delay=0.01)), path)
+
+    (failed,) = of(path, AttemptFailed)
+    assert "asyncio" in failed.message
+    assert "loop" in failed.message
+    assert TrialFailed(trial="a", attempts=1, cause="fatal") in events_of(path)
+    assert ("", 1) == (outcome.stopped, outcome.state.failed)
+
+
+def test_trio_code_declared_for_asyncio_fails_clearly(path: Path) -> None:
+    """What needs trio and was declared for asyncio fails its attempt, not the run, and the record names trio."""
+
+    async def task(value: str) -> str:
+        await trio.sleep(0.01)
+        return value
+
+    outcome = go(made(task, "a", loop="asyncio"), path)
+
+    (failed,) = of(path, AttemptFailed)
+    assert "trio" in failed.message
+    assert ("", 1) == (outcome.stopped, outcome.state.failed)
+
+
+def test_a_cancellation_out_of_nowhere_is_a_failure(path: Path) -> None:
+    """A task that raises asyncio.CancelledError itself has failed; the others, and the run, go on."""
+
+    async def task(value: str) -> str:
+        await asyncio.sleep(0.01)
+        if value == "a":
+            raise asyncio.CancelledError
+        return value
+
+    outcome = go(made(task, "abc"), path)
+
+    (failed,) = of(path, AttemptFailed)
+    assert "a" == failed.trial
+    assert "CancelledError" in failed.message
+    assert {"b": "b", "c": "c"} == outputs(path)
+    assert ("", 2, 1) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
+
+
+def test_an_asyncio_task_out_of_time_is_cancelled_and_cleans_up(path: Path) -> None:
+    """At its limit an asyncio task gets its CancelledError, and what it does in `finally` is done, awaiting included."""
+    seen: list[str] = []
+
+    async def task(value: str) -> str:
+        try:
+            await asyncio.sleep(5)
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+        finally:
+            await asyncio.sleep(0.01)
+            seen.append("cleaned up")
+        return value
+
+    go(made(task, "a", timeout=0.05), path)
+
+    assert ["cancelled", "cleaned up"] == seen
+    (out,) = of(path, AttemptTimedOut)
+    assert 0.05 <= out.elapsed < 1
+    assert [] == of(path, AttemptReturnedLate)
+
+
+def test_an_asyncio_task_that_answers_its_cancellation_is_late(path: Path) -> None:
+    """An answer given instead of letting itself be cancelled comes too late: said so, and not used."""
+
+    async def task(value: str) -> str:
+        try:
+            await asyncio.sleep(5)
+        except asyncio.CancelledError:
+            return "too late"
+        return value
+
+    go(made(task, "a", timeout=0.05), path)
+
+    assert ["a"] == [out.trial for out in of(path, AttemptTimedOut)]
+    assert [("a", "succeeded")] == [(late.trial, late.ending) for late in of(path, AttemptReturnedLate)]
+    assert {} == outputs(path)
+
+
+def test_an_asyncio_task_that_swallows_cancellation_is_abandoned_after_the_grace(path: Path) -> None:
+    """What will not be cancelled is waited for as long as the grace, then left; its result is recorded as late."""
+    ended = threading.Event()
+
+    async def task(value: str) -> str:
+        if value == "a":
+            until = time.monotonic() + 0.5
+            while time.monotonic() < until:
+                try:
+                    await asyncio.sleep(until - time.monotonic())
+                except asyncio.CancelledError:
+                    continue
+            ended.set()
+        return value
+
+    it = made(task, "ab", timeout=0.05)
+
+    @it.score
+    async def when_the_other_is_back(output: str, case: Any) -> bool:
+        await wait_until(ended.is_set)
+        await trio.sleep(0.05)
+        return True
+
+    go(it, path, grace=0.1)
+
+    (out,) = of(path, AttemptTimedOut)
+    assert 0.15 <= out.elapsed < 0.4
+    (late,) = of(path, AttemptReturnedLate)
+    assert ("a", 1, "succeeded") == (late.trial, late.attempt, late.ending)
+    assert late.elapsed >= 0.5
+    assert {"b": "b"} == outputs(path)
+
+
+def test_a_run_ends_although_an_asyncio_task_never_does(path: Path) -> None:
+    """A task that swallows every cancellation holds up neither the other trials nor the end of the run for long."""
+    is_over = False
+
+    async def task(value: str) -> str:
+        while value == "a" and not is_over:
+            try:
+                await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                continue
+        return value
+
+    began = time.monotonic()
+    outcome = run(made(task, "abc", slots=1, timeout=0.1), path, grace=0.1, policy="fixed")
+    elapsed = time.monotonic() - began
+    is_over = True
+
+    assert ("", 2, 1) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
+    assert elapsed < 2
+    for thread in threading.enumerate():
+        if thread.name == "evaljournal-asyncio":
+            thread.join(2)
+            assert not thread.is_alive()
+
+
+def test_what_an_asyncio_task_leaves_running_ends_with_the_run(path: Path) -> None:
+    """A background task that outlives its attempt is cancelled when the run is over."""
+    seen: list[str] = []
+    kept: list[asyncio.Task[None]] = []
+
+    async def background() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+
+    async def task(value: str) -> str:
+        kept.append(asyncio.create_task(background()))
+        await asyncio.sleep(0)
+        return value
+
+    go(made(task, "a"), path)
+
+    assert ["cancelled"] == seen
+
+
+# Functions for trio, said and unsaid.
+
+
+def test_trio_is_recognised_by_its_name(path: Path) -> None:
+    """An `async def` that uses trio needs no declaration: it runs in the run's own loop and thread."""
+    threads: list[int] = []
+
+    async def task(value: str) -> str:
+        threads.append(threading.get_ident())
+        with trio.move_on_after(1):
+            await trio.sleep(0.01)
+        return value
+
+    go(made(task, "abc"), path)
+
+    assert {"a": "a", "b": "b", "c": "c"} == outputs(path)
+    assert [threading.get_ident()] * 3 == threads
+
+
+@pytest.mark.parametrize("seconds", [0.01, 0.0])
+@pytest.mark.parametrize("slots", [1, 8])
+def test_trio_is_found_out_where_nothing_tells(path: Path, slots: int, seconds: float) -> None:
+    """A function that awaits trio only through another module is found out by its first calls; no attempt is lost for it."""
+    elsewhere = Scripted(lambda value, _: Answer(value, seconds))
+
+    async def task(value: str) -> Any:
+        time.sleep(0.005)  # noqa: ASYNC251  # on purpose: all slots have made their first call before one comes back
+        return await elsewhere(value)
+
+    outcome = go(made(task, "abcdefgh", slots=slots), path)
+
+    assert [] == of(path, AttemptFailed)
+    assert 8 == len(of(path, AttemptStarted))
+    assert {name: name for name in "abcdefgh"} == outputs(path)
+    assert 8 == outcome.state.completed
+
+
+def test_trio_is_found_out_after_a_call_that_did_not_wait(path: Path) -> None:
+    """A first call that returns without waiting, out of a cache, tells nothing; the next may still want trio."""
+    elsewhere = Scripted(lambda value, _: Answer(value, 0.01))
+
+    async def task(value: str) -> Any:
+        return value if value == "a" else await elsewhere(value)
+
+    go(made(task, "abc", slots=1), path)
+
+    assert [] == of(path, AttemptFailed)
+    assert {"a": "a", "b": "b", "c": "c"} == outputs(path)
+
+
+# All kinds alike.
+
+
+def _plain(act: Callable[[], Any]) -> Callable[[Any], Any]:
+    def task(_: Any) -> Any:
+        return act()
+
+    return task
+
+
+def _asyncio(act: Callable[[], Any]) -> Callable[[Any], Any]:
+    async def task(_: Any) -> Any:
+        await asyncio.sleep(0.001)
+        return act()
+
+    return task
+
+
+def _trio(act: Callable[[], Any]) -> Callable[[Any], Any]:
+    async def task(_: Any) -> Any:
+        await trio.sleep(0.001)
+        return act()
+
+    return task
+
+
+KINDS = [_plain, _asyncio, _trio]
+Kind = Callable[[Callable[[], Any]], Callable[[Any], Any]]
+
+
+class Ruin(BaseException):
+    """What no library should raise."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("exc", [SystemExit(3), GeneratorExit(), Ruin("all"), StopIteration(1), asyncio.CancelledError()])
+def test_what_a_task_raises_ends_its_attempt_only(path: Path, kind: Kind, exc: BaseException) -> None:
+    """SystemExit and its kin, from a thread or from any loop, fail the trial; the other goes on, and so does the run."""
+    turns = iter([exc, None])
+
+    def act() -> str:
+        turn = next(turns)
+        if turn is not None:
+            raise turn
+        return "fine"
+
+    outcome = go(made(kind(act), "ab", slots=1), path)
+
+    assert ("", 1, 1) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
+    assert ["a"] == [event.trial for event in of(path, AttemptFailed)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_notes_reach_their_attempt_from_everywhere(path: Path, kind: Kind) -> None:
+    """`note` works in threads and in either loop; what it says is recorded with its own attempt, before the output."""
+
+    def act() -> str:
+        note(tokens=7)
+        return "noted"
+
+    outcome = go(made(kind(act), "ab"), path)
+
+    assert {("a", 1, "tokens", 7), ("b", 1, "tokens", 7)} == {
+        (noted.trial, noted.attempt, noted.name, noted.value) for noted in of(path, Noted)
+    }
+    assert 14 == outcome.state.usage["tokens"]
+    order = [type(event) for event in events_of(path) if isinstance(event, Noted | AttemptSucceeded) and event.trial == "a"]
+    assert [Noted, AttemptSucceeded] == order
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scorers_of_every_kind_are_called_where_they_belong(path: Path, kind: Kind) -> None:
+    """A task of any kind can have plain scorers, and scorers for asyncio and for trio, side by side."""
+    it = made(kind(lambda: "yes"), "ab")
+
+    @it.score
+    def plain(output: str, case: Case) -> bool:
+        time.sleep(0.001)
+        return output == "yes"
+
+    @it.score
+    async def by_asyncio(output: str, case: Case) -> float:
+        await asyncio.sleep(0.001)
+        return len(output) / 4
+
+    @it.score
+    async def by_trio(output: str, case: Case) -> str:
+        await trio.sleep(0.001)
+        return case.name
+
+    @it.score
+    async def by_nothing(output: str, case: Case) -> dict[str, float]:
+        return {"one": 1.0}
+
+    outcome = go(it, path)
+
+    scores = {(event.trial, event.scorer): event.value for event in of(path, TrialScored)}
+    assert {
+        ("a", "plain"): True,
+        ("a", "by_asyncio"): 0.75,
+        ("a", "by_trio"): "a",
+        ("a", "by_nothing.one"): 1.0,
+        ("b", "plain"): True,
+        ("b", "by_asyncio"): 0.75,
+        ("b", "by_trio"): "b",
+        ("b", "by_nothing.one"): 1.0,
+    } == scores
+    assert 2 == outcome.state.completed
+
+
+def test_a_scorer_may_want_trio_unsaid(path: Path) -> None:
+    """Which loop a scorer needs is found out as for a task: none of its calls fails for it."""
+    elsewhere = Scripted(lambda _, __: Answer(1.0, 0.01))
+    it = made(_plain(lambda: "yes"), "abcdefgh", slots=8)
+
+    @it.score(retry=Retry(errors=0))
+    async def judge(output: str, case: Case) -> Any:
+        time.sleep(0.005)  # noqa: ASYNC251  # as above
+        return await elsewhere(output)
+
+    outcome = go(it, path)
+
+    assert 8 == outcome.state.scores["judge"].scored
+    assert 0 == outcome.state.scores["judge"].failed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stop_ends_every_kind_in_time(path: Path, kind: Kind, released: threading.Event) -> None:
+    """When the deadline of the run is over, what is in the air is cut after the grace, wherever it runs."""
+
+    async def in_asyncio(_: Any) -> None:
+        await asyncio.sleep(5)
+
+    async def in_trio(_: Any) -> None:
+        await trio.sleep(5)
+
+    tasks: dict[Any, Callable[[Any], Any]] = {
+        _plain: lambda _: released.wait(5),
+        _asyncio: in_asyncio,
+        _trio: in_trio,
+    }
+    began = time.monotonic()
+    outcome = go(made(tasks[kind], "ab", name="it", slots=1, deadline=0.1), path, grace=0.1)
+
+    assert time.monotonic() - began < 2
+    assert "deadline" == outcome.stopped
+    assert [("a", 1, "stopped")] == [(cut.trial, cut.attempt, cut.why) for cut in of(path, AttemptInterrupted)]
+
+
+# From everywhere.
+
+
+def _from_a_script(call: Callable[[], Outcome]) -> Outcome:
+    return call()
+
+
+def _from_a_thread(call: Callable[[], Outcome]) -> Outcome:
+    results: list[Outcome] = []
+    thread = threading.Thread(target=lambda: results.append(call()))
+    thread.start()
+    thread.join(10)
+    return results[0]
+
+
+def _inside_asyncio(call: Callable[[], Outcome]) -> Outcome:
+    async def main() -> Outcome:
+        await asyncio.sleep(0)
+        outcome = call()
+        await asyncio.sleep(0)  # The loop is as it was.
+        return outcome
+
+    return asyncio.run(main())
+
+
+def _inside_trio(call: Callable[[], Outcome]) -> Outcome:
+    async def main() -> Outcome:
+        await trio.lowlevel.checkpoint()
+        outcome = call()
+        await trio.lowlevel.checkpoint()
+        return outcome
+
+    return trio.run(main)
+
+
+CALLERS = [_from_a_script, _from_a_thread, _inside_asyncio, _inside_trio]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("caller", CALLERS)
+def test_a_run_can_be_made_from_everywhere(path: Path, caller: Caller, kind: Kind) -> None:
+    """`run` works in a script, in a thread, and inside a running loop of either kind, for tasks of all kinds.
+
+    Context variables of whoever calls it reach the task.
+    """
+
+    def call() -> Outcome:
+        user.set("me")
+        return go(it, path)
+
+    it = made(kind(user.get), "ab")
+    before = user.set("nobody")
+    try:
+        outcome = caller(call)
+    finally:
+        user.reset(before)
+
+    assert ("", 2) == (outcome.stopped, outcome.state.completed)
+    assert {"a": "me", "b": "me"} == outputs(path)
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+def test_what_is_wrong_is_raised_to_the_caller(path: Path, caller: Caller) -> None:
+    """An error of the run itself reaches whoever called it, from wherever."""
+    path.parent.mkdir(exist_ok=True)
+    it = made(_plain(lambda: 1), "a")
+    go(it, path)
+
+    def call() -> Outcome:
+        with pytest.raises(Exception, match="run"):
+            go(it, path)
+        return go(it, path, resume=True)
+
+    outcome = caller(call)
+
+    assert "it was finished already" == outcome.why
+    assert 1 == len(of(path, TrialCompleted))
+
+
+def test_contexts_do_not_mix(path: Path) -> None:
+    """What one attempt sets in its context, no other sees; in threads and in asyncio as in trio."""
+    for number, kind in enumerate(KINDS):
+
+        def act() -> str:
+            before = user.get()
+            user.set("somebody else")
+            return before
+
+        go(made(kind(act), "abcd", slots=1), path.with_name(f"run-{number}"))
+
+        assert dict.fromkeys("abcd", "nobody") == outputs(path.with_name(f"run-{number}"))
