@@ -420,5 +420,8 @@ class Record(NamedTuple):
     """The byte at which its line begins there."""
 
 
+new_record: Callable[[type[Record], tuple[Any, ...]], Record] = tuple.__new__
+"""Makes a record for half the price of calling its class; for the two places that make one for every line."""
+
 Stamp = Callable[[], tuple[str, float]]
 """What gives a record its `at` and its `t`. The journal reads no clock of its own."""

@@ -41,8 +41,11 @@ class Reading:
 
     def __iter__(self) -> Iterator[Record]:
         scan = self._scan = self._new_scan()
-        for record in scan:
-            yield _whole(record, scan.files) if self._load_blobs else record
+        if self._load_blobs:
+            for record in scan:
+                yield _whole(record, scan.files)
+        else:
+            yield from scan
         damaged = damage(scan)
         if damaged is not None:
             raise damaged

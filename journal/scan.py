@@ -5,7 +5,7 @@ follower, recovery, `verify`) moves one along. What follows from a bad line is d
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from journal import chain, segments
 from journal.blobs import referred
 from journal.codec import CHECKING, TRUSTING, decode
 from journal.errors import RulesBroken, UnknownFormat
-from journal.events import Event, Record, SegmentOpened, SegmentSealed
+from journal.events import Event, Record, SegmentOpened, SegmentSealed, new_record
 from journal.files import DISK, Files
 from journal.versions import UPCASTERS, Upcasters, major_of, upcast
 
@@ -71,7 +71,6 @@ class Cursor:
         # place and hash come back to the cursor when the loop is left, whichever way.
         run, seq, h, offset, segment, records = self.run, self.seq, self.h, self.offset, self.segment, self.records
         watermark, hooks, checking = self.watermark, CHECKING if self._checking else TRUSTING, self._checking
-        new: Callable[[type[Record], tuple[Any, ...]], Record] = tuple.__new__  # Half the price of calling the class.
         old = self.major != segments.MAJOR
         try:
             for line in lines:
@@ -89,7 +88,7 @@ class Cursor:
                     hook = hooks.get(members["type"])
                     event = hook(members) if hook else decode(members)
                     said, d = members["seq"], members["d"]
-                    record = new(Record, (said, members["at"], members["t"], event, d, digits, segment, offset))
+                    record = new_record(Record, (said, members["at"], members["t"], event, d, digits, segment, offset))
                     if d > watermark:  # noqa: PLR1730  # a call of `max` for every line that is read
                         watermark = d
                     if checking:
