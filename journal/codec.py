@@ -122,7 +122,8 @@ def _fitting(field: "attrs.Attribute[Any]") -> Callable[[Any], bool]:
 def _types(field: "attrs.Attribute[Any]") -> frozenset[type]:
     if get_origin(field.type) is Mapping:
         return frozenset({dict})
-    types = set(get_args(field.type) or (field.type,))
+    kind: Any = field.type
+    types = set(get_args(kind) or (kind,))
     return frozenset(types | {int} if float in types else types)
 
 
