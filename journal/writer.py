@@ -170,7 +170,7 @@ class Journal:
         if found.is_open:
             self._tape.go_on(found.segment, found.bytes)
 
-    def begin(self, found: Found) -> None:
+    def _begin_with(self, found: Found) -> None:
         """Begin the file that is needed, and say what a crash had left."""
         self._home = threading.get_ident()
         if not found.is_open:
@@ -538,7 +538,7 @@ async def writing(
             nursery.start_soon(journal._carry, journal._keep_writing)  # noqa: SLF001  # one thing, in two places
             nursery.start_soon(journal._carry, journal._keep_syncing)  # noqa: SLF001
             try:
-                journal.begin(found)
+                journal._begin_with(found)  # noqa: SLF001
                 yield journal
             finally:
                 with trio.CancelScope(shield=True):

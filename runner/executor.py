@@ -165,14 +165,20 @@ class Executor:
             nursery.cancel_scope.cancel()
 
     def stop(self, reason: Reason, why: str = "") -> None:
-        """Start nothing more; give what is in the air its grace. A second call cuts at once."""
+        """Start nothing more; give what is in the air its grace. The first reason is the one that counts."""
         if self.stopped is not None:
-            self._cut()
             return
         self.stopped, self.why = reason, why
         self._parked.unpark_all()
         self._hungry.set()
         self._nursery.start_soon(self._land)
+
+    def interrupt(self) -> None:
+        """Stop because somebody asks for it; asked while it is stopping already, cut off what is in the air at once."""
+        if self.stopped is None:
+            self.stop("interrupted")
+        else:
+            self._cut()
 
     # Taking in.
 
@@ -383,7 +389,7 @@ class Executor:
         self._record(TrialFailed(trial=work.trial, attempts=work.attempts, cause=cause))
         self._failures += 1
         self._let_go()
-        if self._failures > self._most_failures and self.stopped is None:
+        if self._failures > self._most_failures:
             self.stop("failed_fast", f"{self._failures} trials failed")
 
     def _let_go(self) -> None:
@@ -522,8 +528,7 @@ class Executor:
 
     async def _keep_deadline(self, seconds: float) -> None:
         await trio.sleep(seconds)
-        if self.stopped is None:
-            self.stop("deadline", f"the run's {seconds:g} s are over")
+        self.stop("deadline", f"the run's {seconds:g} s are over")
 
     def _end_if_done(self) -> None:
         if self.stopped is None and not self._intake_is_open and self._in_hand == 0:

@@ -376,7 +376,7 @@ async def _heed_signals(executor: Executor, task_status: trio.TaskStatus[None] =
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         task_status.started()
         async for _ in signals:
-            executor.stop("interrupted")
+            executor.interrupt()
 
 
 def _environment() -> dict[str, str]:

@@ -283,6 +283,22 @@ async def test_a_refused_key_stops_the_run_at_once() -> None:
     assert outcome.state.failed <= 3
 
 
+async def test_a_key_refused_twice_does_not_cut_off_the_others() -> None:
+    """What stops the run stops it once: a second refusal leaves the grace to those that are still in the air."""
+
+    class Unauthorized(Exception):
+        status_code = 401
+
+    def step(value: str, _: int) -> Step:
+        return Answer(1, 2) if value == "case-2" else Fail(Unauthorized("bad key"), 0.5 if value == "case-0" else 1.0)
+
+    disk = SimulatedDisk()
+    outcome = await go(made(Scripted(step), named(3), slots=3), disk, policy="fixed", grace=5)
+
+    assert ("failed_fast", 1, 2) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
+    assert 0 == count(disk, AttemptInterrupted)
+
+
 async def test_most_failures_can_be_a_part() -> None:
     """`max_failures=0.1` lets a tenth fail, and no more."""
     task = Scripted(lambda *_: Fail(Fatal("no"), 1))
@@ -400,7 +416,7 @@ def stop_when_started(_: Made) -> Callable[[], None]:
         await original(self, *args, **kwargs)
 
     executor.Executor.run = run  # type: ignore[method-assign]
-    return lambda: running[0].stop("interrupted")
+    return lambda: running[0].interrupt()  # noqa: PLW0108  # there is none yet
 
 
 async def test_a_second_stop_cuts_at_once() -> None:
