@@ -28,6 +28,8 @@ class History:
     path: Path
     state: RunState = attrs.field(factory=RunState)
     """Where it stood then."""
+    seq: int = 0
+    """The last record that was taken in."""
     durable: int = 0
     """The last record that was known to be on disk by then."""
     before: int = 0
@@ -51,11 +53,10 @@ class History:
 
     def records(self, *, load_blobs: bool = False) -> Iterator[Record]:
         """Read the records again, up to the last that counts here; large values stay on disk unless they are asked for."""
-        last = self.state.seq
-        if last:
+        if self.seq:
             for record in read(self.path, load_blobs=load_blobs):
                 yield record
-                if record.seq >= last:
+                if record.seq >= self.seq:
                     return
 
     def outputs(self) -> Iterator[tuple[str, Any]]:
@@ -91,6 +92,7 @@ class History:
     def take(self, record: Record) -> None:
         """Take in the next record, as somebody does who goes along with a run."""
         understand(self.path, self.state.apply, record)
+        self.seq = record.seq
         self.durable = max(self.durable, record.d)
         if record.event.__class__ is SessionStarted:
             self.before = self.state.done
@@ -125,9 +127,8 @@ def load(path: Path | str, at: int | None = None) -> History:
         history.problem = exc
     else:
         history.unfinished = reading.unfinished
-    last = history.state.seq
-    if at is not None and last < at:
+    if at is not None and history.seq < at:
         if history.problem is not None:
             raise history.problem
-        raise JournalError(f"{path} has no record {at:,}; the last is {last:,}")
+        raise JournalError(f"{path} has no record {at:,}; the last is {history.seq:,}")
     return history

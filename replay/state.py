@@ -30,6 +30,7 @@ from journal.events import (
     RunStarted,
     RunStopped,
     ScoringFailed,
+    SegmentOpened,
     SessionStarted,
     TrialCompleted,
     TrialEnqueued,
@@ -357,7 +358,11 @@ class RunState:
     def _noted(self, event: Noted, _: Record) -> None:
         self._use(event.value if event.name == "usage" else {event.name: event.value})
 
+    def _segment_opened(self, _: SegmentOpened, __: Record) -> None:
+        self.t = self._ended_at  # It may be written before its session begins, and yet with that session's clock.
+
     def _journal_recovered(self, _: JournalRecovered, __: Record) -> None:
+        self.t = self._ended_at  # The same.
         self.recoveries += 1
 
     def _run_stopped(self, event: RunStopped, _: Record) -> None:
@@ -398,6 +403,7 @@ _MEANINGS: Final[dict[type[Event], Callable[[RunState, Any, Record], None]]] = {
     IntakePaused: RunState._intake_paused,
     IntakeResumed: RunState._intake_resumed,
     Noted: RunState._noted,
+    SegmentOpened: RunState._segment_opened,
     JournalRecovered: RunState._journal_recovered,
     RunStopped: RunState._run_stopped,
     RunFinished: RunState._run_finished,

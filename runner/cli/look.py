@@ -217,7 +217,7 @@ def summary_of(seen: Seen) -> dict[str, Any]:
         "is_live": seen.is_live,
         "problem": None if seen.problem is None else str(seen.problem),
         "durable": seen.history.durable,
-        "next": next_command(state, path) if seen.history.is_last else fork_command(path, state.seq),
+        "next": next_command(state, path) if seen.history.is_last else fork_command(path, seen.history.seq),
         **summary(state),
     }
 

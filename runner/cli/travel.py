@@ -68,10 +68,12 @@ def replay(run: Path | None, at: int | None, at_time: str | None, play: float | 
     seen = see(path, moment.seq)
     if as_json:
         print_json(summary_of(seen))
-    elif play is not None:
-        _play_to(seen, play)
     else:
-        draw(seen.history, moment.now)
+        if play is None:
+            draw(seen.history, moment.now)
+        else:
+            with showing() as show:
+                trio.run(unless_interrupted, partial(play_again, seen.history, play, show))
         click.echo(_of_when(seen), err=True)
     say_damage(seen.problem, quiet=as_json)
 
@@ -80,7 +82,7 @@ def _of_when(seen: Seen) -> str:
     state = seen.state
     if seen.history.is_last:
         return f"that was the last record, of {printable(state.at)}; next: {next_command(state, seen.path)}"
-    return f"as it stood at {printable(state.at)}; to go on from here: {fork_command(seen.path, state.seq)}"
+    return f"as it stood at {printable(state.at)}; to go on from here: {fork_command(seen.path, seen.history.seq)}"
 
 
 @attrs.frozen
@@ -136,15 +138,7 @@ def _find_wall(path: Path, wanted: datetime) -> _Moment:
     raise UsageError(f"{path} has nothing to show at {text}; its last record is of {last}")
 
 
-def _play_to(seen: Seen, times: float) -> None:
-    """Play a run up to where it was seen."""
-    with showing() as show:
-        trio.run(unless_interrupted, partial(play, seen.history, times, show))
-    if seen.history.is_last and seen.problem is None and not seen.is_live:
-        click.echo(ending(seen.state, path=seen.path))
-
-
-async def play(history: History, times: float, show: Show) -> None:
+async def play_again(history: History, times: float, show: Show) -> None:
     """Show a run from its beginning, so many times as fast as it was."""
     played = History(history.path)
     began = trio.current_time()
@@ -180,6 +174,9 @@ def watch(run: Path | None, as_json: bool) -> None:
         draw(seen.history)
     else:
         click.echo(ending(seen.state, path=path))
+        if seen.standing == "cut_off" and seen.state.sessions:
+            writer = seen.state.sessions[-1]
+            click.echo(f"its writer, process {writer.pid} on {printable(writer.host)}, is gone without a word", err=True)
     say_damage(seen.problem, quiet=as_json)
     from runner.cli.run import exit_code  # noqa: PLC0415  # slow to import, and only the end needs it
 
@@ -189,7 +186,7 @@ def watch(run: Path | None, as_json: bool) -> None:
 def _watched(path: Path, *, quiet: bool) -> Seen:
     """Watch a run to its end; leave with code 3 if somebody does not want to wait for it."""
     watching = Watching(path)
-    with nullcontext(_nothing) if quiet else showing() as show:
+    with nullcontext(_nothing) if quiet else showing(transient=True) as show:
         has_ended = trio.run(unless_interrupted, partial(watching.until_the_end, show))
     if not has_ended:
         click.echo(f"the run goes on; {command('watch', path)} looks on again", err=True)
@@ -221,7 +218,7 @@ class Watching:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._listen)
             while not await self._is_over():
-                if self.history.state.seq >= max(already, 1):  # What happened before we came is not shown bit by bit.
+                if self.history.seq >= max(already, 1):  # What happened before we came is not shown bit by bit.
                     show(self.history, self._now())
                 await trio.sleep(FRAME)
             nursery.cancel_scope.cancel()
@@ -259,7 +256,7 @@ class Watching:
         if await trio.to_thread.run_sync(is_held, self.history.path):
             return False
         last = await self._last()
-        self.has_seen_all = 0 < last <= self.history.state.seq
+        self.has_seen_all = 0 < last <= self.history.seq
         return self.has_seen_all or not last
 
     async def _last(self) -> int:
