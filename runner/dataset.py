@@ -205,7 +205,7 @@ class Trials:
                 raise self._twice(at, case)
             names.add(name)
             clash = name in repeated
-            if (found := _REPEAT.fullmatch(case.name)) and 1 < int(found["repeat"]) <= self._repeats:
+            if self._repeats > 1 and (found := _REPEAT.fullmatch(case.name)) and 1 < int(found["repeat"]) <= self._repeats:
                 of = _short(found["name"])
                 repeated.add(of)
                 clash = clash or of in names

@@ -8,8 +8,6 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
-import attrs
-
 from journal import fetch
 from journal.events import (
     AttemptInterrupted,
@@ -19,6 +17,7 @@ from journal.events import (
     TrialEnqueued,
     TrialFailed,
     TrialWithdrawn,
+    fact,
 )
 from journal.files import Files
 from replay import RunState, TrialState
@@ -47,7 +46,7 @@ def differences(before: RunStarted, now: RunStarted, settings: dict[str, Any]) -
     return found
 
 
-@attrs.frozen
+@fact
 class Left:
     """A trial of which something may be left to do."""
 
@@ -118,7 +117,7 @@ class Remainder:
                     event = fetch(self._path, *known.answer, files=self._files).event
                     assert isinstance(event, AttemptSucceeded)
                     output = event.output
-            yield Left(trial, output)
+            yield Left(trial=trial, output=output)
 
     def admit(self, item: "Left") -> Work | None:
         """Record what follows from what is known of a trial; give the work that is left, if any."""
