@@ -58,18 +58,29 @@ class Trouble:
     retry_after: float | None = None
 
 
-@attrs.define
+_NOWHERE: Final = -1
+_OFFSET_BITS: Final = 48
+
+
+def _packed(record: Record) -> int:
+    """Put a place into one number: there are two for every trial, and a tuple of two is three times as large."""
+    return record.segment << _OFFSET_BITS | record.offset
+
+
+def _place(packed: int) -> Place:
+    return packed >> _OFFSET_BITS, packed & (1 << _OFFSET_BITS) - 1
+
+
+@attrs.define(weakref_slot=False)
 class TrialState:
     """One trial, in a few hundred bytes."""
 
     stage: str
     """As in `journal.lifecycle.STAGES`."""
     fingerprint: str
-    asked: Place
-    """Where its input is."""
+    _asked: int
     attempts: int = 0
-    answer: Place | None = None
-    """Where its output is."""
+    _answer: int = _NOWHERE
     scores: dict[str, tuple[str, Value]] | None = None
     """Scorer → version and value; the latest of each."""
     unscored: tuple[str, ...] = ()
@@ -85,6 +96,16 @@ class TrialState:
     """What the last attempt that failed said, in short."""
     elapsed: float = 0.0
     """Seconds of the attempt that gave the output."""
+
+    @property
+    def asked(self) -> Place:
+        """Where its input is."""
+        return _place(self._asked)
+
+    @property
+    def answer(self) -> Place | None:
+        """Where its output is."""
+        return None if self._answer == _NOWHERE else _place(self._answer)
 
 
 @attrs.define
@@ -240,8 +261,7 @@ class RunState:
         if before is not None:
             attempts = before.attempts
             self.stages[before.stage] -= 1
-        place = (record.segment, record.offset)
-        self.trials[event.trial] = TrialState("queued", event.fingerprint, place, attempts=attempts, since=record.t)
+        self.trials[event.trial] = TrialState("queued", event.fingerprint, _packed(record), attempts=attempts, since=record.t)
         self.stages["queued"] += 1
 
     def _attempt_started(self, event: AttemptStarted, record: Record) -> None:
@@ -255,7 +275,7 @@ class RunState:
     def _attempt_succeeded(self, event: AttemptSucceeded, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "answered", record)
-        trial.answer = (record.segment, record.offset)
+        trial._answer = _packed(record)
         trial.elapsed = event.elapsed
         self.latencies.append(event.elapsed)
         self._use(event.usage)

@@ -198,7 +198,7 @@ class Trials:
 
     def _unique(self) -> Iterator[tuple[int, Case]]:
         """Refuse a name that two cases share, or that a repeat of another case would have."""
-        names, repeated = set[bytes](), set[bytes]()
+        names, repeated = set[int](), set[int]()
         for at, case in self._dataset.read():
             name = _short(case.name)
             if name in names:
@@ -251,5 +251,6 @@ class Trials:
         return UsageError(f"no case of {source} is left by only={list(only)} and skip={list(skip)}")
 
 
-def _short(name: str) -> bytes:
-    return hashlib.blake2b(name.encode(), digest_size=16).digest()
+def _short(name: str) -> int:
+    """Stand for a name in a set of millions: 64 bits, as few as a fingerprint has."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
