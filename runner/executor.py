@@ -37,10 +37,11 @@ from journal.writer import InThread
 from runner import concurrency
 from runner.attempt import Answered, Cut, Flight, Home, OutOfTime, Raised
 from runner.case import Case
-from runner.concurrency import Decision, LimitMoved, Paused, Policy, Resumed, Signal
+from runner.concurrency import Decision, LimitMoved, Paused, Policy, Quota, Resumed, Signal
 from runner.definition import Settings
 from runner.failure import Failure, describe
 from runner.plain import plain
+from runner.quota import quota_of
 from runner.recorder import Recorder
 from runner.retry import Again, GiveUp, Spent, TimedOut, chance
 from runner.score import Scorer
@@ -68,6 +69,8 @@ class Work:
     """The scorers that have had their turn."""
     delay: float = 0.0
     """Seconds until it may be taken."""
+    quota: Quota | None = None
+    """What the endpoint said of its limit in its last answer, and the policy has not been told."""
 
 
 class Intake(Protocol):
@@ -289,7 +292,7 @@ class Executor:
             await self._recorder.journal.wait_durable(started.seq)
         outcome = await flight.ask(
             self._task,
-            work.case.input,
+            work if self._task.wants_trial else work.case.input,
             limit=self._settings.timeout,
             sink=lambda values: home.call(self._note, work, number, values),
             late=lambda ending: self._late(work, number, started.t, ending),
@@ -341,7 +344,8 @@ class Executor:
             self._tell(concurrency.Failed(t=self._record(failed).t, attempt=name, failure="fatal"))
             self._give_up(work, "unserialisable")
             return False
-        self._tell(concurrency.Succeeded(t=record.t, attempt=name, elapsed=elapsed))
+        self._tell(concurrency.Succeeded(t=record.t, attempt=name, elapsed=elapsed, quota=work.quota))
+        work.quota = None
         self._ill_since = None
         work.output, work.is_answered = output, True
         return True
@@ -361,7 +365,10 @@ class Executor:
                 elapsed=elapsed,
             )
         )
-        signal = concurrency.Failed(t=record.t, attempt=name, failure=failure.kind, retry_after=failure.retry_after)
+        signal = concurrency.Failed(
+            t=record.t, attempt=name, failure=failure.kind, retry_after=failure.retry_after, quota=work.quota
+        )
+        work.quota = None
         self._tell(signal)
         self._settle(work, failure, probe=probe)
         if failure.stop_run:
@@ -481,6 +488,8 @@ class Executor:
                 self._aside(event)
             except Unserialisable as exc:
                 self._aside(attrs.evolve(event, value=str(exc)))  # type: ignore[misc]  # a fact is an attrs class
+            if name == "quota":
+                work.quota = quota_of(value)
 
     def _late(self, work: Work, number: int, began: float, ending: Ending) -> None:
         elapsed = round(self._now() - began, 6)
