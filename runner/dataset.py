@@ -5,6 +5,7 @@ while the run goes on. What can be read only once, such as a generator, is check
 Memory holds one case at a time, and a digest of each name.
 """
 
+import copy
 import hashlib
 import heapq
 import os
@@ -92,6 +93,13 @@ class Dataset:
             self.source = source
         self._keys = {"id_key": id_key, "input_key": input_key, "expected_key": expected_key}
         self._used_up = False
+        self._check: Callable[[Case], None] | None = None
+
+    def checked(self, check: Callable[[Case], None]) -> "Dataset":
+        """Give the same cases, each of which must pass a check (it raises) before anything runs."""
+        checked = copy.copy(self)
+        checked._check = check  # noqa: SLF001  # a copy of our own
+        return checked
 
     def select(self, selection: Selection | None = None, *, repeats: int = 1) -> "Trials":
         """Check the dataset as far as it can be checked before anything runs, and return the trials to be made."""
@@ -109,6 +117,8 @@ class Dataset:
             try:
                 case = _case(row, columns)
                 case.fingerprint  # noqa: B018 - shows whether the journal can keep it
+                if self._check is not None:
+                    self._check(case)
             except UsageError as exc:
                 raise UsageError(f"{self.place(at)}: {exc}") from exc
             yield at, case

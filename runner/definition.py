@@ -8,7 +8,7 @@ import inspect
 import math
 import re
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Generic, Literal, Protocol, cast, overload
+from typing import Any, Generic, Literal, Protocol, cast, overload, runtime_checkable
 
 import orjson
 from attrs import Attribute, asdict, field, frozen
@@ -96,6 +96,15 @@ def _fact(_: object, __: object, value: Any) -> Any:
     return of_function(value) if callable(value) else value
 
 
+@runtime_checkable
+class Picky(Protocol):
+    """A task that cannot be put to every case: a prompt of it may name a field that a case does not have."""
+
+    def check(self, case: Case, /) -> None:
+        """Raise a `UsageError` if the case lacks something."""
+        ...
+
+
 class Evaluation(Generic[InputT, OutputT, ReturnT]):
     """A task with its cases, scorers and settings. It can still be called as the function that it was made from."""
 
@@ -106,7 +115,8 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         self.task = task
         self.fingerprint = of_function(task)
         """Digest of the task's own source, taken now: the file may change while a run goes on."""
-        self.cases = cases
+        asked: object = task
+        self.cases = cases.checked(asked.check) if isinstance(asked, Picky) else cases
         self.settings = settings
         self.scorers: dict[str, Scorer] = {}
         """By name, in the order in which they were added."""

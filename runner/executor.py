@@ -39,6 +39,7 @@ from runner.definition import Settings
 from runner.failure import Failure, describe
 from runner.notes import Sink
 from runner.plain import plain
+from runner.quota import quota_of
 from runner.recorder import Recorder
 from runner.retry import Again, GiveUp, TimedOut, chance
 from runner.score import Scorer
@@ -287,7 +288,7 @@ class Executor:
             await self._recorder.journal.wait_durable(started.seq)
         outcome = await flight.ask(
             self._task,
-            work.case.input,
+            work if self._task.wants_trial else work.case.input,
             limit=self._settings.timeout,
             sink=self._sink(work),
             late=lambda ending: self._late(trial, number, began, ending),
@@ -352,7 +353,8 @@ class Executor:
             self._tell(concurrency.Failed(t=self._record(failed).t, attempt=name, failure="fatal"))
             self._give_up(work, "unserialisable")
             return False
-        self._tell(concurrency.Succeeded(t=record.t, attempt=name, elapsed=elapsed))
+        self._tell(concurrency.Succeeded(t=record.t, attempt=name, elapsed=elapsed, quota=work.quota))
+        work.quota = None
         self._ill_since = None
         work.output, work.is_answered = output, True
         return True
@@ -372,7 +374,10 @@ class Executor:
                 elapsed=elapsed,
             )
         )
-        signal = concurrency.Failed(t=record.t, attempt=name, failure=failure.kind, retry_after=failure.retry_after)
+        signal = concurrency.Failed(
+            t=record.t, attempt=name, failure=failure.kind, retry_after=failure.retry_after, quota=work.quota
+        )
+        work.quota = None
         self._tell(signal)
         self._settle(work, failure)
         if failure.stop_run:
@@ -412,16 +417,18 @@ class Executor:
 
     def _sink(self, work: Work) -> Sink:
         """Make what takes the notes of the attempt under way, at whatever time and from wherever they come."""
-        home, trial, number = self._home, work.trial, work.attempts
-        return lambda values: home.call(self._note, trial, number, values)
+        home, number = self._home, work.attempts
+        return lambda values: home.call(self._note, work, number, values)
 
-    def _note(self, trial: str, number: int, values: dict[str, Any]) -> None:
+    def _note(self, work: Work, number: int, values: dict[str, Any]) -> None:
         for name, value in values.items():
-            event = Noted(name=name, value=plain(value), trial=trial, attempt=number)
+            event = Noted(name=name, value=plain(value), trial=work.trial, attempt=number)
             try:
                 self._aside(event)
             except Unserialisable as exc:
                 self._aside(attrs.evolve(event, value=str(exc)))  # type: ignore[misc]  # a fact is an attrs class
+            if name == "quota" and number == work.attempts:
+                work.quota = quota_of(value)
 
     def _late(self, trial: str, number: int, began: float, ending: Ending) -> None:
         elapsed = round(self._now() - began, 6)

@@ -5,6 +5,7 @@ from typing import Any
 import attrs
 
 from runner.case import Case
+from runner.concurrency import Quota
 from runner.retry import Spent
 
 
@@ -28,3 +29,5 @@ class Work:
     """The scorers that have had their turn."""
     delay: float = 0.0
     """Seconds until it may be taken."""
+    quota: Quota | None = None
+    """What the endpoint said of its limit in its last answer, and the policy has not been told."""
