@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from journal import Stamp, read
+from journal import Event, Stamp, read
 from journal.events import (
     AttemptFailed,
     AttemptStarted,
@@ -64,7 +64,7 @@ def at_times(times: Iterator[float]) -> Stamp:
 @pytest.mark.parametrize("end", ["sealed", "torn"])
 def test_what_is_left_of_a_wait_is_counted_from_the_last_session(tmp_path: Path, end: str) -> None:
     """A trial that waits 60 s and whose run stops 20 s later waits 40 s more, whichever records open the next session."""
-    refused = [
+    refused: list[Event] = [
         AttemptStarted(trial="a", attempt=1, slot=0),
         AttemptFailed(trial="a", attempt=1, error="OSError", message="no", category="unavailable", elapsed=1.0),
         RetryScheduled(trial="a", attempt=2, delay=60.0, cause="unavailable"),
@@ -84,7 +84,7 @@ def test_what_is_left_of_a_wait_is_counted_from_the_last_session(tmp_path: Path,
 def test_a_probe_that_is_refused_costs_its_trial_nothing(tmp_path: Path) -> None:
     """What a breaker's probe met is taken back, a refusal as much as an error."""
     refused = AttemptFailed(trial="a", attempt=1, error="OSError", message="no", category="rate_limited", elapsed=1.0)
-    probed = [
+    probed: list[Event] = [
         AttemptStarted(trial="a", attempt=1, slot=0),
         refused,
         RetryScheduled(trial="a", attempt=2, delay=1.0, cause="probe"),
