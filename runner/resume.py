@@ -135,7 +135,7 @@ class Remainder:
             known = None
         if known is None or known.stage == "withdrawn":
             return self._enqueue(trial)
-        work = Work(trial=trial.id, case=trial.case, attempts=known.attempts, spent=_spent(known), output=item.output)
+        work = Work(trial=trial.id, case=trial.case, attempts=known.attempts, spent=spent(known), output=item.output)
         return self._go_on(work, known)
 
     def _enqueue(self, trial: Trial) -> Work:
@@ -175,15 +175,10 @@ class Remainder:
 
     def _settle(self, work: Work, known: TrialState) -> Work | None:
         """Decide what the process that died did not come to decide: the same, for it depends on nothing else."""
-        trouble = known.trouble
-        assert trouble is not None
-        ended = (
-            TimedOut() if trouble.category == "timed_out" else Failure(kind=trouble.category, retry_after=trouble.retry_after)  # type: ignore[arg-type]  # as it was recorded
-        )
-        match self._retry.after(ended, work.spent, chance(self._seed, work.trial, work.attempts)):
-            case Again(delay=delay, cause=cause):
-                delay = round(delay, 6)
+        match self._retry.after(ended(known), work.spent, chance(self._seed, work.trial, work.attempts)):
+            case Again(delay=delay, cause=cause) as again:
                 self._recorder.record(RetryScheduled(trial=work.trial, attempt=work.attempts + 1, delay=delay, cause=cause))
+                work.spent = work.spent.plus(again)
                 work.delay = delay
                 return work
             case GiveUp(cause=cause):
@@ -203,7 +198,17 @@ class Remainder:
             self._recorder.record(TrialWithdrawn(trial=trial, why="removed"))
 
 
-def _spent(known: TrialState) -> Spent:
+def ended(known: TrialState) -> Failure | TimedOut:
+    """Say how the last attempt of a trial ended that is not settled yet."""
+    trouble = known.trouble
+    assert trouble is not None
+    if trouble.category == "timed_out":
+        return TimedOut()
+    return Failure(kind=trouble.category, retry_after=trouble.retry_after)  # type: ignore[arg-type]  # as it was recorded
+
+
+def spent(known: TrialState) -> Spent:
+    """Say what a trial has used of its budgets, the last attempt included."""
     trouble = known.trouble
     if trouble is None:
         return Spent()

@@ -24,6 +24,7 @@ from runner.concurrency.policy import (
     Succeeded,
     TimedOut,
 )
+from runner.concurrency.steering import Steered, Steering
 
 __all__ = [
     "Adaptive",
@@ -45,6 +46,8 @@ __all__ = [
     "Resumed",
     "Signal",
     "Started",
+    "Steered",
+    "Steering",
     "Succeeded",
     "TimedOut",
 ]
