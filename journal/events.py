@@ -171,8 +171,6 @@ class AttemptSucceeded:
     """Seconds, by the monotonic clock."""
     usage: Json = None
     """Tokens and cost, where they are known."""
-    quota: Json = None
-    """What the other side said of its rate limit with this answer: `remaining`, `reset` in seconds, and perhaps `limit`."""
 
 
 @fact
@@ -191,7 +189,6 @@ class AttemptFailed:
     """Seconds for which the other side asked to be left alone."""
     elapsed: float
     usage: Json = None
-    quota: Json = None
 
 
 @fact

@@ -24,10 +24,10 @@ from journal.files import Files
 from replay import RunState, TrialState
 from runner.case import Trial
 from runner.errors import RunChanged
-from runner.executor import Work
 from runner.failure import Failure
 from runner.recorder import Recorder
 from runner.retry import Again, GiveUp, Retry, Spent, TimedOut, chance
+from runner.work import Work
 
 
 def differences(before: RunStarted, now: RunStarted, settings: dict[str, Any]) -> list[str]:

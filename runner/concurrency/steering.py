@@ -4,10 +4,11 @@ The executor records what comes out of it, and an audit holds the same against w
 whatever a policy has been told can be read back from the journal, and what it decided can be decided again.
 """
 
-from typing import assert_never
+from typing import Any, assert_never
 
 from journal import Record
 from journal.events import (
+    AttemptEnding,
     AttemptFailed,
     AttemptInterrupted,
     AttemptStarted,
@@ -16,6 +17,7 @@ from journal.events import (
     IntakePaused,
     IntakeResumed,
     LimitChanged,
+    Noted,
 )
 from runner.concurrency.policy import (
     Change,
@@ -33,6 +35,7 @@ from runner.concurrency.policy import (
     TimedOut,
 )
 
+AttemptEvent = AttemptStarted | AttemptEnding
 Steered = LimitChanged | IntakePaused | IntakeResumed
 
 
@@ -45,6 +48,8 @@ class Steering:
         self._patience = patience
         self._ill_since: float | None = None
         """When the first probe was made that no success has followed yet."""
+        self._flying: dict[str, Quota | None] = {}
+        """Attempts in flight, each with what it has noted as the `quota` that the other side said was left."""
         self.limit = policy.limit
         """Attempts that may be in flight at once."""
         self.free: set[str] = set()
@@ -59,50 +64,58 @@ class Steering:
         return self._policy.may_start(t)
 
     def take(self, record: Record) -> list[Steered]:
-        """Learn from the start or the end of an attempt; give what is to be recorded behind it."""
-        signal = _signal(record)
-        decision = self._policy.take(signal)
+        """Learn from an attempt's start, its end, or what it notes of its quota; give what is to be recorded behind it."""
+        event = record.event
+        if isinstance(event, Noted):
+            self._noted(event)
+            return []
+        assert isinstance(event, AttemptEvent)
+        name = f"{event.trial}/{event.attempt}"
+        decision = self._policy.take(_signal(event, record.t, name, self._flying.pop(name, None)))
         self.limit = decision.limit
-        if isinstance(signal, Started):
-            self._started(record, probe=decision.probe)
-        elif isinstance(signal, Succeeded):
+        if isinstance(event, AttemptStarted):
+            self._flying[name] = None
+            self._started(event.trial, record.t, probe=decision.probe)
+        elif isinstance(event, AttemptSucceeded):
             self._ill_since = None
         return [_event(change) for change in decision.changes] if decision.changes else []
 
-    def _started(self, record: Record, *, probe: bool) -> None:
-        assert isinstance(record.event, AttemptStarted)
+    def _noted(self, event: Noted) -> None:
+        name = f"{event.trial}/{event.attempt}"
+        if event.name == "quota" and name in self._flying:  # What a scorer notes later is about another endpoint.
+            self._flying[name] = _quota(event.value)
+
+    def _started(self, trial: str, t: float, *, probe: bool) -> None:
         if probe and self._ill_since is None:
-            self._ill_since = record.t
-        if probe and self._ill_since is not None and record.t - self._ill_since < self._patience:
-            self.free.add(record.event.trial)
+            self._ill_since = t
+        if probe and self._ill_since is not None and t - self._ill_since < self._patience:
+            self.free.add(trial)
         else:
-            self.free.discard(record.event.trial)
+            self.free.discard(trial)
 
 
-def _signal(record: Record) -> Signal:
-    event, t = record.event, record.t
+def _signal(event: AttemptEvent, t: float, attempt: str, quota: Quota | None) -> Signal:
     match event:
         case AttemptStarted():
-            return Started(t=t, attempt=_name(event))
+            return Started(t=t, attempt=attempt)
         case AttemptSucceeded():
-            return Succeeded(t=t, attempt=_name(event), elapsed=event.elapsed, quota=_quota(event))
+            return Succeeded(t=t, attempt=attempt, elapsed=event.elapsed, quota=quota)
         case AttemptFailed():
-            quota = _quota(event)
-            return Failed(t=t, attempt=_name(event), failure=event.category, retry_after=event.retry_after, quota=quota)
+            return Failed(t=t, attempt=attempt, failure=event.category, retry_after=event.retry_after, quota=quota)
         case AttemptTimedOut():
-            return TimedOut(t=t, attempt=_name(event))
+            return TimedOut(t=t, attempt=attempt)
         case AttemptInterrupted():
-            return Interrupted(t=t, attempt=_name(event))
-        case _:
-            raise ValueError(f"a policy is told of attempts, not of {type(event).__name__}")
+            return Interrupted(t=t, attempt=attempt)
+    assert_never(event)
 
 
-def _name(event: AttemptStarted | AttemptSucceeded | AttemptFailed | AttemptTimedOut | AttemptInterrupted) -> str:
-    return f"{event.trial}/{event.attempt}"
-
-
-def _quota(event: AttemptSucceeded | AttemptFailed) -> Quota | None:
-    return None if event.quota is None else Quota(**event.quota)
+def _quota(noted: Any) -> Quota | None:
+    """Understand what was noted; None where it makes no sense."""
+    said = noted if isinstance(noted, dict) else {}
+    remaining, reset, limit = (said.get(name) for name in ("remaining", "reset", "limit"))
+    if not isinstance(remaining, int | float) or not isinstance(reset, int | float):
+        return None
+    return Quota(remaining=int(remaining), reset=float(reset), limit=int(limit) if isinstance(limit, int | float) else None)
 
 
 def _event(change: Change) -> Steered:
