@@ -19,7 +19,7 @@ _WIDEST = 60
 
 
 def _to_the_microsecond(seconds: float) -> float:
-    return round(seconds, 6)
+    return max(round(seconds, 6), 1e-6) if seconds > 0 else 0.0  # A wait that is none would never use a budget up.
 
 
 @frozen(kw_only=True)
