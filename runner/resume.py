@@ -5,7 +5,7 @@ of it; nothing here waits or calls anything.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import attrs
@@ -23,15 +23,36 @@ from journal.events import (
 from journal.files import Files
 from replay import RunState, TrialState
 from runner.case import Trial
-from runner.errors import RunChanged
+from runner.definition import WHAT_IS_ASKED, Settings
+from runner.errors import RunChanged, UsageError
 from runner.failure import Failure
 from runner.recorder import Recorder
 from runner.retry import Again, GiveUp, Retry, Spent, TimedOut, chance
 from runner.work import Work
 
 
-def differences(before: RunStarted, now: RunStarted, settings: dict[str, Any]) -> list[str]:
-    """Say, field by field, how what is to be resumed differs from what was begun."""
+def in_force(own: Settings, given: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[Settings, list[str]]:
+    """Say which settings hold for a session, and which of them were given for this run and hold for the next as well.
+
+    There are three places a setting can come from: it is given now; it was given to an earlier session, `before`; or it is the
+    evaluation's `own`, as that stands now.
+    """
+    names = [field.name for field in attrs.fields(Settings) if field.name != "retry"]  # A function is not read from a journal.
+    earlier = before.get("given")
+    earlier = earlier if isinstance(earlier, list) else []
+    kept = {name: before[name] for name in names if name in earlier and name in before and name not in given}
+    try:
+        settings = attrs.evolve(own, **kept)
+    except (UsageError, TypeError) as exc:
+        raise UsageError(f"the journal has a setting that cannot be ({exc}); give another in its place") from exc
+    return attrs.evolve(settings, **given), [name for name in names if name in kept or name in given]
+
+
+def differences(before: RunStarted, now: RunStarted, settings: Mapping[str, Any]) -> list[str]:
+    """Say, field by field, how what is to be resumed asks or judges otherwise than what was begun.
+
+    How it is carried out (slots, timeouts, retries and so on) may change from one session to the next.
+    """
     found: list[str] = []
     for field in ("evaluation", "task_fingerprint", "dataset_fingerprint", "scorers"):
         old, new = getattr(before, field), getattr(now, field)
@@ -40,9 +61,9 @@ def differences(before: RunStarted, now: RunStarted, settings: dict[str, Any]) -
         if old != new:
             found.append(f"{field.replace('_', ' ')}: {old!r} is now {new!r}")
     found += [
-        f"setting {name}: {settings.get(name)!r} is now {value!r}"
-        for name, value in now.settings.items()
-        if settings.get(name) != value
+        f"setting {name}: {settings[name]!r} is now {now.settings[name]!r}"
+        for name in WHAT_IS_ASKED
+        if name in settings and settings[name] != now.settings[name]
     ]
     return found
 

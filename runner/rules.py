@@ -12,10 +12,9 @@ from journal import Record
 from journal.events import RetryScheduled, RunStarted, TrialFailed
 from replay import TrialState
 from replay.audit import Decided, Settled
-from runner.concurrency import Policy, Steering
+from runner.concurrency import POLICIES, Policy, Steering
 from runner.resume import ended, spent
 from runner.retry import Again, Retry, chance
-from runner.session import POLICIES
 
 
 def recorded_policy(settings: Mapping[str, Any]) -> str | None:
@@ -25,7 +24,7 @@ def recorded_policy(settings: Mapping[str, Any]) -> str | None:
 
 
 def recorded_retry(settings: Mapping[str, Any]) -> Retry:
-    """Make the retries again that were in force; how exceptions were told apart is left out, for what came of it is recorded."""
+    """Make the retries again that were in force; how exceptions were told apart is left out: what came of it is recorded."""
     names = ("errors", "timeouts", "rate_limits", "base_delay", "max_delay")
     given = settings.get("retry") or {}
     return Retry(**{name: given[name] for name in names if name in given})
