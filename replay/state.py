@@ -30,6 +30,7 @@ from journal.events import (
     RunStarted,
     RunStopped,
     ScoringFailed,
+    SegmentOpened,
     SessionStarted,
     TrialCompleted,
     TrialEnqueued,
@@ -324,7 +325,9 @@ class RunState:
                 case "probe":  # Made for everyone's sake: the trial gets back what it seemed to have spent.
                     if trial.trouble.category == "timed_out":
                         trial.trouble.timeouts -= 1
-                    elif trial.trouble.category != "rate_limited":
+                    elif trial.trouble.category == "rate_limited":
+                        trial.trouble.refusals -= 1
+                    else:
                         trial.trouble.errors -= 1
                 case "asked":
                     trial.trouble = Trouble()
@@ -377,8 +380,16 @@ class RunState:
     def _noted(self, event: Noted, _: Record) -> None:
         self._use(event.value if event.name == "usage" else {event.name: event.value})
 
+    def _segment_opened(self, _: SegmentOpened, __: Record) -> None:
+        self._wait_for_session()
+
     def _journal_recovered(self, _: JournalRecovered, __: Record) -> None:
+        self._wait_for_session()
         self.recoveries += 1
+
+    def _wait_for_session(self) -> None:
+        """Take no time from a record that may stand before its session begins: its clock is another one already."""
+        self.t = self._ended_at
 
     def _run_stopped(self, event: RunStopped, _: Record) -> None:
         self._end(event.reason)
@@ -418,6 +429,7 @@ _MEANINGS: Final[dict[type[Event], Callable[[RunState, Any, Record], None]]] = {
     IntakePaused: RunState._intake_paused,
     IntakeResumed: RunState._intake_resumed,
     Noted: RunState._noted,
+    SegmentOpened: RunState._segment_opened,
     JournalRecovered: RunState._journal_recovered,
     RunStopped: RunState._run_stopped,
     RunFinished: RunState._run_finished,

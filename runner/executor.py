@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, Protocol
 import attrs
 import trio
 
+from journal import Record
 from journal.errors import JournalError, Unserialisable
 from journal.events import (
     AttemptFailed,
@@ -23,23 +24,18 @@ from journal.events import (
     AttemptStarted,
     AttemptSucceeded,
     AttemptTimedOut,
-    IntakePaused,
-    IntakeResumed,
-    LimitChanged,
     Noted,
     RetryScheduled,
     TrialCompleted,
     TrialFailed,
 )
 from journal.writer import InThread
-from runner import concurrency
 from runner.attempt import Answered, Cut, Flight, Home, Outcome, OutOfTime, Raised
-from runner.concurrency import Decision, LimitMoved, Paused, Policy, Resumed, Signal
+from runner.concurrency import Policy, Steering
 from runner.definition import Settings
 from runner.failure import Failure, describe
 from runner.notes import Sink
 from runner.plain import plain
-from runner.quota import quota_of
 from runner.recorder import Recorder
 from runner.retry import Again, GiveUp, TimedOut, chance
 from runner.score import Scorer
@@ -95,7 +91,7 @@ class Executor:
         self._record = recorder.record
         self._now = recorder.clock.now
         self._task = task
-        self._policy = policy
+        self._steering = Steering(policy, patience=settings.retry.rate_limits)
         self._settings = settings
         self._seed = seed
         self._grace = grace
@@ -127,8 +123,6 @@ class Executor:
         self._alarm = math.inf
         self._alarm_moved = trio.Event()
 
-        self._ill_since: float | None = None
-        """When the first probe was made that no success has followed yet."""
         self.stopped: Reason | None = None
         self.why = ""
         """More about why it was stopped, for people."""
@@ -143,7 +137,7 @@ class Executor:
 
         `leave` is awaited if the run is stopped and an attempt resists to the last: it ends the process.
         """
-        self._say(self._limit, 0)
+        self._record(self._steering.begin())
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._take_in, intake)
@@ -267,7 +261,7 @@ class Executor:
             self._hungry.set()
         if not self._ready:
             return None
-        gate = self._policy.may_start(now)
+        gate = self._steering.may_start(now)
         if not gate.open:
             if gate.at is not None:
                 self._ring_at(gate.at)
@@ -283,7 +277,7 @@ class Executor:
         work.attempts = number = work.attempts + 1
         started = self._record(AttemptStarted(trial=trial, attempt=number, slot=slot))
         work.began = began = started.t
-        work.is_free = self._is_free(began, probe=self._tell(concurrency.Started(t=began, attempt=f"{trial}/{number}")).probe)
+        self._tell(started)
         if self._settings.write_ahead:
             await self._recorder.journal.wait_durable(started.seq)
         outcome = await flight.ask(
@@ -305,34 +299,25 @@ class Executor:
     def _ended(self, work: Work, outcome: Outcome | Cut) -> bool:
         """Record how an attempt ended, and what follows; say whether it gave an output."""
         trial, number = work.trial, work.attempts
-        name = f"{trial}/{number}"
         elapsed = round(self._now() - work.began, 6)
         match outcome:
             case Answered():
-                return self._answered(work, name, outcome.output, elapsed)
+                return self._answered(work, outcome.output, elapsed)
             case Raised():
-                self._failed(work, name, outcome.exc, elapsed)
+                self._failed(work, outcome.exc, elapsed)
             case OutOfTime():
                 limit = self._settings.timeout
                 assert limit is not None
-                record = self._record(AttemptTimedOut(trial=trial, attempt=number, limit=limit, elapsed=elapsed))
-                self._tell(concurrency.TimedOut(t=record.t, attempt=name))
+                self._tell(self._record(AttemptTimedOut(trial=trial, attempt=number, limit=limit, elapsed=elapsed)))
                 if outcome.came is not None:
                     self._record(AttemptReturnedLate(trial=trial, attempt=number, ending=outcome.came, elapsed=elapsed))
                 self._settle(work, TimedOut())
             case Cut():
-                record = self._record(AttemptInterrupted(trial=trial, attempt=number, why="stopped", elapsed=elapsed))
-                self._tell(concurrency.Interrupted(t=record.t, attempt=name))
+                self._tell(self._record(AttemptInterrupted(trial=trial, attempt=number, why="stopped", elapsed=elapsed)))
                 self._let_go()
         return False
 
-    def _is_free(self, now: float, *, probe: bool) -> bool:
-        """Say whether an attempt is a probe that costs its trial nothing: not if the other side has been ill for too long."""
-        if probe and self._ill_since is None:
-            self._ill_since = now
-        return probe and self._ill_since is not None and now - self._ill_since < self._settings.retry.rate_limits
-
-    def _answered(self, work: Work, name: str, output: Any, elapsed: float) -> bool:
+    def _answered(self, work: Work, output: Any, elapsed: float) -> bool:
         event = AttemptSucceeded(trial=work.trial, attempt=work.attempts, output=output, elapsed=elapsed)
         try:
             try:
@@ -350,16 +335,14 @@ class Executor:
                 category="fatal",
                 elapsed=elapsed,
             )
-            self._tell(concurrency.Failed(t=self._record(failed).t, attempt=name, failure="fatal"))
+            self._tell(self._record(failed))
             self._give_up(work, "unserialisable")
             return False
-        self._tell(concurrency.Succeeded(t=record.t, attempt=name, elapsed=elapsed, quota=work.quota))
-        work.quota = None
-        self._ill_since = None
+        self._tell(record)
         work.output, work.is_answered = output, True
         return True
 
-    def _failed(self, work: Work, name: str, exc: BaseException, elapsed: float) -> None:
+    def _failed(self, work: Work, exc: BaseException, elapsed: float) -> None:
         failure = self._settings.retry.judge(exc, now=self._recorder.clock.wall())
         said = describe(exc)
         record = self._record(
@@ -374,33 +357,22 @@ class Executor:
                 elapsed=elapsed,
             )
         )
-        signal = concurrency.Failed(
-            t=record.t, attempt=name, failure=failure.kind, retry_after=failure.retry_after, quota=work.quota
-        )
-        work.quota = None
-        self._tell(signal)
+        self._tell(record)
         self._settle(work, failure)
         if failure.stop_run:
             self.stop("failed_fast", f"every other trial would meet the same: {said.type}: {said.message}")
 
     def _settle(self, work: Work, ended: Failure | TimedOut) -> None:
         """Decide what follows an attempt that did not work out, and record it."""
-        probe = work.is_free
-        spent = work.spent.plus(ended)
-        match self._settings.retry.after(ended, spent, chance(self._seed, work.trial, work.attempts)):
-            case Again() as again:
-                # A breaker's probe is made for everyone's sake; the trial that makes it does not pay for it.
-                work.spent = work.spent if probe else spent.plus(again)
-                self._try_again(work, again.delay, "probe" if probe else again.cause)
-            case GiveUp(cause="exhausted" | "timed_out") if probe:
-                self._try_again(work, self._settings.retry.base_delay, "probe")
+        spent, probe = work.spent.plus(ended), work.trial in self._steering.free
+        match self._settings.retry.after(ended, spent, chance(self._seed, work.trial, work.attempts), probe=probe):
+            case Again(delay=delay, cause=cause) as again:
+                work.spent = work.spent if cause == "probe" else spent.plus(again)
+                work.delay = delay
+                self._record(RetryScheduled(trial=work.trial, attempt=work.attempts + 1, delay=delay, cause=cause))
+                self._put(work)
             case GiveUp(cause=cause):
                 self._give_up(work, cause)
-
-    def _try_again(self, work: Work, delay: float, cause: str) -> None:
-        work.delay = round(delay, 6)
-        self._record(RetryScheduled(trial=work.trial, attempt=work.attempts + 1, delay=work.delay, cause=cause))
-        self._put(work)
 
     def _give_up(self, work: Work, cause: Literal["exhausted", "fatal", "timed_out", "ambiguous", "unserialisable"]) -> None:
         self._record(TrialFailed(trial=work.trial, attempts=work.attempts, cause=cause))
@@ -424,38 +396,27 @@ class Executor:
         for name, value in values.items():
             event = Noted(name=name, value=plain(value), trial=work.trial, attempt=number)
             try:
-                self._aside(event)
+                record = self._aside(event)
             except Unserialisable as exc:
-                self._aside(attrs.evolve(event, value=str(exc)))  # type: ignore[misc]  # a fact is an attrs class
-            if name == "quota" and number == work.attempts:
-                work.quota = quota_of(value)
+                record = self._aside(attrs.evolve(event, value=str(exc)))  # type: ignore[misc]  # a fact is an attrs class
+            if record is not None and name == "quota":
+                self._tell(record)
 
     def _late(self, trial: str, number: int, began: float, ending: Ending) -> None:
         elapsed = round(self._now() - began, 6)
         self._aside(AttemptReturnedLate(trial=trial, attempt=number, ending=ending, elapsed=elapsed))
 
-    def _aside(self, event: Noted | AttemptReturnedLate) -> None:
+    def _aside(self, event: Noted | AttemptReturnedLate) -> Record | None:
         """Record what may come at any time, even when the run is over or the journal has failed: then it is let go."""
-        if not self._over.is_set() and self._recorder.journal.failure is None:
-            self._record(event)
+        if self._over.is_set() or self._recorder.journal.failure is not None:
+            return None
+        return self._record(event)
 
-    def _tell(self, signal: Signal) -> Decision:
+    def _tell(self, record: Record) -> None:
         """Tell the policy what happened, and record what it changes."""
-        decision = self._policy.take(signal)
-        for change in decision.changes:
-            match change:
-                case LimitMoved():
-                    self._say(change.after, change.before, change.cause, change.evidence)
-                case Paused():
-                    until = round(change.until, 6)
-                    self._record(IntakePaused(until=until, cause=change.cause, evidence=change.evidence))
-                case Resumed():
-                    self._record(IntakeResumed(cause=change.cause, evidence=change.evidence))
-        self._limit = decision.limit
-        return decision
-
-    def _say(self, after: int, before: int, cause: str = "start", evidence: str = "") -> None:
-        self._record(LimitChanged(before=before, after=after, cause=cause, evidence=evidence))
+        for event in self._steering.take(record):
+            self._record(event)
+        self._limit = self._steering.limit
 
     # Time, and the end.
 
@@ -497,5 +458,5 @@ class Executor:
         for slot, (work, _) in self._flights.items():
             self.stuck.append(f"{work.trial} in slot {slot}")
             if self._recorder.state.trials[work.trial].stage == "running":
-                self._record(AttemptInterrupted(trial=work.trial, attempt=work.attempts, why="stopped"))
+                self._tell(self._record(AttemptInterrupted(trial=work.trial, attempt=work.attempts, why="stopped")))
         self._over.set()

@@ -5,7 +5,6 @@ from typing import Any
 import attrs
 
 from runner.case import Case
-from runner.concurrency import Quota
 from runner.retry import Spent
 
 
@@ -19,8 +18,6 @@ class Work:
     """How many it has had, in all sessions; the one under way is the last of them."""
     began: float = 0.0
     """When that began, in the seconds of `t`."""
-    is_free: bool = False
-    """Whether that costs the trial nothing, because it is a probe."""
     spent: Spent = attrs.field(factory=Spent)
     is_answered: bool = False
     """Whether it has an output already, and is only to be scored."""
@@ -29,5 +26,3 @@ class Work:
     """The scorers that have had their turn."""
     delay: float = 0.0
     """Seconds until it may be taken."""
-    quota: Quota | None = None
-    """What the endpoint said of its limit in its last answer, and the policy has not been told."""
