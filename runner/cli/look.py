@@ -21,7 +21,8 @@ from journal.events import RunFinished, RunStarted, SessionStarted, fields_of
 from journal.files import DISK
 from journal.lock import is_held
 from replay import RunState
-from replay.screen import ending, how_it_ended, next_command, panel, printable, summary
+from replay.screen import ending, how_it_ended, next_command, panel, printable
+from replay.summary import in_json, summarise
 from runner.cli import DAMAGED
 from runner.cli.arguments import RUNS, chosen_run, nearest, newest_run
 
@@ -198,7 +199,7 @@ def _status_in_json(seen: Seen) -> dict[str, Any]:
         "problem": None if seen.problem is None else str(seen.problem),
         "durable": seen.durable,
         "next": next_command(seen.state, seen.path),
-        **summary(seen.state),
+        **in_json(summarise(seen.state)),
     }
 
 
