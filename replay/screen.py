@@ -159,7 +159,7 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
         yield "scores", row, ""
     if state.latencies:
         recent = latency(state.latencies[-_RECENT:])
-        answers = _plural(recent.answers, "answer")
+        answers = plural(recent.answers, "answer")
         of = answers if recent.answers == len(state.latencies) else f"the last {answers}"
         yield "answers", _latency(recent, of, "p50", "p95"), ""
     used = usage_of(state.usage)
@@ -186,7 +186,7 @@ def _back_off(waiting: dict[str, TrialState], now: float) -> str:
     causes = Counter(trial.trouble.category if trial.trouble else "interrupted" for trial in waiting.values())
     soonest = min(trial.due for trial in waiting.values()) - now
     why = ", ".join(f"{count:,} × {printable(cause)}" for cause, count in causes.most_common())
-    return f"{_plural(len(waiting), 'trial')}, the next in {duration(soonest)}: {why}"
+    return f"{plural(len(waiting), 'trial')}, the next in {duration(soonest)}: {why}"
 
 
 def _trials(state: RunState) -> str:
@@ -210,7 +210,7 @@ def score_in_words(score: Score, *, failed: int = 0) -> str:
     """Tell what one scorer has said: `91.4 %  53 of 58 scored (95 %: 81.4–96.3 %); not in it: 2 failed`."""
     of = f"{score.numbers:,} scored"
     if score.cases < score.numbers:
-        of += f" in {_plural(score.cases, 'case')}"
+        of += f" in {plural(score.cases, 'case')}"
     said: list[str] = []
     if score.passed is not None and score.mean is not None:
         said.append(f"{100 * score.mean:.1f} %  {score.passed:,} of {of}")
@@ -231,7 +231,7 @@ def _labels(score: Score) -> str:
     common = list(islice(score.labels.items(), _LABELS))
     said = ", ".join(f"{printable(label, 24)} {100 * count / score.scored:.0f} %" for label, count in common)
     others = len(score.labels) - len(common)
-    more = f" and {_plural(others, 'more label')}" if others else ""
+    more = f" and {plural(others, 'more label')}" if others else ""
     return f"{said}{more}  of {score.scored:,} scored"
 
 
@@ -242,7 +242,7 @@ def _pass_lines(scores: Mapping[str, Score]) -> Iterator[str]:
         if several:
             any_of = ", ".join(f"pass@{each.k} {100 * each.at_least_one:.1f} %" for each in several)
             all_of = ", ".join(f"pass^{each.k} {100 * each.all:.1f} %" for each in several)
-            yield f"{printable(scorer, 24)}  {any_of} · {all_of} of {_plural(several[0].cases, 'case')}"
+            yield f"{printable(scorer, 24)}  {any_of} · {all_of} of {plural(several[0].cases, 'case')}"
 
 
 def group_lines(groups: Mapping[str, Part], by: str, *, most: int | None = None) -> Iterator[str]:
@@ -250,13 +250,13 @@ def group_lines(groups: Mapping[str, Part], by: str, *, most: int | None = None)
     yield f"by {printable(by)}:"
     for label, group in islice(groups.items(), most):
         trials = group.trials
-        counts = [f"{trials.completed:,} ok of {_plural(trials.enqueued, 'trial')}"]
+        counts = [f"{trials.completed:,} ok of {plural(trials.enqueued, 'trial')}"]
         counts += [f"{trials.failed:,} failed"] if trials.failed else []
         counts += [f"{trials.open:,} open"] if trials.open else []
         yield f"  {printable(label, 40)}  {' · '.join(counts)}"
         yield from (f"    {row}" for row in score_lines(group.scores, failed=trials.failed))
     if most is not None and len(groups) > most:
-        yield f"  … and {_plural(len(groups) - most, 'more group')}"
+        yield f"  … and {plural(len(groups) - most, 'more group')}"
 
 
 def _latency(times: Latency, of: str, *names: str) -> str:
@@ -329,7 +329,7 @@ def _summary_lines(state: RunState, summary: Summary) -> Iterator[str]:
     yield from score_lines(summary.scores, failed=summary.trials.failed)
     yield from _pass_lines(summary.scores)
     if summary.latency.answers:
-        yield _latency(summary.latency, _plural(summary.latency.answers, "answer"))
+        yield _latency(summary.latency, plural(summary.latency.answers, "answer"))
     used = usage_of(summary.usage)
     if used:
         lost = usage_of(summary.usage_lost)
@@ -346,35 +346,35 @@ def _verdict(state: RunState, path: Path | str, total: int | None, stopped: str)
     name = printable(state.started.evaluation) if state.started else "the run"
     known = max(total or 0, state.total, state.planned if state.ending != "finished" else 0)
     how, where = how_it_ended(state, stopped), printable(str(path), 500)
-    return f"{name} {how}: {state.done:,} of {_plural(known, 'trial')} done, in {where}"
+    return f"{name} {how}: {state.done:,} of {plural(known, 'trial')} done, in {where}"
 
 
 def _notable(state: RunState) -> Iterator[str]:
     if state.retries:
         causes = ", ".join(f"{count:,} × {printable(cause)}" for cause, count in state.retries.most_common())
-        yield f"{_plural(sum(state.retries.values()), 'retry', 'retries')}: {causes}"
+        yield f"{plural(sum(state.retries.values()), 'retry', 'retries')}: {causes}"
     if state.interrupted:
         were = "was" if state.interrupted == 1 else "were"
         again = ": if tried again, the call may have been paid for twice"
         if state.made_again:
             again = f", and {state.made_again:,} made again: as many calls may have been paid for twice"
-        yield f"{_plural(state.interrupted, 'attempt')} {were} cut off{again}"
+        yield f"{plural(state.interrupted, 'attempt')} {were} cut off{again}"
     if state.running:
-        yield f"{_plural(len(state.running), 'attempt')} had no ending yet, and will be made again"
+        yield f"{plural(len(state.running), 'attempt')} had no ending yet, and will be made again"
     crashes = sum(not session.ended for session in state.sessions[:-1])
     if crashes:
-        yield f"{crashes:,} of {_plural(len(state.sessions), 'session')} died without a word"
+        yield f"{crashes:,} of {plural(len(state.sessions), 'session')} died without a word"
     if state.late:
-        yield f"{_plural(state.late, 'answer')} came after the limit, and {'is' if state.late == 1 else 'are'} not used"
+        yield f"{plural(state.late, 'answer')} came after the limit, and {'is' if state.late == 1 else 'are'} not used"
     if state.recoveries:
-        yield f"the journal was recovered {_plural(state.recoveries, 'time')} after a crash; what was set aside is under torn/"
+        yield f"the journal was recovered {plural(state.recoveries, 'time')} after a crash; what was set aside is under torn/"
 
 
 def _failures(state: RunState) -> Iterator[str]:
     """Tell a few failures, different ones first: of a hundred times the same, one is enough."""
     if not state.failed:
         return
-    yield f"{_plural(state.failed, 'trial')} failed:"
+    yield f"{plural(state.failed, 'trial')} failed:"
     told: dict[str, str] = {}
     seen: set[str] = set()
     same: list[tuple[str, str]] = []
@@ -407,5 +407,6 @@ def next_command(state: RunState, path: Path | str) -> str:
     return f"evaljournal verify {run}"
 
 
-def _plural(count: int, one: str, many: str = "") -> str:
+def plural(count: int, one: str, many: str = "") -> str:
+    """Count things: `1 trial`, `2 trials`, `2 retries`."""
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"

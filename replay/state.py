@@ -96,7 +96,8 @@ class TrialState:
     """Whether it was completed after an attempt that failed."""
 
 
-def _can_be_summed(value: object) -> TypeGuard[float]:
+def can_be_summed(value: object) -> TypeGuard[float]:
+    """Say whether a value is a number that a mean can be taken of; true and false are."""
     return isinstance(value, (int, float)) and -LARGEST <= value <= LARGEST
 
 
@@ -136,7 +137,7 @@ class Tally:
         self.scored += times
         if isinstance(value, str):
             self.labels[value] += times
-        elif _can_be_summed(value):
+        elif can_be_summed(value):
             self.verdicts += times * isinstance(value, bool)
             self._sum(float(value), times, case)
         else:
@@ -164,7 +165,7 @@ class Tally:
 
     def know_repeats(self, scores: Iterable[tuple[str, object]]) -> None:
         """Tell repeats apart from here on; `scores` are the cases and values so far, one for each case."""
-        self.by_case = {case: (1, float(value) - self.origin) for case, value in scores if _can_be_summed(value)}
+        self.by_case = {case: (1, float(value) - self.origin) for case, value in scores if can_be_summed(value)}
 
     @property
     def kind(self) -> Literal["pass", "number", "label", "mixed", "nothing"]:

@@ -21,13 +21,15 @@ from journal.events import RunFinished, RunStarted, SessionStarted, fields_of
 from journal.files import DISK
 from journal.lock import is_held
 from replay import RunState
-from replay.screen import ending, how_it_ended, next_command, panel, printable
-from replay.summary import in_json, summarise
+from replay.screen import ending, group_lines, how_it_ended, next_command, panel, printable
+from replay.summary import Grouping, Summary, in_json, summarise
 from runner.cli import DAMAGED
 from runner.cli.arguments import RUNS, chosen_run, nearest, newest_run
 
 _TAIL: Final = 1 << 16
 """Bytes at the end of a file in which its last records are looked for."""
+_GROUPS: Final = 20
+"""Groups that are told one by one; `--json` has all."""
 _FILES_OWN: Final = ("segment_opened", "segment_sealed")
 
 
@@ -147,6 +149,26 @@ class Seen:
         return {"": "cut_off", "finished": "finished"}.get(self.state.ending, "stopped")
 
 
+def records_of(seen: Seen) -> Iterator[Record]:
+    """Read the records again that were taken in; large values stay on disk."""
+    for record in read(seen.path, load_blobs=False):
+        if record.seq > seen.state.seq:
+            return
+        yield record
+        if record.seq == seen.state.seq:
+            return  # Behind it, the journal may be damaged.
+
+
+def groups_of(seen: Seen, by: str) -> dict[str, str]:
+    """Find the group of every trial by a key of its metadata; refuse a key that none has."""
+    found = Grouping(by)
+    for record in records_of(seen):
+        found.take(record)
+    if by not in found.keys:
+        raise click.UsageError(f"no case of {seen.path} has {by!r} in its metadata{nearest(by, found.keys)}")
+    return found.groups
+
+
 def see(path: Path) -> Seen:
     """Take in a run, whether it is live, stopped, finished or damaged; nothing is changed."""
     is_live = is_held(path)  # Before it is read: a writer that ends meanwhile has then written its last word.
@@ -168,30 +190,40 @@ def see(path: Path) -> Seen:
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path), required=False)
+@click.option("--by", metavar="KEY", help="Also tell the trials apart by this key of their metadata.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON.")
-def status(run: Path | None, as_json: bool) -> None:
+def status(run: Path | None, by: str | None, as_json: bool) -> None:
     """Tell where a run stands: one that is going on, was stopped, is finished, or is damaged.
 
     A damaged run is told up to the damage, and the code is 4. Nothing is changed, and a run that is going on is not disturbed.
 
     \b
     evaljournal status
+    evaljournal status runs/capitals/0001 --by difficulty
     evaljournal status runs/capitals/0001 --json | jq .trials
     """
     seen = see(chosen_run(run))
+    summary = summarise(seen.state, groups=None if by is None else groups_of(seen, by))
+    if by is not None and summary.groups is not None and not as_json:
+        click.echo("\n".join(group_lines(summary.groups, by, most=_GROUPS)))
     if as_json:
-        click.echo(orjson.dumps(_status_in_json(seen), option=orjson.OPT_INDENT_2))
+        click.echo(orjson.dumps(_status_in_json(seen, summary), option=orjson.OPT_INDENT_2))
     elif seen.is_live or seen.problem is not None:
         _draw(seen)
     else:
         click.echo(ending(seen.state, path=seen.path))
-    if seen.problem is not None:
-        if not as_json:
-            click.echo(f"that is how far it can be trusted: {seen.problem}", err=True)
+    say_damage(seen.problem, quiet=as_json)
+
+
+def say_damage(problem: JournalError | None, *, quiet: bool = False) -> None:
+    """End with code 4, and say why, where what was shown goes only as far as the damage."""
+    if problem is not None:
+        if not quiet:
+            click.echo(f"that is how far it can be trusted: {problem}", err=True)
         sys.exit(DAMAGED)
 
 
-def _status_in_json(seen: Seen) -> dict[str, Any]:
+def _status_in_json(seen: Seen, summary: Summary) -> dict[str, Any]:
     return {
         "path": str(seen.path),
         "standing": seen.standing,
@@ -199,7 +231,7 @@ def _status_in_json(seen: Seen) -> dict[str, Any]:
         "problem": None if seen.problem is None else str(seen.problem),
         "durable": seen.durable,
         "next": next_command(seen.state, seen.path),
-        **in_json(summarise(seen.state)),
+        **in_json(summary),
     }
 
 
