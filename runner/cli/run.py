@@ -22,7 +22,8 @@ from journal.errors import JournalExists, JournalLocked, command
 from journal.events import RunFinished, RunStarted
 from journal.lock import is_held
 from replay import RunState
-from replay.screen import duration, ending, number, panel, printable, summary, usage_of
+from replay.screen import duration, ending, number, panel, printable, usage_of
+from replay.summary import in_json, summarise
 from runner.cli import UNFINISHED, Refused, one_at_a_time
 from runner.cli.arguments import RUNS, chosen_run
 from runner.cli.look import first_records, last_record, runs_under, see
@@ -186,7 +187,7 @@ def _say_finished(path: Path, finished: RunFinished, *, as_json: bool) -> None:
         words += f"\n{command('resume', path, ' --retry-failed')} tries those that failed again"
     click.echo(words, err=True)
     if as_json:
-        _print_json({"path": str(path), "stopped": None, **summary(see(path).state)})
+        _print_json({"path": str(path), "stopped": None, **in_json(summarise(see(path).state))})
 
 
 def _find_again(path: Path, started: RunStarted | None, reference: str | None) -> Found:
@@ -292,7 +293,7 @@ class _Session:
                     "why": outcome.why or None,
                     "head": outcome.head,
                     "exit_code": code,
-                    **summary(outcome.state),
+                    **in_json(summarise(outcome.state)),
                 }
             )
         sys.exit(code)
@@ -407,7 +408,7 @@ def _cost_before(name: str) -> tuple[Path | None, dict[str, float]]:
     latest: Iterable[Path] = reversed(runs_under(RUNS / name)[-_BEFORE:])
     for path in latest:
         state = see(path).state
-        used = usage_of(state)
+        used = usage_of(state.usage)
         if used and state.done:
             return path, {each: value / state.done for each, value in used.items()}
     return None, {}

@@ -166,7 +166,7 @@ def test_a_scorer_that_fails_is_no_success() -> None:
     result = evaljournal("run", "evals/capitals.py")
 
     assert 1 == result.exit_code
-    assert "nothing yet, 5 could not be scored" in result.stderr
+    assert "nothing yet; not in it: 5 could not be scored" in result.stderr
 
 
 def test_the_summary_on_standard_output() -> None:
