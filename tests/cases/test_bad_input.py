@@ -230,7 +230,7 @@ def test_a_full_disk_ends_with_3_and_says_what_to_do() -> None:
             import resource
             resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, resource.RLIM_INFINITY))
 
-        @evaluation(cases=[Case(name=f"t{number}", input=number) for number in range(60)], slots=2)
+        @evaluation(cases=[Case(name=f"t{number}", input=number) for number in range(60)], slots=2, write_ahead=True)
         def it(number): return number
         """
     )
