@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "fork": ("travel", "Start a new run from a point of an old one."),
     "verify": ("judge", "Prove that a journal is what was written."),
     "salvage": ("judge", "Copy what is intact out of a damaged journal."),
+    "diff": ("judge", "Compare two runs, trial by trial."),
 }
 """Command → the module it lives in, and what it does in one line (told here, so that `--help` imports nothing)."""
 
