@@ -298,6 +298,8 @@ class Executor:
 
     def _ended(self, work: Work, outcome: Outcome | Cut) -> bool:
         """Record how an attempt ended, and what follows; say whether it gave an output."""
+        if self._over.is_set():
+            return False  # It was left behind because it resisted, and is recorded as interrupted.
         trial, number = work.trial, work.attempts
         elapsed = round(self._now() - work.began, 6)
         match outcome:
