@@ -132,18 +132,29 @@ def remaining(state: RunState, *, now: float, total: int | None, before: int) ->
 
 
 def panel(
-    state: RunState, *, now: float, durable: int, total: int | None, width: int, before: int = 0, title: str = ""
+    state: RunState,
+    *,
+    now: float,
+    durable: int,
+    total: int | None,
+    width: int,
+    before: int = 0,
+    title: str = "",
+    stopping: tuple[str, float] | None = None,
 ) -> "Group":
     """Draw where a run stands, a line for each thing that there is something to say about.
 
     `now` is in the seconds of `t`; `durable` is the last record that is known to be on disk; `total` is how many trials there
-    will be, if that is known; `before` is how many were done when this session began, for the pace.
+    will be, if that is known; `before` is how many were done when this session began, for the pace; `stopping` is why the run
+    is being stopped, and how many seconds attempts in the air have left.
     """
     from rich.console import Group  # noqa: PLC0415  # slow to import, and `log` needs only the words
     from rich.text import Text  # noqa: PLC0415  # the same
 
     lines = [_heading(state, title, Text()), _progress(state, Text(), now=now, total=total, width=width, before=before)]
     last = ""
+    if stopping is not None:
+        lines.append(Text(f"stopping {stopping_in_words(state, *stopping)}", style="bold yellow"))
     for label, words, style in _rows(state, now, durable, total):
         line = Text()
         line.append(f"{label if label != last else '':<9}", style="dim")
@@ -181,6 +192,18 @@ def _progress(state: RunState, line: "Text", *, now: float, total: int | None, w
     line.append("━" * filled, style="green")
     line.append("─" * (bar - filled), style="dim")
     return line.append(words)
+
+
+def stopping_in_words(state: RunState, why: str, left: float) -> str:
+    """Tell what is still in the air of a run that is being stopped, and for how long it may be."""
+    flying = len(state.running) + state.stages["answered"]
+    because, again = ("", " again") if why == "interrupted" else (f"{_ENDINGS.get(why, printable(why))}; ", "")
+    if not flying:
+        return f"{because}nothing is in the air any more"
+    if left <= 0:
+        return f"{because}{_plural(flying, 'attempt')} {'is' if flying == 1 else 'are'} being cut off"
+    has, them = ("has", "it") if flying == 1 else ("have", "them")
+    return f"{because}{_plural(flying, 'attempt')} {has} {duration(left)} left; Ctrl-C{again} to cut {them} off"
 
 
 _Row = tuple[str, str, str]

@@ -8,9 +8,9 @@ import contextlib
 import functools
 import os
 import re
+import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -22,15 +22,17 @@ import trio
 from journal.errors import JournalExists, JournalLocked, command
 from journal.events import RunFinished, RunStarted
 from journal.lock import is_held
-from replay.screen import duration, ending, line, number, panel, printable, summary, usage_of
-from runner.cli import UNFINISHED, Refused, one_at_a_time
+from replay.screen import duration, ending, line, number, panel, printable, stopping_in_words, summary, usage_of
+from runner.cli import UNFINISHED, Refused, Unfinished, one_at_a_time
 from runner.cli.arguments import RUNS, chosen_run
 from runner.cli.look import first_records, last_record, runs_under, see
 from runner.concurrency import POLICIES
 from runner.definition import Settings
 from runner.errors import UsageError
 from runner.loading import Found, find
-from runner.session import Live, Outcome, arun
+from runner.session import Live, Outcome
+from runner.session import run as run_evaluation
+from runner.signals import told
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -224,7 +226,7 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 
 def _refuse_taken(path: Path) -> None:
     """Refuse to begin a run where one is, and say what can be done with that one."""
-    if not path.is_dir() or not list(path.glob("journal-*.jsonl")):
+    if not _is_run(path):
         return
     last = last_record(path)
     if is_held(path):
@@ -232,6 +234,10 @@ def _refuse_taken(path: Path) -> None:
     if last is not None and isinstance(last.event, RunFinished):
         raise Refused(f"{path} is a run that is finished; nothing is ever overwritten: give another -o, or leave it away")
     raise Refused(f"{path} is a run that is not finished; {command('resume', path)} goes on with it")
+
+
+def _is_run(path: Path) -> bool:
+    return path.is_dir() and any(path.glob("journal-*.jsonl"))
 
 
 def next_path(name: str) -> Path:
@@ -244,9 +250,11 @@ def _next_under(folder: Path) -> Path:
     return folder / f"{max(taken, default=0) + 1:04}"
 
 
-def _prose_on_stderr() -> AbstractContextManager[object]:
-    """Send the prints of the user's code to standard error."""
-    return contextlib.redirect_stdout(sys.stderr)
+@contextlib.contextmanager
+def _prose_on_stderr() -> Generator[None]:
+    """Send the prints of the user's code to standard error; and let SIGTERM break into it, as Ctrl-C does."""
+    with told(signal.default_int_handler, signal.SIGTERM), contextlib.redirect_stdout(sys.stderr):
+        yield
 
 
 class _Session:
@@ -270,8 +278,13 @@ class _Session:
         self._path = path
         live = not self._plain and sys.stderr.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"
         onlooker = self._draw if live else self._tell
-        with one_at_a_time():
-            return trio.run(functools.partial(arun, self._evaluation, path, signals=True, onlooker=onlooker, **self._options))
+        try:
+            with one_at_a_time():
+                return run_evaluation(self._evaluation, path, signals=True, onlooker=onlooker, **self._options)
+        except KeyboardInterrupt:
+            if not _is_run(path):
+                raise
+            raise Unfinished(f"interrupted; {command('resume', path)} goes on") from None
 
     def run_under(self, folder: Path) -> Outcome:
         """Run under the next free number; if somebody else takes it meanwhile, under the one after."""
@@ -322,6 +335,7 @@ class _Session:
                     width=console.width,
                     before=before,
                     title=str(self._path),
+                    stopping=live.stopping(),
                 )
                 await trio.to_thread.run_sync(functools.partial(screen.update, drawn, refresh=True), limiter=own_thread)
                 await trio.sleep(FRAME)
@@ -329,13 +343,16 @@ class _Session:
     async def _tell(self, live: Live) -> None:
         """Print a line whenever a further tenth is done, and once a minute, until cancelled."""
         self._total, before = live.total, live.state.done
-        told, at = _tenth(live), live.now()
+        told, at, is_stopping = _tenth(live), live.now(), False
         click.echo(f"{self._evaluation.name} in {self._path}; Ctrl-C stops it, and it can be resumed", err=True)
         for sentence in _changes(live):
             click.echo(sentence, err=True)
         while True:
             await trio.sleep(FRAME)
-            tenth, now = _tenth(live), live.now()
+            tenth, now, stops = _tenth(live), live.now(), live.stopping()
+            if stops and not is_stopping:
+                is_stopping = True
+                click.echo(f"stopping: {stopping_in_words(live.state, *stops)}", err=True)
             if tenth != told or now - at >= QUIET:
                 told, at = tenth, now
                 said = line(live.state, now=now, durable=live.journal.durable, total=live.total, before=before)

@@ -45,6 +45,7 @@ from replay.screen import (
     percentile,
     printable,
     score_in_words,
+    stopping_in_words,
     summary,
 )
 from replay.state import Tally
@@ -522,3 +523,26 @@ def test_summary_for_programs() -> None:
         "usage": {},
         "limit": 8,
     } == summary(state)
+
+
+@pytest.mark.parametrize(
+    ("flying", "why", "left", "said"),
+    [
+        (3, "interrupted", 4.2, "3 attempts have 4.2 s left; Ctrl-C again to cut them off"),
+        (1, "interrupted", 4.2, "1 attempt has 4.2 s left; Ctrl-C again to cut it off"),
+        (2, "interrupted", -0.1, "2 attempts are being cut off"),
+        (0, "interrupted", 4.2, "nothing is in the air any more"),
+        (1, "deadline", 5.0, "stopped at its deadline; 1 attempt has 5 s left; Ctrl-C to cut it off"),
+        (1, EVIL, 0.0, "\\x1b]0;owned\\x07\\x1b[31m[bold]red[/bold]\\x0d\\x0a\\x202eevil; 1 attempt is being cut off"),
+    ],
+)
+def test_a_run_that_is_being_stopped(flying: int, why: str, left: float, said: str) -> None:
+    """While a run is being stopped, the screen tells what is in the air, for how long, and what a further Ctrl-C does."""
+    names = [str(number) for number in range(flying)]
+    state = state_of([*queued(*names), *(begun(name) for name in names)])
+
+    assert said == stopping_in_words(state, why, left)
+    drawn = panel(state, now=1.0, durable=0, total=9, width=200, stopping=(why, left))
+    out = io.StringIO()
+    Console(file=out, width=200, highlight=False).print(drawn)
+    assert f"stopping {said}" == out.getvalue().splitlines()[2].rstrip()

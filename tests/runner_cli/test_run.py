@@ -539,6 +539,103 @@ def test_the_live_screen() -> None:
     assert "slow interrupted: 6 of 40 trials done" in seen.rpartition("\x1b[?25h")[2]
 
 
+def test_the_live_screen_says_that_it_is_stopping() -> None:
+    """Ctrl-C is answered on the screen, before what is in the air has ended, and in plain mode by a line."""
+    hold = {"HOLD": "1"}
+    _, seen = at_a_terminal("run", "evals/slow.py", "--grace", "0.5", until=b"4 of 4 busy", environment=hold)
+    _, told = at_a_terminal("run", "evals/slow.py", "--grace", "0.5", "--plain", until=b"6 of 40", environment=hold)
+
+    words = r"stopping.* 4 attempts have 0\.\d+ s left; Ctrl-C again to cut them off"
+    assert re.search(words, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen))
+    assert re.search(words, told)
+
+
+STUCK = """
+import time
+import trio
+from runner import Case, evaluation
+
+@evaluation(cases=[Case(name="t0", input=0)])
+async def stuck(number: int) -> None:
+    with trio.CancelScope(shield=True):
+        await trio.sleep_forever()
+
+@evaluation(cases=[Case(name="t0", input=0), Case(name="t1", input=1)], loop="trio")
+async def blocking(number: int) -> None:
+    print("blocking")
+    time.sleep(600)
+"""
+
+
+def test_the_screen_is_put_in_order_before_the_process_is_left(here: Path) -> None:
+    """An attempt that cannot be cut off is left behind: the cursor is there again, and what was recorded can be resumed."""
+    (here / "evals/stuck.py").write_text(STUCK)
+    code, seen = at_a_terminal("run", "evals/stuck.py:stuck", "--grace", "0", until=b"1 of ")
+
+    assert 3 == code
+    assert seen.count("\x1b[?25l") == seen.count("\x1b[?25h") == 1
+    assert [
+        "stuck, and left behind: t0 in slot 0",
+        "everything recorded is on disk; `evaljournal resume runs/stuck/0001` goes on",
+    ] == re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.rpartition("\x1b[?25h")[2]).strip().split("\r\n")
+    assert verify("runs/stuck/0001").holds
+
+
+def test_ctrl_c_again_and_again_breaks_into_what_holds_up_the_loop(here: Path) -> None:
+    """A task that blocks is broken into by a further Ctrl-C, and the way on is named."""
+    (here / "evals/stuck.py").write_text(STUCK)
+    with process("run", "evals/stuck.py:blocking") as running:
+        assert running.stderr is not None
+        while "blocking\n" != running.stderr.readline():
+            pass
+        for _ in range(3):
+            running.send_signal(signal.SIGINT)
+            time.sleep(0.1)  # Two that come at once are one.
+        _, err = running.communicate(timeout=30)
+
+    assert (3, "Error: interrupted; `evaljournal resume runs/blocking/0001` goes on") == (
+        running.returncode,
+        err.splitlines()[-1],
+    )
+    assert verify("runs/blocking/0001").holds
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("when", ["importing", "reading"])
+def test_a_signal_before_anything_has_begun(here: Path, number: signal.Signals, when: str) -> None:
+    """While the user's file is imported, or the cases are read, a signal ends the command: code 3, and nothing is left."""
+    (here / "evals/late.py").write_text(
+        f"""
+import sys, time
+from runner import evaluation
+
+def wait(when):
+    if when == {when!r}:
+        print("waiting", file=sys.stderr, flush=True)
+        time.sleep(600)
+
+class Cases(list):
+    def __iter__(self):
+        wait("reading")
+        return super().__iter__()
+
+wait("importing")
+
+@evaluation(cases=Cases([1]))
+async def late(number):
+    return number
+"""
+    )
+    with process("run", "evals/late.py") as running:
+        assert running.stderr is not None
+        assert "waiting\n" == running.stderr.readline()
+        running.send_signal(number)
+        out, err = running.communicate(timeout=30)
+
+    assert (3, "", "Error: interrupted\n") == (running.returncode, out, err)
+    assert not Path("runs").exists()
+
+
 @pytest.mark.parametrize("how", [["--plain"], []])
 def test_no_live_screen_where_none_is_wanted(how: list[str]) -> None:
     """With --plain, or in CI, a terminal gets plain lines."""
