@@ -282,7 +282,10 @@ def score_in_words(tally: Tally) -> str:
         said = f"{found.mean:.3g}  mean of {tally.scored:,} scored"
         if tally.scored > 1:
             said += f" (95 %: {found.low:.3g} to {found.high:.3g})"
-    return f"{said}, {tally.failed:,} could not be scored" if tally.failed else said
+    if not tally.failed:
+        return said
+    why = f" ({printable(' '.join(tally.error.split()), 200)})" if tally.error else ""
+    return f"{said}, {tally.failed:,} could not be scored{why}"
 
 
 def _labels(tally: Tally) -> str:
@@ -361,6 +364,7 @@ def ending(state: RunState, *, path: Path | str, total: int | None = None, stopp
         lines.append(f"  {_usage(used)}")
     lines += [f"  {sentence}" for sentence in _notable(state)]
     lines += _failures(state)
+    lines += [f"look closer: {closer}" for closer in _closer(state, path)]
     lines.append(f"next: {next_command(state, path)}")
     return "\n".join(lines)
 
@@ -398,19 +402,19 @@ def _failures(state: RunState) -> Iterator[str]:
     if not state.failed:
         return
     yield f"{_plural(state.failed, 'trial')} failed:"
-    told: dict[str, str] = {}
-    seen: set[str] = set()
-    same: list[tuple[str, str]] = []
+    told: dict[str, TrialState] = {}
+    seen: set[tuple[str, str]] = set()
+    same: list[tuple[str, TrialState]] = []
     for name, trial in failed_trials(state):
-        error = trial.error or "cut off while it ran, and not tried again"
-        if error in seen:
-            same += [(name, error)] if len(same) < _SHOWN else []
+        if (trial.cause, trial.error) in seen:
+            same += [(name, trial)] if len(same) < _SHOWN else []
         elif len(told) < _SHOWN:
-            seen.add(error)
-            told[name] = error
+            seen.add((trial.cause, trial.error))
+            told[name] = trial
     told.update(islice(same, _SHOWN - len(told)))
-    for name, error in told.items():
-        yield f"  {printable(name)}: {printable(' '.join(error.split()), 200)}"
+    for name, trial in told.items():
+        error = "cut off while it ran, and not tried again" if trial.cause == "ambiguous" else " ".join(trial.error.split())
+        yield f"  {printable(name)}: {printable(error, 200)} ({printable(trial.cause)}, {_plural(trial.attempts, 'attempt')})"
     if state.failed > len(told):
         yield f"  and {state.failed - len(told):,} more"
 
@@ -428,6 +432,15 @@ def next_command(state: RunState, path: Path | str) -> str:
     if state.failed:
         return f"evaljournal resume {run} --retry-failed"
     return f"evaljournal verify {run}"
+
+
+def _closer(state: RunState, path: Path | str) -> Iterator[str]:
+    """Name the commands that show more of what went wrong."""
+    run = printable(shlex.quote(str(path)), 1_000)
+    for name, _ in islice(failed_trials(state), 1):
+        yield f"evaljournal log {run} {printable(shlex.quote(name), 200)}"
+    if any(tally.failed for tally in state.scores.values()):
+        yield f"evaljournal log {run} --type scoring_failed"
 
 
 def summary(state: RunState) -> dict[str, Any]:
@@ -463,6 +476,7 @@ def summary(state: RunState) -> dict[str, Any]:
         },
         "retries": dict(state.retries),
         "errors": dict(state.errors),
+        "failures": dict(Counter(trial.cause for _, trial in failed_trials(state))),
         "scores": {scorer: _score_in_json(tally) for scorer, tally in state.scores.items()},
         "latency": {
             "answers": len(latencies),

@@ -83,6 +83,8 @@ class TrialState:
     trouble: Trouble | None = None
     error: str = ""
     """What the last attempt that failed said, in short."""
+    cause: str = ""
+    """Why it was given up, the last time that it was."""
     elapsed: float = 0.0
     """Seconds of the attempt that gave the output."""
 
@@ -94,6 +96,8 @@ class Tally:
     scored: int = 0
     failed: int = 0
     """How many times the scorer itself failed."""
+    error: str = ""
+    """What it said the last time, in short."""
     total: float = 0.0
     squares: float = 0.0
     labels: Counter[str] = attrs.field(factory=Counter)
@@ -326,7 +330,9 @@ class RunState:
     def _scoring_failed(self, event: ScoringFailed, _: Record) -> None:
         trial = self.trials[event.trial]
         trial.unscored = (*trial.unscored, event.scorer)
-        self.scores.setdefault(event.scorer, Tally()).failed += 1
+        tally = self.scores.setdefault(event.scorer, Tally())
+        tally.failed += 1
+        tally.error = f"{event.error}: {event.message}"[:_SHOWN]
 
     def _trial_completed(self, event: TrialCompleted, record: Record) -> None:
         trial = self.trials[event.trial]
@@ -336,7 +342,9 @@ class RunState:
             trial.trouble = None
 
     def _trial_failed(self, event: TrialFailed, record: Record) -> None:
-        self._move(event.trial, self.trials[event.trial], "failed", record)
+        trial = self.trials[event.trial]
+        self._move(event.trial, trial, "failed", record)
+        trial.cause = event.cause
 
     def _trial_withdrawn(self, event: TrialWithdrawn, record: Record) -> None:
         trial = self.trials[event.trial]

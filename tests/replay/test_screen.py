@@ -312,14 +312,39 @@ def test_what_failed_is_told_last() -> None:
 
     assert [
         "10 trials failed:",
-        "  t0: ValueError: no such country",
-        "  other: TimeoutError: too slow",
-        "  t1: ValueError: no such country",
-        "  t2: ValueError: no such country",
-        "  t3: ValueError: no such country",
+        "  t0: ValueError: no such country (fatal, 1 attempt)",
+        "  other: TimeoutError: too slow (fatal, 1 attempt)",
+        "  t1: ValueError: no such country (fatal, 1 attempt)",
+        "  t2: ValueError: no such country (fatal, 1 attempt)",
+        "  t3: ValueError: no such country (fatal, 1 attempt)",
         "  and 5 more",
+        "look closer: evaljournal log r t0",
         "next: evaljournal resume r --retry-failed",
-    ] == ending(state_of(events), path="r").splitlines()[-8:]
+    ] == ending(state_of(events), path="r").splitlines()[-9:]
+
+
+def test_why_a_trial_was_given_up() -> None:
+    """Each failure has its cause: the same error is another matter after five attempts, and so is one that was cut off."""
+    events = [
+        *queued("a", "b"),
+        begun("a"),
+        AttemptTimedOut(trial="a", attempt=1, limit=5.0, elapsed=5.0),
+        RetryScheduled(trial="a", attempt=2, delay=1.0, cause="timed_out"),
+        begun("a", 2),
+        AttemptTimedOut(trial="a", attempt=2, limit=5.0, elapsed=5.0),
+        TrialFailed(trial="a", attempts=2, cause="timed_out"),
+        begun("b"),
+        *refused("b"),
+        begun("b", 2),
+        AttemptInterrupted(trial="b", attempt=2, why="process_died"),
+        TrialFailed(trial="b", attempts=2, cause="ambiguous"),
+    ]
+
+    assert [
+        "  a: timed out after 5 s (timed_out, 2 attempts)",
+        "  b: cut off while it ran, and not tried again (ambiguous, 2 attempts)",
+    ] == ending(state_of(events), path="r").splitlines()[-4:-2]
+    assert {"timed_out": 1, "ambiguous": 1} == summary(state_of(events))["failures"]
 
 
 def test_the_ending_says_what_may_have_been_paid_twice() -> None:
@@ -375,7 +400,9 @@ def test_a_scorer_that_fails_is_told() -> None:
     failed = ScoringFailed(trial="b", scorer="exact", version="v1", error="KeyError", message="x", elapsed=0.0)
     state = state_of([*ok("a", PASS), *ok("b"), failed])
 
-    assert "exact  100.0 %  1 of 1 scored (95 %: 20.7–100.0 %), 1 could not be scored" == row(drawn(state), "scores")
+    said = "exact  100.0 %  1 of 1 scored (95 %: 20.7–100.0 %), 1 could not be scored (KeyError: x)"
+    assert said == row(drawn(state), "scores")
+    assert "look closer: evaljournal log r --type scoring_failed" in ending(state, path="r").splitlines()
 
 
 def test_many_labels_are_counted() -> None:
@@ -490,6 +517,7 @@ def test_summary_for_programs() -> None:
         "attempts": {"started": 3, "timed_out": 0, "interrupted": 0, "returned_late": 0},
         "retries": {"rate_limited": 1},
         "errors": {"RateLimited": 1, "ValueError": 1},
+        "failures": {"fatal": 1},
         "scores": {
             "exact": {
                 "kind": "pass",

@@ -155,9 +155,10 @@ def test_failures_end_with_1_and_come_last() -> None:
     assert 1 == result.exit_code
     assert [
         "1 trial failed:",
-        "  cuba: ValueError: no such country",
+        "  cuba: ValueError: no such country (exhausted, 1 attempt)",
+        "look closer: evaljournal log runs/capitals/0001 cuba",
         "next: evaljournal resume runs/capitals/0001 --retry-failed",
-    ] == result.stderr.splitlines()[-3:]
+    ] == result.stderr.splitlines()[-4:]
 
 
 def test_a_scorer_that_fails_is_no_success() -> None:
@@ -166,7 +167,7 @@ def test_a_scorer_that_fails_is_no_success() -> None:
     result = evaljournal("run", "evals/capitals.py")
 
     assert 1 == result.exit_code
-    assert "nothing yet, 5 could not be scored" in result.stderr
+    assert re.search(r"nothing yet, 5 could not be scored \(KeyError: '[A-Z]+'\)", result.stderr)
 
 
 def test_the_summary_on_standard_output() -> None:
