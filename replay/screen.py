@@ -60,6 +60,14 @@ _ENDINGS: Final = {
 }
 """How a session ended, in words; one that left no word died."""
 
+_REASONS: Final = {
+    "failed_fast": "too many trials failed",
+    "deadline": "its time is over",
+    "disk_full": "the disk is full",
+    "intake_failed": "its cases could not be read",
+}
+"""Why a session is being stopped, where nobody has asked for it."""
+
 
 def printable(value: Any, width: int = _WIDTH) -> str:
     """Show a value in a few characters, none of which can do anything to a terminal."""
@@ -71,7 +79,9 @@ def printable(value: Any, width: int = _WIDTH) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Tell a time as people do: `0.24 s`, `12 s`, `3 min 20 s`, `2 h 5 min`."""
+    """Tell a time as people do: `0.93 ms`, `0.24 s`, `12 s`, `3 min 20 s`, `2 h 5 min`."""
+    if 0 < seconds < 0.1:  # noqa: PLR2004 - below, the zeros would be in the way
+        return f"{1000 * seconds:.2g} ms"
     if seconds < 10:  # noqa: PLR2004 - below, parts of a second are worth telling
         return f"{max(0.0, seconds):.2g} s"
     whole = round(seconds)
@@ -197,7 +207,7 @@ def _progress(state: RunState, line: "Text", *, now: float, total: int | None, w
 def stopping_in_words(state: RunState, why: str, left: float) -> str:
     """Tell what is still in the air of a run that is being stopped, and for how long it may be."""
     flying = len(state.running) + state.stages["answered"]
-    because, again = ("", " again") if why == "interrupted" else (f"{_ENDINGS.get(why, printable(why))}; ", "")
+    because, again = ("", " again") if why == "interrupted" else (f"{_REASONS.get(why, printable(why))}; ", "")
     if not flying:
         return f"{because}nothing is in the air any more"
     if left <= 0:
@@ -384,7 +394,8 @@ def _verdict(state: RunState, path: Path | str, total: int | None, stopped: str)
 
 def _notable(state: RunState) -> Iterator[str]:
     if state.retries:
-        causes = ", ".join(f"{count:,} × {printable(cause)}" for cause, count in state.retries.most_common())
+        asked = {"asked": "asked for"}
+        causes = ", ".join(f"{count:,} × {asked.get(cause, printable(cause))}" for cause, count in state.retries.most_common())
         yield f"{_plural(sum(state.retries.values()), 'retry', 'retries')}: {causes}"
     if state.interrupted:
         were = "was" if state.interrupted == 1 else "were"
@@ -457,6 +468,7 @@ def summary(state: RunState) -> dict[str, Any]:
         "sessions": len(state.sessions),
         "ending": state.ending or None,
         "trials": {
+            "planned": state.planned or None,
             "enqueued": state.total,
             "completed": state.completed,
             "failed": state.failed,

@@ -247,8 +247,11 @@ class Trials:
         source = self._dataset.source if isinstance(self._dataset.source, Path) else "the dataset"
         if not seen:
             return UsageError(f"{source} has no cases")
-        only, skip = self._selection.only, self._selection.skip
-        return UsageError(f"no case of {source} is left by only={list(only)} and skip={list(skip)}")
+        given = {"only": list(self._selection.only), "skip": list(self._selection.skip)}
+        by = " and ".join(f"{name}={patterns}" for name, patterns in given.items() if patterns)
+        some = islice((case.name for _, case in self._dataset.read()), 3) if self._dataset.rereadable else ()
+        names = ", ".join(map(repr, some))
+        return UsageError(f"no case of {source} is left by {by}{f'; there are such as {names}' if names else ''}")
 
 
 def _short(name: str) -> bytes:

@@ -366,8 +366,9 @@ def _changes(live: Live) -> Iterator[str]:
             parts = [(f"{name}.{part}", before.get(part), value) for part, value in now.items() if before.get(part) != value]
         else:
             parts = [(name, before, now)]
-        for part, old, new in parts:
-            yield f"{part} is now {printable(new)}; it was {printable(old)}"
+        for part, *values in parts:
+            old, new = (_OFF if value is None else printable(value) for value in values)
+            yield f"{part} is now {new}; it was {old}"
 
 
 def _tenth(live: Live) -> int:
@@ -395,7 +396,9 @@ def _rehearse(found: Found, path: Path, settings: Settings, *, as_json: bool) ->
     with _prose_on_stderr():
         cases = found.evaluation.cases.select(settings, repeats=settings.repeats).cases
     trials = None if cases is None else cases * settings.repeats
-    source, per_trial = _cost_before(found.evaluation.name)
+    retry = settings.retry
+    most = 1 + retry.errors + retry.timeouts
+    before = _used_before(found.evaluation.name)
     if as_json:
         _print_json(
             {
@@ -404,44 +407,65 @@ def _rehearse(found: Found, path: Path, settings: Settings, *, as_json: bool) ->
                 "path": str(path),
                 "cases": cases,
                 "trials": trials,
+                "calls": None if trials is None else {"at_least": trials, "at_most": trials * most},
                 "scorers": list(found.evaluation.scorers),
                 "settings": settings.facts(),
-                "usage_per_trial": per_trial or None,
-                "usage_from": str(source) if source else None,
-                "projected_usage": {name: value * trials for name, value in per_trial.items()}
-                if per_trial and trials
-                else None,
+                "usage_per_trial": before.per_trial if before else None,
+                "usage_from": str(before.path) if before else None,
+                "projected_usage": _times(before.per_trial, trials) if before and trials else None,
+                "projected_usage_at_most": _times(before.per_call, trials * most) if before and trials else None,
             }
         )
         return
-    many = "as many cases as can be read (they can be read only once)" if cases is None else f"{cases:,} cases"
-    times = "" if settings.repeats == 1 else f" × {settings.repeats:,} repeats"
     click.echo(f"{found.evaluation.name} ({found.reference}) would be run in {path}; nothing was written")
-    click.echo(f"  {many}{times}{'' if trials is None else f' = {trials:,} trials'}")
-    click.echo(f"  scorers: {', '.join(found.evaluation.scorers) or 'none'}")
-    limit = "no limit" if settings.timeout is None else duration(settings.timeout)
-    click.echo(f"  {settings.slots:,} slots at the most ({settings.policy}), {limit} for an attempt")
-    retry = settings.retry
+    click.echo(f"  {_trials_in_words(cases, settings.repeats)}")
+    calls = f"{most} calls for each trial" if trials is None else f"{trials * most:,} calls"
+    click.echo(f"  at least {'1' if trials is None else f'{trials:,}'}, at most {calls}, and what rate limits refuse on top")
     click.echo(
         f"  retries: {retry.errors} after errors, {retry.timeouts} after timeouts, {duration(retry.rate_limits)} of rate limits"
     )
-    click.echo(f"  {_cost_in_words(source, per_trial, trials)}")
+    limit = "no limit" if settings.timeout is None else duration(settings.timeout)
+    click.echo(f"  {settings.slots:,} slots at the most ({settings.policy}), {limit} for an attempt")
+    click.echo(f"  scorers: {', '.join(found.evaluation.scorers) or 'none'}")
+    click.echo(f"  {_usage_in_words(before, trials, most)}")
 
 
-def _cost_in_words(source: Path | None, per_trial: dict[str, float], trials: int | None) -> str:
-    if source is None:
-        return "cost: unknown; no run of it under runs/ has recorded what it used (note(tokens=…, cost=…) does)"
-    times = 1 if trials is None else trials
-    used = ", ".join(f"{printable(name, 24)} {number(value * times)}" for name, value in per_trial.items())
-    return f"{'for each trial' if trials is None else 'in all'} about {used}, going by {source}"
+def _trials_in_words(cases: int | None, repeats: int) -> str:
+    many = "as many cases as can be read (they can be read only once)" if cases is None else f"{cases:,} cases"
+    if repeats == 1:
+        return f"{many}, each asked once"
+    return f"{many} × {repeats:,} repeats{'' if cases is None else f' = {cases * repeats:,} trials'}"
 
 
-def _cost_before(name: str) -> tuple[Path | None, dict[str, float]]:
-    """Find what a trial used on average in the latest run of this evaluation that recorded it."""
+@attrs.frozen
+class _Used:
+    """What an earlier run of the same evaluation has used."""
+
+    path: Path
+    per_trial: dict[str, float]
+    """On average, retries included."""
+    per_call: dict[str, float]
+
+
+def _used_before(name: str) -> _Used | None:
+    """Find the latest run of this evaluation that recorded what it used."""
     latest: Iterable[Path] = reversed(runs_under(RUNS / name)[-_BEFORE:])
     for path in latest:
         state = see(path).state
         used = usage_of(state)
-        if used and state.done:
-            return path, {each: value / state.done for each, value in used.items()}
-    return None, {}
+        if used and state.done and state.attempts:
+            return _Used(path, _times(used, 1 / state.done), _times(used, 1 / state.attempts))
+    return None
+
+
+def _times(used: dict[str, float], times: float) -> dict[str, float]:
+    return {name: value * times for name, value in used.items()}
+
+
+def _usage_in_words(before: _Used | None, trials: int | None, most: int) -> str:
+    if before is None:
+        return "cost: unknown; no run of it under runs/ has recorded what it used (note(tokens=…, cost=…) does)"
+    where, times = ("for each trial", 1) if trials is None else ("in all", trials)
+    about, at_most = _times(before.per_trial, times), _times(before.per_call, times * most)
+    words = [f"{printable(name, 24)} {number(about[name])} (at most {number(at_most[name])})" for name in about]
+    return f"{where} about {', '.join(words)}, going by {before.path}"

@@ -465,7 +465,7 @@ def test_durations_as_people_say_them() -> None:
     """Small times have parts of a second, large ones minutes or hours."""
     said = [duration(seconds) for seconds in (-1, 0.0123, 0.5, 9.96, 12.4, 59.6, 200, 7500, 9_000_000)]
 
-    assert ["0 s", "0.012 s", "0.5 s", "10 s", "12 s", "1 min 0 s", "3 min 20 s", "2 h 5 min", "2,500 h 0 min"] == said
+    assert ["0 s", "12 ms", "0.5 s", "10 s", "12 s", "1 min 0 s", "3 min 20 s", "2 h 5 min", "2,500 h 0 min"] == said
 
 
 def test_numbers_as_people_read_them() -> None:
@@ -503,6 +503,7 @@ def test_summary_for_programs() -> None:
         "sessions": 1,
         "ending": None,
         "trials": {
+            "planned": None,
             "enqueued": 3,
             "completed": 1,
             "failed": 1,
@@ -560,7 +561,7 @@ def test_summary_for_programs() -> None:
         (1, "interrupted", 4.2, "1 attempt has 4.2 s left; Ctrl-C again to cut it off"),
         (2, "interrupted", -0.1, "2 attempts are being cut off"),
         (0, "interrupted", 4.2, "nothing is in the air any more"),
-        (1, "deadline", 5.0, "stopped at its deadline; 1 attempt has 5 s left; Ctrl-C to cut it off"),
+        (1, "deadline", 5.0, "its time is over; 1 attempt has 5 s left; Ctrl-C to cut it off"),
         (1, EVIL, 0.0, "\\x1b]0;owned\\x07\\x1b[31m[bold]red[/bold]\\x0d\\x0a\\x202eevil; 1 attempt is being cut off"),
     ],
 )

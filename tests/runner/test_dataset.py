@@ -363,7 +363,9 @@ def test_selection(selection: Selection, left: list[str]) -> None:
 
 def test_a_selection_of_nothing() -> None:
     """A pattern that fits no name is a mistake, not an empty run."""
-    assert "no case of the dataset is left by only=['z*'] and skip=[]" == refusal(["1?"], Selection(only="z*"))
+    cases = [Case(name=name, input=name) for name in "abcd"]
+    said = "no case of the dataset is left by only=['z*'] and skip=['b']; there are such as 'a', 'b', 'c'"
+    assert said == refusal(cases, Selection(only="z*", skip="b"))
 
 
 @pytest.mark.parametrize("limit", [0, -1, True, 1.5])

@@ -216,7 +216,7 @@ def test_shuffling_depends_on_the_seed() -> None:
         (["--max-failures", "101%"], "'101%' is neither a number of trials"),
         (["--repeats", 0], "repeats=0: give a whole number from 1 up"),
         (["--limit", 0], "limit=0: give a whole number from 1 up"),
-        (["--only", "x*"], "no case of the dataset is left by only=['x*']"),
+        (["--only", "x*"], "is left by only=['x*']; there are such as 'peru', 'chile', 'cuba'"),
         (["--grace", "-1"], "grace=-1.0: give seconds, 0 or more"),
         (["--policy", "greedy"], "'greedy' is not one of"),
     ],
@@ -298,9 +298,10 @@ def test_dry_run_writes_nothing() -> None:
     assert [
         "capitals (evals/capitals.py:capitals) would be run in runs/capitals/0001; nothing was written",
         "  4 cases × 3 repeats = 12 trials",
-        "  scorers: exact",
-        "  2 slots at the most (adaptive), no limit for an attempt",
+        "  at least 12, at most 36 calls, and what rate limits refuse on top",
         "  retries: 0 after errors, 2 after timeouts, 10 min 0 s of rate limits",
+        "  2 slots at the most (adaptive), no limit for an attempt",
+        "  scorers: exact",
         "  cost: unknown; no run of it under runs/ has recorded what it used (note(tokens=…, cost=…) does)",
     ] == result.stdout.splitlines()
     assert not Path("runs").exists()
@@ -312,7 +313,10 @@ def test_dry_run_projects_from_the_run_before() -> None:
     words = evaljournal("run", "evals/capitals.py", "--dry-run")
     answer = orjson.loads(evaljournal("run", "evals/capitals.py", "--dry-run", "--json").stdout)
 
-    assert words.stdout.endswith("  in all about tokens 50, cost 2.5, going by runs/capitals/0001\n")
+    said = "  in all about tokens 50 (at most 150), cost 2.5 (at most 7.5), going by runs/capitals/0001\n"
+    assert words.stdout.endswith(said)
+    assert {"at_least": 5, "at_most": 15} == answer["calls"]
+    assert {"tokens": 150.0, "cost": 7.5} == answer["projected_usage_at_most"]
     assert ({"tokens": 50.0, "cost": 2.5}, 5, "runs/capitals/0002") == (
         answer["projected_usage"],
         answer["trials"],
@@ -324,7 +328,9 @@ def test_dry_run_of_cases_that_can_be_read_only_once() -> None:
     """A generator is not used up by a rehearsal, so its length is not known."""
     define("FAILS = None" + QUICK.replace("cases=CASES", "cases=(case for case in CASES)"))
 
-    assert "as many cases as can be read" in evaljournal("run", "evals/capitals.py", "--dry-run").stdout
+    words = evaljournal("run", "evals/capitals.py", "--dry-run").stdout
+    assert "  as many cases as can be read (they can be read only once), each asked once\n" in words
+    assert "  at least 1, at most 3 calls for each trial, and what rate limits refuse on top\n" in words
 
 
 def test_resume_of_a_finished_run_changes_nothing() -> None:
