@@ -138,16 +138,16 @@ class Tally:
         if isinstance(value, str):
             self.labels[value] += times
         elif can_be_summed(value):
-            self.verdicts += times * isinstance(value, bool)
-            self._sum(float(value), times, case)
+            is_verdict = isinstance(value, bool)
+            if not self.numbers:  # Passes are counted from 0, so that their share has no rounding in it.
+                self.origin = 0.0 if is_verdict else float(value)
+                self.total = self.squares = self.products = 0.0
+            self.verdicts += times * is_verdict
+            self._sum(value - self.origin, times, case)
         else:
             self.beyond += times
 
     def _sum(self, value: float, times: int, case: str) -> None:
-        if not self.numbers:
-            self.origin = value
-            self.total = self.squares = self.products = 0.0
-        value -= self.origin
         n, total = 0, 0.0  # What the case has besides this value.
         if self.by_case is not None:
             n, total = self.by_case.get(case, (0, 0.0))
