@@ -165,11 +165,12 @@ def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Com
         )
     done = [name for name in common if ours[name].stage in _DONE and theirs[name].stage in _DONE]
     scorers = [scorer for scorer in {**a.state.scores, **b.state.scores} if a.has(scorer) and b.has(scorer)]
-    kinds: dict[str, list[Change]] = {"same": [], "fixed": [], "broke": [], "changed": []}
+    kinds: dict[str, list[Change]] = {"fixed": [], "broke": [], "changed": []}
     for name in done:
         is_other = a.outputs.get(name) != b.outputs.get(name)
         kind, change = _change(name, ours[name], theirs[name], scorers, is_other=is_other)
-        kinds[kind] += [change]
+        if kind != "same":
+            kinds[kind].append(change)
     matched = set(common)
     pairing = _Pairing(common, ours, theirs, scorers)
     return Comparison(
@@ -178,7 +179,7 @@ def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Com
         common=len(common),
         compared=len(done),
         open=len(common) - len(done),
-        same=len(kinds["same"]),
+        same=len(done) - sum(map(len, kinds.values())),
         fixed=kinds["fixed"],
         broke=kinds["broke"],
         changed=kinds["changed"],
