@@ -216,7 +216,7 @@ def test_shuffling_depends_on_the_seed() -> None:
         (["--max-failures", "101%"], "'101%' is neither a number of trials"),
         (["--repeats", 0], "repeats=0: give a whole number from 1 up"),
         (["--limit", 0], "limit=0: give a whole number from 1 up"),
-        (["--only", "x*"], "is left by only=['x*']; there are such as 'peru', 'chile', 'cuba'"),
+        (["--only", "x*"], "is left by only=['x*']; there are names such as 'peru', 'chile', 'cuba'"),
         (["--grace", "-1"], "grace=-1.0: give seconds, 0 or more"),
         (["--policy", "greedy"], "'greedy' is not one of"),
     ],
