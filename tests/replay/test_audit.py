@@ -500,17 +500,17 @@ async def test_a_salvaged_journal_is_judged_by_what_came_after(tmp_path: Path) -
 
 
 async def test_forks_keep_to_the_rules(tmp_path: Path) -> None:
-    """A run that was forked at any record, in the middle of what was going on, agrees; and so does what goes on from there."""
-    it, _ = flaky_evaluation(12)
-    await arun(it, tmp_path / "run", **repeatable())
-    last = sum(1 for _ in read(tmp_path / "run"))
-    for at in range(4, last, 3):
-        await fork(tmp_path / "run", tmp_path / str(at), at, in_thread=inline)
+    """A run that was forked between what happened and what was decided agrees; and so does what goes on from there."""
+    await arun(made(Difficult(), named(60), slots=24, timeout=4), tmp_path / "run", **repeatable())
+    records = list(read(tmp_path / "run"))
+    decisions = [record.seq for record in records if isinstance(record.event, LimitChanged | IntakePaused | IntakeResumed)]
+    for seq in decisions[::3]:
+        await fork(tmp_path / "run", tmp_path / str(seq), seq - 1, in_thread=inline)
 
-        assert () == audit(read(tmp_path / str(at)), remake=remake).findings
-    it, _ = flaky_evaluation(12)
-    await arun(it, tmp_path / "49", **repeatable(), resume=True)
-    resumed = audit(read(tmp_path / "49"), remake=remake)
+        assert () == audit(read(tmp_path / str(seq)), remake=remake).findings
+    last = tmp_path / str(decisions[::3][-1])
+    await arun(made(Difficult(), named(60), slots=24, timeout=4), last, **repeatable(), resume=True)
+    resumed = audit(read(last), remake=remake)
     assert ((), 0) == (resumed.findings, resumed.totals.open)
 
 
