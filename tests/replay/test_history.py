@@ -204,7 +204,9 @@ async def test_the_live_screen_is_the_replayed_screen(tmp_path: Path, monkeypatc
         return await task(name)
 
     cases = [Case(name=f"case-{number}", input=str(number)) for number in range(12)]
-    asked = evaluation(cases=cases, slots=4, timeout=4, deadline=dice.uniform(3, 12), retry=Retry(base_delay=2.0))(ask)
+    asked = evaluation(cases=cases, slots=4, timeout=4, deadline=dice.uniform(3, 12), retry=Retry(base_delay=2.0), loop="trio")(
+        ask
+    )
 
     @asked.score
     def says_yes(output: str, case: Case[str, str]) -> bool:
@@ -257,7 +259,7 @@ async def test_the_timeline_shows_the_concurrency_that_there_was(tmp_path: Path)
         return await task(name)
 
     cases = [Case(name=f"case-{number}", input=str(number)) for number in range(40)]
-    await arun(evaluation(cases=cases, slots=5)(ask), tmp_path / "run", policy="fixed", **repeatable())
+    await arun(evaluation(cases=cases, slots=5, loop="trio")(ask), tmp_path / "run", policy="fixed", **repeatable())
     told = load(tmp_path / "run").timeline()
 
     assert task.most_in_flight == max(value for _, value, _ in told.steps("in_flight"))
