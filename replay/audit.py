@@ -263,8 +263,9 @@ class Auditor:
             case RetryScheduled() | TrialFailed():
                 self._judge_settlement(event, record)
             case TrialScored() | ScoringFailed():
-                begun = self._answered.get(event.trial, 0.0)
-                self._judge_elapsed(record, event.elapsed, 0.0, record.t - begun, "its trial was answered")
+                answered = self._answered.get(event.trial)
+                since = "the session began" if answered is None else "its trial was answered"
+                self._judge_elapsed(record, event.elapsed, 0.0, record.t - (answered or 0.0), since)
             case TrialCompleted():
                 self._answered.pop(event.trial, None)
             case RunStopped() | RunFinished():

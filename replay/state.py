@@ -62,6 +62,10 @@ class Trouble:
     category: str = ""
     """What kind of trouble the last one was: a category of `AttemptFailed`, or `timed_out`."""
     retry_after: float | None = None
+    error: str = ""
+    """What the last attempt that failed said, in short."""
+    cause: str = ""
+    """Why it was given up, the last time that it was."""
 
 
 _NOWHERE: Final = -1
@@ -100,12 +104,9 @@ class TrialState:
     due: float = 0.0
     """When it may be tried again."""
     trouble: Trouble | None = None
-    error: str = ""
-    """What the last attempt that failed said, in short."""
+    """None while nothing has gone wrong, which is true of most."""
     elapsed: float = 0.0
     """Seconds of the attempt that gave the output."""
-    recovered: bool = False
-    """Whether it was completed after an attempt that failed."""
 
     @property
     def asked(self) -> Place:
@@ -116,6 +117,21 @@ class TrialState:
     def answer(self) -> Place | None:
         """Where its output is."""
         return None if self._answer == _NOWHERE else _place(self._answer)
+
+    @property
+    def error(self) -> str:
+        """What the last attempt that failed said, in short."""
+        return "" if self.trouble is None else self.trouble.error
+
+    @property
+    def cause(self) -> str:
+        """Why it was given up, the last time that it was."""
+        return "" if self.trouble is None else self.trouble.cause
+
+    @property
+    def recovered(self) -> bool:
+        """Whether it was completed after an attempt that failed."""
+        return self.trouble is not None and self.stage == "completed"
 
 
 def can_be_summed(value: object) -> TypeGuard[float]:
@@ -134,6 +150,8 @@ class Tally:
     scored: int = 0
     failed: int = 0
     """How many outputs the scorer itself failed at."""
+    error: str = ""
+    """What it said the last time that it failed, in short."""
     numbers: int = 0
     """Values that are in the mean; true counts as 1, false as 0."""
     verdicts: int = 0
@@ -408,7 +426,7 @@ class RunState:
             trouble.refusals += 1
         else:
             trouble.errors += 1
-        trial.error = f"{event.error}: {event.message}"[:_SHOWN]
+        trouble.error = f"{event.error}: {event.message}"[:_SHOWN]
         self.errors[event.error] += 1
         self._lose(event.trial, event.usage)
 
@@ -419,7 +437,7 @@ class RunState:
         trouble.category = "timed_out"
         trouble.retry_after = None
         trouble.timeouts += 1
-        trial.error = f"timed out after {event.limit:g} s"
+        trouble.error = f"timed out after {event.limit:g} s"
         self.timeouts += 1
         self._lose(event.trial, event.usage)
 
@@ -449,7 +467,7 @@ class RunState:
                     else:
                         trial.trouble.errors -= 1
                 case "asked":
-                    trial.trouble = Trouble()
+                    trial.trouble = Trouble(error=trial.error, cause=trial.cause)
                 case _:
                     pass
         self.retries[event.cause] += 1
@@ -478,28 +496,31 @@ class RunState:
         if event.scorer in trial.unscored:
             return  # Asked again later, and failed again.
         trial.unscored = (*trial.unscored, event.scorer)
-        self.scores.setdefault(event.scorer, Tally(by_case={} if self.has_repeats else None)).failed += 1
+        tally = self.scores.setdefault(event.scorer, Tally(by_case={} if self.has_repeats else None))
+        tally.failed += 1
+        tally.error = f"{event.error}: {event.message}"[:_SHOWN]
 
     def _trial_completed(self, event: TrialCompleted, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "completed", record)
         if trial.trouble is not None:
             self.recovered += 1
-            trial.recovered = True
-            trial.trouble = None
 
     def _trial_failed(self, event: TrialFailed, record: Record) -> None:
-        self._move(event.trial, self.trials[event.trial], "failed", record)
+        trial = self.trials[event.trial]
+        self._move(event.trial, trial, "failed", record)
+        trouble = trial.trouble = trial.trouble or Trouble()
+        trouble.cause = event.cause
 
     def _trial_withdrawn(self, event: TrialWithdrawn, record: Record) -> None:
         trial = self.trials[event.trial]
+        self.recovered -= trial.recovered
         self._move(event.trial, trial, "withdrawn", record)
         for scorer, (_, value) in (trial.scores or {}).items():
             self.scores[scorer].add(value, -1, case=trial.case)
         for scorer in trial.unscored:
             self.scores[scorer].failed -= 1
-        self.recovered -= trial.recovered
-        trial.scores, trial.unscored, trial.recovered = None, (), False
+        trial.scores, trial.unscored = None, ()
 
     def _limit_changed(self, event: LimitChanged, _: Record) -> None:
         self.limits[event.key] = event.after
