@@ -289,14 +289,14 @@ class Session:
         self._loop = trio.lowlevel.current_trio_token()
         if self._asked:
             self._heed()
+        prepared: tuple[RunState, Plan | None] | None = None
         with self._opening:
-            self.here = await self._look(options.surroundings)
-            state = await self._look(self._state)
-            if self._is_done(state):
-                return Outcome(self.path, state, state.head, "", "it was finished already")
-            plan = await self._look(lambda: self._plan(state))
-        if self._asked:
+            prepared = await self._prepare()
+        if prepared is None or self._asked:
             raise KeyboardInterrupt  # Nothing was written, so there is nothing to be said about a run.
+        state, plan = prepared
+        if plan is None:
+            return Outcome(self.path, state, state.head, "", "it was finished already")
         clock = Clock(options.wall)
         try:
             async with writing(
@@ -317,6 +317,12 @@ class Session:
         except DiskFull as exc:
             await self._say_disk_full(clock)
             return Outcome(self.path, state, "", "disk_full", str(exc))
+
+    async def _prepare(self) -> tuple[RunState, Plan | None]:
+        """Find out how things stand, and what is to be done, if anything; nothing is changed."""
+        self.here = await self._look(self.options.surroundings)
+        state = await self._look(self._state)
+        return state, None if self._is_done(state) else await self._look(lambda: self._plan(state))
 
     async def _look(self, call: Callable[[], T]) -> T:
         """Make a call that changes nothing: whoever asks the session to stop need not wait for it."""
