@@ -295,6 +295,8 @@ class _Session:
 
     def finish(self, outcome: Outcome) -> NoReturn:
         """Say how it ended, and end with the code that says so too."""
+        if outcome.stopped and outcome.state.started is None:
+            raise Unfinished(f"{outcome.why}; nothing was recorded, so begin it anew")
         words = ending(outcome.state, path=outcome.path, total=self._total, stopped=outcome.stopped, why=outcome.why)
         click.echo(words, err=True)
         code = exit_code(outcome.state, stopped=bool(outcome.stopped))
