@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "log": ("look", "Print the records of a run."),
     "verify": ("judge", "Prove that a journal is what was written."),
     "salvage": ("judge", "Copy what is intact out of a damaged journal."),
+    "export": ("share", "Write a run in another format: CSV, Parquet, JUnit, a trace, …"),
 }
 """Command → the module it lives in, and what it does in one line (told here, so that `--help` imports nothing)."""
 
