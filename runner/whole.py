@@ -7,7 +7,7 @@ before or what is there now, and never half of it.
 import contextlib
 import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -32,3 +32,10 @@ def write_whole(path: Path, pieces: Iterable[bytes]) -> None:
             os.unlink(temporary)
         raise
     again(lambda: DISK.sync_directory(str(path.parent)))
+
+
+def write_files(directory: Path, files: Iterator[tuple[str, Iterator[bytes]]]) -> None:
+    """Write several files into a directory, each of them whole; others in it are left alone."""
+    directory.mkdir(exist_ok=True)
+    for name, pieces in files:
+        write_whole(directory / name, pieces)

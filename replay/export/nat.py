@@ -16,7 +16,7 @@ from replay.export.story import ENDED, Result, Story
 from replay.state import Value
 
 LINES: Final = "workflow_output.jsonl"
-_LIST: Final = "workflow_output.json"
+LIST: Final = "workflow_output.json"
 _OWN: Final = ("id", "question", "answer", "generated_answer", "intermediate_steps", "expected_intermediate_steps", "error")
 _LONGEST: Final = 200
 """Characters of a file's name, all that belongs to it not counted."""
@@ -25,7 +25,7 @@ _LONGEST: Final = 200
 def nat(source: Source) -> Iterator[tuple[str, Iterator[bytes]]]:
     """Make the files: each one's name, and what is in it."""
     story = Story.of(source)
-    yield _LIST, _listed(item(result) for result in story.results(*ENDED))
+    yield LIST, _listed(item(result) for result in story.results(*ENDED))
     yield LINES, (line(story.result(trial)) for trial in story.ended)
     names = file_names(story.scorers)
     for scorer in story.scorers:
@@ -57,7 +57,7 @@ def item(result: Result) -> dict[str, Any]:
 
 def file_names(scorers: list[str]) -> dict[str, str]:
     """Name each scorer's file; a journal may come from elsewhere, and must not lead us out of the directory."""
-    taken = {_LIST}
+    taken = {LIST}
     names: dict[str, str] = {}
     for scorer in scorers:
         plain = re.sub(r"[^\w.-]", "_", scorer, flags=re.ASCII)[:_LONGEST].lstrip(".") or "_"

@@ -9,7 +9,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
@@ -32,6 +32,7 @@ from runner.dataset import Selection
 from runner.definition import Settings
 from runner.errors import UsageError
 from runner.loading import AnyEvaluation, Found, find
+from runner.nat_output import NatOutput
 from runner.session import POLICIES, Live, Outcome, arun
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -103,6 +104,12 @@ _how = _options(
     click.option(
         "--grace", type=click.FloatRange(min=0), default=5.0, metavar="S", help="Seconds for attempts in the air when stopped."
     ),
+    click.option(
+        "--nat-output",
+        metavar="DIR",
+        type=click.Path(path_type=Path),
+        help="Keep the files of `nat eval` there, growing trial by trial.",
+    ),
     click.option("--plain", is_flag=True, help="No live screen: a line per tenth."),
     click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON at the end."),
 )
@@ -140,6 +147,8 @@ def run(reference: str, path: Path | None, dry_run: bool, **options: Any) -> Non
         settings, selection = _settings(found.evaluation, said), _selection(said)
         if path is not None and not dry_run:
             _refuse_taken(path)
+        if options["nat_output"] is not None and not dry_run:
+            NatOutput(options["nat_output"]).refuse_taken()
     if dry_run:
         _rehearse(found, path or next_path(found.evaluation.name), settings, selection, options)
         return
@@ -173,8 +182,13 @@ def resume(run: Path | None, reference: str | None, **options: Any) -> None:
     """
     path = chosen_run(run)
     last = last_record(path)
+    output = NatOutput(options["nat_output"]) if options["nat_output"] is not None else None
+    if output is not None:
+        output.refuse_taken(path)
     if last is not None and isinstance(last.event, RunFinished) and _has_nothing_to_do(last.event, options):
         _say_finished(path, last.event, as_json=options["as_json"])
+        if output is not None:
+            output.finish(path)
         return
     first = first_records(path)
     started = first[0] if first else None
@@ -303,6 +317,9 @@ class _Session:
         self._evaluation = found.evaluation
         self._as_json: bool = options["as_json"]
         self._plain: bool = options["plain"]
+        self._output: NatOutput | None = None
+        if options["nat_output"] is not None:
+            self._output = NatOutput(options["nat_output"], retry_failed=options.get("retry_failed", False))
         self._total: int | None = None
         self._path = Path()
         self._options: dict[str, Any] = {
@@ -321,7 +338,7 @@ class _Session:
         """Run at this path."""
         self._path = path
         live = not self._plain and sys.stderr.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"
-        onlooker = self._draw if live else self._tell
+        onlooker = self._in_company(self._draw if live else self._tell)
         with one_at_a_time():
             return trio.run(functools.partial(arun, self._evaluation, path, signals=True, onlooker=onlooker, **self._options))
 
@@ -335,8 +352,23 @@ class _Session:
                 continue
         raise Refused(f"there is no free number under {folder}; give a path: -o RUN")
 
+    def _in_company(self, onlooker: Callable[[Live], Awaitable[None]]) -> Callable[[Live], Awaitable[None]]:
+        """Let the files that grow with the run grow while somebody looks on."""
+        output = self._output
+        if output is None:
+            return onlooker
+
+        async def both(live: Live) -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(output.keep, live.journal.path)
+                nursery.start_soon(onlooker, live)
+
+        return both
+
     def finish(self, outcome: Outcome) -> NoReturn:
         """Say how it ended, and end with the code that says so too."""
+        if self._output is not None:
+            self._output.finish(outcome.path)
         words = ending(outcome.state, path=outcome.path, total=self._total, stopped=outcome.stopped, why=outcome.why)
         click.echo(words, err=True)
         code = exit_code(outcome)

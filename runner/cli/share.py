@@ -3,7 +3,7 @@
 import os
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -14,7 +14,7 @@ from replay import load
 from replay.export import FORMATS, Files, Format, Rows, Source, TableFile
 from runner.cli import DAMAGED, Refused
 from runner.cli.arguments import chosen_run, nearest
-from runner.whole import write_whole
+from runner.whole import write_files, write_whole
 
 _HELP = "\n".join(["\b", *(f"{name:<13} {format_.what}" for name, format_ in FORMATS.items())])
 
@@ -94,25 +94,15 @@ def _write(source: Source, format_: Format, target: Path | None, rows: Rows) -> 
         assert target is not None
         write_files(target, format_.make(source))
         return
-    if isinstance(format_, TableFile):
-        pieces = format_.make(source, rows)
-    else:
-        pieces = format_.make(source)
+    pieces = format_.make(source, rows) if isinstance(format_, TableFile) else format_.make(source)
     if target is not None:
         write_whole(target, pieces)
     else:
         _print(pieces)
 
 
-def write_files(directory: Path, files: Iterator[tuple[str, Iterator[bytes]]]) -> None:
-    """Write several files into a directory, each of them whole; others in it are left alone."""
-    directory.mkdir(exist_ok=True)
-    for name, pieces in files:
-        write_whole(directory / name, pieces)
-
-
 def _print(pieces: Iterable[bytes]) -> None:
-    stream = click.get_binary_stream("stdout")
+    stream = sys.stdout.buffer
     for piece in pieces:
         stream.write(piece)
     stream.flush()
