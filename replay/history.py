@@ -4,18 +4,21 @@ A `History` goes as far as the records can be trusted, and says where that is no
 found again by its place; what is derived is derived anew each time somebody asks. Nothing here changes anything.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
 
 from journal import JournalError, Record, fetch, read
-from journal.errors import JournalDamaged, RulesBroken
+from journal.blobs import loaded
+from journal.errors import BlobDamaged, JournalDamaged, RulesBroken
 from journal.events import AttemptSucceeded, SessionStarted
+from journal.files import DISK
 from journal.scan import Stop
 from replay.state import RunState, TrialState
 from replay.timeline import Timeline
+from replay.trial import TrialStory
 
 
 @attrs.define
@@ -35,6 +38,11 @@ class History:
     """What is wrong with the journal behind the last record; not looked for where an earlier one was asked for."""
     unfinished: Stop | None = None
     """Where the last record ends, if something that nobody was promised stands behind it: a writer is at work, or died."""
+
+    @property
+    def total(self) -> int | None:
+        """How many trials there will be, if that is known."""
+        return self.state.total if self.state.ending == "finished" else self.state.planned or None
 
     @property
     def trials(self) -> Mapping[str, TrialState]:
@@ -62,20 +70,40 @@ class History:
         """Tell what happened when."""
         told = Timeline()
         for record in self.records():
-            told.apply(record)
+            understand(self.path, told.apply, record)
         return told
 
-    def _take(self, record: Record) -> None:
-        """Take in the next record."""
-        try:
-            self.state.apply(record)
-        except KeyError as exc:  # A trial that was never enqueued: whole, but not written by us.
-            raise RulesBroken(self.path, record.seq, f"it speaks of {exc}, which is not there") from exc
-        except (TypeError, ValueError, AttributeError, OverflowError) as exc:
-            raise RulesBroken(self.path, record.seq, f"it makes no sense ({exc})") from exc
+    def trial(self, name: str) -> TrialStory:
+        """Tell all there is to know of a trial; `KeyError` if there is none of this name."""
+        story = TrialStory(name, stage=self.state.trials[name].stage)
+        told = Timeline()
+        for record in self.records():
+            understand(self.path, told.apply, record)
+            if getattr(record.event, "trial", None) == name:
+                try:
+                    story.take(record._replace(event=loaded(record.event, DISK)), told)
+                except BlobDamaged as exc:
+                    story.problem = exc
+                    story.take(record, told)
+        story.look(told)
+        return story
+
+    def take(self, record: Record) -> None:
+        """Take in the next record, as somebody does who goes along with a run."""
+        understand(self.path, self.state.apply, record)
         self.durable = max(self.durable, record.d)
         if record.event.__class__ is SessionStarted:
             self.before = self.state.done
+
+
+def understand(path: Path, apply: Callable[[Record], None], record: Record) -> None:
+    """Take in a record; refuse one that is whole and yet makes no sense, because something else than evaljournal wrote it."""
+    try:
+        apply(record)
+    except KeyError as exc:
+        raise RulesBroken(path, record.seq, f"it speaks of {exc}, which is not there") from exc
+    except (TypeError, ValueError, AttributeError, OverflowError) as exc:
+        raise RulesBroken(path, record.seq, f"it makes no sense ({exc})") from exc
 
 
 def load(path: Path | str, at: int | None = None) -> History:
@@ -92,7 +120,7 @@ def load(path: Path | str, at: int | None = None) -> History:
             if at is not None and record.seq > at:
                 history.is_last = False
                 return history
-            history._take(record)  # noqa: SLF001  # one thing, in two places
+            history.take(record)
     except (JournalDamaged, RulesBroken) as exc:
         history.problem = exc
     else:

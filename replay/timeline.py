@@ -295,6 +295,10 @@ class Timeline:
             found += ((each.offset + t, value, seq) for t, value, seq in steps.of(each.n))
         return found
 
+    def last_span(self, trial: str) -> Span:
+        """Tell the last attempt that was made at a trial; there must be one."""
+        return self.spans[self.times.span[self.times.numbers[trial]]]
+
     def _pass_time(self, t: float) -> None:
         """Let happen what was to happen by now without a record: delays and pauses come to their end."""
         while self._delays and self._delays[0][0] <= t:

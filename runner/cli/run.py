@@ -6,7 +6,6 @@ own prints go to standard error too.
 
 import contextlib
 import functools
-import os
 import re
 import sys
 from collections.abc import Awaitable, Callable, Iterable
@@ -24,10 +23,12 @@ from journal.errors import JournalExists, JournalLocked, command
 from journal.events import RunFinished, RunStarted
 from journal.files import DISK
 from journal.lock import is_held
-from replay.screen import duration, ending, line, number, panel, printable, summary, usage_of
+from replay import RunState
+from replay.screen import duration, ending, number, panel, printable, summary, usage_of
 from runner.cli import UNFINISHED, Refused, one_at_a_time
 from runner.cli.arguments import RUNS, chosen_run
 from runner.cli.look import first_records, last_record, runs_under, see
+from runner.cli.onlooker import FRAME, Teller, is_screen, tenth
 from runner.dataset import Selection
 from runner.definition import Settings
 from runner.errors import UsageError
@@ -38,10 +39,6 @@ from runner.session import POLICIES, Live, Outcome, arun
 F = TypeVar("F", bound=Callable[..., Any])
 
 FAILED: Final = 1
-FRAME: Final = 0.2
-"""Seconds between two pictures of the live screen."""
-QUIET: Final = 60.0
-"""Seconds after which the plain mode says something even if no further tenth is done: a silent job looks like a dead one."""
 _STARTS: Final = 100
 """How many times another number is tried because somebody else began a run under the one before."""
 _BEFORE: Final = 5
@@ -337,8 +334,7 @@ class _Session:
     def run(self, path: Path) -> Outcome:
         """Run at this path."""
         self._path = path
-        live = not self._plain and sys.stderr.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"
-        onlooker = self._in_company(self._draw if live else self._tell)
+        onlooker = self._in_company(self._draw if not self._plain and is_screen(sys.stderr) else self._tell)
         with one_at_a_time():
             return trio.run(functools.partial(arun, self._evaluation, path, signals=True, onlooker=onlooker, **self._options))
 
@@ -371,7 +367,7 @@ class _Session:
             self._output.finish(outcome.path)
         words = ending(outcome.state, path=outcome.path, total=self._total, stopped=outcome.stopped, why=outcome.why)
         click.echo(words, err=True)
-        code = exit_code(outcome)
+        code = exit_code(outcome.state, stopped=bool(outcome.stopped))
         if self._as_json:
             _print_json(
                 {
@@ -411,30 +407,17 @@ class _Session:
     async def _tell(self, live: Live) -> None:
         """Print a line whenever a further tenth is done, and once a minute, until cancelled."""
         self._total, before = live.total, live.state.done
-        told, at = _tenth(live), live.now()
+        teller = Teller(tenth(live.state, live.total), live.now(), err=True)
         click.echo(f"{self._evaluation.name} in {self._path}; Ctrl-C stops it, and it can be resumed", err=True)
         while True:
             await trio.sleep(FRAME)
-            tenth, now = _tenth(live), live.now()
-            if tenth != told or now - at >= QUIET:
-                told, at = tenth, now
-                said = line(live.state, now=now, durable=live.journal.durable, total=live.total, before=before)
-                click.echo(said, err=True)
+            teller.tell(live.state, now=live.now(), durable=live.journal.durable, total=live.total, before=before)
 
 
-def _tenth(live: Live) -> int:
-    """Count the tenths that are done; where the total is not known, the digits and halves of what is done."""
-    done = live.state.done
-    if live.total:
-        return 10 * done // live.total
-    return 0 if not done else 2 * len(str(done)) + (str(done)[0] >= "5")
-
-
-def exit_code(outcome: Outcome) -> int:
+def exit_code(state: RunState, *, stopped: bool) -> int:
     """Say in a number how a run ended; a trial that no scorer could judge is no success either."""
-    if outcome.stopped:
+    if stopped:
         return UNFINISHED
-    state = outcome.state
     return FAILED if state.failed or any(tally.failed for tally in state.scores.values()) else 0
 
 
