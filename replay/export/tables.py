@@ -72,7 +72,7 @@ def as_csv(source: Source, rows: Rows) -> Iterator[bytes]:
     """Write comma-separated values that a spreadsheet takes for what they are, and never for a formula."""
     made = table(source, rows)
     line = io.StringIO()
-    writer = csv.writer(line, lineterminator="\n")
+    writer = csv.writer(line, lineterminator="\r\n")  # As RFC 4180 has it; older Pythons quote no CR that ends no line.
 
     def written(cells: list[str]) -> bytes:
         line.seek(0)

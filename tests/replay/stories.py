@@ -61,7 +61,9 @@ def first_session() -> list[Event]:
             metadata={"difficulty": "easy", "id": 7},
             fingerprint="f-peru",
         ),
-        TrialEnqueued(trial="chad", case="chad", repeat=1, input={"q": "Chad?"}, expected=["N'Djamena", "Fort-Lamy"], fingerprint="f"),
+        TrialEnqueued(
+            trial="chad", case="chad", repeat=1, input={"q": "Chad?"}, expected=["N'Djamena", "Fort-Lamy"], fingerprint="f"
+        ),
         TrialEnqueued(trial="chad#2", case="chad", repeat=2, input={"q": "Chad?"}, expected=["N'Djamena"], fingerprint="f"),
         enqueued("oslo", FORMULA),
         enqueued("gone"),
