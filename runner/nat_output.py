@@ -52,7 +52,7 @@ class NatOutput:
             raise UsageError(f"{self.directory} is in {inside}, which is a run, and holds nothing but its journal")
         if self.directory.exists() and not self.directory.is_dir():
             raise UsageError(f"{self.directory} is not a directory; give another --nat-output")
-        if self._is_taken(None if run is None else Source(load(run)).run):
+        if self._is_taken(None if run is None else Source(load(run, at=1)).run):
             raise UsageError(f"{self.directory} holds the output of something else; give another --nat-output")
 
     def _is_taken(self, run: str | None) -> bool:
@@ -123,11 +123,12 @@ class NatOutput:
         """Add what is due to the file, or make it anew; what does not work now is tried again with the next trial."""
         assert self._story is not None
         try:
-            if self._size is None:
-                write_whole(self._lines, self._encoded(self._story.ended))
-                self._size = self._lines.stat().st_size
-            else:
-                self._append(b"".join(self._encoded(self._due)))
+            with self._story.source:
+                if self._size is None:
+                    write_whole(self._lines, self._encoded(self._story.ended))
+                    self._size = self._lines.stat().st_size
+                else:
+                    self._append(b"".join(self._encoded(self._due)))
             self._due.clear()
         except OSError:
             _log.exception("%s: %s could not be written, and will be tried again", self._lines, ", ".join(self._due) or "it")

@@ -57,7 +57,7 @@ def table(source: Source, rows: Rows) -> Table:
         case "trials":
             return _trials(source)
         case "attempts":
-            return Table(_attempts(source), _columns(_ATTEMPT))
+            return Table(_attempts(source), _columns(ATTEMPT))
         case "events":
             return Table(_events(source), _EVENT_COLUMNS)
 
@@ -133,7 +133,7 @@ def _inner(name: str, inner: str) -> Callable[[Row], Any]:
 
 # A row for each trial.
 
-_TRIAL: Final[dict[str, Kind]] = {
+TRIAL: Final[dict[str, Kind]] = {
     "trial": "text",
     "case": "text",
     "repeat": "whole",
@@ -158,7 +158,7 @@ _TRIAL: Final[dict[str, Kind]] = {
 
 def _trials(source: Source) -> Table:
     story = Story.of(source)
-    columns = _columns(_TRIAL)
+    columns = _columns(TRIAL)
     for scorer in story.scorers:
         types = {type(value) for value in story.values(scorer)}
         kind: Kind = "yes or no" if types == {bool} else "number" if types <= {int, float} else "any"
@@ -202,7 +202,7 @@ def _trial(result: Result) -> Row:
 
 # A row for each attempt, in the order in which they ended; those that have not come last.
 
-_ATTEMPT: Final[dict[str, Kind]] = {
+ATTEMPT: Final[dict[str, Kind]] = {
     "trial": "text",
     "attempt": "whole",
     "session": "whole",
@@ -240,7 +240,7 @@ def _attempts(source: Source) -> Iterator[Row]:
             case SessionStarted():
                 session = event.n
             case AttemptStarted():
-                running[event.trial] = dict.fromkeys(_ATTEMPT) | {
+                running[event.trial] = dict.fromkeys(ATTEMPT) | {
                     "trial": event.trial,
                     "attempt": event.attempt,
                     "session": session,
@@ -260,7 +260,7 @@ def _attempts(source: Source) -> Iterator[Row]:
 
 def _ended(row: Row, record: Record, event: Event) -> Row:
     assert isinstance(event, AttemptEnding)
-    said = {name: value for name, value in _members(event).items() if name in _ATTEMPT}
+    said = {name: value for name, value in _members(event).items() if name in ATTEMPT}
     noted = row["usage"]
     row |= said | {"ended_at": record.at, "end": record.t, "ending": _ENDINGS[type(event)]}
     row["usage"] = _added(noted, said.get("usage"))
