@@ -8,7 +8,7 @@ import functools
 import os
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
-from typing import BinaryIO, Final, Self
+from typing import Any, BinaryIO, Final, Self
 
 import trio
 
@@ -75,7 +75,8 @@ class Finder:
         self._files = files
         self._cursor = Cursor(self._path)
         self._stream: BinaryIO | None = None
-        self._header = b""
+        self._first: dict[str, Any] = {}
+        """What the first line of that file says."""
 
     def __enter__(self) -> Self:
         return self
@@ -87,12 +88,11 @@ class Finder:
 
     def find(self, segment: int, offset: int) -> Record:
         """Read one record again, and check that it still follows from the line before it."""
-        stream = self._opened(segment)
-        stream.seek(max(0, offset - _BEFORE))
-        before = stream.read(min(offset, _BEFORE))[:32]
-        line = stream.readline()
         try:
-            record = self._cursor.revisit(self._header, before, line, offset)
+            stream = self._opened(segment)
+            stream.seek(max(0, offset - _BEFORE))
+            before = stream.read(min(offset, _BEFORE))[:32]
+            record = self._cursor.revisit(self._first, before, stream.readline(), offset)
         except BadLine as exc:
             self.__exit__()  # If it is asked again, then of the file that stands there by then.
             file = segments.name(segment)
@@ -107,9 +107,9 @@ class Finder:
             self._stream = self._files.read(os.path.join(str(self._path), segments.name(segment)))
         except FileNotFoundError as exc:
             raise NotAJournal(f"{self._path} has no {segments.name(segment)}") from exc
-        self._header = self._stream.readline()
         self._cursor = Cursor(self._path)
         self._cursor.enter(segment)
+        self._first = self._cursor.greet(self._stream.readline())
         return self._stream
 
 

@@ -156,8 +156,9 @@ class NatOutput:
 
 
 async def _pass_on(run: Path, send: "trio.MemorySendChannel[Record]") -> None:
-    async for record in follow(run, load_blobs=False):
-        await send.send(record)
+    async with contextlib.aclosing(follow(run, load_blobs=False)) as records:
+        async for record in records:
+            await send.send(record)
 
 
 def _anew(run: Path, directory: Path) -> str:

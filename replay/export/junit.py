@@ -52,7 +52,7 @@ def junit(source: Source) -> Iterator[bytes]:
     yield b"  </properties>\n"
     for trial, each in state.trials.items():
         if (verdict := _verdict(story, trial, each)) != "left out":
-            yield from _test(name, verdict, story.result(trial))
+            yield _test(story, name, trial, verdict)
     yield b"  <system-out/>\n  <system-err/>\n</testsuite>\n</testsuites>\n"
 
 
@@ -74,20 +74,18 @@ def _verdict(story: Story, name: str, trial: TrialState) -> Verdict:
             return "skipped"
 
 
-def _test(suite: str, verdict: Verdict, result: Result) -> Iterator[bytes]:
-    about = {"name": result.asked.trial, "classname": suite, "time": f"{result.times.served:.6f}"}
-    if verdict == "passed":
-        yield b"  " + _tag("testcase", about, closed=True) + b"\n"
-        return
-    yield b"  " + _tag("testcase", about)
+def _test(story: Story, suite: str, trial: str, verdict: Verdict) -> bytes:
+    tag = _tag("testcase", {"name": trial, "classname": suite, "time": f"{story.timeline.times[trial].served:.6f}"})
     match verdict:
         case "error":
-            yield _error(result)
+            inside = _error(story.result(trial))
         case "failure":
-            yield _failure(result)
+            inside = _failure(story.result(trial))
+        case "skipped":
+            inside = b"<skipped/>"
         case _:
-            yield b"<skipped/>"
-    yield b"</testcase>\n"
+            inside = b""
+    return b"  " + tag + inside + b"</testcase>\n"
 
 
 def _error(result: Result) -> bytes:

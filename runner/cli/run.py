@@ -11,7 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import attrs
 import click
@@ -33,8 +33,10 @@ from runner.dataset import Selection
 from runner.definition import Settings
 from runner.errors import UsageError
 from runner.loading import AnyEvaluation, Found, find
-from runner.nat_output import NatOutput
 from runner.session import POLICIES, Live, Outcome, arun
+
+if TYPE_CHECKING:
+    from runner.nat_output import NatOutput
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -144,8 +146,8 @@ def run(reference: str, path: Path | None, dry_run: bool, **options: Any) -> Non
         settings, selection = _settings(found.evaluation, said), _selection(said)
         if path is not None and not dry_run:
             _refuse_taken(path)
-        if options["nat_output"] is not None and not dry_run:
-            NatOutput(options["nat_output"]).refuse_taken()
+        if (output := _nat_output(options)) is not None and not dry_run:
+            output.refuse_taken()
     if dry_run:
         _rehearse(found, path or next_path(found.evaluation.name), settings, selection, options)
         return
@@ -179,7 +181,7 @@ def resume(run: Path | None, reference: str | None, **options: Any) -> None:
     """
     path = chosen_run(run)
     last = last_record(path)
-    output = NatOutput(options["nat_output"]) if options["nat_output"] is not None else None
+    output = _nat_output(options)
     if output is not None:
         output.refuse_taken(path)
     if last is not None and isinstance(last.event, RunFinished) and _has_nothing_to_do(last.event, options):
@@ -197,6 +199,15 @@ def resume(run: Path | None, reference: str | None, **options: Any) -> None:
         session = _Session(found, _settings(found.evaluation, said), _selection(said), said, options, resume=True)
         outcome = session.run(path)
     session.finish(outcome)
+
+
+def _nat_output(options: dict[str, Any]) -> "NatOutput | None":
+    """Find where the files of `nat eval` are to be kept, if anywhere."""
+    if options["nat_output"] is None:
+        return None
+    from runner.nat_output import NatOutput  # noqa: PLC0415  # it brings the exports, which few runs need
+
+    return NatOutput(options["nat_output"], retry_failed=options.get("retry_failed", False))
 
 
 def _has_nothing_to_do(finished: RunFinished, options: dict[str, Any]) -> bool:
@@ -314,9 +325,7 @@ class _Session:
         self._evaluation = found.evaluation
         self._as_json: bool = options["as_json"]
         self._plain: bool = options["plain"]
-        self._output: NatOutput | None = None
-        if options["nat_output"] is not None:
-            self._output = NatOutput(options["nat_output"], retry_failed=options.get("retry_failed", False))
+        self._output = _nat_output(options)
         self._total: int | None = None
         self._path = Path()
         self._options: dict[str, Any] = {
