@@ -58,7 +58,7 @@ async def fork(
             state.apply(journal.append(AttemptInterrupted(trial=trial, attempt=known.attempts, why="stopped")))
         if journal.lifecycle.stage == "session":
             state.apply(journal.append(RunStopped(reason="interrupted")))
-    return Forked(Path(target), state, history.state.seq)
+    return Forked(Path(target), state, history.seq)
 
 
 def _look_over(source: Path, target: Path, at: int | None) -> tuple[History, dict[str, Any]]:
@@ -71,7 +71,7 @@ def _look_over(source: Path, target: Path, at: int | None) -> tuple[History, dic
     if history.problem is not None:
         raise history.problem
     if history.state.started is None:
-        raise JournalError(f"{source} cannot be forked at record {history.state.seq:,}: the run had not begun by then")
+        raise JournalError(f"{source} cannot be forked at record {history.seq:,}: the run had not begun by then")
     run = ""
     lifecycle = Lifecycle()
     for record in history.records(load_blobs=True):
@@ -82,7 +82,7 @@ def _look_over(source: Path, target: Path, at: int | None) -> tuple[History, dic
                 lifecycle.advance(record.event)
             except IllegalEvent as exc:
                 raise RulesBroken(source, record.seq, exc) from exc
-    origin = {"run": run, "seq": history.state.seq, "h": history.state.head}
+    origin = {"run": run, "seq": history.seq, "h": history.state.head}
     earlier = history.state.started.forked_from
     return history, origin if earlier is None else {**origin, "forked_from": earlier}
 

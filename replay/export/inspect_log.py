@@ -15,7 +15,7 @@ from journal.events import AttemptFailed
 from replay.export.source import Source
 from replay.export.spool import Spool
 from replay.export.story import ENDED, Result, Story, Trouble, described
-from replay.state import Tally
+from replay.summary import Score, score_of
 
 _VERSION: Final = 2
 """Of Inspect's format."""
@@ -115,7 +115,7 @@ def _header(story: Story) -> dict[str, Any]:
         "results": {
             "total_samples": state.total,
             "completed_samples": state.completed,
-            "scores": [_score(scorer, tally, state.done) for scorer, tally in state.scores.items()],
+            "scores": [_score(scorer, score_of(tally), state.done) for scorer, tally in state.scores.items()],
         },
         "stats": {"started_at": created, "completed_at": state.at if state.ending else "", "model_usage": _usage(state.usage)},
     }
@@ -136,19 +136,16 @@ def _status(ending: str) -> str:
             return "error"
 
 
-def _score(scorer: str, tally: Tally, done: int) -> dict[str, Any]:
+def _score(scorer: str, score: Score, done: int) -> dict[str, Any]:
     """Tell what a scorer said in all, in the metrics that Inspect has for it; labels have none."""
-    metrics: dict[str, float] = {}
-    if tally.mean is not None:
-        name = "accuracy" if tally.is_pass_or_fail else "mean"
-        metrics[name] = tally.mean
+    metrics = {"accuracy" if score.kind == "pass" else "mean": score.mean, "stderr": score.standard_error}
     return {
         "name": scorer,
         "scorer": scorer,
-        "scored_samples": tally.scored,
-        "unscored_samples": max(0, done - tally.scored),
+        "scored_samples": score.scored,
+        "unscored_samples": max(0, done - score.scored),
         "params": {},
-        "metrics": {name: {"name": name, "value": value, "params": {}} for name, value in metrics.items()},
+        "metrics": {name: {"name": name, "value": value, "params": {}} for name, value in metrics.items() if value is not None},
     }
 
 

@@ -14,6 +14,7 @@ import orjson
 from replay.export.source import Source
 from replay.export.story import ENDED, Result, Story
 from replay.state import Value
+from replay.summary import score_of
 
 LINES: Final = "workflow_output.jsonl"
 LIST: Final = "workflow_output.json"
@@ -76,9 +77,8 @@ def _error(result: Result) -> str:
 
 
 def _scored(story: Story, scorer: str) -> Iterator[bytes]:
-    numbers = [float(value) for value in story.values(scorer) if not isinstance(value, str)]
-    has_labels = any(isinstance(value, str) for value in story.values(scorer))
-    average = sum(numbers) / len(numbers) if numbers and not has_labels else None
+    score = score_of(story.state.scores[scorer])
+    average = score.mean if score.kind in {"pass", "number"} else None
     yield b'{\n  "average_score": ' + orjson.dumps(average) + b',\n  "eval_output_items": '
     yield from _listed((_verdict(result, scorer) for result in story.results(*ENDED)), b"  ")
     yield b"\n}\n"

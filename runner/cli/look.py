@@ -21,7 +21,8 @@ from journal.events import RunFinished, RunStarted, fields_of
 from journal.files import DISK
 from journal.lock import is_held
 from replay import History, RunState, load
-from replay.screen import ending, how_it_ended, next_command, panel, printable, summary
+from replay.screen import ending, group_lines, how_it_ended, next_command, panel, printable
+from replay.summary import Grouping, in_json, summarise
 from runner.cli import DAMAGED
 from runner.cli.arguments import RUNS, chosen_run, nearest, newest_run
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 _TAIL: Final = 1 << 16
 """Bytes at the end of a file in which its last records are looked for."""
+_GROUPS: Final = 20
+"""Groups that are told one by one; `--json` has all."""
 _FILES_OWN: Final = ("segment_opened", "segment_sealed")
 
 
@@ -169,6 +172,16 @@ class Seen:
         return {"": "cut_off", "finished": "finished"}.get(self.state.ending, "stopped")
 
 
+def groups_of(seen: Seen, by: str) -> dict[str, str]:
+    """Find the group of every trial by a key of its metadata; refuse a key that none has."""
+    found = Grouping(by)
+    for record in seen.history.records():
+        found.take(record)
+    if by not in found.keys:
+        raise click.UsageError(f"no case of {seen.path} has {by!r} in its metadata{nearest(by, found.keys)}")
+    return found.groups
+
+
 def see(path: Path, at: int | None = None) -> Seen:
     """Take in a run, whether it is live, stopped, finished or damaged, up to record `at`; nothing is changed."""
     is_live = is_held(path)  # Before it is read: a writer that ends meanwhile has then written its last word.
@@ -178,19 +191,24 @@ def see(path: Path, at: int | None = None) -> Seen:
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path), required=False)
+@click.option("--by", metavar="KEY", help="Also tell the trials apart by this key of their metadata.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON.")
-def status(run: Path | None, as_json: bool) -> None:
+def status(run: Path | None, by: str | None, as_json: bool) -> None:
     """Tell where a run stands: one that is going on, was stopped, is finished, or is damaged.
 
     A damaged run is told up to the damage, and the code is 4. Nothing is changed, and a run that is going on is not disturbed.
 
     \b
     evaljournal status
+    evaljournal status runs/capitals/0001 --by difficulty
     evaljournal status runs/capitals/0001 --json | jq .trials
     """
     seen = see(chosen_run(run))
+    if by is not None and not as_json:
+        groups = summarise(seen.state, groups=groups_of(seen, by)).groups
+        click.echo("\n".join(group_lines(groups or {}, by, most=_GROUPS)))
     if as_json:
-        print_json(summary_of(seen))
+        print_json(summary_of(seen, by))
     elif seen.is_live or seen.problem is not None:
         draw(seen.history)
         if seen.problem is None:
@@ -208,7 +226,7 @@ def say_damage(problem: JournalError | None, *, quiet: bool = False) -> None:
         sys.exit(DAMAGED)
 
 
-def summary_of(seen: Seen) -> dict[str, Any]:
+def summary_of(seen: Seen, by: str | None = None) -> dict[str, Any]:
     """Say in JSON where a run stands."""
     path, state = seen.path, seen.state
     return {
@@ -217,8 +235,8 @@ def summary_of(seen: Seen) -> dict[str, Any]:
         "is_live": seen.is_live,
         "problem": None if seen.problem is None else str(seen.problem),
         "durable": seen.history.durable,
-        "next": next_command(state, path) if seen.history.is_last else fork_command(path, state.seq),
-        **summary(state),
+        "next": next_command(state, path) if seen.history.is_last else fork_command(path, seen.history.seq),
+        **in_json(summarise(state, groups=None if by is None else groups_of(seen, by))),
     }
 
 
@@ -318,7 +336,7 @@ def _entry(path: Path) -> dict[str, Any]:
         "started_at": state.sessions[0].at if state.sessions else None,
         "completed": state.completed,
         "failed": state.failed,
-        "trials": state.total,
+        "trials": max(state.total, state.planned),
         "standing": seen.standing,
         "ended": seen.standing if seen.problem or seen.is_live else how_it_ended(state),
     }

@@ -59,8 +59,8 @@ class Show(Protocol):
 
 
 @contextmanager
-def showing() -> Generator[Show]:
-    """Show a run on standard output, as a screen or in lines; what was shown last stays there."""
+def showing(*, transient: bool = False) -> Generator[Show]:
+    """Show a run on standard output, as a screen or in lines; the last picture stays, unless it is transient."""
     if not is_screen(sys.stdout):
         teller = Teller()
         yield lambda history, now: teller.tell(
@@ -71,5 +71,5 @@ def showing() -> Generator[Show]:
     from rich.live import Live  # noqa: PLC0415  # the same
 
     console = Console(highlight=False, markup=False, emoji=False)
-    with Live(console=console, auto_refresh=False) as screen:
+    with Live(console=console, auto_refresh=False, transient=transient) as screen:
         yield lambda history, now: screen.update(picture(history, now, console.width), refresh=True)

@@ -19,8 +19,9 @@ from journal.errors import JournalDamaged, RulesBroken, command
 from journal.events import SessionStarted
 from journal.lock import is_held
 from replay import History, Timeline
-from replay.history import understand
+from replay.history import understanding
 from replay.screen import ending, next_command, printable
+from replay.timeline import OUTSIDE
 from runner.cli import UNFINISHED
 from runner.cli.arguments import chosen_run
 from runner.cli.look import Seen, draw, fork_command, last_record, print_json, say_damage, see, summary_of, unless_interrupted
@@ -68,10 +69,12 @@ def replay(run: Path | None, at: int | None, at_time: str | None, play: float | 
     seen = see(path, moment.seq)
     if as_json:
         print_json(summary_of(seen))
-    elif play is not None:
-        _play_to(seen, play)
     else:
-        draw(seen.history, moment.now)
+        if play is None:
+            draw(seen.history, moment.now)
+        else:
+            with showing() as show:
+                trio.run(unless_interrupted, partial(play_again, seen.history, play, show))
         click.echo(_of_when(seen), err=True)
     say_damage(seen.problem, quiet=as_json)
 
@@ -80,7 +83,7 @@ def _of_when(seen: Seen) -> str:
     state = seen.state
     if seen.history.is_last:
         return f"that was the last record, of {printable(state.at)}; next: {next_command(state, seen.path)}"
-    return f"as it stood at {printable(state.at)}; to go on from here: {fork_command(seen.path, state.seq)}"
+    return f"as it stood at {printable(state.at)}; to go on from here: {fork_command(seen.path, seen.history.seq)}"
 
 
 @attrs.frozen
@@ -100,25 +103,29 @@ def _find(path: Path, when: str) -> _Moment:
         return _find_seconds(path, float(when))
     try:
         wall = datetime.fromisoformat(when)
-    except ValueError:
+        wall = wall.replace(tzinfo=UTC) if wall.tzinfo is None else wall.astimezone(UTC)
+    except (ValueError, OverflowError):
         raise click.UsageError(
             f"--at-time {when!r} is neither a number of seconds, such as 90, nor a time, such as 2026-11-15T09:30:00"
         ) from None
-    return _find_wall(path, wall.replace(tzinfo=UTC) if wall.tzinfo is None else wall.astimezone(UTC))
+    return _find_wall(path, wall)
 
 
 def _find_seconds(path: Path, wanted: float) -> _Moment:
     """Find the last record that was written by then, so many seconds after the first session began, gaps included."""
     told = Timeline()
-    last = 0.0
-    for record in read(path, load_blobs=False):
-        seq, session = told.seq, len(told.sessions)
-        understand(path, told.apply, record)
-        if told.sessions:
-            last = told.sessions[-1].offset + told.sessions[-1].end
-            if last > wanted:
-                is_within = session == len(told.sessions)  # Otherwise nobody was at work then.
-                return _Moment(seq, wanted - told.sessions[-1].offset if is_within else None)
+    seq, last = 0, 0.0
+    with understanding(path, lambda: told.seq + 1):
+        for record in read(path, load_blobs=False):
+            session = len(told.sessions)
+            told.apply(record)
+            if record.event.__class__ not in OUTSIDE:
+                last = told.sessions[-1].offset + told.sessions[-1].end
+                if last > wanted:
+                    # Between two sessions nobody was at work, and no time passed.
+                    now = wanted - told.sessions[-1].offset if session == len(told.sessions) else None
+                    return _Moment(seq or record.seq - 1, now)
+                seq = record.seq
     raise UsageError(f"{path} has nothing to show at {wanted:g} s; its last record is of {last:g} s")
 
 
@@ -136,15 +143,7 @@ def _find_wall(path: Path, wanted: datetime) -> _Moment:
     raise UsageError(f"{path} has nothing to show at {text}; its last record is of {last}")
 
 
-def _play_to(seen: Seen, times: float) -> None:
-    """Play a run up to where it was seen."""
-    with showing() as show:
-        trio.run(unless_interrupted, partial(play, seen.history, times, show))
-    if seen.history.is_last and seen.problem is None and not seen.is_live:
-        click.echo(ending(seen.state, path=seen.path))
-
-
-async def play(history: History, times: float, show: Show) -> None:
+async def play_again(history: History, times: float, show: Show) -> None:
     """Show a run from its beginning, so many times as fast as it was."""
     played = History(history.path)
     began = trio.current_time()
@@ -180,6 +179,9 @@ def watch(run: Path | None, as_json: bool) -> None:
         draw(seen.history)
     else:
         click.echo(ending(seen.state, path=path))
+        if seen.standing == "cut_off" and seen.state.sessions:
+            writer = seen.state.sessions[-1]
+            click.echo(f"its writer, process {writer.pid} on {printable(writer.host)}, is gone without a word", err=True)
     say_damage(seen.problem, quiet=as_json)
     from runner.cli.run import exit_code  # noqa: PLC0415  # slow to import, and only the end needs it
 
@@ -189,7 +191,7 @@ def watch(run: Path | None, as_json: bool) -> None:
 def _watched(path: Path, *, quiet: bool) -> Seen:
     """Watch a run to its end; leave with code 3 if somebody does not want to wait for it."""
     watching = Watching(path)
-    with nullcontext(_nothing) if quiet else showing() as show:
+    with nullcontext(_nothing) if quiet else showing(transient=True) as show:
         has_ended = trio.run(unless_interrupted, partial(watching.until_the_end, show))
     if not has_ended:
         click.echo(f"the run goes on; {command('watch', path)} looks on again", err=True)
@@ -221,16 +223,17 @@ class Watching:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._listen)
             while not await self._is_over():
-                if self.history.state.seq >= max(already, 1):  # What happened before we came is not shown bit by bit.
+                if self.history.seq >= max(already, 1):  # What happened before we came is not shown bit by bit.
                     show(self.history, self._now())
                 await trio.sleep(FRAME)
             nursery.cancel_scope.cancel()
 
     async def _listen(self) -> None:
         try:
-            async for record in follow(self.history.path, load_blobs=False):
-                self.history.take(record)
-                self._heard = self._clock.now() - self._age(record)
+            with understanding(self.history.path, lambda: self.history.seq + 1):
+                async for record in follow(self.history.path, load_blobs=False):
+                    self.history.take(record)
+                    self._heard = self._clock.now() - self._age(record)
         except (JournalDamaged, RulesBroken):
             self._is_broken = True  # Whoever reads it again, from the beginning, says what it is.
 
@@ -246,7 +249,7 @@ class Watching:
 
     def _now(self) -> float:
         """Tell the time of the run, in the seconds of its `t`: that of its last record, and what has passed since."""
-        return self.history.state.t + self._clock.now() - self._heard
+        return self.history.state.t + max(0.0, self._clock.now() - self._heard)
 
     async def _is_over(self) -> bool:
         """Say whether the writer is gone, and nothing is left that it wrote."""
@@ -259,7 +262,7 @@ class Watching:
         if await trio.to_thread.run_sync(is_held, self.history.path):
             return False
         last = await self._last()
-        self.has_seen_all = 0 < last <= self.history.state.seq
+        self.has_seen_all = 0 < last <= self.history.seq
         return self.has_seen_all or not last
 
     async def _last(self) -> int:

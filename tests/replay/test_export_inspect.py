@@ -72,12 +72,12 @@ def test_any_value_is_told(file: str) -> None:
 
 
 def test_the_totals_are_ours(file: str) -> None:
-    """The header has a mean per scorer, and says of how many; labels have none."""
+    """The header has a mean and its standard error per scorer, and says of how many; labels have none."""
     log = read_eval_log(file, header_only=True)
     assert log.results is not None
 
     assert (5, 3) == (log.results.total_samples, log.results.completed_samples)
-    assert [("exact", 2, {"accuracy": 0.5}), ("tone", 1, {}), ("closeness", 1, {"mean": 1.0})] == [
+    assert [("exact", 2, {"accuracy": 0.5, "stderr": 0.5}), ("tone", 1, {}), ("closeness", 1, {"mean": 1.0})] == [
         (score.name, score.scored_samples, {name: metric.value for name, metric in score.metrics.items()})
         for score in log.results.scores
     ]
