@@ -289,7 +289,7 @@ class Executor:
             await self._recorder.journal.wait_durable(started.seq)
         outcome = await flight.ask(
             self._task,
-            work.case.input,
+            work if self._task.wants_trial else work.case.input,
             limit=self._settings.timeout,
             sink=lambda values: home.call(self._note, work, number, values),
             late=lambda ending: self._late(work, number, started.t, ending),

@@ -37,8 +37,8 @@ from runner.executor import Executor
 from runner.recorder import Clock, Recorder
 from runner.resume import Remainder, differences
 from runner.score import Scorer
-from runner.tasks import Task
-from runner.tasks.function import AsyncioThread, FunctionTask
+from runner.tasks import Opens, Task
+from runner.tasks.function import AsyncioThread, FunctionTask, Loop
 
 POLICIES: Final[dict[str, Callable[[int], Policy]]] = {"adaptive": Adaptive, "aimd": Aimd, "fixed": Fixed}
 
@@ -280,7 +280,7 @@ class Session:
         remainder.close_attempts()
         total = None if trials.cases is None else trials.cases * self.settings.repeats
         async with AsyncExitStack() as stack:
-            task, scorers = await self._tasks(stack)
+            task, scorers = await self._tasks(stack, journal.run)
             executor = Executor(
                 recorder,
                 task,
@@ -304,14 +304,20 @@ class Session:
             recorder.record(RunStopped(reason=executor.stopped))
         return Outcome(self.path, state, "", executor.stopped or "", executor.why)
 
-    async def _tasks(self, stack: AsyncExitStack) -> tuple[Task, dict[str, tuple[Scorer, Task]]]:
+    async def _tasks(self, stack: AsyncExitStack, run: str) -> tuple[Task, dict[str, tuple[Scorer, Task]]]:
         thread = await stack.enter_async_context(AsyncioThread(grace=self.options.grace))
         instead = None if self.options.in_thread is in_a_thread else self.options.in_thread
         make = partial(FunctionTask, asyncio_thread=thread, in_thread=instead)
-        task = make(self.evaluation.task, loop=self.settings.loop)
+
+        async def open_(asked: Any, function: Callable[[Any], Any], loop: Loop | None) -> Task:
+            if isinstance(asked, Opens):
+                return await stack.enter_async_context(asked.opened(run))
+            return make(function, loop=loop)
+
+        task = await open_(self.evaluation.task, self.evaluation.task, self.settings.loop)
         scorers: dict[str, tuple[Scorer, Task]] = {}
         for scorer in self.evaluation.scorers.values():
-            scorers[scorer.name] = (scorer, make(_as_task(scorer), loop=None))
+            scorers[scorer.name] = (scorer, await open_(scorer.function, _as_task(scorer), None))
         return task, scorers
 
     def _most_failures(self, total: int | None) -> float:
