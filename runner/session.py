@@ -18,12 +18,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import attrs
+import outcome
 import trio
 
-from journal import Durability, Journal, read, writing
+from journal import Durability, Journal, Record, read, writing
 from journal.errors import DiskFull, JournalExists, NotAJournal, command
 from journal.events import RunFinished, RunStarted, RunStopped, SessionStarted
 from journal.files import DISK, Files
@@ -40,6 +41,8 @@ from runner.score import Scorer
 from runner.tasks import Opens, Task
 from runner.tasks.function import AsyncioThread, FunctionTask, Loop
 
+T = TypeVar("T")
+
 POLICIES: Final[dict[str, Callable[[int], Policy]]] = {"adaptive": Adaptive, "aimd": Aimd, "fixed": Fixed}
 
 
@@ -54,6 +57,8 @@ class Live:
     """How many trials there are to be made, where that is known beforehand."""
     now: Callable[[], float]
     """Tells the time, in the seconds of `t`."""
+    stop: Callable[[], None]
+    """Stops the run as a signal does: with its grace the first time, at once the second."""
 
 
 @attrs.frozen
@@ -118,6 +123,10 @@ class Options:
     """Whether SIGINT and SIGTERM stop the run; only in the main thread."""
     onlooker: Callable[[Live], Awaitable[None]] | None = None
     """Started with the run, cancelled at its end."""
+    listener: Callable[[Record], None] | None = None
+    """Told of every record as it is made; it must neither wait nor raise."""
+    limits: Callable[[int], Policy] | None = None
+    """Makes the policy for so many slots, instead of the one that is named."""
     surroundings: "Callable[[], Surroundings]" = attrs.field(factory=lambda: Surroundings.here)
     files: Files = DISK
     in_thread: InThread = in_a_thread
@@ -139,26 +148,25 @@ async def arun(evaluation: Evaluation[Any, Any, Any], path: Path | str, **option
 
 def run(evaluation: Evaluation[Any, Any, Any], path: Path | str, **options: Any) -> Outcome:
     """Run an evaluation from a script, a thread, or a notebook's cell in which another loop is running."""
-    call = partial(arun, evaluation, path, **options)
+    return anywhere(partial(arun, evaluation, path, **options))
+
+
+def anywhere(call: Callable[[], Awaitable[T]]) -> T:
+    """Run trio here, or, where a loop is running already, in a thread of its own."""
     if not _is_in_a_loop():
         return _run(call)
-    results: list[Outcome | BaseException] = []
+    results: list[outcome.Outcome[T]] = []
 
     def in_own_thread() -> None:
-        try:
-            results.append(_run(call))
-        except BaseException as exc:  # noqa: BLE001  # it is raised again where it is waited for
-            results.append(exc)
+        results.append(outcome.capture(_run, call))
 
     thread = threading.Thread(target=contextvars.copy_context().run, args=(in_own_thread,), name="evaljournal")
     thread.start()
     thread.join()
-    if isinstance(results[0], BaseException):
-        raise results[0]
-    return results[0]
+    return results[0].unwrap()
 
 
-def _run(call: Callable[[], Awaitable[Outcome]]) -> Outcome:
+def _run(call: Callable[[], Awaitable[T]]) -> T:
     """Run it, and take a Ctrl-C that came before signals were heeded out of the nurseries' groups."""
     try:
         return trio.run(call)
@@ -209,7 +217,7 @@ class Session:
             ) as journal:
                 if journal.found != state.seq:  # Somebody was quicker between looking and locking: look again.
                     state = await options.in_thread(lambda: self._state(begun, at=journal.found))
-                outcome = await self._live(Recorder(journal, state, clock), trials, begun)
+                outcome = await self._live(Recorder(journal, state, clock, options.listener), trials, begun)
             return attrs.evolve(outcome, head=journal.head)
         except DiskFull as exc:
             await self._say_disk_full(clock)
@@ -285,14 +293,15 @@ class Session:
                 recorder,
                 task,
                 scorers,
-                POLICIES[options.policy](self.settings.slots),
+                (options.limits or POLICIES[options.policy])(self.settings.slots),
                 self.settings,
                 seed=options.seed,
                 grace=options.grace,
                 most_failures=self._most_failures(total),
                 in_thread=options.in_thread,
             )
-            await stack.enter_async_context(self._company(executor, Live(state, journal, total, recorder.clock.now)))
+            live = Live(state, journal, total, recorder.clock.now, executor.interrupt)
+            await stack.enter_async_context(self._company(executor, live))
             await executor.run(remainder, leave=partial(self._leave, executor, journal) if options.signals else None)
         if executor.stopped is None:
             recorder.record(

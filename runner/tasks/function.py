@@ -212,9 +212,10 @@ def _names(code: types.CodeType) -> set[str]:
 class AsyncioThread:
     """One asyncio loop in one thread, started when it is first needed; many calls share it, and none can block the journal."""
 
-    def __init__(self, *, grace: float) -> None:
+    def __init__(self, *, grace: float, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._grace = grace
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop = loop
+        """One that runs elsewhere may be given: clients that were made in it work in no other."""
         self._thread: threading.Thread | None = None
 
     async def __aenter__(self) -> Self:
