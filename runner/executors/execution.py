@@ -19,7 +19,7 @@ from journal.errors import JournalError, NotAJournal
 from journal.files import DISK, Files
 from journal.writer import InThread, in_a_thread
 from replay import fold
-from runner.concurrency import Policy
+from runner.concurrency import Aimd, Policy
 from runner.definition import Evaluation, Settings
 from runner.errors import RunChanged, UsageError
 from runner.executors.calling import ByTrial, awaited
@@ -49,12 +49,23 @@ class Incomplete(Exception):
 
 
 @attrs.frozen(kw_only=True)
+class ExecutorSettings(Settings):
+    """Settings, and the numbers of the AIMD where one was asked for: with them, its decisions can be made again."""
+
+    aimd: Mapping[str, Any] | None = None
+
+    @property
+    def limits(self) -> Callable[[int], Policy] | None:
+        """What makes the policy; None for the one that is named."""
+        return None if self.aimd is None else partial(Aimd, **self.aimd)
+
+
+@attrs.frozen(kw_only=True)
 class Plan:
     """What an executor was told when it was made."""
 
     function: Callable[[Any], Any]
-    settings: Settings
-    limits: Callable[[int], Policy] | None
+    settings: ExecutorSettings
     options: Mapping[str, Any]
     """For `runner.arun`."""
     journal: Path | None
@@ -119,7 +130,7 @@ class Execution:
         plan = self._plan
         if not await self._in_thread(self._inputs.look):
             return [], []
-        options = {**plan.options, "limits": plan.limits, "listener": self._ledger.hear, "onlooker": self._attend}
+        options = {**plan.options, "limits": plan.settings.limits, "listener": self._ledger.hear, "onlooker": self._attend}
         path = plan.journal
         if path is None:
             path = Path("nowhere")
@@ -189,7 +200,7 @@ class Execution:
             await show(live, self._plan.bar_format, self._in_thread)
 
     def _results(self) -> Results:
-        """Put together what became of every input, in order: of those that were read, and of all where their number is known."""
+        """Put together what became of every input, in order: of those that were read, or of all if their number is known."""
         ledger, inputs, fallback = self._ledger, self._inputs, self._plan.fallback
         outputs = [ledger.outputs.get(name, fallback) for name in inputs.names]
         details = [ledger.details[name] for name in inputs.names]

@@ -13,11 +13,9 @@ from typing import Any, Final
 
 import trio
 
-from runner.concurrency import Aimd
-from runner.definition import Settings
 from runner.errors import UsageError
 from runner.executors.calling import Desk
-from runner.executors.execution import Execution, Plan, Results
+from runner.executors.execution import Execution, ExecutorSettings, Plan, Results
 from runner.executors.retrying import MaxRetries
 from runner.executors.stopping import heeded
 from runner.session import anywhere
@@ -50,7 +48,7 @@ class _Executor:
         fallback: Any,
         termination_signal: int | None,
         policy: str,
-        limits: Callable[[int], Aimd] | None,
+        aimd: Mapping[str, Any] | None,
         journal: Where,
         options: Mapping[str, Any] | None,
     ) -> None:
@@ -64,8 +62,7 @@ class _Executor:
         self._signal = termination_signal
         self._plan = Plan(
             function=function,
-            settings=Settings(slots=concurrency, timeout=timeout, retry=MaxRetries.of(max_retries)),
-            limits=limits,
+            settings=ExecutorSettings(slots=concurrency, timeout=timeout, retry=MaxRetries.of(max_retries), aimd=aimd),
             options={"policy": policy, "fail_fast": exit_on_error, **(options or {})},
             journal=None if journal is None else Path(journal),
             fallback=fallback,
@@ -107,13 +104,12 @@ class AsyncExecutor(_Executor):
         """
         numbers = (dynamic_window_seconds, dynamic_increase_step, dynamic_decrease_ratio)
         is_aimd = enable_dynamic_concurrency and (dynamic_initial_target is not None or numbers != _AIMD)
-        limits = partial(
-            Aimd,
-            initial=float(concurrency if dynamic_initial_target is None else dynamic_initial_target),
-            window_seconds=dynamic_window_seconds,
-            increase_step=dynamic_increase_step,
-            decrease_ratio=dynamic_decrease_ratio,
-        )
+        aimd = {
+            "initial": float(concurrency if dynamic_initial_target is None else dynamic_initial_target),
+            "window_seconds": dynamic_window_seconds,
+            "increase_step": dynamic_increase_step,
+            "decrease_ratio": dynamic_decrease_ratio,
+        }
         super().__init__(
             generation_fn,
             concurrency=concurrency,
@@ -124,7 +120,7 @@ class AsyncExecutor(_Executor):
             fallback=fallback_return_value,
             termination_signal=termination_signal,
             policy="fixed" if not enable_dynamic_concurrency else "aimd" if is_aimd else "adaptive",
-            limits=limits if is_aimd else None,
+            aimd=aimd if is_aimd else None,
             journal=journal,
             options=options,
         )
@@ -191,7 +187,7 @@ class SyncExecutor(_Executor):
             fallback=fallback_return_value,
             termination_signal=termination_signal,
             policy="fixed",
-            limits=None,
+            aimd=None,
             journal=journal,
             options=options,
         )

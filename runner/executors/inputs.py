@@ -41,7 +41,7 @@ class Inputs(Dataset):
         """What the iterable raised, if it did."""
 
     def look(self) -> bool:
-        """Say whether there are any. Of a list that is journaled, look at all: what cannot be recorded is told before it begins."""
+        """Say whether there are any. Of a list that is journaled, look at all: what cannot be recorded is told beforehand."""
         first = self._cases if self._journaled and self.count is not None else itertools.islice(self._cases, 1)
         read = list(first)
         self._cases = itertools.chain(read, self._cases)

@@ -6,6 +6,7 @@ in one thread of its own; and plain `def`, which runs in threads. All can be can
 
 import asyncio
 import contextvars
+import functools
 import inspect
 import math
 import threading
@@ -188,8 +189,12 @@ def _tell(token: trio.lowlevel.TrioToken, late: Late, result: outcome.Outcome[An
 
 def guessed_loop(function: Callable[..., Any]) -> Loop | None:
     """Guess from the names that a function uses which loop it is written for; None if they do not tell."""
+    while isinstance(function, functools.partial):
+        function = function.func
     function = getattr(function, "__wrapped__", function)
-    code = getattr(function, "__code__", None) or getattr(getattr(function, "__call__", None), "__code__", None)  # noqa: B004
+    if not hasattr(function, "__code__"):
+        function = getattr(function, "__call__", function)  # noqa: B004  # an object is read by the method that is called
+    code = getattr(function, "__code__", None)
     if code is None:
         return None
     modules = getattr(function, "__globals__", {})
