@@ -340,8 +340,7 @@ def _side(name: str) -> Side:
         from runner import executors  # noqa: PLC0415  # only one of the two is imported in a process
 
         return Side(executors, executors.Fatal, executors.RateLimited)
-    from phoenix.evals import executors as theirs  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415
-
+    theirs: Any = importlib.import_module("phoenix.evals.executors")
     later = type("Later", (theirs.RateLimitError,), {})
     return Side(theirs, theirs.PhoenixException, later)
 
@@ -374,11 +373,8 @@ def _played(name: str) -> list[str]:
             with subprocess.Popen(  # noqa: S603  # our own module
                 [*command, "--first", str(first)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             ) as child:
-                for number, result in _lines(results, child):
-                    found[number] = result
-            for number, result in found.items():
-                if result is None:
-                    found[number] = "hangs"
+                found.update(_lines(results, child))
+            found = {number: "hangs" if result is None else result for number, result in found.items()}
             if max(found, default=-1) < first:
                 raise RuntimeError(f"the battery does not start through {name}: python -m benchmarks phoenix --play {name}")
     return [found[number] or "" for number in range(len(_SCENARIOS))]
@@ -401,7 +397,7 @@ def _lines(results: Path, child: "subprocess.Popen[bytes]") -> Iterator[tuple[in
 
 
 def overhead(
-    figures: Figures, directory: Path, task: Any, native: Callable[[], tuple[float, float]], count: int, slots: int
+    figures: Figures, directory: Path, task: Any, native: Callable[[], tuple[float, float]], *, count: int, slots: int
 ) -> None:
     """Show what the interface costs over the native one, of which `native` makes a run and tells wall and CPU seconds.
 

@@ -18,6 +18,10 @@ _WIDEST = 60
 """Doublings after which the back-off has long met its ceiling; more would overflow a float."""
 
 
+def _to_the_microsecond(seconds: float) -> float:
+    return max(round(seconds, 6), 1e-6) if seconds > 0 else 0.0  # A wait that is none would never use a budget up.
+
+
 @frozen(kw_only=True)
 class TimedOut:
     """The attempt outlived its limit."""
@@ -27,9 +31,9 @@ class TimedOut:
 class Again:
     """Make another attempt."""
 
-    delay: float
-    """Seconds from the end of the last attempt until the next may start; jitter included."""
-    cause: Literal["error", "unavailable", "rate_limited", "timed_out"]
+    delay: float = field(converter=_to_the_microsecond)
+    """Seconds from the end of the last attempt until the next may start, jitter included; exactly as they are recorded."""
+    cause: Literal["error", "unavailable", "rate_limited", "timed_out", "probe"]
 
 
 @frozen(kw_only=True)
@@ -144,11 +148,18 @@ class Retry:
                 return evolve(found, kind="error", stop_run=False) if found.kind == "fatal" else found
         return found
 
-    def after(self, ended: Failure | TimedOut, spent: Spent, chance: float) -> Again | GiveUp:
+    def after(self, ended: Failure | TimedOut, spent: Spent, chance: float, *, probe: bool = False) -> Again | GiveUp:
         """Decide what follows an attempt that did not work out.
 
         `spent` counts this ending already (`spent.plus(ended)`). `chance` is a number from 0 up to 1, see `chance()`.
+        A breaker's `probe` is made for everyone's sake; the trial that makes it does not pay for it.
         """
+        decided = self._after(ended, spent, chance)
+        if not probe or decided == GiveUp(cause="fatal"):
+            return decided
+        return Again(delay=decided.delay if isinstance(decided, Again) else self.base_delay, cause="probe")
+
+    def _after(self, ended: Failure | TimedOut, spent: Spent, chance: float) -> Again | GiveUp:
         match ended:
             case Failure(kind="fatal"):
                 return GiveUp(cause="fatal")
@@ -176,3 +187,24 @@ class Retry:
     def _back_off(self, times: int, chance: float) -> float:
         """Seconds after the n-th trouble of a kind: full jitter under a ceiling that doubles."""
         return chance * min(self.max_delay, self.base_delay * float(1 << min(max(times - 1, 0), _WIDEST)))
+
+
+@frozen(kw_only=True)
+class OneBudget(Retry):
+    """So many times again, whatever went wrong: errors, timeouts and refusals are counted together, and nothing is free."""
+
+    total: int = field(validator=_count)
+    """How many times a trial is tried again; the budgets of the single causes do not count."""
+
+    def after(self, ended: Failure | TimedOut, spent: Spent, chance: float, *, probe: bool = False) -> Again | GiveUp:  # noqa: ARG002
+        """Decide what follows an attempt that did not work out; one that was a `probe` is counted like any other."""
+        times = spent.errors + spent.timeouts + spent.refusals
+        back_off = self._back_off(times, chance)
+        if isinstance(ended, TimedOut):
+            return GiveUp(cause="timed_out") if times > self.total else Again(delay=back_off, cause="timed_out")
+        if ended.kind == "fatal":
+            return GiveUp(cause="fatal")
+        asked = ended.retry_after or 0.0
+        if times > self.total or asked > self.rate_limits:
+            return GiveUp(cause="exhausted")
+        return Again(delay=max(asked, back_off), cause=ended.kind)

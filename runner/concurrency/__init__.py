@@ -4,8 +4,11 @@ The policies decide about the future without touching it: signals in, decisions 
 serves one key, so that two endpoints never share a limit. `policy` tells how to drive one.
 """
 
+from collections.abc import Callable
+from typing import Final
+
 from runner.concurrency.adaptive import Adaptive, AdaptiveState
-from runner.concurrency.aimd import Aimd, AimdState
+from runner.concurrency.aimd import AIMD_NUMBERS, Aimd, AimdState
 from runner.concurrency.fixed import Fixed, FixedState
 from runner.concurrency.policy import (
     Change,
@@ -24,8 +27,11 @@ from runner.concurrency.policy import (
     Succeeded,
     TimedOut,
 )
+from runner.concurrency.steering import Steered, Steering
 
 __all__ = [
+    "AIMD_NUMBERS",
+    "POLICIES",
     "Adaptive",
     "AdaptiveState",
     "Aimd",
@@ -45,6 +51,11 @@ __all__ = [
     "Resumed",
     "Signal",
     "Started",
+    "Steered",
+    "Steering",
     "Succeeded",
     "TimedOut",
 ]
+
+POLICIES: Final[dict[str, Callable[[int], Policy]]] = {"adaptive": Adaptive, "aimd": Aimd, "fixed": Fixed}
+"""Name → what makes a policy for so many slots."""

@@ -27,6 +27,8 @@ from runner.concurrency.policy import (
 
 FRESH = 0.2
 """Weight of the newest latency in the average that is shown."""
+AIMD_NUMBERS = ("initial", "window_seconds", "increase_step", "decrease_ratio")
+"""What may be given to one run of it, and is then recorded with its settings as `aimd`."""
 
 
 @define(kw_only=True)

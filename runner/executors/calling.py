@@ -84,8 +84,9 @@ class Desk:
         def deliver(result: outcome.Outcome[Any]) -> None:
             if is_left:
                 late("succeeded" if isinstance(result, outcome.Value) else "failed")
-            else:
+            elif not (isinstance(result, outcome.Error) and isinstance(result.error, CutOff)):
                 trio.lowlevel.reschedule(task, result)
+            # Who was cut off before the run came to leave it says nothing: the run is about to.
 
         def abort(_: object) -> trio.lowlevel.Abort:
             nonlocal is_left

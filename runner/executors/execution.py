@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import attrs
-import trio
 
 from journal import read, segments
 from journal.errors import JournalError, NotAJournal
@@ -30,7 +29,7 @@ from runner.executors.nowhere import NOWHERE
 from runner.executors.progress import show
 from runner.executors.stopping import Reins
 from runner.fingerprint import of_function
-from runner.session import Live, Surroundings, arun
+from runner.session import Live, Session, Surroundings
 from runner.tasks import Task
 from runner.tasks.function import AsyncioThread, FunctionTask
 
@@ -145,7 +144,9 @@ class Execution:
             options |= {"resume": True, "adopt": True, "retry_failed": True}
         evaluation: Evaluation[Any, Any, Any] = Evaluation(self, cases=self._inputs, settings=plan.settings, name=plan.name)
         try:
-            outcome = await arun(evaluation, path, **options)
+            session = Session(evaluation, path, **options)
+            self.reins.hold(session.interrupt)
+            outcome = await session.run()
         except JournalError as exc:
             if not self._ledger.details:
                 raise
@@ -193,10 +194,7 @@ class Execution:
             yield ByTrial(function, make(awaited), self._inputs.given, self._ledger, journaled=journaled)
 
     async def _attend(self, live: Live) -> None:
-        self.reins.take(live.stop)
-        if self._plan.bar_format is None:
-            await trio.sleep_forever()
-        else:
+        if self._plan.bar_format is not None:
             await show(live, self._plan.bar_format, self._in_thread)
 
     def _results(self) -> Results:

@@ -1,6 +1,7 @@
 """The two executors of Phoenix's interface, and the choice between them."""
 
 import asyncio
+import contextlib
 import contextvars
 import os
 import signal
@@ -18,11 +19,11 @@ from runner.executors.calling import Desk
 from runner.executors.execution import Execution, ExecutorSettings, Plan, Results
 from runner.executors.retrying import MaxRetries
 from runner.executors.stopping import heeded
-from runner.session import anywhere
+from runner.session import in_trio, is_in_a_loop
 
 Where = str | os.PathLike[str] | None
 
-_OURS: Final = ("resume", "listener", "limits", "onlooker", "signals", "settings", "selection")
+_OURS: Final = ("resume", "listener", "limits", "onlooker")
 """Options of a run that an executor sets itself."""
 _AIMD: Final = (5.0, 1, 0.5)
 """Window, step and ratio of Phoenix's AIMD, if nobody says otherwise."""
@@ -129,7 +130,10 @@ class AsyncExecutor(_Executor):
         """Call the function for all inputs: from a script, a thread, or a notebook's cell in which a loop is running."""
         execution = Execution(self._plan, inputs)
         with heeded(self._signal, execution.reins.pull):
-            return anywhere(execution.live)
+            if not is_in_a_loop():
+                return in_trio(execution.live)
+            with ThreadPoolExecutor(1, "evaljournal") as pool:
+                return pool.submit(contextvars.copy_context().run, in_trio, execution.live).result()
 
     async def execute(self, inputs: Iterable[Any]) -> Results:
         """Do the same from inside asyncio, with the function in the caller's loop, or from inside trio."""
@@ -141,12 +145,13 @@ class AsyncExecutor(_Executor):
         execution = Execution(self._plan, inputs, loop=loop)
         context = contextvars.copy_context()
         with heeded(self._signal, execution.reins.pull), ThreadPoolExecutor(1, "evaljournal") as pool:
-            running = loop.run_in_executor(pool, lambda: context.run(anywhere, execution.live))
+            running = loop.run_in_executor(pool, lambda: context.run(in_trio, execution.live))
             try:
                 return await asyncio.shield(running)
             except asyncio.CancelledError:
-                execution.reins.pull()
-                execution.reins.pull()
+                with contextlib.suppress(KeyboardInterrupt):  # Asked so often already that it would rather be broken into.
+                    execution.reins.pull()
+                    execution.reins.pull()
                 await _ended(running)
                 raise
 
@@ -206,7 +211,7 @@ class SyncExecutor(_Executor):
         with heeded(self._signal, stop) as is_heard, ThreadPoolExecutor(1, "evaljournal") as pool:
             if is_heard and self._signal is not None and hasattr(signal, "pthread_kill"):
                 desk.leave = partial(signal.pthread_kill, threading.get_ident(), self._signal)
-            running = pool.submit(lambda: context.run(anywhere, execution.live))
+            running = pool.submit(lambda: context.run(in_trio, execution.live))
             running.add_done_callback(lambda _: desk.close())
             try:
                 desk.serve()

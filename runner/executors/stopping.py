@@ -4,11 +4,9 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
-
-import trio
 
 
 class Reins:
@@ -16,31 +14,28 @@ class Reins:
 
     def __init__(self) -> None:
         self._pulls: deque[None] = deque()
-        self._reach: Callable[[], None] = lambda: None
+        self._stop: Callable[[], None] | None = None
         self.pulled = 0
         """How many times."""
 
     def pull(self) -> None:
-        """Stop the run, now or as soon as it has begun."""
+        """Stop the run, now or as soon as there is one."""
         self.pulled += 1
         self._pulls.append(None)
-        self._reach()
+        self._heed()
 
-    def take(self, stop: Callable[[], None]) -> None:
-        """Be held by a run; to be called in its loop."""
-        token = trio.lowlevel.current_trio_token()
+    def hold(self, stop: Callable[[], None]) -> None:
+        """Give them to a run, which stops when told."""
+        self._stop = stop
+        self._heed()
 
-        def heed() -> None:
-            while self._pulls:
-                self._pulls.popleft()
-                stop()
-
-        def reach() -> None:
-            with suppress(trio.RunFinishedError):
-                token.run_sync_soon(heed)
-
-        self._reach = reach
-        heed()
+    def _heed(self) -> None:
+        while self._stop is not None:
+            try:
+                self._pulls.popleft()  # By one thread only, whoever is first: each pull counts once.
+            except IndexError:
+                return
+            self._stop()
 
 
 _heeding: dict[int, list[Callable[[], None]]] = {}
@@ -56,8 +51,12 @@ def _ring(number: int, _: FrameType | None) -> None:
 
 @contextmanager
 def heeded(number: int | None, call: Callable[[], None]) -> Generator[bool]:
-    """Call this when a signal comes, as long as the block lasts; say whether it can be heard: only the main thread can."""
-    if number is None or threading.current_thread() is not threading.main_thread():
+    """Call this when a signal comes, as long as the block lasts; say whether it can be heard.
+
+    Only the main thread can hear it. What is ignored on purpose stays so.
+    """
+    hears = threading.current_thread() is threading.main_thread()
+    if number is None or not hears or signal.getsignal(number) in (signal.SIG_IGN, None):
         yield False
         return
     calls = _heeding.setdefault(number, [])
@@ -71,4 +70,4 @@ def heeded(number: int | None, call: Callable[[], None]) -> Generator[bool]:
         if not calls:
             before = _before.pop(number)
             if signal.getsignal(number) is _ring:  # Else somebody has put their own in its place, and it stays.
-                signal.signal(number, signal.SIG_DFL if before is None else before)
+                signal.signal(number, before)

@@ -37,17 +37,16 @@ from replay import RunState
 from replay.screen import (
     duration,
     ending,
-    interval,
     line,
     next_command,
     number,
     panel,
-    percentile,
     printable,
     score_in_words,
-    summary,
+    stopping_in_words,
 )
 from replay.state import Tally
+from replay.summary import score_of, summarise
 
 PASS, FAIL = True, False
 EVIL = "\x1b]0;owned\x07\x1b[31m[bold]red[/bold]\r\n\u202eevil"
@@ -166,9 +165,9 @@ def test_the_panel_of_a_run_that_goes_on() -> None:
         "back-off 1 trial, the next in 9 s: 1 × rate_limited",
         "trials   2 ok of 3 done · 1 of 2 ok recovered after a failure",
         "failed   1 of 3 done",
-        "scores   exact      50.0 %  1 of 2 scored (95 %: 9.5–90.5 %)",
-        "         closeness  0.75  mean of 2 scored (95 %: 0.26 to 1.24)",
-        "         tone       polite 50 %, rude 50 %  of 2 scored",
+        "scores   exact      50.0 %  1 of 2 scored (95 %: 9.5–90.5 %); not in it: 1 failed",
+        "         closeness  0.75  mean of 2 scored (95 %: -2.43 to 3.93); not in it: 1 failed",
+        "         tone       polite 50 %, rude 50 %  of 2 scored; not in it: 1 failed",
         "answers  p50 0.25 s · p95 0.25 s of 2 answers",
         "usage    tokens 1,200 · cost 0.25",
         "longest  slot   1  japan                 attempt 1  2.5 s of 30 s",
@@ -235,7 +234,6 @@ def test_a_run_that_has_not_begun_can_be_drawn() -> None:
 
     assert "a run that has not begun  runs/1" == drawn(state)[0]
     assert "the run cut off without a word: 0 of 0 trials done" in ending(state, path="r")
-    assert summary(state)["evaluation"] is None
 
 
 @pytest.mark.parametrize("width", [20, 40, 80])
@@ -295,7 +293,7 @@ def test_the_ending_of_a_run_in_which_all_went_well() -> None:
         "capitals finished: 1 of 1 trial done, in runs/my run\n"
         "  1 ok of 1 done\n"
         "  exact  100.0 %  1 of 1 scored (95 %: 20.7–100.0 %)\n"
-        "  p50 0.25 s · p95 0.25 s of 1 answers\n"
+        "  p50 0.25 s · p95 0.25 s · p99 0.25 s · longest 0.25 s of 1 answer\n"
         "next: evaljournal verify 'runs/my run'"
     ) == ending(state, path="runs/my run")
 
@@ -311,14 +309,39 @@ def test_what_failed_is_told_last() -> None:
 
     assert [
         "10 trials failed:",
-        "  t0: ValueError: no such country",
-        "  other: TimeoutError: too slow",
-        "  t1: ValueError: no such country",
-        "  t2: ValueError: no such country",
-        "  t3: ValueError: no such country",
+        "  t0: ValueError: no such country (fatal, 1 attempt)",
+        "  other: TimeoutError: too slow (fatal, 1 attempt)",
+        "  t1: ValueError: no such country (fatal, 1 attempt)",
+        "  t2: ValueError: no such country (fatal, 1 attempt)",
+        "  t3: ValueError: no such country (fatal, 1 attempt)",
         "  and 5 more",
+        "look closer: evaljournal log r t0",
         "next: evaljournal resume r --retry-failed",
-    ] == ending(state_of(events), path="r").splitlines()[-8:]
+    ] == ending(state_of(events), path="r").splitlines()[-9:]
+
+
+def test_why_a_trial_was_given_up() -> None:
+    """Each failure has its cause: the same error is another matter after five attempts, and so is one that was cut off."""
+    events = [
+        *queued("a", "b"),
+        begun("a"),
+        AttemptTimedOut(trial="a", attempt=1, limit=5.0, elapsed=5.0),
+        RetryScheduled(trial="a", attempt=2, delay=1.0, cause="timed_out"),
+        begun("a", 2),
+        AttemptTimedOut(trial="a", attempt=2, limit=5.0, elapsed=5.0),
+        TrialFailed(trial="a", attempts=2, cause="timed_out"),
+        begun("b"),
+        *refused("b"),
+        begun("b", 2),
+        AttemptInterrupted(trial="b", attempt=2, why="process_died"),
+        TrialFailed(trial="b", attempts=2, cause="ambiguous"),
+    ]
+
+    assert [
+        "  a: timed out after 5 s (timed_out, 2 attempts)",
+        "  b: cut off while it ran, and not tried again (ambiguous, 2 attempts)",
+    ] == ending(state_of(events), path="r").splitlines()[-4:-2]
+    assert {"timed_out": 1, "ambiguous": 1} == summarise(state_of(events)).failures
 
 
 def test_the_ending_says_what_may_have_been_paid_twice() -> None:
@@ -374,7 +397,9 @@ def test_a_scorer_that_fails_is_told() -> None:
     failed = ScoringFailed(trial="b", scorer="exact", version="v1", error="KeyError", message="x", elapsed=0.0)
     state = state_of([*ok("a", PASS), *ok("b"), failed])
 
-    assert "exact  100.0 %  1 of 1 scored (95 %: 20.7–100.0 %), 1 could not be scored" == row(drawn(state), "scores")
+    said = "exact  100.0 %  1 of 1 scored (95 %: 20.7–100.0 %); not in it: 1 could not be scored (KeyError: x)"
+    assert said == row(drawn(state), "scores")
+    assert "look closer: evaljournal log r --type scoring_failed" in ending(state, path="r").splitlines()
 
 
 def test_many_labels_are_counted() -> None:
@@ -384,60 +409,14 @@ def test_many_labels_are_counted() -> None:
         tally.add(label)
     tally.add("h", -1)
 
-    assert "a 33 %, b 11 %, c 11 %, d 11 %, e 11 %, f 11 % and 1 more label  of 9 scored" == score_in_words(tally)
-
-
-@pytest.mark.parametrize(
-    ("passed", "of", "low", "high"),
-    [(0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (5, 10, 0.2366, 0.7634), (81, 263, 0.2553, 0.3662), (1, 1, 0.2065, 1.0)],
-)
-def test_wilson_interval(passed: int, of: int, low: float, high: float) -> None:
-    """The interval of pass or fail is Wilson's: the values are those of published tables."""
-    tally = Tally()
-    for number_ in range(of):
-        tally.add(number_ < passed)
-    found = interval(tally)
-
-    assert found is not None
-    assert (passed / of, low, high) == (found.mean, round(found.low, 4), round(found.high, 4))
-
-
-def test_normal_interval() -> None:
-    """The interval of numbers is the mean ± 1.96 standard errors; one number alone has no width."""
-    tally = Tally()
-    tally.add(1.0)
-    alone = interval(tally)
-    for value in (2.0, 3.0, 4.0, 5.0):
-        tally.add(value)
-    found = interval(tally)
-
-    assert alone is not None
-    assert found is not None
-    assert (1.0, 1.0, 1.0) == (alone.mean, alone.low, alone.high)
-    assert (3.0, 1.614, 4.386) == (found.mean, round(found.low, 3), round(found.high, 3))
-
-
-def test_no_interval_for_labels() -> None:
-    """Labels have frequencies, and no mean."""
-    tally = Tally()
-
-    assert interval(tally) is None
-    tally.add("rude")
-    assert interval(tally) is None
-
-
-def test_percentiles_are_values_that_occurred() -> None:
-    """A percentile is the nearest rank."""
-    times = [1.0, 2.0, 3.0, 4.0]
-
-    assert [1.0, 2.0, 4.0, 4.0] == [percentile(times, share) for share in (0.0, 0.5, 0.95, 1.0)]
+    assert "a 33 %, b 11 %, c 11 %, d 11 %, e 11 %, f 11 % and 1 more label  of 9 scored" == score_in_words(score_of(tally))
 
 
 def test_durations_as_people_say_them() -> None:
     """Small times have parts of a second, large ones minutes or hours."""
     said = [duration(seconds) for seconds in (-1, 0.0123, 0.5, 9.96, 12.4, 59.6, 200, 7500, 9_000_000)]
 
-    assert ["0 s", "0.012 s", "0.5 s", "10 s", "12 s", "1 min 0 s", "3 min 20 s", "2 h 5 min", "2,500 h 0 min"] == said
+    assert ["0 s", "12 ms", "0.5 s", "10 s", "12 s", "1 min 0 s", "3 min 20 s", "2 h 5 min", "2,500 h 0 min"] == said
 
 
 def test_numbers_as_people_read_them() -> None:
@@ -460,65 +439,24 @@ def test_the_next_command_can_be_copied() -> None:
     assert "evaljournal resume 'a b'" == next_command(state_of([]), "a b")
 
 
-def test_summary_for_programs() -> None:
-    """The summary has every count, score and sum, under names that stay."""
-    events = [*ok("a", PASS, 0.5, "rude"), *queued("b"), begun("b"), *refused("b"), *failing("c")]
-    state = state_of(events)
+@pytest.mark.parametrize(
+    ("flying", "why", "left", "said"),
+    [
+        (3, "interrupted", 4.2, "3 attempts have 4.2 s left; Ctrl-C again to cut them off"),
+        (1, "interrupted", 4.2, "1 attempt has 4.2 s left; Ctrl-C again to cut it off"),
+        (2, "interrupted", -0.1, "2 attempts are being cut off"),
+        (0, "interrupted", 4.2, "nothing is in the air any more"),
+        (1, "deadline", 5.0, "its time is over; 1 attempt has 5 s left; Ctrl-C to cut it off"),
+        (1, EVIL, 0.0, "\\x1b]0;owned\\x07\\x1b[31m[bold]red[/bold]\\x0d\\x0a\\x202eevil; 1 attempt is being cut off"),
+    ],
+)
+def test_a_run_that_is_being_stopped(flying: int, why: str, left: float, said: str) -> None:
+    """While a run is being stopped, the screen tells what is in the air, for how long, and what a further Ctrl-C does."""
+    names = [str(number) for number in range(flying)]
+    state = state_of([*queued(*names), *(begun(name) for name in names)])
 
-    assert {
-        "evaluation": "capitals",
-        "task": "evals/capitals.py:capitals",
-        "dataset": "cases.jsonl",
-        "started_at": "2026-11-15T00:00:00.000000Z",
-        "last_at": "2026-11-15T00:00:00.000000Z",
-        "seq": state.seq,
-        "sessions": 1,
-        "ending": None,
-        "trials": {
-            "enqueued": 3,
-            "completed": 1,
-            "failed": 1,
-            "recovered": 0,
-            "withdrawn": 0,
-            "queued": 0,
-            "running": 0,
-            "backing_off": 1,
-            "being_scored": 0,
-            "interrupted": 0,
-        },
-        "attempts": {"started": 3, "timed_out": 0, "interrupted": 0, "returned_late": 0},
-        "retries": {"rate_limited": 1},
-        "errors": {"RateLimited": 1, "ValueError": 1},
-        "scores": {
-            "exact": {
-                "kind": "pass",
-                "scored": 1,
-                "not_scored": 0,
-                "mean": 1.0,
-                "low": pytest.approx(0.2065, abs=1e-4),
-                "high": 1.0,
-                "labels": {},
-            },
-            "closeness": {
-                "kind": "number",
-                "scored": 1,
-                "not_scored": 0,
-                "mean": 0.5,
-                "low": 0.5,
-                "high": 0.5,
-                "labels": {},
-            },
-            "tone": {
-                "kind": "label",
-                "scored": 1,
-                "not_scored": 0,
-                "mean": None,
-                "low": None,
-                "high": None,
-                "labels": {"rude": 1},
-            },
-        },
-        "latency": {"answers": 1, "p50": 0.25, "p95": 0.25},
-        "usage": {},
-        "limit": 8,
-    } == summary(state)
+    assert said == stopping_in_words(state, why, left)
+    drawn = panel(state, now=1.0, durable=0, total=9, width=200, stopping=(why, left))
+    out = io.StringIO()
+    Console(file=out, width=200, highlight=False).print(drawn)
+    assert f"stopping {said}" == out.getvalue().splitlines()[2].rstrip()

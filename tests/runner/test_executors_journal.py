@@ -16,13 +16,15 @@ from journal import read, verify
 from journal.errors import JournalLocked, JournalPoisoned
 from journal.events import RunStarted, SessionStarted, TrialEnqueued, TrialFailed, TrialWithdrawn
 from replay import fold
-from runner import UsageError
+from replay.audit import audit
+from runner import RateLimited, UsageError
 from runner.cli import cli
 from runner.errors import RunChanged
 from runner.executors import AsyncExecutor, ExecutionStatus, Incomplete, SyncExecutor
 from runner.executors.details import RecordedFailure
 from runner.executors.execution import Results
-from runner.testing import Answer, Fail, Hang, Scripted, events_of, repeatable
+from runner.rules import remake
+from runner.testing import Answer, Fail, Hang, Scripted, Step, events_of, repeatable
 from tests.journal.disk import SimulatedDisk
 
 PATH = Path("/runs/it")
@@ -56,7 +58,7 @@ async def test_a_journal_like_any_other() -> None:
         begun.trials,
         begun.settings["slots"],
         begun.settings["timeout"],
-        begun.settings["retry"]["most"],
+        begun.settings["retry"]["total"],
     )
     assert verify(PATH, files=disk).holds
 
@@ -324,3 +326,19 @@ def test_a_sync_run_is_journaled_too(tmp_path: Path) -> None:
 
     assert ([0, 2, None, None], [0, 2, 4, 6]) == (first[0], second[0])
     assert [0, 1, 2, 2, 3] == calls
+
+
+@pytest.mark.parametrize("given", [{}, {"enable_dynamic_concurrency": False}, {"dynamic_window_seconds": 2.0}])
+async def test_every_decision_can_be_made_again(given: dict[str, Any]) -> None:
+    """From the journal alone an audit comes to the same limits, pauses, waits and endings, whatever the policy."""
+    disk = SimulatedDisk()
+
+    def step(value: int, times: int) -> Step:
+        kinds = [RateLimited(2.0), ConnectionError("no"), ValueError("odd"), RateLimited()]
+        return Fail(kinds[value % 4], 0.5) if value % 5 == 0 and times <= 1 + value % 3 else Answer(value, 1 + value % 4)
+
+    await go(Scripted(step), range(100), disk, 8, max_retries=2, exit_on_error=False, **given)
+    audited = audit(read(PATH, files=disk), remake=remake)
+
+    assert ((), ()) == (audited.findings, audited.notes)
+    assert audited.decisions > 20
