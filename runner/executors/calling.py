@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any, Final
+from typing import Any
 
 import outcome
 import trio
@@ -24,7 +24,7 @@ async def awaited(value: Awaitable[Any]) -> Any:
 class ByTrial:
     """Asks the function with the input that a trial stands for, and lays down the very object that comes back."""
 
-    wants_trial: Final = True
+    wants_trial: bool = True
 
     def __init__(self, function: Task, awaiting: Task, given: dict[str, Any], ledger: Ledger, *, journaled: bool) -> None:
         self._function = function
@@ -59,7 +59,7 @@ class Desk:
     A plain function may depend on the thread that it is called in: a connection to a database, a tool's own loop.
     """
 
-    wants_trial: Final = False
+    wants_trial: bool = False
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function = function

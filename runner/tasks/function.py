@@ -48,7 +48,7 @@ class LeakedCancellation(Exception):
 class FunctionTask:
     """A function as a task."""
 
-    wants_trial: Final = False
+    wants_trial: bool = False
 
     def __init__(
         self,

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextvars
+import re
 import sys
 import threading
+from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -190,3 +192,16 @@ async def test_a_line_where_tqdm_is_not_installed(monkeypatch: pytest.MonkeyPatc
     captured = capfd.readouterr()
     assert "" == captured.out
     assert "5 of 5" in captured.err
+
+
+def test_the_documentation_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program in docs/phoenix.md runs, and runs again from its journal."""
+    page = (Path(__file__).parents[2] / "docs" / "phoenix.md").read_text()
+    program = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "journal=" in block)
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        names: dict[str, Any] = {"__name__": "documented"}
+        exec(compile(program, "documented", "exec"), names)  # noqa: S102  # our own page
+
+        assert ["THE CAPITAL OF PERU?", "THE CAPITAL OF CHAD?"] == names["outputs"]
+    assert [1, 1] == [each.attempts for each in names["details"]]
