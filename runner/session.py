@@ -26,14 +26,14 @@ from typing import Any, Final, Literal, TypeVar
 import attrs
 import trio
 
-from journal import Journal, read, writing
+from journal import Journal, Record, read, writing
 from journal.errors import DiskFull, JournalExists, NotAJournal, command
 from journal.events import RunFinished, RunStarted, RunStopped, SessionStarted
 from journal.files import DISK, Files
 from journal.writer import InThread, in_a_thread
 from replay import RunState, fold
 from runner.case import Trial
-from runner.concurrency import POLICIES
+from runner.concurrency import POLICIES, Policy
 from runner.dataset import Trials
 from runner.definition import Evaluation, Settings
 from runner.errors import RunChanged, UsageError
@@ -118,6 +118,10 @@ class Options:
     """What becomes of an attempt that was cut off, whose call may have taken effect."""
     onlooker: Callable[[Live], Awaitable[None]] | None = None
     """Started with the run, cancelled at its end."""
+    listener: Callable[[Record], None] | None = None
+    """Told of every record as it is made; it must neither wait nor raise."""
+    limits: Callable[[int], Policy] | None = None
+    """Makes the policy for so many slots, instead of the one that the settings name."""
     surroundings: "Callable[[], Surroundings]" = attrs.field(factory=lambda: Surroundings.here)
     files: Files = DISK
     in_thread: InThread = in_a_thread
@@ -158,7 +162,7 @@ def run(evaluation: Evaluation[Any, Any, Any], path: Path | str, *, signals: boo
     if signals and not hears:
         raise UsageError("signals=True: only the main thread hears of signals; leave it out in others")
     session = Session(evaluation, Path(path), **options)
-    live = _in_own_thread if _is_in_a_loop() else _in_this_thread
+    live = _in_own_thread if is_in_a_loop() else _in_this_thread
     if signals is False or not hears:
         return live(session)
     session.leave = _exit
@@ -191,9 +195,13 @@ def _exit(_: Outcome) -> None:
 
 
 def _in_this_thread(session: "Session") -> Outcome:
+    return in_trio(session.run)
+
+
+def in_trio(call: Callable[[], Awaitable[T]]) -> T:
     """Run it here; take an interruption out of the nurseries' groups."""
     try:
-        return trio.run(session.run)
+        return trio.run(call)
     except BaseExceptionGroup as group:
         if group.split(KeyboardInterrupt)[1] is None:
             raise KeyboardInterrupt from group
@@ -223,7 +231,8 @@ def _in_own_thread(session: "Session") -> Outcome:
     return results[0]
 
 
-def _is_in_a_loop() -> bool:
+def is_in_a_loop() -> bool:
+    """Say whether an event loop, of asyncio or of trio, runs in this thread."""
     import asyncio  # noqa: PLC0415  # a plain script need not pay for it
 
     try:
@@ -313,7 +322,7 @@ class Session:
                 if journal.found != state.seq:  # Somebody was quicker between looking and locking: look again.
                     state = await options.in_thread(lambda: self._state(journal.found))
                     plan = await options.in_thread(lambda: self._plan(state))
-                outcome = await self._live(Recorder(journal, state, clock), plan)
+                outcome = await self._live(Recorder(journal, state, clock, options.listener), plan)
             return attrs.evolve(outcome, head=journal.head)
         except DiskFull as exc:
             await self._say_disk_full(clock)
@@ -413,7 +422,7 @@ class Session:
                 recorder,
                 task,
                 scorers,
-                POLICIES[settings.policy](settings.slots),
+                (options.limits or POLICIES[settings.policy])(settings.slots),
                 settings,
                 seed=settings.seed,
                 grace=settings.grace,

@@ -6,6 +6,7 @@ in one thread of its own; and plain `def`, which runs in threads. All can be can
 
 import asyncio
 import contextvars
+import functools
 import inspect
 import math
 import threading
@@ -199,8 +200,12 @@ def _tell(token: trio.lowlevel.TrioToken, late: Late, result: outcome.Outcome[An
 
 def guessed_loop(function: Callable[..., Any]) -> Loop | None:
     """Guess from the names that a function uses which loop it is written for; None if they do not tell."""
+    while isinstance(function, functools.partial):
+        function = function.func
     function = getattr(function, "__wrapped__", function)
-    code = getattr(function, "__code__", None) or getattr(getattr(function, "__call__", None), "__code__", None)  # noqa: B004
+    if not hasattr(function, "__code__"):
+        function = getattr(function, "__call__", function)  # noqa: B004  # an object is read by the method that is called
+    code = getattr(function, "__code__", None)
     if code is None:
         return None
     modules = getattr(function, "__globals__", {})
@@ -223,9 +228,10 @@ def _names(code: types.CodeType) -> set[str]:
 class AsyncioThread:
     """One asyncio loop in one thread, started when it is first needed; many calls share it, and none can block the journal."""
 
-    def __init__(self, *, grace: float) -> None:
+    def __init__(self, *, grace: float, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._grace = grace
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop = loop
+        """One that runs elsewhere may be given: clients that were made in it work in no other."""
         self._thread: threading.Thread | None = None
 
     async def __aenter__(self) -> Self:
