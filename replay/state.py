@@ -31,6 +31,7 @@ from journal.events import (
     RunStarted,
     RunStopped,
     ScoringFailed,
+    SegmentOpened,
     SessionStarted,
     TrialCompleted,
     TrialEnqueued,
@@ -61,22 +62,37 @@ class Trouble:
     category: str = ""
     """What kind of trouble the last one was: a category of `AttemptFailed`, or `timed_out`."""
     retry_after: float | None = None
+    error: str = ""
+    """What the last attempt that failed said, in short."""
+    cause: str = ""
+    """Why it was given up, the last time that it was."""
 
 
-@attrs.define
+_NOWHERE: Final = -1
+_OFFSET_BITS: Final = 48
+
+
+def _packed(record: Record) -> int:
+    """Put a place into one number: there are two for every trial, and a tuple of two is three times as large."""
+    return record.segment << _OFFSET_BITS | record.offset
+
+
+def _place(packed: int) -> Place:
+    return packed >> _OFFSET_BITS, packed & (1 << _OFFSET_BITS) - 1
+
+
+@attrs.define(weakref_slot=False)
 class TrialState:
     """One trial, in a few hundred bytes."""
 
     stage: str
     """As in `journal.lifecycle.STAGES`."""
     fingerprint: str
-    asked: Place
-    """Where its input is."""
+    _asked: int
     case: str = ""
     """What is asked; the repeats of a case have it in common."""
     attempts: int = 0
-    answer: Place | None = None
-    """Where its output is."""
+    _answer: int = _NOWHERE
     scores: dict[str, tuple[str, Value]] | None = None
     """Scorer → version and value; the latest of each."""
     unscored: tuple[str, ...] = ()
@@ -88,12 +104,34 @@ class TrialState:
     due: float = 0.0
     """When it may be tried again."""
     trouble: Trouble | None = None
-    error: str = ""
-    """What the last attempt that failed said, in short."""
+    """None while nothing has gone wrong, which is true of most."""
     elapsed: float = 0.0
     """Seconds of the attempt that gave the output."""
-    recovered: bool = False
-    """Whether it was completed after an attempt that failed."""
+
+    @property
+    def asked(self) -> Place:
+        """Where its input is."""
+        return _place(self._asked)
+
+    @property
+    def answer(self) -> Place | None:
+        """Where its output is."""
+        return None if self._answer == _NOWHERE else _place(self._answer)
+
+    @property
+    def error(self) -> str:
+        """What the last attempt that failed said, in short."""
+        return "" if self.trouble is None else self.trouble.error
+
+    @property
+    def cause(self) -> str:
+        """Why it was given up, the last time that it was."""
+        return "" if self.trouble is None else self.trouble.cause
+
+    @property
+    def recovered(self) -> bool:
+        """Whether it was completed after an attempt that failed."""
+        return self.trouble is not None and self.stage == "completed"
 
 
 def can_be_summed(value: object) -> TypeGuard[float]:
@@ -112,6 +150,8 @@ class Tally:
     scored: int = 0
     failed: int = 0
     """How many outputs the scorer itself failed at."""
+    error: str = ""
+    """What it said the last time that it failed, in short."""
     numbers: int = 0
     """Values that are in the mean; true counts as 1, false as 0."""
     verdicts: int = 0
@@ -358,9 +398,8 @@ class RunState:
             self.stages[before.stage] -= 1
         if event.repeat > 1 and not self.has_repeats:
             self._know_repeats()
-        place = (record.segment, record.offset)
         case = event.trial if event.case == event.trial else sys.intern(event.case)  # The same text is kept once.
-        self.trials[event.trial] = TrialState("queued", event.fingerprint, place, case, attempts, since=record.t)
+        self.trials[event.trial] = TrialState("queued", event.fingerprint, _packed(record), case, attempts, since=record.t)
         self.stages["queued"] += 1
 
     def _know_repeats(self) -> None:
@@ -384,7 +423,7 @@ class RunState:
     def _attempt_succeeded(self, event: AttemptSucceeded, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "answered", record)
-        trial.answer = (record.segment, record.offset)
+        trial._answer = _packed(record)
         trial.elapsed = event.elapsed
         self.latencies.append(event.elapsed)
         if self._under_way:
@@ -401,7 +440,7 @@ class RunState:
             trouble.refusals += 1
         else:
             trouble.errors += 1
-        trial.error = f"{event.error}: {event.message}"[:_SHOWN]
+        trouble.error = f"{event.error}: {event.message}"[:_SHOWN]
         self.errors[event.error] += 1
         self._lose(event.trial, event.usage)
 
@@ -412,7 +451,7 @@ class RunState:
         trouble.category = "timed_out"
         trouble.retry_after = None
         trouble.timeouts += 1
-        trial.error = f"timed out after {event.limit:g} s"
+        trouble.error = f"timed out after {event.limit:g} s"
         self.timeouts += 1
         self._lose(event.trial, event.usage)
 
@@ -437,10 +476,12 @@ class RunState:
                 case "probe":  # Made for everyone's sake: the trial gets back what it seemed to have spent.
                     if trial.trouble.category == "timed_out":
                         trial.trouble.timeouts -= 1
-                    elif trial.trouble.category != "rate_limited":
+                    elif trial.trouble.category == "rate_limited":
+                        trial.trouble.refusals -= 1
+                    else:
                         trial.trouble.errors -= 1
                 case "asked":
-                    trial.trouble = Trouble()
+                    trial.trouble = Trouble(error=trial.error, cause=trial.cause)
                 case _:
                     pass
         self.retries[event.cause] += 1
@@ -469,28 +510,31 @@ class RunState:
         if event.scorer in trial.unscored:
             return  # Asked again later, and failed again.
         trial.unscored = (*trial.unscored, event.scorer)
-        self.scores.setdefault(event.scorer, Tally(by_case={} if self.has_repeats else None)).failed += 1
+        tally = self.scores.setdefault(event.scorer, Tally(by_case={} if self.has_repeats else None))
+        tally.failed += 1
+        tally.error = f"{event.error}: {event.message}"[:_SHOWN]
 
     def _trial_completed(self, event: TrialCompleted, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "completed", record)
         if trial.trouble is not None:
             self.recovered += 1
-            trial.recovered = True
-            trial.trouble = None
 
     def _trial_failed(self, event: TrialFailed, record: Record) -> None:
-        self._move(event.trial, self.trials[event.trial], "failed", record)
+        trial = self.trials[event.trial]
+        self._move(event.trial, trial, "failed", record)
+        trouble = trial.trouble = trial.trouble or Trouble()
+        trouble.cause = event.cause
 
     def _trial_withdrawn(self, event: TrialWithdrawn, record: Record) -> None:
         trial = self.trials[event.trial]
+        self.recovered -= trial.recovered
         self._move(event.trial, trial, "withdrawn", record)
         for scorer, (_, value) in (trial.scores or {}).items():
             self.scores[scorer].add(value, -1, trial.case)
         for scorer in trial.unscored:
             self.scores[scorer].failed -= 1
-        self.recovered -= trial.recovered
-        trial.scores, trial.unscored, trial.recovered = None, (), False
+        trial.scores, trial.unscored = None, ()
 
     def _limit_changed(self, event: LimitChanged, _: Record) -> None:
         self.limits[event.key] = event.after
@@ -513,8 +557,16 @@ class RunState:
         elif not is_last or trial.answer is None:
             _add(self.lost, usage)  # It came after its attempt had ended without an output.
 
+    def _segment_opened(self, _: SegmentOpened, __: Record) -> None:
+        self._wait_for_session()
+
     def _journal_recovered(self, _: JournalRecovered, __: Record) -> None:
+        self._wait_for_session()
         self.recoveries += 1
+
+    def _wait_for_session(self) -> None:
+        """Take no time from a record that may stand before its session begins: its clock is another one already."""
+        self.t = self._ended_at
 
     def _run_stopped(self, event: RunStopped, _: Record) -> None:
         self._end(event.reason)
@@ -565,6 +617,7 @@ _MEANINGS: Final[dict[type[Event], Callable[[RunState, Any, Record], None]]] = {
     IntakePaused: RunState._intake_paused,
     IntakeResumed: RunState._intake_resumed,
     Noted: RunState._noted,
+    SegmentOpened: RunState._segment_opened,
     JournalRecovered: RunState._journal_recovered,
     RunStopped: RunState._run_stopped,
     RunFinished: RunState._run_finished,

@@ -23,10 +23,10 @@ def requested_wait(headers: Mapping[str, str], now: float) -> float | None:
 
     `headers` have lower-case names; `now` is wall time, in seconds since 1970.
     """
-    milliseconds = _number(headers.get("retry-after-ms", ""))
+    milliseconds = number_in(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
         return milliseconds / 1000
-    return _seconds(headers.get("retry-after", ""), _here(headers, now))
+    return seconds_in(headers.get("retry-after", ""), time_there(headers, now))
 
 
 def wait_until_reset(headers: Mapping[str, str], now: float) -> float | None:
@@ -40,26 +40,26 @@ def wait_until_reset(headers: Mapping[str, str], now: float) -> float | None:
     for name, value in headers.items():
         if not (found := _RESET.fullmatch(name)):
             continue
-        if (wait := _seconds(value, _here(headers, now))) is None:
+        if (wait := seconds_in(value, time_there(headers, now))) is None:
             continue
         every.append(wait)
         remaining = name.replace("reset", "remaining") if found["before"] is None else f"{name[:-6]}-remaining"
-        if _number(headers.get(remaining, "")) == 0:
+        if number_in(headers.get(remaining, "")) == 0:
             empty.append(wait)
     if empty:
         return max(empty)
     return min(every, default=None)
 
 
-def _here(headers: Mapping[str, str], now: float) -> float:
+def time_there(headers: Mapping[str, str], now: float) -> float:
     """Tell what time it is where the headers come from."""
     said = _moment(headers.get("date", ""))
     return now if said is None else said
 
 
-def _seconds(text: str, now: float) -> float | None:
+def seconds_in(text: str, now: float) -> float | None:
     """Seconds from now, from any of: `3`, `1.5`, `6m0s`, `20ms`, an HTTP date, an ISO date, seconds since 1970."""
-    number = _number(text)
+    number = number_in(text)
     if number is not None:
         return number if number < _EPOCH else max(0.0, number - now)
     if _DURATION.fullmatch(text.strip()):
@@ -68,7 +68,8 @@ def _seconds(text: str, now: float) -> float | None:
     return None if moment is None else max(0.0, moment - now)
 
 
-def _number(text: str) -> float | None:
+def number_in(text: str) -> float | None:
+    """Read a number that is 0 or more; None if the text is none."""
     try:
         number = float(text)
     except ValueError:

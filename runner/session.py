@@ -5,6 +5,8 @@ thing, but for what the journal already says.
 """
 
 import contextvars
+import difflib
+import itertools
 import os
 import platform
 import signal
@@ -13,34 +15,42 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import attrs
 import trio
 
-from journal import Durability, Journal, read, writing
+from journal import Journal, read, writing
 from journal.errors import DiskFull, JournalExists, NotAJournal, command
 from journal.events import RunFinished, RunStarted, RunStopped, SessionStarted
 from journal.files import DISK, Files
 from journal.writer import InThread, in_a_thread
 from replay import RunState, fold
-from runner.concurrency import Adaptive, Aimd, Fixed, Policy
-from runner.dataset import Selection, Trials
+from runner.case import Trial
+from runner.concurrency import POLICIES
+from runner.dataset import Trials
 from runner.definition import Evaluation, Settings
 from runner.errors import RunChanged, UsageError
 from runner.executor import Executor
+from runner.failure import describe
 from runner.recorder import Clock, Recorder
-from runner.resume import Remainder, differences
+from runner.resume import Remainder, differences, in_force
 from runner.score import Scorer
-from runner.tasks import Task
-from runner.tasks.function import AsyncioThread, FunctionTask
+from runner.signals import STOPS, told
+from runner.tasks import Opens, Task
+from runner.tasks.function import AsyncioThread, FunctionTask, Loop
 
-POLICIES: Final[dict[str, Callable[[int], Policy]]] = {"adaptive": Adaptive, "aimd": Aimd, "fixed": Fixed}
+T = TypeVar("T")
+
+_UNHEARD: Final = 3
+"""Signals that go unnoticed before it is clear that somebody's code holds up the loop, and is broken into."""
+_FAREWELL: Final = 1.0
+"""Seconds that an onlooker gets to put the screen in order before the process is left."""
 
 
 @attrs.define
@@ -54,6 +64,10 @@ class Live:
     """How many trials there are to be made, where that is known beforehand."""
     now: Callable[[], float]
     """Tells the time, in the seconds of `t`."""
+    changed: Mapping[str, tuple[Any, Any]]
+    """Settings that differ from those of the session before: what they were, and what they are."""
+    stopping: Callable[[], tuple[str, float] | None]
+    """Tells, once the run is being stopped, why that is, and how many seconds attempts in the air have left."""
 
 
 @attrs.frozen
@@ -90,12 +104,9 @@ class Surroundings:
 
 @attrs.frozen(kw_only=True)
 class Options:
-    """How one session is run, beyond the settings of the evaluation."""
+    """What is wanted of one session. How the evaluation is run is not said here, but by its settings."""
 
     resume: bool = False
-    settings: Settings | None = None
-    """Instead of the evaluation's own."""
-    selection: Selection | None = None
     task: str = ""
     """Where the evaluation can be found again, such as `evals/capitals.py:capitals`."""
     adopt: bool = False
@@ -104,18 +115,6 @@ class Options:
     """Whether to try trials again that were given up."""
     on_ambiguous: Literal["retry", "fail"] = "retry"
     """What becomes of an attempt that was cut off, whose call may have taken effect."""
-    durability: Durability = "sync"
-    policy: str = "adaptive"
-    grace: float = 5.0
-    """Seconds that attempts in the air get when the run is stopped."""
-    fail_fast: bool = False
-    """Whether the first trial that fails stops the run."""
-    max_failures: int | float | None = None
-    """How many trials may fail (a whole number), or which part of them (a fraction), before the run is stopped."""
-    seed: int = 0
-    """Decides the jitter of delays."""
-    signals: bool = False
-    """Whether SIGINT and SIGTERM stop the run; only in the main thread."""
     onlooker: Callable[[Live], Awaitable[None]] | None = None
     """Started with the run, cancelled at its end."""
     surroundings: "Callable[[], Surroundings]" = attrs.field(factory=lambda: Surroundings.here)
@@ -123,49 +122,104 @@ class Options:
     in_thread: InThread = in_a_thread
     wall: Callable[[], float] = time.time
 
-    def __attrs_post_init__(self) -> None:
-        if self.policy not in POLICIES:
-            raise UsageError(f"there is no policy {self.policy!r}; there are {', '.join(POLICIES)}")
-        if self.grace < 0:
-            raise UsageError(f"grace={self.grace!r}: give seconds, 0 or more")
-        if self.max_failures is not None and self.max_failures < 0:
-            raise UsageError(f"max_failures={self.max_failures!r}: give a number of trials, or a fraction of them")
+
+@attrs.frozen
+class Plan:
+    """What a session is about to do."""
+
+    settings: Settings
+    trials: Iterable[Trial]
+    begun: RunStarted
+    """What this is a run of, to be recorded or to be held against what was recorded."""
+
+    @property
+    def total(self) -> int | None:
+        """How many trials there are, where that is known beforehand."""
+        return self.begun.trials or None
 
 
 async def arun(evaluation: Evaluation[Any, Any, Any], path: Path | str, **options: Any) -> Outcome:
-    """Run an evaluation, or go on with a run of it (`resume=True`), inside trio; see `Options` for what can be said."""
-    return await Session(evaluation, Path(path), Options(**options)).run()
+    """Run an evaluation, or go on with a run of it (`resume=True`), inside trio.
+
+    Every setting can be given (`slots=4, only="c*"`): it then holds instead of the evaluation's own, in this session and in all
+    that resume it, until another is given; see `Settings`, and `Options` for the rest.
+    """
+    return await Session(evaluation, Path(path), **options).run()
 
 
-def run(evaluation: Evaluation[Any, Any, Any], path: Path | str, **options: Any) -> Outcome:
-    """Run an evaluation from a script, a thread, or a notebook's cell in which another loop is running."""
-    call = partial(arun, evaluation, path, **options)
-    if not _is_in_a_loop():
-        return _run(call)
-    results: list[Outcome | BaseException] = []
+def run(evaluation: Evaluation[Any, Any, Any], path: Path | str, *, signals: bool | None = None, **options: Any) -> Outcome:
+    """Run an evaluation from a script, a thread, or a notebook's cell in which another loop is running; see `arun`.
 
-    def in_own_thread() -> None:
-        try:
-            results.append(_run(call))
-        except BaseException as exc:  # noqa: BLE001  # it is raised again where it is waited for
-            results.append(exc)
+    In the main thread, Ctrl-C and SIGTERM first stop the run in good order, and then do what they would have done anyway: raise
+    KeyboardInterrupt, and end the process. With `signals=True` they only stop the run; with False they do not even do that.
+    """
+    hears = threading.current_thread() is threading.main_thread()
+    if signals and not hears:
+        raise UsageError("signals=True: only the main thread hears of signals; leave it out in others")
+    session = Session(evaluation, Path(path), **options)
+    live = _in_own_thread if _is_in_a_loop() else _in_this_thread
+    if signals is False or not hears:
+        return live(session)
+    session.leave = _exit
+    heard: list[int] = []
 
-    thread = threading.Thread(target=contextvars.copy_context().run, args=(in_own_thread,), name="evaljournal")
-    thread.start()
-    thread.join()
-    if isinstance(results[0], BaseException):
-        raise results[0]
-    return results[0]
+    def stop(number: int, _: object) -> None:
+        heard.append(number)
+        session.interrupt()
 
-
-def _run(call: Callable[[], Awaitable[Outcome]]) -> Outcome:
-    """Run it, and take a Ctrl-C that came before signals were heeded out of the nurseries' groups."""
     try:
-        return trio.run(call)
+        with told(stop, *STOPS):
+            return live(session)
+    finally:
+        if heard and signals is None:
+            _pass_on(heard[0], session)
+
+
+def _pass_on(number: int, session: "Session") -> None:
+    """Let a signal do what it would have done had nobody been told of it."""
+    try:
+        signal.raise_signal(number)
+    except KeyboardInterrupt as exc:
+        if session.is_begun:
+            exc.add_note(f"{session.path} was stopped in good order; run(…, resume=True) goes on with it")
+        raise
+
+
+def _exit(_: Outcome) -> None:
+    os._exit(3)
+
+
+def _in_this_thread(session: "Session") -> Outcome:
+    """Run it here; take an interruption out of the nurseries' groups."""
+    try:
+        return trio.run(session.run)
     except BaseExceptionGroup as group:
         if group.split(KeyboardInterrupt)[1] is None:
             raise KeyboardInterrupt from group
         raise
+
+
+def _in_own_thread(session: "Session") -> Outcome:
+    """Run it beside a loop that runs in this thread. If its last attempts do not end, the thread is left behind with them."""
+    results: list[Outcome | BaseException] = []
+    there = threading.Event()
+
+    def deliver(result: Outcome | BaseException) -> None:
+        results.append(result)
+        there.set()
+
+    def live() -> None:
+        try:
+            deliver(_in_this_thread(session))
+        except BaseException as exc:  # noqa: BLE001  # it is raised again where it is waited for
+            deliver(exc)
+
+    session.leave = deliver
+    threading.Thread(target=contextvars.copy_context().run, args=(live,), name="evaljournal", daemon=True).start()
+    there.wait()
+    if isinstance(results[0], BaseException):
+        raise results[0]
+    return results[0]
 
 
 def _is_in_a_loop() -> bool:
@@ -181,20 +235,67 @@ def _is_in_a_loop() -> bool:
 class Session:
     """One evaluation, one journal, one life."""
 
-    def __init__(self, evaluation: Evaluation[Any, Any, Any], path: Path, options: Options) -> None:
+    def __init__(self, evaluation: Evaluation[Any, Any, Any], path: Path, **options: Any) -> None:
         self.evaluation = evaluation
         self.path = path
-        self.options = options
-        self.settings = options.settings or evaluation.settings
+        settings, others = ({field.name for field in attrs.fields(kind)} for kind in (Settings, Options))
+        for name in options:
+            if name not in settings | others:
+                close = difflib.get_close_matches(name, settings | others, n=1)
+                raise UsageError(f"there is no option {name!r}{f'; did you mean {close[0]!r}?' if close else ''}")
+        self.given = {name: value for name, value in options.items() if name in settings}
+        """Settings that are given for this run, instead of the evaluation's own."""
+        self.options = Options(**{name: value for name, value in options.items() if name in others})
+        self.leave: Callable[[Outcome], object] | None = None
+        """Gets away from a run that was stopped, and whose last attempts do not end. Without it, they are waited for."""
+        self.is_begun = False
+        """Whether the journal was opened."""
+        self._asked = 0
+        """How many times it was asked to stop."""
+        self._unheard = 0
+        """How many of those have not been noticed yet."""
+        self._loop: trio.lowlevel.TrioToken | None = None
+        self._opening = trio.CancelScope()
+        self._executor: Executor | None = None
+        self._onlooking = trio.CancelScope()
+        self._onlooked = trio.Event()
+
+    def interrupt(self) -> None:
+        """Stop in good order; asked again, cut off what is in the air. It may be called by a signal's handler or any thread."""
+        self._asked += 1
+        self._unheard += 1
+        if self._unheard >= _UNHEARD:
+            if self._executor is not None and trio.lowlevel.in_trio_task():
+                self._executor.stop("interrupted")  # Or the next attempt would hold up the loop as well.
+            raise KeyboardInterrupt
+        if self._loop is not None:
+            with suppress(trio.RunFinishedError):
+                self._loop.run_sync_soon(self._heed)
+
+    def _heed(self) -> None:
+        """There are two moments in which a session can be asked to stop: before the journal is opened, and while trials run.
+
+        What comes in between, or before the loop runs, is heeded at the next of these.
+        """
+        self._unheard = 0
+        if self._executor is not None:
+            self._executor.interrupt()
+        else:
+            self._opening.cancel()
 
     async def run(self) -> Outcome:
         """Live through it."""
         options = self.options
-        self.here = await options.in_thread(options.surroundings)
-        trials = await options.in_thread(lambda: self.evaluation.cases.select(options.selection, repeats=self.settings.repeats))
-        begun = self._begun(trials)
-        state = await options.in_thread(lambda: self._state(begun))
-        if self._is_done(state):
+        self._loop = trio.lowlevel.current_trio_token()
+        if self._asked:
+            self._heed()
+        prepared: tuple[RunState, Plan | None] | None = None
+        with self._opening:
+            prepared = await self._prepare()
+        if prepared is None or self._asked:
+            raise KeyboardInterrupt  # Nothing was written, so there is nothing to be said about a run.
+        state, plan = prepared
+        if plan is None:
             return Outcome(self.path, state, state.head, "", "it was finished already")
         clock = Clock(options.wall)
         try:
@@ -202,21 +303,66 @@ class Session:
                 self.path,
                 new=not options.resume,
                 stamp=clock.stamp,
-                durability=options.durability,
+                durability=plan.settings.durability,
                 files=options.files,
                 in_thread=options.in_thread,
                 run=self.here.run,
             ) as journal:
+                self.is_begun = True
                 if journal.found != state.seq:  # Somebody was quicker between looking and locking: look again.
-                    state = await options.in_thread(lambda: self._state(begun, at=journal.found))
-                outcome = await self._live(Recorder(journal, state, clock), trials, begun)
+                    state = await options.in_thread(lambda: self._state(journal.found))
+                    plan = await options.in_thread(lambda: self._plan(state))
+                outcome = await self._live(Recorder(journal, state, clock), plan)
             return attrs.evolve(outcome, head=journal.head)
         except DiskFull as exc:
             await self._say_disk_full(clock)
             return Outcome(self.path, state, "", "disk_full", str(exc))
 
-    def _begun(self, trials: Trials) -> RunStarted:
-        """Say what this is a run of."""
+    async def _prepare(self) -> tuple[RunState, Plan | None]:
+        """Find out how things stand, and what is to be done, if anything; nothing is changed."""
+        self.here = await self._look(self.options.surroundings)
+        state = await self._look(self._state)
+        return state, None if self._is_done(state) else await self._look(lambda: self._plan(state))
+
+    async def _look(self, call: Callable[[], T]) -> T:
+        """Make a call that changes nothing: whoever asks the session to stop need not wait for it."""
+        if self.options.in_thread is not in_a_thread:
+            return await self.options.in_thread(call)
+        return await trio.to_thread.run_sync(call, abandon_on_cancel=True)
+
+    def _is_done(self, state: RunState) -> bool:
+        return state.ending == "finished" and not (self.options.adopt or self.options.retry_failed)
+
+    def _state(self, at: int | None = None) -> RunState:
+        """Fold what is there; of a new run, nothing is."""
+        if not self.options.resume:
+            return RunState()
+        return fold(read(self.path, load_blobs=False, files=self.options.files), at=at)
+
+    def _plan(self, state: RunState) -> Plan:
+        """Say what is to be run, and refuse to go on with something else than was begun."""
+        settings, given = in_force(self.evaluation.settings, self.given, state.settings)
+        try:
+            chosen = self.evaluation.cases.select(settings, repeats=settings.repeats)
+            trials = chosen if chosen.cases else _looked_into(chosen)
+        except UsageError:
+            raise
+        except Exception as exc:
+            said = describe(exc)
+            raise UsageError(f"the cases cannot be read: {said.type}: {said.message}") from exc
+        begun = self._begun(chosen, settings, given)
+        if state.started is None or self._is_done(state) or self.options.adopt:
+            return Plan(settings, trials, begun)
+        found = differences(state.started, begun, state.settings)
+        if found:
+            raise RunChanged(
+                f"{self.path} was begun with something else:\n  "
+                + "\n  ".join(found)
+                + f"\n{command('resume', self.path, ' --adopt')} takes the changes: what is unchanged keeps its results"
+            )
+        return Plan(settings, trials, begun)
+
+    def _begun(self, trials: Trials, settings: Settings, given: list[str]) -> RunStarted:
         source = self.evaluation.cases.source
         return RunStarted(
             evaluation=self.evaluation.name,
@@ -225,39 +371,21 @@ class Session:
             scorers={scorer.name: scorer.version for scorer in self.evaluation.scorers.values()},
             dataset=str(source) if isinstance(source, Path) else f"{type(source).__name__} in Python",
             dataset_fingerprint=trials.fingerprint or "",
-            trials=(trials.cases or 0) * self.settings.repeats,
-            settings=self.settings.facts(),
-            settings_fingerprint=self.settings.fingerprint,
-            durability=self.options.durability,
+            trials=(trials.cases or 0) * settings.repeats,
+            settings={**settings.facts(), "given": given},
+            settings_fingerprint=settings.fingerprint,
+            durability=settings.durability,
             environment=self.here.environment,
         )
 
-    def _is_done(self, state: RunState) -> bool:
-        return state.ending == "finished" and not (self.options.adopt or self.options.retry_failed)
-
-    def _state(self, begun: RunStarted, at: int | None = None) -> RunState:
-        """Fold what is there; refuse to begin where a run is, and to go on with what has changed."""
-        if not self.options.resume:
-            return RunState()
-        state = fold(read(self.path, load_blobs=False, files=self.options.files), at=at)
-        if state.started is None or self._is_done(state):
-            return state
-        found = differences(state.started, begun, state.settings)
-        if found and not self.options.adopt:
-            raise RunChanged(
-                f"{self.path} was begun with something else:\n  "
-                + "\n  ".join(found)
-                + f"\n{command('resume', self.path, ' --adopt')} takes the changes: what is unchanged keeps its results"
-            )
-        return state
-
-    async def _live(self, recorder: Recorder, trials: Trials, begun: RunStarted) -> Outcome:
-        options, journal, state = self.options, recorder.journal, recorder.state
+    async def _live(self, recorder: Recorder, plan: Plan) -> Outcome:
+        options, journal, state, settings = self.options, recorder.journal, recorder.state, plan.settings
         if state.started is None:
-            recorder.record(begun)
+            recorder.record(plan.begun)
         elif self._is_done(state):
             return Outcome(self.path, state, "", "", "it was finished already")
-        changed = {name: value for name, value in begun.settings.items() if state.settings.get(name) != value}
+        before = dict(state.settings)
+        changed = {name: value for name, value in plan.begun.settings.items() if name not in before or before[name] != value}
         recorder.record(
             SessionStarted(
                 n=len(state.sessions) + 1,
@@ -269,31 +397,40 @@ class Session:
         )
         remainder = Remainder(
             recorder,
-            trials,
-            self.settings.retry,
-            seed=options.seed,
+            plan.trials,
+            settings.retry,
+            seed=settings.seed,
             adopt=options.adopt,
             retry_failed=options.retry_failed,
             on_ambiguous=options.on_ambiguous,
             files=options.files,
         )
         remainder.close_attempts()
-        total = None if trials.cases is None else trials.cases * self.settings.repeats
         async with AsyncExitStack() as stack:
-            task, scorers = await self._tasks(stack)
+            task, scorers = await self._tasks(stack, settings, journal.run)
             executor = Executor(
                 recorder,
                 task,
                 scorers,
-                POLICIES[options.policy](self.settings.slots),
-                self.settings,
-                seed=options.seed,
-                grace=options.grace,
-                most_failures=self._most_failures(total),
+                POLICIES[settings.policy](settings.slots),
+                settings,
+                seed=settings.seed,
+                grace=settings.grace,
+                most_failures=_most_failures(settings, plan.total),
                 in_thread=options.in_thread,
             )
-            await stack.enter_async_context(self._company(executor, Live(state, journal, total, recorder.clock.now)))
-            await executor.run(remainder, leave=partial(self._leave, executor, journal) if options.signals else None)
+            others = {name: (before[name], value) for name, value in changed.items() if name in before and name != "given"}
+            now = recorder.clock.now
+            live = Live(
+                state,
+                journal,
+                plan.total,
+                now,
+                others,
+                lambda: executor.stopped and (executor.stopped, executor.cut_at - now()),
+            )
+            await stack.enter_async_context(self._company(live))
+            await self._execute(executor, remainder, recorder)
         if executor.stopped is None:
             recorder.record(
                 RunFinished(
@@ -304,46 +441,65 @@ class Session:
             recorder.record(RunStopped(reason=executor.stopped))
         return Outcome(self.path, state, "", executor.stopped or "", executor.why)
 
-    async def _tasks(self, stack: AsyncExitStack) -> tuple[Task, dict[str, tuple[Scorer, Task]]]:
-        thread = await stack.enter_async_context(AsyncioThread(grace=self.options.grace))
+    async def _tasks(self, stack: AsyncExitStack, settings: Settings, run: str) -> tuple[Task, dict[str, tuple[Scorer, Task]]]:
+        thread = await stack.enter_async_context(AsyncioThread(grace=settings.grace))
         instead = None if self.options.in_thread is in_a_thread else self.options.in_thread
         make = partial(FunctionTask, asyncio_thread=thread, in_thread=instead)
-        task = make(self.evaluation.task, loop=self.settings.loop)
+
+        async def open_(asked: Any, function: Callable[[Any], Any], loop: Loop | None) -> Task:
+            if isinstance(asked, Opens):
+                return await stack.enter_async_context(asked.opened(run))
+            return make(function, loop=loop)
+
+        task = await open_(self.evaluation.task, self.evaluation.task, settings.loop)
         scorers: dict[str, tuple[Scorer, Task]] = {}
         for scorer in self.evaluation.scorers.values():
-            scorers[scorer.name] = (scorer, make(_as_task(scorer), loop=None))
+            scorers[scorer.name] = (scorer, await open_(scorer.function, _as_task(scorer), None))
         return task, scorers
 
-    def _most_failures(self, total: int | None) -> float:
-        most = 0 if self.options.fail_fast else self.options.max_failures
-        if most is None:
-            return float("inf")
-        if isinstance(most, float):
-            return most * total if total is not None else float("inf")
-        return most
+    async def _execute(self, executor: Executor, remainder: Remainder, recorder: Recorder) -> None:
+        """Let the executor make the trials; from here on, whoever asks to stop asks it."""
+        self._executor = executor
+        if self._asked:
+            trio.lowlevel.current_trio_token().run_sync_soon(self._heed)
+        try:
+            await executor.run(remainder, leave=partial(self._leave, executor, recorder) if self.leave else None)
+        finally:
+            self._executor = None
 
     @asynccontextmanager
-    async def _company(self, executor: Executor, live: Live) -> AsyncGenerator[None]:
-        """Let signals reach the run, and let somebody look on, as long as it lasts."""
+    async def _company(self, live: Live) -> AsyncGenerator[None]:
+        """Let somebody look on as long as it lasts."""
         async with trio.open_nursery() as nursery:
-            if self.options.signals:
-                await nursery.start(_heed_signals, executor)
-            if self.options.onlooker is not None:
-                nursery.start_soon(self.options.onlooker, live)
+            nursery.start_soon(self._look_on, live)
             yield
             nursery.cancel_scope.cancel()
 
-    async def _leave(self, executor: Executor, journal: Journal) -> None:
-        """Leave the process although an attempt does not end: with everything recorded and synced."""
+    async def _look_on(self, live: Live) -> None:
+        try:
+            with self._onlooking:
+                if self.options.onlooker is not None:
+                    await self.options.onlooker(live)
+        finally:
+            self._onlooked.set()
+
+    async def _leave(self, executor: Executor, recorder: Recorder) -> None:
+        """Get away although an attempt does not end: with everything recorded and synced, and the screen in order."""
         assert executor.stopped is not None
+        assert self.leave is not None
         with trio.CancelScope(shield=True):
-            await journal.wait_durable(journal.append(RunStopped(reason=executor.stopped)).seq)
-        sys.stderr.write(
-            f"\nstuck, and left behind: {', '.join(executor.stuck)}\n"
-            f"everything recorded is on disk; {command('resume', self.path)} goes on\n"
-        )
-        sys.stderr.flush()
-        os._exit(3)
+            stopped = recorder.record(RunStopped(reason=executor.stopped))
+            await recorder.journal.wait_durable(stopped.seq)
+            self._onlooking.cancel()
+            with trio.move_on_after(_FAREWELL):
+                await self._onlooked.wait()
+            sys.stderr.write(
+                f"stuck, and left behind: {', '.join(executor.stuck)}\n"
+                f"everything recorded is on disk; {command('resume', self.path)} goes on\n"
+            )
+            sys.stderr.flush()
+            self.leave(Outcome(self.path, recorder.state, stopped.h, executor.stopped, executor.why))
+            await trio.sleep_forever()  # In a thread of its own, which nobody waits for any more.
 
     async def _say_disk_full(self, clock: Clock) -> None:
         """Try to leave a last word; a line is short, and the one that did not fit was taken back."""
@@ -358,6 +514,21 @@ class Session:
                 pass
 
 
+def _looked_into(trials: Iterable[Trial]) -> Iterator[Trial]:
+    """Take the first trial of those that can be read only once: if there is none, that is known before anything is written."""
+    rest = iter(trials)
+    return itertools.chain([next(rest)], rest)
+
+
+def _most_failures(settings: Settings, total: int | None) -> float:
+    most = 0 if settings.fail_fast else settings.max_failures
+    if most is None:
+        return float("inf")
+    if isinstance(most, float):
+        return most * total if total is not None else float("inf")
+    return most
+
+
 def _as_task(scorer: Scorer) -> Callable[[Any], Any]:
     """Let a scorer, which takes an output and a case, be asked like any other task."""
     function: Any = scorer.function
@@ -369,14 +540,6 @@ def _as_task(scorer: Scorer) -> Callable[[Any], Any]:
         ask.__wrapped__ = function  # type: ignore[attr-defined]  # which loop it needs is seen from its own code
         return ask
     return lambda pair: function(*pair)
-
-
-async def _heed_signals(executor: Executor, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-    """Stop the run at the first signal, at once at the second."""
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        task_status.started()
-        async for _ in signals:
-            executor.interrupt()
 
 
 def _environment() -> dict[str, str]:

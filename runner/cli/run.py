@@ -6,11 +6,10 @@ own prints go to standard error too.
 
 import contextlib
 import functools
-import os
 import re
+import signal
 import sys
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -19,29 +18,27 @@ import click
 import orjson
 import trio
 
-from journal import segments
 from journal.errors import JournalExists, JournalLocked, command
 from journal.events import RunFinished, RunStarted
-from journal.files import DISK
 from journal.lock import is_held
-from replay.screen import duration, ending, line, number, panel, printable, usage_of
+from replay import RunState
+from replay.screen import duration, ending, number, panel, printable, stopping_in_words, usage_of
 from replay.summary import in_json, summarise
-from runner.cli import UNFINISHED, Refused, one_at_a_time
+from runner.cli import UNFINISHED, Refused, Unfinished, one_at_a_time
 from runner.cli.arguments import RUNS, chosen_run
 from runner.cli.look import first_records, last_record, runs_under, see
-from runner.dataset import Selection
+from runner.cli.onlooker import FRAME, Teller, is_screen, tenth
+from runner.concurrency import POLICIES
 from runner.definition import Settings
 from runner.errors import UsageError
-from runner.loading import AnyEvaluation, Found, find
-from runner.session import POLICIES, Live, Outcome, arun
+from runner.loading import Found, find
+from runner.session import Live, Outcome
+from runner.session import run as run_evaluation
+from runner.signals import told
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 FAILED: Final = 1
-FRAME: Final = 0.2
-"""Seconds between two pictures of the live screen."""
-QUIET: Final = 60.0
-"""Seconds after which the plain mode says something even if no further tenth is done: a silent job looks like a dead one."""
 _STARTS: Final = 100
 """How many times another number is tried because somebody else began a run under the one before."""
 _BEFORE: Final = 5
@@ -59,27 +56,18 @@ def seconds(given: str) -> float | str:
         raise click.BadParameter(f"{given!r} is not a number of seconds, such as 30 or 0.5, nor {_OFF!r}") from None
 
 
-def failures(given: str) -> int | float:
-    """Read how many trials may fail: a number of them, or a part such as 5%."""
+def failures(given: str) -> int | float | str:
+    """Read how many trials may fail: a number of them, or a part such as 5%; `none` turns the limit off."""
+    if given == _OFF:
+        return given
     part = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", given)
     if part and float(part[1]) <= 100:  # noqa: PLR2004 - per cent
         return float(part[1]) / 100
     if given.isdecimal():
         return int(given)
-    raise click.BadParameter(f"{given!r} is neither a number of trials, such as 10, nor a part of them, such as 5%")
-
-
-@attrs.frozen(kw_only=True)
-class Said(Settings):
-    """Settings, and what was said on the command line that made them: a resumption says it again."""
-
-    command_line: dict[str, Any] = attrs.field(factory=dict)
-
-
-_SETTINGS: Final = ("slots", "timeout", "deadline", "repeats")
-_SELECTION: Final = ("only", "skip", "limit", "shuffle", "seed")
-_LASTING: Final = (*_SETTINGS, *_SELECTION, "policy")
-"""Options that hold for all sessions of a run."""
+    raise click.BadParameter(
+        f"{given!r} is neither a number of trials, such as 10, nor a part of them, such as 5%, nor {_OFF!r}"
+    )
 
 
 def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -98,12 +86,15 @@ _how = _options(
     click.option("--timeout", type=seconds, metavar="S", help=f"Seconds for one attempt; {_OFF} turns it off."),
     click.option("--deadline", type=seconds, metavar="S", help="Seconds for this session; the rest is left for a resumption."),
     click.option("--policy", type=click.Choice(list(POLICIES)), help="How the number of attempts at one time is found."),
-    click.option("--fail-fast", is_flag=True, help="Stop at the first trial that fails."),
-    click.option("--max-failures", type=failures, metavar="N", help="Stop when more than N trials, or N%, have failed."),
-    click.option("--durability", type=click.Choice(["sync", "os"]), help="os: faster, but a power cut may cost half a minute."),
+    click.option("--fail-fast/--no-fail-fast", default=None, help="Stop at the first trial that fails."),
     click.option(
-        "--grace", type=click.FloatRange(min=0), default=5.0, metavar="S", help="Seconds for attempts in the air when stopped."
+        "--max-failures",
+        type=failures,
+        metavar="N",
+        help=f"Stop when more than N trials, or N%, have failed; {_OFF} turns it off.",
     ),
+    click.option("--durability", type=click.Choice(["sync", "os"]), help="os: faster, but a power cut may cost half a minute."),
+    click.option("--grace", type=float, metavar="S", help="Seconds for attempts in the air when stopped; else 5."),
     click.option("--plain", is_flag=True, help="No live screen: a line per tenth."),
     click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON at the end."),
 )
@@ -121,7 +112,7 @@ _how = _options(
 )
 @click.option("--skip", multiple=True, metavar="PATTERN", help="No cases whose name matches; can be given again.")
 @click.option("--limit", type=int, metavar="N", help="The most cases to use.")
-@click.option("--shuffle", is_flag=True, help="Take the cases in an order that --seed decides.")
+@click.option("--shuffle", is_flag=True, default=None, help="Take the cases in an order that --seed decides.")
 @click.option("--seed", type=int, metavar="N", help="Decides the order, and the jitter of delays.")
 @click.option("--dry-run", is_flag=True, help="Say what would be run, and write nothing.")
 def run(reference: str, path: Path | None, dry_run: bool, **options: Any) -> None:
@@ -135,17 +126,17 @@ def run(reference: str, path: Path | None, dry_run: bool, **options: Any) -> Non
     evaljournal run evals/capitals.py:capitals --slots 4 --limit 20 --max-failures 5%
     evaljournal run evals/capitals.py --dry-run
     """
-    said = _said(options)
+    given = _given(options)
     with _prose_on_stderr():
         found = find(reference)
-        settings, selection = _settings(found.evaluation, said), _selection(said)
+        settings = attrs.evolve(found.evaluation.settings, **given)
         if path is not None and not dry_run:
             _refuse_taken(path)
     if dry_run:
-        _rehearse(found, path or next_path(found.evaluation.name), settings, selection, options)
+        _rehearse(found, path or next_path(found.evaluation.name), settings, as_json=options["as_json"])
         return
     with _prose_on_stderr():
-        session = _Session(found, settings, selection, said, options)
+        session = _Session(found, given, options)
         outcome = session.run(path) if path is not None else session.run_under(RUNS / found.evaluation.name)
     session.finish(outcome)
 
@@ -166,10 +157,14 @@ def resume(run: Path | None, reference: str | None, **options: Any) -> None:
     """Go on with a run that was stopped or cut off, in the same journal.
 
     What is done stays done; only what was in the air is asked again. What was said on the command line when the run began still
-    holds. A run that is finished is left as it is.
+    holds, until something else is said here. A run that is finished is left as it is.
+
+    How the run is carried out (slots, timeouts, retries …) may be changed, here or in the file. Where what is asked or how it
+    is judged (the task, its cases, scorers or repeats) was changed, nothing is done unless --adopt takes the change.
 
     \b
     evaljournal resume
+    evaljournal resume runs/capitals/0001 --slots 2 --timeout 120
     evaljournal resume runs/capitals/0001 --retry-failed
     """
     path = chosen_run(run)
@@ -178,13 +173,8 @@ def resume(run: Path | None, reference: str | None, **options: Any) -> None:
         _say_finished(path, last.event, as_json=options["as_json"])
         return
     first = first_records(path)
-    started = first[0] if first else None
-    said = {**(_said_before(path, started) if started else {}), **_said(options)}
-    if started is not None and options["durability"] is None:
-        options["durability"] = started.durability
     with _prose_on_stderr():
-        found = _find_again(path, started, reference)
-        session = _Session(found, _settings(found.evaluation, said), _selection(said), said, options, resume=True)
+        session = _Session(_find_again(path, first[0] if first else None, reference), _given(options), options, resume=True)
         outcome = session.run(path)
     session.finish(outcome)
 
@@ -225,45 +215,16 @@ def _find_again(path: Path, started: RunStarted | None, reference: str | None) -
     return find(reference)
 
 
-def _said(options: dict[str, Any]) -> dict[str, Any]:
-    """Keep those options that hold for the whole run, as JSON, and only where they were given."""
-    given = {
-        name: value for name in _LASTING if (value := options.get(name)) is not None and value is not False and value != ()
-    }
-    return {
-        name: None if value == _OFF else list(value) if isinstance(value, tuple) else value for name, value in given.items()
-    }
-
-
-def _said_before(path: Path, started: RunStarted) -> dict[str, Any]:
-    """Find what was said on the command line of the session before; the session itself checks the whole journal."""
-    settings = started.settings if isinstance(started.settings, dict) else {}
-    said = settings.get("command_line")
-    for number_ in segments.numbers(path, DISK):
-        with DISK.read(str(path / segments.name(number_))) as stream:
-            for text in stream:
-                if b'"type":"session_started"' in text[:160] and text.endswith(b"\n"):
-                    with contextlib.suppress(ValueError):
-                        said = (orjson.loads(text).get("settings") or {}).get("command_line", said)
-    return dict(said) if isinstance(said, dict) else {}
-
-
-def _settings(evaluation: AnyEvaluation, said: dict[str, Any]) -> Settings:
-    """Change the evaluation's settings as the command line says; what is wrong with a value is said by the settings."""
-    settings = attrs.evolve(evaluation.settings, **{name: said[name] for name in _SETTINGS if name in said})
-    if not said:
-        return settings
-    fields: dict[str, Any] = {field.name: getattr(settings, field.name) for field in attrs.fields(Settings)}
-    return Said(**fields, command_line=said)
-
-
-def _selection(said: dict[str, Any]) -> Selection:
-    return Selection(**{name: said[name] for name in _SELECTION if name in said})
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """Pick out the settings that were given; what is wrong with a value is said by the settings themselves."""
+    names = [field.name for field in attrs.fields(Settings)]
+    given = {name: value for name in names if (value := options.get(name)) is not None and value != ()}
+    return {name: None if value == _OFF else value for name, value in given.items()}
 
 
 def _refuse_taken(path: Path) -> None:
     """Refuse to begin a run where one is, and say what can be done with that one."""
-    if not path.is_dir() or not list(path.glob("journal-*.jsonl")):
+    if not _is_run(path):
         return
     last = last_record(path)
     if is_held(path):
@@ -271,6 +232,10 @@ def _refuse_taken(path: Path) -> None:
     if last is not None and isinstance(last.event, RunFinished):
         raise Refused(f"{path} is a run that is finished; nothing is ever overwritten: give another -o, or leave it away")
     raise Refused(f"{path} is a run that is not finished; {command('resume', path)} goes on with it")
+
+
+def _is_run(path: Path) -> bool:
+    return path.is_dir() and any(path.glob("journal-*.jsonl"))
 
 
 def next_path(name: str) -> Path:
@@ -283,48 +248,40 @@ def _next_under(folder: Path) -> Path:
     return folder / f"{max(taken, default=0) + 1:04}"
 
 
-def _prose_on_stderr() -> AbstractContextManager[object]:
-    """Send the prints of the user's code to standard error."""
-    return contextlib.redirect_stdout(sys.stderr)
+@contextlib.contextmanager
+def _prose_on_stderr() -> Generator[None]:
+    """Send the prints of the user's code to standard error; and let SIGTERM break into it, as Ctrl-C does."""
+    with told(signal.default_int_handler, signal.SIGTERM), contextlib.redirect_stdout(sys.stderr):
+        yield
 
 
 class _Session:
     """One session, from the command line's side: who looks on, and what is said at the end."""
 
-    def __init__(
-        self,
-        found: Found,
-        settings: Settings,
-        selection: Selection,
-        said: dict[str, Any],
-        options: dict[str, Any],
-        *,
-        resume: bool = False,
-    ) -> None:
+    def __init__(self, found: Found, given: dict[str, Any], options: dict[str, Any], *, resume: bool = False) -> None:
         self._evaluation = found.evaluation
         self._as_json: bool = options["as_json"]
         self._plain: bool = options["plain"]
         self._total: int | None = None
         self._path = Path()
         self._options: dict[str, Any] = {
+            **given,
             "resume": resume,
-            "settings": settings,
-            "selection": selection,
             "task": found.reference,
-            "durability": options["durability"] or "sync",
-            "policy": said.get("policy", "adaptive"),
-            "seed": said.get("seed", 0),
-            **{name: options[name] for name in ("grace", "fail_fast", "max_failures")},
             **{name: options[name] for name in ("adopt", "retry_failed", "on_ambiguous") if name in options},
         }
 
     def run(self, path: Path) -> Outcome:
         """Run at this path."""
         self._path = path
-        live = not self._plain and sys.stderr.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"
-        onlooker = self._draw if live else self._tell
-        with one_at_a_time():
-            return trio.run(functools.partial(arun, self._evaluation, path, signals=True, onlooker=onlooker, **self._options))
+        onlooker = self._draw if not self._plain and is_screen(sys.stderr) else self._tell
+        try:
+            with one_at_a_time():
+                return run_evaluation(self._evaluation, path, signals=True, onlooker=onlooker, **self._options)
+        except KeyboardInterrupt:
+            if not _is_run(path):
+                raise
+            raise Unfinished(f"interrupted; {command('resume', path)} goes on") from None
 
     def run_under(self, folder: Path) -> Outcome:
         """Run under the next free number; if somebody else takes it meanwhile, under the one after."""
@@ -340,7 +297,7 @@ class _Session:
         """Say how it ended, and end with the code that says so too."""
         words = ending(outcome.state, path=outcome.path, total=self._total, stopped=outcome.stopped, why=outcome.why)
         click.echo(words, err=True)
-        code = exit_code(outcome)
+        code = exit_code(outcome.state, stopped=bool(outcome.stopped))
         if self._as_json:
             _print_json(
                 {
@@ -361,6 +318,8 @@ class _Session:
 
         self._total, before = live.total, live.state.done
         console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+        for sentence in _changes(live):
+            click.echo(sentence, err=True)
         # A terminal that takes nothing more (Ctrl-S) must not hold up the run; nor must the user's threads hold up the screen.
         own_thread = trio.CapacityLimiter(1)
         with Screen(console=console, auto_refresh=False, transient=True) as screen:
@@ -373,6 +332,7 @@ class _Session:
                     width=console.width,
                     before=before,
                     title=str(self._path),
+                    stopping=live.stopping(),
                 )
                 await trio.to_thread.run_sync(functools.partial(screen.update, drawn, refresh=True), limiter=own_thread)
                 await trio.sleep(FRAME)
@@ -380,30 +340,36 @@ class _Session:
     async def _tell(self, live: Live) -> None:
         """Print a line whenever a further tenth is done, and once a minute, until cancelled."""
         self._total, before = live.total, live.state.done
-        told, at = _tenth(live), live.now()
+        teller = Teller(tenth(live.state, live.total), live.now(), err=True)
+        is_stopping = False
         click.echo(f"{self._evaluation.name} in {self._path}; Ctrl-C stops it, and it can be resumed", err=True)
+        for sentence in _changes(live):
+            click.echo(sentence, err=True)
         while True:
             await trio.sleep(FRAME)
-            tenth, now = _tenth(live), live.now()
-            if tenth != told or now - at >= QUIET:
-                told, at = tenth, now
-                said = line(live.state, now=now, durable=live.journal.durable, total=live.total, before=before)
-                click.echo(said, err=True)
+            stops = live.stopping()
+            if stops and not is_stopping:
+                is_stopping = True
+                click.echo(f"stopping: {stopping_in_words(live.state, *stops)}", err=True)
+            teller.tell(live.state, now=live.now(), durable=live.journal.durable, total=live.total, before=before)
 
 
-def _tenth(live: Live) -> int:
-    """Count the tenths that are done; where the total is not known, the digits and halves of what is done."""
-    done = live.state.done
-    if live.total:
-        return 10 * done // live.total
-    return 0 if not done else 2 * len(str(done)) + (str(done)[0] >= "5")
+def _changes(live: Live) -> Iterator[str]:
+    """Tell which settings are no longer what they were in the session before."""
+    for name, (before, now) in live.changed.items():
+        if isinstance(before, dict) and isinstance(now, dict):
+            parts = [(f"{name}.{part}", before.get(part), value) for part, value in now.items() if before.get(part) != value]
+        else:
+            parts = [(name, before, now)]
+        for part, *values in parts:
+            old, new = (_OFF if value is None else printable(value) for value in values)
+            yield f"{part} is now {new}; it was {old}"
 
 
-def exit_code(outcome: Outcome) -> int:
+def exit_code(state: RunState, *, stopped: bool) -> int:
     """Say in a number how a run ended; a trial that no scorer could judge is no success either."""
-    if outcome.stopped:
+    if stopped:
         return UNFINISHED
-    state = outcome.state
     return FAILED if state.failed or any(tally.failed for tally in state.scores.values()) else 0
 
 
@@ -411,15 +377,15 @@ def _print_json(value: dict[str, Any]) -> None:
     click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2))
 
 
-def _rehearse(found: Found, path: Path, settings: Settings, selection: Selection, options: dict[str, Any]) -> None:
+def _rehearse(found: Found, path: Path, settings: Settings, *, as_json: bool) -> None:
     """Say what would be run, and what it may cost; nothing is written."""
     with _prose_on_stderr():
-        cases = found.evaluation.cases.select(selection, repeats=settings.repeats).cases
+        cases = found.evaluation.cases.select(settings, repeats=settings.repeats).cases
     trials = None if cases is None else cases * settings.repeats
-    source, per_trial = _cost_before(found.evaluation.name)
-    policy = options["policy"] or "adaptive"
-    facts = {name: value for name, value in settings.facts().items() if name != "command_line"}
-    if options["as_json"]:
+    retry = settings.retry
+    most = 1 + retry.errors + retry.timeouts
+    before = _used_before(found.evaluation.name)
+    if as_json:
         _print_json(
             {
                 "evaluation": found.evaluation.name,
@@ -427,45 +393,65 @@ def _rehearse(found: Found, path: Path, settings: Settings, selection: Selection
                 "path": str(path),
                 "cases": cases,
                 "trials": trials,
+                "calls": None if trials is None else {"at_least": trials, "at_most": trials * most},
                 "scorers": list(found.evaluation.scorers),
-                "settings": facts,
-                "policy": policy,
-                "usage_per_trial": per_trial or None,
-                "usage_from": str(source) if source else None,
-                "projected_usage": {name: value * trials for name, value in per_trial.items()}
-                if per_trial and trials
-                else None,
+                "settings": settings.facts(),
+                "usage_per_trial": before.per_trial if before else None,
+                "usage_from": str(before.path) if before else None,
+                "projected_usage": _times(before.per_trial, trials) if before and trials else None,
+                "projected_usage_at_most": _times(before.per_call, trials * most) if before and trials else None,
             }
         )
         return
-    many = "as many cases as can be read (they can be read only once)" if cases is None else f"{cases:,} cases"
-    times = "" if settings.repeats == 1 else f" × {settings.repeats:,} repeats"
     click.echo(f"{found.evaluation.name} ({found.reference}) would be run in {path}; nothing was written")
-    click.echo(f"  {many}{times}{'' if trials is None else f' = {trials:,} trials'}")
-    click.echo(f"  scorers: {', '.join(found.evaluation.scorers) or 'none'}")
-    limit = "no limit" if settings.timeout is None else duration(settings.timeout)
-    click.echo(f"  {settings.slots:,} slots at the most ({policy}), {limit} for an attempt")
-    retry = settings.retry
+    click.echo(f"  {_trials_in_words(cases, settings.repeats)}")
+    calls = f"{most} calls for each trial" if trials is None else f"{trials * most:,} calls"
+    click.echo(f"  at least {'1' if trials is None else f'{trials:,}'}, at most {calls}, and what rate limits refuse on top")
     click.echo(
         f"  retries: {retry.errors} after errors, {retry.timeouts} after timeouts, {duration(retry.rate_limits)} of rate limits"
     )
-    click.echo(f"  {_cost_in_words(source, per_trial, trials)}")
+    limit = "no limit" if settings.timeout is None else duration(settings.timeout)
+    click.echo(f"  {settings.slots:,} slots at the most ({settings.policy}), {limit} for an attempt")
+    click.echo(f"  scorers: {', '.join(found.evaluation.scorers) or 'none'}")
+    click.echo(f"  {_usage_in_words(before, trials, most)}")
 
 
-def _cost_in_words(source: Path | None, per_trial: dict[str, float], trials: int | None) -> str:
-    if source is None:
-        return "cost: unknown; no run of it under runs/ has recorded what it used (note(tokens=…, cost=…) does)"
-    times = 1 if trials is None else trials
-    used = ", ".join(f"{printable(name, 24)} {number(value * times)}" for name, value in per_trial.items())
-    return f"{'for each trial' if trials is None else 'in all'} about {used}, going by {source}"
+def _trials_in_words(cases: int | None, repeats: int) -> str:
+    many = "as many cases as can be read (they can be read only once)" if cases is None else f"{cases:,} cases"
+    if repeats == 1:
+        return f"{many}, each asked once"
+    return f"{many} × {repeats:,} repeats{'' if cases is None else f' = {cases * repeats:,} trials'}"
 
 
-def _cost_before(name: str) -> tuple[Path | None, dict[str, float]]:
-    """Find what a trial used on average in the latest run of this evaluation that recorded it."""
+@attrs.frozen
+class _Used:
+    """What an earlier run of the same evaluation has used."""
+
+    path: Path
+    per_trial: dict[str, float]
+    """On average, retries included."""
+    per_call: dict[str, float]
+
+
+def _used_before(name: str) -> _Used | None:
+    """Find the latest run of this evaluation that recorded what it used."""
     latest: Iterable[Path] = reversed(runs_under(RUNS / name)[-_BEFORE:])
     for path in latest:
         state = see(path).state
         used = usage_of(state.usage)
-        if used and state.done:
-            return path, {each: value / state.done for each, value in used.items()}
-    return None, {}
+        if used and state.done and state.attempts:
+            return _Used(path, _times(used, 1 / state.done), _times(used, 1 / state.attempts))
+    return None
+
+
+def _times(used: dict[str, float], times: float) -> dict[str, float]:
+    return {name: value * times for name, value in used.items()}
+
+
+def _usage_in_words(before: _Used | None, trials: int | None, most: int) -> str:
+    if before is None:
+        return "cost: unknown; no run of it under runs/ has recorded what it used (note(tokens=…, cost=…) does)"
+    where, times = ("for each trial", 1) if trials is None else ("in all", trials)
+    about, at_most = _times(before.per_trial, times), _times(before.per_call, times * most)
+    words = [f"{printable(name, 24)} {number(about[name])} (at most {number(at_most[name])})" for name in about]
+    return f"{where} about {', '.join(words)}, going by {before.path}"

@@ -1,19 +1,53 @@
-"""What a trial can be put to: a function, and later an endpoint, a chat model or a command.
+"""What a trial can be put to: a function, an endpoint, a chat model or a command.
 
 A task is asked through one small door: given an input, return an output or raise. Whoever asks does the timing, the retrying
 and the recording; nothing else may be assumed about where the task runs.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal, Protocol
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from runner.case import Case
 
 Ending = Literal["succeeded", "failed"]
 """How a call that nobody waited for any more came to its end."""
 
 
+class Asked(Protocol):
+    """What an attempt is about."""
+
+    @property
+    def trial(self) -> str:
+        """The trial's id: the same for all attempts at it, in all sessions."""
+        ...
+
+    @property
+    def case(self) -> Case:
+        """What is asked; an answer may be made from more of it than from its input."""
+        ...
+
+
 class Task(Protocol):
     """Something that answers an input."""
 
+    @property
+    def wants_trial(self) -> bool:
+        """Whether it is asked with the whole trial (`Asked`), not with the input alone."""
+        ...
+
     def ask(self, value: Any, late: Callable[[Ending], None], /) -> Awaitable[Any]:
         """Answer, or raise; if it is abandoned and ends all the same, say so to `late`."""
+        ...
+
+
+@runtime_checkable
+class Opens(Protocol):
+    """A task, or a scorer, that holds something while a run goes on: connections, say.
+
+    It is written down like a function, and opened once for each session.
+    """
+
+    def opened(self, run: str, /) -> AbstractAsyncContextManager[Task]:
+        """Give what is asked in its stead, in the run of this id; a scorer's is asked with the output and the case."""
         ...

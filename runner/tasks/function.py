@@ -47,6 +47,8 @@ class LeakedCancellation(Exception):
 class FunctionTask:
     """A function as a task."""
 
+    wants_trial: Final = False
+
     def __init__(
         self,
         function: Callable[[Any], Any],

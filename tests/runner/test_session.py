@@ -2,7 +2,8 @@
 
 import itertools
 import random
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from journal.events import (
     LimitChanged,
     RetryScheduled,
     RunFinished,
+    RunStarted,
     RunStopped,
     ScoringFailed,
     SessionStarted,
@@ -37,7 +39,8 @@ from journal.events import (
 from replay import fold
 from runner import Case, Evaluation, Fatal, RateLimited, Retry, UsageError, evaluation, note
 from runner.errors import RunChanged
-from runner.session import Outcome, arun
+from runner.resume import in_force
+from runner.session import Outcome, Session, arun
 from runner.testing import Answer, Fail, Hang, Scripted, SimulatedEndpoint, Step, events_of, repeatable
 from tests.journal.disk import PowerCut, SimulatedDisk
 
@@ -438,6 +441,105 @@ async def test_a_second_stop_cuts_at_once() -> None:
     assert 1.5 == trio.current_time() - before
 
 
+async def test_a_second_stop_does_not_wait_for_what_resists() -> None:
+    """An attempt that cannot be cancelled gets a second, not the grace, when the run is told twice; its answer is late."""
+
+    async def stubborn(_: Any) -> None:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(50)
+
+    it = made(stubborn, named(1), timeout=None)
+    disk = SimulatedDisk()
+    stopper = stop_when_started(it)
+
+    async def twice(_: Any) -> None:
+        await trio.sleep(1)
+        stopper()
+        stopper()
+
+    outcome = await go(it, disk, onlooker=twice, grace=100)
+
+    assert [2.0] == [record.t for record in read(PATH, files=disk) if isinstance(record.event, AttemptInterrupted)]
+    assert AttemptReturnedLate(trial="case-0", attempt=1, ending="succeeded", elapsed=50.0) in events_of(PATH, files=disk)
+    assert ("interrupted", 0) == (outcome.stopped, outcome.state.completed)
+
+
+async def test_an_onlooker_is_told_that_a_run_is_stopping() -> None:
+    """While a run is being stopped it says why, and how long attempts in the air have left; asked again, no longer at all."""
+    it = made(Scripted(lambda *_: Answer(1, 10)), named(2), slots=2)
+    stopper = stop_when_started(it)
+    seen: list[Any] = []
+
+    async def look(live: Any) -> None:
+        for stops in (False, True, False, True):
+            if stops:
+                stopper()
+            seen.append(live.stopping())
+            await trio.sleep(1)
+
+    await go(it, SimulatedDisk(), onlooker=look, grace=5)
+
+    assert [None, ("interrupted", 5.0), ("interrupted", 4.0), ("interrupted", 0.0)] == seen
+
+
+async def test_asked_to_stop_before_it_has_begun() -> None:
+    """A session that is asked to stop before its journal is open, even while cases are read, has never been."""
+    disk = SimulatedDisk()
+    early = Session(made(Scripted({}), named(1)), PATH, **repeatable(), files=disk)
+    early.interrupt()
+    with pytest.raises(KeyboardInterrupt):
+        await early.run()
+
+    class Cases(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            reading.interrupt()
+            return super().__iter__()
+
+    reading = Session(made(Scripted({}), Cases(named(1))), PATH, **repeatable(), files=disk)
+    with pytest.raises(KeyboardInterrupt):
+        await reading.run()
+    assert not disk.is_directory("/runs")
+
+
+async def test_asked_to_stop_while_the_journal_is_opened() -> None:
+    """A session that is asked to stop while it opens its journal calls nothing, says that it is stopped, and can be resumed."""
+    disk = SimulatedDisk()
+    task = Scripted(lambda *_: Answer(1))
+    it = made(task, named(1))
+    session = Session(it, PATH, **repeatable(), files=disk)
+    asked: list[str] = []
+
+    def ask_once(what: str) -> None:
+        if not asked:
+            asked.append(what)
+            session.interrupt()
+
+    disk.before = ask_once
+    outcome = await session.run()
+
+    assert "interrupted" == outcome.stopped
+    kinds = [type(event) for event in events_of(PATH, files=disk)]
+    assert [RunStarted, SessionStarted, LimitChanged, RunStopped] == [kind for kind in kinds if kind is not TrialEnqueued]
+    assert not task.calls
+    assert ("", 1) == ((await go(it, disk, resume=True)).stopped, task.calls["case-0"])
+
+
+async def test_a_loop_that_is_held_up_is_broken_into() -> None:
+    """Code that holds up the loop does not let a session notice that it is asked to stop: the third time, it is broken into."""
+    disk = SimulatedDisk()
+
+    async def blocking(_: Any) -> None:
+        for _ in range(3):
+            session.interrupt()
+
+    session = Session(made(blocking, named(5), slots=5), PATH, **repeatable(), policy="fixed", files=disk)
+    with pytest.RaisesGroup(KeyboardInterrupt, flatten_subgroups=True):
+        await session.run()
+
+    assert 1 == count(disk, AttemptStarted)
+    assert verify(PATH, files=disk).holds
+
+
 async def test_run_and_resume_refuse_what_is_not_theirs() -> None:
     """A run does not begin where one is; a finished one is not run again; a running one is left alone."""
     it = made(Scripted(lambda *_: Answer(1)), named(2))
@@ -688,13 +790,96 @@ async def test_changed_cases_are_refused_and_adopted() -> None:
     assert 1 == task.calls["another"]
 
 
-async def test_a_changed_setting_is_named() -> None:
-    """Resuming with other settings is refused, and the difference is named."""
-    disk = SimulatedDisk()
-    await go(made(Scripted(lambda *_: Answer(1, 10)), named(3), slots=1, deadline=5), disk, grace=0)
+def settings_of_sessions(disk: SimulatedDisk) -> list[dict[str, Any] | None]:
+    return [event.settings for event in events_of(PATH, files=disk) if isinstance(event, SessionStarted)]
 
-    with pytest.raises(RunChanged, match=r"setting slots: 1 is now 2"):
-        await go(made(Scripted(lambda *_: Answer(1)), named(3), slots=2, deadline=5), disk, resume=True)
+
+async def test_another_experiment_is_refused_setting_by_setting() -> None:
+    """Resuming with settings that ask something else is refused, and each difference is named; nothing is written."""
+    disk = SimulatedDisk()
+    task = Scripted(lambda *_: Answer(1, 10))
+    await go(made(task, named(3), slots=1, deadline=5), disk, grace=0)
+    before = len(events_of(PATH, files=disk))
+
+    with pytest.raises(RunChanged) as raised:
+        await go(made(task, named(3), slots=1, repeats=2), disk, resume=True, only="case-?", shuffle=True)
+    assert [
+        "  setting repeats: 1 is now 2",
+        "  setting only: [] is now ['case-?']",
+        "  setting shuffle: False is now True",
+    ] == str(raised.value).splitlines()[1:-1]
+    assert before == len(events_of(PATH, files=disk))
+
+
+async def test_how_a_run_is_carried_out_may_change() -> None:
+    """Settings that do not touch what is asked may change on resumption, by word or in the definition; that is recorded."""
+    disk = SimulatedDisk()
+    task = Scripted(lambda *_: Answer(1, 10))
+    await go(made(task, named(9), slots=1, deadline=5), disk, grace=0)
+    changed = made(task, named(9), slots=2, deadline=5, retry=Retry(errors=9))
+    seen: dict[str, Any] = {}
+
+    async def look(live: Any) -> None:
+        seen.update(live.changed)
+        await trio.lowlevel.checkpoint()
+
+    outcome = await go(changed, disk, resume=True, deadline=None, policy="fixed", onlooker=look)
+
+    assert ("", 9, 2) == (outcome.stopped, outcome.state.completed, task.most_in_flight)
+    first, second = settings_of_sessions(disk)
+    assert first is None
+    assert second is not None
+    assert {"slots", "deadline", "policy", "retry", "given"} == set(second)
+    assert (2, None, "fixed", 9) == (second["slots"], second["deadline"], second["policy"], second["retry"]["errors"])
+    assert {"slots": (1, 2), "deadline": (5.0, None), "policy": ("adaptive", "fixed")} == {
+        name: values for name, values in seen.items() if name != "retry"
+    }
+
+
+async def test_what_was_given_holds_for_every_session() -> None:
+    """What a run was given (cases, repeats, slots, policy, seed) is in its journal, and a resumption takes it from there."""
+    disk = SimulatedDisk()
+    task = Scripted(lambda *_: Answer(1, 10))
+    it = made(task, named(20), slots=7)
+    given = {"only": ["case-?"], "skip": "case-0", "limit": 3, "shuffle": True, "repeats": 2, "slots": 1, "policy": "fixed"}
+    await go(it, disk, **given, seed=5, deadline=15, grace=0)
+    begun = next(event for event in events_of(PATH, files=disk) if isinstance(event, RunStarted))
+    for _ in range(2):
+        await go(it, disk, resume=True, seed=5)
+    outcome = await go(it, disk, resume=True, seed=5, deadline=None)
+
+    kept = {name: begun.settings[name] for name in given}
+    assert {**given, "skip": ["case-0"]} == kept
+    assert ["skip", "limit"] == [name for name in begun.settings["given"] if name in ("skip", "limit")]
+    assert ("", 6, 1) == (outcome.stopped, outcome.state.completed, task.most_in_flight)
+    assert [None, None, None, {"deadline": None}] == settings_of_sessions(disk)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"given": ["slots"], "slots": "many"}, "slots='many': give a whole number"),
+        ({"given": ["only"], "only": 5}, "the journal has a setting that cannot be"),
+    ],
+)
+def test_a_journal_with_settings_that_cannot_be(settings: dict[str, Any], said: str) -> None:
+    """Settings of a journal are checked like any others; what is given in their place holds."""
+    own = made(Scripted({}), named(1)).settings
+
+    with pytest.raises(UsageError, match=re.escape(said)):
+        in_force(own, {}, settings)
+    name = settings["given"][0]
+    assert (own, [name]) == in_force(own, {name: getattr(own, name)}, settings)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"given": None}, {"given": ["no such", "slots", 7, ["x"]]}, {"given": {"slots": 1}}, {"given": 5}]
+)
+def test_a_journal_without_settings_that_were_given(settings: dict[str, Any]) -> None:
+    """What a journal does not say, or says in a way that is not ours, leaves the evaluation's own settings."""
+    own = made(Scripted({}), named(1)).settings
+
+    assert (own, []) == in_force(own, {}, settings)
 
 
 @pytest.mark.parametrize(("choice", "failed", "calls"), [("retry", 0, 2), ("fail", 1, 1)])
@@ -730,7 +915,9 @@ async def test_the_failed_can_be_tried_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"policy": "bold"}, {"grace": -1}, {"max_failures": -1}], ids=lambda options: next(iter(options))
+    "options",
+    [{"policy": "bold"}, {"grace": -1}, {"max_failures": -1}, {"max_failures": 5.0}, {"durability": "none"}, {"slotz": 4}],
+    ids=str,
 )
 async def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
     """An option that cannot be meant is refused before anything is written."""
