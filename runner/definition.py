@@ -115,7 +115,8 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         self.task = task
         self.fingerprint = of_function(task)
         """Digest of the task's own source, taken now: the file may change while a run goes on."""
-        self.cases = cases.checked(task.check) if isinstance(cast("object", task), Picky) else cases
+        asked: object = task
+        self.cases = cases.checked(asked.check) if isinstance(asked, Picky) else cases
         self.settings = settings
         self.scorers: dict[str, Scorer] = {}
         """By name, in the order in which they were added."""
