@@ -7,7 +7,7 @@ elsewhere, by what is raised here.
 import hashlib
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final, Literal, cast
+from typing import Any, ClassVar, Final, Literal, cast
 from urllib.parse import urlencode
 
 import attrs
@@ -106,7 +106,7 @@ class Endpoint:
 class _Live:
     """An endpoint while a session lasts."""
 
-    wants_trial: Final = True
+    wants_trial: ClassVar = True
 
     def __init__(self, endpoint: Endpoint, address: Address, client: Client, run: str) -> None:
         self._endpoint = endpoint
@@ -135,7 +135,12 @@ def idempotency(header: str, run: str, trial: str) -> tuple[tuple[bytes, bytes],
     """Give the header by which the other side can tell that it has seen a trial before."""
     if not header:
         return ()
-    return ((header.encode(), hashlib.sha256(f"{run}\0{trial}".encode()).hexdigest()[:32].encode()),)
+    return ((header.encode(), idempotency_key(run, trial).encode()),)
+
+
+def idempotency_key(run: str, trial: str) -> str:
+    """Name a trial of a run, for somebody else: the same for all attempts at it, and for nothing else."""
+    return hashlib.sha256(f"{run}\0{trial}".encode()).hexdigest()[:32]
 
 
 def heed(reply: Reply) -> None:
@@ -156,7 +161,7 @@ def output_of(reply: Reply, output_path: str | None, error_path: str | None) -> 
     if output_path is None and error_path is None and "json" not in reply.media:
         return reply.text()
     value = reply.json()
-    _refuse_error(value, error_path)
+    refuse_error(value, error_path)
     try:
         return value if output_path is None else find(value, output_path)
     except Absent as exc:
@@ -167,7 +172,7 @@ def _gathered(reply: Reply, output_path: str | None, error_path: str | None) -> 
     """Put the pieces of a stream together: texts into one text, anything else into a list."""
     pieces: list[Any] = []
     for piece in reply.pieces():
-        _refuse_error(piece, error_path)
+        refuse_error(piece, error_path)
         try:
             found = piece if output_path is None else find(piece, output_path)
         except Absent:
@@ -179,7 +184,8 @@ def _gathered(reply: Reply, output_path: str | None, error_path: str | None) -> 
     return "".join(pieces) if all(isinstance(piece, str) for piece in pieces) else pieces
 
 
-def _refuse_error(value: Any, path: str | None) -> None:
+def refuse_error(value: Any, path: str | None) -> None:
+    """Raise what a reply says of an error, although its status says success."""
     if path is None:
         return
     try:

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from http.client import responses
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import attrs
@@ -258,7 +258,7 @@ class Client:
     def __init__(self, address: Address, *, connect_timeout: float | None, read_timeout: float | None) -> None:
         self._address = address
         self._timeouts = {"connect": connect_timeout, "read": read_timeout, "write": read_timeout}
-        self._backend = httpcore2.TrioBackend()
+        self._backend = cast("httpcore2.AsyncNetworkBackend", httpcore2.TrioBackend())
         self._idle: deque[tuple[float, httpcore2.AsyncHTTPConnection]] = deque()
         self._url = functools.partial(
             httpcore2.URL, scheme=address.origin.scheme, host=address.origin.host, port=address.origin.port
