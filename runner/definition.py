@@ -98,7 +98,7 @@ def _fact(_: object, __: object, value: Any) -> Any:
 
 @runtime_checkable
 class Picky(Protocol):
-    """A task that cannot be put to every case: a prompt of it may name a field that a case does not have."""
+    """A task or a scorer that cannot be put to every case: a prompt may name a field that a case does not have."""
 
     def check(self, case: Case, /) -> None:
         """Raise a `UsageError` if the case lacks something."""
@@ -115,8 +115,7 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         self.task = task
         self.fingerprint = of_function(task)
         """Digest of the task's own source, taken now: the file may change while a run goes on."""
-        asked: object = task
-        self.cases = cases.checked(asked.check) if isinstance(asked, Picky) else cases
+        self.cases = _fit(cases, task)
         self.settings = settings
         self.scorers: dict[str, Scorer] = {}
         """By name, in the order in which they were added."""
@@ -157,6 +156,7 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         _check_call(scorer, name, "scorer", "the output and the case", 2)
         if name in self.scorers:
             raise UsageError(f"{self.name!r} has a scorer {name!r} already; give this one a name of its own: score(name=…)")
+        self.cases = _fit(self.cases, scorer)
         self.scorers[name] = Scorer(name=name, function=scorer, retry=self.settings.retry if retry is None else retry)
         return scorer
 
@@ -204,6 +204,11 @@ def evaluation(
         return Evaluation(task, cases=dataset, settings=settings, name=name)
 
     return cast("Define", define)
+
+
+def _fit(cases: Dataset, asked: object) -> Dataset:
+    """Have cases checked by what is to be put to them."""
+    return cases.checked(asked.check) if isinstance(asked, Picky) else cases
 
 
 def _named(function: object, given: str | None, allowed: re.Pattern[str]) -> str:

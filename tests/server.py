@@ -9,6 +9,7 @@ The steps:
     429:3         and with `Retry-After: 3`; `429:date` with a date two seconds ahead; `429:quota` with x-ratelimit headers
     until:0.3     503 until 0.3 s after the first request under this name, then ok
     limit:0.3     the same, with 429 and `Retry-After: 3`
+    say:TEXT      a chat completion of that text
     echo          all that was sent, headers too
     empty, text, notjson, big (10 MB), error (200 with an error in it), gzip, redirect, nooutput, spent (no money left)
     sse, ndjson   a stream; `sse:cut` and `ndjson:cut` end half-way; `sse:error` says an error in the middle
@@ -101,7 +102,7 @@ class Connection(asyncio.Protocol):
         step, _, argument = script[min(len(_seen[name]), len(script)) - 1].partition(":")
         self._do(step, argument, name, end, headers, body)
 
-    def _do(self, step: str, argument: str, name: str, end: str, headers: dict[str, str], body: bytes) -> None:  # noqa: C901, PLR0912, PLR0917  # a list
+    def _do(self, step: str, argument: str, name: str, end: str, headers: dict[str, str], body: bytes) -> None:  # noqa: C901, PLR0912, PLR0915, PLR0917  # a list
         transport = self._transport
         if step.isdecimal():
             self._refuse(int(step), argument)
@@ -129,6 +130,10 @@ class Connection(asyncio.Protocol):
             self._stream(step, argument, end, body)
         elif step == "echo":
             self._json(200, {"output": headers, "body": body.decode()})
+        elif step == "say":
+            answer = _answer("chat/completions", body)
+            answer["choices"][0]["message"]["content"] = argument or None
+            self._json(200, answer)
         elif step == "empty":
             self._send(200, "application/json", b"")
         elif step == "text":

@@ -141,6 +141,7 @@ class Chat:
             "headers": described(self.headers),
             "messages": _contents(self.messages, "the messages"),
             "prompt": self.prompt,
+            "system": self.system,
             **self.body([]),
         }
         return digest(canonical(facts, "the chat"))
@@ -165,9 +166,9 @@ class Chat:
         """Refuse a case that lacks a field of the messages."""
         self.conversation(case)
 
-    def conversation(self, case: Case, **more: Any) -> list[Any]:
+    def conversation(self, case: Case) -> list[Any]:
         """Put a case into messages."""
-        messages: list[Any] = self._template.fill(Fields(case, more, self.input_name))
+        messages: list[Any] = self._template.fill(Fields(case, input_name=self.input_name))
         if self.prompt is not None or self.messages is not None:
             return messages
         if is_messages(case.input):

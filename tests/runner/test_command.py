@@ -80,7 +80,7 @@ def script(tmp_path: Path) -> Callable[[str], str]:
 
 
 def test_the_input_is_on_standard_input(path: Path) -> None:
-    """Without fields, the input is given on standard input as JSON, and what is printed, less its last line break, is the output."""
+    """Without fields, the input is given on standard input as JSON; the output is what is printed, less the last line break."""
     cases = [Case(name="a", input={"q": ["é", 1]}), Case(name="b", input="x")]
     go(made(Command("cat"), cases), path)
 
