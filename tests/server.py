@@ -18,6 +18,7 @@ The steps:
     reset, close  ends the connection without an answer; rudely, or not
     cut           promises more than it sends
     goodbye       answers and then closes, although it had not said so
+    last          the same, but it had said so
     wait:0.1      answers after so many seconds
 """
 
@@ -125,6 +126,9 @@ class Connection(asyncio.Protocol):
             transport.close()
         elif step == "goodbye":
             self._json(200, _answer(end, body))
+            transport.close()
+        elif step == "last":
+            self._json(200, _answer(end, body), {"connection": "close"})
             transport.close()
         elif step in {"sse", "ndjson"}:
             self._stream(step, argument, end, body)

@@ -14,6 +14,8 @@ import ssl
 import string
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cached_property
 from http import HTTPStatus
 from http.client import responses
 from typing import Any, Final, Self, cast
@@ -33,6 +35,9 @@ LARGEST: Final = 64 * 1024 * 1024
 
 _IDLE: Final = 60.0
 """Seconds after which a connection that nobody needed is closed."""
+
+_MOMENT: Final = 0.001
+"""Seconds for which a connection is taken to be as it was."""
 
 _EXCERPT: Final = 500
 _LINE_END: Final = re.compile(r"\r\n|\n|\r")
@@ -172,7 +177,7 @@ def described(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: text if "$" in text or not names_a_secret(name) else "***" for name, text in headers.items()}
 
 
-@attrs.frozen
+@attrs.define
 class Reply:
     """What came back, whole."""
 
@@ -184,15 +189,15 @@ class Reply:
     first_byte: float
     """Seconds from the call to the first byte of the body, or to its end if there was none."""
 
-    @property
+    @cached_property
     def media(self) -> str:
         """The media type, in lower case and without parameters."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
-    @property
+    @cached_property
     def is_stream(self) -> bool:
         """Whether it came as a stream of events or of lines."""
-        return any(kind in self.media for kind in _STREAMS)
+        return self.media != "application/json" and any(kind in self.media for kind in _STREAMS)
 
     def json(self) -> Any:
         """Read it as JSON."""
@@ -252,13 +257,55 @@ def _tls() -> ssl.SSLContext:
     return httpcore2.default_ssl_context()
 
 
+class _Stream(httpcore2.AsyncNetworkStream):
+    """A stream that sends what is written when an answer is waited for: a whole request at once, not its head and body apart."""
+
+    def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
+        self._stream = stream
+        self._written: list[bytes] = []
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109  # as it is called
+        self._written.append(buffer)
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109  # the same
+        if self._written:
+            written, self._written = b"".join(self._written), []
+            with suppress(httpcore2.WriteError):  # Who does not want to hear us out may have said why.
+                await self._stream.write(written, timeout)
+        return await self._stream.read(max_bytes, timeout)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109  # the same
+    ) -> httpcore2.AsyncNetworkStream:
+        return _Stream(await self._stream.start_tls(ssl_context, server_hostname, timeout))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+
+class _Network(httpcore2.AsyncNetworkBackend):
+    """The network, by way of trio."""
+
+    def __init__(self) -> None:
+        self._network = cast("httpcore2.AsyncNetworkBackend", httpcore2.TrioBackend())
+
+    async def connect_tcp(self, *arguments: Any, **named: Any) -> httpcore2.AsyncNetworkStream:
+        return _Stream(await self._network.connect_tcp(*arguments, **named))
+
+
 class Client:
     """The connections to one address: the idle ones, the one used last on top."""
 
     def __init__(self, address: Address, *, connect_timeout: float | None, read_timeout: float | None) -> None:
         self._address = address
         self._timeouts = {"connect": connect_timeout, "read": read_timeout, "write": read_timeout}
-        self._backend = cast("httpcore2.AsyncNetworkBackend", httpcore2.TrioBackend())
+        self._network = _Network()
         self._idle: deque[tuple[float, httpcore2.AsyncHTTPConnection]] = deque()
         self._url = functools.partial(
             httpcore2.URL, scheme=address.origin.scheme, host=address.origin.host, port=address.origin.port
@@ -316,18 +363,21 @@ class Client:
 
     async def _connection(self) -> httpcore2.AsyncHTTPConnection:
         while self._idle:
-            connection = self._idle.pop()[1]
-            if not connection.has_expired():  # The other side may have closed it meanwhile.
+            since, connection = self._idle.pop()
+            # The other side may have closed it meanwhile; to look costs a call of the system.
+            if trio.current_time() - since < _MOMENT or not connection.has_expired():
                 return connection
             await _drop(connection)
         return httpcore2.AsyncHTTPConnection(
             self._address.origin,
             ssl_context=_tls() if self._address.origin.scheme == b"https" else None,
-            network_backend=self._backend,
+            network_backend=self._network,
         )
 
     async def _keep(self, connection: httpcore2.AsyncHTTPConnection) -> None:
         """Put a connection back on top, and close the undermost if it was not needed for long: there are fewer slots now."""
+        if connection.is_closed():
+            return  # The reply was the last on it.
         now = trio.current_time()
         self._idle.append((now, connection))
         if self._idle[0][0] < now - _IDLE:

@@ -171,10 +171,11 @@ def test_connections_are_kept(server: Server, path: Path, name: str) -> None:
     assert 4 == len({seen["connection"] for seen in server.seen(name + "4")})
 
 
-def test_a_connection_that_was_closed_is_not_used(server: Server, path: Path, name: str) -> None:
-    """A server that closes without a word costs a new connection, not an attempt."""
+@pytest.mark.parametrize("steps", ["goodbye", "last"])
+def test_a_connection_that_was_closed_is_not_used(server: Server, path: Path, name: str, steps: str) -> None:
+    """A server that closes, with or without a word, costs a new connection, not an attempt."""
     cases = [Case(name=str(n), input=n) for n in range(5)]
-    it = made(Endpoint(server.url(name, "goodbye")), cases, slots=1)
+    it = made(Endpoint(server.url(name, steps)), cases, slots=1)
 
     @it.score
     async def after_a_while(output: Any, case: Any) -> bool:
