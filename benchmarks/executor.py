@@ -8,7 +8,11 @@ import asyncio
 import functools
 import gc
 import importlib.util
+import itertools
+import resource
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -28,6 +32,7 @@ def main(argv: list[str]) -> int:
     """Measure, print, and say whether every required figure was reached."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks executor", description=__doc__)
     parser.add_argument("--trials", type=int, default=10_000, help="no-op trials at each concurrency (default: 10,000)")
+    parser.add_argument("--long", type=int, default=200_000, help="trials of the long run (default: 200,000)")
     options = parser.parse_args(argv)
     print(machine())
     figures = Figures()
@@ -38,6 +43,7 @@ def main(argv: list[str]) -> int:
             _ten_ms(figures, Path(directory), slots)
         _kinds(figures, Path(directory))
         _one(figures, Path(directory))
+        _long(figures, Path(directory), options.long)
     return 1 if figures.missed else 0
 
 
@@ -151,6 +157,37 @@ def _one(figures: Figures, directory: Path) -> None:
     print("\none item, end to end")
     wall, _ = min(_ours(directory, _nothing, 1, 1, "trio") for _ in range(5))
     figures.show("from the call of run() to its return", wall * 1000, most=50, unit="ms")
+
+
+def _long(figures: Figures, directory: Path, count: int) -> None:
+    """Run it in a process of its own, whose peak of memory is then that of the run."""
+    print(f"\na long run: {count:,} no-op trials from a generator, 10 at once")
+    program = "import sys; from benchmarks import executor; executor.long_run(sys.argv[1], int(sys.argv[2]))"
+    said = subprocess.run(  # noqa: S603  # our own program
+        [sys.executable, "-c", program, str(directory), str(count)], check=True, capture_output=True, text=True
+    )
+    peak, first, second = map(float, said.stdout.split())
+    figures.show("peak of memory", peak, most=150, unit="MB")
+    figures.show("CPU of a trial in the first half", first, unit="µs")
+    figures.show("… in the second, over that", second / first, most=1.2)
+
+
+def long_run(directory: str, count: int) -> None:
+    """Print the peak of memory in MB, and what a trial cost in each half of the run, in µs of CPU."""
+    marks: list[float] = []
+
+    def cases() -> Iterator[Case[int, None]]:
+        for number in range(count):
+            if number in (0, count // 2):
+                marks.append(time.process_time())
+            yield Case(name=f"c{number}", input=number)
+
+    it: Any = evaluation(cases=cases, slots=10, loop="trio", timeout=None, name="benchmark")(_nothing)
+    outcome = run(it, Path(directory) / "long", policy="fixed")
+    marks.append(time.process_time())
+    assert outcome.state.completed == count
+    halves = [(end - begin) / (count // 2) * 1e6 for begin, end in itertools.pairwise(marks)]
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, *halves)
 
 
 @functools.cache

@@ -1,8 +1,11 @@
 """Views: what the facts mean, the same for ever.
 
-Pure functions of the records: no clock, no chance, no nursery, no network. `fold` gives the state that a journal describes.
+Pure functions of the records: no clock, no chance, no nursery, no network. `load` takes in a run as it stands, or as it stood
+after any record; `fold` gives the state that records describe, and a `Timeline` tells what happened when.
 """
 
+from replay.history import History, load
 from replay.state import RunState, TrialState, fold
+from replay.timeline import Span, Timeline, Times
 
-__all__ = ["RunState", "TrialState", "fold"]
+__all__ = ["History", "RunState", "Span", "Timeline", "Times", "TrialState", "fold", "load"]

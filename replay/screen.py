@@ -12,16 +12,16 @@ import heapq
 import math
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import attrs
 import orjson
 
 from journal import Blob
-from replay.state import RunState, Tally, TrialState
+from replay.state import RunState, TrialState
+from replay.summary import Latency, Part, Score, Summary, latency, score_of, summarise
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -37,8 +37,6 @@ _SHOWN: Final = 5
 _LABELS: Final = 6
 _FEW: Final = 3
 """Trials that must be done before it is said how long the rest will take."""
-_Z: Final = 1.959964
-"""Standard deviations on either side of the mean that hold 95 % of a normal distribution."""
 _MINUTE: Final = 60
 _HOUR: Final = 3600
 
@@ -80,47 +78,6 @@ def duration(seconds: float) -> str:
     if whole < _HOUR:
         return f"{whole // _MINUTE} min {whole % _MINUTE} s"
     return f"{whole // _HOUR:,} h {whole % _HOUR // _MINUTE} min"
-
-
-@attrs.frozen
-class Interval:
-    """An estimate, and the range that holds the true value 95 times in 100."""
-
-    mean: float
-    low: float
-    high: float
-
-
-def interval(tally: Tally) -> Interval | None:
-    """Say what a scorer's mean is and how sure that is; None for labels, or where nothing was scored.
-
-    Pass or fail: Wilson's interval, which stays true for few trials and near 0 or 1. Numbers: the normal one, from two on.
-    """
-    mean, n = tally.mean, tally.scored
-    if mean is None:
-        return None
-    if tally.is_pass_or_fail:
-        spread = _Z * math.sqrt(mean * (1 - mean) / n + _Z**2 / (4 * n**2))
-        middle, scale = mean + _Z**2 / (2 * n), 1 + _Z**2 / n
-        return Interval(mean, max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale))
-    if n == 1:
-        return Interval(mean, mean, mean)
-    variance = max(0.0, (tally.squares - n * mean**2) / (n - 1))
-    half = _Z * math.sqrt(variance / n)
-    return Interval(mean, mean - half, mean + half)
-
-
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """Find the value below which this share of the ordered values lies: the nearest rank, never a value that did not occur."""
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
-
-
-def limit(state: RunState) -> int | None:
-    """How many attempts may run at once, over all keys; None where nobody has said."""
-    if state.limits:
-        return sum(state.limits.values())
-    slots = state.settings.get("slots")
-    return slots if isinstance(slots, int) else None
 
 
 def remaining(state: RunState, *, now: float, total: int | None, before: int) -> float | None:
@@ -197,11 +154,15 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     yield "trials", _trials(state), ""
     if state.failed:
         yield "failed", f"{state.failed:,} of {state.done:,} done", "red"
-    for row in score_lines(state):
+    scores = {scorer: score_of(tally) for scorer, tally in state.scores.items()}
+    for row in score_lines(scores, failed=state.failed):
         yield "scores", row, ""
     if state.latencies:
-        yield "answers", _latency(state.latencies[-_RECENT:], len(state.latencies)), ""
-    used = usage_of(state)
+        recent = latency(state.latencies[-_RECENT:])
+        answers = plural(recent.answers, "answer")
+        of = answers if recent.answers == len(state.latencies) else f"the last {answers}"
+        yield "answers", _latency(recent, of, "p50", "p95"), ""
+    used = usage_of(state.usage)
     if used:
         yield "usage", _usage(used), ""
     for name, trial in heapq.nsmallest(_LONGEST, state.running.items(), key=lambda item: item[1].since):
@@ -210,7 +171,7 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
 
 
 def _slots(state: RunState, total: int | None) -> str:
-    most = limit(state)
+    most = state.limit
     parts = [f"{len(state.running):,}{'' if most is None else f' of {most:,}'} busy"]
     if state.stages["answered"]:
         parts.append(f"{state.stages['answered']:,} being scored")
@@ -225,7 +186,7 @@ def _back_off(waiting: dict[str, TrialState], now: float) -> str:
     causes = Counter(trial.trouble.category if trial.trouble else "interrupted" for trial in waiting.values())
     soonest = min(trial.due for trial in waiting.values()) - now
     why = ", ".join(f"{count:,} × {printable(cause)}" for cause, count in causes.most_common())
-    return f"{_plural(len(waiting), 'trial')}, the next in {duration(soonest)}: {why}"
+    return f"{plural(len(waiting), 'trial')}, the next in {duration(soonest)}: {why}"
 
 
 def _trials(state: RunState) -> str:
@@ -237,48 +198,76 @@ def _trials(state: RunState) -> str:
     return " · ".join(parts)
 
 
-def score_lines(state: RunState) -> Iterator[str]:
-    """Tell what each scorer has said so far, with its denominator and its interval."""
-    names = {scorer: printable(scorer, 24) for scorer in state.scores}
+def score_lines(scores: Mapping[str, Score], *, failed: int) -> Iterator[str]:
+    """Tell what each scorer has said so far, with its denominator, its interval, and how many trials failed beside it."""
+    names = {scorer: printable(scorer, 24) for scorer in scores}
     wide = max(map(len, names.values()), default=0)
-    for scorer, tally in state.scores.items():
-        yield f"{names[scorer]:<{wide}}  {score_in_words(tally)}"
+    for scorer, score in scores.items():
+        yield f"{names[scorer]:<{wide}}  {score_in_words(score, failed=failed)}"
 
 
-def score_in_words(tally: Tally) -> str:
-    """Tell what one scorer has said so far: `91.4 %  53 of 58 scored (95 %: 81.4–96.3 %)`."""
-    found = interval(tally)
-    if found is None:
-        said = _labels(tally) if tally.labels else "nothing yet"
-    elif tally.is_pass_or_fail:
-        said = (
-            f"{100 * found.mean:.1f} %  {round(tally.total):,} of {tally.scored:,} scored "
-            f"(95 %: {100 * found.low:.1f}–{100 * found.high:.1f} %)"
-        )
-    else:
-        said = f"{found.mean:.3g}  mean of {tally.scored:,} scored"
-        if tally.scored > 1:
-            said += f" (95 %: {found.low:.3g} to {found.high:.3g})"
-    return f"{said}, {tally.failed:,} could not be scored" if tally.failed else said
+def score_in_words(score: Score, *, failed: int = 0) -> str:
+    """Tell what one scorer has said: `91.4 %  53 of 58 scored (95 %: 81.4–96.3 %); not in it: 2 failed`."""
+    of = f"{score.numbers:,} scored"
+    if score.cases < score.numbers:
+        of += f" in {plural(score.cases, 'case')}"
+    said: list[str] = []
+    if score.passed is not None and score.mean is not None:
+        said.append(f"{100 * score.mean:.1f} %  {score.passed:,} of {of}")
+        if score.low is not None and score.high is not None:
+            said.append(f"(95 %: {100 * score.low:.1f}–{100 * score.high:.1f} %)")
+    elif score.mean is not None:
+        said.append(f"{score.mean:.3g}  mean of {of}")
+        if score.low is not None and score.high is not None:
+            said.append(f"(95 %: {score.low:.3g} to {score.high:.3g})")
+    if score.labels:
+        said.append(_labels(score))
+    missing = [(failed, "failed"), (score.not_scored, "could not be scored"), (score.beyond, "not finite or too large")]
+    without = ", ".join(f"{count:,} {why}" for count, why in missing if count)
+    return f"{' '.join(said) or 'nothing yet'}{f'; not in it: {without}' if without else ''}"
 
 
-def _labels(tally: Tally) -> str:
-    common = [(label, count) for label, count in tally.labels.most_common(_LABELS) if count]
-    said = ", ".join(f"{printable(label, 24)} {100 * count / tally.scored:.0f} %" for label, count in common)
-    others = sum(count > 0 for count in tally.labels.values()) - len(common)  # One that was taken back is still there, as 0.
-    more = f" and {_plural(others, 'more label')}" if others else ""
-    return f"{said}{more}  of {tally.scored:,} scored"
+def _labels(score: Score) -> str:
+    common = list(islice(score.labels.items(), _LABELS))
+    said = ", ".join(f"{printable(label, 24)} {100 * count / score.scored:.0f} %" for label, count in common)
+    others = len(score.labels) - len(common)
+    more = f" and {plural(others, 'more label')}" if others else ""
+    return f"{said}{more}  of {score.scored:,} scored"
 
 
-def _latency(times: Iterable[float], answers: int) -> str:
-    ordered = sorted(times)
-    of = f"{answers:,} answers" if len(ordered) == answers else f"the last {len(ordered):,} answers"
-    return f"p50 {duration(percentile(ordered, 0.5))} · p95 {duration(percentile(ordered, 0.95))} of {of}"
+def _pass_lines(scores: Mapping[str, Score]) -> Iterator[str]:
+    """Tell what to expect of several trials of a case, where cases were asked several times."""
+    for scorer, score in scores.items():
+        several = [each for each in score.passes if each.k > 1]
+        if several:
+            any_of = ", ".join(f"pass@{each.k} {100 * each.at_least_one:.1f} %" for each in several)
+            all_of = ", ".join(f"pass^{each.k} {100 * each.all:.1f} %" for each in several)
+            yield f"{printable(scorer, 24)}  {any_of} · {all_of} of {plural(several[0].cases, 'case')}"
 
 
-def usage_of(state: RunState) -> dict[str, float]:
+def group_lines(groups: Mapping[str, Part], by: str, *, most: int | None = None) -> Iterator[str]:
+    """Tell the trials of each group apart: how they ended, and what the scorers said."""
+    yield f"by {printable(by)}:"
+    for label, group in islice(groups.items(), most):
+        trials = group.trials
+        counts = [f"{trials.completed:,} ok of {plural(trials.enqueued, 'trial')}"]
+        counts += [f"{trials.failed:,} failed"] if trials.failed else []
+        counts += [f"{trials.open:,} open"] if trials.open else []
+        yield f"  {printable(label, 40)}  {' · '.join(counts)}"
+        yield from (f"    {row}" for row in score_lines(group.scores, failed=trials.failed))
+    if most is not None and len(groups) > most:
+        yield f"  … and {plural(len(groups) - most, 'more group')}"
+
+
+def _latency(times: Latency, of: str, *names: str) -> str:
+    quantiles = {"p50": times.p50, "p95": times.p95, "p99": times.p99, "longest": times.max}
+    said = [f"{name} {duration(quantiles[name] or 0.0)}" for name in names or quantiles]
+    return f"{' · '.join(said)} of {of}"
+
+
+def usage_of(usage: Mapping[str, float]) -> dict[str, float]:
     """Pick what is paid for out of all that was noted: tokens and cost. The sum of temperatures says nothing."""
-    return {name: value for name, value in state.usage.items() if "token" in name.lower() or "cost" in name.lower()}
+    return {name: value for name, value in usage.items() if "token" in name.lower() or "cost" in name.lower()}
 
 
 def _usage(used: dict[str, float]) -> str:
@@ -310,9 +299,8 @@ def line(state: RunState, *, now: float, durable: int, total: int | None, before
     if state.backing_off:
         parts.append(f"{len(state.backing_off):,} in back-off")
     for scorer, tally in state.scores.items():
-        found = interval(tally)
-        if found is not None:
-            mean = f"{100 * found.mean:.1f} %" if tally.is_pass_or_fail else f"{found.mean:.3g}"
+        if tally.mean is not None:
+            mean = f"{100 * tally.mean:.1f} %" if tally.kind == "pass" else f"{tally.mean:.3g}"
             parts.append(f"{printable(scorer, 24)} {mean}")
     left = remaining(state, now=now, total=total, before=before)
     if left:
@@ -329,17 +317,23 @@ def ending(state: RunState, *, path: Path | str, total: int | None = None, stopp
     lines = [_verdict(state, path, total, stopped)]
     if why:
         lines.append(f"  {printable(' '.join(why.split()), 500)}")
-    lines.append(f"  {_trials(state)}")
-    lines += [f"  {row}" for row in score_lines(state)]
-    if state.latencies:
-        lines.append(f"  {_latency(state.latencies, len(state.latencies))}")
-    used = usage_of(state)
-    if used:
-        lines.append(f"  {_usage(used)}")
+    lines += [f"  {row}" for row in _summary_lines(state, summarise(state))]
     lines += [f"  {sentence}" for sentence in _notable(state)]
     lines += _failures(state)
     lines.append(f"next: {next_command(state, path)}")
     return "\n".join(lines)
+
+
+def _summary_lines(state: RunState, summary: Summary) -> Iterator[str]:
+    yield _trials(state)
+    yield from score_lines(summary.scores, failed=summary.trials.failed)
+    yield from _pass_lines(summary.scores)
+    if summary.latency.answers:
+        yield _latency(summary.latency, plural(summary.latency.answers, "answer"))
+    used = usage_of(summary.usage)
+    if used:
+        lost = usage_of(summary.usage_lost)
+        yield f"{_usage(used)}{f'; of it {_usage(lost)} by attempts without an output' if lost else ''}"
 
 
 def how_it_ended(state: RunState, stopped: str = "") -> str:
@@ -352,29 +346,35 @@ def _verdict(state: RunState, path: Path | str, total: int | None, stopped: str)
     name = printable(state.started.evaluation) if state.started else "the run"
     known = max(total or 0, state.total, state.planned if state.ending != "finished" else 0)
     how, where = how_it_ended(state, stopped), printable(str(path), 500)
-    return f"{name} {how}: {state.done:,} of {_plural(known, 'trial')} done, in {where}"
+    return f"{name} {how}: {state.done:,} of {plural(known, 'trial')} done, in {where}"
 
 
 def _notable(state: RunState) -> Iterator[str]:
     if state.retries:
         causes = ", ".join(f"{count:,} × {printable(cause)}" for cause, count in state.retries.most_common())
-        yield f"{_plural(sum(state.retries.values()), 'retry', 'retries')}: {causes}"
+        yield f"{plural(sum(state.retries.values()), 'retry', 'retries')}: {causes}"
     if state.interrupted:
         were = "was" if state.interrupted == 1 else "were"
-        yield f"{_plural(state.interrupted, 'attempt')} {were} cut off: if tried again, the call may have been paid for twice"
+        again = ": if tried again, the call may have been paid for twice"
+        if state.made_again:
+            again = f", and {state.made_again:,} made again: as many calls may have been paid for twice"
+        yield f"{plural(state.interrupted, 'attempt')} {were} cut off{again}"
     if state.running:
-        yield f"{_plural(len(state.running), 'attempt')} had no ending yet, and will be made again"
+        yield f"{plural(len(state.running), 'attempt')} had no ending yet, and will be made again"
+    crashes = sum(not session.ended for session in state.sessions[:-1])
+    if crashes:
+        yield f"{crashes:,} of {plural(len(state.sessions), 'session')} died without a word"
     if state.late:
-        yield f"{_plural(state.late, 'answer')} came after the limit, and {'is' if state.late == 1 else 'are'} not used"
+        yield f"{plural(state.late, 'answer')} came after the limit, and {'is' if state.late == 1 else 'are'} not used"
     if state.recoveries:
-        yield f"the journal was recovered {_plural(state.recoveries, 'time')} after a crash; what was set aside is under torn/"
+        yield f"the journal was recovered {plural(state.recoveries, 'time')} after a crash; what was set aside is under torn/"
 
 
 def _failures(state: RunState) -> Iterator[str]:
     """Tell a few failures, different ones first: of a hundred times the same, one is enough."""
     if not state.failed:
         return
-    yield f"{_plural(state.failed, 'trial')} failed:"
+    yield f"{plural(state.failed, 'trial')} failed:"
     told: dict[str, str] = {}
     seen: set[str] = set()
     same: list[tuple[str, str]] = []
@@ -407,62 +407,6 @@ def next_command(state: RunState, path: Path | str) -> str:
     return f"evaljournal verify {run}"
 
 
-def summary(state: RunState) -> dict[str, Any]:
-    """Say the same in JSON, for a program: every count, score and sum, under names that stay."""
-    started = state.started
-    latencies = sorted(state.latencies)
-    return {
-        "evaluation": started.evaluation if started else None,
-        "task": started.task if started else None,
-        "dataset": started.dataset if started else None,
-        "started_at": state.sessions[0].at if state.sessions else None,
-        "last_at": state.at or None,
-        "seq": state.seq,
-        "sessions": len(state.sessions),
-        "ending": state.ending or None,
-        "trials": {
-            "enqueued": state.total,
-            "completed": state.completed,
-            "failed": state.failed,
-            "recovered": state.recovered,
-            "withdrawn": state.stages["withdrawn"],
-            "queued": state.stages["queued"],
-            "running": len(state.running),
-            "backing_off": len(state.backing_off),
-            "being_scored": state.stages["answered"],
-            "interrupted": state.stages["interrupted"],
-        },
-        "attempts": {
-            "started": state.attempts,
-            "timed_out": state.timeouts,
-            "interrupted": state.interrupted,
-            "returned_late": state.late,
-        },
-        "retries": dict(state.retries),
-        "errors": dict(state.errors),
-        "scores": {scorer: _score_in_json(tally) for scorer, tally in state.scores.items()},
-        "latency": {
-            "answers": len(latencies),
-            "p50": percentile(latencies, 0.5) if latencies else None,
-            "p95": percentile(latencies, 0.95) if latencies else None,
-        },
-        "usage": dict(state.usage),
-        "limit": limit(state),
-    }
-
-
-def _score_in_json(tally: Tally) -> dict[str, Any]:
-    found = interval(tally)
-    return {
-        "kind": "label" if tally.labels else "pass" if tally.is_pass_or_fail else "number",
-        "scored": tally.scored,
-        "not_scored": tally.failed,
-        "mean": found.mean if found else None,
-        "low": found.low if found else None,
-        "high": found.high if found else None,
-        "labels": {label: count for label, count in tally.labels.items() if count},
-    }
-
-
-def _plural(count: int, one: str, many: str = "") -> str:
+def plural(count: int, one: str, many: str = "") -> str:
+    """Count things: `1 trial`, `2 trials`, `2 retries`."""
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"

@@ -5,10 +5,11 @@ looks at a run later, so the two cannot differ. Only sums, and a few words about
 stay on disk, and are found again by their place. Nothing here knows the time: `t` comes from the records.
 """
 
+import sys
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeGuard
 
 import attrs
 
@@ -30,6 +31,7 @@ from journal.events import (
     RunStarted,
     RunStopped,
     ScoringFailed,
+    SegmentOpened,
     SessionStarted,
     TrialCompleted,
     TrialEnqueued,
@@ -37,11 +39,15 @@ from journal.events import (
     TrialScored,
     TrialWithdrawn,
 )
+from replay.statistics import Estimate, mean_of_numbers, mean_of_shares
 
 Place = tuple[int, int]
 """Where a record stands: the number of its file, and the byte at which its line begins."""
 
 Value = bool | int | float | str
+
+LARGEST: Final = 1e100
+"""The largest number that goes into a mean: the squares of a million such can still be summed."""
 
 
 @attrs.define
@@ -58,18 +64,31 @@ class Trouble:
     retry_after: float | None = None
 
 
-@attrs.define
+_NOWHERE: Final = -1
+_OFFSET_BITS: Final = 48
+
+
+def _packed(record: Record) -> int:
+    """Put a place into one number: there are two for every trial, and a tuple of two is three times as large."""
+    return record.segment << _OFFSET_BITS | record.offset
+
+
+def _place(packed: int) -> Place:
+    return packed >> _OFFSET_BITS, packed & (1 << _OFFSET_BITS) - 1
+
+
+@attrs.define(weakref_slot=False)
 class TrialState:
     """One trial, in a few hundred bytes."""
 
     stage: str
     """As in `journal.lifecycle.STAGES`."""
     fingerprint: str
-    asked: Place
-    """Where its input is."""
+    _asked: int
+    case: str = ""
+    """What is asked; the repeats of a case have it in common."""
     attempts: int = 0
-    answer: Place | None = None
-    """Where its output is."""
+    _answer: int = _NOWHERE
     scores: dict[str, tuple[str, Value]] | None = None
     """Scorer → version and value; the latest of each."""
     unscored: tuple[str, ...] = ()
@@ -85,36 +104,124 @@ class TrialState:
     """What the last attempt that failed said, in short."""
     elapsed: float = 0.0
     """Seconds of the attempt that gave the output."""
+    recovered: bool = False
+    """Whether it was completed after an attempt that failed."""
+
+    @property
+    def asked(self) -> Place:
+        """Where its input is."""
+        return _place(self._asked)
+
+    @property
+    def answer(self) -> Place | None:
+        """Where its output is."""
+        return None if self._answer == _NOWHERE else _place(self._answer)
+
+
+def can_be_summed(value: object) -> TypeGuard[float]:
+    """Say whether a value is a number that a mean can be taken of; true and false are."""
+    return isinstance(value, (int, float)) and -LARGEST <= value <= LARGEST
 
 
 @attrs.define
 class Tally:
-    """What one scorer has said so far."""
+    """What one scorer has said so far, in sums: a run of a million trials is shown several times a second.
+
+    Sums are of what a number differs from the first one, so that a mean that is large beside the differences does not
+    swallow them.
+    """
 
     scored: int = 0
     failed: int = 0
-    """How many times the scorer itself failed."""
+    """How many outputs the scorer itself failed at."""
+    numbers: int = 0
+    """Values that are in the mean; true counts as 1, false as 0."""
+    verdicts: int = 0
+    """Those of them that are true or false."""
+    beyond: int = 0
+    """Numbers that are not finite, or larger than `LARGEST`; they are counted, and not in the mean."""
+    labels: Counter[str] = attrs.field(factory=Counter)
+    cases: int = 0
+    """Cases that have at least one number."""
+    by_case: dict[str, tuple[int, float]] | None = None
+    """Case → how many numbers it has, and their sum; None as long as no case has repeats."""
+    origin: float = 0.0
     total: float = 0.0
     squares: float = 0.0
-    labels: Counter[str] = attrs.field(factory=Counter)
-    is_pass_or_fail: bool = True
-    """Whether every value so far was true or false."""
+    """The sum of the squares of the cases' sums."""
+    products: float = 0.0
+    """The sum of each case's sum times its numbers."""
+    sizes: int = 0
+    """The sum of the squares of the cases' numbers."""
 
-    def add(self, value: Value, times: int = 1) -> None:
+    def add(self, value: object, times: int = 1, *, case: str = "") -> None:
         """Count a value, or (-1) take it back because a later one supersedes it."""
         self.scored += times
         if isinstance(value, str):
             self.labels[value] += times
-            self.is_pass_or_fail = False
+        elif can_be_summed(value):
+            self.verdicts += times * isinstance(value, bool)
+            self._sum(float(value), times, case)
         else:
-            self.is_pass_or_fail = self.is_pass_or_fail and isinstance(value, bool)
-            self.total += times * float(value)
-            self.squares += times * float(value) ** 2
+            self.beyond += times
+
+    def _sum(self, value: float, times: int, case: str) -> None:
+        if not self.numbers:
+            self.origin = value
+            self.total = self.squares = self.products = 0.0
+        value -= self.origin
+        n, total = 0, 0.0  # What the case has besides this value.
+        if self.by_case is not None:
+            n, total = self.by_case.get(case, (0, 0.0))
+            if times < 0:
+                n, total = n - 1, total - value
+                self.by_case[case] = n, total
+            else:
+                self.by_case[case] = n + 1, total + value
+        self.numbers += times
+        self.cases += times * (not n)
+        self.total += times * value
+        self.squares += times * value * (2 * total + value)
+        self.products += times * (total + value * (n + 1))
+        self.sizes += times * (2 * n + 1)
+
+    def know_repeats(self, scores: Iterable[tuple[str, object]]) -> None:
+        """Tell repeats apart from here on; `scores` are the cases and values so far, one for each case."""
+        self.by_case = {case: (1, float(value) - self.origin) for case, value in scores if can_be_summed(value)}
+
+    @property
+    def kind(self) -> Literal["pass", "number", "label", "mixed", "nothing"]:
+        """What sort of values the scorer gives."""
+        labels = self.scored - self.numbers - self.beyond
+        if not self.scored:
+            return "nothing"
+        if labels:
+            return "label" if labels == self.scored else "mixed"
+        return "pass" if self.verdicts == self.scored else "number"
+
+    @property
+    def passed(self) -> int:
+        """How many passed, where all values are true or false."""
+        return round(self.total + self.numbers * self.origin)
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """The mean of all numbers, and how sure it is; None where there is none."""
+        if not self.numbers:
+            return None
+        shift = self.total / self.numbers
+        scatter = max(0.0, self.squares - 2 * shift * self.products + shift**2 * self.sizes)
+        estimate = mean_of_shares if self.verdicts == self.numbers else mean_of_numbers
+        return estimate(self.origin + shift, n=self.numbers, cases=self.cases, scatter=scatter)
 
     @property
     def mean(self) -> float | None:
-        """The mean of all numbers (true counts as 1); None for labels, or where there is nothing."""
-        return None if not self.scored or self.labels else self.total / self.scored
+        """The mean of all numbers; None where there is none."""
+        return self.origin + self.total / self.numbers if self.numbers else None
+
+    def passes_by_case(self) -> Counter[tuple[int, int]]:
+        """Count the cases that have so many verdicts, so many of them passes; empty while no case has repeats."""
+        return Counter((n, round(total + n * self.origin)) for n, total in (self.by_case or {}).values() if n)
 
 
 @attrs.define
@@ -136,7 +243,7 @@ _SHOWN: Final = 200
 class RunState:
     """Where a run stands after some record."""
 
-    def __init__(self) -> None:
+    def __init__(self) -> None:  # noqa: PLR0915  # a run has as many sides as there are questions about it
         self.seq = 0
         self.at = ""
         self.t = 0.0
@@ -154,6 +261,8 @@ class RunState:
         """`finished`, or why the last session stopped; empty while it lives, or if it died."""
 
         self.trials: dict[str, TrialState] = {}
+        self.has_repeats = False
+        """Whether any case is asked more than once."""
         self.stages: Counter[str] = Counter()
         """How many trials stand in each stage."""
         self.running: dict[str, TrialState] = {}
@@ -169,12 +278,20 @@ class RunState:
         self.timeouts = 0
         self.interrupted = 0
         """Attempts that were cut off; a call that was paid for may be among them."""
+        self.cut_off: set[str] = set()
+        """Trials whose last attempt was cut off."""
+        self.made_again = 0
+        """Attempts that were made because the one before was cut off: its call may have been paid for twice."""
         self.late = 0
         self.latencies = array("d")
         """Seconds of every attempt that gave an output."""
         self.scores: dict[str, Tally] = {}
         self.usage: Counter[str] = Counter()
         """The sums of every number that was noted or came with an attempt: tokens, cost."""
+        self.lost: Counter[str] = Counter()
+        """What of it was used by attempts that gave no output: failed, timed out, cut off, or late."""
+        self._under_way: dict[str, Counter[str]] = {}
+        """What the attempts that are running have used so far."""
 
         self.limits: dict[str, int] = {}
         """Key → attempts that may run at once."""
@@ -204,6 +321,14 @@ class RunState:
     def failed(self) -> int:
         """Trials that were given up."""
         return self.stages["failed"]
+
+    @property
+    def limit(self) -> int | None:
+        """How many attempts may run at once, over all keys; None where nobody has said."""
+        if self.limits:
+            return sum(self.limits.values())
+        slots = self.settings.get("slots")
+        return slots if isinstance(slots, int) else None
 
     @property
     def done(self) -> int:
@@ -240,9 +365,18 @@ class RunState:
         if before is not None:
             attempts = before.attempts
             self.stages[before.stage] -= 1
-        place = (record.segment, record.offset)
-        self.trials[event.trial] = TrialState("queued", event.fingerprint, place, attempts=attempts, since=record.t)
+        if event.repeat > 1 and not self.has_repeats:
+            self._know_repeats()
+        case = event.trial if event.case == event.trial else sys.intern(event.case)  # The same text is kept once.
+        self.trials[event.trial] = TrialState("queued", event.fingerprint, _packed(record), case, attempts, since=record.t)
         self.stages["queued"] += 1
+
+    def _know_repeats(self) -> None:
+        """Tell repeats apart from here on: the second time that a case is asked comes late, or never."""
+        self.has_repeats = True
+        for scorer, tally in self.scores.items():
+            known = ((trial.case, trial.scores) for trial in self.trials.values() if trial.scores)
+            tally.know_repeats((case, scores[scorer][1]) for case, scores in known if scorer in scores)
 
     def _attempt_started(self, event: AttemptStarted, record: Record) -> None:
         trial = self.trials[event.trial]
@@ -251,13 +385,17 @@ class RunState:
         trial.attempts = event.attempt
         trial.slot = event.slot
         self.attempts += 1
+        if event.trial in self.cut_off:
+            self.cut_off.remove(event.trial)
+            self.made_again += 1
 
     def _attempt_succeeded(self, event: AttemptSucceeded, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "answered", record)
-        trial.answer = (record.segment, record.offset)
+        trial._answer = _packed(record)
         trial.elapsed = event.elapsed
         self.latencies.append(event.elapsed)
+        self._under_way.pop(event.trial, None)
         self._use(event.usage)
 
     def _attempt_failed(self, event: AttemptFailed, record: Record) -> None:
@@ -272,7 +410,7 @@ class RunState:
             trouble.errors += 1
         trial.error = f"{event.error}: {event.message}"[:_SHOWN]
         self.errors[event.error] += 1
-        self._use(event.usage)
+        self._lose(event.trial, event.usage)
 
     def _attempt_timed_out(self, event: AttemptTimedOut, record: Record) -> None:
         trial = self.trials[event.trial]
@@ -283,11 +421,13 @@ class RunState:
         trouble.timeouts += 1
         trial.error = f"timed out after {event.limit:g} s"
         self.timeouts += 1
-        self._use(event.usage)
+        self._lose(event.trial, event.usage)
 
     def _attempt_interrupted(self, event: AttemptInterrupted, record: Record) -> None:
         self._move(event.trial, self.trials[event.trial], "interrupted", record)
         self.interrupted += 1
+        self.cut_off.add(event.trial)
+        self._lose(event.trial)
 
     def _attempt_returned_late(self, _: AttemptReturnedLate, __: Record) -> None:
         self.late += 1
@@ -304,7 +444,9 @@ class RunState:
                 case "probe":  # Made for everyone's sake: the trial gets back what it seemed to have spent.
                     if trial.trouble.category == "timed_out":
                         trial.trouble.timeouts -= 1
-                    elif trial.trouble.category != "rate_limited":
+                    elif trial.trouble.category == "rate_limited":
+                        trial.trouble.refusals -= 1
+                    else:
                         trial.trouble.errors -= 1
                 case "asked":
                     trial.trouble = Trouble()
@@ -316,23 +458,34 @@ class RunState:
         trial = self.trials[event.trial]
         tally = self.scores.get(event.scorer)
         if tally is None:
-            tally = self.scores[event.scorer] = Tally()
+            tally = self.scores[event.scorer] = Tally(by_case={} if self.has_repeats else None)
         scores = trial.scores = trial.scores or {}
         if event.scorer in scores:
-            tally.add(scores[event.scorer][1], -1)
-        tally.add(event.value)
+            tally.add(scores[event.scorer][1], -1, case=trial.case)
+        tally.add(event.value, case=trial.case)
+        if trial.unscored:
+            self._score_at_last(trial, event.scorer.partition(".")[0])
         scores[event.scorer] = (event.version, event.value)
+
+    def _score_at_last(self, trial: TrialState, scorer: str) -> None:
+        """Forget that a scorer failed, where it was asked again later and had something to say."""
+        if scorer in trial.unscored:
+            trial.unscored = tuple(each for each in trial.unscored if each != scorer)
+            self.scores[scorer].failed -= 1
 
     def _scoring_failed(self, event: ScoringFailed, _: Record) -> None:
         trial = self.trials[event.trial]
+        if event.scorer in trial.unscored:
+            return  # Asked again later, and failed again.
         trial.unscored = (*trial.unscored, event.scorer)
-        self.scores.setdefault(event.scorer, Tally()).failed += 1
+        self.scores.setdefault(event.scorer, Tally(by_case={} if self.has_repeats else None)).failed += 1
 
     def _trial_completed(self, event: TrialCompleted, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "completed", record)
         if trial.trouble is not None:
             self.recovered += 1
+            trial.recovered = True
             trial.trouble = None
 
     def _trial_failed(self, event: TrialFailed, record: Record) -> None:
@@ -342,8 +495,11 @@ class RunState:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "withdrawn", record)
         for scorer, (_, value) in (trial.scores or {}).items():
-            self.scores[scorer].add(value, -1)
-        trial.scores = None
+            self.scores[scorer].add(value, -1, case=trial.case)
+        for scorer in trial.unscored:
+            self.scores[scorer].failed -= 1
+        self.recovered -= trial.recovered
+        trial.scores, trial.unscored, trial.recovered = None, (), False
 
     def _limit_changed(self, event: LimitChanged, _: Record) -> None:
         self.limits[event.key] = event.after
@@ -355,10 +511,26 @@ class RunState:
         self.pauses.pop(event.key, None)
 
     def _noted(self, event: Noted, _: Record) -> None:
-        self._use(event.value if event.name == "usage" else {event.name: event.value})
+        usage = event.value if event.name == "usage" else {event.name: event.value}
+        self._use(usage)
+        trial = self.trials.get(event.trial) if event.attempt else None
+        if trial is None:
+            return
+        if trial.attempts != event.attempt or trial.stage in ("unsettled", "interrupted", "backing_off", "failed"):
+            _add(self.lost, usage)  # It came after its attempt had ended without an output.
+        elif trial.stage == "running":
+            _add(self._under_way.setdefault(event.trial, Counter()), usage)
+
+    def _segment_opened(self, _: SegmentOpened, __: Record) -> None:
+        self._wait_for_session()
 
     def _journal_recovered(self, _: JournalRecovered, __: Record) -> None:
+        self._wait_for_session()
         self.recoveries += 1
+
+    def _wait_for_session(self) -> None:
+        """Take no time from a record that may stand before its session begins: its clock is another one already."""
+        self.t = self._ended_at
 
     def _run_stopped(self, event: RunStopped, _: Record) -> None:
         self._end(event.reason)
@@ -372,10 +544,20 @@ class RunState:
             self.sessions[-1].ended = how
 
     def _use(self, usage: Any) -> None:
-        if isinstance(usage, dict):
-            for name, value in usage.items():
-                if isinstance(value, int | float) and not isinstance(value, bool):
-                    self.usage[name] += value  # type: ignore[assignment]  # cost is not whole
+        _add(self.usage, usage)
+
+    def _lose(self, trial: str, usage: Any = None) -> None:
+        """Count what an attempt has used that gave no output."""
+        self._use(usage)
+        _add(self.lost, usage)
+        _add(self.lost, self._under_way.pop(trial, None))
+
+
+def _add(sums: Counter[str], usage: Any) -> None:
+    if isinstance(usage, dict):
+        for name, value in usage.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                sums[name] += value  # type: ignore[assignment]  # cost is not whole
 
 
 _MEANINGS: Final[dict[type[Event], Callable[[RunState, Any, Record], None]]] = {
@@ -398,6 +580,7 @@ _MEANINGS: Final[dict[type[Event], Callable[[RunState, Any, Record], None]]] = {
     IntakePaused: RunState._intake_paused,
     IntakeResumed: RunState._intake_resumed,
     Noted: RunState._noted,
+    SegmentOpened: RunState._segment_opened,
     JournalRecovered: RunState._journal_recovered,
     RunStopped: RunState._run_stopped,
     RunFinished: RunState._run_finished,

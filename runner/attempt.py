@@ -7,85 +7,89 @@ import contextlib
 import math
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
-import attrs
 import trio
 
-from runner.notes import Sink, notes_to
+from journal.events import fact
+from runner.notes import Sink, send_notes_to
 from runner.tasks import Ending, Task
 
 
-@attrs.frozen
+@fact
 class Answered:
     """The task gave an output in time."""
 
     output: Any
 
 
-@attrs.frozen
+@fact
 class Raised:
     """The task raised."""
 
     exc: BaseException
 
 
-@attrs.frozen
+@fact
 class OutOfTime:
     """The attempt outlived its limit."""
 
-    came: Ending | None
+    came: Ending | None = None
     """How it came to its end after all, where it did not let itself be cancelled."""
 
 
-@attrs.frozen
+@fact
 class Cut:
     """The run was stopped, and the attempt with it."""
 
 
-Outcome = Answered | Raised | OutOfTime | Cut
+Outcome = Answered | Raised | OutOfTime
 
 
 class Flight:
-    """An attempt in the air, which can be cut off from outside."""
+    """What a slot has in the air, one thing after another, until it has to be cut off.
+
+    One scope serves many attempts, for to enter one costs more than to record an event. Whoever asks does so inside
+    `scope`. When that is cancelled, what was asked unwinds to there, `ending` says why, and a new flight is needed.
+    """
 
     def __init__(self) -> None:
-        self._scope: trio.CancelScope | None = None
+        self.scope: Final = trio.CancelScope()
+        self.is_over = False
+        """Whether nothing more can be asked in it."""
         self._is_cut = False
 
     def cut(self) -> None:
-        """End it now; its outcome is `Cut`."""
-        self._is_cut = True
-        if self._scope is not None:
-            self._scope.cancel()
+        """End it now; what is in the air ends with `Cut`."""
+        self._is_cut = self.is_over = True
+        self.scope.cancel()
 
-    def _new_scope(self, seconds: float | None) -> trio.CancelScope:
-        deadline = math.inf if seconds is None else trio.current_time() + seconds
-        scope = self._scope = trio.CancelScope(deadline=-math.inf if self._is_cut else deadline)
-        return scope
-
-    async def rest(self, seconds: float) -> bool:
-        """Wait between two tries; say whether it was for so long, or whether it was cut off."""
-        with self._new_scope(None):
-            await trio.sleep(seconds)
-            return True
-        return False
+    @property
+    def ending(self) -> OutOfTime | Cut:
+        """What became of the attempt that was cancelled."""
+        return Cut() if self._is_cut else OutOfTime()
 
     async def ask(self, task: Task, value: Any, *, limit: float | None, sink: Sink, late: Callable[[Ending], None]) -> Outcome:
         """Ask a task for its answer to a value."""
-        outcome: Outcome | None = None
-        with self._new_scope(limit) as scope, notes_to(sink):
-            try:
-                outcome = Answered(await task.ask(value, late))
-            except (trio.Cancelled, KeyboardInterrupt):
-                raise
-            except BaseException as exc:  # noqa: BLE001  # whatever the user's code raises is a fact about this attempt
-                outcome = Raised(exc)
-        if self._is_cut and not isinstance(outcome, Answered):
-            return Cut()
-        if outcome is None or (scope.cancel_called and not self._is_cut):
-            # There are two ways to be out of time: to be cancelled, and to come back too late because one was not.
-            return OutOfTime(None if outcome is None else "succeeded" if isinstance(outcome, Answered) else "failed")
+        if limit is not None:
+            self.scope.deadline = trio.current_time() + limit
+        send_notes_to(sink)
+        outcome: Outcome
+        try:
+            outcome = Answered(output=await task.ask(value, late))
+        except (trio.Cancelled, KeyboardInterrupt):
+            raise
+        except BaseException as exc:  # noqa: BLE001  # whatever the user's code raises is a fact about this attempt
+            outcome = Raised(exc=exc)
+        if self._is_cut and isinstance(outcome, Raised):
+            await (
+                trio.lowlevel.checkpoint()
+            )  # It answered its cancellation with an error of its own: it is cancelled all the same.
+        if limit is not None and not self._is_cut:
+            if self.scope.cancel_called:  # It came back too late, because it did not let itself be cancelled.
+                self.is_over = True
+                return OutOfTime(came="succeeded" if isinstance(outcome, Answered) else "failed")
+            self.scope.deadline = math.inf
         return outcome
 
 

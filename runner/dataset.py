@@ -29,6 +29,9 @@ Source = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]]
 _BLOCK = 65_536
 """Cases held at once while shuffling; a larger dataset is read several times instead."""
 
+_SOME = 3
+"""Names that are told as examples."""
+
 _PAIR = 2
 _REPEAT = re.compile(r"(?P<name>.*)#(?P<repeat>[1-9]\d{0,8})", re.DOTALL)
 _MODULUS = 2**256
@@ -188,15 +191,14 @@ class Trials:
 
     def _chosen(self, *, checking: bool, in_order: bool = True) -> Iterator[Case]:
         wants, limit = self._selection.wants, self._selection.limit
-        seen = 0
+        passed_over: list[str] = []
 
         def wanted() -> Iterator[Case]:
-            nonlocal seen
-            seen = 0
-            for at, case in self._unique() if checking else self._dataset.read():
-                seen = at
+            for _, case in self._unique() if checking else self._dataset.read():
                 if wants(case.name):
                     yield case
+                elif len(passed_over) < _SOME:
+                    passed_over.append(case.name)
 
         chosen = self._shuffled(wanted) if self._selection.shuffle and in_order else wanted()
         empty = True
@@ -204,18 +206,18 @@ class Trials:
             empty = False
             yield case
         if empty:
-            raise self._nothing(seen)
+            raise self._nothing(passed_over)
 
     def _unique(self) -> Iterator[tuple[int, Case]]:
         """Refuse a name that two cases share, or that a repeat of another case would have."""
-        names, repeated = set[bytes](), set[bytes]()
+        names, repeated = set[int](), set[int]()
         for at, case in self._dataset.read():
             name = _short(case.name)
             if name in names:
                 raise self._twice(at, case)
             names.add(name)
             clash = name in repeated
-            if (found := _REPEAT.fullmatch(case.name)) and 1 < int(found["repeat"]) <= self._repeats:
+            if self._repeats > 1 and (found := _REPEAT.fullmatch(case.name)) and 1 < int(found["repeat"]) <= self._repeats:
                 of = _short(found["name"])
                 repeated.add(of)
                 clash = clash or of in names
@@ -253,13 +255,16 @@ class Trials:
             return UsageError(f"{here}: the same as {first}; give them ids, or ask each case several times by repeats=…")
         return UsageError(f"{here}: the id {case.name!r} is taken by {first}; ids must differ, or say id_key=…")
 
-    def _nothing(self, seen: int) -> UsageError:
+    def _nothing(self, passed_over: list[str]) -> UsageError:
         source = self._dataset.source if isinstance(self._dataset.source, Path) else "the dataset"
-        if not seen:
+        if not passed_over:
             return UsageError(f"{source} has no cases")
-        only, skip = self._selection.only, self._selection.skip
-        return UsageError(f"no case of {source} is left by only={list(only)} and skip={list(skip)}")
+        patterns = {"only": list(self._selection.only), "skip": list(self._selection.skip)}
+        given = " and ".join(f"{name}={each}" for name, each in patterns.items() if each)
+        names = ", ".join(map(repr, passed_over))
+        return UsageError(f"no case of {source} is left by {given}; there are names such as {names}")
 
 
-def _short(name: str) -> bytes:
-    return hashlib.blake2b(name.encode(), digest_size=16).digest()
+def _short(name: str) -> int:
+    """Stand for a name in a set of millions: 64 bits, as few as a fingerprint has."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")

@@ -8,14 +8,16 @@ import inspect
 import math
 import re
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Generic, Literal, Protocol, cast, overload, runtime_checkable
+from typing import Any, Final, Generic, Literal, Protocol, cast, overload, runtime_checkable
 
 import orjson
 from attrs import Attribute, asdict, field, frozen
 from typing_extensions import TypeVar
 
+from journal import Durability
 from runner.case import Case
-from runner.dataset import Dataset, Source
+from runner.concurrency import POLICIES
+from runner.dataset import Dataset, Selection, Source
 from runner.errors import UsageError
 from runner.fingerprint import digest, of_function
 from runner.retry import Retry
@@ -28,7 +30,6 @@ VerdictT = TypeVar("VerdictT", bound=Verdicts | Awaitable[Verdicts])
 
 _NAME = re.compile(r"\w[\w.-]*")
 _SCORER_NAME = re.compile(r"\w[\w-]*")
-_LOOPS = (None, "trio", "asyncio")
 
 
 def _whole(_: "Settings", attribute: "Attribute[Any]", given: object) -> None:
@@ -47,8 +48,28 @@ def _as_float(given: Any) -> Any:
 
 
 def _loop(_: "Settings", __: "Attribute[Any]", given: object) -> None:
-    if given not in _LOOPS:
+    if given not in (None, "trio", "asyncio"):
         raise UsageError(f"loop={given!r}: give 'trio' or 'asyncio', or leave it out")
+
+
+def _one_of(*choices: str) -> Callable[[Any, "Attribute[Any]", object], None]:
+    def validate(_: object, attribute: "Attribute[Any]", given: object) -> None:
+        if given not in choices:
+            raise UsageError(f"{attribute.name}={given!r}: give one of {', '.join(map(repr, choices))}")
+
+    return validate
+
+
+def _grace(_: "Settings", attribute: "Attribute[Any]", given: object) -> None:
+    if not isinstance(given, float) or not math.isfinite(given) or given < 0:
+        raise UsageError(f"{attribute.name}={given!r}: give seconds, 0 or more")
+
+
+def _part(_: "Settings", attribute: "Attribute[Any]", given: object) -> None:
+    if given is None or (isinstance(given, int) and not isinstance(given, bool) and given >= 0):
+        return
+    if not isinstance(given, float) or not 0 <= given <= 1:
+        raise UsageError(f"{attribute.name}={given!r}: give a whole number of trials, or a part of them, such as 0.05")
 
 
 def _of_type(expected: type) -> Callable[[Any, "Attribute[Any]", object], None]:
@@ -59,9 +80,13 @@ def _of_type(expected: type) -> Callable[[Any, "Attribute[Any]", object], None]:
     return validate
 
 
+WHAT_IS_ASKED: Final = ("repeats", "only", "skip", "limit", "shuffle", "seed")
+"""Settings that make it another experiment. All others say how it is carried out, and may change from session to session."""
+
+
 @frozen(kw_only=True)
-class Settings:
-    """How an evaluation is run; every one of these can be changed for a single run."""
+class Settings(Selection):
+    """On which of its cases an evaluation is run, and how; every one of these can be changed for a single run."""
 
     slots: int = field(default=32, validator=_whole)
     """The most attempts at one time."""
@@ -77,6 +102,16 @@ class Settings:
     """Whether the start of an attempt must be on disk before the call leaves."""
     retry: Retry = field(factory=Retry, validator=_of_type(Retry))
     """When a trial is tried again."""
+    policy: str = field(default="adaptive", validator=_one_of(*POLICIES))
+    """How the number of attempts at one time is found."""
+    grace: float = field(default=5.0, converter=_as_float, validator=_grace)
+    """Seconds that attempts in the air get when the run is stopped."""
+    fail_fast: bool = field(default=False, validator=_of_type(bool))
+    """Whether the first trial that fails stops the run."""
+    max_failures: int | float | None = field(default=None, validator=_part)
+    """How many trials may fail in a session (a whole number), or which part of all (a fraction), before the run is stopped."""
+    durability: Durability = field(default="sync", validator=_one_of("sync", "os"))
+    """What is promised about a power cut: `sync` syncs all the time, `os` at the end."""
 
     def facts(self) -> dict[str, Any]:
         """Put the settings into JSON: what a run records, and what is compared, field by field, when it is resumed."""

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, Protocol
 import attrs
 import trio
 
+from journal import Record
 from journal.errors import JournalError, Unserialisable
 from journal.events import (
     AttemptFailed,
@@ -23,54 +24,35 @@ from journal.events import (
     AttemptStarted,
     AttemptSucceeded,
     AttemptTimedOut,
-    IntakePaused,
-    IntakeResumed,
-    LimitChanged,
     Noted,
     RetryScheduled,
-    ScoringFailed,
     TrialCompleted,
     TrialFailed,
-    TrialScored,
 )
 from journal.writer import InThread
-from runner import concurrency
-from runner.attempt import Answered, Cut, Flight, Home, OutOfTime, Raised
-from runner.case import Case
-from runner.concurrency import Decision, LimitMoved, Paused, Policy, Quota, Resumed, Signal
+from runner.attempt import Answered, Cut, Flight, Home, Outcome, OutOfTime, Raised
+from runner.concurrency import Policy, Steering
 from runner.definition import Settings
 from runner.failure import Failure, describe
+from runner.notes import Sink
 from runner.plain import plain
-from runner.quota import quota_of
 from runner.recorder import Recorder
-from runner.retry import Again, GiveUp, Spent, TimedOut, chance
+from runner.retry import Again, GiveUp, TimedOut, chance
 from runner.score import Scorer
+from runner.scoring import Scoring
 from runner.tasks import Ending, Task
+from runner.work import Work
+
+AHEAD: Final = 64
+"""Trials that are taken in beyond twice the limit: to read them costs a thread's turn, which few slots should share."""
+
+TURN: Final = 0.01
+"""Seconds after which tasks that never wait must let others have their turn."""
 
 PATIENCE: Final = 1.0
 """Seconds that an attempt gets to end after it was cut off, before it counts as stuck."""
 
 Reason = Literal["interrupted", "failed_fast", "deadline", "disk_full", "intake_failed"]
-
-
-@attrs.define
-class Work:
-    """A trial in hand: taken in, and not at its end."""
-
-    trial: str
-    case: Case
-    attempts: int = 0
-    """How many it has had, in all sessions."""
-    spent: Spent = attrs.field(factory=Spent)
-    is_answered: bool = False
-    """Whether it has an output already, and is only to be scored."""
-    output: Any = None
-    scored: frozenset[str] = frozenset()
-    """The scorers that have had their turn."""
-    delay: float = 0.0
-    """Seconds until it may be taken."""
-    quota: Quota | None = None
-    """What the endpoint said of its limit in its last answer, and the policy has not been told."""
 
 
 class Intake(Protocol):
@@ -109,14 +91,14 @@ class Executor:
         self._record = recorder.record
         self._now = recorder.clock.now
         self._task = task
-        self._scorers = scorers
-        self._policy = policy
+        self._steering = Steering(policy, patience=settings.retry.rate_limits)
         self._settings = settings
         self._seed = seed
         self._grace = grace
         self._most_failures = most_failures
         self._in_thread = in_thread
         self._home = Home()
+        self._scoring = Scoring(scorers, recorder, seed=seed, sink=self._sink)
 
         self._ready: deque[Work] = deque()
         self._delayed: list[tuple[float, int, Work]] = []
@@ -134,13 +116,13 @@ class Executor:
         self._parked = trio.lowlevel.ParkingLot()
         self._flights: dict[int, tuple[Work, Flight]] = {}
         """Slot → what it holds."""
+        self._turn_ends = 0.0
+        """When others must have their turn, though the tasks do not wait for anything."""
         self._rung = 0.0
         """The last time that was waited for: it has come, even if a rounded clock is a hair behind it."""
         self._alarm = math.inf
         self._alarm_moved = trio.Event()
 
-        self._ill_since: float | None = None
-        """When the first probe was made that no success has followed yet."""
         self.stopped: Reason | None = None
         self.why = ""
         """More about why it was stopped, for people."""
@@ -155,7 +137,7 @@ class Executor:
 
         `leave` is awaited if the run is stopped and an attempt resists to the last: it ends the process.
         """
-        self._say(self._limit, 0)
+        self._record(self._steering.begin())
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._take_in, intake)
@@ -189,7 +171,7 @@ class Executor:
         """Enqueue trials as they are needed, at most a few times the limit ahead."""
         try:
             while self.stopped is None:
-                room = 2 * self._limit + 16 - len(self._ready)
+                room = 2 * self._limit + AHEAD - len(self._ready)
                 if room <= self._limit:
                     self._hungry = trio.Event()
                     await self._hungry.wait()
@@ -235,16 +217,36 @@ class Executor:
     async def _slot(self, number: int) -> None:
         try:
             while self._slots <= self._limit and self.stopped is None:
-                work = self._next()
-                if work is None:
-                    await self._parked.park()
-                else:
-                    await self._serve(work, number)
+                flight = Flight()
+                with flight.scope:
+                    await self._serve(number, flight)
+                if number in self._flights:
+                    self._unwound(*self._flights.pop(number))
         finally:
             self._slots -= 1
             heapq.heappush(self._numbers, number)
+            self._flights.pop(number, None)
+            if not self._flights:
+                self._landed.set()
         if self.stopped is None and (self._ready or self._delayed):
             self._wake()  # It may have been woken for work, and retired because there were too many.
+
+    async def _serve(self, number: int, flight: Flight) -> None:
+        """Take one trial after the other, and see each to its end or to its next wait."""
+        while self._slots <= self._limit and self.stopped is None and not flight.is_over:
+            work = self._next()
+            if work is None:
+                await self._parked.park()
+                continue
+            self._flights[number] = (work, flight)
+            if work.is_answered or await self._attempt(work, number, flight):
+                await self._scoring.score(work, flight)
+                self._record(TrialCompleted(trial=work.trial, attempts=work.attempts))
+                self._let_go()
+            del self._flights[number]
+            if self._now() > self._turn_ends:
+                await trio.lowlevel.checkpoint()
+                self._turn_ends = self._now() + TURN
 
     def _next(self) -> Work | None:
         """Find a trial that may start now; if there is none, see to it that somebody is woken when there may be one."""
@@ -259,7 +261,7 @@ class Executor:
             self._hungry.set()
         if not self._ready:
             return None
-        gate = self._policy.may_start(now)
+        gate = self._steering.may_start(now)
         if not gate.open:
             if gate.at is not None:
                 self._ring_at(gate.at)
@@ -269,61 +271,53 @@ class Executor:
             self._wake()
         return work
 
-    async def _serve(self, work: Work, slot: int) -> None:
-        """Make an attempt, and see the trial to its end or to its next wait."""
-        flight = Flight()
-        self._flights[slot] = (work, flight)
-        try:
-            if work.is_answered or await self._attempt(work, slot, flight):
-                await self._score(work, flight)
-        finally:
-            del self._flights[slot]
-            if not self._flights:
-                self._landed.set()
-
     async def _attempt(self, work: Work, slot: int, flight: Flight) -> bool:
         """Make one attempt; say whether it gave an output."""
-        trial, number, home = work.trial, work.attempts + 1, self._home
-        work.attempts = number
-        name = f"{trial}/{number}"
+        trial = work.trial
+        work.attempts = number = work.attempts + 1
         started = self._record(AttemptStarted(trial=trial, attempt=number, slot=slot))
-        probe = self._is_free(started.t, probe=self._tell(concurrency.Started(t=started.t, attempt=name)).probe)
+        work.began = began = started.t
+        self._tell(started)
         if self._settings.write_ahead:
             await self._recorder.journal.wait_durable(started.seq)
         outcome = await flight.ask(
             self._task,
             work if self._task.wants_trial else work.case.input,
             limit=self._settings.timeout,
-            sink=lambda values: home.call(self._note, work, number, values),
-            late=lambda ending: self._late(work, number, started.t, ending),
+            sink=self._sink(work),
+            late=lambda ending: self._late(trial, number, began, ending),
         )
-        elapsed = round(self._now() - started.t, 6)
+        return self._ended(work, outcome)
+
+    def _unwound(self, work: Work, flight: Flight) -> None:
+        """See to a trial whose attempt, or whose scoring, was cancelled."""
+        if work.is_answered:
+            self._let_go()  # The output stays, and a resumption scores the rest.
+        else:
+            self._ended(work, flight.ending)
+
+    def _ended(self, work: Work, outcome: Outcome | Cut) -> bool:
+        """Record how an attempt ended, and what follows; say whether it gave an output."""
+        trial, number = work.trial, work.attempts
+        elapsed = round(self._now() - work.began, 6)
         match outcome:
-            case Answered(output):
-                return self._answered(work, name, output, elapsed)
-            case Raised(exc):
-                self._failed(work, name, exc, elapsed, probe=probe)
-            case OutOfTime(came):
+            case Answered():
+                return self._answered(work, outcome.output, elapsed)
+            case Raised():
+                self._failed(work, outcome.exc, elapsed)
+            case OutOfTime():
                 limit = self._settings.timeout
                 assert limit is not None
-                record = self._record(AttemptTimedOut(trial=trial, attempt=number, limit=limit, elapsed=elapsed))
-                self._tell(concurrency.TimedOut(t=record.t, attempt=name))
-                if came is not None:
-                    self._record(AttemptReturnedLate(trial=trial, attempt=number, ending=came, elapsed=elapsed))
-                self._settle(work, TimedOut(), probe=probe)
+                self._tell(self._record(AttemptTimedOut(trial=trial, attempt=number, limit=limit, elapsed=elapsed)))
+                if outcome.came is not None:
+                    self._record(AttemptReturnedLate(trial=trial, attempt=number, ending=outcome.came, elapsed=elapsed))
+                self._settle(work, TimedOut())
             case Cut():
-                record = self._record(AttemptInterrupted(trial=trial, attempt=number, why="stopped", elapsed=elapsed))
-                self._tell(concurrency.Interrupted(t=record.t, attempt=name))
+                self._tell(self._record(AttemptInterrupted(trial=trial, attempt=number, why="stopped", elapsed=elapsed)))
                 self._let_go()
         return False
 
-    def _is_free(self, now: float, *, probe: bool) -> bool:
-        """Say whether an attempt is a probe that costs its trial nothing: not if the other side has been ill for too long."""
-        if probe and self._ill_since is None:
-            self._ill_since = now
-        return probe and self._ill_since is not None and now - self._ill_since < self._settings.retry.rate_limits
-
-    def _answered(self, work: Work, name: str, output: Any, elapsed: float) -> bool:
+    def _answered(self, work: Work, output: Any, elapsed: float) -> bool:
         event = AttemptSucceeded(trial=work.trial, attempt=work.attempts, output=output, elapsed=elapsed)
         try:
             try:
@@ -341,16 +335,14 @@ class Executor:
                 category="fatal",
                 elapsed=elapsed,
             )
-            self._tell(concurrency.Failed(t=self._record(failed).t, attempt=name, failure="fatal"))
+            self._tell(self._record(failed))
             self._give_up(work, "unserialisable")
             return False
-        self._tell(concurrency.Succeeded(t=record.t, attempt=name, elapsed=elapsed, quota=work.quota))
-        work.quota = None
-        self._ill_since = None
+        self._tell(record)
         work.output, work.is_answered = output, True
         return True
 
-    def _failed(self, work: Work, name: str, exc: BaseException, elapsed: float, *, probe: bool) -> None:
+    def _failed(self, work: Work, exc: BaseException, elapsed: float) -> None:
         failure = self._settings.retry.judge(exc, now=self._recorder.clock.wall())
         said = describe(exc)
         record = self._record(
@@ -365,32 +357,22 @@ class Executor:
                 elapsed=elapsed,
             )
         )
-        signal = concurrency.Failed(
-            t=record.t, attempt=name, failure=failure.kind, retry_after=failure.retry_after, quota=work.quota
-        )
-        work.quota = None
-        self._tell(signal)
-        self._settle(work, failure, probe=probe)
+        self._tell(record)
+        self._settle(work, failure)
         if failure.stop_run:
             self.stop("failed_fast", f"every other trial would meet the same: {said.type}: {said.message}")
 
-    def _settle(self, work: Work, ended: Failure | TimedOut, *, probe: bool) -> None:
+    def _settle(self, work: Work, ended: Failure | TimedOut) -> None:
         """Decide what follows an attempt that did not work out, and record it."""
-        spent = work.spent.plus(ended)
-        match self._settings.retry.after(ended, spent, chance(self._seed, work.trial, work.attempts)):
-            case Again() as again:
-                # A breaker's probe is made for everyone's sake; the trial that makes it does not pay for it.
-                work.spent = work.spent if probe else spent.plus(again)
-                self._try_again(work, again.delay, "probe" if probe else again.cause)
-            case GiveUp(cause="exhausted" | "timed_out") if probe:
-                self._try_again(work, self._settings.retry.base_delay, "probe")
+        spent, probe = work.spent.plus(ended), work.trial in self._steering.free
+        match self._settings.retry.after(ended, spent, chance(self._seed, work.trial, work.attempts), probe=probe):
+            case Again(delay=delay, cause=cause) as again:
+                work.spent = work.spent if cause == "probe" else spent.plus(again)
+                work.delay = delay
+                self._record(RetryScheduled(trial=work.trial, attempt=work.attempts + 1, delay=delay, cause=cause))
+                self._put(work)
             case GiveUp(cause=cause):
                 self._give_up(work, cause)
-
-    def _try_again(self, work: Work, delay: float, cause: str) -> None:
-        work.delay = round(delay, 6)
-        self._record(RetryScheduled(trial=work.trial, attempt=work.attempts + 1, delay=work.delay, cause=cause))
-        self._put(work)
 
     def _give_up(self, work: Work, cause: Literal["exhausted", "fatal", "timed_out", "ambiguous", "unserialisable"]) -> None:
         self._record(TrialFailed(trial=work.trial, attempts=work.attempts, cause=cause))
@@ -403,120 +385,38 @@ class Executor:
         self._in_hand -= 1
         self._end_if_done()
 
-    # Scoring.
-
-    async def _score(self, work: Work, flight: Flight) -> None:
-        """Let every scorer have its turn; a scorer that fails costs its own score only."""
-        for scorer, task in self._scorers.values():
-            if scorer.name not in work.scored and not await self._score_by(scorer, task, work, flight):
-                self._let_go()  # Stopped in the middle: the output stays, and a resumption scores the rest.
-                return
-        self._record(TrialCompleted(trial=work.trial, attempts=work.attempts))
-        self._let_go()
-
-    async def _score_by(self, scorer: Scorer, task: Task, work: Work, flight: Flight) -> bool:
-        """Ask one scorer, again where that may help; say whether it came to an end."""
-        spent = Spent()
-        began = self._now()
-        home = self._home
-
-        def sink(values: dict[str, Any]) -> None:
-            home.call(self._note, work, work.attempts, values)
-
-        for times in itertools.count(1):
-            outcome = await flight.ask(task, (work.output, work.case), limit=None, sink=sink, late=lambda _: None)
-            if isinstance(outcome, Cut):
-                return False
-            try:
-                if isinstance(outcome, Answered):
-                    self._scored(scorer, work, outcome.output, began)
-                    return True
-                assert isinstance(outcome, Raised)
-                exc = outcome.exc
-            except Exception as caught:  # what it returned is not a score
-                if isinstance(caught, JournalError) and not isinstance(caught, Unserialisable):
-                    raise
-                self._scoring_failed(scorer, work, caught, began)
-                return True
-            failure = scorer.retry.judge(exc, now=self._recorder.clock.wall())
-            spent = spent.plus(failure)
-            luck = chance(self._seed, f"{work.trial}\0{scorer.name}", times)
-            decision = scorer.retry.after(failure, spent, luck)
-            if isinstance(decision, GiveUp):
-                self._scoring_failed(scorer, work, exc, began)
-                return True
-            spent = spent.plus(decision)
-            del exc, outcome
-            if not await flight.rest(decision.delay):
-                return False
-        return True
-
-    def _scored(self, scorer: Scorer, work: Work, returned: Any, began: float) -> None:
-        elapsed = round(self._now() - began, 6)
-        for name, score in scorer.scores(returned).items():
-            self._record(
-                TrialScored(
-                    trial=work.trial,
-                    scorer=name,
-                    version=scorer.version,
-                    value=score.value,
-                    reason=score.reason,
-                    elapsed=elapsed,
-                )
-            )
-
-    def _scoring_failed(self, scorer: Scorer, work: Work, exc: BaseException, began: float) -> None:
-        said = describe(exc)
-        self._record(
-            ScoringFailed(
-                trial=work.trial,
-                scorer=scorer.name,
-                version=scorer.version,
-                error=said.type,
-                message=said.message,
-                traceback=said.traceback,
-                elapsed=round(self._now() - began, 6),
-            )
-        )
-
     # What is said besides.
+
+    def _sink(self, work: Work) -> Sink:
+        """Make what takes the notes of the attempt under way, at whatever time and from wherever they come."""
+        home, number = self._home, work.attempts
+        return lambda values: home.call(self._note, work, number, values)
 
     def _note(self, work: Work, number: int, values: dict[str, Any]) -> None:
         for name, value in values.items():
             event = Noted(name=name, value=plain(value), trial=work.trial, attempt=number)
             try:
-                self._aside(event)
+                record = self._aside(event)
             except Unserialisable as exc:
-                self._aside(attrs.evolve(event, value=str(exc)))  # type: ignore[misc]  # a fact is an attrs class
-            if name == "quota":
-                work.quota = quota_of(value)
+                record = self._aside(attrs.evolve(event, value=str(exc)))  # type: ignore[misc]  # a fact is an attrs class
+            if record is not None and name == "quota":
+                self._tell(record)
 
-    def _late(self, work: Work, number: int, began: float, ending: Ending) -> None:
+    def _late(self, trial: str, number: int, began: float, ending: Ending) -> None:
         elapsed = round(self._now() - began, 6)
-        self._aside(AttemptReturnedLate(trial=work.trial, attempt=number, ending=ending, elapsed=elapsed))
+        self._aside(AttemptReturnedLate(trial=trial, attempt=number, ending=ending, elapsed=elapsed))
 
-    def _aside(self, event: Noted | AttemptReturnedLate) -> None:
+    def _aside(self, event: Noted | AttemptReturnedLate) -> Record | None:
         """Record what may come at any time, even when the run is over or the journal has failed: then it is let go."""
-        if not self._over.is_set() and self._recorder.journal.failure is None:
-            self._record(event)
+        if self._over.is_set() or self._recorder.journal.failure is not None:
+            return None
+        return self._record(event)
 
-    def _tell(self, signal: Signal) -> Decision:
+    def _tell(self, record: Record) -> None:
         """Tell the policy what happened, and record what it changes."""
-        decision = self._policy.take(signal)
-        for change in decision.changes:
-            match change:
-                case LimitMoved():
-                    self._say(change.after, change.before, change.cause, change.evidence)
-                case Paused():
-                    until = round(change.until, 6)
-                    self._record(IntakePaused(until=until, cause=change.cause, evidence=change.evidence))
-                case Resumed():
-                    self._record(IntakeResumed(cause=change.cause, evidence=change.evidence))
-        self._limit = decision.limit
-        return decision
-
-    def _say(self, after: int, before: int, cause: str = "start", evidence: str = "") -> None:
-        self._record(LimitChanged(before=before, after=after, cause=cause, evidence=evidence))
+        for event in self._steering.take(record):
+            self._record(event)
+        self._limit = self._steering.limit
 
     # Time, and the end.
 
@@ -558,5 +458,5 @@ class Executor:
         for slot, (work, _) in self._flights.items():
             self.stuck.append(f"{work.trial} in slot {slot}")
             if self._recorder.state.trials[work.trial].stage == "running":
-                self._record(AttemptInterrupted(trial=work.trial, attempt=work.attempts, why="stopped"))
+                self._tell(self._record(AttemptInterrupted(trial=work.trial, attempt=work.attempts, why="stopped")))
         self._over.set()

@@ -5,13 +5,16 @@ installed, let alone imported. Nothing here waits, retries or reads a clock.
 """
 
 import errno
+import os
 import socket
 import ssl
 import traceback
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
+from types import TracebackType
 from typing import Any, Literal, cast
 
+import outcome
 from attrs import evolve, frozen
 
 from runner.retry_after import requested_wait, wait_until_reset
@@ -133,6 +136,9 @@ _DEEPEST = 20
 _MESSAGE, _TRACEBACK = 2_000, 16_000
 """The most characters that are kept."""
 
+_OURS = (os.path.join(os.path.dirname(__file__), ""), os.path.join(os.path.dirname(outcome.__file__), ""))
+"""Where the frames between us and a task come from: this package, and what carries an exception out of a thread."""
+
 
 def classify(exc: BaseException, *, now: float) -> Failure:
     """Say what an exception means for its trial.
@@ -179,10 +185,18 @@ def describe(exc: BaseException) -> Description:
     except Exception as second:  # noqa: BLE001 - the user's class may do anything here, and the trial still needs its record
         message = f"(its text could not be had: {type(second).__name__})"
     try:
-        trace = "".join(traceback.format_exception(exc))
+        trace = "".join(traceback.format_exception(cls, exc, _theirs(exc.__traceback__)))
     except Exception as second:  # noqa: BLE001 - the same
         trace = f"(its traceback could not be had: {type(second).__name__})"
     return Description(type=name, message=_shorten(message, _MESSAGE), traceback=_shorten(trace, _TRACEBACK))
+
+
+def _theirs(trace: TracebackType | None) -> TracebackType | None:
+    """Begin a traceback in the user's own code: how we came to call it is the same for every attempt, and no help."""
+    link = trace
+    while link is not None and link.tb_frame.f_code.co_filename.startswith(_OURS):
+        link = link.tb_next
+    return link or trace
 
 
 def _shorten(text: str, most: int) -> str:

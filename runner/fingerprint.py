@@ -33,6 +33,8 @@ def canonical(value: Any, name: str) -> bytes:
 
     What the journal could not give back as it was is refused here, with the place inside the value.
     """
+    if value is None:
+        return b"null"
     try:
         written = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except TypeError as exc:  # orjson's own errors are TypeErrors

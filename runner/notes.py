@@ -24,14 +24,6 @@ def note(**values: Any) -> None:
         sink(values)
 
 
-class notes_to:  # noqa: N801  # it reads as what it does: `with notes_to(sink):`
-    """Send what is noted inside to a sink; for the one who starts an attempt."""
-
-    def __init__(self, sink: Sink) -> None:
-        self._new = sink
-
-    def __enter__(self) -> None:
-        self._token = _sink.set(self._new)
-
-    def __exit__(self, *_: object) -> None:
-        _sink.reset(self._token)
+def send_notes_to(sink: Sink) -> None:
+    """From here on, send what is noted in this context to a sink; for the one who starts an attempt."""
+    _sink.set(sink)

@@ -6,9 +6,7 @@ Providers write the same three numbers in several ways; all of them are known he
 
 import math
 from collections.abc import Mapping
-from typing import Any, cast
 
-from runner.concurrency import Quota
 from runner.retry_after import number_in, seconds_in, time_there
 
 _FORMS = (
@@ -36,12 +34,3 @@ def quota_in(headers: Mapping[str, str]) -> dict[str, float] | None:
         said = {"remaining": remaining, "reset": round(reset, 3)}
         return said if limit is None else {**said, "limit": limit}
     return None
-
-
-def quota_of(noted: object) -> Quota | None:
-    """Understand what a task has noted as its `quota`; None if it makes no sense."""
-    said = cast("Mapping[str, Any]", noted) if isinstance(noted, Mapping) else {}
-    remaining, reset, limit = (said.get(name) for name in ("remaining", "reset", "limit"))
-    if not isinstance(remaining, int | float) or not isinstance(reset, int | float):
-        return None
-    return Quota(remaining=int(remaining), reset=float(reset), limit=int(limit) if isinstance(limit, int | float) else None)

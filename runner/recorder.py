@@ -34,13 +34,14 @@ class Clock:
     """The time of a session: `now` in the seconds of `t`, and the stamps that go with it."""
 
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
-        self.began = trio.current_time()
+        self._time = trio.lowlevel.current_clock().current_time  # What `trio.current_time` looks up each time.
+        self.began = self._time()
         self.wall = wall
-        self.stamp = stamps(trio.current_time, wall)
+        self.stamp = stamps(self._time, wall)
 
     def now(self) -> float:
         """Seconds since the session began."""
-        return trio.current_time() - self.began
+        return self._time() - self.began
 
 
 class Recorder:

@@ -5,7 +5,7 @@ of it; nothing here waits or calls anything.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import attrs
@@ -19,19 +19,41 @@ from journal.events import (
     TrialEnqueued,
     TrialFailed,
     TrialWithdrawn,
+    fact,
 )
 from journal.files import Files
 from replay import RunState, TrialState
 from runner.case import Trial
-from runner.errors import RunChanged
-from runner.executor import Work
+from runner.definition import WHAT_IS_ASKED, Settings
+from runner.errors import RunChanged, UsageError
 from runner.failure import Failure
 from runner.recorder import Recorder
 from runner.retry import Again, GiveUp, Retry, Spent, TimedOut, chance
+from runner.work import Work
 
 
-def differences(before: RunStarted, now: RunStarted, settings: dict[str, Any]) -> list[str]:
-    """Say, field by field, how what is to be resumed differs from what was begun."""
+def in_force(own: Settings, given: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[Settings, list[str]]:
+    """Say which settings hold for a session, and which of them were given for this run and hold for the next as well.
+
+    There are three places a setting can come from: it is given now; it was given to an earlier session, `before`; or it is the
+    evaluation's `own`, as that stands now.
+    """
+    names = [field.name for field in attrs.fields(Settings) if field.name != "retry"]  # A function is not read from a journal.
+    earlier = before.get("given")
+    earlier = earlier if isinstance(earlier, list) else []
+    kept = {name: before[name] for name in names if name in earlier and name in before and name not in given}
+    try:
+        settings = attrs.evolve(own, **kept)
+    except (UsageError, TypeError) as exc:
+        raise UsageError(f"the journal has a setting that cannot be ({exc}); give another in its place") from exc
+    return attrs.evolve(settings, **given), [name for name in names if name in kept or name in given]
+
+
+def differences(before: RunStarted, now: RunStarted, settings: Mapping[str, Any]) -> list[str]:
+    """Say, field by field, how what is to be resumed asks or judges otherwise than what was begun.
+
+    How it is carried out (slots, timeouts, retries and so on) may change from one session to the next.
+    """
     found: list[str] = []
     for field in ("evaluation", "task_fingerprint", "dataset_fingerprint", "scorers"):
         old, new = getattr(before, field), getattr(now, field)
@@ -40,14 +62,14 @@ def differences(before: RunStarted, now: RunStarted, settings: dict[str, Any]) -
         if old != new:
             found.append(f"{field.replace('_', ' ')}: {old!r} is now {new!r}")
     found += [
-        f"setting {name}: {settings.get(name)!r} is now {value!r}"
-        for name, value in now.settings.items()
-        if settings.get(name) != value
+        f"setting {name}: {settings[name]!r} is now {now.settings[name]!r}"
+        for name in WHAT_IS_ASKED
+        if name in settings and settings[name] != now.settings[name]
     ]
     return found
 
 
-@attrs.frozen
+@fact
 class Left:
     """A trial of which something may be left to do."""
 
@@ -118,7 +140,7 @@ class Remainder:
                     event = fetch(self._path, *known.answer, files=self._files).event
                     assert isinstance(event, AttemptSucceeded)
                     output = event.output
-            yield Left(trial, output)
+            yield Left(trial=trial, output=output)
 
     def admit(self, item: "Left") -> Work | None:
         """Record what follows from what is known of a trial; give the work that is left, if any."""
@@ -135,7 +157,7 @@ class Remainder:
             known = None
         if known is None or known.stage == "withdrawn":
             return self._enqueue(trial)
-        work = Work(trial=trial.id, case=trial.case, attempts=known.attempts, spent=_spent(known), output=item.output)
+        work = Work(trial=trial.id, case=trial.case, attempts=known.attempts, spent=spent(known), output=item.output)
         return self._go_on(work, known)
 
     def _enqueue(self, trial: Trial) -> Work:
@@ -175,15 +197,10 @@ class Remainder:
 
     def _settle(self, work: Work, known: TrialState) -> Work | None:
         """Decide what the process that died did not come to decide: the same, for it depends on nothing else."""
-        trouble = known.trouble
-        assert trouble is not None
-        ended = (
-            TimedOut() if trouble.category == "timed_out" else Failure(kind=trouble.category, retry_after=trouble.retry_after)  # type: ignore[arg-type]  # as it was recorded
-        )
-        match self._retry.after(ended, work.spent, chance(self._seed, work.trial, work.attempts)):
-            case Again(delay=delay, cause=cause):
-                delay = round(delay, 6)
+        match self._retry.after(ended(known), work.spent, chance(self._seed, work.trial, work.attempts)):
+            case Again(delay=delay, cause=cause) as again:
                 self._recorder.record(RetryScheduled(trial=work.trial, attempt=work.attempts + 1, delay=delay, cause=cause))
+                work.spent = work.spent.plus(again)
                 work.delay = delay
                 return work
             case GiveUp(cause=cause):
@@ -203,7 +220,17 @@ class Remainder:
             self._recorder.record(TrialWithdrawn(trial=trial, why="removed"))
 
 
-def _spent(known: TrialState) -> Spent:
+def ended(known: TrialState) -> Failure | TimedOut:
+    """Say how the last attempt of a trial ended that is not settled yet."""
+    trouble = known.trouble
+    assert trouble is not None
+    if trouble.category == "timed_out":
+        return TimedOut()
+    return Failure(kind=trouble.category, retry_after=trouble.retry_after)  # type: ignore[arg-type]  # as it was recorded
+
+
+def spent(known: TrialState) -> Spent:
+    """Say what a trial has used of its budgets, the last attempt included."""
     trouble = known.trouble
     if trouble is None:
         return Spent()

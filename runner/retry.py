@@ -18,6 +18,10 @@ _WIDEST = 60
 """Doublings after which the back-off has long met its ceiling; more would overflow a float."""
 
 
+def _to_the_microsecond(seconds: float) -> float:
+    return max(round(seconds, 6), 1e-6) if seconds > 0 else 0.0  # A wait that is none would never use a budget up.
+
+
 @frozen(kw_only=True)
 class TimedOut:
     """The attempt outlived its limit."""
@@ -27,9 +31,9 @@ class TimedOut:
 class Again:
     """Make another attempt."""
 
-    delay: float
-    """Seconds from the end of the last attempt until the next may start; jitter included."""
-    cause: Literal["error", "unavailable", "rate_limited", "timed_out"]
+    delay: float = field(converter=_to_the_microsecond)
+    """Seconds from the end of the last attempt until the next may start, jitter included; exactly as they are recorded."""
+    cause: Literal["error", "unavailable", "rate_limited", "timed_out", "probe"]
 
 
 @frozen(kw_only=True)
@@ -144,11 +148,18 @@ class Retry:
                 return evolve(found, kind="error", stop_run=False) if found.kind == "fatal" else found
         return found
 
-    def after(self, ended: Failure | TimedOut, spent: Spent, chance: float) -> Again | GiveUp:
+    def after(self, ended: Failure | TimedOut, spent: Spent, chance: float, *, probe: bool = False) -> Again | GiveUp:
         """Decide what follows an attempt that did not work out.
 
         `spent` counts this ending already (`spent.plus(ended)`). `chance` is a number from 0 up to 1, see `chance()`.
+        A breaker's `probe` is made for everyone's sake; the trial that makes it does not pay for it.
         """
+        decided = self._after(ended, spent, chance)
+        if not probe or decided == GiveUp(cause="fatal"):
+            return decided
+        return Again(delay=decided.delay if isinstance(decided, Again) else self.base_delay, cause="probe")
+
+    def _after(self, ended: Failure | TimedOut, spent: Spent, chance: float) -> Again | GiveUp:
         match ended:
             case Failure(kind="fatal"):
                 return GiveUp(cause="fatal")

@@ -5,6 +5,7 @@ thing, but for what the journal already says.
 """
 
 import contextvars
+import difflib
 import os
 import platform
 import signal
@@ -13,34 +14,32 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import attrs
 import trio
 
-from journal import Durability, Journal, read, writing
+from journal import Journal, read, writing
 from journal.errors import DiskFull, JournalExists, NotAJournal, command
 from journal.events import RunFinished, RunStarted, RunStopped, SessionStarted
 from journal.files import DISK, Files
 from journal.writer import InThread, in_a_thread
 from replay import RunState, fold
-from runner.concurrency import Adaptive, Aimd, Fixed, Policy
-from runner.dataset import Selection, Trials
+from runner.concurrency import POLICIES
+from runner.dataset import Trials
 from runner.definition import Evaluation, Settings
 from runner.errors import RunChanged, UsageError
 from runner.executor import Executor
 from runner.recorder import Clock, Recorder
-from runner.resume import Remainder, differences
+from runner.resume import Remainder, differences, in_force
 from runner.score import Scorer
 from runner.tasks import Opens, Task
 from runner.tasks.function import AsyncioThread, FunctionTask, Loop
-
-POLICIES: Final[dict[str, Callable[[int], Policy]]] = {"adaptive": Adaptive, "aimd": Aimd, "fixed": Fixed}
 
 
 @attrs.define
@@ -54,6 +53,8 @@ class Live:
     """How many trials there are to be made, where that is known beforehand."""
     now: Callable[[], float]
     """Tells the time, in the seconds of `t`."""
+    changed: Mapping[str, tuple[Any, Any]]
+    """Settings that differ from those of the session before: what they were, and what they are."""
 
 
 @attrs.frozen
@@ -90,12 +91,9 @@ class Surroundings:
 
 @attrs.frozen(kw_only=True)
 class Options:
-    """How one session is run, beyond the settings of the evaluation."""
+    """What is wanted of one session. How the evaluation is run is not said here, but by its settings."""
 
     resume: bool = False
-    settings: Settings | None = None
-    """Instead of the evaluation's own."""
-    selection: Selection | None = None
     task: str = ""
     """Where the evaluation can be found again, such as `evals/capitals.py:capitals`."""
     adopt: bool = False
@@ -104,16 +102,6 @@ class Options:
     """Whether to try trials again that were given up."""
     on_ambiguous: Literal["retry", "fail"] = "retry"
     """What becomes of an attempt that was cut off, whose call may have taken effect."""
-    durability: Durability = "sync"
-    policy: str = "adaptive"
-    grace: float = 5.0
-    """Seconds that attempts in the air get when the run is stopped."""
-    fail_fast: bool = False
-    """Whether the first trial that fails stops the run."""
-    max_failures: int | float | None = None
-    """How many trials may fail (a whole number), or which part of them (a fraction), before the run is stopped."""
-    seed: int = 0
-    """Decides the jitter of delays."""
     signals: bool = False
     """Whether SIGINT and SIGTERM stop the run; only in the main thread."""
     onlooker: Callable[[Live], Awaitable[None]] | None = None
@@ -123,18 +111,29 @@ class Options:
     in_thread: InThread = in_a_thread
     wall: Callable[[], float] = time.time
 
-    def __attrs_post_init__(self) -> None:
-        if self.policy not in POLICIES:
-            raise UsageError(f"there is no policy {self.policy!r}; there are {', '.join(POLICIES)}")
-        if self.grace < 0:
-            raise UsageError(f"grace={self.grace!r}: give seconds, 0 or more")
-        if self.max_failures is not None and self.max_failures < 0:
-            raise UsageError(f"max_failures={self.max_failures!r}: give a number of trials, or a fraction of them")
+
+@attrs.frozen
+class Plan:
+    """What a session is about to do."""
+
+    settings: Settings
+    trials: Trials
+    begun: RunStarted
+    """What this is a run of, to be recorded or to be held against what was recorded."""
+
+    @property
+    def total(self) -> int | None:
+        """How many trials there are, where that is known beforehand."""
+        return None if self.trials.cases is None else self.trials.cases * self.settings.repeats
 
 
 async def arun(evaluation: Evaluation[Any, Any, Any], path: Path | str, **options: Any) -> Outcome:
-    """Run an evaluation, or go on with a run of it (`resume=True`), inside trio; see `Options` for what can be said."""
-    return await Session(evaluation, Path(path), Options(**options)).run()
+    """Run an evaluation, or go on with a run of it (`resume=True`), inside trio.
+
+    Every setting can be given (`slots=4, only="c*"`): it then holds instead of the evaluation's own, in this session and in all
+    that resume it, until another is given; see `Settings`, and `Options` for the rest.
+    """
+    return await Session(evaluation, Path(path), **options).run()
 
 
 def run(evaluation: Evaluation[Any, Any, Any], path: Path | str, **options: Any) -> Outcome:
@@ -181,42 +180,72 @@ def _is_in_a_loop() -> bool:
 class Session:
     """One evaluation, one journal, one life."""
 
-    def __init__(self, evaluation: Evaluation[Any, Any, Any], path: Path, options: Options) -> None:
+    def __init__(self, evaluation: Evaluation[Any, Any, Any], path: Path, **options: Any) -> None:
         self.evaluation = evaluation
         self.path = path
-        self.options = options
-        self.settings = options.settings or evaluation.settings
+        settings, others = ({field.name for field in attrs.fields(kind)} for kind in (Settings, Options))
+        for name in options:
+            if name not in settings | others:
+                close = difflib.get_close_matches(name, settings | others, n=1)
+                raise UsageError(f"there is no option {name!r}{f'; did you mean {close[0]!r}?' if close else ''}")
+        self.given = {name: value for name, value in options.items() if name in settings}
+        """Settings that are given for this run, instead of the evaluation's own."""
+        self.options = Options(**{name: value for name, value in options.items() if name in others})
 
     async def run(self) -> Outcome:
         """Live through it."""
         options = self.options
         self.here = await options.in_thread(options.surroundings)
-        trials = await options.in_thread(lambda: self.evaluation.cases.select(options.selection, repeats=self.settings.repeats))
-        begun = self._begun(trials)
-        state = await options.in_thread(lambda: self._state(begun))
+        state = await options.in_thread(self._state)
         if self._is_done(state):
             return Outcome(self.path, state, state.head, "", "it was finished already")
+        plan = await options.in_thread(lambda: self._plan(state))
         clock = Clock(options.wall)
         try:
             async with writing(
                 self.path,
                 new=not options.resume,
                 stamp=clock.stamp,
-                durability=options.durability,
+                durability=plan.settings.durability,
                 files=options.files,
                 in_thread=options.in_thread,
                 run=self.here.run,
             ) as journal:
                 if journal.found != state.seq:  # Somebody was quicker between looking and locking: look again.
-                    state = await options.in_thread(lambda: self._state(begun, at=journal.found))
-                outcome = await self._live(Recorder(journal, state, clock), trials, begun)
+                    state = await options.in_thread(lambda: self._state(at=journal.found))
+                    plan = await options.in_thread(lambda: self._plan(state))
+                outcome = await self._live(Recorder(journal, state, clock), plan)
             return attrs.evolve(outcome, head=journal.head)
         except DiskFull as exc:
             await self._say_disk_full(clock)
             return Outcome(self.path, state, "", "disk_full", str(exc))
 
-    def _begun(self, trials: Trials) -> RunStarted:
-        """Say what this is a run of."""
+    def _is_done(self, state: RunState) -> bool:
+        return state.ending == "finished" and not (self.options.adopt or self.options.retry_failed)
+
+    def _state(self, at: int | None = None) -> RunState:
+        """Fold what is there; of a new run, nothing is."""
+        if not self.options.resume:
+            return RunState()
+        return fold(read(self.path, load_blobs=False, files=self.options.files), at=at)
+
+    def _plan(self, state: RunState) -> Plan:
+        """Say what is to be run, and refuse to go on with something else than was begun."""
+        settings, given = in_force(self.evaluation.settings, self.given, state.settings)
+        trials = self.evaluation.cases.select(settings, repeats=settings.repeats)
+        begun = self._begun(trials, settings, given)
+        if state.started is None or self._is_done(state) or self.options.adopt:
+            return Plan(settings, trials, begun)
+        found = differences(state.started, begun, state.settings)
+        if found:
+            raise RunChanged(
+                f"{self.path} was begun with something else:\n  "
+                + "\n  ".join(found)
+                + f"\n{command('resume', self.path, ' --adopt')} takes the changes: what is unchanged keeps its results"
+            )
+        return Plan(settings, trials, begun)
+
+    def _begun(self, trials: Trials, settings: Settings, given: list[str]) -> RunStarted:
         source = self.evaluation.cases.source
         return RunStarted(
             evaluation=self.evaluation.name,
@@ -225,39 +254,21 @@ class Session:
             scorers={scorer.name: scorer.version for scorer in self.evaluation.scorers.values()},
             dataset=str(source) if isinstance(source, Path) else f"{type(source).__name__} in Python",
             dataset_fingerprint=trials.fingerprint or "",
-            trials=(trials.cases or 0) * self.settings.repeats,
-            settings=self.settings.facts(),
-            settings_fingerprint=self.settings.fingerprint,
-            durability=self.options.durability,
+            trials=(trials.cases or 0) * settings.repeats,
+            settings={**settings.facts(), "given": given},
+            settings_fingerprint=settings.fingerprint,
+            durability=settings.durability,
             environment=self.here.environment,
         )
 
-    def _is_done(self, state: RunState) -> bool:
-        return state.ending == "finished" and not (self.options.adopt or self.options.retry_failed)
-
-    def _state(self, begun: RunStarted, at: int | None = None) -> RunState:
-        """Fold what is there; refuse to begin where a run is, and to go on with what has changed."""
-        if not self.options.resume:
-            return RunState()
-        state = fold(read(self.path, load_blobs=False, files=self.options.files), at=at)
-        if state.started is None or self._is_done(state):
-            return state
-        found = differences(state.started, begun, state.settings)
-        if found and not self.options.adopt:
-            raise RunChanged(
-                f"{self.path} was begun with something else:\n  "
-                + "\n  ".join(found)
-                + f"\n{command('resume', self.path, ' --adopt')} takes the changes: what is unchanged keeps its results"
-            )
-        return state
-
-    async def _live(self, recorder: Recorder, trials: Trials, begun: RunStarted) -> Outcome:
-        options, journal, state = self.options, recorder.journal, recorder.state
+    async def _live(self, recorder: Recorder, plan: Plan) -> Outcome:
+        options, journal, state, settings = self.options, recorder.journal, recorder.state, plan.settings
         if state.started is None:
-            recorder.record(begun)
+            recorder.record(plan.begun)
         elif self._is_done(state):
             return Outcome(self.path, state, "", "", "it was finished already")
-        changed = {name: value for name, value in begun.settings.items() if state.settings.get(name) != value}
+        before = dict(state.settings)
+        changed = {name: value for name, value in plan.begun.settings.items() if name not in before or before[name] != value}
         recorder.record(
             SessionStarted(
                 n=len(state.sessions) + 1,
@@ -269,30 +280,31 @@ class Session:
         )
         remainder = Remainder(
             recorder,
-            trials,
-            self.settings.retry,
-            seed=options.seed,
+            plan.trials,
+            settings.retry,
+            seed=settings.seed,
             adopt=options.adopt,
             retry_failed=options.retry_failed,
             on_ambiguous=options.on_ambiguous,
             files=options.files,
         )
         remainder.close_attempts()
-        total = None if trials.cases is None else trials.cases * self.settings.repeats
         async with AsyncExitStack() as stack:
-            task, scorers = await self._tasks(stack, journal.run)
+            task, scorers = await self._tasks(stack, settings, journal.run)
             executor = Executor(
                 recorder,
                 task,
                 scorers,
-                POLICIES[options.policy](self.settings.slots),
-                self.settings,
-                seed=options.seed,
-                grace=options.grace,
-                most_failures=self._most_failures(total),
+                POLICIES[settings.policy](settings.slots),
+                settings,
+                seed=settings.seed,
+                grace=settings.grace,
+                most_failures=_most_failures(settings, plan.total),
                 in_thread=options.in_thread,
             )
-            await stack.enter_async_context(self._company(executor, Live(state, journal, total, recorder.clock.now)))
+            told = {name: (before[name], value) for name, value in changed.items() if name in before and name != "given"}
+            live = Live(state, journal, plan.total, recorder.clock.now, told)
+            await stack.enter_async_context(self._company(executor, live))
             await executor.run(remainder, leave=partial(self._leave, executor, journal) if options.signals else None)
         if executor.stopped is None:
             recorder.record(
@@ -304,8 +316,8 @@ class Session:
             recorder.record(RunStopped(reason=executor.stopped))
         return Outcome(self.path, state, "", executor.stopped or "", executor.why)
 
-    async def _tasks(self, stack: AsyncExitStack, run: str) -> tuple[Task, dict[str, tuple[Scorer, Task]]]:
-        thread = await stack.enter_async_context(AsyncioThread(grace=self.options.grace))
+    async def _tasks(self, stack: AsyncExitStack, settings: Settings, run: str) -> tuple[Task, dict[str, tuple[Scorer, Task]]]:
+        thread = await stack.enter_async_context(AsyncioThread(grace=settings.grace))
         instead = None if self.options.in_thread is in_a_thread else self.options.in_thread
         make = partial(FunctionTask, asyncio_thread=thread, in_thread=instead)
 
@@ -314,19 +326,11 @@ class Session:
                 return await stack.enter_async_context(asked.opened(run))
             return make(function, loop=loop)
 
-        task = await open_(self.evaluation.task, self.evaluation.task, self.settings.loop)
+        task = await open_(self.evaluation.task, self.evaluation.task, settings.loop)
         scorers: dict[str, tuple[Scorer, Task]] = {}
         for scorer in self.evaluation.scorers.values():
             scorers[scorer.name] = (scorer, await open_(scorer.function, _as_task(scorer), None))
         return task, scorers
-
-    def _most_failures(self, total: int | None) -> float:
-        most = 0 if self.options.fail_fast else self.options.max_failures
-        if most is None:
-            return float("inf")
-        if isinstance(most, float):
-            return most * total if total is not None else float("inf")
-        return most
 
     @asynccontextmanager
     async def _company(self, executor: Executor, live: Live) -> AsyncGenerator[None]:
@@ -362,6 +366,15 @@ class Session:
                         journal.append(RunStopped(reason="disk_full"))
             except (DiskFull, NotAJournal, JournalExists):
                 pass
+
+
+def _most_failures(settings: Settings, total: int | None) -> float:
+    most = 0 if settings.fail_fast else settings.max_failures
+    if most is None:
+        return float("inf")
+    if isinstance(most, float):
+        return most * total if total is not None else float("inf")
+    return most
 
 
 def _as_task(scorer: Scorer) -> Callable[[Any], Any]:

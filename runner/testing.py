@@ -69,7 +69,7 @@ class Scripted:
                     return output
                 case Fail(exc, after):
                     await trio.sleep(after)
-                    raise exc
+                    raise exc.with_traceback(None)  # It may be raised again and again, and would remember every time.
                 case Hang():
                     await trio.sleep_forever()
         finally:

@@ -30,7 +30,7 @@ def test_the_journals_face() -> None:
 
 def test_the_replays_face() -> None:
     """What `replay` offers."""
-    assert ["RunState", "TrialState", "fold"] == replay.__all__
+    assert ["History", "RunState", "Span", "Timeline", "Times", "TrialState", "fold", "load"] == replay.__all__
 
 
 def test_the_runners_face() -> None:

@@ -19,8 +19,13 @@ COMMANDS: Final = {
     "status": ("look", "Tell where a run stands."),
     "ls": ("look", "List the runs."),
     "log": ("look", "Print the records of a run."),
+    "show": ("show", "Tell all there is to know of a trial."),
+    "watch": ("travel", "Look on while another process runs."),
+    "replay": ("travel", "Show a run as it stood, or play it again."),
+    "fork": ("travel", "Start a new run from a point of an old one."),
     "verify": ("judge", "Prove that a journal is what was written."),
     "salvage": ("judge", "Copy what is intact out of a damaged journal."),
+    "diff": ("judge", "Compare two runs, trial by trial."),
 }
 """Command → the module it lives in, and what it does in one line (told here, so that `--help` imports nothing)."""
 

@@ -1,7 +1,8 @@
-"""Commands that judge a journal: is it what was written, and what of it can be saved."""
+"""Commands that judge a journal: is it what was written, what of it can be saved, and how it compares with another."""
 
 import sys
 from pathlib import Path
+from typing import Final
 
 import click
 import orjson
@@ -10,8 +11,14 @@ import trio
 from journal import Verification
 from journal import salvage as salvage_journal
 from journal import verify as verify_journal
+from replay.compare import Side, compare, in_json, lines, outputs
+from replay.screen import how_it_ended, printable
 from runner.cli import DAMAGED
 from runner.cli.arguments import chosen_run
+from runner.cli.look import Seen, groups_of, say_damage, see
+
+_LISTED: Final = 10
+"""Trials of a kind that are named one by one, unless all are asked for."""
 
 
 @click.command()
@@ -85,3 +92,46 @@ def salvage(run: Path, target: Path) -> None:
     saved = trio.run(salvage_journal, run, target)
     click.echo(f"{target}: {saved.kept:,} records kept, {saved.lost:,} lost, {saved.left_out:,} left out", err=True)
     click.echo(f"next: evaljournal verify {target}", err=True)
+
+
+@click.command()
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@click.option("--by", metavar="KEY", help="Also compare the scores for each value of this key of the metadata.")
+@click.option("--all", "show_all", is_flag=True, help="Name every trial, however many there are.")
+@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON; it names every trial.")
+def diff(a: Path, b: Path, by: str | None, show_all: bool, as_json: bool) -> None:
+    """Compare run B with run A, trial by trial: fixed, broke, changed, slower, only in one.
+
+    Trials are matched by name and content; what has the same name and other content is a different case, and is not compared.
+    Whether the scores differ is said with its 95 % range, over the cases that both runs have scored. The code is 0 whatever the
+    difference: a comparison is not a gate.
+
+    \b
+    evaljournal diff runs/capitals/0001 runs/capitals/0002
+    evaljournal diff runs/capitals/0001 runs/capitals/0002 --by difficulty
+    evaljournal diff runs/capitals/0001 runs/capitals/0002 --json | jq '.broke[].trial'
+    """
+    runs = see(a), see(b)
+    sides = [Side(seen.state, outputs(seen.history.records())) for seen in runs]
+    found = compare(*sides, groups=None if by is None else groups_of(runs[0], by))
+    if as_json:
+        paths = {"a": str(a), "b": str(b)}
+        problems = {f"problem_{name}": str(seen.problem or "") or None for name, seen in zip("ab", runs, strict=True)}
+        click.echo(orjson.dumps({**paths, **problems, **in_json(found)}, option=orjson.OPT_INDENT_2))
+    else:
+        for name, seen in zip("AB", runs, strict=True):
+            click.echo(f"{name}  {_which(seen)}")
+        for line in lines(found, most=None if show_all else _LISTED):
+            click.echo(line)
+    for seen in runs:
+        say_damage(seen.problem, quiet=as_json)
+
+
+def _which(seen: Seen) -> str:
+    """Name a run, and say how far it is: one that is not finished may still differ."""
+    state = seen.state
+    name = printable(state.started.evaluation) if state.started else "a run that has not begun"
+    how = seen.standing if seen.problem or seen.is_live else how_it_ended(state)
+    failed = f", {state.failed:,} failed" if state.failed else ""
+    return f"{printable(str(seen.path), 200)}: {name}, {how}, {state.completed:,} ok{failed} of {state.total:,}"

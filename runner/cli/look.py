@@ -2,11 +2,12 @@
 
 import contextlib
 import os
+import shlex
 import signal
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
 import click
@@ -16,17 +17,22 @@ import trio
 from journal import JournalError, Lines, Record, fetch, read, segments
 from journal import follow as follow_journal
 from journal.codec import KINDS, name_of
-from journal.errors import JournalDamaged, RulesBroken
-from journal.events import RunFinished, RunStarted, SessionStarted, fields_of
+from journal.events import RunFinished, RunStarted, fields_of
 from journal.files import DISK
 from journal.lock import is_held
-from replay import RunState
-from replay.screen import ending, how_it_ended, next_command, panel, printable, summary
+from replay import History, RunState, load
+from replay.screen import ending, group_lines, how_it_ended, next_command, panel, printable
+from replay.summary import Grouping, in_json, summarise
 from runner.cli import DAMAGED
 from runner.cli.arguments import RUNS, chosen_run, nearest, newest_run
 
+if TYPE_CHECKING:
+    from rich.console import Group
+
 _TAIL: Final = 1 << 16
 """Bytes at the end of a file in which its last records are looked for."""
+_GROUPS: Final = 20
+"""Groups that are told one by one; `--json` has all."""
 _FILES_OWN: Final = ("segment_opened", "segment_sealed")
 
 
@@ -47,7 +53,7 @@ def log(run: str | None, trial: str | None, types: tuple[str, ...], follow: bool
     for name in types:
         if name not in KINDS and not name.startswith("x-"):
             raise click.UsageError(f"there is no type of event {name!r}{nearest(name, KINDS)}")
-    path, trial = _run_and_trial(run, trial)
+    path, trial = run_and_trial(run, trial)
     with Lines(path) as lines:
         view = _View(trial, frozenset(types), lines if as_json else None)
         if follow:
@@ -87,7 +93,7 @@ class _View:
             click.echo(_in_words(record))
 
 
-def _run_and_trial(run: str | None, trial: str | None) -> tuple[Path, str | None]:
+def run_and_trial(run: str | None, trial: str | None) -> tuple[Path, str | None]:
     """Tell a run from a trial: one word that is no directory is a trial of the newest run."""
     if run is not None and trial is None and not Path(run).exists():
         with contextlib.suppress(click.UsageError):
@@ -96,16 +102,28 @@ def _run_and_trial(run: str | None, trial: str | None) -> tuple[Path, str | None
 
 
 async def _follow(path: Path, view: _View) -> None:
-    async with trio.open_nursery() as nursery:
+    async def show_all() -> None:
+        async for record in follow_journal(path, load_blobs=False):
+            view.show(record)
 
-        async def show_all() -> None:
-            async for record in follow_journal(path, load_blobs=False):
-                view.show(record)
+    await unless_interrupted(show_all)
 
-        with trio.open_signal_receiver(signal.SIGINT) as signals:
-            nursery.start_soon(show_all)
-            async for _ in signals:
-                nursery.cancel_scope.cancel()
+
+async def unless_interrupted(look: Callable[[], Awaitable[object]]) -> bool:
+    """Look on until there is nothing more to see, or until Ctrl-C; say whether it came to its own end."""
+    came_to_end = False
+    with trio.open_signal_receiver(signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+
+            async def wait_signal() -> None:
+                async for _ in signals:
+                    nursery.cancel_scope.cancel()
+
+            nursery.start_soon(wait_signal)
+            await look()
+            came_to_end = True
+            nursery.cancel_scope.cancel()
+    return came_to_end
 
 
 def _in_words(record: Record) -> str:
@@ -125,16 +143,24 @@ def _fields(record: Record) -> Iterator[tuple[str, Any]]:
 class Seen:
     """A run as its journal shows it, as far as the journal can be trusted."""
 
-    path: Path
-    state: RunState
-    durable: int
-    """The last record that is known to be on disk."""
-    before: int
-    """Trials that were done when the last session began."""
-    problem: JournalError | None
-    """What is wrong with the journal behind the last record that was taken in."""
+    history: History
     is_live: bool
-    """Whether a writer is alive."""
+    """Whether a writer is alive; of an earlier point, whether one was."""
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        return self.history.path
+
+    @property
+    def state(self) -> RunState:
+        """How far it has come."""
+        return self.history.state
+
+    @property
+    def problem(self) -> JournalError | None:
+        """What is wrong with the journal behind the last record that was taken in."""
+        return self.history.problem
 
     @property
     def standing(self) -> str:
@@ -146,81 +172,109 @@ class Seen:
         return {"": "cut_off", "finished": "finished"}.get(self.state.ending, "stopped")
 
 
-def see(path: Path) -> Seen:
-    """Take in a run, whether it is live, stopped, finished or damaged; nothing is changed."""
+def groups_of(seen: Seen, by: str) -> dict[str, str]:
+    """Find the group of every trial by a key of its metadata; refuse a key that none has."""
+    found = Grouping(by)
+    for record in seen.history.records():
+        found.take(record)
+    if by not in found.keys:
+        raise click.UsageError(f"no case of {seen.path} has {by!r} in its metadata{nearest(by, found.keys)}")
+    return found.groups
+
+
+def see(path: Path, at: int | None = None) -> Seen:
+    """Take in a run, whether it is live, stopped, finished or damaged, up to record `at`; nothing is changed."""
     is_live = is_held(path)  # Before it is read: a writer that ends meanwhile has then written its last word.
-    state, durable, before = RunState(), 0, 0
-    problem: JournalError | None = None
-    seq = 0
-    try:
-        for record in read(path, load_blobs=False):
-            seq, durable = record.seq, max(durable, record.d)
-            state.apply(record)
-            if isinstance(record.event, SessionStarted):
-                before = state.done
-    except (JournalDamaged, RulesBroken) as exc:
-        problem = exc
-    except KeyError as exc:  # A trial that was never enqueued: whole, but not written by us.
-        problem = RulesBroken(path, seq, f"it speaks of {exc}, which is not there")
-    return Seen(path, state, durable, before, problem, is_live)
+    history = load(path, at)
+    return Seen(history, is_live if history.is_last else not history.state.ending)
 
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path), required=False)
+@click.option("--by", metavar="KEY", help="Also tell the trials apart by this key of their metadata.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON.")
-def status(run: Path | None, as_json: bool) -> None:
+def status(run: Path | None, by: str | None, as_json: bool) -> None:
     """Tell where a run stands: one that is going on, was stopped, is finished, or is damaged.
 
     A damaged run is told up to the damage, and the code is 4. Nothing is changed, and a run that is going on is not disturbed.
 
     \b
     evaljournal status
+    evaljournal status runs/capitals/0001 --by difficulty
     evaljournal status runs/capitals/0001 --json | jq .trials
     """
     seen = see(chosen_run(run))
+    if by is not None and not as_json:
+        groups = summarise(seen.state, groups=groups_of(seen, by)).groups
+        click.echo("\n".join(group_lines(groups or {}, by, most=_GROUPS)))
     if as_json:
-        click.echo(orjson.dumps(_status_in_json(seen), option=orjson.OPT_INDENT_2))
+        print_json(summary_of(seen, by))
     elif seen.is_live or seen.problem is not None:
-        _draw(seen)
+        draw(seen.history)
+        if seen.problem is None:
+            click.echo(_by_whom(seen.state))
     else:
         click.echo(ending(seen.state, path=seen.path))
-    if seen.problem is not None:
-        if not as_json:
-            click.echo(f"that is how far it can be trusted: {seen.problem}", err=True)
+    say_damage(seen.problem, quiet=as_json)
+
+
+def say_damage(problem: JournalError | None, *, quiet: bool = False) -> None:
+    """End with code 4, and say why, where what was shown goes only as far as the damage."""
+    if problem is not None:
+        if not quiet:
+            click.echo(f"that is how far it can be trusted: {problem}", err=True)
         sys.exit(DAMAGED)
 
 
-def _status_in_json(seen: Seen) -> dict[str, Any]:
+def summary_of(seen: Seen, by: str | None = None) -> dict[str, Any]:
+    """Say in JSON where a run stands."""
+    path, state = seen.path, seen.state
     return {
-        "path": str(seen.path),
+        "path": str(path),
         "standing": seen.standing,
         "is_live": seen.is_live,
         "problem": None if seen.problem is None else str(seen.problem),
-        "durable": seen.durable,
-        "next": next_command(seen.state, seen.path),
-        **summary(seen.state),
+        "durable": seen.history.durable,
+        "next": next_command(state, path) if seen.history.is_last else fork_command(path, seen.history.seq),
+        **in_json(summarise(state, groups=None if by is None else groups_of(seen, by))),
     }
 
 
-def _draw(seen: Seen) -> None:
+def fork_command(path: Path, seq: int) -> str:
+    """Name the command that goes on from an earlier point."""
+    return f"evaljournal fork {shlex.quote(str(path))} --at {seq} -o NEW"
+
+
+def print_json(value: Any) -> None:
+    """Print a summary as JSON."""
+    click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2))
+
+
+def draw(history: History, now: float | None = None) -> None:
+    """Draw the screen as it stood at a moment (in the seconds of `t`), or when the last record was written."""
     from rich.console import Console  # noqa: PLC0415  # slow to import
 
     console = Console(highlight=False, markup=False, emoji=False)
-    state = seen.state
-    drawn = panel(
-        state,
-        now=state.t,
-        durable=seen.durable,
-        total=state.total if state.ending == "finished" else state.planned or None,
-        width=console.width,
-        before=seen.before,
-        title=str(seen.path),
+    console.print(picture(history, history.state.t if now is None else now, console.width))
+
+
+def picture(history: History, now: float, width: int) -> "Group":
+    """Draw the same screen that the run itself draws."""
+    return panel(
+        history.state,
+        now=now,
+        durable=history.durable,
+        total=history.total,
+        width=width,
+        before=history.before,
+        title=str(history.path),
     )
-    console.print(drawn)
-    if seen.is_live and seen.problem is None:
-        session = state.sessions[-1] if state.sessions else None
-        by = f" by process {session.pid} on {printable(session.host)}" if session else ""
-        click.echo(f"going on{by}; the last record is of {printable(state.at)}")
+
+
+def _by_whom(state: RunState) -> str:
+    session = state.sessions[-1] if state.sessions else None
+    by = f" by process {session.pid} on {printable(session.host)}" if session else ""
+    return f"going on{by}; the last record is of {printable(state.at)}"
 
 
 @click.command("ls")
@@ -237,7 +291,7 @@ def ls(directory: Path, as_json: bool) -> None:
         raise click.UsageError(f"{directory} is not a directory")
     runs = [_entry(path) for path in runs_under(directory)]
     if as_json:
-        click.echo(orjson.dumps(runs, option=orjson.OPT_INDENT_2))
+        print_json(runs)
         return
     if not runs:
         click.echo(f"there are no runs under {directory}/; `evaljournal run evals/capitals.py` makes one", err=True)

@@ -6,10 +6,9 @@ own prints go to standard error too.
 
 import contextlib
 import functools
-import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
@@ -19,28 +18,25 @@ import click
 import orjson
 import trio
 
-from journal import segments
 from journal.errors import JournalExists, JournalLocked, command
 from journal.events import RunFinished, RunStarted
-from journal.files import DISK
 from journal.lock import is_held
-from replay.screen import duration, ending, line, number, panel, printable, summary, usage_of
+from replay import RunState
+from replay.screen import duration, ending, number, panel, printable, usage_of
+from replay.summary import in_json, summarise
 from runner.cli import UNFINISHED, Refused, one_at_a_time
 from runner.cli.arguments import RUNS, chosen_run
 from runner.cli.look import first_records, last_record, runs_under, see
-from runner.dataset import Selection
+from runner.cli.onlooker import FRAME, Teller, is_screen, tenth
+from runner.concurrency import POLICIES
 from runner.definition import Settings
 from runner.errors import UsageError
-from runner.loading import AnyEvaluation, Found, find
-from runner.session import POLICIES, Live, Outcome, arun
+from runner.loading import Found, find
+from runner.session import Live, Outcome, arun
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 FAILED: Final = 1
-FRAME: Final = 0.2
-"""Seconds between two pictures of the live screen."""
-QUIET: Final = 60.0
-"""Seconds after which the plain mode says something even if no further tenth is done: a silent job looks like a dead one."""
 _STARTS: Final = 100
 """How many times another number is tried because somebody else began a run under the one before."""
 _BEFORE: Final = 5
@@ -58,27 +54,18 @@ def seconds(given: str) -> float | str:
         raise click.BadParameter(f"{given!r} is not a number of seconds, such as 30 or 0.5, nor {_OFF!r}") from None
 
 
-def failures(given: str) -> int | float:
-    """Read how many trials may fail: a number of them, or a part such as 5%."""
+def failures(given: str) -> int | float | str:
+    """Read how many trials may fail: a number of them, or a part such as 5%; `none` turns the limit off."""
+    if given == _OFF:
+        return given
     part = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", given)
     if part and float(part[1]) <= 100:  # noqa: PLR2004 - per cent
         return float(part[1]) / 100
     if given.isdecimal():
         return int(given)
-    raise click.BadParameter(f"{given!r} is neither a number of trials, such as 10, nor a part of them, such as 5%")
-
-
-@attrs.frozen(kw_only=True)
-class Said(Settings):
-    """Settings, and what was said on the command line that made them: a resumption says it again."""
-
-    command_line: dict[str, Any] = attrs.field(factory=dict)
-
-
-_SETTINGS: Final = ("slots", "timeout", "deadline", "repeats")
-_SELECTION: Final = ("only", "skip", "limit", "shuffle", "seed")
-_LASTING: Final = (*_SETTINGS, *_SELECTION, "policy")
-"""Options that hold for all sessions of a run."""
+    raise click.BadParameter(
+        f"{given!r} is neither a number of trials, such as 10, nor a part of them, such as 5%, nor {_OFF!r}"
+    )
 
 
 def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -97,12 +84,15 @@ _how = _options(
     click.option("--timeout", type=seconds, metavar="S", help=f"Seconds for one attempt; {_OFF} turns it off."),
     click.option("--deadline", type=seconds, metavar="S", help="Seconds for this session; the rest is left for a resumption."),
     click.option("--policy", type=click.Choice(list(POLICIES)), help="How the number of attempts at one time is found."),
-    click.option("--fail-fast", is_flag=True, help="Stop at the first trial that fails."),
-    click.option("--max-failures", type=failures, metavar="N", help="Stop when more than N trials, or N%, have failed."),
-    click.option("--durability", type=click.Choice(["sync", "os"]), help="os: faster, but a power cut may cost half a minute."),
+    click.option("--fail-fast/--no-fail-fast", default=None, help="Stop at the first trial that fails."),
     click.option(
-        "--grace", type=click.FloatRange(min=0), default=5.0, metavar="S", help="Seconds for attempts in the air when stopped."
+        "--max-failures",
+        type=failures,
+        metavar="N",
+        help=f"Stop when more than N trials, or N%, have failed; {_OFF} turns it off.",
     ),
+    click.option("--durability", type=click.Choice(["sync", "os"]), help="os: faster, but a power cut may cost half a minute."),
+    click.option("--grace", type=float, metavar="S", help="Seconds for attempts in the air when stopped; else 5."),
     click.option("--plain", is_flag=True, help="No live screen: a line per tenth."),
     click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON at the end."),
 )
@@ -120,7 +110,7 @@ _how = _options(
 )
 @click.option("--skip", multiple=True, metavar="PATTERN", help="No cases whose name matches; can be given again.")
 @click.option("--limit", type=int, metavar="N", help="The most cases to use.")
-@click.option("--shuffle", is_flag=True, help="Take the cases in an order that --seed decides.")
+@click.option("--shuffle", is_flag=True, default=None, help="Take the cases in an order that --seed decides.")
 @click.option("--seed", type=int, metavar="N", help="Decides the order, and the jitter of delays.")
 @click.option("--dry-run", is_flag=True, help="Say what would be run, and write nothing.")
 def run(reference: str, path: Path | None, dry_run: bool, **options: Any) -> None:
@@ -134,17 +124,17 @@ def run(reference: str, path: Path | None, dry_run: bool, **options: Any) -> Non
     evaljournal run evals/capitals.py:capitals --slots 4 --limit 20 --max-failures 5%
     evaljournal run evals/capitals.py --dry-run
     """
-    said = _said(options)
+    given = _given(options)
     with _prose_on_stderr():
         found = find(reference)
-        settings, selection = _settings(found.evaluation, said), _selection(said)
+        settings = attrs.evolve(found.evaluation.settings, **given)
         if path is not None and not dry_run:
             _refuse_taken(path)
     if dry_run:
-        _rehearse(found, path or next_path(found.evaluation.name), settings, selection, options)
+        _rehearse(found, path or next_path(found.evaluation.name), settings, as_json=options["as_json"])
         return
     with _prose_on_stderr():
-        session = _Session(found, settings, selection, said, options)
+        session = _Session(found, given, options)
         outcome = session.run(path) if path is not None else session.run_under(RUNS / found.evaluation.name)
     session.finish(outcome)
 
@@ -165,10 +155,14 @@ def resume(run: Path | None, reference: str | None, **options: Any) -> None:
     """Go on with a run that was stopped or cut off, in the same journal.
 
     What is done stays done; only what was in the air is asked again. What was said on the command line when the run began still
-    holds. A run that is finished is left as it is.
+    holds, until something else is said here. A run that is finished is left as it is.
+
+    How the run is carried out (slots, timeouts, retries …) may be changed, here or in the file. Where what is asked or how it
+    is judged (the task, its cases, scorers or repeats) was changed, nothing is done unless --adopt takes the change.
 
     \b
     evaljournal resume
+    evaljournal resume runs/capitals/0001 --slots 2 --timeout 120
     evaljournal resume runs/capitals/0001 --retry-failed
     """
     path = chosen_run(run)
@@ -177,13 +171,8 @@ def resume(run: Path | None, reference: str | None, **options: Any) -> None:
         _say_finished(path, last.event, as_json=options["as_json"])
         return
     first = first_records(path)
-    started = first[0] if first else None
-    said = {**(_said_before(path, started) if started else {}), **_said(options)}
-    if started is not None and options["durability"] is None:
-        options["durability"] = started.durability
     with _prose_on_stderr():
-        found = _find_again(path, started, reference)
-        session = _Session(found, _settings(found.evaluation, said), _selection(said), said, options, resume=True)
+        session = _Session(_find_again(path, first[0] if first else None, reference), _given(options), options, resume=True)
         outcome = session.run(path)
     session.finish(outcome)
 
@@ -198,7 +187,7 @@ def _say_finished(path: Path, finished: RunFinished, *, as_json: bool) -> None:
         words += f"\n{command('resume', path, ' --retry-failed')} tries those that failed again"
     click.echo(words, err=True)
     if as_json:
-        _print_json({"path": str(path), "stopped": None, **summary(see(path).state)})
+        _print_json({"path": str(path), "stopped": None, **in_json(summarise(see(path).state))})
 
 
 def _find_again(path: Path, started: RunStarted | None, reference: str | None) -> Found:
@@ -224,40 +213,11 @@ def _find_again(path: Path, started: RunStarted | None, reference: str | None) -
     return find(reference)
 
 
-def _said(options: dict[str, Any]) -> dict[str, Any]:
-    """Keep those options that hold for the whole run, as JSON, and only where they were given."""
-    given = {
-        name: value for name in _LASTING if (value := options.get(name)) is not None and value is not False and value != ()
-    }
-    return {
-        name: None if value == _OFF else list(value) if isinstance(value, tuple) else value for name, value in given.items()
-    }
-
-
-def _said_before(path: Path, started: RunStarted) -> dict[str, Any]:
-    """Find what was said on the command line of the session before; the session itself checks the whole journal."""
-    settings = started.settings if isinstance(started.settings, dict) else {}
-    said = settings.get("command_line")
-    for number_ in segments.numbers(path, DISK):
-        with DISK.read(str(path / segments.name(number_))) as stream:
-            for text in stream:
-                if b'"type":"session_started"' in text[:160] and text.endswith(b"\n"):
-                    with contextlib.suppress(ValueError):
-                        said = (orjson.loads(text).get("settings") or {}).get("command_line", said)
-    return dict(said) if isinstance(said, dict) else {}
-
-
-def _settings(evaluation: AnyEvaluation, said: dict[str, Any]) -> Settings:
-    """Change the evaluation's settings as the command line says; what is wrong with a value is said by the settings."""
-    settings = attrs.evolve(evaluation.settings, **{name: said[name] for name in _SETTINGS if name in said})
-    if not said:
-        return settings
-    fields: dict[str, Any] = {field.name: getattr(settings, field.name) for field in attrs.fields(Settings)}
-    return Said(**fields, command_line=said)
-
-
-def _selection(said: dict[str, Any]) -> Selection:
-    return Selection(**{name: said[name] for name in _SELECTION if name in said})
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """Pick out the settings that were given; what is wrong with a value is said by the settings themselves."""
+    names = [field.name for field in attrs.fields(Settings)]
+    given = {name: value for name in names if (value := options.get(name)) is not None and value != ()}
+    return {name: None if value == _OFF else value for name, value in given.items()}
 
 
 def _refuse_taken(path: Path) -> None:
@@ -290,38 +250,23 @@ def _prose_on_stderr() -> AbstractContextManager[object]:
 class _Session:
     """One session, from the command line's side: who looks on, and what is said at the end."""
 
-    def __init__(
-        self,
-        found: Found,
-        settings: Settings,
-        selection: Selection,
-        said: dict[str, Any],
-        options: dict[str, Any],
-        *,
-        resume: bool = False,
-    ) -> None:
+    def __init__(self, found: Found, given: dict[str, Any], options: dict[str, Any], *, resume: bool = False) -> None:
         self._evaluation = found.evaluation
         self._as_json: bool = options["as_json"]
         self._plain: bool = options["plain"]
         self._total: int | None = None
         self._path = Path()
         self._options: dict[str, Any] = {
+            **given,
             "resume": resume,
-            "settings": settings,
-            "selection": selection,
             "task": found.reference,
-            "durability": options["durability"] or "sync",
-            "policy": said.get("policy", "adaptive"),
-            "seed": said.get("seed", 0),
-            **{name: options[name] for name in ("grace", "fail_fast", "max_failures")},
             **{name: options[name] for name in ("adopt", "retry_failed", "on_ambiguous") if name in options},
         }
 
     def run(self, path: Path) -> Outcome:
         """Run at this path."""
         self._path = path
-        live = not self._plain and sys.stderr.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"
-        onlooker = self._draw if live else self._tell
+        onlooker = self._draw if not self._plain and is_screen(sys.stderr) else self._tell
         with one_at_a_time():
             return trio.run(functools.partial(arun, self._evaluation, path, signals=True, onlooker=onlooker, **self._options))
 
@@ -339,7 +284,7 @@ class _Session:
         """Say how it ended, and end with the code that says so too."""
         words = ending(outcome.state, path=outcome.path, total=self._total, stopped=outcome.stopped, why=outcome.why)
         click.echo(words, err=True)
-        code = exit_code(outcome)
+        code = exit_code(outcome.state, stopped=bool(outcome.stopped))
         if self._as_json:
             _print_json(
                 {
@@ -348,7 +293,7 @@ class _Session:
                     "why": outcome.why or None,
                     "head": outcome.head,
                     "exit_code": code,
-                    **summary(outcome.state),
+                    **in_json(summarise(outcome.state)),
                 }
             )
         sys.exit(code)
@@ -360,6 +305,8 @@ class _Session:
 
         self._total, before = live.total, live.state.done
         console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+        for sentence in _changes(live):
+            click.echo(sentence, err=True)
         # A terminal that takes nothing more (Ctrl-S) must not hold up the run; nor must the user's threads hold up the screen.
         own_thread = trio.CapacityLimiter(1)
         with Screen(console=console, auto_refresh=False, transient=True) as screen:
@@ -379,30 +326,30 @@ class _Session:
     async def _tell(self, live: Live) -> None:
         """Print a line whenever a further tenth is done, and once a minute, until cancelled."""
         self._total, before = live.total, live.state.done
-        told, at = _tenth(live), live.now()
+        teller = Teller(tenth(live.state, live.total), live.now(), err=True)
         click.echo(f"{self._evaluation.name} in {self._path}; Ctrl-C stops it, and it can be resumed", err=True)
+        for sentence in _changes(live):
+            click.echo(sentence, err=True)
         while True:
             await trio.sleep(FRAME)
-            tenth, now = _tenth(live), live.now()
-            if tenth != told or now - at >= QUIET:
-                told, at = tenth, now
-                said = line(live.state, now=now, durable=live.journal.durable, total=live.total, before=before)
-                click.echo(said, err=True)
+            teller.tell(live.state, now=live.now(), durable=live.journal.durable, total=live.total, before=before)
 
 
-def _tenth(live: Live) -> int:
-    """Count the tenths that are done; where the total is not known, the digits and halves of what is done."""
-    done = live.state.done
-    if live.total:
-        return 10 * done // live.total
-    return 0 if not done else 2 * len(str(done)) + (str(done)[0] >= "5")
+def _changes(live: Live) -> Iterator[str]:
+    """Tell which settings are no longer what they were in the session before."""
+    for name, (before, now) in live.changed.items():
+        if isinstance(before, dict) and isinstance(now, dict):
+            parts = [(f"{name}.{part}", before.get(part), value) for part, value in now.items() if before.get(part) != value]
+        else:
+            parts = [(name, before, now)]
+        for part, old, new in parts:
+            yield f"{part} is now {printable(new)}; it was {printable(old)}"
 
 
-def exit_code(outcome: Outcome) -> int:
+def exit_code(state: RunState, *, stopped: bool) -> int:
     """Say in a number how a run ended; a trial that no scorer could judge is no success either."""
-    if outcome.stopped:
+    if stopped:
         return UNFINISHED
-    state = outcome.state
     return FAILED if state.failed or any(tally.failed for tally in state.scores.values()) else 0
 
 
@@ -410,15 +357,13 @@ def _print_json(value: dict[str, Any]) -> None:
     click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2))
 
 
-def _rehearse(found: Found, path: Path, settings: Settings, selection: Selection, options: dict[str, Any]) -> None:
+def _rehearse(found: Found, path: Path, settings: Settings, *, as_json: bool) -> None:
     """Say what would be run, and what it may cost; nothing is written."""
     with _prose_on_stderr():
-        cases = found.evaluation.cases.select(selection, repeats=settings.repeats).cases
+        cases = found.evaluation.cases.select(settings, repeats=settings.repeats).cases
     trials = None if cases is None else cases * settings.repeats
     source, per_trial = _cost_before(found.evaluation.name)
-    policy = options["policy"] or "adaptive"
-    facts = {name: value for name, value in settings.facts().items() if name != "command_line"}
-    if options["as_json"]:
+    if as_json:
         _print_json(
             {
                 "evaluation": found.evaluation.name,
@@ -427,8 +372,7 @@ def _rehearse(found: Found, path: Path, settings: Settings, selection: Selection
                 "cases": cases,
                 "trials": trials,
                 "scorers": list(found.evaluation.scorers),
-                "settings": facts,
-                "policy": policy,
+                "settings": settings.facts(),
                 "usage_per_trial": per_trial or None,
                 "usage_from": str(source) if source else None,
                 "projected_usage": {name: value * trials for name, value in per_trial.items()}
@@ -443,7 +387,7 @@ def _rehearse(found: Found, path: Path, settings: Settings, selection: Selection
     click.echo(f"  {many}{times}{'' if trials is None else f' = {trials:,} trials'}")
     click.echo(f"  scorers: {', '.join(found.evaluation.scorers) or 'none'}")
     limit = "no limit" if settings.timeout is None else duration(settings.timeout)
-    click.echo(f"  {settings.slots:,} slots at the most ({policy}), {limit} for an attempt")
+    click.echo(f"  {settings.slots:,} slots at the most ({settings.policy}), {limit} for an attempt")
     retry = settings.retry
     click.echo(
         f"  retries: {retry.errors} after errors, {retry.timeouts} after timeouts, {duration(retry.rate_limits)} of rate limits"
@@ -464,7 +408,7 @@ def _cost_before(name: str) -> tuple[Path | None, dict[str, float]]:
     latest: Iterable[Path] = reversed(runs_under(RUNS / name)[-_BEFORE:])
     for path in latest:
         state = see(path).state
-        used = usage_of(state)
+        used = usage_of(state.usage)
         if used and state.done:
             return path, {each: value / state.done for each, value in used.items()}
     return None, {}

@@ -4,6 +4,9 @@ The policies decide about the future without touching it: signals in, decisions 
 serves one key, so that two endpoints never share a limit. `policy` tells how to drive one.
 """
 
+from collections.abc import Callable
+from typing import Final
+
 from runner.concurrency.adaptive import Adaptive, AdaptiveState
 from runner.concurrency.aimd import Aimd, AimdState
 from runner.concurrency.fixed import Fixed, FixedState
@@ -24,8 +27,10 @@ from runner.concurrency.policy import (
     Succeeded,
     TimedOut,
 )
+from runner.concurrency.steering import Steered, Steering
 
 __all__ = [
+    "POLICIES",
     "Adaptive",
     "AdaptiveState",
     "Aimd",
@@ -45,6 +50,11 @@ __all__ = [
     "Resumed",
     "Signal",
     "Started",
+    "Steered",
+    "Steering",
     "Succeeded",
     "TimedOut",
 ]
+
+POLICIES: Final[dict[str, Callable[[int], Policy]]] = {"adaptive": Adaptive, "aimd": Aimd, "fixed": Fixed}
+"""Name → what makes a policy for so many slots."""

@@ -258,7 +258,7 @@ def _tls() -> ssl.SSLContext:
 
 
 class _Stream(httpcore2.AsyncNetworkStream):
-    """A stream that sends what is written when an answer is waited for: a whole request at once, not its head and body apart."""
+    """A stream that sends what is written when an answer is waited for: a request at once, not its head and body apart."""
 
     def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
         self._stream = stream

@@ -37,17 +37,15 @@ from replay import RunState
 from replay.screen import (
     duration,
     ending,
-    interval,
     line,
     next_command,
     number,
     panel,
-    percentile,
     printable,
     score_in_words,
-    summary,
 )
 from replay.state import Tally
+from replay.summary import score_of
 
 PASS, FAIL = True, False
 EVIL = "\x1b]0;owned\x07\x1b[31m[bold]red[/bold]\r\n\u202eevil"
@@ -166,9 +164,9 @@ def test_the_panel_of_a_run_that_goes_on() -> None:
         "back-off 1 trial, the next in 9 s: 1 × rate_limited",
         "trials   2 ok of 3 done · 1 of 2 ok recovered after a failure",
         "failed   1 of 3 done",
-        "scores   exact      50.0 %  1 of 2 scored (95 %: 9.5–90.5 %)",
-        "         closeness  0.75  mean of 2 scored (95 %: 0.26 to 1.24)",
-        "         tone       polite 50 %, rude 50 %  of 2 scored",
+        "scores   exact      50.0 %  1 of 2 scored (95 %: 9.5–90.5 %); not in it: 1 failed",
+        "         closeness  0.75  mean of 2 scored (95 %: -2.43 to 3.93); not in it: 1 failed",
+        "         tone       polite 50 %, rude 50 %  of 2 scored; not in it: 1 failed",
         "answers  p50 0.25 s · p95 0.25 s of 2 answers",
         "usage    tokens 1,200 · cost 0.25",
         "longest  slot   1  japan                 attempt 1  2.5 s of 30 s",
@@ -235,7 +233,6 @@ def test_a_run_that_has_not_begun_can_be_drawn() -> None:
 
     assert "a run that has not begun  runs/1" == drawn(state)[0]
     assert "the run cut off without a word: 0 of 0 trials done" in ending(state, path="r")
-    assert summary(state)["evaluation"] is None
 
 
 @pytest.mark.parametrize("width", [20, 40, 80])
@@ -295,7 +292,7 @@ def test_the_ending_of_a_run_in_which_all_went_well() -> None:
         "capitals finished: 1 of 1 trial done, in runs/my run\n"
         "  1 ok of 1 done\n"
         "  exact  100.0 %  1 of 1 scored (95 %: 20.7–100.0 %)\n"
-        "  p50 0.25 s · p95 0.25 s of 1 answers\n"
+        "  p50 0.25 s · p95 0.25 s · p99 0.25 s · longest 0.25 s of 1 answer\n"
         "next: evaljournal verify 'runs/my run'"
     ) == ending(state, path="runs/my run")
 
@@ -374,7 +371,7 @@ def test_a_scorer_that_fails_is_told() -> None:
     failed = ScoringFailed(trial="b", scorer="exact", version="v1", error="KeyError", message="x", elapsed=0.0)
     state = state_of([*ok("a", PASS), *ok("b"), failed])
 
-    assert "exact  100.0 %  1 of 1 scored (95 %: 20.7–100.0 %), 1 could not be scored" == row(drawn(state), "scores")
+    assert "exact  100.0 %  1 of 1 scored (95 %: 20.7–100.0 %); not in it: 1 could not be scored" == row(drawn(state), "scores")
 
 
 def test_many_labels_are_counted() -> None:
@@ -384,53 +381,7 @@ def test_many_labels_are_counted() -> None:
         tally.add(label)
     tally.add("h", -1)
 
-    assert "a 33 %, b 11 %, c 11 %, d 11 %, e 11 %, f 11 % and 1 more label  of 9 scored" == score_in_words(tally)
-
-
-@pytest.mark.parametrize(
-    ("passed", "of", "low", "high"),
-    [(0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (5, 10, 0.2366, 0.7634), (81, 263, 0.2553, 0.3662), (1, 1, 0.2065, 1.0)],
-)
-def test_wilson_interval(passed: int, of: int, low: float, high: float) -> None:
-    """The interval of pass or fail is Wilson's: the values are those of published tables."""
-    tally = Tally()
-    for number_ in range(of):
-        tally.add(number_ < passed)
-    found = interval(tally)
-
-    assert found is not None
-    assert (passed / of, low, high) == (found.mean, round(found.low, 4), round(found.high, 4))
-
-
-def test_normal_interval() -> None:
-    """The interval of numbers is the mean ± 1.96 standard errors; one number alone has no width."""
-    tally = Tally()
-    tally.add(1.0)
-    alone = interval(tally)
-    for value in (2.0, 3.0, 4.0, 5.0):
-        tally.add(value)
-    found = interval(tally)
-
-    assert alone is not None
-    assert found is not None
-    assert (1.0, 1.0, 1.0) == (alone.mean, alone.low, alone.high)
-    assert (3.0, 1.614, 4.386) == (found.mean, round(found.low, 3), round(found.high, 3))
-
-
-def test_no_interval_for_labels() -> None:
-    """Labels have frequencies, and no mean."""
-    tally = Tally()
-
-    assert interval(tally) is None
-    tally.add("rude")
-    assert interval(tally) is None
-
-
-def test_percentiles_are_values_that_occurred() -> None:
-    """A percentile is the nearest rank."""
-    times = [1.0, 2.0, 3.0, 4.0]
-
-    assert [1.0, 2.0, 4.0, 4.0] == [percentile(times, share) for share in (0.0, 0.5, 0.95, 1.0)]
+    assert "a 33 %, b 11 %, c 11 %, d 11 %, e 11 %, f 11 % and 1 more label  of 9 scored" == score_in_words(score_of(tally))
 
 
 def test_durations_as_people_say_them() -> None:
@@ -458,67 +409,3 @@ def test_printable_text() -> None:
 def test_the_next_command_can_be_copied() -> None:
     """What is named as the next command is quoted for a shell."""
     assert "evaljournal resume 'a b'" == next_command(state_of([]), "a b")
-
-
-def test_summary_for_programs() -> None:
-    """The summary has every count, score and sum, under names that stay."""
-    events = [*ok("a", PASS, 0.5, "rude"), *queued("b"), begun("b"), *refused("b"), *failing("c")]
-    state = state_of(events)
-
-    assert {
-        "evaluation": "capitals",
-        "task": "evals/capitals.py:capitals",
-        "dataset": "cases.jsonl",
-        "started_at": "2026-11-15T00:00:00.000000Z",
-        "last_at": "2026-11-15T00:00:00.000000Z",
-        "seq": state.seq,
-        "sessions": 1,
-        "ending": None,
-        "trials": {
-            "enqueued": 3,
-            "completed": 1,
-            "failed": 1,
-            "recovered": 0,
-            "withdrawn": 0,
-            "queued": 0,
-            "running": 0,
-            "backing_off": 1,
-            "being_scored": 0,
-            "interrupted": 0,
-        },
-        "attempts": {"started": 3, "timed_out": 0, "interrupted": 0, "returned_late": 0},
-        "retries": {"rate_limited": 1},
-        "errors": {"RateLimited": 1, "ValueError": 1},
-        "scores": {
-            "exact": {
-                "kind": "pass",
-                "scored": 1,
-                "not_scored": 0,
-                "mean": 1.0,
-                "low": pytest.approx(0.2065, abs=1e-4),
-                "high": 1.0,
-                "labels": {},
-            },
-            "closeness": {
-                "kind": "number",
-                "scored": 1,
-                "not_scored": 0,
-                "mean": 0.5,
-                "low": 0.5,
-                "high": 0.5,
-                "labels": {},
-            },
-            "tone": {
-                "kind": "label",
-                "scored": 1,
-                "not_scored": 0,
-                "mean": None,
-                "low": None,
-                "high": None,
-                "labels": {"rude": 1},
-            },
-        },
-        "latency": {"answers": 1, "p50": 0.25, "p95": 0.25},
-        "usage": {},
-        "limit": 8,
-    } == summary(state)

@@ -1,10 +1,22 @@
 """The state that a journal describes: defined after every record, and equal to a recount."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
-from journal import read
-from journal.events import AttemptStarted, TrialCompleted, TrialEnqueued, TrialFailed, TrialWithdrawn
+from journal import Event, Stamp, read
+from journal.events import (
+    AttemptFailed,
+    AttemptStarted,
+    RetryScheduled,
+    TrialCompleted,
+    TrialEnqueued,
+    TrialFailed,
+    TrialWithdrawn,
+)
 from replay import fold
+from tests.journal.samples import enqueued, session, started, written
 from tests.journal.test_format import GOLDEN
 
 RECORDS = list(read(GOLDEN))
@@ -43,3 +55,42 @@ def test_the_golden_run_is_what_it_says() -> None:
     assert 12 == state.usage["tokens"]
     assert 1.0 == state.scores["exact"].mean
     assert 1 == state.scores["judge"].failed
+
+
+def at_times(times: Iterator[float]) -> Stamp:
+    return lambda: ("2026-11-15T00:00:00.000000Z", next(times))
+
+
+@pytest.mark.parametrize("end", ["sealed", "torn"])
+def test_what_is_left_of_a_wait_is_counted_from_the_last_session(tmp_path: Path, end: str) -> None:
+    """A trial that waits 60 s and whose run stops 20 s later waits 40 s more, whichever records open the next session."""
+    refused: list[Event] = [
+        AttemptStarted(trial="a", attempt=1, slot=0),
+        AttemptFailed(trial="a", attempt=1, error="OSError", message="no", category="unavailable", elapsed=1.0),
+        RetryScheduled(trial="a", attempt=2, delay=60.0, cause="unavailable"),
+        enqueued("b"),
+    ]
+    times = [0.0, 0.0, 0.0, 499.0, 499.0, 500.0, 500.0, 520.0, 520.0]
+    written(tmp_path / "run", [started(), session(), enqueued("a"), *refused], stamp=at_times(iter(times)))
+    if end == "torn":
+        file = tmp_path / "run" / "journal-000001.jsonl"
+        file.chmod(0o600)
+        file.write_bytes(file.read_bytes()[:-20])  # The seal is torn: recovery comes first.
+    written(tmp_path / "run", [session(2)], new=False, stamp=at_times(iter([0.25] * 4)))
+
+    assert 40.0 == fold(read(tmp_path / "run")).trials["a"].due
+
+
+def test_a_probe_that_is_refused_costs_its_trial_nothing(tmp_path: Path) -> None:
+    """What a breaker's probe met is taken back, a refusal as much as an error."""
+    refused = AttemptFailed(trial="a", attempt=1, error="OSError", message="no", category="rate_limited", elapsed=1.0)
+    probed: list[Event] = [
+        AttemptStarted(trial="a", attempt=1, slot=0),
+        refused,
+        RetryScheduled(trial="a", attempt=2, delay=1.0, cause="probe"),
+    ]
+    written(tmp_path / "run", [started(), session(), enqueued("a"), *probed])
+
+    trouble = fold(read(tmp_path / "run")).trials["a"].trouble
+    assert trouble is not None
+    assert (0, 0) == (trouble.refusals, trouble.errors)

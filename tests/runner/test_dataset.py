@@ -363,7 +363,12 @@ def test_selection(selection: Selection, left: list[str]) -> None:
 
 def test_a_selection_of_nothing() -> None:
     """A pattern that fits no name is a mistake, not an empty run."""
-    assert "no case of the dataset is left by only=['z*'] and skip=[]" == refusal(["1?"], Selection(only="z*"))
+    letters = [Case(name=name, input=name) for name in "abcd"]
+
+    assert "no case of the dataset is left by only=['z*']; there are names such as 'a', 'b', 'c'" == refusal(
+        letters, Selection(only="z*")
+    )
+    assert "is left by only=['a'] and skip=['a', 'b']; there" in refusal(letters, Selection(only="a", skip=["a", "b"]))
 
 
 @pytest.mark.parametrize("limit", [0, -1, True, 1.5])

@@ -20,7 +20,7 @@ import runner
 from runner import Case, Retry, Score, UsageError, evaluation, note
 from runner.definition import Settings
 from runner.fingerprint import _normal, of_function
-from runner.notes import notes_to
+from runner.notes import send_notes_to
 
 CASES = [Case(name="fr", input="France?", expected="Paris")]
 
@@ -233,10 +233,14 @@ async def test_notes_reach_the_attempt() -> None:
         threads.add(threading.get_ident())
         note(tokens=2)
 
-    note(tokens=0)
-    with notes_to(kept.append):
+    async def attempt() -> None:
+        send_notes_to(kept.append)
         note(tokens=1, cost=0.5)
         await trio.to_thread.run_sync(work)
+
+    note(tokens=0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(attempt)
     note(tokens=3)
 
     assert [{"tokens": 1, "cost": 0.5}, {"tokens": 2}] == kept

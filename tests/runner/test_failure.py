@@ -9,12 +9,17 @@ import ssl
 import urllib.error
 import weakref
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
+from journal.events import AttemptFailed
+from runner import Retry, evaluation, run
 from runner.failure import Failure, Fatal, RateLimited, classify, describe
 from runner.retry_after import requested_wait, wait_until_reset
+from runner.testing import Fail, Scripted, events_of
 
 NOW = 1_800_000_000.0  # Fri, 15 Jan 2027 08:00:00 GMT
 
@@ -301,3 +306,40 @@ def test_description_lets_go() -> None:
 
     assert "ValueError" == words.type
     assert [None] == [reference() for reference in seen]
+
+
+def their_task(_: str) -> str:
+    """Fail in the user's own code."""
+    raise ValueError("no")
+
+
+async def their_trio_task(value: str) -> str:
+    """The same, for trio."""
+    await trio.lowlevel.checkpoint()
+    return their_task(value)
+
+
+async def their_asyncio_task(value: str) -> str:
+    """The same, for asyncio."""
+    await asyncio.sleep(0)
+    return their_task(value)
+
+
+@pytest.mark.parametrize("task", [their_task, their_trio_task, their_asyncio_task])
+def test_a_traceback_begins_in_the_users_code(tmp_path: Path, task: Any) -> None:
+    """How we came to call a task is left out, in threads and in either loop; what it called itself is there."""
+    run(evaluation(cases=["a"], retry=Retry(errors=0))(task), tmp_path / "run")
+
+    failed = next(event for event in events_of(tmp_path / "run") if isinstance(event, AttemptFailed))
+    files = [line.split('"')[1] for line in failed.traceback.splitlines() if line.startswith("  File ")]
+    assert {__file__} == set(files)
+    assert failed.traceback.endswith('    raise ValueError("no")\nValueError: no\n')
+
+
+def test_a_traceback_that_is_ours_alone_is_kept(tmp_path: Path) -> None:
+    """Where no line of the user's is to be seen, ours are better than none."""
+    task = Scripted(lambda *_: Fail(Fatal("no")))
+    run(evaluation(cases=["a"], loop="trio")(task), tmp_path / "run")
+
+    failed = next(event for event in events_of(tmp_path / "run") if isinstance(event, AttemptFailed))
+    assert "testing.py" in failed.traceback

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from journal.events import (
     LimitChanged,
     RetryScheduled,
     RunFinished,
+    RunStarted,
     RunStopped,
     ScoringFailed,
     SessionStarted,
@@ -37,6 +39,7 @@ from journal.events import (
 from replay import fold
 from runner import Case, Evaluation, Fatal, RateLimited, Retry, UsageError, evaluation, note
 from runner.errors import RunChanged
+from runner.resume import in_force
 from runner.session import Outcome, arun
 from runner.testing import Answer, Fail, Hang, Scripted, SimulatedEndpoint, Step, events_of, repeatable
 from tests.journal.disk import PowerCut, SimulatedDisk
@@ -688,13 +691,96 @@ async def test_changed_cases_are_refused_and_adopted() -> None:
     assert 1 == task.calls["another"]
 
 
-async def test_a_changed_setting_is_named() -> None:
-    """Resuming with other settings is refused, and the difference is named."""
-    disk = SimulatedDisk()
-    await go(made(Scripted(lambda *_: Answer(1, 10)), named(3), slots=1, deadline=5), disk, grace=0)
+def settings_of_sessions(disk: SimulatedDisk) -> list[dict[str, Any] | None]:
+    return [event.settings for event in events_of(PATH, files=disk) if isinstance(event, SessionStarted)]
 
-    with pytest.raises(RunChanged, match=r"setting slots: 1 is now 2"):
-        await go(made(Scripted(lambda *_: Answer(1)), named(3), slots=2, deadline=5), disk, resume=True)
+
+async def test_another_experiment_is_refused_setting_by_setting() -> None:
+    """Resuming with settings that ask something else is refused, and each difference is named; nothing is written."""
+    disk = SimulatedDisk()
+    task = Scripted(lambda *_: Answer(1, 10))
+    await go(made(task, named(3), slots=1, deadline=5), disk, grace=0)
+    before = len(events_of(PATH, files=disk))
+
+    with pytest.raises(RunChanged) as raised:
+        await go(made(task, named(3), slots=1, repeats=2), disk, resume=True, only="case-?", shuffle=True)
+    assert [
+        "  setting repeats: 1 is now 2",
+        "  setting only: [] is now ['case-?']",
+        "  setting shuffle: False is now True",
+    ] == str(raised.value).splitlines()[1:-1]
+    assert before == len(events_of(PATH, files=disk))
+
+
+async def test_how_a_run_is_carried_out_may_change() -> None:
+    """Settings that do not touch what is asked may change on resumption, by word or in the definition; that is recorded."""
+    disk = SimulatedDisk()
+    task = Scripted(lambda *_: Answer(1, 10))
+    await go(made(task, named(9), slots=1, deadline=5), disk, grace=0)
+    changed = made(task, named(9), slots=2, deadline=5, retry=Retry(errors=9))
+    seen: dict[str, Any] = {}
+
+    async def look(live: Any) -> None:
+        seen.update(live.changed)
+        await trio.lowlevel.checkpoint()
+
+    outcome = await go(changed, disk, resume=True, deadline=None, policy="fixed", onlooker=look)
+
+    assert ("", 9, 2) == (outcome.stopped, outcome.state.completed, task.most_in_flight)
+    first, second = settings_of_sessions(disk)
+    assert first is None
+    assert second is not None
+    assert {"slots", "deadline", "policy", "retry", "given"} == set(second)
+    assert (2, None, "fixed", 9) == (second["slots"], second["deadline"], second["policy"], second["retry"]["errors"])
+    assert {"slots": (1, 2), "deadline": (5.0, None), "policy": ("adaptive", "fixed")} == {
+        name: values for name, values in seen.items() if name != "retry"
+    }
+
+
+async def test_what_was_given_holds_for_every_session() -> None:
+    """What a run was given (cases, repeats, slots, policy, seed) is in its journal, and a resumption takes it from there."""
+    disk = SimulatedDisk()
+    task = Scripted(lambda *_: Answer(1, 10))
+    it = made(task, named(20), slots=7)
+    given = {"only": ["case-?"], "skip": "case-0", "limit": 3, "shuffle": True, "repeats": 2, "slots": 1, "policy": "fixed"}
+    await go(it, disk, **given, seed=5, deadline=15, grace=0)
+    begun = next(event for event in events_of(PATH, files=disk) if isinstance(event, RunStarted))
+    for _ in range(2):
+        await go(it, disk, resume=True, seed=5)
+    outcome = await go(it, disk, resume=True, seed=5, deadline=None)
+
+    kept = {name: begun.settings[name] for name in given}
+    assert {**given, "skip": ["case-0"]} == kept
+    assert ["skip", "limit"] == [name for name in begun.settings["given"] if name in ("skip", "limit")]
+    assert ("", 6, 1) == (outcome.stopped, outcome.state.completed, task.most_in_flight)
+    assert [None, None, None, {"deadline": None}] == settings_of_sessions(disk)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"given": ["slots"], "slots": "many"}, "slots='many': give a whole number"),
+        ({"given": ["only"], "only": 5}, "the journal has a setting that cannot be"),
+    ],
+)
+def test_a_journal_with_settings_that_cannot_be(settings: dict[str, Any], said: str) -> None:
+    """Settings of a journal are checked like any others; what is given in their place holds."""
+    own = made(Scripted({}), named(1)).settings
+
+    with pytest.raises(UsageError, match=re.escape(said)):
+        in_force(own, {}, settings)
+    name = settings["given"][0]
+    assert (own, [name]) == in_force(own, {name: getattr(own, name)}, settings)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"given": None}, {"given": ["no such", "slots", 7, ["x"]]}, {"given": {"slots": 1}}, {"given": 5}]
+)
+def test_a_journal_without_settings_that_were_given(settings: dict[str, Any]) -> None:
+    """What a journal does not say, or says in a way that is not ours, leaves the evaluation's own settings."""
+    own = made(Scripted({}), named(1)).settings
+
+    assert (own, []) == in_force(own, {}, settings)
 
 
 @pytest.mark.parametrize(("choice", "failed", "calls"), [("retry", 0, 2), ("fail", 1, 1)])
@@ -730,7 +816,9 @@ async def test_the_failed_can_be_tried_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"policy": "bold"}, {"grace": -1}, {"max_failures": -1}], ids=lambda options: next(iter(options))
+    "options",
+    [{"policy": "bold"}, {"grace": -1}, {"max_failures": -1}, {"max_failures": 5.0}, {"durability": "none"}, {"slotz": 4}],
+    ids=str,
 )
 async def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
     """An option that cannot be meant is refused before anything is written."""

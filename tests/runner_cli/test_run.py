@@ -127,13 +127,13 @@ def test_run_to_the_end() -> None:
 
 
 def test_what_is_recorded_of_the_command_line() -> None:
-    """The reference in full is recorded, and the options that hold for the whole run: a resumption needs them."""
+    """The reference in full is recorded, and the settings, and which of them were given: a resumption needs them."""
     evaljournal("run", "evals/capitals.py", *ONE_BY_ONE, "--timeout", "none", "--only", "c*", "--seed", 7)
     begun = events("runs/capitals/0001", RunStarted)[0]
 
     assert "evals/capitals.py:capitals" == begun.task
-    assert (1, None) == (begun.settings["slots"], begun.settings["timeout"])
-    assert {"slots": 1, "timeout": None, "only": ["c*"], "seed": 7, "policy": "fixed"} == begun.settings["command_line"]
+    given = {name: begun.settings[name] for name in begun.settings["given"]}
+    assert {"slots": 1, "timeout": None, "only": ["c*"], "seed": 7, "policy": "fixed"} == given
 
 
 def test_runs_are_numbered() -> None:
@@ -166,7 +166,7 @@ def test_a_scorer_that_fails_is_no_success() -> None:
     result = evaljournal("run", "evals/capitals.py")
 
     assert 1 == result.exit_code
-    assert "nothing yet, 5 could not be scored" in result.stderr
+    assert "nothing yet; not in it: 5 could not be scored" in result.stderr
 
 
 def test_the_summary_on_standard_output() -> None:
@@ -216,7 +216,7 @@ def test_shuffling_depends_on_the_seed() -> None:
         (["--repeats", 0], "repeats=0: give a whole number from 1 up"),
         (["--limit", 0], "limit=0: give a whole number from 1 up"),
         (["--only", "x*"], "no case of the dataset is left by only=['x*']"),
-        (["--grace", "-1"], "-1.0 is not in the range"),
+        (["--grace", "-1"], "grace=-1.0: give seconds, 0 or more"),
         (["--policy", "greedy"], "'greedy' is not one of"),
     ],
 )
@@ -362,6 +362,29 @@ def test_resume_repeats_what_was_said_at_the_beginning() -> None:
     assert "3 of 3 trials done" in result.stderr
     assert {"peru", "chile", "cuba"} == {event.trial for event in events("runs/capitals/0001", TrialCompleted)}
     assert [None, None] == [event.settings for event in events("runs/capitals/0001", SessionStarted)]
+
+
+def test_resume_with_other_settings() -> None:
+    """A flag on `resume` is taken without further ado, told, recorded, and holds from then on; so is a change in the file."""
+    define("import os\nFAILS = os.environ.get('FAILS')" + QUICK)
+    CliRunner(env={"FAILS": "peru"}).invoke(cli, ["run", "evals/capitals.py", *ONE_BY_ONE, "--fail-fast"])
+    define(
+        "import os\nFAILS = os.environ.get('FAILS')"
+        + QUICK.replace("timeout=5, retry=Retry(", "timeout=6, retry=Retry(timeouts=7, ")
+    )
+    again = CliRunner(env={"FAILS": "chile"}).invoke(cli, ["resume", "--slots", "2", "--retry-failed"])
+    result = evaljournal("resume", "--no-fail-fast", "--max-failures", "none")
+
+    assert (3, 1) == (again.exit_code, result.exit_code)
+    assert [
+        "slots is now 2; it was 1",
+        "timeout is now 6.0; it was 5.0",
+        "retry.timeouts is now 7; it was 2",
+    ] == re.findall(".* is now .*", again.stderr)
+    assert ["fail_fast is now false; it was true"] == re.findall(".* is now .*", result.stderr)
+    changes = [event.settings for event in events("runs/capitals/0001", SessionStarted)]
+    assert {"fail_fast": False, "given": ["slots", "policy", "fail_fast", "max_failures"]} == changes[2]
+    assert 2 == changes[1]["slots"]
 
 
 def test_resume_of_something_else_is_refused() -> None:

@@ -1,0 +1,444 @@
+"""Did a run keep to its own rules?
+
+`journal.verify` proves that a journal is what was written. Here is asked whether what was written could have happened so: who
+held which slot, what started when nothing might, which time does not fit, which number is not what a recount gives, which
+decision the rules would not have made. A finding is a disagreement between the log and the rules, never damage: damage is found
+before, by the hashes.
+
+Nothing here is known but the records. The rules by which a session decided are the runner's; they are handed in, are told the
+records, and are asked what they would have decided.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+import attrs
+
+from journal import Event, Record
+from journal.codec import name_of
+from journal.errors import IllegalEvent
+from journal.events import (
+    AttemptEnding,
+    AttemptFailed,
+    AttemptInterrupted,
+    AttemptStarted,
+    AttemptSucceeded,
+    AttemptTimedOut,
+    FileEvent,
+    IntakePaused,
+    IntakeResumed,
+    JournalRecovered,
+    JournalSalvaged,
+    LimitChanged,
+    Noted,
+    RetryScheduled,
+    RunFinished,
+    RunStarted,
+    RunStopped,
+    ScoringFailed,
+    SessionStarted,
+    TrialCompleted,
+    TrialFailed,
+    TrialScored,
+    fields_of,
+)
+from journal.lifecycle import Lifecycle
+from replay.state import RunState, TrialState
+
+T = TypeVar("T")
+
+HAIR: Final = 2e-6
+"""Seconds by which two times may differ because each was rounded to the microsecond."""
+MOST: Final = 100
+"""Findings that are kept; of more, only the number."""
+
+Decided = LimitChanged | IntakePaused | IntakeResumed
+"""What a policy decides."""
+Settled = RetryScheduled | TrialFailed
+"""What is decided of a trial whose attempt did not work out."""
+
+
+class Rules(Protocol):
+    """What decided in one session, made again. It depends on the records that it is told, and on nothing else."""
+
+    @property
+    def doubt(self) -> str:
+        """Why it may not be what decided then, though it goes by the same name; empty if nothing speaks for that."""
+        ...
+
+    def begin(self) -> Decided:
+        """Give what is decided before the first attempt."""
+        ...
+
+    def take(self, record: Record) -> Sequence[Decided]:
+        """Learn from an attempt's start, its end or its notes; give the decisions that must follow, in order."""
+        ...
+
+    def closed(self, t: float) -> str:
+        """Say why no attempt may start at `t`; empty if one may."""
+        ...
+
+    def settle(self, event: Settled, known: TrialState) -> Settled:
+        """Give what is to be decided of a trial that stands like this, where `event` is what was."""
+        ...
+
+
+Remake = Callable[[RunStarted, Mapping[str, Any]], Rules | str]
+"""Makes the rules again by which a session decided, from how its run began and from the settings in force; or says why not."""
+
+
+@attrs.frozen
+class Finding:
+    """A place where the log and the rules disagree."""
+
+    seq: int
+    """The record that disagrees."""
+    check: str
+    """One word: lifecycle, time, slots, limit, intake, delay, elapsed, policy, retry or totals."""
+    what: str
+
+
+@attrs.frozen(kw_only=True)
+class Totals:
+    """The trials of a run by where they stand: `enqueued` is the sum of the others."""
+
+    enqueued: int = 0
+    completed: int = 0
+    failed: int = 0
+    withdrawn: int = 0
+    open: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class Audit:
+    """What came of holding a log against the rules."""
+
+    findings: tuple[Finding, ...]
+    more: int
+    """How many findings there were beyond those."""
+    notes: tuple[str, ...]
+    """What could not be held against anything, and why."""
+    totals: Totals
+    decisions: int
+    """Recorded decisions that were made again, and came out the same."""
+
+    @property
+    def agrees(self) -> bool:
+        """Say whether the log and the rules agree."""
+        return not self.findings
+
+
+def audit(records: Iterable[Record], *, remake: Remake | None = None) -> Audit:
+    """Hold the records of a run, from the first on, against the rules."""
+    auditor = Auditor(remake)
+    for record in records:
+        auditor.take(record)
+    return auditor.result()
+
+
+class Auditor:
+    """The state so far, who holds which slot, and what the rules say must come next."""
+
+    def __init__(self, remake: Remake | None = None) -> None:
+        self._remake = remake
+        self._lifecycle = Lifecycle()
+        self._state = RunState()
+        self._findings: list[Finding] = []
+        self._found = 0
+        self._notes: dict[str, None] = {}
+        self._is_over = False
+        """Whether a record made no sense, so that nothing behind it does."""
+        self._decisions = 0
+
+        self._t = 0.0
+        """The time of the record before, in this session."""
+        self._h = ""
+        """The hash of the last record that is not about a file."""
+        self._slots: dict[int, str] = {}
+        """Slot → the trial that holds it."""
+        self._highest = 0
+        """The highest limit of this session."""
+        self._answered: dict[str, float] = {}
+        """Trials that were answered in this session and wait for scores, and since when."""
+        self._rules: Rules | None = None
+        self._due: deque[tuple[int, Decided]] = deque()
+        """Decisions that must come next, each with the record that calls for it."""
+
+    def take(self, record: Record) -> None:
+        """Judge the next record."""
+        if self._is_over:
+            return
+        is_of_a_file = isinstance(record.event, FileEvent)
+        try:
+            if not is_of_a_file:
+                self._lifecycle.advance(record.event)
+                self._judge(record)
+            self._state.apply(record)
+        except IllegalEvent as exc:
+            self._end(record, str(exc))
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as exc:
+            self._end(record, f"it makes no sense ({type(exc).__name__}: {exc})")
+        if not is_of_a_file:
+            self._h = record.h
+
+    def result(self) -> Audit:
+        """Say what was found so far."""
+        state = self._state
+        totals = Totals(
+            enqueued=len(state.trials),
+            completed=state.completed,
+            failed=state.failed,
+            withdrawn=state.stages["withdrawn"],
+            open=self._lifecycle.open,
+        )
+        rest = totals.completed + totals.failed + totals.withdrawn + totals.open
+        findings, found = list(self._findings), self._found
+        if not self._is_over and totals.enqueued != rest:
+            found += 1
+            what = f"{totals.enqueued:,} trials were enqueued, and {rest:,} are accounted for"
+            findings.append(Finding(state.seq, "totals", what))
+        return Audit(
+            findings=tuple(findings),
+            more=found - len(findings),
+            notes=tuple(self._notes),
+            totals=totals,
+            decisions=self._decisions,
+        )
+
+    def _find(self, record: Record, check: str, what: str) -> None:
+        self._found += 1
+        if len(self._findings) < MOST:
+            self._findings.append(Finding(record.seq, check, what))
+
+    def _end(self, record: Record, what: str) -> None:
+        self._find(record, "lifecycle", what)
+        self._notes[f"nothing behind record {record.seq:,} was judged"] = None
+        self._is_over = True
+
+    def _judge(self, record: Record) -> None:
+        event = record.event
+        if isinstance(event, SessionStarted):
+            self._begin_session(event, record)
+        elif isinstance(event, JournalRecovered | JournalSalvaged):
+            self._begin_anew(event, record)
+        elif self._lifecycle.stage == "session" or isinstance(event, RunStopped | RunFinished):
+            if record.t < self._t:
+                self._find(record, "time", f"its time, {record.t:.6f} s, is before that of the record before, {self._t:.6f} s")
+            self._judge_in_session(record)
+            self._t = max(self._t, record.t)
+
+    def _begin_session(self, event: SessionStarted, record: Record) -> None:
+        self._t, self._highest, self._rules = record.t, 0, None
+        self._slots.clear()
+        self._answered.clear()
+        self._due.clear()  # The process before died; what it decided last did not reach the disk.
+        started = self._state.started
+        if self._remake is None or started is None:
+            return
+        given = event.settings if isinstance(event.settings, dict) else {}
+        rules = self._remake(started, {**self._state.settings, **given})
+        if isinstance(rules, str):
+            self._notes[f"not recomputed in session {event.n}: {rules}"] = None
+            return
+        self._rules = rules
+        self._expect(record, [rules.begin()])
+
+    def _begin_anew(self, event: JournalRecovered | JournalSalvaged, record: Record) -> None:
+        self._rules = None
+        self._due.clear()
+        if isinstance(event, JournalSalvaged):
+            self._findings.clear()
+            self._found = 0
+            self._notes[
+                f"the records up to {record.seq:,} were copied out of a damaged journal, and others are missing between them: "
+                "only their order was judged"
+            ] = None
+
+    def _judge_in_session(self, record: Record) -> None:
+        event = record.event
+        match event:
+            case LimitChanged() | IntakePaused() | IntakeResumed():
+                self._judge_decision(event, record)
+            case RetryScheduled() | TrialFailed():
+                self._judge_settlement(event, record)
+            case TrialScored() | ScoringFailed():
+                begun = self._answered.get(event.trial, 0.0)
+                self._judge_elapsed(record, event.elapsed, 0.0, record.t - begun, "its trial was answered")
+            case TrialCompleted():
+                self._answered.pop(event.trial, None)
+            case RunStopped() | RunFinished():
+                self._judge_last_word(event, record)
+            case _:
+                self._judge_attempt(record)
+
+    # Attempts.
+
+    def _judge_attempt(self, record: Record) -> None:
+        match record.event:
+            case AttemptStarted() as event:
+                self._judge_start(event, record)
+                self._tell(record)
+            case AttemptInterrupted(why="process_died"):
+                pass  # Of another session, whose clock, slots and policy are gone.
+            case AttemptSucceeded() | AttemptFailed() | AttemptTimedOut() | AttemptInterrupted() as event:
+                self._judge_end(event, record)
+                self._tell(record)
+            case Noted(name="quota"):
+                self._tell(record)
+            case _:
+                pass
+
+    def _judge_start(self, event: AttemptStarted, record: Record) -> None:
+        state, found = self._state, self._found
+        known = state.trials[event.trial]
+        holder = self._slots.get(event.slot)
+        if holder is not None:
+            self._find(record, "slots", f"{event.trial!r} starts in slot {event.slot}, which {holder!r} still holds")
+        self._slots[event.slot] = event.trial
+        if state.limits:
+            self._judge_room(event, record)
+        if state.pauses and len(state.pauses) >= len(state.limits):
+            until, cause = min(state.pauses.values())
+            if record.t < until - HAIR:
+                what = f"{event.trial!r} starts at {record.t:.6f} s, while intake is paused until {until:.6f} s ({cause!r})"
+                self._find(record, "intake", what)
+        if known.stage == "backing_off" and record.t < known.due - HAIR:
+            what = f"{event.trial!r} starts at {record.t:.6f} s, and its back-off ends at {known.due:.6f} s"
+            self._find(record, "delay", what)
+        if found == self._found and self._rules is not None:
+            rules = self._rules
+            closed = self._asked(record, lambda: rules.closed(record.t + HAIR), "")
+            if closed:
+                self._disagree(record, f"{event.trial!r} starts, and the policy does not let it: {closed}")
+
+    def _judge_room(self, event: AttemptStarted, record: Record) -> None:
+        state = self._state
+        limit, flying = sum(state.limits.values()), len(state.running) + 1
+        probing = any(cause == "illness" for _, cause in state.pauses.values())
+        if flying > limit and not probing:  # A probe passes even when hung attempts fill every place: it is the only way out.
+            self._find(record, "limit", f"{event.trial!r} starts as number {flying} in flight, and the limit is {limit}")
+        elif not 0 <= event.slot < max(self._highest, flying):
+            what = f"{event.trial!r} starts in slot {event.slot}, and there were never more than {self._highest} of them"
+            self._find(record, "slots", what)
+
+    def _judge_end(self, event: AttemptEnding, record: Record) -> None:
+        known = self._state.trials[event.trial]
+        if self._slots.get(known.slot) == event.trial:
+            del self._slots[known.slot]
+        if isinstance(event, AttemptSucceeded):
+            self._answered[event.trial] = record.t
+        if event.elapsed is None:
+            return
+        # It is measured when the attempt is back and recorded at once, so nothing else was recorded in between.
+        soonest, latest = self._t - known.since, record.t - known.since
+        self._judge_elapsed(record, event.elapsed, soonest, latest, "its attempt began")
+        if isinstance(event, AttemptTimedOut):
+            timeout = self._state.settings.get("timeout", event.limit)
+            if event.elapsed < event.limit - HAIR:
+                self._find(record, "elapsed", f"it was out of time after {event.elapsed:g} s, and had {event.limit:g} s")
+            if timeout != event.limit:
+                self._find(record, "elapsed", f"it had {event.limit:g} s, and the settings give an attempt {timeout!r}")
+
+    def _judge_elapsed(self, record: Record, elapsed: float, soonest: float, latest: float, since: str) -> None:
+        if not soonest - HAIR <= elapsed <= latest + HAIR:
+            what = f"it says {elapsed:.6f} s, and {max(soonest, 0):.6f} to {latest:.6f} s have passed since {since}"
+            self._find(record, "elapsed", what)
+
+    # Decisions.
+
+    def _tell(self, record: Record) -> None:
+        if self._rules is None:
+            return
+        self._demand_none(record)
+        rules = self._rules
+        if rules is not None:
+            self._expect(record, self._asked(record, lambda: rules.take(record), ()))
+
+    def _expect(self, record: Record, decisions: Sequence[Decided]) -> None:
+        self._due.extend((record.seq, decision) for decision in decisions)
+
+    def _demand_none(self, record: Record) -> None:
+        """Miss a decision that was not recorded, although something has happened since that depends on it."""
+        if self._due:
+            seq, expected = self._due[0]
+            self._disagree(record, f"after record {seq:,} the policy decides {_in_words(expected)}; it is missing before this")
+
+    def _judge_decision(self, event: Decided, record: Record) -> None:
+        state = self._state
+        if isinstance(event, LimitChanged):
+            self._highest = max(self._highest, sum({**state.limits, event.key: event.after}.values()))
+            slots = state.settings.get("slots")
+            if event.before != state.limits.get(event.key, event.before):
+                self._find(record, "limit", f"it changes a limit of {event.before}, and {state.limits[event.key]} was in force")
+            if event.after < 1 or (isinstance(slots, int) and event.after > slots):
+                self._find(record, "limit", f"it sets a limit of {event.after}, and the settings have {slots} slots")
+        elif isinstance(event, IntakeResumed) and event.key not in state.pauses:
+            self._find(record, "intake", "it resumes an intake that was not paused")
+        if self._rules is None:
+            return
+        if not self._due:
+            self._disagree(record, f"nothing that happened before makes the policy decide {_in_words(event)}")
+            return
+        seq, expected = self._due.popleft()
+        if expected == event:
+            self._decisions += 1
+        else:
+            what = f"the policy decides {_in_words(expected)}, and this is {_in_words(event)}"
+            self._disagree(record, f"after record {seq:,} {what}")
+
+    def _judge_settlement(self, event: Settled, record: Record) -> None:
+        rules, known = self._rules, self._state.trials[event.trial]
+        if rules is None:
+            return
+        expected = self._asked(record, lambda: rules.settle(event, known), event)
+        if expected == event:
+            self._decisions += 1
+        else:
+            what = f"the rules decide {_in_words(expected)}, and this is {_in_words(event)}"
+            self._differ(record, "retry", f"after attempt {known.attempts} of {event.trial!r} {what}")
+
+    def _asked(self, record: Record, ask: Callable[[], T], otherwise: T) -> T:
+        try:
+            return ask()
+        except Exception as exc:  # noqa: BLE001  # numbers that nobody ever wrote must not end an audit
+            self._disagree(record, f"the rules cannot make sense of it ({type(exc).__name__}: {exc})")
+            return otherwise
+
+    def _disagree(self, record: Record, what: str) -> None:
+        """Say it once a session: every decision rests on the one before."""
+        n = len(self._state.sessions)
+        self._differ(record, "policy", what)
+        self._notes[f"not recomputed in the rest of session {n}, since it would only follow from record {record.seq:,}"] = None
+        self._rules = None
+        self._due.clear()
+
+    def _differ(self, record: Record, check: str, what: str) -> None:
+        doubt = self._rules.doubt if self._rules is not None else ""
+        if doubt:
+            self._notes[f"record {record.seq:,}: {what}; but {doubt}"] = None
+        else:
+            self._find(record, check, what)
+
+    # Sums.
+
+    def _judge_last_word(self, event: RunStopped | RunFinished, record: Record) -> None:
+        if isinstance(event, RunFinished):
+            self._judge_totals(event, record)
+        elif event.reason == "disk_full":
+            return  # There was no space for what was decided last.
+        self._demand_none(record)
+
+    def _judge_totals(self, event: RunFinished, record: Record) -> None:
+        state = self._state
+        counts = {"completed": state.completed, "failed": state.failed, "withdrawn": state.stages["withdrawn"]}
+        for name, count in counts.items():
+            if getattr(event, name) != count:
+                self._find(record, "totals", f"it says {getattr(event, name):,} {name}, and a recount gives {count:,}")
+        if event.head not in ("", self._h):
+            self._find(record, "totals", f"it says that the head before it is {event.head!r}, and that is {self._h!r}")
+
+
+def _in_words(event: Event) -> str:
+    said = ((field.name, getattr(event, field.name), field.default) for field in fields_of(type(event)))
+    return " ".join([name_of(event), *(f"{name}={value!r}" for name, value, default in said if value != default)])

@@ -1,0 +1,451 @@
+"""Compare two runs trial by trial: what was fixed, what broke, what changed, and whether the scores can be told apart.
+
+Only what is the same thing is compared: a trial of one run and a trial of the other that have the same name and the same
+content. A name that stands for something else in the other run is a different case, and two datasets are never called the same
+because their names agree. Failures and missing scores are counted beside every difference; they are in none.
+"""
+
+import hashlib
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, Literal
+
+import attrs
+import orjson
+
+from journal import Blob, JournalError, Record
+from journal.events import AttemptSucceeded
+from replay.screen import duration, number, plural, printable
+from replay.state import RunState, TrialState, Value, can_be_summed
+from replay.statistics import Estimate, paired_numbers, paired_shares
+
+SLOWER: Final = 2.0
+"""How many times as long an answer takes that is called slower; single times vary, and half as long again is nothing."""
+SLOWER_BY: Final = 0.1
+"""Seconds that it takes longer at least: below, it is the machine that varies."""
+_DIGEST: Final = 8
+_DONE: Final = ("completed", "failed")
+
+
+class NothingInCommon(JournalError):
+    """The two runs have no trial in common: there is nothing to compare."""
+
+
+@attrs.frozen
+class Side:
+    """One of the two runs."""
+
+    state: RunState
+    outputs: Mapping[str, bytes]
+    """Trial → digest of its output, as `outputs` finds it."""
+
+    @property
+    def trials(self) -> dict[str, TrialState]:
+        """Those that count."""
+        return {name: trial for name, trial in self.state.trials.items() if trial.stage != "withdrawn"}
+
+
+def outputs(records: Iterable[Record]) -> dict[str, bytes]:
+    """Digest every output, so that two can be compared although neither is kept; the order of keys does not count."""
+    found: dict[str, bytes] = {}
+    for record in records:
+        event = record.event
+        if isinstance(event, AttemptSucceeded):
+            value = event.output
+            text = value.sha256.encode() if isinstance(value, Blob) else orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+            found[event.trial] = hashlib.sha256(text).digest()[:_DIGEST]
+    return found
+
+
+@attrs.frozen
+class Change:
+    """What is different about a trial."""
+
+    trial: str
+    a: str
+    b: str
+    """How it ended in either run: `completed` or `failed`."""
+    scores: Mapping[str, tuple[Value | None, Value | None]]
+    """Scorer → what it said in either run, where that differs; None where it said nothing."""
+    output: bool
+    """Whether the outputs differ."""
+
+
+@attrs.frozen
+class Slower:
+    """A trial whose answer took much longer."""
+
+    trial: str
+    a: float
+    b: float
+    """Seconds in either run."""
+
+
+@attrs.frozen(kw_only=True)
+class Paired:
+    """What one scorer said of the cases that have its value in both runs: B's mean less A's."""
+
+    kind: Literal["pass", "number", "label"]
+    n: int
+    """Cases that are compared, the repeats of a case taken together; of labels, trials."""
+    missing: int
+    """Those in common that are not, because they failed, are open or were not scored, in either run."""
+    other: int
+    """Those whose value in B is another one."""
+    higher: int = 0
+    lower: int = 0
+    """Those for which it is higher, and lower; of labels, neither."""
+    a: float | None = None
+    b: float | None = None
+    """The means over those cases; None for labels."""
+    difference: float | None = None
+    standard_error: float | None = None
+    low: float | None = None
+    high: float | None = None
+    """The range that holds the true difference 95 times in 100."""
+    is_distinguishable: bool = False
+    """Whether that range leaves out 0."""
+    is_other_version: bool
+    """Whether the scorer itself was changed between the two: then it may be the scorer that differs."""
+
+
+@attrs.frozen
+class Comparison:
+    """Two runs, side by side: B against A."""
+
+    trials_a: int
+    trials_b: int
+    common: int
+    """Trials that both have, with the same name and the same content."""
+    compared: int
+    """Those of them that are done in both."""
+    open: int
+    """Those that are not."""
+    same: int
+    """Those that ended alike: the same output, the same scores."""
+    fixed: Sequence[Change]
+    """Something that did not hold holds now, and nothing broke: a pass, or an answer where there was none and nothing fails."""
+    broke: Sequence[Change]
+    """Something that held no longer holds, whatever else was fixed."""
+    changed: Sequence[Change]
+    """Another output, label or number; a wrong answer where there was none; or it failed both times, in another way."""
+    slower: Sequence[Slower]
+    """Of all that were answered in both, whatever else is different; the longest first."""
+    only_a: Sequence[str]
+    only_b: Sequence[str]
+    different: Sequence[str]
+    """Names that stand for something else in the other run."""
+    is_same_task: bool
+    """Whether the task was the same, by its source."""
+    scorers_only_a: Sequence[str]
+    scorers_only_b: Sequence[str]
+    """Scorers that the other run does not have; nothing that they say is compared."""
+    scores: Mapping[str, Paired]
+    latency: Paired
+    """Seconds of the answers, in the same way."""
+    groups: Mapping[str, Mapping[str, Paired]] | None
+    """Group → scorer → the same, of its cases alone; None where nobody asked."""
+
+
+def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Comparison:
+    """Compare run B with run A; with `groups` (trial → group), also the scores of each group by itself."""
+    ours, theirs = a.trials, b.trials
+    both = [name for name in ours if name in theirs]
+    common = [name for name in both if ours[name].fingerprint == theirs[name].fingerprint]
+    if not common:
+        raise NothingInCommon(
+            f"the two runs have no trial in common: {plural(len(ours) - len(both), 'trial')} only in the first, "
+            f"{len(theirs) - len(both):,} only in the second, {len(both):,} with the same name and other content"
+        )
+    done = [name for name in common if ours[name].stage in _DONE and theirs[name].stage in _DONE]
+    scorers = [scorer for scorer in a.state.scores if scorer in b.state.scores]
+    kinds: dict[str, list[Change]] = {"same": [], "fixed": [], "broke": [], "changed": []}
+    for name in done:
+        is_other = a.outputs.get(name) != b.outputs.get(name)
+        kind, change = _change(name, ours[name], theirs[name], scorers, is_other=is_other)
+        kinds[kind] += [change]
+    matched = set(common)
+    pairing = _Pairing(common, ours, theirs, scorers)
+    return Comparison(
+        trials_a=len(ours),
+        trials_b=len(theirs),
+        common=len(common),
+        compared=len(done),
+        open=len(common) - len(done),
+        same=len(kinds["same"]),
+        fixed=kinds["fixed"],
+        broke=kinds["broke"],
+        changed=kinds["changed"],
+        slower=_slower(common, ours, theirs),
+        only_a=[name for name in ours if name not in theirs],
+        only_b=[name for name in theirs if name not in ours],
+        different=[name for name in both if name not in matched],
+        is_same_task=_task(a) == _task(b),
+        scorers_only_a=[scorer for scorer in a.state.scores if scorer not in b.state.scores],
+        scorers_only_b=[scorer for scorer in b.state.scores if scorer not in a.state.scores],
+        scores=pairing.scores(pairing.cases),
+        latency=pairing.latency(),
+        groups=None if groups is None else pairing.grouped(groups),
+    )
+
+
+def _task(side: Side) -> str | None:
+    return side.state.started.task_fingerprint if side.state.started else None
+
+
+def _change(name: str, a: TrialState, b: TrialState, scorers: Iterable[str], *, is_other: bool) -> tuple[str, Change]:
+    """Say what is different about a trial, and which of the four it is: the same, fixed, broke, or changed."""
+    differing: dict[str, tuple[Value | None, Value | None]] = {}
+    for scorer in scorers:
+        before, after = _said(a, scorer), _said(b, scorer)
+        if before != after:
+            differing[scorer] = before, after
+    change = Change(name, a.stage, b.stage, differing, is_other and a.answer is not None and b.answer is not None)
+    ends = a.stage, b.stage
+    if ends == ("completed", "failed") or any(was is True and now is False for was, now in differing.values()):
+        return "broke", change
+    if any(was is False and now is True for was, now in differing.values()):
+        return "fixed", change
+    if ends == ("failed", "completed"):
+        return "changed" if any(now is False for _, now in differing.values()) else "fixed", change
+    is_same = not (differing or change.output) and (a.stage == "completed" or a.error == b.error)
+    return "same" if is_same else "changed", change
+
+
+def _said(trial: TrialState, scorer: str) -> Value | None:
+    said = (trial.scores or {}).get(scorer)
+    return None if said is None else said[1]
+
+
+def _slower(common: Iterable[str], a: Mapping[str, TrialState], b: Mapping[str, TrialState]) -> list[Slower]:
+    found = (Slower(name, a[name].elapsed, b[name].elapsed) for name in common if a[name].answer and b[name].answer)
+    much = (each for each in found if each.b >= SLOWER * each.a and each.b - each.a >= SLOWER_BY)
+    return sorted(much, key=lambda each: each.a - each.b)
+
+
+_Pair = tuple[list[TrialState], list[TrialState]]
+"""The trials of one case in A, and in B; a run may have asked it more often than the other."""
+
+
+class _Pairing:
+    """The cases that both runs have, each with its trials in either."""
+
+    def __init__(
+        self,
+        common: Iterable[str],
+        a: Mapping[str, TrialState],
+        b: Mapping[str, TrialState],
+        scorers: Sequence[str],
+    ) -> None:
+        self._common = {name: a[name].case for name in common}
+        self._a, self._b = a, b
+        self._scorers = scorers
+        self.cases: dict[str, _Pair] = {}
+        content = {case: a[name].fingerprint for name, case in self._common.items()}
+        for case in content:
+            self.cases[case] = [], []
+        for at, trials in enumerate((a, b)):
+            for trial in trials.values():
+                if content.get(trial.case) == trial.fingerprint:
+                    self.cases[trial.case][at].append(trial)
+
+    def scores(self, cases: Mapping[str, _Pair]) -> dict[str, Paired]:
+        """Compare what every scorer that both runs have said of these cases."""
+        return {scorer: self._score(scorer, cases) for scorer in self._scorers}
+
+    def grouped(self, groups: Mapping[str, str]) -> dict[str, dict[str, Paired]]:
+        """Do so for each group by itself; what is the same case has the same metadata."""
+        parts: dict[str, dict[str, _Pair]] = {}
+        for name, case in self._common.items():
+            if name in groups:
+                parts.setdefault(groups[name], {})[case] = self.cases[case]
+        return {label: self.scores(cases) for label, cases in sorted(parts.items())}
+
+    def latency(self) -> Paired:
+        """Compare how long the answers took."""
+        a, b = array("d"), array("d")
+        for pair in self.cases.values():
+            times = [[trial.elapsed for trial in trials if trial.answer is not None] for trials in pair]
+            if times[0] and times[1]:
+                a.append(sum(times[0]) / len(times[0]))
+                b.append(sum(times[1]) / len(times[1]))
+        return _paired("number", a, b, of=len(self.cases), is_other_version=False)
+
+    def _score(self, scorer: str, cases: Mapping[str, _Pair]) -> Paired:
+        a, b = array("d"), array("d")
+        versions: tuple[set[str], set[str]] = set(), set()
+        kinds: set[type] = set()
+        for pair in cases.values():
+            said = [[trial.scores[scorer] for trial in trials if trial.scores and scorer in trial.scores] for trials in pair]
+            for known, values in zip(versions, said, strict=True):
+                known.update(version for version, _ in values)
+            numbers = [[value for _, value in values if can_be_summed(value)] for values in said]
+            if numbers[0] and numbers[1]:
+                kinds.update(map(type, (*numbers[0], *numbers[1])))
+                a.append(sum(numbers[0]) / len(numbers[0]))
+                b.append(sum(numbers[1]) / len(numbers[1]))
+        is_other = versions[0] != versions[1]
+        if not a and (labels := self._labels(scorer, cases, is_other_version=is_other)).n:
+            return labels
+        return _paired("pass" if kinds == {bool} else "number", a, b, of=len(cases), is_other_version=is_other)
+
+    def _labels(self, scorer: str, cases: Mapping[str, _Pair], *, is_other_version: bool) -> Paired:
+        """Compare labels trial by trial: they have no mean in which the repeats of a case could be taken together."""
+        names = [name for name, case in self._common.items() if case in cases]
+        pairs = [(_said(self._a[name], scorer), _said(self._b[name], scorer)) for name in names]
+        both = [(was, now) for was, now in pairs if isinstance(was, str) and isinstance(now, str)]
+        other = sum(was != now for was, now in both)
+        missing = len(names) - len(both)
+        return Paired(kind="label", n=len(both), missing=missing, other=other, is_other_version=is_other_version)
+
+
+def _paired(
+    kind: Literal["pass", "number"], a: "array[float]", b: "array[float]", *, of: int, is_other_version: bool
+) -> Paired:
+    differences = [after - before for before, after in zip(a, b, strict=True)]
+    n = len(differences)
+    found: Estimate | None = None
+    if n:
+        found = paired_shares(differences) if kind == "pass" else paired_numbers(differences)
+    low, high = (found.low, found.high) if found else (None, None)
+    return Paired(
+        kind=kind,
+        n=n,
+        missing=of - n,
+        other=sum(each != 0 for each in differences),
+        higher=sum(each > 0 for each in differences),
+        lower=sum(each < 0 for each in differences),
+        a=sum(a) / n if n else None,
+        b=sum(b) / n if n else None,
+        difference=found.mean if found else None,
+        standard_error=found.standard_error if found else None,
+        low=low,
+        high=high,
+        is_distinguishable=low is not None and high is not None and (low > 0 or high < 0),
+        is_other_version=is_other_version,
+    )
+
+
+def in_json(comparison: Comparison) -> dict[str, Any]:
+    """Say a comparison in values that JSON has, under names that stay."""
+    return attrs.asdict(comparison)
+
+
+def sentence(paired: Paired, *, more: str = "higher", less: str = "lower", unit: str = "") -> str:
+    """Say in one plain sentence whether B differs from A: `not distinguishable at n = 143`, `B is better by 6.2 points`."""
+    if not paired.n:
+        return "nothing to compare: no case has it in both"
+    of = f"n = {paired.n:,}"
+    if paired.kind == "label":
+        return f"{paired.other:,} of {plural(paired.n, 'label')} changed"
+    if paired.kind == "number" and not paired.other:
+        return f"no difference in any of {paired.n:,}"
+    if paired.difference is None or paired.low is None or paired.high is None:
+        return f"not distinguishable at {of}"
+    scale, form = 1.0, ".3g"
+    if paired.kind == "pass":
+        scale, form, unit, more, less = 100.0, ".1f", " points", "better", "worse"
+    by, low, high = (scale * each for each in (paired.difference, paired.low, paired.high))
+    if not paired.is_distinguishable:
+        return f"not distinguishable at {of} (B less A: {by:+{form}}{unit}, 95 %: {low:{form}} to {high:{form}})"
+    if by < 0:
+        low, high = -high, -low
+    return f"B is {more if by > 0 else less} by {abs(by):{form}}{unit} (95 %: {low:{form}} to {high:{form}}, {of})"
+
+
+def lines(comparison: Comparison, *, most: int | None) -> Iterator[str]:
+    """Tell a comparison to people; lists are cut after `most`, and say so."""
+    yield _datasets(comparison)
+    if comparison.open:
+        yield f"{comparison.open:,} of the {comparison.common:,} in common are not done in both, and not compared"
+    if not comparison.is_same_task:
+        yield "the task was changed between the two"
+    for where, scorers in (("A", comparison.scorers_only_a), ("B", comparison.scorers_only_b)):
+        if scorers:
+            yield f"only {where} has the scorers {', '.join(printable(each, 24) for each in scorers)}"
+    counts = (len(comparison.fixed), len(comparison.broke), len(comparison.changed), comparison.same)
+    told = ", ".join(f"{count:,} {kind}" for count, kind in zip(counts, ("fixed", "broke", "changed", "the same"), strict=True))
+    yield f"{plural(comparison.compared, 'trial')} compared: {told}"
+    yield from _score_lines(comparison.scores)
+    yield f"answers  {sentence(comparison.latency, more='slower', less='faster', unit=' s')}"
+    for label, scores in (comparison.groups or {}).items():
+        yield f"{printable(label, 40)}:"
+        yield from (f"  {row}" for row in _score_lines(scores))
+    for title, changes in (("broke", comparison.broke), ("fixed", comparison.fixed), ("changed", comparison.changed)):
+        yield from _list(title, [f"{printable(each.trial)}: {_in_words(each)}" for each in islice(changes, most)], len(changes))
+    slower = [f"{printable(each.trial)}: {duration(each.a)} → {duration(each.b)}" for each in islice(comparison.slower, most)]
+    yield from _list("slower", slower, len(comparison.slower))
+    for title, names in (
+        ("only in A", comparison.only_a),
+        ("only in B", comparison.only_b),
+        ("same name, different case (not compared)", comparison.different),
+    ):
+        yield from _list(title, [printable(name) for name in islice(names, most)], len(names))
+
+
+def _datasets(comparison: Comparison) -> str:
+    apart = [
+        f"{len(names):,} {where}"
+        for names, where in (
+            (comparison.only_a, "only in A"),
+            (comparison.only_b, "only in B"),
+            (comparison.different, "with the same name and other content"),
+        )
+        if names
+    ]
+    if not apart:
+        return f"the same {plural(comparison.common, 'trial')} in both"
+    return f"not the same trials: {comparison.common:,} in common, {', '.join(apart)}"
+
+
+def _score_lines(scores: Mapping[str, Paired]) -> Iterator[str]:
+    names = {scorer: printable(scorer, 24) for scorer in scores}
+    wide = max(map(len, names.values()), default=0)
+    for scorer, paired in scores.items():
+        said = sentence(paired)
+        if paired.kind == "pass" and paired.n and paired.a is not None and paired.b is not None:
+            said += f"; {100 * paired.a:.1f} % → {100 * paired.b:.1f} %, {paired.higher:,} better, {paired.lower:,} worse"
+        elif paired.a is not None and paired.b is not None:
+            said += f"; {paired.a:.3g} → {paired.b:.3g}"
+        if paired.missing:
+            what = "trial" if paired.kind == "label" else "case"
+            said += f"; not in it: {plural(paired.missing, what)} without a score in both"
+        if paired.is_other_version:
+            said += "; the scorer itself was changed"
+        yield f"{names[scorer]:<{wide}}  {said}"
+
+
+def _list(title: str, shown: Sequence[str], count: int) -> Iterator[str]:
+    if count:
+        yield f"{title} ({count:,}):"
+        yield from (f"  {each}" for each in shown)
+        if count > len(shown):
+            yield f"  … and {count - len(shown):,} more (--all names every one)"
+
+
+def _in_words(change: Change) -> str:
+    parts = [f"{_ENDS[change.a]} → {_ENDS[change.b]}"] if change.a != change.b else []
+    parts += [f"{printable(scorer, 24)} {_values(was, now)}" for scorer, (was, now) in change.scores.items()]
+    if change.output:
+        parts.append("another output")
+    return ", ".join(parts) or "failed in another way"
+
+
+_ENDS: Final = {"completed": "answered", "failed": "failed"}
+
+
+def _values(was: Value | None, now: Value | None) -> str:
+    if was is None or now is None:
+        return f"was {_value(was)}" if was is not None else _value(now)
+    return f"{_value(was)} → {_value(now)}"
+
+
+def _value(value: Value | None) -> str:
+    match value:
+        case bool():
+            return "pass" if value else "fail"
+        case str():
+            return printable(value, 24)
+        case _:
+            return number(value or 0.0)

@@ -1,0 +1,338 @@
+"""Say what came of a run, in numbers: how many trials ended how, what the scorers said and how sure that is, what it took.
+
+A summary is derived from a `RunState` alone, in one pass over the trials at most. No failure is averaged away: a mean is that
+of the trials that were scored, and those that failed, are open or could not be scored are counted beside it.
+"""
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal
+
+import attrs
+import orjson
+
+from journal import Blob, Record
+from journal.events import TrialEnqueued
+from journal.lifecycle import STAGES
+from replay.state import RunState, Tally, TrialState
+from replay.statistics import mean_of_shares, pass_all, pass_at, quantile
+
+NO_GROUP: Final = "(none)"
+"""The group of trials whose metadata does not have the key."""
+
+
+@attrs.frozen
+class Trials:
+    """How many trials stand where."""
+
+    enqueued: int
+    """All that count: taken in, and not withdrawn since."""
+    answered: int
+    """Those that have an output: completed, or being scored."""
+    completed: int
+    failed: int
+    """Those that were given up; they have no output, and are in no mean."""
+    recovered: int
+    """Those of the completed that had an attempt that failed before."""
+    open: int
+    """Those that are neither completed nor failed: the next six together."""
+    queued: int
+    running: int
+    being_scored: int
+    unsettled: int
+    interrupted: int
+    backing_off: int
+    withdrawn: int
+    """Those that no longer count."""
+
+
+@attrs.frozen
+class PassK:
+    """What to expect of `k` trials of one case: that at least one passes (pass@k), or that all do (pass^k)."""
+
+    k: int
+    cases: int
+    """Cases that have at least `k` verdicts; the estimates are the mean over these."""
+    at_least_one: float
+    at_least_one_low: float | None
+    at_least_one_high: float | None
+    all: float
+    all_low: float | None
+    all_high: float | None
+
+
+@attrs.frozen
+class Score:
+    """What one scorer said of the trials that it could judge."""
+
+    kind: Literal["pass", "number", "label", "mixed", "nothing"]
+    scored: int
+    """Trials that have a value of this scorer: what every share of a label is a share of."""
+    not_scored: int
+    """Outputs at which the scorer itself failed."""
+    numbers: int
+    """Values that the mean is the mean of: true is 1, false is 0."""
+    passed: int | None
+    """Where every value is true or false: how many are true."""
+    beyond: int
+    """Numbers that are not finite, or beyond 1e100; they are not in the mean."""
+    cases: int
+    """Cases that the numbers are about; repeats of a case are taken together for the error and the range."""
+    mean: float | None
+    standard_error: float | None
+    low: float | None
+    high: float | None
+    """The range that holds the true mean 95 times in 100."""
+    labels: Mapping[str, int]
+    """Label → how many times, the most frequent first."""
+    passes: Sequence[PassK]
+    """Where cases have repeats and every value is true or false: for 1, 2, 4, … trials, and for as many as there are."""
+
+
+@attrs.frozen
+class Latency:
+    """How long the attempts took that gave an output, in seconds."""
+
+    answers: int
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    max: float | None
+
+
+@attrs.frozen
+class Attempts:
+    """What became of all attempts."""
+
+    started: int
+    succeeded: int
+    failed: int
+    timed_out: int
+    interrupted: int
+    """Cut off from outside; whether the call took effect, and was paid for, is not known."""
+    made_again: int
+    """Made because the one before was cut off: calls that may have been paid for twice."""
+    returned_late: int
+
+
+@attrs.frozen
+class Part:
+    """The same for the trials that have something in common."""
+
+    trials: Trials
+    scores: Mapping[str, Score]
+    latency: Latency
+
+
+@attrs.frozen
+class Summary:
+    """What came of a run, up to some record."""
+
+    evaluation: str | None
+    task: str | None
+    dataset: str | None
+    started_at: str | None
+    last_at: str | None
+    seq: int
+    sessions: int
+    crashes: int
+    """Sessions that another followed although they had no ending: their process died. The last one's ending is below."""
+    ending: str | None
+    """`finished`, or why the last session stopped; None while it lives, or if it died."""
+    planned: int
+    """How many trials there are to be made; 0 where that was not known beforehand."""
+    trials: Trials
+    attempts: Attempts
+    retries: Mapping[str, int]
+    errors: Mapping[str, int]
+    scores: Mapping[str, Score]
+    latency: Latency
+    usage: Mapping[str, float]
+    """The sums of every number that was noted or came with an attempt, lost ones included."""
+    usage_lost: Mapping[str, float]
+    """What of it attempts have used that gave no output."""
+    limit: int | None
+    groups: Mapping[str, Part] | None
+    """Part → the same of its trials alone; None where nobody asked."""
+
+
+def summarise(state: RunState, *, groups: Mapping[str, str] | None = None) -> Summary:
+    """Sum a run up; with `groups` (trial → group, see `Grouping`), also each group by itself."""
+    started = state.started
+    return Summary(
+        evaluation=started.evaluation if started else None,
+        task=started.task if started else None,
+        dataset=started.dataset if started else None,
+        started_at=state.sessions[0].at if state.sessions else None,
+        last_at=state.at or None,
+        seq=state.seq,
+        sessions=len(state.sessions),
+        crashes=sum(not session.ended for session in state.sessions[:-1]),
+        ending=state.ending or None,
+        planned=state.planned,
+        trials=_trials(state.stages, state.recovered),
+        attempts=Attempts(
+            started=state.attempts,
+            succeeded=len(state.latencies),
+            failed=sum(state.errors.values()),
+            timed_out=state.timeouts,
+            interrupted=state.interrupted,
+            made_again=state.made_again,
+            returned_late=state.late,
+        ),
+        retries=dict(state.retries),
+        errors=dict(state.errors),
+        scores=_scores(state.scores),
+        latency=latency(state.latencies),
+        usage=dict(state.usage),
+        usage_lost=dict(state.lost),
+        limit=state.limit,
+        groups=None if groups is None else _groups(state, groups),
+    )
+
+
+def in_json(summary: Summary) -> dict[str, Any]:
+    """Say a summary in values that JSON has, under names that stay."""
+    return attrs.asdict(summary)
+
+
+def _trials(stages: Mapping[str, int], recovered: int) -> Trials:
+    count = {stage: stages.get(stage, 0) for stage in STAGES}
+    enqueued = sum(count.values()) - count["withdrawn"]
+    return Trials(
+        enqueued=enqueued,
+        answered=count["completed"] + count["answered"],
+        completed=count["completed"],
+        failed=count["failed"],
+        recovered=recovered,
+        open=enqueued - count["completed"] - count["failed"],
+        queued=count["queued"],
+        running=count["running"],
+        being_scored=count["answered"],
+        unsettled=count["unsettled"],
+        interrupted=count["interrupted"],
+        backing_off=count["backing_off"],
+        withdrawn=count["withdrawn"],
+    )
+
+
+def _scores(tallies: Mapping[str, Tally]) -> dict[str, Score]:
+    return {scorer: attrs.evolve(score_of(tally), passes=_passes(tally)) for scorer, tally in tallies.items()}
+
+
+def score_of(tally: Tally) -> Score:
+    """Say what a scorer has said, but for what it takes a look at every case to say."""
+    found, kind = tally.estimate, tally.kind
+    return Score(
+        kind=kind,
+        scored=tally.scored,
+        not_scored=tally.failed,
+        numbers=tally.numbers,
+        passed=tally.passed if kind == "pass" else None,
+        beyond=tally.beyond,
+        cases=tally.cases,
+        mean=found.mean if found else None,
+        standard_error=found.standard_error if found else None,
+        low=found.low if found else None,
+        high=found.high if found else None,
+        labels={label: count for label, count in tally.labels.most_common() if count},
+        passes=[],
+    )
+
+
+def _passes(tally: Tally) -> list[PassK]:
+    if tally.kind != "pass" or tally.cases == tally.numbers:
+        return []
+    cases = tally.passes_by_case()
+    most = max(n for n, _ in cases)
+    powers = {1 << at for at in range(most.bit_length())}
+    return [_pass_k(k, cases) for k in sorted({*powers, most})]
+
+
+def _pass_k(k: int, passes: Mapping[tuple[int, int], int]) -> PassK:
+    """Take the mean over all cases that have been asked often enough; each case counts once."""
+    enough = [(n, passed, cases) for (n, passed), cases in passes.items() if n >= k]
+    count = sum(cases for _, _, cases in enough)
+    verdicts = sum(n * cases for n, _, cases in enough)
+    said: list[float | None] = []
+    for estimate in (pass_at, pass_all):
+        each = [(estimate(k, n=n, passed=passed), cases) for n, passed, cases in enough]
+        mean = sum(value * cases for value, cases in each) / count
+        scatter = (verdicts / count) ** 2 * sum(cases * (value - mean) ** 2 for value, cases in each)
+        found = mean_of_shares(mean, n=verdicts, cases=count, scatter=scatter)
+        said += [found.mean, found.low, found.high]
+    return PassK(k, count, *said)  # type: ignore[arg-type]  # the means are never None
+
+
+def latency(times: Iterable[float]) -> Latency:
+    """Tell the quantiles of so many seconds; each is a time that occurred."""
+    ordered = sorted(times)
+    if not ordered:
+        return Latency(0, None, None, None, None)
+    p50, p95, p99 = (quantile(ordered, share) for share in (0.5, 0.95, 0.99))
+    return Latency(len(ordered), p50, p95, p99, ordered[-1])
+
+
+class Grouping:
+    """Which group each trial belongs to, collected in one pass over the records: the metadata stand only on disk."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.groups: dict[str, str] = {}
+        """Trial → group."""
+        self.keys: set[str] = set()
+        """The keys that the metadata do have, for one that was mistyped."""
+        self._labels: dict[str, str] = {}
+
+    def take(self, record: Record) -> None:
+        """Take in one record."""
+        event = record.event
+        if not isinstance(event, TrialEnqueued):
+            return
+        metadata = event.metadata.load() if isinstance(event.metadata, Blob) else event.metadata
+        value = None
+        if isinstance(metadata, dict):
+            self.keys.update(metadata)
+            value = metadata.get(self.key)
+        label = NO_GROUP if value is None else value if isinstance(value, str) else orjson.dumps(value).decode()
+        self.groups[event.trial] = self._labels.setdefault(label, label)  # A label that thousands share is kept once.
+
+
+class _Gathered:
+    """What is known of a group while its trials are gone through."""
+
+    def __init__(self) -> None:
+        self.stages: dict[str, int] = {}
+        self.recovered = 0
+        self.scores: dict[str, Tally] = {}
+        self.latencies = array("d")
+
+    def take(self, trial: TrialState, *, has_repeats: bool) -> None:
+        self.stages[trial.stage] = self.stages.get(trial.stage, 0) + 1
+        self.recovered += trial.recovered
+        if trial.answer is not None and trial.stage != "withdrawn":
+            self.latencies.append(trial.elapsed)
+        for scorer, (_, value) in (trial.scores or {}).items():
+            self._tally(scorer, has_repeats).add(value, case=trial.case)
+        for scorer in trial.unscored:
+            self._tally(scorer, has_repeats).failed += 1
+
+    def _tally(self, scorer: str, has_repeats: bool) -> Tally:  # noqa: FBT001  # it is handed through
+        tally = self.scores.get(scorer)
+        if tally is None:
+            tally = self.scores[scorer] = Tally(by_case={} if has_repeats else None)
+        return tally
+
+
+def _groups(state: RunState, groups: Mapping[str, str]) -> dict[str, Part]:
+    gathered: dict[str, _Gathered] = {}
+    for name, trial in state.trials.items():
+        gathered.setdefault(groups.get(name, NO_GROUP), _Gathered()).take(trial, has_repeats=state.has_repeats)
+    return {
+        label: Part(
+            trials=_trials(group.stages, group.recovered),
+            scores=_scores(group.scores),
+            latency=latency(group.latencies),
+        )
+        for label, group in sorted(gathered.items())
+    }

@@ -1,0 +1,75 @@
+"""How somebody looks on while a run goes on, or is played again: a screen that is drawn anew, or a plain line now and then."""
+
+import os
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Final, Protocol, TextIO
+
+import attrs
+import click
+
+from replay import History, RunState
+from replay.screen import line
+from runner.cli.look import picture
+
+FRAME: Final = 0.2
+"""Seconds between two pictures of the live screen."""
+QUIET: Final = 60.0
+"""Seconds after which the plain mode says something even if no further tenth is done: a silent job looks like a dead one."""
+
+
+def is_screen(stream: TextIO) -> bool:
+    """Say whether a screen can be drawn there; where somebody reads the output later, plain lines are better."""
+    return stream.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"
+
+
+def tenth(state: RunState, total: int | None) -> int:
+    """Count the tenths that are done; where the total is not known, the digits and halves of what is done."""
+    done = state.done
+    if total:
+        return 10 * done // total
+    return 0 if not done else 2 * len(str(done)) + (str(done)[0] >= "5")
+
+
+@attrs.define
+class Teller:
+    """Prints a line whenever a further tenth is done, and once a minute."""
+
+    told: int | None = None
+    """The tenths that were done when it last said something."""
+    at: float = 0.0
+    """When that was, in the seconds of `t`."""
+    err: bool = False
+
+    def tell(self, state: RunState, *, now: float, durable: int, total: int | None, before: int) -> None:
+        """Say where the run stands, if it is time to."""
+        done = tenth(state, total)
+        if done != self.told or not 0 <= now - self.at < QUIET:  # Seconds begin anew with each session.
+            self.told, self.at = done, now
+            click.echo(line(state, now=now, durable=durable, total=total, before=before), err=self.err)
+
+
+class Show(Protocol):
+    """What shows a run as it stands at a moment."""
+
+    def __call__(self, history: History, now: float) -> None:
+        """Show it."""
+        ...
+
+
+@contextmanager
+def showing(*, transient: bool = False) -> Generator[Show]:
+    """Show a run on standard output, as a screen or in lines; the last picture stays, unless it is transient."""
+    if not is_screen(sys.stdout):
+        teller = Teller()
+        yield lambda history, now: teller.tell(
+            history.state, now=now, durable=history.durable, total=history.total, before=history.before
+        )
+        return
+    from rich.console import Console  # noqa: PLC0415  # slow to import
+    from rich.live import Live  # noqa: PLC0415  # the same
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    with Live(console=console, auto_refresh=False, transient=transient) as screen:
+        yield lambda history, now: screen.update(picture(history, now, console.width), refresh=True)

@@ -1,0 +1,155 @@
+"""The command that tells all there is to know of one trial."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import attrs
+import click
+import orjson
+
+from journal import Blob
+from replay.screen import duration, printable
+from replay.trial import AttemptStory, Judgement, TrialStory
+from runner.cli.arguments import nearest
+from runner.cli.look import print_json, run_and_trial, say_damage, see
+
+_LINES: Final = 40
+"""How many lines of a value are shown; `--json` has all of it."""
+_LINE: Final = 500
+"""How many characters of each."""
+_INDENT: Final = " " * 10
+_HOW: Final = {"": "going on", "succeeded": "answered"}
+"""How an attempt ended, in words, where its name is not enough."""
+_LAST: Final = 12
+"""How many lines of a traceback are shown: the last ones say most."""
+
+
+@click.command()
+@click.argument("run", required=False)
+@click.argument("trial", required=False)
+@click.option("--at", type=int, metavar="SEQ", help="As it stood after this record.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def show(run: str | None, trial: str | None, at: int | None, as_json: bool) -> None:
+    """Tell all there is to know of a TRIAL: what was asked and answered, every attempt and what it waited for, the scores.
+
+    Without RUN, that is a trial of the newest run. A damaged run is told up to the damage, with code 4.
+
+    \b
+    evaljournal show peru
+    evaljournal show runs/capitals/0001 peru --json | jq .output
+    """
+    path, trial = run_and_trial(run, trial)
+    if trial is None:
+        raise click.UsageError("no TRIAL was given; `evaljournal log --type trial_enqueued` lists them")
+    seen = see(path, at)
+    if trial not in seen.state.trials:
+        say_damage(seen.problem)  # It may stand behind the damage.
+        raise click.UsageError(f"{path} has no trial {trial!r}{nearest(trial, seen.state.trials)}")
+    story = seen.history.trial(trial)
+    problem = story.problem or seen.problem
+    if as_json:
+        print_json({"path": str(path), "problem": None if problem is None else str(problem), **_in_json(story)})
+    else:
+        for line in _in_words(story):
+            click.echo(line)
+    say_damage(problem, quiet=as_json)
+
+
+def _in_json(story: TrialStory) -> dict[str, Any]:
+    said = attrs.asdict(story, recurse=False, filter=attrs.filters.exclude("problem"))
+    return {
+        **{name: _plain(value) for name, value in said.items()},
+        "attempts": [_attempt_in_json(attempt) for attempt in story.attempts],
+        "scores": {name: _fields(said) for name, said in story.scores.items()},
+        "times": _fields(story.times),
+    }
+
+
+def _attempt_in_json(attempt: AttemptStory) -> dict[str, Any]:
+    span = attempt.span._asdict()
+    del span["trial"]
+    rest = _fields(attempt)
+    del rest["span"]
+    return {**span, "served": attempt.span.end - attempt.span.start, **rest}
+
+
+def _fields(part: Any) -> dict[str, Any]:
+    return {name: _plain(value) for name, value in attrs.asdict(part, recurse=False).items()}
+
+
+def _plain(value: Any) -> Any:
+    """Say where a value should be that could not be loaded."""
+    return {"blob": value.sha256, "bytes": value.bytes} if isinstance(value, Blob) else value
+
+
+def _in_words(story: TrialStory) -> Iterator[str]:
+    times = story.times
+    cause = f" ({printable(story.cause)})" if story.cause else ""
+    yield f"{printable(story.trial, _LINE)}  {story.stage}{cause}, {_plural(len(story.attempts), 'attempt')}"
+    yield (
+        f"taken in {printable(story.at)} · waited {duration(times.waited)} · backed off {duration(times.backed_off)} · "
+        f"served {duration(times.served)} · scored {duration(times.scored)}"
+    )
+    yield from _block("input", story.input)
+    for label, value in (("expected", story.expected), ("metadata", story.metadata)):
+        if value is not None:
+            yield from _block(label, value)
+    for attempt in story.attempts:
+        yield from _attempt(attempt)
+    if any(attempt.span.ending == "succeeded" for attempt in story.attempts):
+        yield from _block("output", story.output)
+    for judgement in story.scores.values():
+        yield from _score(judgement)
+
+
+def _attempt(attempt: AttemptStory) -> Iterator[str]:
+    span = attempt.span
+    waits = f"waited {duration(attempt.waited)}, backed off {duration(attempt.backed_off)}"
+    how = _HOW.get(span.ending, span.ending.replace("_", " "))
+    why = f" ({attempt.why.replace('_', ' ')})" if attempt.why else ""
+    limit = f" of {duration(attempt.limit)}" if attempt.limit is not None else ""
+    yield (
+        f"attempt {span.attempt}  {how}{why} after {duration(span.end - span.start)}{limit}  "
+        f"slot {span.slot} · session {span.session} · seq {span.seq:,}{f'–{span.end_seq:,}' if span.end_seq else ''} · {waits}"
+    )
+    if attempt.error:
+        yield from _block("", f"{attempt.error}: {attempt.message}")
+        yield from _block("", "\n".join(attempt.traceback.splitlines()[-_LAST:])) if attempt.traceback else ()
+    if attempt.retry_after is not None:
+        yield f"{_INDENT}asked to be left alone for {duration(attempt.retry_after)}"
+    if attempt.usage is not None:
+        yield from _block("", f"usage {printable(attempt.usage)}")
+    if attempt.notes:
+        yield from _block("", " · ".join(f"{name} {printable(value)}" for name, value in attempt.notes))
+    if attempt.late:
+        yield f"{_INDENT}came back after it had been given up: {printable(attempt.late)}, not used"
+    if attempt.retry_in is not None:
+        yield f"{_INDENT}to be tried again in {duration(attempt.retry_in)}: {printable(attempt.retry_cause)}"
+
+
+def _score(said: Judgement) -> Iterator[str]:
+    if said.value is None:
+        yield from _block("score", f"{said.scorer} could not judge it: {said.error}: {said.message}")
+    else:
+        reason = f"  {said.reason}" if said.reason else ""
+        value = said.value if isinstance(said.value, str) else orjson.dumps(said.value).decode()
+        yield from _block("score", f"{said.scorer} {value}{reason}")
+
+
+def _block(label: str, value: Any) -> Iterator[str]:
+    """Show a value in as many lines as it has, none of which can do anything to a terminal."""
+    if isinstance(value, Blob):
+        text = f"({value.bytes:,} bytes that cannot be had)"
+    else:
+        text = value if isinstance(value, str) else orjson.dumps(value).decode()
+        if len(text) > _LINE and not isinstance(value, str):
+            text = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+    lines = text.splitlines() or [""]
+    for at, line in enumerate(lines[:_LINES]):
+        yield f"{label if not at else '':<{len(_INDENT)}}{printable(line.expandtabs(), _LINE)}".rstrip()
+    if len(lines) > _LINES:
+        yield f"{_INDENT}… {len(lines) - _LINES:,} more lines; --json has them"
+
+
+def _plural(count: int, one: str) -> str:
+    return f"{count:,} {one}{'' if count == 1 else 's'}"

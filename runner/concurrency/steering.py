@@ -1,0 +1,129 @@
+"""A policy at work in one session: told of records, it answers with the records that must follow.
+
+The executor records what comes out of it, and an audit holds the same against what was recorded. Both go through here, so
+whatever a policy has been told can be read back from the journal, and what it decided can be decided again.
+"""
+
+from typing import Any, assert_never
+
+from journal import Record
+from journal.events import (
+    AttemptEnding,
+    AttemptFailed,
+    AttemptInterrupted,
+    AttemptStarted,
+    AttemptSucceeded,
+    AttemptTimedOut,
+    IntakePaused,
+    IntakeResumed,
+    LimitChanged,
+    Noted,
+)
+from runner.concurrency.policy import (
+    Change,
+    Failed,
+    Gate,
+    Interrupted,
+    LimitMoved,
+    Paused,
+    Policy,
+    Quota,
+    Resumed,
+    Signal,
+    Started,
+    Succeeded,
+    TimedOut,
+)
+
+AttemptEvent = AttemptStarted | AttemptEnding
+Steered = LimitChanged | IntakePaused | IntakeResumed
+
+
+class Steering:
+    """A policy, and the trials whose attempts are its probes."""
+
+    def __init__(self, policy: Policy, *, patience: float) -> None:
+        """Let trials probe for free until the other side has been ill for `patience` seconds."""
+        self._policy = policy
+        self._patience = patience
+        self._ill_since: float | None = None
+        """When the first probe was made that no success has followed yet."""
+        self._flying: dict[str, Quota | None] = {}
+        """Attempts in flight, each with what it has noted as the `quota` that the other side said was left."""
+        self.limit = policy.limit
+        """Attempts that may be in flight at once."""
+        self.free: set[str] = set()
+        """Trials whose last attempt was a probe that costs them nothing."""
+
+    def begin(self) -> LimitChanged:
+        """Say what holds before the first attempt."""
+        return LimitChanged(before=0, after=self.limit, cause="start")
+
+    def may_start(self, t: float) -> Gate:
+        """Say whether an attempt may start at `t`; asking changes nothing."""
+        return self._policy.may_start(t)
+
+    def take(self, record: Record) -> list[Steered]:
+        """Learn from an attempt's start, its end, or what it notes of its quota; give what is to be recorded behind it."""
+        event = record.event
+        if isinstance(event, Noted):
+            self._noted(event)
+            return []
+        assert isinstance(event, AttemptEvent)
+        name = f"{event.trial}/{event.attempt}"
+        decision = self._policy.take(_signal(event, record.t, name, self._flying.pop(name, None)))
+        self.limit = decision.limit
+        if isinstance(event, AttemptStarted):
+            self._flying[name] = None
+            self._started(event.trial, record.t, probe=decision.probe)
+        elif isinstance(event, AttemptSucceeded):
+            self._ill_since = None
+        return [_event(change) for change in decision.changes] if decision.changes else []
+
+    def _noted(self, event: Noted) -> None:
+        name = f"{event.trial}/{event.attempt}"
+        if event.name == "quota" and name in self._flying:  # What a scorer notes later is about another endpoint.
+            self._flying[name] = _quota(event.value)
+
+    def _started(self, trial: str, t: float, *, probe: bool) -> None:
+        if probe and self._ill_since is None:
+            self._ill_since = t
+        if probe and self._ill_since is not None and t - self._ill_since < self._patience:
+            self.free.add(trial)
+        else:
+            self.free.discard(trial)
+
+
+def _signal(event: AttemptEvent, t: float, attempt: str, quota: Quota | None) -> Signal:
+    match event:
+        case AttemptStarted():
+            return Started(t=t, attempt=attempt)
+        case AttemptSucceeded():
+            return Succeeded(t=t, attempt=attempt, elapsed=event.elapsed, quota=quota)
+        case AttemptFailed():
+            return Failed(t=t, attempt=attempt, failure=event.category, retry_after=event.retry_after, quota=quota)
+        case AttemptTimedOut():
+            return TimedOut(t=t, attempt=attempt)
+        case AttemptInterrupted():
+            return Interrupted(t=t, attempt=attempt)
+    assert_never(event)
+
+
+def _quota(noted: Any) -> Quota | None:
+    """Understand what was noted; None where it makes no sense."""
+    said = noted if isinstance(noted, dict) else {}
+    remaining, reset, limit = (said.get(name) for name in ("remaining", "reset", "limit"))
+    if not isinstance(remaining, int | float) or not isinstance(reset, int | float):
+        return None
+    return Quota(remaining=int(remaining), reset=float(reset), limit=int(limit) if isinstance(limit, int | float) else None)
+
+
+def _event(change: Change) -> Steered:
+    match change:
+        case LimitMoved():
+            return LimitChanged(before=change.before, after=change.after, cause=change.cause, evidence=change.evidence)
+        case Paused():
+            return IntakePaused(until=round(change.until, 6), cause=change.cause, evidence=change.evidence)
+        case Resumed():
+            return IntakeResumed(cause=change.cause, evidence=change.evidence)
+    assert_never(change)

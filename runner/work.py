@@ -1,0 +1,28 @@
+"""A trial in hand: what is to be done for it, and what it has had so far."""
+
+from typing import Any
+
+import attrs
+
+from runner.case import Case
+from runner.retry import Spent
+
+
+@attrs.define
+class Work:
+    """A trial that is taken in, and not at its end."""
+
+    trial: str
+    case: Case
+    attempts: int = 0
+    """How many it has had, in all sessions; the one under way is the last of them."""
+    began: float = 0.0
+    """When that began, in the seconds of `t`."""
+    spent: Spent = attrs.field(factory=Spent)
+    is_answered: bool = False
+    """Whether it has an output already, and is only to be scored."""
+    output: Any = None
+    scored: frozenset[str] = frozenset()
+    """The scorers that have had their turn."""
+    delay: float = 0.0
+    """Seconds until it may be taken."""

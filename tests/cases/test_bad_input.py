@@ -1,0 +1,404 @@
+"""Bad input and faults: a clear word about what, where, why and what next; the right exit code; and nothing lost.
+
+Shown elsewhere:
+
+- no such file or function, slots of 0, a negative timeout, an empty dataset, a resumption of a finished, a damaged or a running
+  run, and of one whose task was changed, all from the command line: `tests/runner_cli/test_run.py`
+- every way in which a dataset can be broken: `tests/runner/test_dataset.py`; a task that cannot be called:
+  `tests/runner/test_definition.py`
+- BaseException, swallowed cancellation, answers after the limit: `test_session.py` and `test_function.py` in `tests/runner`
+- changed cases: `tests/runner/test_session.py`, `tests/cases/test_inspect.py`
+"""
+
+import errno
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from click.testing import CliRunner, Result
+
+from journal import read, verify
+from journal.errors import JournalLocked, JournalPoisoned
+from journal.events import (
+    AttemptInterrupted,
+    AttemptSucceeded,
+    RunStopped,
+    SessionStarted,
+    TrialCompleted,
+    TrialFailed,
+)
+from replay import fold
+from runner.cli import cli
+from runner.session import Outcome
+from runner.testing import Answer, Scripted, events_of
+from tests.cases.stage import PATH, events, go, killed, made, named
+from tests.journal.disk import SimulatedDisk
+from tests.runner_cli.test_commands import COMMAND
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Work in an empty directory, and leave Python's modules as they were."""
+    before = list(sys.path)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    sys.path[:] = before
+    for name in [name for name, module in sys.modules.items() if str(tmp_path) in (getattr(module, "__file__", None) or "")]:
+        del sys.modules[name]
+
+
+def define(source: str) -> None:
+    """Write an evaluation into `it.py`."""
+    Path("it.py").write_text(textwrap.dedent(source))
+
+
+def evaljournal(*arguments: str, **environment: str) -> Result:
+    """Use a command in this process."""
+    return CliRunner(env=environment).invoke(cli, arguments)
+
+
+def process(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Use a command in a process of its own, which it may bring down."""
+    return subprocess.run(
+        [*COMMAND, *arguments], env={**os.environ, **environment}, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+ROW = '{"id": "a", "question": "1?"}\n'
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("qa.jsonl", ROW + '{"id": "b", "question"', "qa.jsonl, line 2: not JSON: expecting ':' delimiter at column 23"),
+        ("qa.jsonl", ROW * 2, "qa.jsonl, line 2: the id 'a' is taken by qa.jsonl, line 1; ids must differ, or say id_key=…"),
+        ("qa.csv", "id,question\na,1?\nb\n", "qa.csv, line 3: 1 fields, but the header names 2"),
+        ("qa.jsonl", "", "qa.jsonl has no cases"),
+        ("other.jsonl", ROW, "qa.jsonl cannot be read: No such file or directory"),
+    ],
+    ids=["broken at a line", "duplicate ids", "a field too few", "empty", "missing"],
+)
+def test_a_dataset_that_cannot_be_used_starts_nothing(name: str, content: str, said: str) -> None:
+    """Code 2, one sentence with the file and the line, and not so much as a directory is left behind."""
+    Path(name).write_text(content)
+    used = name if name.startswith("qa") else "qa.jsonl"
+    define(f"from runner import evaluation\n@evaluation(cases={used!r})\ndef it(question): ...\n")
+    result = evaljournal("run", "it.py")
+
+    assert (2, "", True) == (result.exit_code, result.stdout, said in result.stderr)
+    assert 1 == len(result.stderr.splitlines())
+    assert not Path("runs").exists()
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("evaluation(cases=['a'])(3)", "it.py, line 2: a task is a function, not 3"),
+        ("evaluation(cases=['a'])(len('no'))", "it.py, line 2: a task is a function, not 2"),
+        ("evaluation(cases=['a'], slots=0)(str)", "it.py, line 2: slots=0: give a whole number from 1 up"),
+        ("evaluation(cases=['a'], timeout=-3)(str)", "it.py, line 2: timeout=-3.0: give seconds, more than 0"),
+    ],
+)
+def test_a_wrong_definition_starts_nothing(source: str, said: str) -> None:
+    """Code 2, with the line of the user's own file."""
+    define(f"from runner import evaluation\nit = {source}\n")
+    result = evaljournal("run", "it.py")
+
+    assert (2, True) == (result.exit_code, said in result.stderr)
+    assert not Path("runs").exists()
+
+
+@pytest.mark.usefixtures("here")
+def test_no_such_case() -> None:
+    """A pattern that fits no case is told, with some names that there are."""
+    define("from runner import Case, evaluation\n@evaluation(cases=[Case(name='peru', input=1)])\ndef it(n): return n\n")
+    result = evaljournal("run", "it.py", "--only", "pero")
+
+    assert 2 == result.exit_code
+    assert "Error: no case of the dataset is left by only=['pero']; there are names such as 'peru'\n" == result.stderr
+    assert not Path("runs").exists()
+
+
+@pytest.mark.usefixtures("here")
+def test_cases_that_break_half_way_are_resumed_when_they_are_mended() -> None:
+    """What was finished stays, code 3 says that more is to come, and the next session makes the rest and nothing twice."""
+    define(
+        """
+        import os
+        from runner import Case, evaluation
+
+        def cases():
+            for number in range(60):
+                if number == 40 and "BREAK" in os.environ:
+                    raise OSError("the network share went away")
+                yield Case(name=f"t{number}", input=number)
+
+        @evaluation(cases=cases, slots=2)
+        def it(number):
+            with open("calls", "a") as file:
+                file.write(f"{number}\\n")
+            return number
+        """
+    )
+    broken = evaljournal("run", "it.py", "--policy", "fixed", BREAK="1")
+    done = len([event for event in events_of("runs/it/0001") if isinstance(event, TrialCompleted)])
+    mended = evaljournal("resume")
+
+    assert (3, "") == (broken.exit_code, broken.stdout)
+    assert "it stopped because its cases could not be read" in broken.stderr
+    assert "(OSError: the network share went away)" in broken.stderr
+    assert broken.stderr.endswith("next: evaljournal resume runs/it/0001\n")
+    assert done >= 1
+    assert (0, True) == (mended.exit_code, "it finished: 60 of 60 trials done" in mended.stderr)
+    assert sorted(range(60)) == sorted(map(int, Path("calls").read_text().split()))
+    assert verify("runs/it/0001").holds
+
+
+@pytest.mark.usefixtures("here")
+def test_an_output_that_cannot_be_kept_is_told_at_the_end() -> None:
+    """The trial failed, the others did not; code 1, and the type and the place of what could not be written."""
+    define("from runner import evaluation\n@evaluation(cases=[0, 1])\ndef it(n): return {'n': [n, object()]} if n else n\n")
+    result = evaljournal("run", "it.py")
+
+    assert (1, True) == (result.exit_code, "1 ok of 2 done" in result.stderr)
+    assert "Unserialisable: output.n[1] of AttemptSucceeded cannot be written as JSON" in result.stderr
+    assert {"unserialisable"} == {event.cause for event in events_of("runs/it/0001") if isinstance(event, TrialFailed)}
+
+
+DEADLY = """
+    import os, signal, sys
+    from runner import Case, evaluation
+
+    @evaluation(cases=[Case(name=f"t{number}", input=number) for number in range(20)], slots=3, write_ahead=True)
+    def it(number):
+        if number == 11 and "DIE" in os.environ:
+            exec(os.environ["DIE"])
+        return number
+"""
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(("how", "code"), [("os._exit(9)", 9), ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL)])
+def test_a_task_that_kills_the_interpreter(how: str, code: int) -> None:
+    """The next session closes the attempt that was in the air, and goes on; with nothing deadly in the way, to the end."""
+    define(DEADLY)
+    killed_by_it = process("run", "it.py", DIE=how)
+    again = process("resume", DIE=how)
+    resumed = process("resume")
+
+    assert (code, code, 0) == (killed_by_it.returncode, again.returncode, resumed.returncode)
+    assert "it finished: 20 of 20 trials done" in resumed.stderr
+    found = events_of("runs/it/0001")
+    for attempt in (1, 2):
+        assert AttemptInterrupted(trial="t11", attempt=attempt, why="process_died") in found
+    outputs = {event.trial: event.output for event in found if isinstance(event, AttemptSucceeded)}
+    assert {f"t{number}": number for number in range(20)} == outputs
+    assert 3 == sum(isinstance(event, SessionStarted) for event in found)
+    assert verify("runs/it/0001").holds
+
+
+@pytest.mark.usefixtures("here")
+def test_a_task_that_kills_the_interpreter_every_time_can_be_left_out() -> None:
+    """`--on-ambiguous fail` does not try again what may have been what killed the process: the others come to their end."""
+    define(DEADLY)
+    process("run", "it.py", DIE="os._exit(9)")
+    result = process("resume", "--on-ambiguous", "fail", DIE="os._exit(9)")
+
+    assert (1, True) == (result.returncode, "t11: cut off while it ran, and not tried again" in result.stderr)
+    assert TrialFailed(trial="t11", attempts=1, cause="ambiguous") in events_of("runs/it/0001")
+    assert verify("runs/it/0001").holds
+
+
+@pytest.mark.usefixtures("here")
+def test_a_full_disk_ends_with_3_and_says_what_to_do() -> None:
+    """Where the system takes no more, the run stops, names the record up to which it is whole, and goes on when it can."""
+    define(
+        """
+        import os
+        from runner import Case, evaluation
+
+        if "FULL" in os.environ:
+            import resource
+            resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, resource.RLIM_INFINITY))
+
+        @evaluation(cases=[Case(name=f"t{number}", input=number) for number in range(60)], slots=2, write_ahead=True)
+        def it(number): return number
+        """
+    )
+    full, seen, resumed = process("run", "it.py", FULL="1"), verify("runs/it/0001"), process("resume")
+
+    assert (3, "") == (full.returncode, full.stdout)
+    assert "it stopped because the disk is full" in full.stderr
+    assert "there is no space left for runs/it/0001" in full.stderr
+    whole = re.search(
+        r"it is whole up to record (\d+)\. Make space, then `evaljournal resume runs/it/0001` goes on", full.stderr
+    )
+    assert whole is not None
+    assert int(whole[1]) <= seen.records
+    assert full.stderr.endswith("next: evaljournal resume runs/it/0001\n")
+    assert (0, True) == (resumed.returncode, "it finished: 60 of 60 trials done" in resumed.stderr)
+    assert verify("runs/it/0001").holds
+
+
+def refuse(disk: SimulatedDisk, call: str, times: int, number: int, *, takes: int | None = None) -> None:
+    """Let a disk refuse the n-th call of a kind and all after it; of the n-th, it may `take` a part."""
+    seen = 0
+
+    def before(made_call: str) -> int | None:
+        nonlocal seen
+        if made_call != call:
+            return None
+        seen += 1
+        if seen == times and takes is not None:
+            return takes
+        if seen >= times:
+            raise OSError(number, os.strerror(number))
+        return None
+
+    disk.before = before
+
+
+@pytest.mark.parametrize("takes", [None, 10], ids=["nothing", "ten bytes"])
+async def test_a_disk_that_fills_up_at_any_write_loses_nothing(takes: int | None) -> None:
+    """Whichever write is the first for which there is no space: with space again, the run goes on and ends as it should."""
+    stopped = 0
+    for write in range(1, 100):
+        task = Scripted(lambda value, _: Answer(f"answer to {value}", 1))
+        it, disk = made(task, named(8), slots=2), SimulatedDisk()
+        refuse(disk, "write", write, errno.ENOSPC, takes=takes)
+        outcome = await go(it, disk)
+        if not outcome.stopped:
+            break
+        stopped += 1
+        assert "disk_full" == outcome.stopped
+        assert "there is no space left" in outcome.why
+        disk.before = lambda _: None
+        done = completed(disk)
+        asked = dict(task.calls)
+        outcome = await go(it, disk, resume=is_there(disk))
+
+        assert ("", 8) == (outcome.stopped, outcome.state.completed)
+        assert all(asked[trial] == task.calls[trial] for trial in done)
+        assert verify(PATH, files=disk).holds
+    assert stopped >= 10
+
+
+def is_there(disk: SimulatedDisk) -> bool:
+    return disk.is_directory(str(PATH)) and any(name.startswith("journal-") for name in disk.names(str(PATH)))
+
+
+def completed(disk: SimulatedDisk) -> list[str]:
+    return [event.trial for event in events(disk, TrialCompleted)] if is_there(disk) else []
+
+
+async def test_space_for_a_last_word_is_used_for_it() -> None:
+    """If only a long value did not fit, the journal says that the disk was full."""
+    task = Scripted(lambda value, _: Answer("x" * 300_000 if value == "case-3" else "yes", 1))
+    it, disk = made(task, named(6), slots=1), SimulatedDisk()
+    calls: list[str] = []
+
+    def before(call: str) -> int | None:
+        calls.append(call)
+        if calls.count("mkdir") == 5 and calls[-2:] == ["open", "write"]:  # The folders for long values have just been made.
+            calls.clear()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return None
+
+    disk.before = before
+    outcome = await go(it, disk)
+
+    assert "disk_full" == outcome.stopped
+    assert [RunStopped(reason="disk_full")] == events(disk, RunStopped)
+    assert 6 == (await go(it, disk, resume=True)).state.completed
+
+
+@pytest.mark.parametrize("call", ["write", "fdatasync"])
+async def test_a_disk_that_fails_confirms_nothing_more(call: str) -> None:
+    """An I/O error ends the run with the number of the last record that is certain; after it, the run goes on from there."""
+    task = Scripted(lambda value, _: Answer(f"answer to {value}", 1))
+    it, disk = made(task, named(8), slots=2), SimulatedDisk()
+    refuse(disk, call, 6, errno.EIO)
+    with pytest.raises(JournalPoisoned, match=r"up to record \d+ it is confirmed on disk, what came after is not") as raised:
+        await go(it, disk)
+    disk.before = lambda _: None
+    disk = disk.killed()
+
+    assert raised.value.durable <= max(record.seq for record in read(PATH, files=disk))
+    assert ("", 8) == ((outcome := await go(it, disk, resume=True)).stopped, outcome.state.completed)
+    assert verify(PATH, files=disk).holds
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_of_two_resumptions_at_once_one_goes_on(seed: int) -> None:
+    """One gets the journal and finishes; the other is told by whom it is written, and calls nothing."""
+    from trio._core import _run as scheduler
+
+    task = Scripted(lambda *_: Answer("yes", 1))
+    it = made(task, named(10), slots=2)
+    endings: list[Outcome | JournalLocked] = []
+
+    async def main() -> SimulatedDisk:
+        disk = await killed(it, SimulatedDisk(), after=2.5, policy="fixed")
+
+        async def resume() -> None:
+            try:
+                endings.append(await go(it, disk, resume=True, policy="fixed"))
+            except JournalLocked as exc:
+                endings.append(exc)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(resume)
+            nursery.start_soon(resume)
+        return disk
+
+    scheduler._r.seed(seed)
+    disk = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    refused, finished = endings
+    assert isinstance(refused, JournalLocked)
+    assert "is being written by" in str(refused)
+    assert isinstance(finished, Outcome)
+    assert ("", 10, 12) == (finished.stopped, finished.state.completed, task.calls.total())
+    assert 2 == len(events(disk, SessionStarted))
+    assert 10 == len(events(disk, TrialCompleted)) == fold(read(PATH, files=disk)).completed
+
+
+@pytest.mark.usefixtures("here")
+def test_of_two_resumptions_by_two_processes_one_goes_on() -> None:
+    """The same for real processes: one ends with 0, the other with 2 or, where it came after the end, with 0 and no call."""
+    define(
+        """
+        import os, time
+        from runner import Case, evaluation
+
+        @evaluation(cases=[Case(name=f"t{number}", input=number) for number in range(20)], slots=2, write_ahead=True)
+        def it(number):
+            with open("calls", "a") as file:
+                file.write(f"{number}\\n")
+            if number == 5 and "DIE" in os.environ:
+                os._exit(9)
+            time.sleep(0.02)
+            return number
+        """
+    )
+    process("run", "it.py", DIE="1")
+    both = [subprocess.Popen([*COMMAND, "resume"], stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [each.communicate(timeout=60)[1] for each in both]
+    codes = [each.returncode for each in both]
+
+    assert 0 in codes, said
+    assert all(code == 0 or "is being written by" in words for code, words in zip(codes, said, strict=True))
+    outputs = [event.trial for event in events_of("runs/it/0001") if isinstance(event, TrialCompleted)]
+    assert sorted(f"t{number}" for number in range(20)) == sorted(outputs)
+    cut = sum(isinstance(event, AttemptInterrupted) for event in events_of("runs/it/0001"))
+    assert 20 + cut == len(Path("calls").read_text().split())
+    assert verify("runs/it/0001").holds

@@ -1,0 +1,143 @@
+"""A run that is kept: with the same seed on the same clock, the runner still writes it byte for byte.
+
+What is recorded of a place is pinned by `runner.testing.repeatable`; the task is compiled under a name of its own, so that its
+tracebacks are the same on every machine and in every Python. When the runner is meant to record something else than before:
+
+    python -m tests.cases.test_golden_run
+
+writes the journal again, and `git diff` shows what has changed in it.
+"""
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import trio
+import trio.testing
+from trio._core import _run as scheduler
+
+from journal import read, verify
+from journal.events import (
+    AttemptFailed,
+    AttemptInterrupted,
+    AttemptTimedOut,
+    IntakePaused,
+    RetryScheduled,
+    RunFinished,
+    RunStopped,
+    ScoringFailed,
+    SessionStarted,
+    TrialFailed,
+    TrialScored,
+)
+from replay import fold
+from replay.screen import summary
+from runner import Case, Retry, evaluation
+from runner.session import arun
+from runner.testing import events_of, repeatable
+from tests.cases.stage import PATH, Made
+from tests.journal.disk import SimulatedDisk
+from tests.journal.samples import content, overwrite
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "run-v1"
+
+TASK = """
+    calls = Counter()
+
+    async def answer(question):
+        calls[question] += 1
+        note(tokens=len(question))
+        await trio.sleep(0.25 + 0.125 * (len(question) % 5))
+        if question == "Chile?" and calls[question] == 1:
+            raise RateLimited(2.0)
+        if question == "Cuba?" and calls[question] <= 2:
+            raise ConnectionError("the other side hung up")
+        if question == "Ghana?":
+            raise KeyError("answer")
+        if question == "Japan?":
+            return {"text": open}
+        if question == "Kenya?" and calls[question] == 1:
+            await trio.sleep_forever()
+        if question == "Malta?" and calls[question] == 1:
+            await trio.sleep(60)
+        return question.removesuffix("?")[::-1]
+
+    async def judge(output, case):
+        await trio.sleep(0.0625)
+        if case.name == "france":
+            raise ValueError("the judge has no opinion")
+        return {"right": output == case.expected, "length": float(len(output))}
+"""
+"""The user's code. One answer in it is refused for two seconds, one fails twice, one for ever, one cannot be written, one is
+out of time once, and one is still in the air when the first session's deadline comes."""
+
+NAMES = ("kenya", "peru", "chile", "cuba", "france", "ghana", "japan", "malta", "nepal", "norway", "oman", "qatar")
+
+
+def golden_evaluation() -> Made:
+    """Compile the user's code, as if out of a file that is nowhere."""
+    written: dict[str, Any] = {}
+    header = "from collections import Counter\nimport trio\nfrom runner import RateLimited, note\n"
+    exec(compile(header + textwrap.dedent(TASK), "evals/capitals.py", "exec"), written)  # noqa: S102  # our own, above
+    for name in ("answer", "judge"):
+        written[name].fingerprint = f"{name}-v1"  # There is no source to be seen, and compiled code is another in each Python.
+    cases = [Case(name=name, input=f"{name.capitalize()}?", expected=name.capitalize()[::-1]) for name in NAMES]
+    retry = Retry(errors=2, timeouts=1)
+    define = evaluation(cases=cases, slots=3, timeout=8, deadline=10, loop="trio", retry=retry, name="capitals")
+    it: Made = define(written["answer"])
+    it.score(written["judge"])
+    return it
+
+
+def run_golden() -> dict[str, bytes]:
+    """Make the run: one session up to the deadline, a second one to the end. Give the files that it wrote."""
+
+    async def main() -> SimulatedDisk:
+        it, disk = golden_evaluation(), SimulatedDisk()
+        for resume in (False, True):
+            await arun(it, PATH, **repeatable(seed=1), files=disk, resume=resume, grace=1, task="evals/capitals.py:answer")
+        return disk
+
+    scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]  # trio's own switch for tests, declared Final
+    scheduler._r.seed(1)
+    disk = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    return {name.removeprefix(f"{PATH}/"): bytes(inode.shown) for name, inode in disk.files() if not name.endswith("LOCK")}
+
+
+def test_the_golden_run_is_written_again_byte_for_byte() -> None:
+    """Same seed, same clock: the same journal as the one that is kept, on any machine and in any Python."""
+    assert content(GOLDEN) == run_golden()
+
+
+def test_the_golden_run_holds() -> None:
+    """The run that is kept is whole, and no line of it was changed."""
+    assert verify(GOLDEN).holds
+
+
+def test_the_golden_run_has_seen_everything() -> None:
+    """It is worth its name: refused, failed, out of time, unserialisable, unscored, stopped, interrupted, resumed, finished."""
+    events = events_of(GOLDEN)
+
+    categories = {event.category for event in events if isinstance(event, AttemptFailed)}
+    assert {"rate_limited", "unavailable", "error", "fatal"} == categories
+    assert {"exhausted", "unserialisable"} == {event.cause for event in events if isinstance(event, TrialFailed)}
+    causes = {event.cause for event in events if isinstance(event, RetryScheduled)}
+    assert {"rate_limited", "unavailable", "error", "timed_out"} <= causes
+    for kind in (AttemptTimedOut, AttemptInterrupted, IntakePaused, ScoringFailed, TrialScored, RunStopped, RunFinished):
+        assert any(isinstance(event, kind) for event in events), kind
+    assert 2 == sum(isinstance(event, SessionStarted) for event in events)
+
+
+def test_the_golden_run_comes_to_what_it_came_to() -> None:
+    """What replay makes of it, number by number."""
+    told = summary(fold(read(GOLDEN)))
+
+    assert {"completed": 10, "failed": 2, "recovered": 3} == {
+        name: told["trials"][name] for name in ("completed", "failed", "recovered")
+    }
+
+
+if __name__ == "__main__":
+    for name, data in run_golden().items():
+        GOLDEN.mkdir(parents=True, exist_ok=True)
+        overwrite(GOLDEN / name, data)

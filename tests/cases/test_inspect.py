@@ -1,0 +1,219 @@
+"""Where the strongest peer is weak: what a log must be able to say after a crash, a move, a resumption or a change.
+
+Shown elsewhere:
+
+- SIGTERM is a stop like any other: `tests/crash/test_kills.py`; so is Ctrl-C, with exit code 3: `test_ctrl_c_then_resume` in
+  `tests/runner_cli/test_run.py`
+- a disk that is full ends with 3: `tests/cases/test_bad_input.py`
+- a task that was edited is refused: `test_resume_of_something_else_is_refused` in `tests/runner_cli/test_run.py`
+- rate-limit pauses are recorded: `tests/runner/test_session.py`, `tests/runner/test_concurrency.py`
+"""
+
+import itertools
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from click.testing import CliRunner
+
+from journal import read, verify
+from journal.events import (
+    AttemptFailed,
+    AttemptInterrupted,
+    AttemptStarted,
+    AttemptSucceeded,
+    AttemptTimedOut,
+    LimitChanged,
+    TrialFailed,
+    TrialWithdrawn,
+)
+from replay import fold
+from runner import Case, RateLimited, Retry, note, run
+from runner.cli import cli
+from runner.errors import RunChanged
+from runner.testing import Answer, Fail, Scripted, SimulatedEndpoint
+from tests.cases.stage import PATH, events, go, killed, made, named, stopping
+from tests.journal.disk import SimulatedDisk
+from tests.journal.samples import content, overwrite, segment
+
+
+def test_a_run_can_be_moved_and_goes_on_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that a run is lies in its directory: moved to another place, it goes on; nothing is kept in the home directory."""
+    home = tmp_path / "home"
+    home.mkdir()
+    for variable in ("HOME", "USERPROFILE", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(variable, str(home))
+    task = Scripted(lambda value, _: Fail(ValueError("no")) if value == "case-5" and not mended else Answer("yes"))
+    mended = False
+    it = made(task, named(10), slots=1, retry=Retry(errors=0))
+    outcome = run(it, tmp_path / "here", fail_fast=True, policy="fixed")
+    assert ("failed_fast", 5) == (outcome.stopped, outcome.state.completed)
+
+    shutil.copytree(tmp_path / "here", tmp_path / "elsewhere" / "there")
+    shutil.rmtree(tmp_path / "here")
+    mended = True
+    outcome = run(it, tmp_path / "elsewhere" / "there", resume=True, retry_failed=True, policy="fixed")
+
+    assert ("", 10, 11) == (outcome.stopped, outcome.state.completed, task.calls.total())
+    assert verify(tmp_path / "elsewhere" / "there", expect_head=outcome.head).holds
+    assert {} == content(home)
+
+
+async def test_concurrency_read_from_the_log_is_the_true_one() -> None:
+    """Starts and ends are recorded when they happen: counted from the records, ten were in the air at once, not a hundred."""
+    task = Scripted(lambda _, times: Fail(ValueError("no"), 1) if times == 1 else Answer("yes", 2))
+    disk = SimulatedDisk()
+    await go(made(task, named(100), slots=10), disk, policy="fixed")
+
+    flying = most = 0
+    before = 0.0
+    for record in read(PATH, files=disk):
+        assert before <= record.t
+        before = record.t
+        flying += isinstance(record.event, AttemptStarted)
+        flying -= isinstance(record.event, AttemptSucceeded | AttemptFailed | AttemptTimedOut)
+        most = max(most, flying)
+    assert 10 == most == task.most_in_flight
+
+
+async def test_the_history_of_the_limit_survives_a_crash() -> None:
+    """Killed in the middle, a run still says how many were allowed at once, since when, and why."""
+    endpoint = SimulatedEndpoint(lambda value: value, latency=0.5, most_at_once=20)
+    it = made(endpoint, named(2_000), slots=64)
+    disk = SimulatedDisk()
+    whole = await killed(it, disk, after=20.25, durability="os")
+
+    changes = events(whole, LimitChanged)
+    assert changes[0].before == 0
+    assert all(earlier.after == later.before for earlier, later in itertools.pairwise(changes))
+    assert any("429" in change.evidence for change in changes)
+    assert 15 <= changes[-1].after <= 21
+    assert {"": changes[-1].after} == fold(read(PATH, files=whole)).limits
+
+
+async def test_a_resumption_keeps_what_was_spent_before() -> None:
+    """Tokens, attempts, failures and latencies of the earlier lives are added to, never replaced."""
+
+    async def task(value: str) -> str:
+        note(tokens=10)
+        await trio.sleep(1)
+        if value == "case-0" and not failed:
+            failed.append(value)
+            raise ConnectionError("no")
+        return "yes"
+
+    failed: list[str] = []
+    it, disk = made(task, named(10), slots=2), SimulatedDisk()
+    disk = await killed(it, disk, after=2.5, policy="fixed")
+    before = fold(read(PATH, files=disk))
+    assert (60, 6, 3) == (before.usage["tokens"], before.attempts, len(before.latencies))
+    outcome = await go(it, disk, resume=True, policy="fixed")
+
+    state = outcome.state
+    assert (10, 130, 13, 10) == (state.completed, state.usage["tokens"], state.attempts, len(state.latencies))
+    assert (2, {"ConnectionError": 1}, 2) == (state.interrupted, dict(state.errors), len(state.sessions))
+    assert ["case-0"] == [event.trial for event in events(disk, AttemptFailed)]
+
+
+async def test_edited_prompts_do_not_mix_two_experiments() -> None:
+    """Every prompt edited between crash and resumption: refused, with nothing asked and nothing written."""
+    task = Scripted(lambda *_: Answer("yes", 1))
+    disk = await killed(made(task, named(40), slots=4), SimulatedDisk(), after=5.5, policy="fixed")
+    before, asked = {name: bytes(inode.shown) for name, inode in disk.files()}, task.calls.total()
+    edited = [Case(name=case.name, input=f"Think hard. {case.input}", expected="yes") for case in named(40)]
+
+    with pytest.raises(RunChanged, match="dataset fingerprint"):
+        await go(made(task, edited, slots=4), disk, resume=True)
+    assert asked == task.calls.total()
+    assert before == {name: bytes(inode.shown) for name, inode in disk.files()}
+
+
+async def test_edited_prompts_out_of_a_generator_do_not_mix_either() -> None:
+    """Cases that can be read only once are held against the journal one by one: the first that differs stops the run."""
+    task = Scripted(lambda *_: Answer("yes", 1))
+    disk = await killed(made(task, lambda: iter(named(40)), slots=4), SimulatedDisk(), after=5.5, policy="fixed")
+    asked = task.calls.total()
+    edited = [Case(name=case.name, input=f"Think hard. {case.input}", expected="yes") for case in named(40)]
+    outcome = await go(made(task, lambda: iter(edited), slots=4), disk, resume=True)
+
+    assert "intake_failed" == outcome.stopped
+    assert "the case 'case-0' is not what it was when this run began; --adopt runs it again" in outcome.why
+    assert asked == task.calls.total()
+
+
+async def test_removing_one_case_runs_nothing_again() -> None:
+    """One case of forty taken away: adopted, the 39 others keep what they have, and each was asked once."""
+    task = Scripted(lambda *_: Answer("yes", 1))
+    disk = SimulatedDisk()
+    await go(made(task, named(40), slots=4), disk, policy="fixed", **stopping(5.5))
+    fewer = [case for case in named(40) if case.name != "case-3"]
+    outcome = await go(made(task, fewer, slots=4), disk, policy="fixed", resume=True, adopt=True)
+
+    assert ("", 39, 39) == (outcome.stopped, outcome.state.completed, outcome.state.total)
+    assert {f"case-{number}": 1 for number in range(40)} == task.calls
+    assert [TrialWithdrawn(trial="case-3", why="removed")] == events(disk, TrialWithdrawn)
+
+
+def test_a_run_in_which_everything_failed_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When all failed, the exit code is 1, and the last lines say so."""
+    monkeypatch.chdir(tmp_path)
+    Path("broken.py").write_text(
+        "from runner import evaluation\n\n"
+        "@evaluation(cases=['a', 'b'])\n"
+        "def broken(question):\n"
+        "    raise TypeError('no such argument')\n"
+    )
+    result = CliRunner().invoke(cli, ["run", "broken.py"])
+
+    assert (1, "") == (result.exit_code, result.stdout)
+    assert "0 ok of 2 done" in result.stderr
+    assert "2 trials failed:" in result.stderr
+    assert result.stderr.endswith("next: evaljournal resume runs/broken/0001 --retry-failed\n")
+
+
+@pytest.mark.parametrize("exc", [RateLimited(), RateLimited(7.0), ConnectionError("down"), ValueError("odd")])
+@pytest.mark.parametrize("policy", ["adaptive", "aimd", "fixed"])
+async def test_retries_have_an_end(exc: Exception, policy: str) -> None:
+    """Whatever is wrong for ever is given up: within the hour, after a bounded number of calls, each of them recorded."""
+    task = Scripted(lambda *_: Fail(exc, 0.1))
+    disk = SimulatedDisk()
+    before = trio.current_time()
+    outcome = await go(made(task, named(3)), disk, policy=policy)
+
+    assert ("", 3) == (outcome.stopped, outcome.state.failed)
+    assert trio.current_time() - before <= 3_600
+    assert task.calls.total() == len(events(disk, AttemptFailed)) <= 1_000
+    assert {"exhausted"} == {event.cause for event in events(disk, TrialFailed)}
+
+
+@pytest.mark.parametrize(("old", "new"), [(b'"value":true', b'"value":false'), (b'"output":"no"', b'"output":"yes"')])
+def test_a_changed_score_or_output_is_noticed(tmp_path: Path, old: bytes, new: bytes) -> None:
+    """Nobody can better a score or an answer afterwards without a trace."""
+    it = made(Scripted(lambda value, _: Answer("no" if value == "case-0" else "yes")), named(2))
+
+    @it.score
+    def exact(output: Any, case: Case[Any, Any]) -> bool:
+        return bool(output == case.expected)
+
+    run(it, tmp_path / "run")
+    assert verify(tmp_path / "run").holds
+    file = segment(tmp_path / "run")
+    overwrite(file, file.read_bytes().replace(old, new, 1))
+
+    assert not verify(tmp_path / "run").holds
+    result = CliRunner().invoke(cli, ["verify", str(tmp_path / "run")])
+    assert (4, True) == (result.exit_code, "is damaged at record" in result.stderr)
+
+
+async def test_attempts_that_were_cut_off_are_told_from_those_that_failed() -> None:
+    """After a crash, what was in the air is recorded as interrupted because its process died, and is then tried again."""
+    task = Scripted(lambda *_: Answer("yes", 10))
+    it = made(task, named(6), slots=3)
+    disk = await killed(it, SimulatedDisk(), after=15, policy="fixed")
+    outcome = await go(it, disk, resume=True, policy="fixed")
+
+    cut = [AttemptInterrupted(trial=f"case-{number}", attempt=1, why="process_died") for number in (3, 4, 5)]
+    assert cut == events(disk, AttemptInterrupted)
+    assert (6, 0, 9) == (outcome.state.completed, outcome.state.recovered, task.calls.total())

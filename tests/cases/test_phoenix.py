@@ -1,0 +1,262 @@
+"""What goes wrong with a popular executor of evaluations, and does not go wrong here: ten defects, by their numbers.
+
+Shown elsewhere:
+
+- 3, a second's outage completes all hundred: `tests/runner/test_session.py`, `test_a_second_outage_loses_nothing`
+- 4, the target never winds up beyond its most: `tests/runner/test_concurrency_simple.py`
+- 5, SIGTERM and SIGKILL leave what was done: `tests/crash/test_kills.py`
+- 6, a leaked asyncio cancellation in asyncio: `tests/runner/test_function.py`; cases that break half-way, and generators
+  that are read lazily: `tests/runner/test_session.py`
+- 7, bounded grace and a second Ctrl-C, in real processes: `tests/crash/test_kills.py`
+- 10, no slots: `tests/runner/test_definition.py`; `timeout=None`: `tests/runner/test_session.py`
+"""
+
+import asyncio
+import gc
+import signal
+import weakref
+from typing import Any
+
+import pytest
+import trio
+
+from journal import read, verify
+from journal.events import (
+    AttemptFailed,
+    AttemptInterrupted,
+    AttemptStarted,
+    AttemptSucceeded,
+    IntakePaused,
+    LimitChanged,
+    TrialCompleted,
+    TrialFailed,
+)
+from replay import fold
+from runner import RateLimited, Retry
+from runner.testing import Answer, Fail, Hang, Scripted, SimulatedEndpoint, Step
+from tests.cases.stage import PATH, events, go, killed, made, named, stopping
+from tests.journal.disk import SimulatedDisk
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "aimd", "fixed"])
+async def test_1_a_straggler_that_times_out_does_not_hang_the_run(policy: str) -> None:
+    """With the settings as they come, one call that never answers costs its own trial, and nobody else's."""
+    task = Scripted(lambda value, _: Hang() if value == "case-9" else Answer("yes", 0.1))
+    disk = SimulatedDisk()
+    outcome = await go(made(task, named(40)), disk, policy=policy)
+
+    assert ("", 39, 1) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
+    assert [TrialFailed(trial="case-9", attempts=3, cause="timed_out")] == events(disk, TrialFailed)
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "aimd", "fixed"])
+async def test_1_refusals_at_the_tail_do_not_hang_the_run(policy: str) -> None:
+    """When the last two trials of a run are refused twice, the run ends with both completed."""
+    last = {"case-38", "case-39"}
+
+    def step(value: str, times: int) -> Step:
+        return Fail(RateLimited(), 0.1) if value in last and times <= 2 else Answer("yes", 0.1)
+
+    disk = SimulatedDisk()
+    outcome = await go(made(Scripted(step), named(40), slots=4), disk, policy=policy)
+
+    assert ("", 40, 2) == (outcome.stopped, outcome.state.completed, outcome.state.recovered)
+
+
+@pytest.mark.parametrize(("slots", "seconds"), [(3, 10.0), (10, 3.0), (30, 1.0)])
+async def test_2_nothing_polls(slots: int, seconds: float) -> None:
+    """Three hundred calls of a tenth of a second take 300 × 0.1 ÷ slots seconds, and no moment longer."""
+    disk = SimulatedDisk()
+    before = trio.current_time()
+    await go(made(Scripted(lambda *_: Answer("yes", 0.1)), named(300), slots=slots), disk, policy="fixed")
+
+    assert seconds == pytest.approx(trio.current_time() - before, abs=1e-6)
+
+
+async def test_3_an_outage_costs_few_calls() -> None:
+    """While the other side is down for a second, it is asked some dozen times, not a thousand."""
+    endpoint = SimulatedEndpoint(lambda value: value, latency=0.05)
+    endpoint.down_until = trio.current_time() + 1.0
+    disk = SimulatedDisk()
+    outcome = await go(made(endpoint, named(100), slots=10), disk)
+
+    assert 100 == outcome.state.completed
+    assert endpoint.refused <= 30
+
+
+async def test_4_connection_errors_hold_the_run_back() -> None:
+    """A minute without a connection is noticed: intake pauses, says why, and next to nothing is sent into the void."""
+    endpoint = SimulatedEndpoint(lambda value: value, latency=0.05)
+    endpoint.down_until = trio.current_time() + 60.0
+    disk = SimulatedDisk()
+    outcome = await go(made(endpoint, named(500), slots=50), disk)
+
+    assert (500, 0) == (outcome.state.completed, outcome.state.failed)
+    assert endpoint.refused <= 150
+    assert events(disk, IntakePaused)
+
+
+async def test_4_the_limit_is_soon_back_after_an_outage() -> None:
+    """When an outage is over, a hundred slots are in use again within seconds, not minutes."""
+    endpoint = SimulatedEndpoint(lambda value: value, latency=1.0)
+    disk = SimulatedDisk()
+
+    async def fall_ill(_: Any) -> None:
+        await trio.sleep(10)
+        endpoint.down_until = trio.current_time() + 20
+
+    await go(made(endpoint, named(3_000), slots=100), disk, onlooker=fall_ill, durability="os")
+
+    flying, back = 0, None
+    for record in read(PATH, files=disk):
+        flying += isinstance(record.event, AttemptStarted) - isinstance(record.event, AttemptSucceeded | AttemptFailed)
+        if record.t > 30 and flying >= 90 and back is None:
+            back = record.t
+    assert back is not None
+    assert back <= 45
+
+
+async def test_5_what_was_done_is_there_after_a_kill() -> None:
+    """Killed when 900 of 1,000 are done, a run has the 900, and the next process makes the last hundred."""
+    task = Scripted(lambda *_: Answer("yes", 1))
+    it = made(task, named(1_000), slots=10)
+    disk = await killed(it, SimulatedDisk(), after=90.5, policy="fixed")
+
+    assert 900 == fold(read(PATH, files=disk)).completed
+    outcome = await go(it, disk, resume=True, policy="fixed")
+    assert (1_000, 1_010) == (outcome.state.completed, task.calls.total())
+
+
+async def test_6_a_leaked_cancellation_loses_nothing() -> None:
+    """A task that raises another library's CancelledError fails its own attempt; what is finished stays finished."""
+    task = Scripted(lambda value, _: Fail(asyncio.CancelledError()) if value == "case-50" else Answer("yes", 0.1))
+    disk = SimulatedDisk()
+    outcome = await go(made(task, named(100), slots=4, retry=Retry(errors=1)), disk)
+
+    assert ("", 99, 1) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_7_a_signal_is_noticed_while_everybody_waits(number: signal.Signals) -> None:
+    """With every slot waiting for an answer, Ctrl-C is noticed at once: the run is over when the grace is."""
+    disk = SimulatedDisk()
+    before = trio.current_time()
+    outcome = await go(made(Scripted(lambda *_: Hang()), named(20)), disk, grace=2, **stopping(9.0, number=number))
+
+    assert "interrupted" == outcome.stopped
+    assert 11.0 == pytest.approx(trio.current_time() - before, abs=0.1)
+
+
+async def test_7_a_second_ctrl_c_does_not_wait() -> None:
+    """Pressed again half a second later, Ctrl-C ends the run then, whatever the grace."""
+    disk = SimulatedDisk()
+    before = trio.current_time()
+    await go(made(Scripted(lambda *_: Hang()), named(20)), disk, grace=600, **stopping(9.0, times=2))
+
+    assert 9.5 == pytest.approx(trio.current_time() - before, abs=0.1)
+
+
+@pytest.mark.parametrize("ending", ["finished", "interrupted", "refused"])
+async def test_7_signal_handlers_are_as_they_were(ending: str) -> None:
+    """However a run ends, whoever handled Ctrl-C and SIGTERM before handles them again."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    it, disk = made(Scripted(lambda *_: Answer("yes", 5)), named(2)), SimulatedDisk()
+    match ending:
+        case "finished":
+            await go(it, disk, signals=True)
+        case "interrupted":
+            await go(it, disk, **stopping(1))
+        case _:
+            await go(it, disk)
+            with pytest.raises(Exception, match="resume"):
+                await go(it, disk, signals=True)
+
+    assert before == [signal.getsignal(number) for number in numbers]
+
+
+async def test_8_cancelling_the_run_ends_its_tasks() -> None:
+    """A run that is cancelled from outside leaves no call running, and no doubt about what had been started."""
+    first = [f"case-{number}" for number in range(5)]
+    task = Scripted(lambda value, times: Hang() if value in first and times == 1 else Answer("yes"))
+    it, disk = made(task, named(20), slots=5), SimulatedDisk()
+    with trio.move_on_after(10):
+        await go(it, disk, policy="fixed")
+
+    assert (5, 0) == (task.calls.total(), task.in_flight)
+    assert first == [event.trial for event in events(disk, AttemptStarted)]
+    assert verify(PATH, files=disk).holds
+
+    outcome = await go(it, disk, resume=True)
+    assert first == [event.trial for event in events(disk, AttemptInterrupted)]
+    assert (20, 25) == (outcome.state.completed, outcome.state.attempts)
+
+
+async def test_9_failures_do_not_hold_on_to_prompts() -> None:
+    """Of five hundred failures with long prompts in their frames, only the latest are alive at any time, none at the end."""
+
+    class Broken(Exception):
+        def __init__(self, length: int) -> None:
+            super().__init__(length)
+            alive.add(self)
+
+    alive: weakref.WeakSet[Broken] = weakref.WeakSet()
+    most = 0
+
+    async def task(value: str) -> str:
+        nonlocal most
+        prompt = value * 2_000
+        most = max(most, len(alive))
+        await trio.sleep(0.1)
+        raise Broken(len(prompt))
+
+    disk = SimulatedDisk()
+    outcome = await go(made(task, named(500), slots=8, retry=Retry(errors=0)), disk, durability="os")
+    gc.collect()
+
+    assert 500 == outcome.state.failed
+    assert most <= 100
+    assert 0 == len(alive)
+
+
+async def test_9_a_mistake_in_the_code_is_not_repeated_nor_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """A TypeError is met once a trial, is in the journal with its traceback, and nowhere else."""
+    task = Scripted(lambda *_: Fail(TypeError("no such argument")))
+    disk = SimulatedDisk()
+    await go(made(task, named(5)), disk)
+
+    assert 5 == task.calls.total()
+    assert all("no such argument" in event.traceback for event in events(disk, AttemptFailed))
+    assert ("", "") == capsys.readouterr()
+
+
+async def test_10_a_step_of_the_wall_clock_bends_nothing() -> None:
+    """Durations and delays are the monotonic clock's: put back an hour in the middle, the wall clock changes none of them."""
+    disk = SimulatedDisk()
+    task = Scripted(lambda _, times: Fail(ConnectionError("no"), 1) if times == 1 else Answer("yes", 2))
+
+    def wall() -> float:
+        now = trio.current_time()
+        return 1_800_000_000 + now - (3_600 if now > 0.5 else 0)
+
+    await go(made(task, named(3)), disk, wall=wall)
+
+    assert [1.0] * 3 == [event.elapsed for event in events(disk, AttemptFailed)]
+    assert [2.0] * 3 == [event.elapsed for event in events(disk, AttemptSucceeded)]
+    times = [record.t for record in read(PATH, files=disk)]
+    assert sorted(times) == times
+    assert times[-1] < 10
+
+
+async def test_10_nothing_leaks_from_one_run_into_the_next() -> None:
+    """One evaluation run twice begins anew: after a run full of trouble, limits and counts are those of a first run."""
+    trouble, retry = True, Retry(rate_limits=5)
+    it = made(Scripted(lambda *_: Fail(RateLimited(), 0.1) if trouble else Answer("yes", 0.1)), named(30), retry=retry)
+    await go(it, SimulatedDisk())
+    trouble = False
+    again, fresh = SimulatedDisk(), SimulatedDisk()
+    await go(it, again)
+    await go(made(Scripted(lambda *_: Answer("yes", 0.1)), named(30), retry=retry), fresh)
+
+    assert [event.after for event in events(fresh, LimitChanged)] == [event.after for event in events(again, LimitChanged)]
+    assert [1] * 30 == [event.attempts for event in events(again, TrialCompleted)]
