@@ -400,5 +400,5 @@ def test_of_two_resumptions_by_two_processes_one_goes_on() -> None:
     outputs = [event.trial for event in events_of("runs/it/0001") if isinstance(event, TrialCompleted)]
     assert sorted(f"t{number}" for number in range(20)) == sorted(outputs)
     cut = sum(isinstance(event, AttemptInterrupted) for event in events_of("runs/it/0001"))
-    assert 20 + cut == len(Path("calls").read_text().split())
+    assert 20 <= len(Path("calls").read_text().split()) <= 20 + cut  # What was cut off may not have come to its call.
     assert verify("runs/it/0001").holds

@@ -31,7 +31,7 @@ from journal.events import (
     TrialScored,
 )
 from replay import fold
-from replay.screen import summary
+from replay.summary import in_json, summarise
 from runner import Case, Retry, evaluation
 from runner.session import arun
 from runner.testing import events_of, repeatable
@@ -130,7 +130,7 @@ def test_the_golden_run_has_seen_everything() -> None:
 
 def test_the_golden_run_comes_to_what_it_came_to() -> None:
     """What replay makes of it, number by number."""
-    told = summary(fold(read(GOLDEN)))
+    told = in_json(summarise(fold(read(GOLDEN))))
 
     assert {"completed": 10, "failed": 2, "recovered": 3} == {
         name: told["trials"][name] for name in ("completed", "failed", "recovered")

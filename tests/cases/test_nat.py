@@ -32,7 +32,8 @@ from journal.events import (
 )
 from journal.files import Files
 from replay import fold
-from replay.screen import ending, summary
+from replay.screen import ending
+from replay.summary import in_json, summarise
 from runner import Case, Retry, arun, evaluation, run
 from runner.session import Live
 from runner.testing import Answer, Fail, Hang, Scripted, events_of
@@ -197,7 +198,9 @@ async def test_a_failed_call_is_no_empty_answer() -> None:
     assert "4 ok of 5 done" in words
     assert "exact  100.0 %  4 of 4 scored" in words
     assert "1 trial failed:\n  case-0: ValueError: no" in words
-    assert {"completed": 4, "failed": 1} == {name: summary(outcome.state)["trials"][name] for name in ("completed", "failed")}
+    assert {"completed": 4, "failed": 1} == {
+        name: in_json(summarise(outcome.state))["trials"][name] for name in ("completed", "failed")
+    }
 
 
 @pytest.mark.parametrize(
