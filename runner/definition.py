@@ -7,7 +7,7 @@ import functools
 import inspect
 import math
 import re
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Final, Generic, Literal, Protocol, cast, overload, runtime_checkable
 
 import orjson
@@ -20,6 +20,7 @@ from runner.concurrency import POLICIES
 from runner.dataset import Dataset, Selection, Source
 from runner.errors import UsageError
 from runner.fingerprint import digest, of_function
+from runner.gates import Gate
 from runner.retry import Retry
 from runner.score import Scorer, Verdicts, is_async
 
@@ -72,6 +73,15 @@ def _part(_: "Settings", attribute: "Attribute[Any]", given: object) -> None:
         raise UsageError(f"{attribute.name}={given!r}: give a whole number of trials, or a part of them, such as 0.05")
 
 
+def _texts(given: str | Iterable[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _gates(_: "Settings", __: "Attribute[Any]", given: tuple[str, ...]) -> None:
+    for gate in given:
+        Gate.parse(gate)
+
+
 def _of_type(expected: type) -> Callable[[Any, "Attribute[Any]", object], None]:
     def validate(_: object, attribute: "Attribute[Any]", given: object) -> None:
         if not isinstance(given, expected):
@@ -110,6 +120,8 @@ class Settings(Selection):
     """Whether the first trial that fails stops the run."""
     max_failures: int | float | None = field(default=None, validator=_part)
     """How many trials may fail in a session (a whole number), or which part of all (a fraction), before the run is stopped."""
+    fail_under: tuple[str, ...] = field(default=(), converter=_texts, validator=_gates)
+    """Scores that must be reached for the run to count as a success: `exact=0.9`, or `exact>=0.9@lower` for its range's end."""
     durability: Durability = field(default="sync", validator=_one_of("sync", "os"))
     """What is promised about a power cut: `sync` syncs all the time, `os` at the end."""
 

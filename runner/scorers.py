@@ -432,3 +432,27 @@ def similarity() -> Similarity:
 
 PLAIN: Final[Mapping[str, Quick]] = {each.__name__: each for each in (exact, iexact, contains, one_of, json_equal, f1)}
 """Scorers that need nothing but their name."""
+
+
+def named(text: str) -> Quick | Regex | CloseTo | Similarity | None:
+    """Find a scorer of ours by its name, with an argument behind a colon where it takes one; None if we have none of that name.
+
+    `exact`, `regex:^[A-Z]`, `close_to:0.01` (a part of the expected number), `similarity`.
+    """
+    name, colon, argument = text.partition(":")
+    if name in PLAIN or name == "similarity":
+        if colon:
+            raise UsageError(f"{text!r}: {name} takes no argument")
+        return PLAIN[name] if name in PLAIN else similarity()
+    if name == "regex":
+        return regex(argument if colon else None)
+    if name == "close_to":
+        try:
+            return close_to(float(argument)) if colon else close_to()
+        except ValueError:
+            raise UsageError(f"{text!r}: close_to takes a number, such as close_to:0.01") from None
+    return None
+
+
+NAMES: Final = (*PLAIN, "regex", "close_to", "similarity")
+"""What `named` knows."""

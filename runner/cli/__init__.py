@@ -16,6 +16,7 @@ import click
 COMMANDS: Final = {
     "run": ("run", "Run an evaluation."),
     "resume": ("run", "Go on with a run that was stopped or cut off."),
+    "init": ("recipe", "Write a file that describes an evaluation without code."),
     "status": ("look", "Tell where a run stands."),
     "ls": ("look", "List the runs."),
     "log": ("look", "Print the records of a run."),
