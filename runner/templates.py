@@ -82,7 +82,7 @@ class Fields:
         name, _, rest = path.partition(".")
         found = self._find(name)
         if found is _MISSING:
-            close = difflib.get_close_matches(name, self._names(), n=1)
+            close = difflib.get_close_matches(name, [*self._names(), *sorted(INPUT_NAMES)], n=1)
             hint = f"; did you mean {{{close[0]}}}?" if close else ""
             raise Absent(f"the case {self.case.name!r} has no field {{{path}}}; there are {listed(self._names())}{hint}")
         try:

@@ -7,7 +7,8 @@ finds its evaluation. A file is named, not copied: like a Python file, it is rea
 import re
 import shlex
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -23,27 +24,23 @@ from runner.definition import Evaluation, Settings
 from runner.errors import UsageError
 from runner.loading import AnyEvaluation, Found, find_function
 from runner.secrets import mask, names_a_secret
-from runner.tasks.chat import Chat
-from runner.tasks.command import Command
-from runner.tasks.endpoint import Endpoint
-from runner.tasks.given import Given
 
 _HTTP: Final = ("header", "connect_timeout", "read_timeout")
 
-TASKS: Final[Mapping[str, tuple[Callable[..., Any], str, tuple[str, ...]]]] = {
-    "endpoint": (Endpoint, "url", ("method", "body", "output_path", "error_path", *_HTTP)),
+TASKS: Final[Mapping[str, tuple[str, str, tuple[str, ...]]]] = {
+    "endpoint": ("Endpoint", "url", ("method", "body", "output_path", "error_path", *_HTTP)),
     "chat": (
-        Chat,
+        "Chat",
         "model",
         (
             *("base_url", "key_env", "prompt", "messages", "system", "temperature", "max_tokens", "model_seed"),
             *("schema", "stream", "prices", *_HTTP),
         ),
     ),
-    "command": (Command, "command", ("shell", "output_format", "output_path")),
-    "output_key": (Given, "output_key", ()),
+    "command": ("Command", "command", ("shell", "output_format", "output_path")),
+    "output_key": ("Given", "output_key", ()),
 }
-"""What says who is asked → the task, what it calls that, and which options are about it."""
+"""What says who is asked → the task's class, what it calls that, and which options are about it."""
 
 _JUDGE: Final = ("rubric", "choice", "judge_url", "judge_key_env")
 _NAMES: Final = {"model_seed": "seed", "output_format": "output"}
@@ -200,7 +197,8 @@ def _task(given: Mapping[str, Any]) -> Any:
     if len(chosen) != 1:
         few = "say whom to ask" if not chosen else f"{' and '.join(map(_flag, chosen))} were given; choose one"
         raise UsageError(f"{few}: --endpoint URL, --chat MODEL, --command LINE, or --output-key COLUMN to ask nobody")
-    make, first, about = TASKS[chosen[0]]
+    class_, first, about = TASKS[chosen[0]]
+    make = getattr(import_module(f"runner.tasks.{class_.lower()}"), class_)  # Not before: a client takes long to import.
     for name in dict.fromkeys(name for _, _, names in TASKS.values() for name in names):
         if name in given and name not in about:
             whose = " or ".join(_flag(task) for task, (_, _, names) in TASKS.items() if name in names)

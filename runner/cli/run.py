@@ -15,7 +15,6 @@ from typing import Any, Final, NoReturn
 
 import attrs
 import click
-import orjson
 import trio
 from click.core import ParameterSource
 
@@ -27,7 +26,7 @@ from replay.screen import duration, ending, number, panel, printable, usage_of
 from replay.summary import in_json, summarise
 from runner.cli import UNFINISHED, Refused, one_at_a_time
 from runner.cli.arguments import OFF, RUNS, chosen_run, nearest, options, seconds
-from runner.cli.look import first_records, last_record, runs_under, see
+from runner.cli.look import first_records, last_record, print_json, runs_under, see
 from runner.cli.onlooker import FRAME, Teller, is_screen, tenth
 from runner.cli.recipe import find_recipe, found_in, is_recipe, recipe_options, scorer_options
 from runner.concurrency import POLICIES
@@ -164,7 +163,7 @@ def resume(run: Path | None, reference: str | None, **options: Any) -> None:
         return
     first = first_records(path)
     with _prose_on_stderr():
-        session = _Session(_find_again(path, first[0] if first else None, reference), _given(options), options, resume=True)
+        session = _Session(find_again(path, first[0] if first else None, reference), _given(options), options, resume=True)
         outcome = session.run(path)
     session.finish(outcome)
 
@@ -201,10 +200,10 @@ def _say_finished(path: Path, finished: RunFinished, *, as_json: bool) -> None:
         words += f"\n{command('resume', path, ' --retry-failed')} tries those that failed again"
     click.echo(words, err=True)
     if as_json:
-        _print_json({"path": str(path), "stopped": None, **in_json(summarise(see(path).state))})
+        print_json({"path": str(path), "stopped": None, **in_json(summarise(see(path).state))})
 
 
-def _find_again(path: Path, started: RunStarted | None, reference: str | None) -> Found:
+def find_again(path: Path, started: RunStarted | None, reference: str | None) -> Found:
     """Find the evaluation of a run: where it was said to be now, or where it was when the run began."""
     if reference is None and started is None:
         raise UsageError(
@@ -303,11 +302,10 @@ class _Session:
         """Say how it ended, and end with the code that says so too."""
         words = ending(outcome.state, path=outcome.path, total=self._total, stopped=outcome.stopped, why=outcome.why)
         click.echo(words, err=True)
-        for why in [] if outcome.stopped else missed(gates_of(outcome.state), outcome.state):
-            click.echo(f"not reached: {why}", err=True)
+        say_missed(outcome)
         code = exit_code(outcome.state, stopped=bool(outcome.stopped))
         if self._as_json:
-            _print_json(
+            print_json(
                 {
                     "path": str(outcome.path),
                     "stopped": outcome.stopped or None,
@@ -373,16 +371,18 @@ def gates_of(state: RunState) -> list[str]:
     return [str(gate) for gate in gates] if isinstance(gates, list) else []
 
 
+def say_missed(outcome: Outcome) -> None:
+    """Say last which scores were not reached."""
+    for why in [] if outcome.stopped else missed(gates_of(outcome.state), outcome.state):
+        click.echo(f"not reached: {why}", err=True)
+
+
 def exit_code(state: RunState, *, stopped: bool) -> int:
     """Say in a number how a run ended; a trial that no scorer could judge is no success either, nor is a gate not reached."""
     if stopped:
         return UNFINISHED
     short = state.failed or any(tally.failed for tally in state.scores.values()) or missed(gates_of(state), state)
     return FAILED if short else 0
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2))
 
 
 def _rehearse(found: Found, path: Path, settings: Settings, *, as_json: bool) -> None:
@@ -392,7 +392,7 @@ def _rehearse(found: Found, path: Path, settings: Settings, *, as_json: bool) ->
     trials = None if cases is None else cases * settings.repeats
     source, per_trial = _cost_before(found.evaluation.name)
     if as_json:
-        _print_json(
+        print_json(
             {
                 "evaluation": found.evaluation.name,
                 "task": found.reference,

@@ -312,8 +312,8 @@ def test_a_judge_that_never_decides_fails(server: Server, path: Path, name: str)
 
 def test_a_judge_that_hangs_is_cut_off(server: Server, path: Path, name: str) -> None:
     """A judge has a time limit of its own."""
-    chat = scorers.judge("small", base_url=server.url(name, "hang", "v1")).chat
-    go(made({"a": "x"}, scorers.Judge(chat=chat, timeout=0.05), retry=Retry(errors=0)), path)
+    judge = scorers.judge("small", base_url=server.url(name, "hang", "v1"), timeout=0.05)
+    go(made({"a": "x"}, judge, retry=Retry(errors=0)), path)
 
     (failed,) = of(path, ScoringFailed)
     assert "TooSlow" in failed.error
