@@ -261,7 +261,7 @@ class Timeline:
         kind = event.__class__
         if kind is SessionStarted:
             self._begin_session(record)
-        elif kind not in _OUTSIDE:
+        elif kind not in OUTSIDE:
             if not self.sessions:
                 raise KeyError("a session")
             session = self.sessions[-1]
@@ -453,8 +453,8 @@ _MEANINGS: Final[dict[type[Event], Callable[[Timeline, Any, float, int], None]]]
     IntakeResumed: Timeline._intake_resumed,
 }
 
-_OUTSIDE: Final = frozenset({SegmentOpened, SegmentSealed, JournalRecovered, JournalSalvaged, RunStarted, Extension})
-"""What may be recorded between two sessions, when the seconds of the next count already."""
+OUTSIDE: Final = frozenset({SegmentOpened, SegmentSealed, JournalRecovered, JournalSalvaged, RunStarted, Extension})
+"""What may be recorded between two sessions, when the seconds of the next count already: it has no place on the axis."""
 
 
 def _apart(before: str, after: str) -> float:

@@ -13,6 +13,7 @@ from journal.events import RetryScheduled, RunStarted, TrialFailed
 from replay import TrialState
 from replay.audit import Decided, Settled
 from runner.concurrency import POLICIES, Policy, Steering
+from runner.errors import UsageError
 from runner.resume import ended, spent
 from runner.retry import Again, Retry, chance
 
@@ -25,21 +26,20 @@ def recorded_policy(settings: Mapping[str, Any]) -> str | None:
 
 def recorded_retry(settings: Mapping[str, Any]) -> Retry:
     """Make the retries again that were in force; how exceptions were told apart is left out: what came of it is recorded."""
-    names = ("errors", "timeouts", "rate_limits", "base_delay", "max_delay")
-    given = settings.get("retry") or {}
-    return Retry(**{name: given[name] for name in names if name in given})
+    given: Mapping[str, Any] = settings.get("retry", {})
+    return Retry(**{name: given[name] for name in ("errors", "timeouts", "rate_limits", "base_delay", "max_delay")})
 
 
 def remake(started: RunStarted, settings: Mapping[str, Any]) -> "Remade | str":
     """Make the rules of a session again, or say why that cannot be."""
     name, slots, seed = recorded_policy(settings), settings.get("slots"), settings.get("seed")
     if name is None or not isinstance(slots, int) or not isinstance(seed, int):
-        return "the journal does not say by which policy, for how many slots and with which seed it was decided"
+        return "the journal does not say by which policy and seed"
     if name not in POLICIES:
         return f"policy {name!r} is not one of ours"
     try:
         policy, retry = POLICIES[name](slots), recorded_retry(settings)
-    except (ValueError, TypeError, AttributeError) as exc:
+    except (ValueError, TypeError, KeyError, UsageError) as exc:
         return f"the settings make no sense ({exc})"
     return Remade(policy, retry, seed, _doubt(started))
 

@@ -8,6 +8,7 @@ import click
 import orjson
 
 from journal import Blob
+from replay.history import understanding
 from replay.screen import duration, printable
 from replay.trial import AttemptStory, Judgement, TrialStory
 from runner.cli.arguments import nearest
@@ -44,14 +45,15 @@ def show(run: str | None, trial: str | None, at: int | None, as_json: bool) -> N
     seen = see(path, at)
     if trial not in seen.state.trials:
         say_damage(seen.problem)  # It may stand behind the damage.
-        raise click.UsageError(f"{path} has no trial {trial!r}{nearest(trial, seen.state.trials)}")
+        then = "" if at is None else f" at record {at:,}"
+        raise click.UsageError(f"{path} has no trial {trial!r}{then}{nearest(trial, seen.state.trials)}")
     story = seen.history.trial(trial)
     problem = story.problem or seen.problem
     if as_json:
         print_json({"path": str(path), "problem": None if problem is None else str(problem), **_in_json(story)})
     else:
-        for line in _in_words(story):
-            click.echo(line)
+        with understanding(path, lambda: story.seq):
+            click.echo("\n".join(_in_words(story)))
     say_damage(problem, quiet=as_json)
 
 
@@ -109,7 +111,7 @@ def _attempt(attempt: AttemptStory) -> Iterator[str]:
     span = attempt.span
     waits = f"waited {duration(attempt.waited)}, backed off {duration(attempt.backed_off)}"
     how = _HOW.get(span.ending, span.ending.replace("_", " "))
-    why = f" ({attempt.why.replace('_', ' ')})" if attempt.why else ""
+    why = f" ({printable(attempt.why).replace('_', ' ')})" if attempt.why else ""
     limit = f" of {duration(attempt.limit)}" if attempt.limit is not None else ""
     yield (
         f"attempt {span.attempt}  {how}{why} after {duration(span.end - span.start)}{limit}  "

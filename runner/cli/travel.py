@@ -19,8 +19,9 @@ from journal.errors import JournalDamaged, RulesBroken, command
 from journal.events import SessionStarted
 from journal.lock import is_held
 from replay import History, Timeline
-from replay.history import understand
+from replay.history import understanding
 from replay.screen import ending, next_command, printable
+from replay.timeline import OUTSIDE
 from runner.cli import UNFINISHED
 from runner.cli.arguments import chosen_run
 from runner.cli.look import Seen, draw, fork_command, last_record, print_json, say_damage, see, summary_of, unless_interrupted
@@ -102,25 +103,29 @@ def _find(path: Path, when: str) -> _Moment:
         return _find_seconds(path, float(when))
     try:
         wall = datetime.fromisoformat(when)
-    except ValueError:
+        wall = wall.replace(tzinfo=UTC) if wall.tzinfo is None else wall.astimezone(UTC)
+    except (ValueError, OverflowError):
         raise click.UsageError(
             f"--at-time {when!r} is neither a number of seconds, such as 90, nor a time, such as 2026-11-15T09:30:00"
         ) from None
-    return _find_wall(path, wall.replace(tzinfo=UTC) if wall.tzinfo is None else wall.astimezone(UTC))
+    return _find_wall(path, wall)
 
 
 def _find_seconds(path: Path, wanted: float) -> _Moment:
     """Find the last record that was written by then, so many seconds after the first session began, gaps included."""
     told = Timeline()
-    last = 0.0
-    for record in read(path, load_blobs=False):
-        seq, session = told.seq, len(told.sessions)
-        understand(path, told.apply, record)
-        if told.sessions:
-            last = told.sessions[-1].offset + told.sessions[-1].end
-            if last > wanted:
-                is_within = session == len(told.sessions)  # Otherwise nobody was at work then.
-                return _Moment(seq, wanted - told.sessions[-1].offset if is_within else None)
+    seq, last = 0, 0.0
+    with understanding(path, lambda: told.seq + 1):
+        for record in read(path, load_blobs=False):
+            session = len(told.sessions)
+            told.apply(record)
+            if record.event.__class__ not in OUTSIDE:
+                last = told.sessions[-1].offset + told.sessions[-1].end
+                if last > wanted:
+                    # Between two sessions nobody was at work, and no time passed.
+                    now = wanted - told.sessions[-1].offset if session == len(told.sessions) else None
+                    return _Moment(seq or record.seq - 1, now)
+                seq = record.seq
     raise UsageError(f"{path} has nothing to show at {wanted:g} s; its last record is of {last:g} s")
 
 
@@ -225,9 +230,10 @@ class Watching:
 
     async def _listen(self) -> None:
         try:
-            async for record in follow(self.history.path, load_blobs=False):
-                self.history.take(record)
-                self._heard = self._clock.now() - self._age(record)
+            with understanding(self.history.path, lambda: self.history.seq + 1):
+                async for record in follow(self.history.path, load_blobs=False):
+                    self.history.take(record)
+                    self._heard = self._clock.now() - self._age(record)
         except (JournalDamaged, RulesBroken):
             self._is_broken = True  # Whoever reads it again, from the beginning, says what it is.
 
@@ -243,7 +249,7 @@ class Watching:
 
     def _now(self) -> float:
         """Tell the time of the run, in the seconds of its `t`: that of its last record, and what has passed since."""
-        return self.history.state.t + self._clock.now() - self._heard
+        return self.history.state.t + max(0.0, self._clock.now() - self._heard)
 
     async def _is_over(self) -> bool:
         """Say whether the writer is gone, and nothing is left that it wrote."""

@@ -25,6 +25,7 @@ from tests.journal.samples import (
     opened,
     segment,
     session,
+    stamps,
     started,
     trial,
     whole_run,
@@ -56,8 +57,8 @@ def ended(*arguments: object) -> tuple[int, str, str]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Make a run of two trials."""
-    written(tmp_path / "run", whole_run())
+    """Make a run of two trials, whose records are a second apart, so that there is time for what they tell."""
+    written(tmp_path / "run", whole_run(), stamp=stamps(1.0))
     return tmp_path / "run"
 
 
@@ -123,6 +124,7 @@ def test_verify_as_json(run: Path) -> None:
         "path": str(run),
         "run": RUN,
         "holds": True,
+        "verdict": "holds",
         "records": len(lines_of(run)),
         "segments": 1,
         "blobs": 0,
@@ -131,6 +133,11 @@ def test_verify_as_json(run: Path) -> None:
         "expected_head_seq": None,
         "problem": None,
         "problem_type": None,
+        "findings": [],
+        "further_findings": 0,
+        "notes": ["not recomputed in session 1: the journal does not say by which policy and seed"],
+        "trials": {"enqueued": 2, "completed": 2, "failed": 0, "withdrawn": 0, "open": 0},
+        "decisions_recomputed": 0,
     } == orjson.loads(result.stdout)
     assert (0, "") == (result.exit_code, result.stderr)
 
@@ -217,7 +224,7 @@ def test_log_prints_one_line_a_record(run: Path) -> None:
     assert [
         "6",
         "00:00:00.006",
-        "0.006",
+        "6.000",
         "attempt_succeeded",
         "trial=case-1",
         "attempt=1",

@@ -18,7 +18,9 @@ from click.testing import CliRunner, Result
 from journal import read, verify
 from journal.events import AttemptStarted, Noted, RunFinished, RunStarted, RunStopped, SessionStarted, TrialScored
 from replay import fold
+from replay.audit import audit
 from runner.cli import cli
+from runner.rules import remake
 from tests.runner_cli.test_commands import COMMAND
 from tests.server import Server
 
@@ -317,6 +319,7 @@ def test_outputs_are_scored_anew() -> None:
         for version in dict.fromkeys(event.version for event in events("runs/qa/0001", TrialScored) if event.scorer == "exact")
     ]
     assert (1.0, 3, "finished") == (state.scores["exact"].mean, state.completed, state.ending)
+    assert () == tuple(audit(read("runs/qa/0001"), remake=remake).findings)
     assert verify("runs/qa/0001").holds
     shown = evaljournal("show", "chile").stdout
     assert "(superseded)" in shown

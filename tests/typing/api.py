@@ -7,6 +7,7 @@ A line that both must refuse carries an ignore, and to both of them an ignore th
 from collections.abc import Coroutine, Mapping
 from typing import Any, assert_type
 
+from replay import Span, load
 from runner import Case, Dataset, Evaluation, RateLimited, Retry, Score, evaluation, note
 
 CASES = [
@@ -108,3 +109,13 @@ evaluation(cases=CASES, slots="8")  # type: ignore[arg-type]
 evaluation(cases=CASES, loop="curio")  # type: ignore[arg-type]
 evaluation(cases=3)  # type: ignore[arg-type]
 Retry(classify=lambda _: "maybe")  # type: ignore[arg-type, return-value]
+
+history = load("runs/capitals/0001", at=725)
+assert_type(history.trials["fr"].stage, str)
+assert_type(next(history.outputs()), tuple[str, Any])
+assert_type(history.timeline().spans[0], Span)
+assert_type(history.timeline().spans[1:], list[Span])
+assert_type(history.timeline().times["fr"].waited, float)
+assert_type(history.timeline().steps("in_flight", session=1), list[tuple[float, int, int]])
+history.timeline().steps("speed")  # type: ignore[arg-type]
+load("runs/capitals/0001", at="725")  # type: ignore[arg-type]
