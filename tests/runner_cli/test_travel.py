@@ -13,7 +13,6 @@ from click.testing import Result
 
 from journal import Stamp, read, verify
 from journal.events import (
-    AttemptInterrupted,
     Extension,
     JournalRecovered,
     RunFinished,
@@ -337,15 +336,14 @@ def forked_from(path: Path | str) -> object:
 
 
 def test_a_fork_keeps_what_was_done(run: Path) -> None:
-    """A fork has every fact up to the point, says where they come from, and stands there like a run that was stopped."""
+    """A fork has every fact up to the point, says where they come from, and nothing else."""
     before = content(run)
     result = evaljournal("fork", run, "--at", 10, "-o", "new")
 
     assert (0, "") == (result.exit_code, result.stdout)
     assert "new: forked from run at record 10; 1 trials done, 1 to go on with\nnext: evaljournal resume new\n" == result.stderr
     assert (before, True) == (content(run), verify("new").holds)
-    cut = [AttemptInterrupted(trial="case-2", attempt=1, why="stopped"), RunStopped(reason="interrupted")]
-    assert [*events_of(run)[1:9], *cut] == events_of("new")[1:]
+    assert events_of(run)[1:9] == events_of("new")[1:]
     assert {"run": RUN, "seq": 10, "h": list(read(run))[9].h} == forked_from("new")
     assert [record.t for record in read(run)][2:10] == [record.t for record in read("new")][2:10]
 
@@ -397,7 +395,7 @@ def test_a_fork_takes_everything_with_it() -> None:
     written(Path("old"), events)
     evaljournal("fork", "old", "-o", "new")
 
-    assert [*events[1:8], *events[9:], RunStopped(reason="interrupted")] == events_of("new")[1:]
+    assert [*events[1:8], *events[9:]] == events_of("new")[1:]
     assert dict(load("old").outputs()) == dict(load("new").outputs())
 
 
