@@ -442,3 +442,27 @@ def test_what_cannot_be_taken_over_whole_is_not_begun(here: Path, loss: str) -> 
     result = evaljournal("fork", "old", "-o", "new")
 
     assert (4, False) == (result.exit_code, Path("new").exists())
+
+
+@pytest.mark.parametrize("command", ["replay", "watch"])
+def test_what_makes_no_sense_is_not_our_bug(command: str) -> None:
+    """A journal that is whole and yet says nonsense ends with 4, and with the record that says it."""
+    forge(
+        Path("odd"),
+        [opened(), started(), session(), {"type": "limit_changed", "t": "soon", "before": 0, "after": 1, "cause": ""}],
+    )
+    forge(
+        Path("odd"), [*trial("a")[:2], {"type": "attempt_succeeded", "trial": "b", "attempt": 1, "output": 1, "elapsed": 1.0}]
+    )
+    result = evaljournal(command, "odd")
+
+    assert (4, True) == (result.exit_code, "breaks the rules" in result.stderr)
+
+
+def test_a_time_that_is_none_cannot_be_drawn() -> None:
+    """Where a record's `t` is no number, the screen is refused instead of drawn."""
+    fact = {"type": "attempt_started", "trial": "a", "attempt": 1, "slot": 0, "t": "soon"}
+    forge(Path("odd"), [opened(), started(), session(), *trial("a")[:1], fact])
+    result = evaljournal("replay", "odd")
+
+    assert (4, True) == (result.exit_code, "record 5 breaks the rules: it makes no sense" in result.stderr)
