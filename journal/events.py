@@ -131,6 +131,8 @@ class SessionStarted:
     """Identity of the machine's boot; a process of another boot is certainly gone."""
     settings: Json = None
     """Those settings that differ from the session before."""
+    trials: int = 0
+    """How many trials there are to be made now; 0 where that is not known beforehand, or as it was."""
 
 
 @fact

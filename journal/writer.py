@@ -127,6 +127,8 @@ class Journal:
         """Identity of the run."""
         self.found = found.seq
         """The last record that was there when it was opened; 0 for a new one."""
+        self.recovered: Record | None = None
+        """The record of what a crash had left, if it was set aside when the journal was opened."""
         self.lifecycle: Lifecycle = found.lifecycle
         """Where the run and its trials stand."""
         self._run = found.run.encode()
@@ -176,7 +178,9 @@ class Journal:
         if not found.is_open:
             self._begin(self._time())
         if found.aside:
-            self.append(JournalRecovered(after=found.seq, bytes=found.aside.bytes, file=found.aside.file))
+            self.recovered = self.append(
+                JournalRecovered(after=found.seq, bytes=found.aside.bytes, file=found.aside.file),
+            )
 
     @property
     def appended(self) -> int:

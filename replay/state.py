@@ -386,6 +386,7 @@ class RunState:
             trial.due = max(0.0, trial.due - self._ended_at)
         self.sessions.append(Session(n=event.n, seq=record.seq, at=record.at, pid=event.pid, host=event.host))
         self.settings.update(event.settings or {})
+        self.planned = event.trials or self.planned
         self.ending = ""
         self.pauses.clear()
         self.limits.clear()

@@ -323,6 +323,8 @@ class Session:
                 if journal.found != state.seq:  # Somebody was quicker between looking and locking: look again.
                     state = await options.in_thread(lambda: self._state(journal.found))
                     plan = await options.in_thread(lambda: self._plan(state))
+                if journal.recovered is not None:
+                    state.apply(journal.recovered)
                 outcome = await self._live(Recorder(journal, state, clock, options.listener), plan)
             return attrs.evolve(outcome, head=journal.head)
         except DiskFull as exc:
@@ -407,6 +409,7 @@ class Session:
                 host=self.here.host,
                 boot=self.here.boot,
                 settings=changed or None,
+                trials=0 if plan.begun.trials == state.planned else plan.begun.trials,
             )
         )
         remainder = Remainder(
