@@ -391,8 +391,7 @@ class Executor:
                 trial=work.trial,
                 attempt=work.attempts,
                 error="Unserialisable",
-                message=said.message,
-                traceback=said.traceback,
+                message=said.message,  # It names the place; a traceback would only lead into our own code.
                 category="fatal",
                 elapsed=elapsed,
             )
