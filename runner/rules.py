@@ -26,8 +26,11 @@ def recorded_policy(settings: Mapping[str, Any]) -> str | None:
 
 def recorded_retry(settings: Mapping[str, Any]) -> Retry:
     """Make the retries again that were in force; how exceptions were told apart is left out: what came of it is recorded."""
-    given: Mapping[str, Any] = settings.get("retry", {})
-    return Retry(**{name: given[name] for name in ("errors", "timeouts", "rate_limits", "base_delay", "max_delay")})
+    given = settings.get("retry")
+    try:
+        return Retry(**{name: given[name] for name in ("errors", "timeouts", "rate_limits", "base_delay", "max_delay")})  # type: ignore[index]
+    except (KeyError, TypeError) as exc:
+        raise UsageError(f"retry={given!r} is none") from exc
 
 
 def remake(started: RunStarted, settings: Mapping[str, Any]) -> "Remade | str":
@@ -39,7 +42,7 @@ def remake(started: RunStarted, settings: Mapping[str, Any]) -> "Remade | str":
         return f"policy {name!r} is not one of ours"
     try:
         policy, retry = POLICIES[name](slots), recorded_retry(settings)
-    except (ValueError, TypeError, KeyError, UsageError) as exc:
+    except (ValueError, UsageError) as exc:
         return f"the settings make no sense ({exc})"
     return Remade(policy, retry, seed, _doubt(started))
 
