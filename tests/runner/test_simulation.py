@@ -60,12 +60,12 @@ def test_what_happened_stands_beside_it() -> None:
 @pytest.mark.parametrize("policy", ["adaptive", "aimd", "fixed"])
 def test_the_same_policy_gives_the_same_run(policy: str) -> None:
     """Simulated under the policy, the slots and the seed that were recorded, everything takes what it took."""
-    it, _ = flaky_evaluation(100)
+    it, _ = flaky_evaluation(40)
     recording = recorded(it, {"policy": policy})
 
     assert recording.figures == recording.again()
-    assert recording.figures.rejected > 0
     assert recording.figures.failed > 0
+    assert recording.figures.calls > 40
 
 
 def test_another_policy_takes_another_time() -> None:
