@@ -5,6 +5,7 @@ of the trials that were scored, and those that failed, are open or could not be 
 """
 
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -70,6 +71,8 @@ class Score:
     """Trials that have a value of this scorer: what every share of a label is a share of."""
     not_scored: int
     """Outputs at which the scorer itself failed."""
+    error: str
+    """What it said the last time that it did."""
     numbers: int
     """Values that the mean is the mean of: true is 1, false is 0."""
     passed: int | None
@@ -145,6 +148,8 @@ class Summary:
     attempts: Attempts
     retries: Mapping[str, int]
     errors: Mapping[str, int]
+    failures: Mapping[str, int]
+    """Cause → trials that were given up for it."""
     scores: Mapping[str, Score]
     latency: Latency
     usage: Mapping[str, float]
@@ -182,6 +187,7 @@ def summarise(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         ),
         retries=dict(state.retries),
         errors=dict(state.errors),
+        failures=dict(Counter(trial.cause for trial in state.trials.values() if trial.stage == "failed")),
         scores=_scores(state.scores),
         latency=latency(state.latencies),
         usage=dict(state.usage),
@@ -227,6 +233,7 @@ def score_of(tally: Tally) -> Score:
         kind=kind,
         scored=tally.scored,
         not_scored=tally.failed,
+        error=tally.error,
         numbers=tally.numbers,
         passed=tally.passed if kind == "pass" else None,
         beyond=tally.beyond,
@@ -313,7 +320,7 @@ class _Gathered:
         if trial.answer is not None and trial.stage != "withdrawn":
             self.latencies.append(trial.elapsed)
         for scorer, (_, value) in (trial.scores or {}).items():
-            self._tally(scorer, has_repeats).add(value, case=trial.case)
+            self._tally(scorer, has_repeats).add(value, 1, trial.case)
         for scorer in trial.unscored:
             self._tally(scorer, has_repeats).failed += 1
 

@@ -126,10 +126,13 @@ class Executor:
         self.stopped: Reason | None = None
         self.why = ""
         """More about why it was stopped, for people."""
+        self.cut_at = math.inf
+        """When what is in the air is cut off, in the seconds of `t`, once it is stopped."""
         self.stuck: list[str] = []
         """Trials whose attempts did not let themselves be cut off."""
         self._failures = 0
         self._landed = trio.Event()
+        self._in_grace = trio.CancelScope()
         self._over = trio.Event()
 
     async def run(self, intake: Intake, *, leave: Callable[[], Any] | None = None) -> None:
@@ -154,6 +157,7 @@ class Executor:
         if self.stopped is not None:
             return
         self.stopped, self.why = reason, why
+        self.cut_at = self._now() + self._grace
         self._parked.unpark_all()
         self._hungry.set()
         self._nursery.start_soon(self._land)
@@ -163,7 +167,8 @@ class Executor:
         if self.stopped is None:
             self.stop("interrupted")
         else:
-            self._cut()
+            self.cut_at = min(self.cut_at, self._now())
+            self._in_grace.cancel()
 
     # Taking in.
 
@@ -298,10 +303,13 @@ class Executor:
 
     def _ended(self, work: Work, outcome: Outcome | Cut) -> bool:
         """Record how an attempt ended, and what follows; say whether it gave an output."""
-        if self._over.is_set():
-            return False  # It was left behind because it resisted, and is recorded as interrupted.
         trial, number = work.trial, work.attempts
         elapsed = round(self._now() - work.began, 6)
+        if self._over.is_set():  # It was left behind, recorded as interrupted, and comes back after all.
+            if not isinstance(outcome, Cut):
+                ending: Ending = "succeeded" if isinstance(outcome, Answered) else "failed"
+                self._record(AttemptReturnedLate(trial=trial, attempt=number, ending=ending, elapsed=elapsed))
+            return False
         match outcome:
             case Answered():
                 return self._answered(work, outcome.output, elapsed)
@@ -451,10 +459,11 @@ class Executor:
 
     async def _land(self) -> None:
         """Wait for what is in the air, cut off what is not down in time, and leave what resists."""
-        for seconds in (self._grace, PATIENCE):
+        for scope, seconds in ((self._in_grace, self._grace), (trio.CancelScope(), PATIENCE)):
             if self._flights:
                 self._landed = trio.Event()
-                with trio.move_on_after(seconds):
+                scope.deadline = trio.current_time() + seconds
+                with scope:
                     await self._landed.wait()
                 self._cut()
         for slot, (work, _) in self._flights.items():

@@ -5,6 +5,7 @@ Only here are arguments parsed and exit codes chosen. A command's module is impo
 """
 
 import contextlib
+import os
 import sys
 import traceback
 from collections.abc import Generator
@@ -12,6 +13,8 @@ from importlib import import_module
 from typing import Any, Final
 
 import click
+
+from runner.signals import STOPS, told
 
 COMMANDS: Final = {
     "run": ("run", "Run an evaluation."),
@@ -62,7 +65,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(import_module(f"runner.cli.{COMMANDS[cmd_name][0]}"), cmd_name)
+        with _starting():
+            command = getattr(import_module(f"runner.cli.{COMMANDS[cmd_name][0]}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
 
@@ -79,8 +83,9 @@ class _Commands(click.Group):
             formatter.write_dl([(name, help_) for name, (_, help_) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        from journal import errors  # noqa: PLC0415  # not needed for `--help`
-        from runner.errors import UsageError  # noqa: PLC0415  # the same
+        with _starting():
+            from journal import errors  # noqa: PLC0415  # not needed for `--help`
+            from runner.errors import UsageError  # noqa: PLC0415  # the same
 
         try:
             with one_at_a_time():
@@ -97,6 +102,16 @@ class _Commands(click.Group):
             raise  # click ends quietly.
         except OSError as exc:
             raise Refused(str(exc)) from exc
+
+
+def _starting() -> contextlib.AbstractContextManager[None]:
+    """Let a signal end the process at once: nothing has begun, and a module that is half imported is no good to anyone."""
+
+    def leave(_: int, __: object) -> None:
+        os.write(2, b"Error: interrupted\n")
+        os._exit(UNFINISHED)
+
+    return told(leave, *STOPS)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ def newest_run() -> Path:
     """Find the run under `runs/` that was written last."""
     segments = [*RUNS.glob("journal-*.jsonl"), *RUNS.glob("*/journal-*.jsonl"), *RUNS.glob("*/*/journal-*.jsonl")]
     if not segments:
-        raise click.UsageError(f"no RUN was given, and there is none under {RUNS}/ here")
+        raise click.UsageError(f"no RUN was given, and there is none under {RUNS}/ here; `evaljournal run FILE.py` makes one")
     return max(segments, key=lambda segment: (segment.stat().st_mtime_ns, segment.name)).parent
 
 

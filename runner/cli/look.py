@@ -336,7 +336,7 @@ def _entry(path: Path) -> dict[str, Any]:
         "started_at": state.sessions[0].at if state.sessions else None,
         "completed": state.completed,
         "failed": state.failed,
-        "trials": state.total,
+        "trials": max(state.total, state.planned),
         "standing": seen.standing,
         "ended": seen.standing if seen.problem or seen.is_live else how_it_ended(state),
     }

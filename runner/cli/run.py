@@ -7,9 +7,9 @@ own prints go to standard error too.
 import contextlib
 import functools
 import re
+import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -22,9 +22,9 @@ from journal.errors import JournalExists, JournalLocked, command
 from journal.events import RunFinished, RunStarted
 from journal.lock import is_held
 from replay import RunState
-from replay.screen import duration, ending, number, panel, printable, usage_of
+from replay.screen import duration, ending, number, panel, printable, stopping_in_words, usage_of
 from replay.summary import in_json, summarise
-from runner.cli import UNFINISHED, Refused, one_at_a_time
+from runner.cli import UNFINISHED, Refused, Unfinished, one_at_a_time
 from runner.cli.arguments import RUNS, chosen_run
 from runner.cli.look import first_records, last_record, runs_under, see
 from runner.cli.onlooker import FRAME, Teller, is_screen, tenth
@@ -32,7 +32,9 @@ from runner.concurrency import POLICIES
 from runner.definition import Settings
 from runner.errors import UsageError
 from runner.loading import Found, find
-from runner.session import Live, Outcome, arun
+from runner.session import Live, Outcome
+from runner.session import run as run_evaluation
+from runner.signals import told
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -222,7 +224,7 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 
 def _refuse_taken(path: Path) -> None:
     """Refuse to begin a run where one is, and say what can be done with that one."""
-    if not path.is_dir() or not list(path.glob("journal-*.jsonl")):
+    if not _is_run(path):
         return
     last = last_record(path)
     if is_held(path):
@@ -230,6 +232,10 @@ def _refuse_taken(path: Path) -> None:
     if last is not None and isinstance(last.event, RunFinished):
         raise Refused(f"{path} is a run that is finished; nothing is ever overwritten: give another -o, or leave it away")
     raise Refused(f"{path} is a run that is not finished; {command('resume', path)} goes on with it")
+
+
+def _is_run(path: Path) -> bool:
+    return path.is_dir() and any(path.glob("journal-*.jsonl"))
 
 
 def next_path(name: str) -> Path:
@@ -242,9 +248,11 @@ def _next_under(folder: Path) -> Path:
     return folder / f"{max(taken, default=0) + 1:04}"
 
 
-def _prose_on_stderr() -> AbstractContextManager[object]:
-    """Send the prints of the user's code to standard error."""
-    return contextlib.redirect_stdout(sys.stderr)
+@contextlib.contextmanager
+def _prose_on_stderr() -> Generator[None]:
+    """Send the prints of the user's code to standard error; and let SIGTERM break into it, as Ctrl-C does."""
+    with told(signal.default_int_handler, signal.SIGTERM), contextlib.redirect_stdout(sys.stderr):
+        yield
 
 
 class _Session:
@@ -267,8 +275,13 @@ class _Session:
         """Run at this path."""
         self._path = path
         onlooker = self._draw if not self._plain and is_screen(sys.stderr) else self._tell
-        with one_at_a_time():
-            return trio.run(functools.partial(arun, self._evaluation, path, signals=True, onlooker=onlooker, **self._options))
+        try:
+            with one_at_a_time():
+                return run_evaluation(self._evaluation, path, signals=True, onlooker=onlooker, **self._options)
+        except KeyboardInterrupt:
+            if not _is_run(path):
+                raise
+            raise Unfinished(f"interrupted; {command('resume', path)} goes on") from None
 
     def run_under(self, folder: Path) -> Outcome:
         """Run under the next free number; if somebody else takes it meanwhile, under the one after."""
@@ -319,6 +332,7 @@ class _Session:
                     width=console.width,
                     before=before,
                     title=str(self._path),
+                    stopping=live.stopping(),
                 )
                 await trio.to_thread.run_sync(functools.partial(screen.update, drawn, refresh=True), limiter=own_thread)
                 await trio.sleep(FRAME)
@@ -327,11 +341,16 @@ class _Session:
         """Print a line whenever a further tenth is done, and once a minute, until cancelled."""
         self._total, before = live.total, live.state.done
         teller = Teller(tenth(live.state, live.total), live.now(), err=True)
+        is_stopping = False
         click.echo(f"{self._evaluation.name} in {self._path}; Ctrl-C stops it, and it can be resumed", err=True)
         for sentence in _changes(live):
             click.echo(sentence, err=True)
         while True:
             await trio.sleep(FRAME)
+            stops = live.stopping()
+            if stops and not is_stopping:
+                is_stopping = True
+                click.echo(f"stopping: {stopping_in_words(live.state, *stops)}", err=True)
             teller.tell(live.state, now=live.now(), durable=live.journal.durable, total=live.total, before=before)
 
 
@@ -342,8 +361,9 @@ def _changes(live: Live) -> Iterator[str]:
             parts = [(f"{name}.{part}", before.get(part), value) for part, value in now.items() if before.get(part) != value]
         else:
             parts = [(name, before, now)]
-        for part, old, new in parts:
-            yield f"{part} is now {printable(new)}; it was {printable(old)}"
+        for part, *values in parts:
+            old, new = (_OFF if value is None else printable(value) for value in values)
+            yield f"{part} is now {new}; it was {old}"
 
 
 def exit_code(state: RunState, *, stopped: bool) -> int:
@@ -362,7 +382,9 @@ def _rehearse(found: Found, path: Path, settings: Settings, *, as_json: bool) ->
     with _prose_on_stderr():
         cases = found.evaluation.cases.select(settings, repeats=settings.repeats).cases
     trials = None if cases is None else cases * settings.repeats
-    source, per_trial = _cost_before(found.evaluation.name)
+    retry = settings.retry
+    most = 1 + retry.errors + retry.timeouts
+    before = _used_before(found.evaluation.name)
     if as_json:
         _print_json(
             {
@@ -371,44 +393,65 @@ def _rehearse(found: Found, path: Path, settings: Settings, *, as_json: bool) ->
                 "path": str(path),
                 "cases": cases,
                 "trials": trials,
+                "calls": None if trials is None else {"at_least": trials, "at_most": trials * most},
                 "scorers": list(found.evaluation.scorers),
                 "settings": settings.facts(),
-                "usage_per_trial": per_trial or None,
-                "usage_from": str(source) if source else None,
-                "projected_usage": {name: value * trials for name, value in per_trial.items()}
-                if per_trial and trials
-                else None,
+                "usage_per_trial": before.per_trial if before else None,
+                "usage_from": str(before.path) if before else None,
+                "projected_usage": _times(before.per_trial, trials) if before and trials else None,
+                "projected_usage_at_most": _times(before.per_call, trials * most) if before and trials else None,
             }
         )
         return
-    many = "as many cases as can be read (they can be read only once)" if cases is None else f"{cases:,} cases"
-    times = "" if settings.repeats == 1 else f" × {settings.repeats:,} repeats"
     click.echo(f"{found.evaluation.name} ({found.reference}) would be run in {path}; nothing was written")
-    click.echo(f"  {many}{times}{'' if trials is None else f' = {trials:,} trials'}")
-    click.echo(f"  scorers: {', '.join(found.evaluation.scorers) or 'none'}")
-    limit = "no limit" if settings.timeout is None else duration(settings.timeout)
-    click.echo(f"  {settings.slots:,} slots at the most ({settings.policy}), {limit} for an attempt")
-    retry = settings.retry
+    click.echo(f"  {_trials_in_words(cases, settings.repeats)}")
+    calls = f"{most} calls for each trial" if trials is None else f"{trials * most:,} calls"
+    click.echo(f"  at least {'1' if trials is None else f'{trials:,}'}, at most {calls}, and what rate limits refuse on top")
     click.echo(
         f"  retries: {retry.errors} after errors, {retry.timeouts} after timeouts, {duration(retry.rate_limits)} of rate limits"
     )
-    click.echo(f"  {_cost_in_words(source, per_trial, trials)}")
+    limit = "no limit" if settings.timeout is None else duration(settings.timeout)
+    click.echo(f"  {settings.slots:,} slots at the most ({settings.policy}), {limit} for an attempt")
+    click.echo(f"  scorers: {', '.join(found.evaluation.scorers) or 'none'}")
+    click.echo(f"  {_usage_in_words(before, trials, most)}")
 
 
-def _cost_in_words(source: Path | None, per_trial: dict[str, float], trials: int | None) -> str:
-    if source is None:
-        return "cost: unknown; no run of it under runs/ has recorded what it used (note(tokens=…, cost=…) does)"
-    times = 1 if trials is None else trials
-    used = ", ".join(f"{printable(name, 24)} {number(value * times)}" for name, value in per_trial.items())
-    return f"{'for each trial' if trials is None else 'in all'} about {used}, going by {source}"
+def _trials_in_words(cases: int | None, repeats: int) -> str:
+    many = "as many cases as can be read (they can be read only once)" if cases is None else f"{cases:,} cases"
+    if repeats == 1:
+        return f"{many}, each asked once"
+    return f"{many} × {repeats:,} repeats{'' if cases is None else f' = {cases * repeats:,} trials'}"
 
 
-def _cost_before(name: str) -> tuple[Path | None, dict[str, float]]:
-    """Find what a trial used on average in the latest run of this evaluation that recorded it."""
+@attrs.frozen
+class _Used:
+    """What an earlier run of the same evaluation has used."""
+
+    path: Path
+    per_trial: dict[str, float]
+    """On average, retries included."""
+    per_call: dict[str, float]
+
+
+def _used_before(name: str) -> _Used | None:
+    """Find the latest run of this evaluation that recorded what it used."""
     latest: Iterable[Path] = reversed(runs_under(RUNS / name)[-_BEFORE:])
     for path in latest:
         state = see(path).state
         used = usage_of(state.usage)
-        if used and state.done:
-            return path, {each: value / state.done for each, value in used.items()}
-    return None, {}
+        if used and state.done and state.attempts:
+            return _Used(path, _times(used, 1 / state.done), _times(used, 1 / state.attempts))
+    return None
+
+
+def _times(used: dict[str, float], times: float) -> dict[str, float]:
+    return {name: value * times for name, value in used.items()}
+
+
+def _usage_in_words(before: _Used | None, trials: int | None, most: int) -> str:
+    if before is None:
+        return "cost: unknown; no run of it under runs/ has recorded what it used (note(tokens=…, cost=…) does)"
+    where, times = ("for each trial", 1) if trials is None else ("in all", trials)
+    about, at_most = _times(before.per_trial, times), _times(before.per_call, times * most)
+    words = [f"{printable(name, 24)} {number(about[name])} (at most {number(at_most[name])})" for name in about]
+    return f"{where} about {', '.join(words)}, going by {before.path}"
