@@ -29,7 +29,7 @@ COMMANDS: Final = {
     "verify": ("judge", "Prove that a journal is what was written."),
     "salvage": ("judge", "Copy what is intact out of a damaged journal."),
     "diff": ("judge", "Compare two runs, trial by trial."),
-    "simulate": ("simulate", "Ask what another policy would have made of a run."),
+    "simulate": ("simulate", "Make a run again under another policy, on a virtual clock."),
 }
 """Command → the module it lives in, and what it does in one line (told here, so that `--help` imports nothing)."""
 
