@@ -7,6 +7,7 @@ thing, but for what the journal already says.
 import contextvars
 import difflib
 import itertools
+import math
 import os
 import platform
 import signal
@@ -25,14 +26,14 @@ from typing import Any, Final, Literal, TypeVar
 import attrs
 import trio
 
-from journal import Journal, read, writing
+from journal import Journal, Record, read, writing
 from journal.errors import DiskFull, JournalExists, NotAJournal, command
 from journal.events import RunFinished, RunStarted, RunStopped, SessionStarted
 from journal.files import DISK, Files
 from journal.writer import InThread, in_a_thread
 from replay import RunState, fold
 from runner.case import Trial
-from runner.concurrency import POLICIES
+from runner.concurrency import POLICIES, Policy
 from runner.dataset import Trials
 from runner.definition import Evaluation, Settings
 from runner.errors import RunChanged, UsageError
@@ -44,6 +45,7 @@ from runner.score import Scorer
 from runner.signals import STOPS, told
 from runner.tasks import Opens, Task
 from runner.tasks.function import AsyncioThread, FunctionTask, Loop
+from runner.work import key_of
 
 T = TypeVar("T")
 
@@ -117,6 +119,10 @@ class Options:
     """What becomes of an attempt that was cut off, whose call may have taken effect."""
     onlooker: Callable[[Live], Awaitable[None]] | None = None
     """Started with the run, cancelled at its end."""
+    listener: Callable[[Record], None] | None = None
+    """Told of every record as it is made; it must neither wait nor raise."""
+    limits: Callable[[int], Policy] | None = None
+    """Makes the policy for so many slots, instead of the one that the settings name."""
     surroundings: "Callable[[], Surroundings]" = attrs.field(factory=lambda: Surroundings.here)
     files: Files = DISK
     in_thread: InThread = in_a_thread
@@ -157,7 +163,7 @@ def run(evaluation: Evaluation[Any, Any, Any], path: Path | str, *, signals: boo
     if signals and not hears:
         raise UsageError("signals=True: only the main thread hears of signals; leave it out in others")
     session = Session(evaluation, Path(path), **options)
-    live = _in_own_thread if _is_in_a_loop() else _in_this_thread
+    live = _in_own_thread if is_in_a_loop() else _in_this_thread
     if signals is False or not hears:
         return live(session)
     session.leave = _exit
@@ -190,9 +196,13 @@ def _exit(_: Outcome) -> None:
 
 
 def _in_this_thread(session: "Session") -> Outcome:
+    return in_trio(session.run)
+
+
+def in_trio(call: Callable[[], Awaitable[T]]) -> T:
     """Run it here; take an interruption out of the nurseries' groups."""
     try:
-        return trio.run(session.run)
+        return trio.run(call)
     except BaseExceptionGroup as group:
         if group.split(KeyboardInterrupt)[1] is None:
             raise KeyboardInterrupt from group
@@ -222,7 +232,8 @@ def _in_own_thread(session: "Session") -> Outcome:
     return results[0]
 
 
-def _is_in_a_loop() -> bool:
+def is_in_a_loop() -> bool:
+    """Say whether an event loop, of asyncio or of trio, runs in this thread."""
     import asyncio  # noqa: PLC0415  # a plain script need not pay for it
 
     try:
@@ -312,11 +323,11 @@ class Session:
                 if journal.found != state.seq:  # Somebody was quicker between looking and locking: look again.
                     state = await options.in_thread(lambda: self._state(journal.found))
                     plan = await options.in_thread(lambda: self._plan(state))
-                outcome = await self._live(Recorder(journal, state, clock), plan)
+                outcome = await self._live(Recorder(journal, state, clock, options.listener), plan)
             return attrs.evolve(outcome, head=journal.head)
         except DiskFull as exc:
             await self._say_disk_full(clock)
-            return Outcome(self.path, state, "", "disk_full", str(exc))
+            return Outcome(self.path, await options.in_thread(self._on_disk), "", "disk_full", str(exc))
 
     async def _prepare(self) -> tuple[RunState, Plan | None]:
         """Find out how things stand, and what is to be done, if anything; nothing is changed."""
@@ -343,7 +354,10 @@ class Session:
         """Say what is to be run, and refuse to go on with something else than was begun."""
         settings, given = in_force(self.evaluation.settings, self.given, state.settings)
         try:
-            chosen = self.evaluation.cases.select(settings, repeats=settings.repeats)
+            cases, field = self.evaluation.cases, settings.limit_key
+            if field is not None:
+                cases = cases.checked(lambda case: key_of(case, field))
+            chosen = cases.select(settings, repeats=settings.repeats)
             trials = chosen if chosen.cases else _looked_into(chosen)
         except UsageError:
             raise
@@ -412,7 +426,7 @@ class Session:
                 recorder,
                 task,
                 scorers,
-                POLICIES[settings.policy](settings.slots),
+                partial(options.limits or POLICIES[settings.policy], settings.slots),
                 settings,
                 seed=settings.seed,
                 grace=settings.grace,
@@ -442,30 +456,24 @@ class Session:
         return Outcome(self.path, state, "", executor.stopped or "", executor.why)
 
     async def _tasks(self, stack: AsyncExitStack, settings: Settings, run: str) -> tuple[Task, dict[str, tuple[Scorer, Task]]]:
-        thread = await stack.enter_async_context(AsyncioThread(grace=settings.grace))
-        instead = None if self.options.in_thread is in_a_thread else self.options.in_thread
-        make = partial(FunctionTask, asyncio_thread=thread, in_thread=instead)
-
-        async def open_(asked: Any, function: Callable[[Any], Any], loop: Loop | None) -> Task:
-            if isinstance(asked, Opens):
-                return await stack.enter_async_context(asked.opened(run))
-            return make(function, loop=loop)
-
-        task = await open_(self.evaluation.task, self.evaluation.task, settings.loop)
-        scorers: dict[str, tuple[Scorer, Task]] = {}
-        for scorer in self.evaluation.scorers.values():
-            scorers[scorer.name] = (scorer, await open_(scorer.function, _as_task(scorer), None))
-        return task, scorers
+        opening = Opening(stack, run, grace=settings.grace, in_thread=self.options.in_thread)
+        task = await opening.task(self.evaluation.task, settings.loop)
+        return task, {name: (scorer, await opening.scorer(scorer)) for name, scorer in self.evaluation.scorers.items()}
 
     async def _execute(self, executor: Executor, remainder: Remainder, recorder: Recorder) -> None:
         """Let the executor make the trials; from here on, whoever asks to stop asks it."""
         self._executor = executor
         if self._asked:
             trio.lowlevel.current_trio_token().run_sync_soon(self._heed)
+        is_done = False
         try:
             await executor.run(remainder, leave=partial(self._leave, executor, recorder) if self.leave else None)
+            is_done = True
         finally:
             self._executor = None
+            is_cancelled = not is_done and trio.current_effective_deadline() == -math.inf
+            if is_cancelled and recorder.journal.failure is None:
+                recorder.record(RunStopped(reason=executor.stopped or "interrupted"))
 
     @asynccontextmanager
     async def _company(self, live: Live) -> AsyncGenerator[None]:
@@ -501,6 +509,13 @@ class Session:
             self.leave(Outcome(self.path, recorder.state, stopped.h, executor.stopped, executor.why))
             await trio.sleep_forever()  # In a thread of its own, which nobody waits for any more.
 
+    def _on_disk(self) -> RunState:
+        """Fold what has reached the disk: what is in memory goes further."""
+        try:
+            return fold(read(self.path, load_blobs=False, files=self.options.files))
+        except NotAJournal:
+            return RunState()
+
     async def _say_disk_full(self, clock: Clock) -> None:
         """Try to leave a last word; a line is short, and the one that did not fit was taken back."""
         with trio.CancelScope(shield=True):
@@ -527,6 +542,32 @@ def _most_failures(settings: Settings, total: int | None) -> float:
     if isinstance(most, float):
         return most * total if total is not None else float("inf")
     return most
+
+
+class Opening:
+    """Makes what can be asked of functions, and opens what has to be opened; all of it is closed with the stack."""
+
+    def __init__(self, stack: AsyncExitStack, run: str, *, grace: float, in_thread: InThread) -> None:
+        self._stack = stack
+        self._run = run
+        self._grace = grace
+        self._instead = None if in_thread is in_a_thread else in_thread
+        self._thread: AsyncioThread | None = None
+
+    async def task(self, asked: Any, loop: Loop | None) -> Task:
+        """Open a task."""
+        return await self._open(asked, asked, loop)
+
+    async def scorer(self, scorer: Scorer) -> Task:
+        """Open a scorer, to be asked with an output and a case."""
+        return await self._open(scorer.function, _as_task(scorer), None)
+
+    async def _open(self, asked: object, function: Callable[[Any], Any], loop: Loop | None) -> Task:
+        if isinstance(asked, Opens):
+            return await self._stack.enter_async_context(asked.opened(self._run))
+        if self._thread is None:
+            self._thread = await self._stack.enter_async_context(AsyncioThread(grace=self._grace))
+        return FunctionTask(function, loop=loop, asyncio_thread=self._thread, in_thread=self._instead)
 
 
 def _as_task(scorer: Scorer) -> Callable[[Any], Any]:

@@ -19,6 +19,8 @@ from runner.signals import STOPS, told
 COMMANDS: Final = {
     "run": ("run", "Run an evaluation."),
     "resume": ("run", "Go on with a run that was stopped or cut off."),
+    "rescore": ("rescore", "Score the outputs of a run anew, without a single call."),
+    "init": ("recipe", "Write a file that describes an evaluation without code."),
     "status": ("look", "Tell where a run stands."),
     "ls": ("look", "List the runs."),
     "log": ("look", "Print the records of a run."),
@@ -30,6 +32,7 @@ COMMANDS: Final = {
     "salvage": ("judge", "Copy what is intact out of a damaged journal."),
     "diff": ("judge", "Compare two runs, trial by trial."),
     "simulate": ("simulate", "Make a run again under another policy, on a virtual clock."),
+    "export": ("share", "Write a run in another format: CSV, Parquet, JUnit, a trace, …"),
 }
 """Command → the module it lives in, and what it does in one line (told here, so that `--help` imports nothing)."""
 
