@@ -33,7 +33,7 @@ from replay import RunState
 from runner.case import Case
 from runner.definition import Evaluation, evaluation
 from runner.errors import UsageError
-from runner.failure import Failure
+from runner.failure import Failure, Kind, RateLimited
 from runner.retry import Retry
 from runner.rules import recorded_policy, recorded_retry
 from runner.session import arun
@@ -43,6 +43,8 @@ BOUND: Final = (
     "a bound, not a forecast: an answer takes as long as it took, and a call is refused where it was, under the recorded load; "
     "with more at once both may be worse, with less better"
 )
+
+_KEY: Final = "key"
 
 
 @attrs.frozen(kw_only=True)
@@ -72,6 +74,8 @@ class Life:
     calls: int = 0
     """All that were made, those that were cut off included."""
     rejected: int = 0
+    key: str = ""
+    """Which back end it was put to, where there were several."""
     scoring: float = 0.0
     """Seconds for which it held its slot after the answer."""
 
@@ -119,6 +123,7 @@ class Recording:
         match event:
             case AttemptStarted():
                 life.calls += 1
+                life.key = event.key
                 self._most_in_flight = max(self._most_in_flight, len(self._state.running))
             case AttemptSucceeded():
                 life.steps.append(Answer(None, event.elapsed))
@@ -180,6 +185,8 @@ class Recording:
         it = self._evaluation(task, lives)
         seed = settings.get("seed")
         options = {**repeatable(seed if isinstance(seed, int) else 0), "policy": policy, "slots": slots, "files": _Nowhere()}
+        if any(life.key for life in lives.values()):
+            options["limit_key"] = _KEY
 
         async def main() -> Any:
             return await arun(it, Path("simulation"), **options)
@@ -201,10 +208,10 @@ class Recording:
         retry = recorded_retry(settings) if "retry" in settings else Retry()
         timeout = settings.get("timeout") or self._longest or None
         it: Evaluation[Any, Any, Any] = evaluation(
-            cases=[Case(name=name, input=name) for name in lives],
+            cases=[Case(name=name, input=name, metadata={_KEY: life.key}) for name, life in lives.items()],
             loop="trio",
             timeout=timeout,
-            retry=_AsRecorded(**{field.name: getattr(retry, field.name) for field in attrs.fields(Retry)}),
+            retry=attrs.evolve(retry, classify=_kind),
         )(task)
 
         async def scoring(_: Any, case: Case) -> bool:
@@ -219,21 +226,16 @@ def _is_refusal(step: Step) -> bool:
     return isinstance(step, Fail) and isinstance(step.exc, _Recorded) and step.exc.failure.kind == "rate_limited"
 
 
-class _Recorded(Exception):
+class _Recorded(RateLimited):
     """What an attempt raised then; only what it meant is known."""
 
     def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.kind)
+        super().__init__(failure.retry_after)
         self.failure = failure
 
 
-@attrs.frozen(kw_only=True)
-class _AsRecorded(Retry):
-    """The retries that were in force; what an exception means was judged then."""
-
-    def judge(self, exc: BaseException, *, now: float) -> Failure:
-        """Say what was said then."""
-        return exc.failure if isinstance(exc, _Recorded) else super().judge(exc, now=now)
+def _kind(exc: BaseException) -> Kind | None:
+    return exc.failure.kind if isinstance(exc, _Recorded) else None
 
 
 class _Played(Scripted):

@@ -93,6 +93,17 @@ def test_scoring_holds_its_slot() -> None:
     assert (12.0, 12.0, 3.0) == (recording.figures.duration, recording.again().duration, recording.again(slots=4).duration)
 
 
+def test_each_back_end_has_its_own_slots() -> None:
+    """Where back ends are told apart, so are they again: twice the keys, twice the attempts at one time."""
+    it = made(
+        Scripted(lambda *_: Answer(1, 1.0)), [Case(name=n, input=n, metadata={"to": n[0]}) for n in ("a1", "a2", "b1", "b2")]
+    )
+    recording = recorded(it, {"policy": "fixed", "slots": 1, "limit_key": "to"})
+
+    assert (2.0, 2) == (recording.figures.duration, recording.figures.most_in_flight)
+    assert recording.figures == recording.again()
+
+
 def test_failures_are_met_again() -> None:
     """A refusal, a timeout and what is fatal come where they came, and are retried by the settings that were in force."""
     script: dict[Any, list[Step]] = {
