@@ -1,7 +1,8 @@
 """A new run that goes on from a point of an old one.
 
 The records up to that point are written again, into a journal of their own with a chain of its own; its first fact says where
-they come from. Then it stands there like any run that was stopped, and `resume` goes on with it.
+they come from. Nothing is added: any beginning of a journal is a valid state of a run, and `resume` goes on with it, as if the
+process had died there.
 """
 
 import os
@@ -13,12 +14,10 @@ import attrs
 from journal import Event, JournalError, writing
 from journal.errors import IllegalEvent, JournalExists, RulesBroken
 from journal.events import (
-    AttemptInterrupted,
     FileEvent,
     JournalRecovered,
     RunFinished,
     RunStarted,
-    RunStopped,
     SegmentOpened,
 )
 from journal.files import DISK, Files
@@ -54,10 +53,6 @@ async def fork(
             current = record
             state.apply(journal.append(_as_own(record.event, origin, journal.head)))
             await journal.wait_room()
-        for trial, known in list(state.running.items()):
-            state.apply(journal.append(AttemptInterrupted(trial=trial, attempt=known.attempts, why="stopped")))
-        if journal.lifecycle.stage == "session":
-            state.apply(journal.append(RunStopped(reason="interrupted")))
     return Forked(Path(target), state, history.seq)
 
 

@@ -21,6 +21,7 @@ from journal.events import RunFinished, RunStarted, fields_of
 from journal.files import DISK
 from journal.lock import is_held
 from replay import History, RunState, load
+from replay.history import understanding
 from replay.screen import ending, group_lines, how_it_ended, next_command, panel, printable
 from replay.summary import Grouping, in_json, summarise
 from runner.cli import DAMAGED
@@ -247,7 +248,7 @@ def fork_command(path: Path, seq: int) -> str:
 
 def print_json(value: Any) -> None:
     """Print a summary as JSON."""
-    click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2))
+    click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))  # A forged name may be a number.
 
 
 def draw(history: History, now: float | None = None) -> None:
@@ -260,15 +261,16 @@ def draw(history: History, now: float | None = None) -> None:
 
 def picture(history: History, now: float, width: int) -> "Group":
     """Draw the same screen that the run itself draws."""
-    return panel(
-        history.state,
-        now=now,
-        durable=history.durable,
-        total=history.total,
-        width=width,
-        before=history.before,
-        title=str(history.path),
-    )
+    with understanding(history.path, lambda: history.seq):
+        return panel(
+            history.state,
+            now=now,
+            durable=history.durable,
+            total=history.total,
+            width=width,
+            before=history.before,
+            title=str(history.path),
+        )
 
 
 def _by_whom(state: RunState) -> str:

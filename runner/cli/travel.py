@@ -278,7 +278,7 @@ class Watching:
 def fork(run: Path, at: int | None, target: Path) -> None:
     """Start a new run, NEW, from a point of an old one.
 
-    What was done by then keeps its outcome, attempts that were in the air are cut off there, and `resume NEW` goes on. The old
+    What was done by then keeps its outcome; `resume NEW` goes on, and makes those attempts again that were in the air. The old
     run is only read, and may be going on; a damaged one can be forked at any point before the damage.
 
     \b
