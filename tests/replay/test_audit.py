@@ -40,6 +40,7 @@ from journal.events import (
 from journal.salvage import salvage
 from replay.audit import HAIR, MOST, Audit, Auditor, Finding, audit
 from runner import Case, Fatal, RateLimited, Retry, note
+from runner.concurrency import Fixed
 from runner.fork import fork
 from runner.rules import remake
 from runner.session import arun
@@ -456,6 +457,25 @@ def test_a_policy_that_cannot_be_made_again_is_a_note(settings: dict[str, Any], 
     assert set() == {finding.check for finding in result.findings} & {"policy", "retry"}
     assert any(each.startswith(said) for each in result.notes)
     assert 0 == result.decisions
+
+
+def test_a_policy_of_the_users_own_is_a_note() -> None:
+    """A run whose limits came from the user's own policy says so, and is judged by everything else."""
+
+    class Careful(Fixed):
+        """One at a time, whatever was allowed."""
+
+        def __init__(self, slots: int) -> None:
+            super().__init__(min(slots, 1))
+
+    disk = SimulatedDisk()
+    it = made(Scripted(lambda *_: Answer(1, 1)), named(4), slots=3)
+    virtually(functools.partial(arun, it, PATH, **repeatable(), files=disk, limits=Careful))
+    result = judged(disk)
+
+    assert () == result.findings
+    assert result.notes[0].startswith("not recomputed in session 1: policy ")
+    assert result.notes[0].endswith("Careful' is not one of ours")
 
 
 def test_what_another_release_decided_is_doubted_not_denied() -> None:
