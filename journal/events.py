@@ -160,6 +160,8 @@ class AttemptStarted:
     """From 1, and never the same twice for one trial."""
     slot: int
     """The slot that it holds until it ends, from 0."""
+    key: str = ""
+    """Which back end it is put to, where there are several."""
 
 
 @fact

@@ -322,7 +322,7 @@ class Executor:
         """Make one attempt; say whether it gave an output."""
         trial = work.trial
         work.attempts = number = work.attempts + 1
-        started = self._record(AttemptStarted(trial=trial, attempt=number, slot=slot))
+        started = self._record(AttemptStarted(trial=trial, attempt=number, slot=slot, key=work.key))
         work.began = began = started.t
         self._tell(started, work)
         if self._settings.write_ahead:

@@ -24,7 +24,6 @@ from runner.errors import UsageError
 from runner.notes import Sink
 from runner.plain import plain
 from runner.recorder import Clock, Recorder
-from runner.rules import remake
 from runner.score import Scorer
 from runner.scoring import Scoring
 from runner.session import Opening, Outcome, Surroundings
@@ -73,9 +72,6 @@ async def rescore(
         ending = state.ending
         recorder = Recorder(journal, state, clock)
         recorder.record(SessionStarted(n=len(state.sessions) + 1, pid=here.pid, host=here.host, boot=here.boot))
-        rules = remake(state.started, state.settings)
-        if not isinstance(rules, str):
-            recorder.record(rules.begin())  # As any session does; no attempt follows.
         for trial, known in list(state.running.items()):
             recorder.record(AttemptInterrupted(trial=trial, attempt=known.attempts, why="process_died"))
         left = list(_to_do(state, scorers, again=again))

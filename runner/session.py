@@ -379,7 +379,9 @@ class Session:
         return Plan(settings, trials, begun)
 
     def _begun(self, trials: Trials, settings: Settings, given: list[str]) -> RunStarted:
-        source = self.evaluation.cases.source
+        source, limits, facts = self.evaluation.cases.source, self.options.limits, settings.facts()
+        if limits is not None and "aimd" not in facts:  # A policy of the user's own: an audit must not take it for one of ours.
+            facts["policy"] = getattr(limits, "__qualname__", repr(limits))
         return RunStarted(
             evaluation=self.evaluation.name,
             task=self.options.task,
@@ -388,7 +390,7 @@ class Session:
             dataset=str(source) if isinstance(source, Path) else f"{type(source).__name__} in Python",
             dataset_fingerprint=trials.fingerprint or "",
             trials=(trials.cases or 0) * settings.repeats,
-            settings={**settings.facts(), "given": given},
+            settings={**facts, "given": given},
             settings_fingerprint=settings.fingerprint,
             durability=settings.durability,
             environment=self.here.environment,

@@ -4,7 +4,7 @@ The executor records what comes out of it, and an audit holds the same against w
 whatever a policy has been told can be read back from the journal, and what it decided can be decided again.
 """
 
-from typing import Any, assert_never
+from typing import Any, assert_never, cast
 
 from journal import Record
 from journal.events import (
@@ -66,11 +66,10 @@ class Steering:
 
     def take(self, record: Record) -> list[Steered]:
         """Learn from an attempt's start, its end, or what it notes of its quota; give what is to be recorded behind it."""
-        event = record.event
-        if isinstance(event, Noted):
-            self._noted(event)
+        if isinstance(record.event, Noted):
+            self._noted(record.event)
             return []
-        assert isinstance(event, AttemptEvent)
+        event = cast("AttemptEvent", record.event)  # To ask which would cost more than the rest.
         name = f"{event.trial}/{event.attempt}"
         decision = self._policy.take(_signal(event, record.t, name, self._flying.pop(name, None)))
         self.limit = decision.limit
