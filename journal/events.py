@@ -116,7 +116,7 @@ class RunStarted:
     environment: Mapping[str, str]
     """Versions of Python, of packages and of the platform; the git revision."""
     forked_from: Json = None
-    """The run and the seq that this run goes on from."""
+    """What this run goes on from: the `run`, the `seq` and its `h`, and where that run in turn was `forked_from`."""
 
 
 @fact

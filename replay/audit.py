@@ -255,6 +255,10 @@ class Auditor:
                 "only their order was judged"
             ] = None
 
+    @property
+    def _is_forked(self) -> bool:
+        return self._state.started is not None and self._state.started.forked_from is not None
+
     def _judge_in_session(self, record: Record) -> None:
         event = record.event
         match event:
@@ -282,6 +286,10 @@ class Auditor:
                 self._tell(record)
             case AttemptInterrupted(why="process_died"):
                 pass  # Of another session, whose clock, slots and policy are gone.
+            case AttemptInterrupted(elapsed=None) as event if self._is_forked:
+                self._judge_end(event, record)
+                self._rules = None  # A fork left it in the air, where no policy has heard of it.
+                self._due.clear()
             case AttemptSucceeded() | AttemptFailed() | AttemptTimedOut() | AttemptInterrupted() as event:
                 self._judge_end(event, record)
                 self._tell(record)
@@ -426,8 +434,8 @@ class Auditor:
     def _judge_last_word(self, event: RunStopped | RunFinished, record: Record) -> None:
         if isinstance(event, RunFinished):
             self._judge_totals(event, record)
-        elif event.reason == "disk_full":
-            return  # There was no space for what was decided last.
+        elif event.reason == "disk_full" or self._is_forked:
+            return  # There was no space for what was decided last, or the fork was made before it.
         self._demand_none(record)
 
     def _judge_totals(self, event: RunFinished, record: Record) -> None:

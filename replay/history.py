@@ -18,6 +18,7 @@ from journal.events import AttemptSucceeded, SessionStarted
 from journal.files import DISK
 from journal.scan import Stop
 from replay.state import RunState, TrialState
+from replay.summary import Grouping, Summary, summarise
 from replay.timeline import Timeline
 from replay.trial import TrialStory
 
@@ -75,6 +76,15 @@ class History:
             for record in self.records():
                 told.apply(record)
         return told
+
+    def summary(self, by: str | None = None) -> Summary:
+        """Say what came of it by then, in numbers; with a key of the metadata, for each group of trials too."""
+        if by is None:
+            return summarise(self.state)
+        found = Grouping(by)
+        for record in self.records():
+            found.take(record)
+        return summarise(self.state, groups=found.groups)
 
     def trial(self, name: str) -> TrialStory:
         """Tell all there is to know of a trial; `KeyError` if there is none of this name."""

@@ -159,53 +159,65 @@ class Tally:
     beyond: int = 0
     """Numbers that are not finite, or larger than `LARGEST`; they are counted, and not in the mean."""
     labels: Counter[str] = attrs.field(factory=Counter)
-    cases: int = 0
-    """Cases that have at least one number."""
-    by_case: dict[str, tuple[int, float]] | None = None
-    """Case → how many numbers it has, and their sum; None as long as no case has repeats."""
     origin: float = 0.0
+    """What the sums below count from."""
     total: float = 0.0
     squares: float = 0.0
     """The sum of the squares of the cases' sums."""
+    by_case: dict[str, tuple[int, float]] | None = None
+    """Case → how many numbers it has, and their sum; None as long as no case has repeats, and so each has one number."""
     products: float = 0.0
-    """The sum of each case's sum times its numbers."""
+    """Where cases have repeats, the sum of each case's sum times its numbers."""
     sizes: int = 0
-    """The sum of the squares of the cases' numbers."""
+    """Where cases have repeats, the sum of the squares of the cases' numbers."""
 
-    def add(self, value: object, times: int = 1, *, case: str = "") -> None:
+    def add(self, value: object, times: int = 1, case: str = "") -> None:
         """Count a value, or (-1) take it back because a later one supersedes it."""
         self.scored += times
         if isinstance(value, str):
             self.labels[value] += times
-        elif can_be_summed(value):
-            self.verdicts += times * isinstance(value, bool)
-            self._sum(float(value), times, case)
-        else:
+        elif not can_be_summed(value):
             self.beyond += times
-
-    def _sum(self, value: float, times: int, case: str) -> None:
-        if not self.numbers:
-            self.origin = value
-            self.total = self.squares = self.products = 0.0
-        value -= self.origin
-        n, total = 0, 0.0  # What the case has besides this value.
-        if self.by_case is not None:
-            n, total = self.by_case.get(case, (0, 0.0))
-            if times < 0:
-                n, total = n - 1, total - value
-                self.by_case[case] = n, total
+        else:
+            is_verdict = isinstance(value, bool)
+            if not self.numbers:  # Passes are counted from 0, so that their share has no rounding in it.
+                self.origin = 0.0 if is_verdict else float(value)
+                self.total = self.squares = self.products = 0.0
+            if is_verdict:
+                self.verdicts += times
+            self.numbers += times
+            value -= self.origin
+            self.total += times * value
+            if self.by_case is None:
+                self.squares += times * value * value
             else:
-                self.by_case[case] = n + 1, total + value
-        self.numbers += times
-        self.cases += times * (not n)
-        self.total += times * value
+                self._add_to(case, value, times)
+
+    def _add_to(self, case: str, value: float, times: int) -> None:
+        """Count a value, or take it back, among the others of its case."""
+        assert self.by_case is not None
+        n, total = self.by_case.get(case, (0, 0.0))
+        if times < 0:
+            n, total = n - 1, total - value
         self.squares += times * value * (2 * total + value)
         self.products += times * (total + value * (n + 1))
         self.sizes += times * (2 * n + 1)
+        if times > 0:
+            n, total = n + 1, total + value
+        if n:
+            self.by_case[case] = n, total
+        else:
+            del self.by_case[case]
 
     def know_repeats(self, scores: Iterable[tuple[str, object]]) -> None:
         """Tell repeats apart from here on; `scores` are the cases and values so far, one for each case."""
         self.by_case = {case: (1, float(value) - self.origin) for case, value in scores if can_be_summed(value)}
+        self.products, self.sizes = self.total, self.numbers
+
+    @property
+    def cases(self) -> int:
+        """How many cases have at least one number."""
+        return self.numbers if self.by_case is None else len(self.by_case)
 
     @property
     def kind(self) -> Literal["pass", "number", "label", "mixed", "nothing"]:
@@ -228,7 +240,8 @@ class Tally:
         if not self.numbers:
             return None
         shift = self.total / self.numbers
-        scatter = max(0.0, self.squares - 2 * shift * self.products + shift**2 * self.sizes)
+        products, sizes = (self.total, self.numbers) if self.by_case is None else (self.products, self.sizes)
+        scatter = max(0.0, self.squares - 2 * shift * products + shift**2 * sizes)
         estimate = mean_of_shares if self.verdicts == self.numbers else mean_of_numbers
         return estimate(self.origin + shift, n=self.numbers, cases=self.cases, scatter=scatter)
 
@@ -239,7 +252,7 @@ class Tally:
 
     def passes_by_case(self) -> Counter[tuple[int, int]]:
         """Count the cases that have so many verdicts, so many of them passes; empty while no case has repeats."""
-        return Counter((n, round(total + n * self.origin)) for n, total in (self.by_case or {}).values() if n)
+        return Counter((n, round(total + n * self.origin)) for n, total in (self.by_case or {}).values())
 
 
 @attrs.define
@@ -308,8 +321,8 @@ class RunState:
         """The sums of every number that was noted or came with an attempt: tokens, cost."""
         self.lost: Counter[str] = Counter()
         """What of it was used by attempts that gave no output: failed, timed out, cut off, or late."""
-        self._under_way: dict[str, Counter[str]] = {}
-        """What the attempts that are running have used so far."""
+        self._under_way: dict[str, list[Any]] = {}
+        """What the attempts that are running have noted that they use."""
 
         self.limits: dict[str, int] = {}
         """Key → attempts that may run at once."""
@@ -413,7 +426,8 @@ class RunState:
         trial._answer = _packed(record)
         trial.elapsed = event.elapsed
         self.latencies.append(event.elapsed)
-        self._under_way.pop(event.trial, None)
+        if self._under_way:
+            self._under_way.pop(event.trial, None)
         self._use(event.usage)
 
     def _attempt_failed(self, event: AttemptFailed, record: Record) -> None:
@@ -479,8 +493,8 @@ class RunState:
             tally = self.scores[event.scorer] = Tally(by_case={} if self.has_repeats else None)
         scores = trial.scores = trial.scores or {}
         if event.scorer in scores:
-            tally.add(scores[event.scorer][1], -1, case=trial.case)
-        tally.add(event.value, case=trial.case)
+            tally.add(scores[event.scorer][1], -1, trial.case)
+        tally.add(event.value, 1, trial.case)
         if trial.unscored:
             self._score_at_last(trial, event.scorer.partition(".")[0])
         scores[event.scorer] = (event.version, event.value)
@@ -517,7 +531,7 @@ class RunState:
         self.recovered -= trial.recovered
         self._move(event.trial, trial, "withdrawn", record)
         for scorer, (_, value) in (trial.scores or {}).items():
-            self.scores[scorer].add(value, -1, case=trial.case)
+            self.scores[scorer].add(value, -1, trial.case)
         for scorer in trial.unscored:
             self.scores[scorer].failed -= 1
         trial.scores, trial.unscored = None, ()
@@ -533,14 +547,15 @@ class RunState:
 
     def _noted(self, event: Noted, _: Record) -> None:
         usage = event.value if event.name == "usage" else {event.name: event.value}
-        self._use(usage)
+        _add(self.usage, usage)
         trial = self.trials.get(event.trial) if event.attempt else None
         if trial is None:
             return
-        if trial.attempts != event.attempt or trial.stage in ("unsettled", "interrupted", "backing_off", "failed"):
+        is_last = trial.attempts == event.attempt
+        if is_last and trial.stage == "running":
+            self._under_way.setdefault(event.trial, []).append(usage)
+        elif not is_last or trial.answer is None:
             _add(self.lost, usage)  # It came after its attempt had ended without an output.
-        elif trial.stage == "running":
-            _add(self._under_way.setdefault(event.trial, Counter()), usage)
 
     def _segment_opened(self, _: SegmentOpened, __: Record) -> None:
         self._wait_for_session()
@@ -571,7 +586,8 @@ class RunState:
         """Count what an attempt has used that gave no output."""
         self._use(usage)
         _add(self.lost, usage)
-        _add(self.lost, self._under_way.pop(trial, None))
+        for noted in self._under_way.pop(trial, ()):
+            _add(self.lost, noted)
 
 
 def _add(sums: Counter[str], usage: Any) -> None:

@@ -320,7 +320,7 @@ class _Gathered:
         if trial.answer is not None and trial.stage != "withdrawn":
             self.latencies.append(trial.elapsed)
         for scorer, (_, value) in (trial.scores or {}).items():
-            self._tally(scorer, has_repeats).add(value, case=trial.case)
+            self._tally(scorer, has_repeats).add(value, 1, trial.case)
         for scorer in trial.unscored:
             self._tally(scorer, has_repeats).failed += 1
 

@@ -6,6 +6,7 @@ thing, but for what the journal already says.
 
 import contextvars
 import difflib
+import itertools
 import os
 import platform
 import signal
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -30,11 +31,13 @@ from journal.events import RunFinished, RunStarted, RunStopped, SessionStarted
 from journal.files import DISK, Files
 from journal.writer import InThread, in_a_thread
 from replay import RunState, fold
+from runner.case import Trial
 from runner.concurrency import POLICIES, Policy
 from runner.dataset import Trials
 from runner.definition import Evaluation, Settings
 from runner.errors import RunChanged, UsageError
 from runner.executor import Executor
+from runner.failure import describe
 from runner.recorder import Clock, Recorder
 from runner.resume import Remainder, differences, in_force
 from runner.score import Scorer
@@ -129,14 +132,14 @@ class Plan:
     """What a session is about to do."""
 
     settings: Settings
-    trials: Trials
+    trials: Iterable[Trial]
     begun: RunStarted
     """What this is a run of, to be recorded or to be held against what was recorded."""
 
     @property
     def total(self) -> int | None:
         """How many trials there are, where that is known beforehand."""
-        return None if self.trials.cases is None else self.trials.cases * self.settings.repeats
+        return self.begun.trials or None
 
 
 async def arun(evaluation: Evaluation[Any, Any, Any], path: Path | str, **options: Any) -> Outcome:
@@ -295,14 +298,14 @@ class Session:
         self._loop = trio.lowlevel.current_trio_token()
         if self._asked:
             self._heed()
+        prepared: tuple[RunState, Plan | None] | None = None
         with self._opening:
-            self.here = await self._look(options.surroundings)
-            state = await self._look(self._state)
-            if self._is_done(state):
-                return Outcome(self.path, state, state.head, "", "it was finished already")
-            plan = await self._look(lambda: self._plan(state))
-        if self._asked:
+            prepared = await self._prepare()
+        if prepared is None or self._asked:
             raise KeyboardInterrupt  # Nothing was written, so there is nothing to be said about a run.
+        state, plan = prepared
+        if plan is None:
+            return Outcome(self.path, state, state.head, "", "it was finished already")
         clock = Clock(options.wall)
         try:
             async with writing(
@@ -324,6 +327,12 @@ class Session:
             await self._say_disk_full(clock)
             return Outcome(self.path, state, "", "disk_full", str(exc))
 
+    async def _prepare(self) -> tuple[RunState, Plan | None]:
+        """Find out how things stand, and what is to be done, if anything; nothing is changed."""
+        self.here = await self._look(self.options.surroundings)
+        state = await self._look(self._state)
+        return state, None if self._is_done(state) else await self._look(lambda: self._plan(state))
+
     async def _look(self, call: Callable[[], T]) -> T:
         """Make a call that changes nothing: whoever asks the session to stop need not wait for it."""
         if self.options.in_thread is not in_a_thread:
@@ -342,8 +351,15 @@ class Session:
     def _plan(self, state: RunState) -> Plan:
         """Say what is to be run, and refuse to go on with something else than was begun."""
         settings, given = in_force(self.evaluation.settings, self.given, state.settings)
-        trials = self.evaluation.cases.select(settings, repeats=settings.repeats)
-        begun = self._begun(trials, settings, given)
+        try:
+            chosen = self.evaluation.cases.select(settings, repeats=settings.repeats)
+            trials = chosen if chosen.cases else _looked_into(chosen)
+        except UsageError:
+            raise
+        except Exception as exc:
+            said = describe(exc)
+            raise UsageError(f"the cases cannot be read: {said.type}: {said.message}") from exc
+        begun = self._begun(chosen, settings, given)
         if state.started is None or self._is_done(state) or self.options.adopt:
             return Plan(settings, trials, begun)
         found = differences(state.started, begun, state.settings)
@@ -505,6 +521,12 @@ class Session:
                         journal.append(RunStopped(reason="disk_full"))
             except (DiskFull, NotAJournal, JournalExists):
                 pass
+
+
+def _looked_into(trials: Iterable[Trial]) -> Iterator[Trial]:
+    """Take the first trial of those that can be read only once: if there is none, that is known before anything is written."""
+    rest = iter(trials)
+    return itertools.chain([next(rest)], rest)
 
 
 def _most_failures(settings: Settings, total: int | None) -> float:

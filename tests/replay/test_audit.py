@@ -40,6 +40,7 @@ from journal.events import (
 from journal.salvage import salvage
 from replay.audit import HAIR, MOST, Audit, Auditor, Finding, audit
 from runner import Case, Fatal, RateLimited, Retry, note
+from runner.fork import fork
 from runner.rules import remake
 from runner.session import arun
 from runner.testing import Answer, Fail, Hang, Scripted, Step, inline, repeatable
@@ -496,6 +497,29 @@ async def test_a_salvaged_journal_is_judged_by_what_came_after(tmp_path: Path) -
     assert (True, True) == (saved.agrees, resumed.agrees)
     assert any("copied out of a damaged journal" in said for said in saved.notes)
     assert resumed.decisions > saved.decisions
+
+
+async def test_forks_keep_to_the_rules(tmp_path: Path) -> None:
+    """A run that was forked between what happened and what was decided agrees; and so does what goes on from there."""
+    await arun(made(Difficult(), named(60), slots=24, timeout=4), tmp_path / "run", **repeatable())
+    records = list(read(tmp_path / "run"))
+    decisions = [record.seq for record in records if isinstance(record.event, LimitChanged | IntakePaused | IntakeResumed)]
+    for seq in decisions[::3]:
+        await fork(tmp_path / "run", tmp_path / str(seq), seq - 1, in_thread=inline)
+
+        assert () == audit(read(tmp_path / str(seq)), remake=remake).findings
+    last = tmp_path / str(decisions[::3][-1])
+    await arun(made(Difficult(), named(60), slots=24, timeout=4), last, **repeatable(), resume=True)
+    resumed = audit(read(last), remake=remake)
+    assert ((), 0) == (resumed.findings, resumed.totals.open)
+
+
+def test_the_golden_run_keeps_to_the_rules() -> None:
+    """What the runner wrote when the golden run was made is still what the rules decide."""
+    result = audit(read(GOLDEN.parent / "run-v1"), remake=remake)
+
+    assert ((), ()) == (result.findings, result.notes)
+    assert result.decisions > 10
 
 
 def test_the_golden_journal_was_told_by_hand() -> None:

@@ -216,7 +216,7 @@ def test_shuffling_depends_on_the_seed() -> None:
         (["--max-failures", "101%"], "'101%' is neither a number of trials"),
         (["--repeats", 0], "repeats=0: give a whole number from 1 up"),
         (["--limit", 0], "limit=0: give a whole number from 1 up"),
-        (["--only", "x*"], "is left by only=['x*']; there are such as 'peru', 'chile', 'cuba'"),
+        (["--only", "x*"], "is left by only=['x*']; there are names such as 'peru', 'chile', 'cuba'"),
         (["--grace", "-1"], "grace=-1.0: give seconds, 0 or more"),
         (["--policy", "greedy"], "'greedy' is not one of"),
     ],
@@ -248,12 +248,21 @@ def test_no_such_evaluation_starts_nothing(reference: str, said: str) -> None:
     assert not Path("runs").exists()
 
 
-def test_an_empty_dataset_starts_nothing() -> None:
-    """Cases that cannot be used end with 2 before anything is written."""
-    define("FAILS = None" + QUICK.replace("cases=CASES", "cases=[]"))
+@pytest.mark.parametrize(
+    ("cases", "said"),
+    [
+        ("[]", "the dataset has no cases"),
+        ("iter([])", "the dataset has no cases"),
+        ("(case for case in CASES if case.name == 'x')", "the dataset has no cases"),
+        ("lambda: {}['nothing']", "the cases cannot be read: KeyError: 'nothing'"),
+    ],
+)
+def test_cases_that_cannot_be_used_start_nothing(cases: str, said: str) -> None:
+    """Cases that cannot be used end with 2 before anything is written, even those that can be read only once."""
+    define("FAILS = None" + QUICK.replace("cases=CASES", f"cases={cases}"))
     result = evaljournal("run", "evals/capitals.py")
 
-    assert (2, "Error: the dataset has no cases\n") == (result.exit_code, result.stderr)
+    assert (2, f"Error: {said}\n") == (result.exit_code, result.stderr)
     assert not Path("runs").exists()
 
 

@@ -57,9 +57,9 @@ def test_a_trial_in_words() -> None:
     assert (0, "") == (result.exit_code, result.stderr)
     assert [
         "peru  failed (timed_out), 2 attempts",
-        "taken in 2026-11-15T00:00:00.004000Z · waited 0.0015 s · backed off 0.0005 s · served 0.003 s · scored 0 s",
+        "taken in 2026-11-15T00:00:00.004000Z · waited 1.5 ms · backed off 0.5 ms · served 3 ms · scored 0 s",
         'input     {"question":"Where?\\n\\tReally?"}',
-        "attempt 1  rate limited after 0.002 s  slot 3 · session 1 · seq 5–7 · waited 0.001 s, backed off 0 s",
+        "attempt 1  rate limited after 2 ms  slot 3 · session 1 · seq 5–7 · waited 1 ms, backed off 0 s",
         "          RateLimited: slow down",
         "          Traceback (most recent call last):",
         "            File x",
@@ -67,8 +67,8 @@ def test_a_trial_in_words() -> None:
         "          asked to be left alone for 2 s",
         '          usage {"tokens":3}',
         "          tokens 7",
-        "          to be tried again in 0.0005 s: rate_limited",
-        "attempt 2  timed out after 0.001 s of 30 s  slot 0 · session 1 · seq 9–10 · waited 0.0005 s, backed off 0.0005 s",
+        "          to be tried again in 0.5 ms: rate_limited",
+        "attempt 2  timed out after 1 ms of 30 s  slot 0 · session 1 · seq 9–10 · waited 0.5 ms, backed off 0.5 ms",
     ] == result.stdout.splitlines()
 
 
@@ -108,7 +108,7 @@ def test_a_trial_as_it_stood() -> None:
     result = evaljournal("show", "run", "peru", "--at", 6)
 
     assert "peru  running, 1 attempt" == result.stdout.splitlines()[0]
-    assert "attempt 1  going on after 0.001 s  slot 3 · session 1 · seq 5 · waited 0.001 s, backed off 0 s" in result.stdout
+    assert "attempt 1  going on after 1 ms  slot 3 · session 1 · seq 5 · waited 1 ms, backed off 0 s" in result.stdout
 
 
 def test_the_newest_run_is_meant() -> None:

@@ -1,6 +1,7 @@
 """Travelling in time from the command line: as it was, as it goes along, and on from an earlier point."""
 
 import itertools
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -359,7 +360,7 @@ def test_a_fork_is_resumed(here: Path) -> None:
     code, _, err = ended("resume", "new")
 
     assert (0, True) == (code, "capitals finished: 5 of 5 trials done, in new" in err)
-    assert ["cuba", "france", "japan"] == [line.split()[-1] for line in err.splitlines() if line.startswith("asked about")]
+    assert ["cuba", "france", "japan"] == sorted(re.findall("asked about (peru|chile|cuba|france|japan)", err))
     assert (True, True) == (verify("old").holds, verify("new").holds)
     assert dict(load("old").outputs()) == dict(load("new").outputs())
 
