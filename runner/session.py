@@ -7,6 +7,7 @@ thing, but for what the journal already says.
 import contextvars
 import difflib
 import itertools
+import math
 import os
 import platform
 import signal
@@ -325,7 +326,7 @@ class Session:
             return attrs.evolve(outcome, head=journal.head)
         except DiskFull as exc:
             await self._say_disk_full(clock)
-            return Outcome(self.path, state, "", "disk_full", str(exc))
+            return Outcome(self.path, await options.in_thread(self._on_disk), "", "disk_full", str(exc))
 
     async def _prepare(self) -> tuple[RunState, Plan | None]:
         """Find out how things stand, and what is to be done, if anything; nothing is changed."""
@@ -471,10 +472,15 @@ class Session:
         self._executor = executor
         if self._asked:
             trio.lowlevel.current_trio_token().run_sync_soon(self._heed)
+        is_done = False
         try:
             await executor.run(remainder, leave=partial(self._leave, executor, recorder) if self.leave else None)
+            is_done = True
         finally:
             self._executor = None
+            is_cancelled = not is_done and trio.current_effective_deadline() == -math.inf
+            if is_cancelled and recorder.journal.failure is None:
+                recorder.record(RunStopped(reason=executor.stopped or "interrupted"))
 
     @asynccontextmanager
     async def _company(self, live: Live) -> AsyncGenerator[None]:
@@ -509,6 +515,13 @@ class Session:
             sys.stderr.flush()
             self.leave(Outcome(self.path, recorder.state, stopped.h, executor.stopped, executor.why))
             await trio.sleep_forever()  # In a thread of its own, which nobody waits for any more.
+
+    def _on_disk(self) -> RunState:
+        """Fold what has reached the disk: what is in memory goes further."""
+        try:
+            return fold(read(self.path, load_blobs=False, files=self.options.files))
+        except NotAJournal:
+            return RunState()
 
     async def _say_disk_full(self, clock: Clock) -> None:
         """Try to leave a last word; a line is short, and the one that did not fit was taken back."""
