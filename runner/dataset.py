@@ -96,12 +96,12 @@ class Dataset:
             self.source = source
         self._keys = {"id_key": id_key, "input_key": input_key, "expected_key": expected_key}
         self._used_up = False
-        self._check: Callable[[Case], None] | None = None
+        self._checks: tuple[Callable[[Case], object], ...] = ()
 
-    def checked(self, check: Callable[[Case], None]) -> "Dataset":
+    def checked(self, check: Callable[[Case], object]) -> "Dataset":
         """Give the same cases, each of which must pass a check (it raises) before anything runs."""
         checked = copy.copy(self)
-        checked._check = check  # noqa: SLF001  # a copy of our own
+        checked._checks = (*self._checks, check)  # noqa: SLF001  # a copy of our own
         return checked
 
     def select(self, selection: Selection | None = None, *, repeats: int = 1) -> "Trials":
@@ -120,8 +120,8 @@ class Dataset:
             try:
                 case = _case(row, columns)
                 case.fingerprint  # noqa: B018 - shows whether the journal can keep it
-                if self._check is not None:
-                    self._check(case)
+                for check in self._checks:
+                    check(case)
             except UsageError as exc:
                 raise UsageError(f"{self.place(at)}: {exc}") from exc
             yield at, case

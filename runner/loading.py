@@ -13,10 +13,10 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 from attrs import frozen
 
@@ -59,6 +59,22 @@ def find(reference: str) -> Found:
         importlib.import_module(ours)
     module = _import_module(where) if _is_module(where) else _import_file(Path(where))
     return _choose(module, where, name)
+
+
+def find_function(reference: str) -> Callable[..., Any]:
+    """Import a function, such as a scorer, that a reference names: `file.py:name` or `package.module:name`."""
+    where, _, name = reference.rpartition(":")
+    if not where or not name.isidentifier():
+        raise UsageError(f"{reference!r} names no function; give file.py:name or package.module:name")
+    for ours in OURS:
+        importlib.import_module(ours)
+    module = _import_module(where) if _is_module(where) else _import_file(Path(where))
+    found = getattr(module, name, None)
+    if not callable(found):
+        close = difflib.get_close_matches(name, [key for key, value in vars(module).items() if callable(value)], n=1)
+        hint = f"; did you mean {where}:{close[0]}?" if close else ""
+        raise UsageError(f"{where} has no function {name!r}{hint}")
+    return cast("Callable[..., Any]", found)
 
 
 def _is_module(where: str) -> bool:

@@ -45,6 +45,7 @@ from runner.score import Scorer
 from runner.signals import STOPS, told
 from runner.tasks import Opens, Task
 from runner.tasks.function import AsyncioThread, FunctionTask, Loop
+from runner.work import key_of
 
 T = TypeVar("T")
 
@@ -353,7 +354,10 @@ class Session:
         """Say what is to be run, and refuse to go on with something else than was begun."""
         settings, given = in_force(self.evaluation.settings, self.given, state.settings)
         try:
-            chosen = self.evaluation.cases.select(settings, repeats=settings.repeats)
+            cases, field = self.evaluation.cases, settings.limit_key
+            if field is not None:
+                cases = cases.checked(lambda case: key_of(case, field))
+            chosen = cases.select(settings, repeats=settings.repeats)
             trials = chosen if chosen.cases else _looked_into(chosen)
         except UsageError:
             raise
@@ -422,7 +426,7 @@ class Session:
                 recorder,
                 task,
                 scorers,
-                (options.limits or POLICIES[settings.policy])(settings.slots),
+                partial(options.limits or POLICIES[settings.policy], settings.slots),
                 settings,
                 seed=settings.seed,
                 grace=settings.grace,
@@ -452,20 +456,9 @@ class Session:
         return Outcome(self.path, state, "", executor.stopped or "", executor.why)
 
     async def _tasks(self, stack: AsyncExitStack, settings: Settings, run: str) -> tuple[Task, dict[str, tuple[Scorer, Task]]]:
-        thread = await stack.enter_async_context(AsyncioThread(grace=settings.grace))
-        instead = None if self.options.in_thread is in_a_thread else self.options.in_thread
-        make = partial(FunctionTask, asyncio_thread=thread, in_thread=instead)
-
-        async def open_(asked: Any, function: Callable[[Any], Any], loop: Loop | None) -> Task:
-            if isinstance(asked, Opens):
-                return await stack.enter_async_context(asked.opened(run))
-            return make(function, loop=loop)
-
-        task = await open_(self.evaluation.task, self.evaluation.task, settings.loop)
-        scorers: dict[str, tuple[Scorer, Task]] = {}
-        for scorer in self.evaluation.scorers.values():
-            scorers[scorer.name] = (scorer, await open_(scorer.function, _as_task(scorer), None))
-        return task, scorers
+        opening = Opening(stack, run, grace=settings.grace, in_thread=self.options.in_thread)
+        task = await opening.task(self.evaluation.task, settings.loop)
+        return task, {name: (scorer, await opening.scorer(scorer)) for name, scorer in self.evaluation.scorers.items()}
 
     async def _execute(self, executor: Executor, remainder: Remainder, recorder: Recorder) -> None:
         """Let the executor make the trials; from here on, whoever asks to stop asks it."""
@@ -549,6 +542,32 @@ def _most_failures(settings: Settings, total: int | None) -> float:
     if isinstance(most, float):
         return most * total if total is not None else float("inf")
     return most
+
+
+class Opening:
+    """Makes what can be asked of functions, and opens what has to be opened; all of it is closed with the stack."""
+
+    def __init__(self, stack: AsyncExitStack, run: str, *, grace: float, in_thread: InThread) -> None:
+        self._stack = stack
+        self._run = run
+        self._grace = grace
+        self._instead = None if in_thread is in_a_thread else in_thread
+        self._thread: AsyncioThread | None = None
+
+    async def task(self, asked: Any, loop: Loop | None) -> Task:
+        """Open a task."""
+        return await self._open(asked, asked, loop)
+
+    async def scorer(self, scorer: Scorer) -> Task:
+        """Open a scorer, to be asked with an output and a case."""
+        return await self._open(scorer.function, _as_task(scorer), None)
+
+    async def _open(self, asked: object, function: Callable[[Any], Any], loop: Loop | None) -> Task:
+        if isinstance(asked, Opens):
+            return await self._stack.enter_async_context(asked.opened(self._run))
+        if self._thread is None:
+            self._thread = await self._stack.enter_async_context(AsyncioThread(grace=self._grace))
+        return FunctionTask(function, loop=loop, asyncio_thread=self._thread, in_thread=self._instead)
 
 
 def _as_task(scorer: Scorer) -> Callable[[Any], Any]:

@@ -19,6 +19,8 @@ from runner.signals import STOPS, told
 COMMANDS: Final = {
     "run": ("run", "Run an evaluation."),
     "resume": ("run", "Go on with a run that was stopped or cut off."),
+    "rescore": ("rescore", "Score the outputs of a run anew, without a single call."),
+    "init": ("recipe", "Write a file that describes an evaluation without code."),
     "status": ("look", "Tell where a run stands."),
     "ls": ("look", "List the runs."),
     "log": ("look", "Print the records of a run."),

@@ -11,12 +11,12 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import attrs
 import click
-import orjson
 import trio
+from click.core import ParameterSource
 
 from journal.errors import JournalExists, JournalLocked, command
 from journal.events import RunFinished, RunStarted
@@ -25,12 +25,14 @@ from replay import RunState
 from replay.screen import duration, ending, number, panel, printable, stopping_in_words, usage_of
 from replay.summary import in_json, summarise
 from runner.cli import UNFINISHED, Refused, Unfinished, one_at_a_time
-from runner.cli.arguments import RUNS, chosen_run
-from runner.cli.look import first_records, last_record, runs_under, see
+from runner.cli.arguments import OFF, RUNS, chosen_run, nearest, options, seconds
+from runner.cli.look import first_records, last_record, print_json, runs_under, see
 from runner.cli.onlooker import FRAME, Teller, is_screen, tenth
+from runner.cli.recipe import find_recipe, found_in, is_recipe, recipe_options, scorer_options
 from runner.concurrency import POLICIES
 from runner.definition import Settings
 from runner.errors import UsageError
+from runner.gates import Gate, missed
 from runner.loading import Found, find
 from runner.session import Live, Outcome
 from runner.session import run as run_evaluation
@@ -39,29 +41,16 @@ from runner.signals import told
 if TYPE_CHECKING:
     from runner.nat_output import NatOutput
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 FAILED: Final = 1
 _STARTS: Final = 100
 """How many times another number is tried because somebody else began a run under the one before."""
 _BEFORE: Final = 5
 """How many earlier runs are looked at for what they cost."""
-_OFF: Final = "none"
-
-
-def seconds(given: str) -> float | str:
-    """Read a number of seconds; `none` turns a limit off."""
-    if given == _OFF:
-        return given
-    try:
-        return float(given)
-    except ValueError:
-        raise click.BadParameter(f"{given!r} is not a number of seconds, such as 30 or 0.5, nor {_OFF!r}") from None
 
 
 def failures(given: str) -> int | float | str:
     """Read how many trials may fail: a number of them, or a part such as 5%; `none` turns the limit off."""
-    if given == _OFF:
+    if given == OFF:
         return given
     part = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", given)
     if part and float(part[1]) <= 100:  # noqa: PLR2004 - per cent
@@ -69,32 +58,28 @@ def failures(given: str) -> int | float | str:
     if given.isdecimal():
         return int(given)
     raise click.BadParameter(
-        f"{given!r} is neither a number of trials, such as 10, nor a part of them, such as 5%, nor {_OFF!r}"
+        f"{given!r} is neither a number of trials, such as 10, nor a part of them, such as 5%, nor {OFF!r}"
     )
 
 
-def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """Put several options on a command, in this order."""
-
-    def add(function: F) -> F:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return add
-
-
-_how = _options(
+_how = options(
     click.option("--slots", type=int, metavar="N", help="The most attempts at one time."),
-    click.option("--timeout", type=seconds, metavar="S", help=f"Seconds for one attempt; {_OFF} turns it off."),
+    click.option("--timeout", type=seconds, metavar="S", help=f"Seconds for one attempt; {OFF} turns it off."),
     click.option("--deadline", type=seconds, metavar="S", help="Seconds for this session; the rest is left for a resumption."),
+    click.option("--limit-key", metavar="FIELD", help="The field of a case that names its back end; each has its own slots."),
     click.option("--policy", type=click.Choice(list(POLICIES)), help="How the number of attempts at one time is found."),
     click.option("--fail-fast/--no-fail-fast", default=None, help="Stop at the first trial that fails."),
     click.option(
         "--max-failures",
         type=failures,
         metavar="N",
-        help=f"Stop when more than N trials, or N%, have failed; {_OFF} turns it off.",
+        help=f"Stop when more than N trials, or N%, have failed; {OFF} turns it off.",
+    ),
+    click.option(
+        "--fail-under",
+        multiple=True,
+        metavar="GATE",
+        help="End with code 1 unless SCORER=NUMBER is reached, or 'SCORER>=NUMBER@lower' by its range; can be given again.",
     ),
     click.option("--durability", type=click.Choice(["sync", "os"]), help="os: faster, but a power cut may cost half a minute."),
     click.option("--grace", type=float, metavar="S", help="Seconds for attempts in the air when stopped; else 5."),
@@ -110,7 +95,9 @@ _how = _options(
 
 
 @click.command()
-@click.argument("reference")
+@click.argument("reference", required=False)
+@recipe_options
+@scorer_options
 @click.option(
     "-o", "--output", "path", metavar="RUN", type=click.Path(path_type=Path), help="Where to; else the next number under runs/."
 )
@@ -124,8 +111,9 @@ _how = _options(
 @click.option("--shuffle", is_flag=True, default=None, help="Take the cases in an order that --seed decides.")
 @click.option("--seed", type=int, metavar="N", help="Decides the order, and the jitter of delays.")
 @click.option("--dry-run", is_flag=True, help="Say what would be run, and write nothing.")
-def run(reference: str, path: Path | None, dry_run: bool, **options: Any) -> None:
-    """Run an evaluation: REFERENCE is a file, or file.py:name, or package.module:name.
+@click.pass_context
+def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run: bool, **options: Any) -> None:
+    """Run an evaluation: REFERENCE is a file, or file.py:name, or package.module:name. Without one, flags describe it.
 
     Every step is recorded under runs/. A run that is stopped by Ctrl-C, killed or unplugged can be resumed.
     Code 0: done. 1: done, but trials failed. 2: nothing was started. 3: not done; `resume` goes on.
@@ -134,10 +122,14 @@ def run(reference: str, path: Path | None, dry_run: bool, **options: Any) -> Non
     evaljournal run evals/capitals.py
     evaljournal run evals/capitals.py:capitals --slots 4 --limit 20 --max-failures 5%
     evaljournal run evals/capitals.py --dry-run
+    evaljournal run --data qa.jsonl --endpoint http://localhost:8000/generate --output-path output --score exact
+    evaljournal run --data qa.jsonl --chat gpt-4o-mini --prompt 'Answer briefly: {question}' --judge gpt-4o
+    evaljournal run --data qa.jsonl --command './answer.sh' --score contains --fail-under contains=0.9
     """
-    given = _given(options)
+    given = _given(options, ctx)
     with _prose_on_stderr():
-        found = find(reference)
+        found = _find(reference, ctx)
+        _check_gates(found, given)
         settings = attrs.evolve(found.evaluation.settings, **given)
         if path is not None and not dry_run:
             _refuse_taken(path)
@@ -189,7 +181,7 @@ def resume(run: Path | None, reference: str | None, **options: Any) -> None:
         return
     first = first_records(path)
     with _prose_on_stderr():
-        session = _Session(_find_again(path, first[0] if first else None, reference), _given(options), options, resume=True)
+        session = _Session(find_again(path, first[0] if first else None, reference), _given(options), options, resume=True)
         outcome = session.run(path)
     session.finish(outcome)
 
@@ -203,6 +195,28 @@ def _nat_output(options: dict[str, Any]) -> "NatOutput | None":
     return NatOutput(options["nat_output"], retry_failed=options.get("retry_failed", False))
 
 
+def _find(reference: str | None, ctx: click.Context) -> Found:
+    """Find the evaluation in a file, or make it of what the flags say; not of both."""
+    names = {str(param.name) for param in ctx.command.params} - {field.name for field in attrs.fields(Settings)}
+    about = names - {"reference", "path", "plain", "as_json", "dry_run"}
+    said = [name for name in about if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]
+    if reference is None:
+        if not said:
+            raise UsageError("no evaluation was named; give a file, such as evals/capitals.py, or describe one: --data FILE …")
+        return found_in(ctx)
+    if said:
+        raise UsageError(f"{reference} says what is evaluated, and so does --{min(said).replace('_', '-')}; give one of them")
+    return find(reference)
+
+
+def _check_gates(found: Found, given: dict[str, Any]) -> None:
+    """Refuse a gate on a score that no scorer will give."""
+    for text in attrs.evolve(found.evaluation.settings, **given).fail_under:
+        name = Gate.parse(text).scorer
+        if name.partition(".")[0] not in found.evaluation.scorers:
+            raise UsageError(f"--fail-under {text!r}: there is no scorer {name!r}{nearest(name, found.evaluation.scorers)}")
+
+
 def _has_nothing_to_do(finished: RunFinished, options: dict[str, Any]) -> bool:
     return not options["adopt"] and not (options["retry_failed"] and finished.failed)
 
@@ -213,10 +227,10 @@ def _say_finished(path: Path, finished: RunFinished, *, as_json: bool) -> None:
         words += f"\n{command('resume', path, ' --retry-failed')} tries those that failed again"
     click.echo(words, err=True)
     if as_json:
-        _print_json({"path": str(path), "stopped": None, **in_json(summarise(see(path).state))})
+        print_json({"path": str(path), "stopped": None, **in_json(summarise(see(path).state))})
 
 
-def _find_again(path: Path, started: RunStarted | None, reference: str | None) -> Found:
+def find_again(path: Path, started: RunStarted | None, reference: str | None) -> Found:
     """Find the evaluation of a run: where it was said to be now, or where it was when the run began."""
     if reference is None and started is None:
         raise UsageError(
@@ -236,14 +250,19 @@ def _find_again(path: Path, started: RunStarted | None, reference: str | None) -
                 f"or say where it is now: {command('resume', path, ' --task REFERENCE')}"
             )
     assert reference is not None
-    return find(reference)
+    return find_recipe(reference, run) if is_recipe(reference) else find(reference)
 
 
-def _given(options: dict[str, Any]) -> dict[str, Any]:
-    """Pick out the settings that were given; what is wrong with a value is said by the settings themselves."""
+def _given(options: dict[str, Any], ctx: click.Context | None = None) -> dict[str, Any]:
+    """Pick out the settings that were given; what is wrong with a value is said by the settings themselves.
+
+    Those that stand in a file are the evaluation's own.
+    """
     names = [field.name for field in attrs.fields(Settings)]
+    if ctx is not None:
+        names = [name for name in names if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     given = {name: value for name in names if (value := options.get(name)) is not None and value != ()}
-    return {name: None if value == _OFF else value for name, value in given.items()}
+    return {name: None if value == OFF else value for name, value in given.items()}
 
 
 def _refuse_taken(path: Path) -> None:
@@ -339,9 +358,10 @@ class _Session:
             self._output.finish(outcome.path)
         words = ending(outcome.state, path=outcome.path, total=self._total, stopped=outcome.stopped, why=outcome.why)
         click.echo(words, err=True)
+        say_missed(outcome)
         code = exit_code(outcome.state, stopped=bool(outcome.stopped))
         if self._as_json:
-            _print_json(
+            print_json(
                 {
                     "path": str(outcome.path),
                     "stopped": outcome.stopped or None,
@@ -404,19 +424,28 @@ def _changes(live: Live) -> Iterator[str]:
         else:
             parts = [(name, before, now)]
         for part, *values in parts:
-            old, new = (_OFF if value is None else printable(value) for value in values)
+            old, new = (OFF if value is None else printable(value) for value in values)
             yield f"{part} is now {new}; it was {old}"
 
 
+def gates_of(state: RunState) -> list[str]:
+    """Say what scores a run must reach, by its own settings."""
+    gates = state.settings.get("fail_under")
+    return [str(gate) for gate in gates] if isinstance(gates, list) else []
+
+
+def say_missed(outcome: Outcome) -> None:
+    """Say last which scores were not reached."""
+    for why in [] if outcome.stopped else missed(gates_of(outcome.state), outcome.state):
+        click.echo(f"not reached: {why}", err=True)
+
+
 def exit_code(state: RunState, *, stopped: bool) -> int:
-    """Say in a number how a run ended; a trial that no scorer could judge is no success either."""
+    """Say in a number how a run ended; a trial that no scorer could judge is no success either, nor is a gate not reached."""
     if stopped:
         return UNFINISHED
-    return FAILED if state.failed or any(tally.failed for tally in state.scores.values()) else 0
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2))
+    short = state.failed or any(tally.failed for tally in state.scores.values()) or missed(gates_of(state), state)
+    return FAILED if short else 0
 
 
 def _rehearse(found: Found, path: Path, settings: Settings, *, as_json: bool) -> None:
@@ -428,7 +457,7 @@ def _rehearse(found: Found, path: Path, settings: Settings, *, as_json: bool) ->
     most = 1 + retry.errors + retry.timeouts
     before = _used_before(found.evaluation.name)
     if as_json:
-        _print_json(
+        print_json(
             {
                 "evaluation": found.evaluation.name,
                 "task": found.reference,

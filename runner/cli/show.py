@@ -63,6 +63,7 @@ def _in_json(story: TrialStory) -> dict[str, Any]:
         **{name: _plain(value) for name, value in said.items()},
         "attempts": [_attempt_in_json(attempt) for attempt in story.attempts],
         "scores": {name: _fields(said) for name, said in story.scores.items()},
+        "superseded": [_fields(said) for said in story.superseded],
         "times": _fields(story.times),
     }
 
@@ -100,6 +101,8 @@ def _in_words(story: TrialStory) -> Iterator[str]:
         yield from _attempt(attempt)
     if any(attempt.span.ending == "succeeded" for attempt in story.attempts):
         yield from _block("output", story.output)
+    for judgement in story.superseded:
+        yield from _score(judgement, "superseded")
     for judgement in story.scores.values():
         yield from _score(judgement)
 
@@ -129,13 +132,14 @@ def _attempt(attempt: AttemptStory) -> Iterator[str]:
         yield f"{_INDENT}to be tried again in {duration(attempt.retry_in)}: {printable(attempt.retry_cause)}"
 
 
-def _score(said: Judgement) -> Iterator[str]:
+def _score(said: Judgement, mark: str = "") -> Iterator[str]:
+    behind = f"  ({mark})" if mark else ""
     if said.value is None:
-        yield from _block("score", f"{said.scorer} could not judge it: {said.error}: {said.message}")
+        yield from _block("score", f"{said.scorer} could not judge it: {said.error}: {said.message}{behind}")
     else:
         reason = f"  {said.reason}" if said.reason else ""
         value = said.value if isinstance(said.value, str) else orjson.dumps(said.value).decode()
-        yield from _block("score", f"{said.scorer} {value}{reason}")
+        yield from _block("score", f"{said.scorer} {value}{reason}{behind}")
 
 
 def _block(label: str, value: Any) -> Iterator[str]:

@@ -13,7 +13,7 @@ import threading
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
-from typing import Any, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
 import outcome
 import trio
@@ -52,7 +52,7 @@ class LeakedInterrupt(Exception):
 class FunctionTask:
     """A function as a task."""
 
-    wants_trial: bool = False
+    wants_trial: ClassVar = False
 
     def __init__(
         self,
