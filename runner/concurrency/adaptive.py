@@ -60,6 +60,8 @@ class AdaptiveState:
     """Attempts in flight."""
     limit: int = FIRST
     """The limit in force."""
+    guess: float = 2.0
+    """Seconds that a call takes, before the first success: a guess, or what the last error of a task's own took."""
     rate: Rate = field(factory=Rate)
     headers: Headers = field(factory=Headers)
     in_flight: InFlight = field(factory=InFlight)
@@ -140,8 +142,8 @@ class Adaptive:
         return probe
 
     def _flow(self, in_flight: int) -> float:
-        """Tell how many per second so many in flight are (Little's law); before the first success, guess 2 s a call."""
-        return in_flight / max(self.state.latency.mean or 2.0, 0.001)
+        """Tell how many per second so many in flight are (Little's law); before the first success, guess."""
+        return in_flight / max(self.state.latency.mean or self.state.guess, 0.001)
 
     def _ended(self, begun: Begun, signal: Succeeded | Failed | TimedOut | Interrupted) -> None:
         """Tell the machines; there are five ways an attempt can end."""
@@ -164,6 +166,7 @@ class Adaptive:
                 # The task's own error: the endpoint did answer, or was never asked.
                 self._answered(begun)
                 self._latency(begun, None)
+                self.state.guess = self.state.now - begun.t
             case Interrupted():
                 self._latency(begun, None)
                 if begun.probe:

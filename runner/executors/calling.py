@@ -1,7 +1,6 @@
 """How the function is called: where, with which input, and what is kept of what comes back."""
 
 import contextvars
-import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from queue import SimpleQueue
@@ -38,7 +37,7 @@ class ByTrial:
         trial = asked.trial
         try:
             output = await self._function.ask(self._given[trial], late)
-            if inspect.isawaitable(output):
+            if hasattr(type(output), "__await__"):
                 output = await self._awaiting.ask(output, late)
         except trio.Cancelled:
             raise
