@@ -96,9 +96,9 @@ class Dataset:
             self.source = source
         self._keys = {"id_key": id_key, "input_key": input_key, "expected_key": expected_key}
         self._used_up = False
-        self._checks: tuple[Callable[[Case], None], ...] = ()
+        self._checks: tuple[Callable[[Case], object], ...] = ()
 
-    def checked(self, check: Callable[[Case], None]) -> "Dataset":
+    def checked(self, check: Callable[[Case], object]) -> "Dataset":
         """Give the same cases, each of which must pass a check (it raises) before anything runs."""
         checked = copy.copy(self)
         checked._checks = (*self._checks, check)  # noqa: SLF001  # a copy of our own

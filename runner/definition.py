@@ -77,6 +77,11 @@ def _texts(given: str | Iterable[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
+def _field(_: "Settings", attribute: "Attribute[Any]", given: object) -> None:
+    if given is not None and (not isinstance(given, str) or not given):
+        raise UsageError(f"{attribute.name}={given!r}: give the name of a field of the cases, such as 'model'")
+
+
 def _gates(_: "Settings", __: "Attribute[Any]", given: tuple[str, ...]) -> None:
     for gate in given:
         Gate.parse(gate)
@@ -120,6 +125,8 @@ class Settings(Selection):
     """Whether the first trial that fails stops the run."""
     max_failures: int | float | None = field(default=None, validator=_part)
     """How many trials may fail in a session (a whole number), or which part of all (a fraction), before the run is stopped."""
+    limit_key: str | None = field(default=None, validator=_field)
+    """The field of a case that names the back end it is put to; each has slots, limits and pauses of its own."""
     fail_under: tuple[str, ...] = field(default=(), converter=_texts, validator=_gates)
     """Scores that must be reached for the run to count as a success: `exact=0.9`, or `exact>=0.9@lower` for its range's end."""
     durability: Durability = field(default="sync", validator=_one_of("sync", "os"))

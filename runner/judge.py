@@ -39,6 +39,8 @@ CHOICES: Final[Mapping[str, bool | float]] = {"correct": True, "incorrect": Fals
 def _rubric(judge: "Judge") -> Text:
     if judge.chat.prompt is not None or judge.chat.messages is not None:
         raise UsageError("what a judge is asked is its rubric; leave prompt and messages away")
+    if not judge.chat.has_one_model:
+        raise UsageError(f"a judge is one model, and {judge.chat.model!r} has fields")
     rubric = Text.parse(judge.rubric, "the rubric")
     if "output" not in rubric.fields:
         raise UsageError("the rubric does not hold {output}, so the judge would not see what to judge")

@@ -44,6 +44,7 @@ from runner.score import Scorer
 from runner.signals import STOPS, told
 from runner.tasks import Opens, Task
 from runner.tasks.function import AsyncioThread, FunctionTask, Loop
+from runner.work import key_of
 
 T = TypeVar("T")
 
@@ -343,7 +344,10 @@ class Session:
         """Say what is to be run, and refuse to go on with something else than was begun."""
         settings, given = in_force(self.evaluation.settings, self.given, state.settings)
         try:
-            chosen = self.evaluation.cases.select(settings, repeats=settings.repeats)
+            cases, field = self.evaluation.cases, settings.limit_key
+            if field is not None:
+                cases = cases.checked(lambda case: key_of(case, field))
+            chosen = cases.select(settings, repeats=settings.repeats)
             trials = chosen if chosen.cases else _looked_into(chosen)
         except UsageError:
             raise
@@ -412,7 +416,7 @@ class Session:
                 recorder,
                 task,
                 scorers,
-                POLICIES[settings.policy](settings.slots),
+                partial(POLICIES[settings.policy], settings.slots),
                 settings,
                 seed=settings.seed,
                 grace=settings.grace,

@@ -6,6 +6,7 @@ import attrs
 
 from runner.case import Case
 from runner.retry import Spent
+from runner.templates import Fields, as_text
 
 
 @attrs.define
@@ -26,3 +27,10 @@ class Work:
     """The scorers that have had their turn."""
     delay: float = 0.0
     """Seconds until it may be taken."""
+    key: str = ""
+    """Which back end it is put to, where there are several."""
+
+
+def key_of(case: Case, field: str) -> str:
+    """Find in a case which back end it is put to."""
+    return as_text(Fields(case).get(field))

@@ -63,6 +63,7 @@ _how = options(
     click.option("--slots", type=int, metavar="N", help="The most attempts at one time."),
     click.option("--timeout", type=seconds, metavar="S", help=f"Seconds for one attempt; {OFF} turns it off."),
     click.option("--deadline", type=seconds, metavar="S", help="Seconds for this session; the rest is left for a resumption."),
+    click.option("--limit-key", metavar="FIELD", help="The field of a case that names its back end; each has its own slots."),
     click.option("--policy", type=click.Choice(list(POLICIES)), help="How the number of attempts at one time is found."),
     click.option("--fail-fast/--no-fail-fast", default=None, help="Stop at the first trial that fails."),
     click.option(

@@ -42,8 +42,9 @@ Steered = LimitChanged | IntakePaused | IntakeResumed
 class Steering:
     """A policy, and the trials whose attempts are its probes."""
 
-    def __init__(self, policy: Policy, *, patience: float) -> None:
-        """Let trials probe for free until the other side has been ill for `patience` seconds."""
+    def __init__(self, policy: Policy, *, patience: float, key: str = "") -> None:
+        """Let trials probe for free until the other side has been ill for `patience` seconds; `key` names it, among several."""
+        self._key = key
         self._policy = policy
         self._patience = patience
         self._ill_since: float | None = None
@@ -57,7 +58,7 @@ class Steering:
 
     def begin(self) -> LimitChanged:
         """Say what holds before the first attempt."""
-        return LimitChanged(before=0, after=self.limit, cause="start")
+        return LimitChanged(before=0, after=self.limit, cause="start", key=self._key)
 
     def may_start(self, t: float) -> Gate:
         """Say whether an attempt may start at `t`; asking changes nothing."""
@@ -78,7 +79,7 @@ class Steering:
             self._started(event.trial, record.t, probe=decision.probe)
         elif isinstance(event, AttemptSucceeded):
             self._ill_since = None
-        return [_event(change) for change in decision.changes] if decision.changes else []
+        return [_event(change, self._key) for change in decision.changes] if decision.changes else []
 
     def _noted(self, event: Noted) -> None:
         name = f"{event.trial}/{event.attempt}"
@@ -118,12 +119,12 @@ def _quota(noted: Any) -> Quota | None:
     return Quota(remaining=int(remaining), reset=float(reset), limit=int(limit) if isinstance(limit, int | float) else None)
 
 
-def _event(change: Change) -> Steered:
+def _event(change: Change, key: str) -> Steered:
     match change:
         case LimitMoved():
-            return LimitChanged(before=change.before, after=change.after, cause=change.cause, evidence=change.evidence)
+            return LimitChanged(before=change.before, after=change.after, cause=change.cause, evidence=change.evidence, key=key)
         case Paused():
-            return IntakePaused(until=round(change.until, 6), cause=change.cause, evidence=change.evidence)
+            return IntakePaused(until=round(change.until, 6), cause=change.cause, evidence=change.evidence, key=key)
         case Resumed():
-            return IntakeResumed(cause=change.cause, evidence=change.evidence)
+            return IntakeResumed(cause=change.cause, evidence=change.evidence, key=key)
     assert_never(change)

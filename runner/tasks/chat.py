@@ -22,7 +22,7 @@ from runner.secrets import mask
 from runner.tasks import Asked
 from runner.tasks.endpoint import ask_once, heed, idempotency, refuse_error
 from runner.tasks.http import Address, Client, Reply, WrongReply, described
-from runner.templates import Absent, Body, Fields, as_text, find
+from runner.templates import Absent, Body, Fields, Text, as_text, find
 
 OPENAI: Final = "https://api.openai.com/v1"
 
@@ -97,6 +97,7 @@ class Chat:
     __name__ = "chat"
 
     model: str = attrs.field(kw_only=False)
+    """Its name; with `{fields}`, each case may name its own (`{model}`; `limit_key="model"` then keeps their limits apart)."""
     base_url: str = attrs.field(default=OPENAI, repr=lambda url: repr(mask(url)))
     """What `/chat/completions` is put behind."""
     key_env: str | None = None
@@ -124,6 +125,9 @@ class Chat:
     """Seconds without a byte from the other side; None: as long as the attempt may take."""
     input_name: str = "input"
     """What templates may call the input."""
+    _model: Text = attrs.field(
+        init=False, repr=False, default=attrs.Factory(lambda self: Text.parse(self.model, "the model"), takes_self=True)
+    )
     _template: Body = attrs.field(init=False, repr=False, default=attrs.Factory(_template, takes_self=True))
     _schema: Any = attrs.field(
         init=False, repr=False, default=attrs.Factory(lambda self: _contents(self.schema, "the schema"), takes_self=True)
@@ -146,12 +150,13 @@ class Chat:
         }
         return digest(canonical(facts, "the chat"))
 
-    def body(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Say what is sent with these messages."""
-        most = "max_completion_tokens" if _COUNTS_REASONING.match(self.model) else "max_tokens"
+    def body(self, messages: Sequence[Mapping[str, Any]], model: str | None = None) -> dict[str, Any]:
+        """Say what is sent with these messages, to the model that a case names."""
+        model = model or self.model
+        most = "max_completion_tokens" if _COUNTS_REASONING.match(model) else "max_tokens"
         said = {"temperature": self.temperature, most: self.max_tokens, "seed": self.seed}
         body: dict[str, Any] = {
-            "model": self.model,
+            "model": model,
             "messages": messages,
             **{name: value for name, value in said.items() if value is not None},
         }
@@ -165,6 +170,16 @@ class Chat:
     def check(self, case: Case) -> None:
         """Refuse a case that lacks a field of the messages."""
         self.conversation(case)
+        self.model_for(case)
+
+    @property
+    def has_one_model(self) -> bool:
+        """Whether all cases are put to the same model."""
+        return not self._model.fields
+
+    def model_for(self, case: Case) -> str:
+        """Say which model a case is put to."""
+        return self._model.fill(Fields(case, input_name=self.input_name))
 
     def conversation(self, case: Case) -> list[Any]:
         """Put a case into messages."""
@@ -200,9 +215,11 @@ class Line:
         self._client = client
         self._prices = prices
 
-    async def complete(self, messages: Sequence[Mapping[str, Any]], *headers: tuple[bytes, bytes]) -> Completion:
+    async def complete(
+        self, messages: Sequence[Mapping[str, Any]], *headers: tuple[bytes, bytes], model: str | None = None
+    ) -> Completion:
         """Have the model go on with a conversation."""
-        reply = await self._client.call("POST", orjson.dumps(self._chat.body(messages)), *_HEADERS, *headers)
+        reply = await self._client.call("POST", orjson.dumps(self._chat.body(messages, model)), *_HEADERS, *headers)
         heed(reply)
         if reply.is_stream:
             return self._gathered(reply)
@@ -277,7 +294,8 @@ class _Live:
     async def ask(self, asked: Asked, _: object) -> Any:
         """Put the case to the model, and give what it says."""
         key = idempotency("Idempotency-Key", self._run, asked.trial)
-        said = await self._line.complete(self._chat.conversation(asked.case), *key)
+        model = self._chat.model_for(asked.case)
+        said = await self._line.complete(self._chat.conversation(asked.case), *key, model=model)
         if said.usage:
             note(usage=said.usage)
         if said.finish not in {"", "stop"}:

@@ -113,6 +113,16 @@ def test_messages_come_from_a_file(server: Server, path: Path, name: str, tmp_pa
     assert [{"type": "text", "text": "q"}, {"type": "image_url", "image_url": {"url": "u"}}] == content
 
 
+def test_a_case_may_name_its_model(server: Server, path: Path, name: str) -> None:
+    """A model with a field is another one for each case, and each may have a limit of its own."""
+    chat = Chat("{model}", base_url=server.url(name, "ok", "v1"))
+    outcome = go(made(chat, [{"question": "q", "model": each} for each in ("gpt-4o", "small")]), path, limit_key="model")
+
+    assert {"gpt-4o", "small"} == {json.loads(seen["body"])["model"] for seen in server.seen(name)}
+    assert {"gpt-4o", "small"} == set(outcome.state.limits)
+    assert 0.0035 == outcome.state.usage["cost"]
+
+
 def test_models_that_think_have_another_name_for_their_limit() -> None:
     """OpenAI's models that reason are told the most tokens under the name that they know."""
     assert 5 == Chat("o4-mini", base_url="http://h/", max_tokens=5).body([])["max_completion_tokens"]
