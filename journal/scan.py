@@ -110,9 +110,8 @@ class Cursor:
         finally:
             self.seq, self.h, self.offset, self.records, self.watermark = seq, h, offset, records, watermark
 
-    def revisit(self, header: bytes, before: bytes, line: bytes, offset: int) -> Record:
-        """Make a record of one line in the middle of the file, given the file's first line and the hash before this one."""
-        first = self.greet(header)
+    def revisit(self, first: dict[str, Any], before: bytes, line: bytes, offset: int) -> Record:
+        """Make a record of one line in the middle of the file, given what the file's first line says and the hash before."""
         parts = chain.split(line[:-1])
         h = before or first.get("previous_h", "").encode() or chain.GENESIS
         if parts is None or chain.link(self.run, h, parts[0]) != parts[1]:

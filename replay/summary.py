@@ -338,7 +338,7 @@ def _groups(state: RunState, groups: Mapping[str, str]) -> dict[str, Part]:
     return {
         label: Part(
             trials=_trials(group.stages, group.recovered),
-            scores=_scores(group.scores),
+            scores=_scores({scorer: group.scores[scorer] for scorer in state.scores if scorer in group.scores}),
             latency=latency(group.latencies),
         )
         for label, group in sorted(gathered.items())

@@ -159,6 +159,12 @@ class Executor:
         """
         if self._settings.limit_key is None:
             self._open_lane("")
+        try:
+            await self._run(intake, leave)
+        finally:
+            self._over.set()  # Whatever comes back from now on comes too late to be recorded.
+
+    async def _run(self, intake: Intake, leave: Callable[[], Any] | None) -> None:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._take_in, intake)
@@ -256,6 +262,9 @@ class Executor:
                     await self._serve(number, flight)
                 if number in self._flights:
                     self._unwound(*self._flights.pop(number))
+        except trio.Cancelled:
+            self._cancelled(number)
+            raise
         finally:
             self._slots -= 1
             heapq.heappush(self._numbers, number)
@@ -334,6 +343,13 @@ class Executor:
         else:
             self._ended(work, flight.ending)
 
+    def _cancelled(self, slot: int) -> None:
+        """Say that an attempt was cut off because everything around it was: whoever runs the evaluation has cancelled it."""
+        work = self._flights[slot][0] if slot in self._flights else None
+        if work is not None and not work.is_answered:
+            elapsed = round(self._now() - work.began, 6)
+            self._aside(AttemptInterrupted(trial=work.trial, attempt=work.attempts, why="cancelled", elapsed=elapsed))
+
     def _ended(self, work: Work, outcome: Outcome | Cut) -> bool:
         """Record how an attempt ended, and what follows; say whether it gave an output."""
         trial, number = work.trial, work.attempts
@@ -376,6 +392,7 @@ class Executor:
                 attempt=work.attempts,
                 error="Unserialisable",
                 message=said.message,
+                traceback=said.traceback,
                 category="fatal",
                 elapsed=elapsed,
             )
@@ -450,7 +467,7 @@ class Executor:
         elapsed = round(self._now() - began, 6)
         self._aside(AttemptReturnedLate(trial=trial, attempt=number, ending=ending, elapsed=elapsed))
 
-    def _aside(self, event: Noted | AttemptReturnedLate) -> Record | None:
+    def _aside(self, event: Noted | AttemptReturnedLate | AttemptInterrupted) -> Record | None:
         """Record what may come at any time, even when the run is over or the journal has failed: then it is let go."""
         if self._over.is_set() or self._recorder.journal.failure is not None:
             return None

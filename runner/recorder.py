@@ -47,13 +47,18 @@ class Clock:
 class Recorder:
     """Appends events to the journal and keeps the live state."""
 
-    def __init__(self, journal: Journal, state: RunState, clock: Clock) -> None:
+    def __init__(
+        self, journal: Journal, state: RunState, clock: Clock, listener: Callable[[Record], None] | None = None
+    ) -> None:
         self.journal = journal
         self.state = state
         self.clock = clock
+        self._listener = listener
 
     def record(self, event: Event) -> Record:
         """Let it have happened: first in the journal, then in the state."""
         record = self.journal.append(event)
         self.state.apply(record)
+        if self._listener is not None:
+            self._listener(record)
         return record

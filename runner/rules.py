@@ -12,10 +12,10 @@ from journal import Record
 from journal.events import RetryScheduled, RunStarted, TrialFailed
 from replay import TrialState
 from replay.audit import Decided, Settled
-from runner.concurrency import POLICIES, Policy, Steering
+from runner.concurrency import AIMD_NUMBERS, POLICIES, Aimd, Policy, Steering
 from runner.errors import UsageError
 from runner.resume import ended, spent
-from runner.retry import Again, Retry, chance
+from runner.retry import Again, OneBudget, Retry, chance
 
 
 def recorded_policy(settings: Mapping[str, Any]) -> str | None:
@@ -27,7 +27,17 @@ def recorded_policy(settings: Mapping[str, Any]) -> str | None:
 def recorded_retry(settings: Mapping[str, Any]) -> Retry:
     """Make the retries again that were in force; how exceptions were told apart is left out: what came of it is recorded."""
     given: Mapping[str, Any] = settings.get("retry", {})
-    return Retry(**{name: given[name] for name in ("errors", "timeouts", "rate_limits", "base_delay", "max_delay")})
+    numbers = {name: given[name] for name in ("errors", "timeouts", "rate_limits", "base_delay", "max_delay")}
+    return OneBudget(**numbers, total=given["total"]) if "total" in given else Retry(**numbers)
+
+
+def _policy(name: str, slots: int, settings: Mapping[str, Any]) -> Policy:
+    """Make the policy again; an AIMD may have been given numbers of its own."""
+    aimd: Mapping[str, Any] | None = settings.get("aimd")
+    if name != "aimd" or aimd is None:
+        return POLICIES[name](slots)
+    numbers: dict[str, Any] = {name: float(aimd[name]) for name in AIMD_NUMBERS}
+    return Aimd(slots, **numbers)
 
 
 def remake(started: RunStarted, settings: Mapping[str, Any]) -> "Remade | str":
@@ -40,7 +50,7 @@ def remake(started: RunStarted, settings: Mapping[str, Any]) -> "Remade | str":
     if name not in POLICIES:
         return f"policy {name!r} is not one of ours"
     try:
-        policy, retry = POLICIES[name](slots), recorded_retry(settings)
+        policy, retry = _policy(name, slots, settings), recorded_retry(settings)
     except (ValueError, TypeError, KeyError, UsageError) as exc:
         return f"the settings make no sense ({exc})"
     return Remade(policy, retry, seed, _doubt(started))

@@ -7,6 +7,7 @@ thing, but for what the journal already says.
 import contextvars
 import difflib
 import itertools
+import math
 import os
 import platform
 import signal
@@ -25,14 +26,14 @@ from typing import Any, Final, Literal, TypeVar
 import attrs
 import trio
 
-from journal import Journal, read, writing
+from journal import Journal, Record, read, writing
 from journal.errors import DiskFull, JournalExists, NotAJournal, command
 from journal.events import RunFinished, RunStarted, RunStopped, SessionStarted
 from journal.files import DISK, Files
 from journal.writer import InThread, in_a_thread
 from replay import RunState, fold
 from runner.case import Trial
-from runner.concurrency import POLICIES
+from runner.concurrency import POLICIES, Policy
 from runner.dataset import Trials
 from runner.definition import Evaluation, Settings
 from runner.errors import RunChanged, UsageError
@@ -118,6 +119,10 @@ class Options:
     """What becomes of an attempt that was cut off, whose call may have taken effect."""
     onlooker: Callable[[Live], Awaitable[None]] | None = None
     """Started with the run, cancelled at its end."""
+    listener: Callable[[Record], None] | None = None
+    """Told of every record as it is made; it must neither wait nor raise."""
+    limits: Callable[[int], Policy] | None = None
+    """Makes the policy for so many slots, instead of the one that the settings name."""
     surroundings: "Callable[[], Surroundings]" = attrs.field(factory=lambda: Surroundings.here)
     files: Files = DISK
     in_thread: InThread = in_a_thread
@@ -158,7 +163,7 @@ def run(evaluation: Evaluation[Any, Any, Any], path: Path | str, *, signals: boo
     if signals and not hears:
         raise UsageError("signals=True: only the main thread hears of signals; leave it out in others")
     session = Session(evaluation, Path(path), **options)
-    live = _in_own_thread if _is_in_a_loop() else _in_this_thread
+    live = _in_own_thread if is_in_a_loop() else _in_this_thread
     if signals is False or not hears:
         return live(session)
     session.leave = _exit
@@ -191,9 +196,13 @@ def _exit(_: Outcome) -> None:
 
 
 def _in_this_thread(session: "Session") -> Outcome:
+    return in_trio(session.run)
+
+
+def in_trio(call: Callable[[], Awaitable[T]]) -> T:
     """Run it here; take an interruption out of the nurseries' groups."""
     try:
-        return trio.run(session.run)
+        return trio.run(call)
     except BaseExceptionGroup as group:
         if group.split(KeyboardInterrupt)[1] is None:
             raise KeyboardInterrupt from group
@@ -223,7 +232,8 @@ def _in_own_thread(session: "Session") -> Outcome:
     return results[0]
 
 
-def _is_in_a_loop() -> bool:
+def is_in_a_loop() -> bool:
+    """Say whether an event loop, of asyncio or of trio, runs in this thread."""
     import asyncio  # noqa: PLC0415  # a plain script need not pay for it
 
     try:
@@ -313,11 +323,11 @@ class Session:
                 if journal.found != state.seq:  # Somebody was quicker between looking and locking: look again.
                     state = await options.in_thread(lambda: self._state(journal.found))
                     plan = await options.in_thread(lambda: self._plan(state))
-                outcome = await self._live(Recorder(journal, state, clock), plan)
+                outcome = await self._live(Recorder(journal, state, clock, options.listener), plan)
             return attrs.evolve(outcome, head=journal.head)
         except DiskFull as exc:
             await self._say_disk_full(clock)
-            return Outcome(self.path, state, "", "disk_full", str(exc))
+            return Outcome(self.path, await options.in_thread(self._on_disk), "", "disk_full", str(exc))
 
     async def _prepare(self) -> tuple[RunState, Plan | None]:
         """Find out how things stand, and what is to be done, if anything; nothing is changed."""
@@ -416,7 +426,7 @@ class Session:
                 recorder,
                 task,
                 scorers,
-                partial(POLICIES[settings.policy], settings.slots),
+                partial(options.limits or POLICIES[settings.policy], settings.slots),
                 settings,
                 seed=settings.seed,
                 grace=settings.grace,
@@ -455,10 +465,15 @@ class Session:
         self._executor = executor
         if self._asked:
             trio.lowlevel.current_trio_token().run_sync_soon(self._heed)
+        is_done = False
         try:
             await executor.run(remainder, leave=partial(self._leave, executor, recorder) if self.leave else None)
+            is_done = True
         finally:
             self._executor = None
+            is_cancelled = not is_done and trio.current_effective_deadline() == -math.inf
+            if is_cancelled and recorder.journal.failure is None:
+                recorder.record(RunStopped(reason=executor.stopped or "interrupted"))
 
     @asynccontextmanager
     async def _company(self, live: Live) -> AsyncGenerator[None]:
@@ -493,6 +508,13 @@ class Session:
             sys.stderr.flush()
             self.leave(Outcome(self.path, recorder.state, stopped.h, executor.stopped, executor.why))
             await trio.sleep_forever()  # In a thread of its own, which nobody waits for any more.
+
+    def _on_disk(self) -> RunState:
+        """Fold what has reached the disk: what is in memory goes further."""
+        try:
+            return fold(read(self.path, load_blobs=False, files=self.options.files))
+        except NotAJournal:
+            return RunState()
 
     async def _say_disk_full(self, clock: Clock) -> None:
         """Try to leave a last word; a line is short, and the one that did not fit was taken back."""

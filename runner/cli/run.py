@@ -9,9 +9,9 @@ import functools
 import re
 import signal
 import sys
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import attrs
 import click
@@ -37,6 +37,9 @@ from runner.loading import Found, find
 from runner.session import Live, Outcome
 from runner.session import run as run_evaluation
 from runner.signals import told
+
+if TYPE_CHECKING:
+    from runner.nat_output import NatOutput
 
 FAILED: Final = 1
 _STARTS: Final = 100
@@ -80,6 +83,12 @@ _how = options(
     ),
     click.option("--durability", type=click.Choice(["sync", "os"]), help="os: faster, but a power cut may cost half a minute."),
     click.option("--grace", type=float, metavar="S", help="Seconds for attempts in the air when stopped; else 5."),
+    click.option(
+        "--nat-output",
+        metavar="DIR",
+        type=click.Path(path_type=Path),
+        help="Keep the files of `nat eval` there, growing trial by trial.",
+    ),
     click.option("--plain", is_flag=True, help="No live screen: a line per tenth."),
     click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON at the end."),
 )
@@ -124,6 +133,8 @@ def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run
         settings = attrs.evolve(found.evaluation.settings, **given)
         if path is not None and not dry_run:
             _refuse_taken(path)
+        if (output := _nat_output(options)) is not None and not dry_run:
+            output.refuse_taken()
     if dry_run:
         _rehearse(found, path or next_path(found.evaluation.name), settings, as_json=options["as_json"])
         return
@@ -161,8 +172,12 @@ def resume(run: Path | None, reference: str | None, **options: Any) -> None:
     """
     path = chosen_run(run)
     last = last_record(path)
+    if (output := _nat_output(options)) is not None:
+        output.refuse_taken(path)
     if last is not None and isinstance(last.event, RunFinished) and _has_nothing_to_do(last.event, options):
         _say_finished(path, last.event, as_json=options["as_json"])
+        if output is not None:
+            output.finish(path)
         return
     first = first_records(path)
     with _prose_on_stderr():
@@ -191,6 +206,15 @@ def _check_gates(found: Found, given: dict[str, Any]) -> None:
         name = Gate.parse(text).scorer
         if name.partition(".")[0] not in found.evaluation.scorers:
             raise UsageError(f"--fail-under {text!r}: there is no scorer {name!r}{nearest(name, found.evaluation.scorers)}")
+
+
+def _nat_output(options: dict[str, Any]) -> "NatOutput | None":
+    """Find where the files of `nat eval` are to be kept, if anywhere."""
+    if options["nat_output"] is None:
+        return None
+    from runner.nat_output import NatOutput  # noqa: PLC0415  # it brings the exports, which few runs need
+
+    return NatOutput(options["nat_output"], retry_failed=options.get("retry_failed", False))
 
 
 def _has_nothing_to_do(finished: RunFinished, options: dict[str, Any]) -> bool:
@@ -281,6 +305,7 @@ class _Session:
         self._evaluation = found.evaluation
         self._as_json: bool = options["as_json"]
         self._plain: bool = options["plain"]
+        self._output = _nat_output(options)
         self._total: int | None = None
         self._path = Path()
         self._options: dict[str, Any] = {
@@ -293,7 +318,7 @@ class _Session:
     def run(self, path: Path) -> Outcome:
         """Run at this path."""
         self._path = path
-        onlooker = self._draw if not self._plain and is_screen(sys.stderr) else self._tell
+        onlooker = self._in_company(self._draw if not self._plain and is_screen(sys.stderr) else self._tell)
         try:
             with one_at_a_time():
                 return run_evaluation(self._evaluation, path, signals=True, onlooker=onlooker, **self._options)
@@ -312,8 +337,25 @@ class _Session:
                 continue
         raise Refused(f"there is no free number under {folder}; give a path: -o RUN")
 
+    def _in_company(self, onlooker: Callable[[Live], Awaitable[None]]) -> Callable[[Live], Awaitable[None]]:
+        """Let the files that grow with the run grow while somebody looks on."""
+        output = self._output
+        if output is None:
+            return onlooker
+
+        async def both(live: Live) -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(output.keep, live.journal.path)
+                nursery.start_soon(onlooker, live)
+
+        return both
+
     def finish(self, outcome: Outcome) -> NoReturn:
         """Say how it ended, and end with the code that says so too."""
+        if outcome.stopped and outcome.state.started is None:
+            raise Unfinished(f"{outcome.why}; nothing was recorded, so begin it anew")
+        if self._output is not None:
+            self._output.finish(outcome.path)
         words = ending(outcome.state, path=outcome.path, total=self._total, stopped=outcome.stopped, why=outcome.why)
         click.echo(words, err=True)
         say_missed(outcome)

@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Final, cast
+from typing import Any, Final, cast
 
 import attrs
 import orjson
@@ -284,7 +284,7 @@ class Line:
 class _Live:
     """A chat model while a session lasts."""
 
-    wants_trial: ClassVar = True
+    wants_trial: bool = True
 
     def __init__(self, chat: Chat, line: Line, run: str) -> None:
         self._chat = chat

@@ -6,13 +6,14 @@ in one thread of its own; and plain `def`, which runs in threads. All can be can
 
 import asyncio
 import contextvars
+import functools
 import inspect
 import math
 import threading
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
-from typing import Any, ClassVar, Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import outcome
 import trio
@@ -44,10 +45,14 @@ class LeakedCancellation(Exception):
     """The function raised a cancellation that nobody had asked for."""
 
 
+class LeakedInterrupt(Exception):
+    """The function raised KeyboardInterrupt in a thread, which no Ctrl-C ever reaches."""
+
+
 class FunctionTask:
     """A function as a task."""
 
-    wants_trial: ClassVar = False
+    wants_trial: bool = False
 
     def __init__(
         self,
@@ -144,7 +149,14 @@ class FunctionTask:
             if ended:  # It came back between the cancellation and now.
                 _tell(token, late, ended[0])
             raise
-        return result.unwrap()
+        return _unwrapped(result)
+
+
+def _unwrapped(result: outcome.Outcome[Any]) -> Any:
+    """Give what came of a call elsewhere; an interrupt that was raised there is the function's own, and ends nothing here."""
+    if isinstance(result, outcome.Error) and isinstance(result.error, KeyboardInterrupt):
+        raise LeakedInterrupt("the task raised KeyboardInterrupt, and nobody had pressed Ctrl-C") from result.error
+    return result.unwrap()
 
 
 def _is_about_trio(exc: RuntimeError) -> bool:
@@ -188,8 +200,12 @@ def _tell(token: trio.lowlevel.TrioToken, late: Late, result: outcome.Outcome[An
 
 def guessed_loop(function: Callable[..., Any]) -> Loop | None:
     """Guess from the names that a function uses which loop it is written for; None if they do not tell."""
+    while isinstance(function, functools.partial):
+        function = function.func
     function = getattr(function, "__wrapped__", function)
-    code = getattr(function, "__code__", None) or getattr(getattr(function, "__call__", None), "__code__", None)  # noqa: B004
+    if not hasattr(function, "__code__"):
+        function = getattr(function, "__call__", function)  # noqa: B004  # an object is read by the method that is called
+    code = getattr(function, "__code__", None)
     if code is None:
         return None
     modules = getattr(function, "__globals__", {})
@@ -212,9 +228,10 @@ def _names(code: types.CodeType) -> set[str]:
 class AsyncioThread:
     """One asyncio loop in one thread, started when it is first needed; many calls share it, and none can block the journal."""
 
-    def __init__(self, *, grace: float) -> None:
+    def __init__(self, *, grace: float, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._grace = grace
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop = loop
+        """One that runs elsewhere may be given: clients that were made in it work in no other."""
         self._thread: threading.Thread | None = None
 
     async def __aenter__(self) -> Self:
@@ -274,7 +291,7 @@ class AsyncioThread:
             if abandoned or isinstance(getattr(results[0], "error", None), LeakedCancellation):
                 raise
             # It answered its cancellation with a result: as with trio's own, that is late, and whoever asked will say so.
-        return results[0].unwrap()
+        return _unwrapped(results[0])
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
