@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import attrs
 import trio
@@ -128,7 +128,7 @@ class Judge:
 class _Bench:
     """A judge while a session lasts."""
 
-    wants_trial: ClassVar = False
+    wants_trial: bool = False
 
     def __init__(self, judge: Judge, line: Line) -> None:
         self._judge = judge

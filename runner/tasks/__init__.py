@@ -6,7 +6,7 @@ and the recording; nothing else may be assumed about where the task runs.
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from runner.case import Case
 
@@ -31,8 +31,10 @@ class Asked(Protocol):
 class Task(Protocol):
     """Something that answers an input."""
 
-    wants_trial: ClassVar[bool]
-    """Whether it is asked with the whole trial (`Asked`), not with the input alone."""
+    @property
+    def wants_trial(self) -> bool:
+        """Whether it is asked with the whole trial (`Asked`), not with the input alone."""
+        ...
 
     def ask(self, value: Any, late: Callable[[Ending], None], /) -> Awaitable[Any]:
         """Answer, or raise; if it is abandoned and ends all the same, say so to `late`."""

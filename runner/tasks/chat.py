@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Final, cast
+from typing import Any, Final, cast
 
 import attrs
 import orjson
@@ -97,7 +97,7 @@ class Chat:
     __name__ = "chat"
 
     model: str = attrs.field(kw_only=False)
-    """Its name; with `{fields}`, each case may name its own (`{model}`; with `limit_key="model"` their limits are apart)."""
+    """Its name; with `{fields}`, each case may name its own (`{model}`; `limit_key="model"` then keeps their limits apart)."""
     base_url: str = attrs.field(default=OPENAI, repr=lambda url: repr(mask(url)))
     """What `/chat/completions` is put behind."""
     key_env: str | None = None
@@ -156,7 +156,7 @@ class Chat:
         most = "max_completion_tokens" if _COUNTS_REASONING.match(model) else "max_tokens"
         said = {"temperature": self.temperature, most: self.max_tokens, "seed": self.seed}
         body: dict[str, Any] = {
-            "model": self.model,
+            "model": model,
             "messages": messages,
             **{name: value for name, value in said.items() if value is not None},
         }
@@ -284,7 +284,7 @@ class Line:
 class _Live:
     """A chat model while a session lasts."""
 
-    wants_trial: ClassVar = True
+    wants_trial: bool = True
 
     def __init__(self, chat: Chat, line: Line, run: str) -> None:
         self._chat = chat

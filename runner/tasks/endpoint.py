@@ -7,7 +7,7 @@ elsewhere, by what is raised here.
 import hashlib
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar, Final, Literal, cast
+from typing import Any, Final, Literal, cast
 from urllib.parse import urlencode
 
 import attrs
@@ -106,7 +106,7 @@ class Endpoint:
 class _Live:
     """An endpoint while a session lasts."""
 
-    wants_trial: ClassVar = True
+    wants_trial: bool = True
 
     def __init__(self, endpoint: Endpoint, address: Address, client: Client, run: str) -> None:
         self._endpoint = endpoint
