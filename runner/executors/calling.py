@@ -4,7 +4,7 @@ import contextvars
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any, ClassVar
+from typing import Any
 
 import outcome
 import trio
@@ -23,7 +23,7 @@ async def awaited(value: Awaitable[Any]) -> Any:
 class ByTrial:
     """Asks the function with the input that a trial stands for, and lays down the very object that comes back."""
 
-    wants_trial: ClassVar = True
+    wants_trial: bool = True
 
     def __init__(self, function: Task, awaiting: Task, given: dict[str, Any], ledger: Ledger, *, journaled: bool) -> None:
         self._function = function
@@ -58,7 +58,7 @@ class Desk:
     A plain function may depend on the thread that it is called in: a connection to a database, a tool's own loop.
     """
 
-    wants_trial: ClassVar = False
+    wants_trial: bool = False
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function = function

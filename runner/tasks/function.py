@@ -52,7 +52,7 @@ class LeakedInterrupt(Exception):
 class FunctionTask:
     """A function as a task."""
 
-    wants_trial: ClassVar = False
+    wants_trial: bool = False
 
     def __init__(
         self,
