@@ -6,6 +6,7 @@ another process, whether it is still the same: by its JSON, or, for what has non
 
 import itertools
 import pickle
+from collections import deque
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
@@ -42,8 +43,10 @@ class Inputs(Dataset):
     def look(self) -> bool:
         """Say whether there are any. Of a list that is journaled, look at all: what cannot be recorded is told beforehand."""
         first = self._cases if self._journaled and self.count is not None else itertools.islice(self._cases, 1)
-        read = list(first)
-        self._cases = itertools.chain(read, self._cases)
+        read = deque(first)
+        self._cases = itertools.chain(
+            (read.popleft() for _ in range(len(read))), self._cases
+        )  # Each is let go when it is taken.
         return bool(read)
 
     def select(self, selection: Selection | None = None, *, repeats: int = 1) -> Trials:
