@@ -198,7 +198,7 @@ def _nat_output(options: dict[str, Any]) -> "NatOutput | None":
 def _find(reference: str | None, ctx: click.Context) -> Found:
     """Find the evaluation in a file, or make it of what the flags say; not of both."""
     names = {str(param.name) for param in ctx.command.params} - {field.name for field in attrs.fields(Settings)}
-    about = names - {"reference", "path", "plain", "as_json", "dry_run"}
+    about = names - {"reference", "path", "plain", "as_json", "dry_run", "nat_output"}
     said = [name for name in about if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]
     if reference is None:
         if not said:
