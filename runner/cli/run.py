@@ -28,7 +28,7 @@ from runner.cli import UNFINISHED, Refused, Unfinished, one_at_a_time
 from runner.cli.arguments import OFF, RUNS, chosen_run, nearest, options, seconds
 from runner.cli.look import first_records, last_record, print_json, runs_under, see
 from runner.cli.onlooker import FRAME, Teller, is_screen, tenth
-from runner.cli.recipe import find_recipe, found_in, is_recipe, recipe_options, scorer_options
+from runner.cli.recipe import DESCRIBES, find_recipe, found_in, is_recipe, recipe_options, scorer_options
 from runner.concurrency import POLICIES
 from runner.definition import Settings
 from runner.errors import UsageError
@@ -197,9 +197,7 @@ def _nat_output(options: dict[str, Any]) -> "NatOutput | None":
 
 def _find(reference: str | None, ctx: click.Context) -> Found:
     """Find the evaluation in a file, or make it of what the flags say; not of both."""
-    names = {str(param.name) for param in ctx.command.params} - {field.name for field in attrs.fields(Settings)}
-    about = names - {"reference", "path", "plain", "as_json", "dry_run", "nat_output"}
-    said = [name for name in about if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]
+    said = [name for name in DESCRIBES if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]
     if reference is None:
         if not said:
             raise UsageError("no evaluation was named; give a file, such as evals/capitals.py, or describe one: --data FILE …")
