@@ -4,7 +4,6 @@ Under the lock: read everything, refuse damage, mend the end that a crash left. 
 begin where a run is already.
 """
 
-import os
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,7 +68,7 @@ def find(path: Path, files: Files, *, new: bool, run: str) -> Found:
         raise damaged
     aside = recover(scan)
     cursor = scan.cursor
-    with files.read(os.path.join(str(path), segments.name(cursor.segment))) as stream:
+    with files.read(segments.file(path, cursor.segment)) as stream:
         digest = sha256(stream.read())
     return Found(
         run=cursor.run.decode(),

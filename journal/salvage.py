@@ -7,7 +7,6 @@ it are lost, is kept beside it as it stood.
 
 import collections
 import contextlib
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,7 +111,7 @@ def _look_over(source: Path, files: Files) -> tuple[_Intact, bytes]:
 def _names_of_run(scan: Scan) -> Iterator[bytes]:
     """Guess the run's identity from every line that names it, the first file's own first line being damaged."""
     for number in scan.numbers:
-        with scan.files.read(os.path.join(str(scan.path), segments.name(number))) as stream:
+        with scan.files.read(segments.file(scan.path, number)) as stream:
             yield from dict.fromkeys(re.findall(rb'"run":"([0-9a-f]{32})"', stream.read()))
 
 
