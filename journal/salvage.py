@@ -22,6 +22,7 @@ from journal.errors import BlobDamaged, IllegalEvent, JournalError, command
 from journal.events import Event, Extension, FileEvent, JournalRecovered, JournalSalvaged, RunStarted, SessionStarted
 from journal.files import DISK, Files, create
 from journal.lifecycle import Lifecycle
+from journal.opening import keep_apart
 from journal.recovery import intact_after
 from journal.scan import Scan
 from journal.verification import verify
@@ -54,8 +55,7 @@ class _Intact:
 async def salvage(source: Path | str, target: Path | str, *, files: Files = DISK) -> Salvaged:
     """Copy what is intact in a damaged journal into a new directory; the old one is only read."""
     source, target = Path(source), Path(target)
-    if source.resolve() in target.resolve().parents:
-        raise JournalError(f"{target} lies in {source}, which is only read; choose a place outside of it")
+    keep_apart(source, target)
     started, run = _look_over(source, files)
     current = started
     seq = whole = kept = 0

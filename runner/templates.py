@@ -6,7 +6,7 @@ anything runs.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
 import attrs
@@ -169,11 +169,6 @@ class Body:
                 raise UsageError(f"{what} is not JSON ({exc}): {template[:200]!r}") from exc
         return cls(_parsed(template, what))
 
-    @property
-    def fields(self) -> list[str]:
-        """The fields that it names."""
-        return [field for text in _texts(self.value) for field in text.fields]
-
     def fill(self, fields: Fields) -> Any:
         """Put the case's values in."""
         return _filled(self.value, fields)
@@ -189,20 +184,6 @@ def _parsed(value: Any, what: str) -> Any:
             return [_parsed(member, f"{what}[{at}]") for at, member in enumerate(cast("list[Any]", value))]
         case _:
             return value
-
-
-def _texts(value: Any) -> Iterator[Text]:
-    match value:
-        case Text():
-            yield value
-        case dict():
-            for member in cast("dict[str, Any]", value).values():
-                yield from _texts(member)
-        case list():
-            for member in value:
-                yield from _texts(member)
-        case _:
-            pass
 
 
 def _filled(value: Any, fields: Fields) -> Any:
