@@ -9,7 +9,7 @@ import orjson
 
 from journal import Blob
 from replay.history import understanding
-from replay.screen import duration, printable
+from replay.screen import duration, plural, printable
 from replay.trial import AttemptStory, Judgement, TrialStory
 from runner.cli.look import print_json, run_and_trial, say_damage, see
 from runner.nearest import nearest
@@ -88,7 +88,7 @@ def _plain(value: Any) -> Any:
 def _in_words(story: TrialStory) -> Iterator[str]:
     times = story.times
     cause = f" ({printable(story.cause)})" if story.cause else ""
-    yield f"{printable(story.trial, _LINE)}  {story.stage}{cause}, {_plural(len(story.attempts), 'attempt')}"
+    yield f"{printable(story.trial, _LINE)}  {story.stage}{cause}, {plural(len(story.attempts), 'attempt')}"
     yield (
         f"taken in {printable(story.at)} · waited {duration(times.waited)} · backed off {duration(times.backed_off)} · "
         f"served {duration(times.served)} · scored {duration(times.scored)}"
@@ -155,7 +155,3 @@ def _block(label: str, value: Any) -> Iterator[str]:
         yield f"{label if not at else '':<{len(_INDENT)}}{printable(line.expandtabs(), _LINE)}".rstrip()
     if len(lines) > _LINES:
         yield f"{_INDENT}… {len(lines) - _LINES:,} more lines; --json has them"
-
-
-def _plural(count: int, one: str) -> str:
-    return f"{count:,} {one}{'' if count == 1 else 's'}"
