@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 import attrs
 import orjson
 
+from replay.text import as_text
 from runner.case import Case
 from runner.columns import INPUT_NAMES
 from runner.errors import UsageError
@@ -145,11 +146,6 @@ class Text:
         if len(self.pieces) == 1 and isinstance(self.pieces[0], tuple):
             return fields.get(self.pieces[0][0])
         return self.fill(fields)
-
-
-def as_text(value: Any) -> str:
-    """Write a value into a text: a text as it is, anything else as JSON."""
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
 @attrs.frozen

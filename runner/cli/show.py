@@ -10,6 +10,7 @@ import orjson
 from journal import Blob
 from replay.history import understanding
 from replay.screen import duration, plural, printable
+from replay.text import as_text
 from replay.trial import AttemptStory, Judgement, TrialStory
 from runner.cli.look import print_json, run_and_trial, say_damage, see
 from runner.nearest import nearest
@@ -138,8 +139,7 @@ def _score(said: Judgement, mark: str = "") -> Iterator[str]:
         yield from _block("score", f"{said.scorer} could not judge it: {said.error}: {said.message}{behind}")
     else:
         reason = f"  {said.reason}" if said.reason else ""
-        value = said.value if isinstance(said.value, str) else orjson.dumps(said.value).decode()
-        yield from _block("score", f"{said.scorer} {value}{reason}{behind}")
+        yield from _block("score", f"{said.scorer} {as_text(said.value)}{reason}{behind}")
 
 
 def _block(label: str, value: Any) -> Iterator[str]:
@@ -147,7 +147,7 @@ def _block(label: str, value: Any) -> Iterator[str]:
     if isinstance(value, Blob):
         text = f"({value.bytes:,} bytes that cannot be had)"
     else:
-        text = value if isinstance(value, str) else orjson.dumps(value).decode()
+        text = as_text(value)
         if len(text) > _LINE and not isinstance(value, str):
             text = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
     lines = text.splitlines() or [""]
