@@ -5,7 +5,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -28,6 +28,7 @@ from replay.summary import Grouping, in_json, summarise
 from runner.cli import DAMAGED
 from runner.cli.arguments import RUNS, chosen_run, newest_run
 from runner.nearest import nearest
+from runner.signals import unless_told
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -108,24 +109,7 @@ async def _follow(path: Path, view: _View) -> None:
         async for record in follow_journal(path, load_blobs=False):
             view.show(record)
 
-    await unless_interrupted(show_all)
-
-
-async def unless_interrupted(look: Callable[[], Awaitable[object]]) -> bool:
-    """Look on until there is nothing more to see, or until Ctrl-C; say whether it came to its own end."""
-    came_to_end = False
-    with trio.open_signal_receiver(signal.SIGINT) as signals:
-        async with trio.open_nursery() as nursery:
-
-            async def wait_signal() -> None:
-                async for _ in signals:
-                    nursery.cancel_scope.cancel()
-
-            nursery.start_soon(wait_signal)
-            await look()
-            came_to_end = True
-            nursery.cancel_scope.cancel()
-    return came_to_end
+    await unless_told(show_all, signal.SIGINT)
 
 
 def _in_words(record: Record) -> str:
