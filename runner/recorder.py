@@ -1,4 +1,4 @@
-"""Where a fact enters the journal, and the one place that reads the clock.
+"""Where a fact enters the journal, and the one place that reads the clock of a run.
 
 A recorder appends an event and applies it to the live state in one step, so the state is never anything but what the journal
 says. Wall time is for people; durations are measured by the monotonic clock, so that a step of the wall clock cannot bend them.

@@ -1,7 +1,6 @@
 """What a session decided by, made again from what its journal says of it.
 
-An audit asks here what the policy and the retries would have decided; a simulation asks what they were. Where a setting is
-found in a journal is known here, and nowhere else.
+An audit asks here what the policy and the retries would have decided; a simulation asks what they were.
 """
 
 from collections.abc import Callable, Mapping, Sequence

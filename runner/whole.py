@@ -1,7 +1,7 @@
 """Putting a file in its place: whole or not at all.
 
-Everything that we write besides the journal is written here, under another name first. Whoever looks finds what was there
-before or what is there now, and never half of it.
+What we make of a journal for others is written here, under another name first. Whoever looks finds what was there before or
+what is there now, and never half of it. The journal's own files are `journal.files`' to write.
 """
 
 import contextlib
