@@ -139,13 +139,13 @@ class Address:
         for secret in secrets:
             keep_secret(secret)
         query = f"?{quote(parts.query, safe=_SAFE)}" if parts.query else ""
-        shown_host = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
+        named = b"[%b]" % host if b":" in host else host  # The colons of an IPv6 address are not that of the port.
         return cls(
-            shown=mask(f"{parts.scheme}://{shown_host}{parts.path}{query}"),
+            shown=mask(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}{query}"),
             origin=httpcore2.Origin(parts.scheme.encode(), host, port),
             target=f"{quote(parts.path, safe=_SAFE) or '/'}{query}",
             headers=(
-                (b"Host", host if port == _PORTS[parts.scheme] else b"%b:%d" % (host, port)),
+                (b"Host", named if port == _PORTS[parts.scheme] else b"%b:%d" % (named, port)),
                 (b"Accept-Encoding", b"identity"),
                 (b"User-Agent", b"evaljournal"),
                 *sent,

@@ -30,6 +30,7 @@ from replay import fold
 from runner import Case, Evaluation, Outcome, Retry, UsageError, arun, evaluation, run
 from runner.secrets import mask
 from runner.tasks.endpoint import Endpoint
+from runner.tasks.http import Address
 from runner.testing import events_of
 from tests.server import BIG, Server
 
@@ -404,6 +405,23 @@ def test_a_fingerprint_knows_the_settings_and_not_the_secrets(monkeypatch: pytes
 
     assert first == second
     assert first != other
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "target"),
+    [
+        ("http://h/", b"h", "/"),
+        ("https://h:443", b"h", "/"),
+        ("http://h:8000/a b/é?x=ü y", b"h:8000", "/a%20b/%C3%A9?x=%C3%BC%20y"),
+        ("http://[::1]:8000/", b"[::1]:8000", "/"),
+        ("http://bücher.test/%20", b"xn--bcher-kva.test", "/%20"),
+    ],
+)
+def test_an_address_is_written_as_http_wants_it(url: str, host: bytes, target: str) -> None:
+    """Names, ports and letters of any kind are sent in the form that HTTP has for them."""
+    address = Address.parse(url, {})
+
+    assert (host, target) == (dict(address.headers)[b"Host"], address.target)
 
 
 @pytest.mark.parametrize(
