@@ -45,6 +45,7 @@ _LINE_END: Final = re.compile(r"\r\n|\n|\r")
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
 _STREAMS: Final = ("text/event-stream", "ndjson", "jsonl", "stream+json", "jsonlines", "json-seq")
+_FAILURES: Final = (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProtocolError)
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -64,6 +65,24 @@ class BadStatus(Exception):
 
 class Moved(BadStatus, Fatal):
     """The other side points elsewhere; a redirected POST would lose its body, so the address is for the user to change."""
+
+
+class NoAnswer(Exception):
+    """No whole answer came; what that means is said by the cause."""
+
+    def __init__(self, exc: BaseException, url: str) -> None:
+        super().__init__(f"no answer from {url}: {_reason(exc)}")
+
+
+def _reason(exc: BaseException) -> str:
+    """Find the words for it: those of the innermost cause that has any."""
+    words = type(exc).__name__
+    link: BaseException | None = None if isinstance(exc, httpcore2.TimeoutException) else exc
+    while link is not None:
+        words = str(link) or words
+        inside = link.exceptions[0] if isinstance(link, BaseExceptionGroup) else None  # Each address of a host was tried.
+        link = inside or link.__cause__ or link.__context__
+    return words
 
 
 class WrongReply(Exception):
@@ -329,7 +348,10 @@ class Client:
     async def call(self, method: str, content: bytes | None, *headers: tuple[bytes, bytes], target: str | None = None) -> Reply:
         """Make one call, and take its reply in; raise what is wrong with it."""
         began = trio.current_time()
-        connection = await self._connection()
+        try:
+            connection = await self._connection()
+        except _FAILURES as exc:
+            raise NoAnswer(exc, self._address.shown) from exc
         sent = [*self._address.headers, *headers]
         if content is not None:
             sent.append((b"Content-Length", b"%d" % len(content)))
@@ -342,8 +364,10 @@ class Client:
         try:
             response = await connection.handle_async_request(request)
             body, first_byte = await _body(response, began)
-        except BaseException:
+        except BaseException as exc:
             await _drop(connection)
+            if isinstance(exc, _FAILURES):
+                raise NoAnswer(exc, self._address.shown) from exc
             raise
         await self._keep(connection)
         for secret in self._address.secrets:
