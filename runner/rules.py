@@ -49,8 +49,6 @@ def remake(started: RunStarted, settings: Mapping[str, Any]) -> "Remade | str":
     name, slots, seed = recorded_policy(settings), settings.get("slots"), settings.get("seed")
     if name is None or not isinstance(slots, int) or not isinstance(seed, int):
         return "the journal does not say by which policy and seed"
-    if settings.get("limit_key") is not None:
-        return "each back end has a policy of its own"
     if name not in POLICIES:
         return f"policy {name!r} is not one of ours"
     try:
