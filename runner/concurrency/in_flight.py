@@ -55,7 +55,10 @@ class InFlight:
 
     def succeeded(self, begun: Begun, t: float, in_flight: int, most: int) -> None:
         """Allow more where it would be used, but no more than `most`."""
-        self.accepted = max(self.accepted, begun.in_flight)
+        if begun.in_flight > self.accepted:
+            self.accepted = begun.in_flight
+            if self.held and not self.slower and self._good() > self.held + 1:
+                self.release()
         if in_flight < BUSY * self.limit:
             return
         if self.phase == "climbing":
@@ -76,10 +79,21 @@ class InFlight:
             # Nothing could be compared, because something else held us back.
             self.phase, self.since, self.limit, self.upward = "holding", t, self.held, True
 
+    def _good(self) -> int:
+        return self.accepted - self.accepted // 16  # Some were accepted because others had just left.
+
+    def below(self, begun: Begun) -> bool:
+        """Tell whether so many in flight are known to be good, or nothing is known."""
+        return self.slower or begun.in_flight <= self.held or self.phase == "climbing"
+
+    def release(self) -> None:
+        """Take the lesson back: the number in flight was not the reason."""
+        if self.held and not self.slower:
+            self.held, self.phase, self.limit = 0, "climbing", max(self.limit, self._good())
+
     def blame(self, begun: Begun, t: float) -> bool:
         """Decide whether too many in flight are why an attempt was refused: as many are not known to be good."""
-        known = self.accepted - self.accepted // 16  # Some were accepted because others had just left.
-        if begun.in_flight > max(known, 1) or 0 < self.held < begun.in_flight:
+        if begun.in_flight > max(self._good(), 1) or 0 < self.held < begun.in_flight:
             return t >= self.doubt_until
         if self.held and not self.slower and begun.order > self.lesson:
             # Refused with fewer than were thought good: the number was not the reason, neither now nor before.
