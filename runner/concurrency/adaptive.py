@@ -231,6 +231,8 @@ class Adaptive:
         rate, in_flight, strays = state.rate, state.in_flight, state.strays
         if begun.order <= max(rate.lesson, in_flight.lesson):
             return False  # It belongs to a lesson.
+        if in_flight.failed(begun):
+            return False
         free = rate.free(2 * self._flow(state.limit))
         below = (1.0 if free else rate.below(begun.t)) if in_flight.below(begun) else 0.0
         before = strays.part

@@ -44,10 +44,8 @@ class Strays:
     checked: float = 0.0
     """The part that was last put to the test."""
 
-    @property
-    def part(self) -> float | None:
-        """How many of the starts are refused by chance; None if nothing proves that any are."""
-        return min(self.strays / self.starts, BELOW) if self.strays >= PROOF else None
+    part: float | None = None
+    """How many of the starts are refused by chance; None if nothing proves that any are."""
 
     def tolerate(self, begun: Begun, below: float) -> bool:
         """Decide whether a refusal teaches nothing.
@@ -64,6 +62,7 @@ class Strays:
             self.strays, self.doubtful = self.strays + self.doubtful, 0
         if self.starts > MEMORY:
             self.starts, self.strays = self.starts / 2, self.strays / 2
+        self.part = min(self.strays / self.starts, BELOW) if self.strays >= PROOF else None
         if self.credit < 1:
             self.doubtful, self.checked = 0, 0.0
             return False
@@ -76,5 +75,5 @@ class Strays:
         part = self.part
         if part is None or part <= UNCHECKED + 2 * self.checked:
             return None
-        self.checked, self.strays, self.starts, self.doubtful = part, 0.0, 0.0, 0
+        self.checked, self.strays, self.starts, self.doubtful, self.part = part, 0.0, 0.0, 0, None
         return part

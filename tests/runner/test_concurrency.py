@@ -324,6 +324,27 @@ def test_a_number_in_flight_is_found_and_kept() -> None:
     assert drive.policy.state.rate.known is None
 
 
+def test_strays_do_not_hide_a_number_in_flight() -> None:
+    """Against 12 in flight and 1 % strays, the limit is 12 all the same, and few starts are refused because of it."""
+    drive = Drive()
+    chance = random.Random(2)
+    strays = over = 0
+
+    def answer(_t: float, n: int) -> float | None:
+        nonlocal strays, over
+        stray = chance.random() < 0.01
+        strays += stray
+        over += n > 12 and not stray
+        return None if stray or n > 12 else 2.0
+
+    drive.run(600.0, answer)
+
+    assert drive.policy.state.in_flight.held == 12
+    assert strays > 20
+    assert over < 0.02 * drive.count
+    assert drive.count > 0.9 * 600 * 12 / 2.0
+
+
 def test_growth_without_throughput_is_undone() -> None:
     """A server whose latency grows with the square of the load beyond 20 is not asked for much more than 20."""
     drive = Drive()
