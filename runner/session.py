@@ -5,7 +5,6 @@ thing, but for what the journal already says.
 """
 
 import contextvars
-import difflib
 import itertools
 import math
 import os
@@ -39,6 +38,7 @@ from runner.definition import Evaluation, Settings
 from runner.errors import RunChanged, UsageError
 from runner.executor import Executor
 from runner.failure import describe
+from runner.nearest import nearest
 from runner.recorder import Clock, Recorder
 from runner.resume import Remainder, differences, in_force
 from runner.score import Scorer
@@ -252,8 +252,7 @@ class Session:
         settings, others = ({field.name for field in attrs.fields(kind)} for kind in (Settings, Options))
         for name in options:
             if name not in settings | others:
-                close = difflib.get_close_matches(name, settings | others, n=1)
-                raise UsageError(f"there is no option {name!r}{f'; did you mean {close[0]!r}?' if close else ''}")
+                raise UsageError(f"there is no option {name!r}{nearest(name, settings | others, most=1)}")
         self.given = {name: value for name, value in options.items() if name in settings}
         """Settings that are given for this run, instead of the evaluation's own."""
         self.options = Options(**{name: value for name, value in options.items() if name in others})

@@ -28,12 +28,12 @@ from journal.events import (
     TrialEnqueued,
     TrialEvent,
 )
-from journal.files import Files
 from replay import RunState
 from runner.case import Case
 from runner.definition import Evaluation, evaluation
 from runner.errors import UsageError
 from runner.failure import Failure, Kind, RateLimited
+from runner.nowhere import Nowhere
 from runner.retry import Retry
 from runner.rules import recorded_policy, recorded_retry
 from runner.session import arun
@@ -184,7 +184,7 @@ class Recording:
         task = _Played(lives)
         it = self._evaluation(task, lives)
         seed = settings.get("seed")
-        options = {**repeatable(seed if isinstance(seed, int) else 0), "policy": policy, "slots": slots, "files": _Nowhere()}
+        options = {**repeatable(seed if isinstance(seed, int) else 0), "policy": policy, "slots": slots, "files": _AtOnce()}
         if any(life.key for life in lives.values()):
             options["limit_key"] = _KEY
 
@@ -251,38 +251,8 @@ class _Played(Scripted):
         return step
 
 
-class _Nowhere(Files):
-    """A disk that takes everything and keeps nothing: what a simulation records is nobody's history."""
+class _AtOnce(Nowhere):
+    """Takes no real time either: nobody lives through a simulation."""
 
-    def open(self, path: str, flags: int) -> int:  # noqa: ARG002
-        """Give a number that stands for nothing."""
-        return -1
-
-    def write(self, fd: int, data: memoryview) -> int:  # noqa: ARG002
-        """Take it all."""
-        return len(data)
-
-    def _nothing(self, *_: Any) -> None:
-        """Do nothing."""
-
-    fdatasync = fsync = ftruncate = close = replace = mkdir = sync_directory = protect = rest = _nothing  # type: ignore[assignment]
-
-    def names(self, path: str) -> list[str]:  # noqa: ARG002
-        """List nothing."""
-        return []
-
-    def is_directory(self, path: str) -> bool:  # noqa: ARG002
-        """Say that it is there."""
-        return True
-
-    def size(self, path: str) -> int | None:  # noqa: ARG002
-        """Say that there is no such file."""
-        return None
-
-    def is_at(self, fd: int, path: str) -> bool:  # noqa: ARG002
-        """Say that it is where it was."""
-        return True
-
-    def lock(self, fd: int) -> bool:  # noqa: ARG002
-        """Let whoever asks have it."""
-        return True
+    def rest(self) -> None:
+        pass

@@ -5,7 +5,6 @@ from a dataset, which may be anybody's. `{{` and `}}` stand for the braces thems
 anything runs.
 """
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, cast
@@ -16,6 +15,7 @@ import orjson
 from runner.case import Case
 from runner.columns import INPUT_NAMES
 from runner.errors import UsageError
+from runner.nearest import nearest
 
 _PIECE: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _FIELD: Final = re.compile(r"[^\s.{}]+(?:\.[^\s.{}]+)*")
@@ -82,8 +82,7 @@ class Fields:
         name, _, rest = path.partition(".")
         found = self._find(name)
         if found is _MISSING:
-            close = difflib.get_close_matches(name, [*self._names(), *sorted(INPUT_NAMES)], n=1)
-            hint = f"; did you mean {{{close[0]}}}?" if close else ""
+            hint = nearest(name, [*self._names(), *sorted(INPUT_NAMES)], most=1, shown="{{{}}}".format)
             raise Absent(f"the case {self.case.name!r} has no field {{{path}}}; there are {listed(self._names())}{hint}")
         try:
             return find(found, rest) if rest else found

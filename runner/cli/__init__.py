@@ -77,7 +77,7 @@ class _Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as exc:
-            from runner.cli.arguments import nearest  # noqa: PLC0415  # not needed for `--help`
+            from runner.nearest import nearest  # noqa: PLC0415  # not needed for `--help`
 
             raise click.UsageError(f"{exc.message.rstrip('.')}{nearest(args[0], COMMANDS)}", ctx) from None
 
@@ -107,7 +107,7 @@ class _Commands(click.Group):
             raise Refused(str(exc)) from exc
 
 
-def _starting() -> contextlib.AbstractContextManager[None]:
+def _starting() -> contextlib.AbstractContextManager[object]:
     """Let a signal end the process at once: nothing has begun, and a module that is half imported is no good to anyone."""
 
     def leave(_: int, __: object) -> None:

@@ -25,7 +25,8 @@ from replay.history import understanding
 from replay.screen import ending, group_lines, how_it_ended, next_command, panel, printable
 from replay.summary import Grouping, in_json, summarise
 from runner.cli import DAMAGED
-from runner.cli.arguments import RUNS, chosen_run, nearest, newest_run
+from runner.cli.arguments import RUNS, chosen_run, newest_run
+from runner.nearest import nearest
 
 if TYPE_CHECKING:
     from rich.console import Group

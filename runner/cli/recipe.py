@@ -18,11 +18,12 @@ import orjson
 from click.core import ParameterSource
 
 from runner import scorers
-from runner.cli.arguments import OFF, nearest, options, seconds
+from runner.cli.arguments import OFF, options, seconds
 from runner.dataset import Dataset
 from runner.definition import Evaluation, Settings
 from runner.errors import UsageError
 from runner.loading import AnyEvaluation, Found, find_function
+from runner.nearest import nearest
 from runner.secrets import mask, names_a_secret
 
 _HTTP: Final = ("header", "connect_timeout", "read_timeout")

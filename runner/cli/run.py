@@ -25,7 +25,7 @@ from replay import RunState
 from replay.screen import duration, ending, number, panel, printable, stopping_in_words, usage_of
 from replay.summary import in_json, summarise
 from runner.cli import UNFINISHED, Refused, Unfinished, one_at_a_time
-from runner.cli.arguments import OFF, RUNS, chosen_run, nearest, options, seconds
+from runner.cli.arguments import OFF, RUNS, chosen_run, options, seconds
 from runner.cli.look import first_records, last_record, print_json, runs_under, see
 from runner.cli.onlooker import FRAME, Teller, is_screen, tenth
 from runner.cli.recipe import DESCRIBES, find_recipe, found_in, is_recipe, recipe_options, scorer_options
@@ -34,6 +34,7 @@ from runner.definition import Settings
 from runner.errors import UsageError
 from runner.gates import Gate, missed
 from runner.loading import Found, find
+from runner.nearest import nearest
 from runner.session import Live, Outcome
 from runner.session import run as run_evaluation
 from runner.signals import told

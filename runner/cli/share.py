@@ -13,7 +13,8 @@ from journal import verify as verify_journal
 from replay import load
 from replay.export import FORMATS, Files, Format, Rows, Source, TableFile
 from runner.cli import DAMAGED, Refused
-from runner.cli.arguments import chosen_run, nearest
+from runner.cli.arguments import chosen_run
+from runner.nearest import nearest
 from runner.whole import write_files, write_whole
 
 _HELP = "\n".join(["\b", *(f"{name:<13} {format_.what}" for name, format_ in FORMATS.items())])

@@ -11,8 +11,8 @@ from journal import Blob
 from replay.history import understanding
 from replay.screen import duration, printable
 from replay.trial import AttemptStory, Judgement, TrialStory
-from runner.cli.arguments import nearest
 from runner.cli.look import print_json, run_and_trial, say_damage, see
+from runner.nearest import nearest
 
 _LINES: Final = 40
 """How many lines of a value are shown; `--json` has all of it."""

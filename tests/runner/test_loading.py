@@ -167,7 +167,7 @@ def test_no_such_name() -> None:
     """A name that is not there is said so, with the nearest; a plain function is told from an evaluation."""
     written("geo.py", "def helper(): ...", ONE.format(name="capitals"), ONE.format(name="rivers"))
 
-    assert "geo.py defines no evaluation 'captials'; there is 'capitals'" == refusal("geo.py:captials")
+    assert "geo.py defines no evaluation 'captials'; did you mean 'capitals'?" == refusal("geo.py:captials")
     assert "geo.py defines no evaluation 'x'; there is 'capitals' and 'rivers'" == refusal("geo.py:x")
     assert "geo.py:helper is no evaluation but a function; put @evaluation(cases=…) above the function" == refusal(
         "geo.py:helper"
