@@ -46,6 +46,9 @@ Place = tuple[int, int]
 
 Value = bool | int | float | str
 
+DONE: Final = ("completed", "failed")
+"""The stages of a trial that has come to its end, and counts."""
+
 LARGEST: Final = 1e100
 """The largest number that goes into a mean: the squares of a million such can still be summed."""
 

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from journal import Event, JournalError, writing
-from journal.errors import IllegalEvent, JournalExists, RulesBroken
+from journal.errors import JournalExists
 from journal.events import (
     FileEvent,
     JournalRecovered,
@@ -22,6 +22,7 @@ from journal.events import (
 )
 from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
+from journal.opening import keep_apart
 from journal.writer import InThread, in_a_thread
 from replay import History, RunState, load
 
@@ -60,8 +61,7 @@ def _look_over(source: Path, target: Path, at: int | None) -> tuple[History, dic
     """Make sure that every record can be taken over, before anything is written; tell where they come from."""
     if os.path.lexists(target):
         raise JournalExists(f"{target} exists already, and nothing is ever overwritten; choose another place")
-    if source.resolve() in target.resolve().parents:
-        raise JournalError(f"{target} lies in {source}, which is only read; choose a place outside of it")
+    keep_apart(source, target)
     history = load(source, at)
     if history.problem is not None:
         raise history.problem
@@ -72,11 +72,7 @@ def _look_over(source: Path, target: Path, at: int | None) -> tuple[History, dic
     for record in history.records(load_blobs=True):
         if isinstance(record.event, SegmentOpened):
             run = record.event.run
-        elif not isinstance(record.event, FileEvent):
-            try:
-                lifecycle.advance(record.event)
-            except IllegalEvent as exc:
-                raise RulesBroken(source, record.seq, exc) from exc
+        lifecycle.retrace(record, source)
     origin = {"run": run, "seq": history.seq, "h": history.state.head}
     earlier = history.state.started.forked_from
     return history, origin if earlier is None else {**origin, "forked_from": earlier}

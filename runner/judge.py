@@ -10,6 +10,7 @@ from typing import Any, Final
 import attrs
 import trio
 
+from replay.text import as_text
 from runner.case import Case
 from runner.errors import UsageError
 from runner.fingerprint import canonical, digest
@@ -17,7 +18,7 @@ from runner.notes import note
 from runner.score import Score
 from runner.tasks.chat import Chat, Line
 from runner.tasks.http import WrongReply
-from runner.templates import Fields, Text, as_text
+from runner.templates import Fields, Text
 
 _REASON: Final = 2_000
 """Characters of the judge's reasons that go with the score; all of them are in its note."""

@@ -42,11 +42,6 @@ class Found:
     reference: str
 
 
-def load(reference: str) -> AnyEvaluation:
-    """Import the evaluation that a reference names."""
-    return find(reference).evaluation
-
-
 def find(reference: str) -> Found:
     """Import the evaluation that a reference names, and say how it is named in full."""
     parts = _REFERENCE.fullmatch(reference)

@@ -17,12 +17,12 @@ import attrs
 import orjson
 import trio
 
+from replay.text import as_text
 from runner.case import Case
 from runner.errors import UsageError
 from runner.failure import Fatal
 from runner.fingerprint import canonical, digest, of_function
 from runner.score import Score
-from runner.templates import as_text
 
 if TYPE_CHECKING:
     from runner.judge import Judge

@@ -27,7 +27,7 @@ import trio
 
 from journal import Journal, Record, read, writing
 from journal.errors import DiskFull, JournalExists, NotAJournal, command
-from journal.events import RunFinished, RunStarted, RunStopped, SessionStarted
+from journal.events import RunStarted, RunStopped, SessionStarted
 from journal.files import DISK, Files
 from journal.writer import InThread, in_a_thread
 from replay import RunState, fold
@@ -423,7 +423,7 @@ class Session:
             on_ambiguous=options.on_ambiguous,
             files=options.files,
         )
-        remainder.close_attempts()
+        recorder.close_attempts()
         async with AsyncExitStack() as stack:
             task, scorers = await self._tasks(stack, settings, journal.run)
             executor = Executor(
@@ -450,11 +450,7 @@ class Session:
             await stack.enter_async_context(self._company(live))
             await self._execute(executor, remainder, recorder)
         if executor.stopped is None:
-            recorder.record(
-                RunFinished(
-                    completed=state.completed, failed=state.failed, withdrawn=state.stages["withdrawn"], head=journal.head
-                )
-            )
+            recorder.finish()
         else:
             recorder.record(RunStopped(reason=executor.stopped))
         return Outcome(self.path, state, "", executor.stopped or "", executor.why)

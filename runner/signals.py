@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any, Final
@@ -47,6 +47,25 @@ def told(handler: Handler, *numbers: int, shares: bool = False) -> Generator[boo
         for number in heard:
             stack.enter_context(_listening(number, _Listener(handler, shares=shares)))
         yield bool(heard)
+
+
+async def unless_told(call: Callable[[], Awaitable[object]], *numbers: int) -> bool:
+    """Do something inside trio until it is done, or until one of the signals comes; say whether it came to its own end."""
+    import trio  # noqa: PLC0415  # the command line starts without it
+
+    is_done = False
+    with trio.open_signal_receiver(*numbers) as signals:
+        async with trio.open_nursery() as nursery:
+
+            async def wait_signal() -> None:
+                async for _ in signals:
+                    nursery.cancel_scope.cancel()
+
+            nursery.start_soon(wait_signal)
+            await call()
+            is_done = True
+            nursery.cancel_scope.cancel()
+    return is_done
 
 
 @contextmanager

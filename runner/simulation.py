@@ -29,6 +29,7 @@ from journal.events import (
     TrialEvent,
 )
 from replay import RunState
+from replay.state import DONE
 from runner.case import Case
 from runner.definition import Evaluation, evaluation
 from runner.errors import UsageError
@@ -146,9 +147,7 @@ class Recording:
     def ended(self) -> dict[str, Life]:
         """The trials that came to an end, and of which it is known how, in the order in which they were taken in."""
         trials = self._state.trials
-        return {
-            name: life for name, life in self._lives.items() if life.steps and trials[name].stage in ("completed", "failed")
-        }
+        return {name: life for name, life in self._lives.items() if life.steps and trials[name].stage in DONE}
 
     @property
     def left_out(self) -> int:

@@ -13,7 +13,7 @@ from replay.screen import ending
 from replay.summary import in_json, summarise
 from runner.cli import Refused, one_at_a_time
 from runner.cli.arguments import chosen_run
-from runner.cli.look import first_records, print_json
+from runner.cli.look import print_json
 from runner.cli.recipe import scorer_options, scorers_in
 from runner.cli.run import exit_code, find_again, say_missed
 from runner.dataset import Dataset
@@ -72,5 +72,4 @@ def _nobody(_: object) -> None:
 
 def _own(path: Path) -> list[Scorer]:
     """Find the scorers of the evaluation itself."""
-    first = first_records(path)
-    return list(find_again(path, first[0] if first else None, None).evaluation.scorers.values())
+    return list(find_again(path).evaluation.scorers.values())

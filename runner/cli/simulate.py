@@ -4,11 +4,10 @@ from pathlib import Path
 
 import attrs
 import click
-import orjson
 
 from replay.screen import duration
 from runner.cli.arguments import chosen_run
-from runner.cli.look import say_damage, see
+from runner.cli.look import print_json, say_damage, see
 from runner.concurrency import POLICIES
 from runner.errors import UsageError
 from runner.simulation import BOUND, Figures, Recording
@@ -38,7 +37,7 @@ def simulate(run: Path | None, policy: str | None, slots: int | None, as_json: b
     except UsageError as exc:
         raise UsageError(f"{seen.path}: {exc}") from exc
     if as_json:
-        click.echo(orjson.dumps(_as_json(seen.path, recording, figures), option=orjson.OPT_INDENT_2))
+        print_json(_as_json(seen.path, recording, figures))
     else:
         click.echo(_in_words(seen.path, recording, figures))
     say_damage(seen.problem)

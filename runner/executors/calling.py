@@ -10,9 +10,7 @@ import outcome
 import trio
 
 from runner.executors.ledger import Ledger
-from runner.tasks import Asked, Ending, Task
-
-Late = Callable[[Ending], None]
+from runner.tasks import Asked, Late, Task
 
 
 async def awaited(value: Awaitable[Any]) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 import attrs
 import orjson
 
+from replay.text import as_text
 from runner.case import Case
 from runner.errors import UsageError
 from runner.fingerprint import canonical, digest
@@ -22,7 +23,7 @@ from runner.secrets import mask
 from runner.tasks import Asked
 from runner.tasks.endpoint import ask_once, heed, idempotency, refuse_error
 from runner.tasks.http import Address, Client, Reply, WrongReply, described
-from runner.templates import Absent, Body, Fields, Text, as_text, find
+from runner.templates import Absent, Body, Fields, Text, find
 
 OPENAI: Final = "https://api.openai.com/v1"
 

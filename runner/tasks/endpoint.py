@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 import attrs
 import orjson
 
+from replay.text import as_text
 from runner.case import Case
 from runner.errors import UsageError
 from runner.fingerprint import canonical, digest
@@ -21,7 +22,7 @@ from runner.quota import quota_in
 from runner.secrets import mask
 from runner.tasks import Asked, Ending
 from runner.tasks.http import Address, Client, ErrorReply, Reply, WrongReply, described
-from runner.templates import Absent, Body, Fields, as_text, find
+from runner.templates import Absent, Body, Fields, find
 
 _JSON: Final = ((b"Content-Type", b"application/json"), (b"Accept", b"application/json, text/event-stream;q=0.9, */*;q=0.8"))
 

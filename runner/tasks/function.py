@@ -21,9 +21,8 @@ import trio
 from journal.writer import InThread
 from runner.failure import Fatal
 from runner.score import is_async
-from runner.tasks import Ending
+from runner.tasks import Late
 
-Late = Callable[[Ending], None]
 Loop = Literal["trio", "asyncio"]
 
 _NOT_IN_TRIO: Final = "must be called from async context"

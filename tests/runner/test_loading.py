@@ -9,7 +9,7 @@ import pytest
 
 import journal
 from runner import UsageError
-from runner.loading import find, load
+from runner.loading import AnyEvaluation, find
 
 ONE = """
 from runner import evaluation
@@ -38,6 +38,10 @@ def written(path: str, *sources: str) -> str:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("\n".join(sources))
     return path
+
+
+def load(reference: str) -> AnyEvaluation:
+    return find(reference).evaluation
 
 
 def refusal(reference: str) -> str:
