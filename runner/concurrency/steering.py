@@ -66,17 +66,19 @@ class Steering:
 
     def take(self, record: Record) -> list[Steered]:
         """Learn from an attempt's start, its end, or what it notes of its quota; give what is to be recorded behind it."""
-        if isinstance(record.event, Noted):
-            self._noted(record.event)
+        kind = record.event.__class__  # Twice for every trial: to ask for the class itself costs the least.
+        if kind is Noted:
+            self._noted(cast("Noted", record.event))
             return []
-        event = cast("AttemptEvent", record.event)  # To ask which would cost more than the rest.
+        event = cast("AttemptEvent", record.event)
         name = f"{event.trial}/{event.attempt}"
         decision = self._policy.take(_signal(event, record.t, name, self._flying.pop(name, None)))
         self.limit = decision.limit
-        if isinstance(event, AttemptStarted):
+        if kind is AttemptStarted:
             self._flying[name] = None
-            self._started(event.trial, record.t, probe=decision.probe)
-        elif isinstance(event, AttemptSucceeded):
+            if decision.probe or self.free:
+                self._started(event.trial, record.t, probe=decision.probe)
+        elif kind is AttemptSucceeded:
             self._ill_since = None
         return [_event(change, self._key) for change in decision.changes] if decision.changes else []
 

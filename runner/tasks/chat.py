@@ -60,16 +60,12 @@ def _template(chat: "Chat") -> Body:
     """Make one template of all that the messages are made from."""
     if chat.prompt is not None and chat.messages is not None:
         raise UsageError("there is a prompt, and there are messages; give one of the two")
-    system = [] if chat.system is None else [{"role": "system", "content": chat.system}]
+    system = [] if chat.system is None else [{"role": "system", "content": Text.parse(chat.system, "the system prompt")}]
     messages = _contents(chat.messages, "the messages") if chat.messages is not None else []
     if not is_messages(messages) and messages != []:
         raise UsageError('messages are a list of {"role": …, "content": …}')
-    prompt = [] if chat.prompt is None else [{"role": "user", "content": chat.prompt}]
-    return Body([*_texts(system, "the system prompt"), *_texts(messages, "the messages"), *_texts(prompt, "the prompt")])
-
-
-def _texts(messages: Sequence[Any], what: str) -> list[Any]:
-    return list(Body.parse(list(messages), what).value)
+    prompt = [] if chat.prompt is None else [{"role": "user", "content": Text.parse(chat.prompt, "the prompt")}]
+    return Body([*system, *Body.parse(messages, "messages").value, *prompt])
 
 
 def is_messages(value: object) -> bool:
