@@ -23,6 +23,17 @@ from tests.journal.samples import session, started, trial, written
 from tests.replay.stories import first_session, second_session, stamps
 from tests.runner_cli.test_run import QUICK, SLOW, process
 
+NAP = """
+import trio
+from runner import evaluation
+
+@evaluation(cases=range(12), slots=1)
+async def nap(number: int) -> int:
+    await trio.sleep(0.05)
+    return number
+"""
+"""It takes long enough for somebody to look at it while it goes on."""
+
 FILES = ["exact_output.json", "workflow_output.json", "workflow_output.jsonl"]
 
 
@@ -133,7 +144,8 @@ def test_no_file_is_touched_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -
             return original(*arguments)  # type: ignore[operator]  # one of the three
 
         monkeypatch.setattr(NatOutput, name, noticed)
-    evaljournal("run", "slow.py", "--nat-output", "nat")
+    Path("nap.py").write_text(NAP)
+    evaljournal("run", "nap.py", "--nat-output", "nat")
 
     assert threads
     assert threading.main_thread() not in threads
