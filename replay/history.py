@@ -122,10 +122,15 @@ def understanding(path: Path, seq: Callable[[], int]) -> Generator[None]:
         raise RulesBroken(path, seq(), f"it makes no sense ({exc})") from exc
 
 
-def load(path: Path | str, at: int | None = None) -> History:
+Onlooker = Callable[[History, Record], None]
+"""Who is told every record, after the history has taken it in."""
+
+
+def load(path: Path | str, at: int | None = None, *, onlooker: Onlooker | None = None) -> History:
     """Take in a run, whether it is live, stopped, finished or damaged: all of it, or what had happened by record `at`.
 
-    Damage does not raise, it is told by `problem`; unless the record that is asked for lies behind it.
+    Damage does not raise, it is told by `problem`; unless the record that is asked for lies behind it. Where an onlooker cannot
+    make sense of a record, that is told in the same way.
     """
     history = History(Path(path))
     if at is not None and at < 1:
@@ -138,6 +143,9 @@ def load(path: Path | str, at: int | None = None) -> History:
                     history.is_last = False
                     return history
                 history.take(record)
+                if onlooker is not None:
+                    with understanding(history.path, lambda: history.seq):
+                        onlooker(history, record)
     except (JournalDamaged, RulesBroken) as exc:
         if at is None:
             history.problem = exc
