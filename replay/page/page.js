@@ -329,7 +329,7 @@ function listen() {
   };
   source.addEventListener("run", (event) => {
     const told = JSON.parse(event.data);
-    if (!page) page = new Page({ runs: [told], comparison: null }, live);
+    if (!page) window.page = page = new Page({ runs: [told], comparison: null }, live);
     else if (told.columns.from === page.run.seq) page.take(told);
     else if (told.columns.from === 0) { page.runs[0] = new Run(told); page.build(); }
     say(`live · seq ${grouped(told.columns.seq)}`, true);

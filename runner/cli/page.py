@@ -35,9 +35,9 @@ def report(run: Path | None, other: Path | None, target: Path, then_open: bool, 
     """Write a run, or two runs beside each other, as one HTML file that opens anywhere, without a network.
 
     It has the results, the whole concurrency history with a scrubber that goes back to any record, every trial with its
-    attempts, and the audit. With two runs, A and B, it also has what `diff` tells of them. Long values are cut, and the page says how to
-    see them whole. A report that is there already is replaced; any other file is left alone without --force. A damaged run is
-    shown up to the damage, and the code is 4.
+    attempts, and the audit. With two runs, A and B, it also has what `diff` tells of them. Long values are cut, and the page
+    says how to see them whole. A report that is there already is replaced; any other file is left alone without --force. A
+    damaged run is shown up to the damage, and the code is 4.
 
     \b
     evaljournal report --open
