@@ -1,10 +1,12 @@
 """Commands that show a run in a browser: as one file that can be given away, or live, as it goes on."""
 
 import webbrowser
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import click
+import trio
 
 from journal import Record, segments
 from journal.files import DISK
@@ -15,7 +17,7 @@ from replay.compare import Side, compare, outputs
 from replay.export.page import Shown, compared, is_page, page
 from replay.export.page_content import Content, longest
 from runner.cli.arguments import chosen_run
-from runner.cli.look import Seen, say_damage
+from runner.cli.look import Seen, say_damage, unless_interrupted
 from runner.cli.share import check_target
 from runner.rules import remake
 from runner.whole import write_whole
@@ -76,3 +78,30 @@ def shown(path: Path) -> Shown:
 
 def _size(path: Path) -> int:
     return sum(DISK.size(str(path / segments.name(number))) or 0 for number in segments.numbers(path, DISK))
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path), required=False)
+@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="The port to listen on; one that is free if left out.")
+@click.option("--open", "then_open", is_flag=True, help="Show it in a browser at once.")
+def view(run: Path | None, port: int, then_open: bool) -> None:
+    """Show a run in a browser as it goes on, through its files only, until Ctrl-C.
+
+    The page is the report's, and is told what is new from the journal's tail: it stays after the run has ended, and goes along
+    when another process resumes it. Only this machine can reach it, and only who knows the address, which is printed.
+
+    \b
+    evaljournal view
+    evaljournal view runs/capitals/0001 --open
+    """
+    from runner.cli.serving import serve  # noqa: PLC0415  # `report` needs no server
+
+    path = chosen_run(run)
+
+    def ready(address: str) -> None:
+        click.echo(address)
+        click.echo(f"{path} is shown there until Ctrl-C", err=True)
+        if then_open:
+            webbrowser.open(address)
+
+    trio.run(unless_interrupted, partial(serve, path, _size(path), port, ready=ready))
