@@ -113,7 +113,7 @@ def _in_browser(target: Path) -> tuple[float, float]:
 
 
 async def _write(path: Path, trials: int) -> None:
-    """Make up a run as a real one is: answers of a few words, every tenth attempt refused, scores, tokens, slots in parallel."""
+    """Make up a run as a real one is: answers of a few words, every tenth attempt refused, scores, tokens, many slots."""
     dice = random.Random(7)
     clock = [0.0]
 

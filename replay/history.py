@@ -136,16 +136,18 @@ def load(path: Path | str, at: int | None = None, *, onlooker: Onlooker | None =
     if at is not None and at < 1:
         raise JournalError(f"{path} has no record {at:,}; the first is 1")
     reading = read(path, load_blobs=False)
+    is_told = False
     try:
-        with understanding(history.path, lambda: history.seq + 1):
+        with understanding(history.path, lambda: history.seq if is_told else history.seq + 1):
             for record in reading:
                 if at is not None and record.seq > at:
                     history.is_last = False
                     return history
                 history.take(record)
                 if onlooker is not None:
-                    with understanding(history.path, lambda: history.seq):
-                        onlooker(history, record)
+                    is_told = True
+                    onlooker(history, record)
+                    is_told = False
     except (JournalDamaged, RulesBroken) as exc:
         if at is None:
             history.problem = exc

@@ -32,6 +32,7 @@ from journal.events import (
     LimitChanged,
     Noted,
     RetryScheduled,
+    RunStarted,
     ScoringFailed,
     SessionStarted,
     TrialEnqueued,
@@ -59,6 +60,9 @@ _MICRO: Final = 1_000_000
 _TYPES: Final = (*NAMES.values(), "x-")
 _TYPE: Final[dict[type[Event], int]] = {**{kind: at for at, kind in enumerate(NAMES)}, Extension: len(NAMES)}
 _STAGE: Final = {stage: number for number, stage in enumerate(STAGES)}
+_BACKING_OFF: Final = _STAGE["backing_off"]
+_OF_THE_LIMIT: Final = frozenset({RunStarted, SessionStarted, LimitChanged})
+"""What can change how many attempts may run at once."""
 _NUMBERS: Final = re.compile(r"\d+(?:\.\d+)?|0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}")
 """What differs between two messages that say the same: times, addresses, identities."""
 
@@ -155,19 +159,17 @@ class Content:
         told.apply(record)
         kind = event.__class__
         number, move = -1, 0
-        name = getattr(event, "trial", None) if kind is not Extension else None
+        name = "" if kind is Extension else getattr(event, "trial", "")
         if name:
-            found = told.times.numbers.get(name)
-            if found is not None:
-                number = found
+            number = told.times.numbers.get(name, -1)
+            if number >= 0:
                 if number == len(self._stage):
                     self._add()
-                before = self._stage[number]
-                after = _STAGE[state.trials[name].stage]
+                before, after = self._stage[number], _STAGE[state.trials[name].stage]
                 if before != after:
                     move = before << 4 | after
                     self._stage[number] = after
-                    if number in self._waiting:
+                    if before == _BACKING_OFF:
                         self.waits[self._waiting.pop(number)][2] = seq
         meaning = _MEANINGS.get(kind)
         if meaning is not None:
@@ -175,10 +177,11 @@ class Content:
         flag = state.recovered != self._recovered or state.made_again != self._made_again
         if flag:
             self._recovered, self._made_again = state.recovered, state.made_again
-        if state.limit != self._limit:
+        if kind in _OF_THE_LIMIT and state.limit != self._limit:
             self._limit = state.limit
             self.limits.append((seq, self._limit))
-        self._t.append(round(told.sessions[-1].end * _MICRO) if told.sessions else 0)
+        sessions = told.sessions
+        self._t.append(round(sessions[-1].end * _MICRO) if sessions else 0)
         self._type.append(_TYPE[kind])
         self._trial.append(number)
         self._moves.append(move)
@@ -333,9 +336,11 @@ class Content:
         return number
 
     def _log_score(self, seq: int, scorer: int, times: int, value: Any) -> None:
-        for column, entry in zip(self._scored[:3], (seq, scorer, times), strict=True):
-            column.append(entry)
-        self._scored[3].append(float(value) if can_be_summed(value) else None)
+        seqs, scorers, all_times, values = self._scored
+        seqs.append(seq)
+        scorers.append(scorer)
+        all_times.append(times)
+        values.append(float(value) if can_be_summed(value) else None)
 
     def _text(self, value: Any) -> Text:
         if value is None:

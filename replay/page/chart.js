@@ -13,8 +13,9 @@ function measure() {
   ROW = Math.round(2.35 * letter);
 }
 
-function font(size, weight = "") {
-  return `${weight} ${size * UNIT}px system-ui, sans-serif`;
+// A whole number of pixels: uPlot takes it apart to suit the screen.
+function font(size, weight = "normal") {
+  return `${weight} ${Math.round(size * UNIT)}px system-ui, sans-serif`;
 }
 
 function colour(name) {
