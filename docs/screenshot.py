@@ -17,7 +17,7 @@ from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "docs" / "report.png"
-WIDTH, HEIGHT = 1120, 1010
+WIDTH, HEIGHT = 1120, 982
 AT = 0.55
 """How far through the run the scrubber stands."""
 
@@ -33,7 +33,7 @@ def picture(address: str) -> None:
     browser_path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=browser_path, args=["--no-sandbox", "--font-render-hinting=none"])
-        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=1.5)
+        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=1.4)
         page.goto(address)
         page.wait_for_selector("main:not([aria-busy])")
         page.evaluate("share => page.history.go(Math.round(share * page.run.seq))", AT)

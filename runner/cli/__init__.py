@@ -31,7 +31,7 @@ COMMANDS: Final = {
     "verify": ("judge", "Prove that a journal is what was written."),
     "salvage": ("judge", "Copy what is intact out of a damaged journal."),
     "diff": ("judge", "Compare two runs, trial by trial."),
-    "report": ("page", "Show a run, or two, in one HTML file that opens anywhere."),
+    "report": ("page", "Write a run, or two, as one HTML file that opens anywhere."),
     "view": ("page", "Show a run in a browser as it goes on."),
     "export": ("share", "Write a run in another format: CSV, Parquet, JUnit, a trace, …"),
 }
