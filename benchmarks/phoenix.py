@@ -272,6 +272,11 @@ def _straggler(side: Side) -> str:
     return f"{_completed(side.run(one_hangs, list(range(20)), timeout=1)[1])} completed"
 
 
+@_scenario("two rate limits on the last of 20, defaults", "slots are not gated")
+def _tail(side: Side) -> str:
+    return f"{_completed(side.run(Fails(side.later('later'), 1, 18, 19), list(range(20)))[1])} completed"
+
+
 @_scenario("concurrency=0", "refused at once")
 def _none(side: Side) -> str:
     side.run(_echo, [1], 0)

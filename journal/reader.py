@@ -5,7 +5,6 @@ Readers never change anything. They go as far as the records can be trusted, and
 
 import collections
 import functools
-import os
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Self
@@ -104,7 +103,7 @@ class Finder:
             return self._stream
         self.__exit__()
         try:
-            self._stream = self._files.read(os.path.join(str(self._path), segments.name(segment)))
+            self._stream = self._files.read(segments.file(self._path, segment))
         except FileNotFoundError as exc:
             raise NotAJournal(f"{self._path} has no {segments.name(segment)}") from exc
         self._cursor = Cursor(self._path)
@@ -123,7 +122,7 @@ class Lines:
     """The lines of a journal as they stand on disk."""
 
     def __init__(self, path: Path | str, files: Files = DISK) -> None:
-        self._path = str(path)
+        self._path = Path(path)
         self._files = files
         self._segment = 0
         self._stream: BinaryIO | None = None
@@ -140,12 +139,12 @@ class Lines:
         line = b"" if self._stream is None or record.segment != self._segment else self._line(self._stream, record)
         if not line:  # Another file; or recovery has put a new one in the place of this one.
             self.__exit__()
-            self._stream = self._files.read(os.path.join(self._path, segments.name(record.segment)))
+            self._stream = self._files.read(segments.file(self._path, record.segment))
             self._segment = record.segment
             line = self._line(self._stream, record)
         if not line:
             raise JournalDamaged(
-                path=Path(self._path),
+                path=self._path,
                 file=segments.name(record.segment),
                 byte=record.offset,
                 seq=record.seq,
@@ -194,7 +193,7 @@ class _Follower:
         cursor = self._cursor
         # The file is opened anew each time: recovery may have put another in its place, with the same good beginning.
         try:
-            opened = self._files.read(os.path.join(str(self._path), segments.name(cursor.segment)))
+            opened = self._files.read(segments.file(self._path, cursor.segment))
         except FileNotFoundError as exc:
             raise NotAJournal(f"{self._path} has lost its {segments.name(cursor.segment)}") from exc
         with opened as stream:
@@ -211,8 +210,7 @@ class _Follower:
         except JournalError:
             if not records:  # The same.
                 raise
-        following = segments.name(cursor.segment + 1)
-        if cursor.sealed and self._files.size(os.path.join(str(self._path), following)) is not None:
+        if cursor.sealed and self._files.size(segments.file(self._path, cursor.segment + 1)) is not None:
             cursor.enter(cursor.segment + 1)
             self.has_more = True
         else:
@@ -221,7 +219,7 @@ class _Follower:
 
     def _refuse_damage(self) -> None:
         """Raise if confirmed data is damaged; a torn tail is left to the one who resumes the run."""
-        size = self._files.size(os.path.join(str(self._path), segments.name(self._cursor.segment)))
+        size = self._files.size(segments.file(self._path, self._cursor.segment))
         if size == self._judged:
             return
         scan = Scan(self._path, self._files)

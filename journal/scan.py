@@ -4,7 +4,6 @@ A cursor knows what the next line must be: which number, which hash before it, w
 follower, recovery, `verify`) moves one along. What follows from a bad line is decided elsewhere; here it is only noticed.
 """
 
-import os
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -250,7 +249,7 @@ class Scan:
                 self._stop_at(cursor.segment, "the file ends without a seal, though another follows it")
                 return
             cursor.enter(number)
-            with self.files.read(os.path.join(str(self.path), segments.name(number))) as stream:
+            with self.files.read(segments.file(self.path, number)) as stream:
                 try:
                     yield from cursor.take(stream)
                 except BadLine as exc:
@@ -271,7 +270,7 @@ class Scan:
             return b""
         if self.stop.rest is not None:
             return self.stop.rest
-        with self.files.read(os.path.join(str(self.path), segments.name(self.stop.segment))) as stream:
+        with self.files.read(segments.file(self.path, self.stop.segment)) as stream:
             stream.seek(self.stop.byte)
             return stream.read()
 

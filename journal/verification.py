@@ -13,8 +13,8 @@ import attrs
 
 from journal.blobs import Blob
 from journal.codec import PAYLOADS
-from journal.errors import BlobDamaged, HeadMissing, IllegalEvent, JournalError, RulesBroken, UnknownEvent
-from journal.events import FileEvent, Record
+from journal.errors import BlobDamaged, HeadMissing, JournalError, RulesBroken, UnknownEvent
+from journal.events import Record
 from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
 from journal.recovery import damage
@@ -69,11 +69,7 @@ def verify(
     problem: JournalError | None = None
     try:
         for record in scan:
-            if not isinstance(record.event, FileEvent):
-                try:
-                    lifecycle.advance(record.event)
-                except IllegalEvent as exc:
-                    raise RulesBroken(path, record.seq, exc) from exc
+            lifecycle.retrace(record, path)
             _check_blobs(record, seen, files)
             if expect_head is not None and record.h == expect_head:
                 expected_at = record.seq

@@ -17,7 +17,7 @@ import orjson
 from journal import Blob, JournalError, Record
 from journal.events import AttemptSucceeded
 from replay.screen import duration, number, plural, printable
-from replay.state import RunState, TrialState, Value, can_be_summed
+from replay.state import DONE, RunState, TrialState, Value, can_be_summed
 from replay.statistics import Estimate, paired_numbers, paired_shares
 
 SLOWER: Final = 2.0
@@ -25,7 +25,6 @@ SLOWER: Final = 2.0
 SLOWER_BY: Final = 0.1
 """Seconds that it takes longer at least: below, it is the machine that varies."""
 _DIGEST: Final = 8
-_DONE: Final = ("completed", "failed")
 
 
 class NothingInCommon(JournalError):
@@ -163,7 +162,7 @@ def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Com
             f"the two runs have no trial in common: {plural(len(ours) - len(both), 'trial')} only in the first, "
             f"{len(theirs) - len(both):,} only in the second, {len(both):,} with the same name and other content"
         )
-    done = [name for name in common if ours[name].stage in _DONE and theirs[name].stage in _DONE]
+    done = [name for name in common if ours[name].stage in DONE and theirs[name].stage in DONE]
     scorers = [scorer for scorer in {**a.state.scores, **b.state.scores} if a.has(scorer) and b.has(scorer)]
     kinds: dict[str, list[Change]] = {"fixed": [], "broke": [], "changed": []}
     for name in done:

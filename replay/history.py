@@ -11,11 +11,12 @@ from typing import Any
 
 import attrs
 
-from journal import JournalError, Record, fetch, read
+from journal import JournalError, Record, read
 from journal.blobs import loaded
 from journal.errors import BlobDamaged, JournalDamaged, RulesBroken
 from journal.events import AttemptSucceeded, SessionStarted
 from journal.files import DISK
+from journal.reader import Finder
 from journal.scan import Stop
 from replay.state import RunState, TrialState
 from replay.summary import Grouping, Summary, summarise
@@ -63,11 +64,12 @@ class History:
 
     def outputs(self) -> Iterator[tuple[str, Any]]:
         """Give every trial that has an output, and the output, in the order in which they were taken in, from disk."""
-        for name, trial in self.state.trials.items():
-            if trial.answer is not None and trial.stage != "withdrawn":
-                event = fetch(self.path, *trial.answer).event
-                assert isinstance(event, AttemptSucceeded)
-                yield name, event.output
+        with Finder(self.path) as finder:
+            for name, trial in self.state.trials.items():
+                if trial.answer is not None and trial.stage != "withdrawn":
+                    event = finder.find(*trial.answer).event
+                    assert isinstance(event, AttemptSucceeded)
+                    yield name, event.output
 
     def timeline(self) -> Timeline:
         """Tell what happened when."""

@@ -17,11 +17,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
-
 from journal import Blob
 from replay.state import RunState, TrialState
 from replay.summary import Latency, Part, Score, Summary, latency, score_of, summarise
+from replay.text import as_text
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -71,8 +70,7 @@ def printable(value: Any, width: int = _WIDTH) -> str:
     """Show a value in a few characters, none of which can do anything to a terminal."""
     if isinstance(value, Blob):
         return f"({value.bytes:,} bytes in a blob)"
-    text = value if isinstance(value, str) else orjson.dumps(value).decode()
-    text = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text[: width + 1])
+    text = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in as_text(value)[: width + 1])
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 

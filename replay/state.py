@@ -46,6 +46,9 @@ Place = tuple[int, int]
 
 Value = bool | int | float | str
 
+DONE: Final = ("completed", "failed")
+"""The stages of a trial that has come to its end, and counts."""
+
 LARGEST: Final = 1e100
 """The largest number that goes into a mean: the squares of a million such can still be summed."""
 
@@ -100,7 +103,7 @@ class TrialState:
     slot: int = -1
     """Where it runs."""
     since: float = 0.0
-    """When it came into its stage, in the seconds of `t`."""
+    """When its last attempt began, in the seconds of `t`; forgotten when it is completed, for every number takes its place."""
     due: float = 0.0
     """When it may be tried again."""
     trouble: Trouble | None = None
@@ -366,7 +369,7 @@ class RunState:
         """Trials that have come to their end."""
         return self.completed + self.failed
 
-    def _move(self, name: str, trial: TrialState, stage: str, record: Record) -> None:
+    def _move(self, name: str, trial: TrialState, stage: str) -> None:
         self.stages[trial.stage] -= 1
         self.stages[stage] += 1
         if trial.stage == "running":
@@ -374,7 +377,6 @@ class RunState:
         elif trial.stage == "backing_off":
             del self.backing_off[name]
         trial.stage = stage
-        trial.since = record.t
 
     def _run_started(self, event: RunStarted, _: Record) -> None:
         self.started = event
@@ -386,6 +388,7 @@ class RunState:
             trial.due = max(0.0, trial.due - self._ended_at)
         self.sessions.append(Session(n=event.n, seq=record.seq, at=record.at, pid=event.pid, host=event.host))
         self.settings.update(event.settings or {})
+        self.planned = event.trials or self.planned
         self.ending = ""
         self.pauses.clear()
         self.limits.clear()
@@ -399,7 +402,7 @@ class RunState:
         if event.repeat > 1 and not self.has_repeats:
             self._know_repeats()
         case = event.trial if event.case == event.trial else sys.intern(event.case)  # The same text is kept once.
-        self.trials[event.trial] = TrialState("queued", event.fingerprint, _packed(record), case, attempts, since=record.t)
+        self.trials[event.trial] = TrialState("queued", event.fingerprint, _packed(record), case, attempts)
         self.stages["queued"] += 1
 
     def _know_repeats(self) -> None:
@@ -411,10 +414,11 @@ class RunState:
 
     def _attempt_started(self, event: AttemptStarted, record: Record) -> None:
         trial = self.trials[event.trial]
-        self._move(event.trial, trial, "running", record)
+        self._move(event.trial, trial, "running")
         self.running[event.trial] = trial
         trial.attempts = event.attempt
         trial.slot = event.slot
+        trial.since = record.t
         self.attempts += 1
         if event.trial in self.cut_off:
             self.cut_off.remove(event.trial)
@@ -422,7 +426,7 @@ class RunState:
 
     def _attempt_succeeded(self, event: AttemptSucceeded, record: Record) -> None:
         trial = self.trials[event.trial]
-        self._move(event.trial, trial, "answered", record)
+        self._move(event.trial, trial, "answered")
         trial._answer = _packed(record)
         trial.elapsed = event.elapsed
         self.latencies.append(event.elapsed)
@@ -430,9 +434,9 @@ class RunState:
             self._under_way.pop(event.trial, None)
         self._use(event.usage)
 
-    def _attempt_failed(self, event: AttemptFailed, record: Record) -> None:
+    def _attempt_failed(self, event: AttemptFailed, _: Record) -> None:
         trial = self.trials[event.trial]
-        self._move(event.trial, trial, "unsettled", record)
+        self._move(event.trial, trial, "unsettled")
         trouble = trial.trouble = trial.trouble or Trouble()
         trouble.category = event.category
         trouble.retry_after = event.retry_after
@@ -444,9 +448,9 @@ class RunState:
         self.errors[event.error] += 1
         self._lose(event.trial, event.usage)
 
-    def _attempt_timed_out(self, event: AttemptTimedOut, record: Record) -> None:
+    def _attempt_timed_out(self, event: AttemptTimedOut, _: Record) -> None:
         trial = self.trials[event.trial]
-        self._move(event.trial, trial, "unsettled", record)
+        self._move(event.trial, trial, "unsettled")
         trouble = trial.trouble = trial.trouble or Trouble()
         trouble.category = "timed_out"
         trouble.retry_after = None
@@ -455,8 +459,8 @@ class RunState:
         self.timeouts += 1
         self._lose(event.trial, event.usage)
 
-    def _attempt_interrupted(self, event: AttemptInterrupted, record: Record) -> None:
-        self._move(event.trial, self.trials[event.trial], "interrupted", record)
+    def _attempt_interrupted(self, event: AttemptInterrupted, _: Record) -> None:
+        self._move(event.trial, self.trials[event.trial], "interrupted")
         self.interrupted += 1
         self.cut_off.add(event.trial)
         self._lose(event.trial)
@@ -466,7 +470,7 @@ class RunState:
 
     def _retry_scheduled(self, event: RetryScheduled, record: Record) -> None:
         trial = self.trials[event.trial]
-        self._move(event.trial, trial, "backing_off", record)
+        self._move(event.trial, trial, "backing_off")
         self.backing_off[event.trial] = trial
         trial.due = record.t + event.delay
         if trial.trouble is not None:
@@ -514,22 +518,23 @@ class RunState:
         tally.failed += 1
         tally.error = f"{event.error}: {event.message}"[:_SHOWN]
 
-    def _trial_completed(self, event: TrialCompleted, record: Record) -> None:
+    def _trial_completed(self, event: TrialCompleted, _: Record) -> None:
         trial = self.trials[event.trial]
-        self._move(event.trial, trial, "completed", record)
+        self._move(event.trial, trial, "completed")
+        trial.since = 0.0
         if trial.trouble is not None:
             self.recovered += 1
 
-    def _trial_failed(self, event: TrialFailed, record: Record) -> None:
+    def _trial_failed(self, event: TrialFailed, _: Record) -> None:
         trial = self.trials[event.trial]
-        self._move(event.trial, trial, "failed", record)
+        self._move(event.trial, trial, "failed")
         trouble = trial.trouble = trial.trouble or Trouble()
         trouble.cause = event.cause
 
-    def _trial_withdrawn(self, event: TrialWithdrawn, record: Record) -> None:
+    def _trial_withdrawn(self, event: TrialWithdrawn, __: Record) -> None:
         trial = self.trials[event.trial]
         self.recovered -= trial.recovered
-        self._move(event.trial, trial, "withdrawn", record)
+        self._move(event.trial, trial, "withdrawn")
         for scorer, (_, value) in (trial.scores or {}).items():
             self.scores[scorer].add(value, -1, trial.case)
         for scorer in trial.unscored:

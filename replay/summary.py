@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import attrs
-import orjson
 
 from journal import Blob, Record
 from journal.events import TrialEnqueued
 from journal.lifecycle import STAGES
 from replay.state import RunState, Tally, TrialState
 from replay.statistics import mean_of_shares, pass_all, pass_at, quantile
+from replay.text import as_text
 
 NO_GROUP: Final = "(none)"
 """The group of trials whose metadata does not have the key."""
@@ -301,7 +301,7 @@ class Grouping:
         if isinstance(metadata, dict):
             self.keys.update(metadata)
             value = metadata.get(self.key)
-        label = NO_GROUP if value is None else value if isinstance(value, str) else orjson.dumps(value).decode()
+        label = NO_GROUP if value is None else as_text(value)
         self.groups[event.trial] = self._labels.setdefault(label, label)  # A label that thousands share is kept once.
 
 

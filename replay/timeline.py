@@ -9,7 +9,7 @@ events must fit into memory, so numbers are kept in arrays, and made into object
 import heapq
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, get_args, overload
 
@@ -468,11 +468,3 @@ def _apart(before: str, after: str) -> float:
         return (datetime.fromisoformat(after) - datetime.fromisoformat(before)).total_seconds()
     except (ValueError, TypeError):
         return 0.0
-
-
-def timeline(records: Iterable[Record]) -> Timeline:
-    """Tell what happened when, from all these records."""
-    told = Timeline()
-    for record in records:
-        told.apply(record)
-    return told

@@ -37,7 +37,8 @@ _REPEAT = re.compile(r"(?P<name>.*)#(?P<repeat>[1-9]\d{0,8})", re.DOTALL)
 _MODULUS = 2**256
 
 
-def _patterns(given: str | Iterable[str]) -> tuple[str, ...]:
+def texts(given: str | Iterable[str]) -> tuple[str, ...]:
+    """Take one text for several."""
     return (given,) if isinstance(given, str) else tuple(given)
 
 
@@ -50,9 +51,9 @@ def _positive(_: "Selection", attribute: "Attribute[Any]", given: object) -> Non
 class Selection:
     """Which cases of a dataset are used, and in which order."""
 
-    only: tuple[str, ...] = field(default=(), converter=_patterns)
+    only: tuple[str, ...] = field(default=(), converter=texts)
     """Names, with `*`, `?` and `[…]` as in file names; capital and small letters differ. Empty: all."""
-    skip: tuple[str, ...] = field(default=(), converter=_patterns)
+    skip: tuple[str, ...] = field(default=(), converter=texts)
     """The same, for what is left out; it wins over `only`."""
     limit: int | None = field(default=None, validator=_positive)
     """The most cases to use, counted after all else."""

@@ -7,7 +7,7 @@ import functools
 import inspect
 import math
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Generic, Literal, Protocol, cast, overload, runtime_checkable
 
 import orjson
@@ -17,7 +17,7 @@ from typing_extensions import TypeVar
 from journal import Durability
 from runner.case import Case
 from runner.concurrency import POLICIES
-from runner.dataset import Dataset, Selection, Source
+from runner.dataset import Dataset, Selection, Source, texts
 from runner.errors import UsageError
 from runner.fingerprint import digest, of_function
 from runner.gates import Gate
@@ -73,10 +73,6 @@ def _part(_: "Settings", attribute: "Attribute[Any]", given: object) -> None:
         raise UsageError(f"{attribute.name}={given!r}: give a whole number of trials, or a part of them, such as 0.05")
 
 
-def _texts(given: str | Iterable[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
-
-
 def _field(_: "Settings", attribute: "Attribute[Any]", given: object) -> None:
     if given is not None and (not isinstance(given, str) or not given):
         raise UsageError(f"{attribute.name}={given!r}: give the name of a field of the cases, such as 'model'")
@@ -127,7 +123,7 @@ class Settings(Selection):
     """How many trials may fail in a session (a whole number), or which part of all (a fraction), before the run is stopped."""
     limit_key: str | None = field(default=None, validator=_field)
     """The field of a case that names the back end it is put to; each has slots, limits and pauses of its own."""
-    fail_under: tuple[str, ...] = field(default=(), converter=_texts, validator=_gates)
+    fail_under: tuple[str, ...] = field(default=(), converter=texts, validator=_gates)
     """Scores that must be reached for the run to count as a success: `exact=0.9`, or `exact>=0.9@lower` for its range's end."""
     durability: Durability = field(default="sync", validator=_one_of("sync", "os"))
     """What is promised about a power cut: `sync` syncs all the time, `os` at the end."""

@@ -322,7 +322,7 @@ class Executor:
         """Make one attempt; say whether it gave an output."""
         trial = work.trial
         work.attempts = number = work.attempts + 1
-        started = self._record(AttemptStarted(trial=trial, attempt=number, slot=slot))
+        started = self._record(AttemptStarted(trial=trial, attempt=number, slot=slot, key=work.key))
         work.began = began = started.t
         self._tell(started, work)
         if self._settings.write_ahead:
@@ -391,8 +391,7 @@ class Executor:
                 trial=work.trial,
                 attempt=work.attempts,
                 error="Unserialisable",
-                message=said.message,
-                traceback=said.traceback,
+                message=said.message,  # It names the place; a traceback would only lead into our own code.
                 category="fatal",
                 elapsed=elapsed,
             )

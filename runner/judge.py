@@ -5,11 +5,12 @@ import math
 import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import attrs
 import trio
 
+from replay.text import as_text
 from runner.case import Case
 from runner.errors import UsageError
 from runner.fingerprint import canonical, digest
@@ -17,7 +18,7 @@ from runner.notes import note
 from runner.score import Score
 from runner.tasks.chat import Chat, Line
 from runner.tasks.http import WrongReply
-from runner.templates import Fields, Text, as_text
+from runner.templates import Fields, Text
 
 _REASON: Final = 2_000
 """Characters of the judge's reasons that go with the score; all of them are in its note."""
@@ -128,7 +129,7 @@ class Judge:
 class _Bench:
     """A judge while a session lasts."""
 
-    wants_trial: ClassVar = False
+    wants_trial: bool = False
 
     def __init__(self, judge: Judge, line: Line) -> None:
         self._judge = judge

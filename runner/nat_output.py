@@ -20,7 +20,8 @@ from journal.reader import LOOK_AGAIN
 from replay import load
 from replay.export import Source
 from replay.export.nat import LINES, LIST, line, nat
-from replay.export.story import ENDED, Story
+from replay.export.story import Story
+from replay.state import DONE
 from runner.errors import UsageError
 from runner.whole import write_files, write_whole
 
@@ -38,7 +39,7 @@ class NatOutput:
     def __init__(self, directory: Path, *, retry_failed: bool = False) -> None:
         self.directory = directory
         self._lines = directory / LINES
-        self._stages = ("completed",) if retry_failed else ENDED
+        self._stages = ("completed",) if retry_failed else DONE
         """What counts as the end of a trial when the session begins: one that is about to be tried again has none yet."""
         self._size: int | None = None
         """Bytes of the growing file that are as they should be; None if it has to be made anew."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import trio
 
 from journal import Event, Journal, Record, Stamp
+from journal.events import AttemptInterrupted, RunFinished
 from replay import RunState
 
 
@@ -62,3 +63,14 @@ class Recorder:
         if self._listener is not None:
             self._listener(record)
         return record
+
+    def close_attempts(self) -> None:
+        """Say of every attempt that was in the air when its process died that this is how it ended."""
+        for trial, known in list(self.state.running.items()):
+            self.record(AttemptInterrupted(trial=trial, attempt=known.attempts, why="process_died"))
+
+    def finish(self) -> None:
+        """Say that every trial has come to its end, and how many have come to which."""
+        state = self.state
+        ended = {"completed": state.completed, "failed": state.failed, "withdrawn": state.stages["withdrawn"]}
+        self.record(RunFinished(**ended, head=self.journal.head))

@@ -4,37 +4,35 @@ A rescoring is a session of its own in the same journal. What a scorer says now 
 version, and is what counts from here on.
 """
 
-import signal
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, cast
 
 import attrs
 import trio
 
 from journal import fetch, read, writing
-from journal.events import AttemptInterrupted, AttemptSucceeded, Noted, RunFinished, RunStopped, SessionStarted, TrialEnqueued
+from journal.events import AttemptSucceeded, Noted, RunStopped, SessionStarted, TrialEnqueued
 from journal.files import DISK, Files
 from journal.writer import InThread, in_a_thread
 from replay import RunState, fold
 from runner.attempt import Flight, Home
 from runner.case import Case
 from runner.errors import UsageError
+from runner.executor import Reason
 from runner.notes import Sink
 from runner.plain import plain
 from runner.recorder import Clock, Recorder
-from runner.rules import remake
 from runner.score import Scorer
 from runner.scoring import Scoring
 from runner.session import Opening, Outcome, Surroundings
+from runner.signals import STOPS, unless_told
 from runner.work import Work
 
 _HAS_OUTPUT: Final = ("answered", "completed")
 _LATER: Final = Case(input=None, name="later")
 """Stands for a case that is not read yet."""
-
-_Reason = Literal["interrupted", "failed_fast", "deadline", "disk_full", "intake_failed"]
 
 
 @attrs.frozen
@@ -73,11 +71,7 @@ async def rescore(
         ending = state.ending
         recorder = Recorder(journal, state, clock)
         recorder.record(SessionStarted(n=len(state.sessions) + 1, pid=here.pid, host=here.host, boot=here.boot))
-        rules = remake(state.started, state.settings)
-        if not isinstance(rules, str):
-            recorder.record(rules.begin())  # As any session does; no attempt follows.
-        for trial, known in list(state.running.items()):
-            recorder.record(AttemptInterrupted(trial=trial, attempt=known.attempts, why="process_died"))
+        recorder.close_attempts()
         left = list(_to_do(state, scorers, again=again))
         async with AsyncExitStack() as stack:
             opening = Opening(stack, journal.run, grace=1.0, in_thread=in_thread)
@@ -85,13 +79,9 @@ async def rescore(
             run = _Rescoring(recorder, Scoring(tasks, recorder, seed=0, sink=_sinks(recorder)), path, files, in_thread)
             done = await run.work_off(left, slots, signals=signals)
         if done and ending == "finished":
-            recorder.record(
-                RunFinished(
-                    completed=state.completed, failed=state.failed, withdrawn=state.stages["withdrawn"], head=journal.head
-                )
-            )
+            recorder.finish()
         else:
-            recorder.record(RunStopped(reason=cast("_Reason", ending or "interrupted") if done else "interrupted"))
+            recorder.record(RunStopped(reason=cast("Reason", ending or "interrupted") if done else "interrupted"))
     outcome = Outcome(path, state, journal.head, "" if done else "interrupted", "")
     return Rescored(outcome, run.scored, _answered(state) - len(left))
 
@@ -136,9 +126,13 @@ class _Rescoring:
     async def work_off(self, left: Sequence[Work], slots: int, *, signals: bool) -> bool:
         """Score them all; say whether it came to that, or was stopped."""
         works = iter(left)
-        async with trio.open_nursery() as nursery, _stopping(nursery, signals=signals), trio.open_nursery() as slots_:
-            for _ in range(min(slots, len(left))):
-                slots_.start_soon(self._slot, works)
+
+        async def score() -> None:
+            async with trio.open_nursery() as nursery:
+                for _ in range(min(slots, len(left))):
+                    nursery.start_soon(self._slot, works)
+
+        await (unless_told(score, *STOPS) if signals else score())
         return self.scored == len(left)
 
     async def _slot(self, works: Iterator[Work]) -> None:
@@ -166,19 +160,3 @@ class _Rescoring:
     @property
     def _state(self) -> RunState:
         return self._recorder.state
-
-
-@asynccontextmanager
-async def _stopping(nursery: trio.Nursery, *, signals: bool) -> AsyncGenerator[None]:
-    """Let a signal end what goes on inside."""
-
-    async def heed(task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as received:
-            task_status.started()
-            async for _ in received:
-                nursery.cancel_scope.cancel()
-
-    if signals:
-        await nursery.start(heed)
-    yield
-    nursery.cancel_scope.cancel()

@@ -4,12 +4,13 @@ An audit asks here what the policy and the retries would have decided; a simulat
 found in a journal is known here, and nowhere else.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from journal import Record
-from journal.events import RetryScheduled, RunStarted, TrialFailed
+from journal.events import AttemptStarted, RetryScheduled, RunStarted, TrialFailed
 from replay import TrialState
 from replay.audit import Decided, Settled
 from runner.concurrency import AIMD_NUMBERS, POLICIES, Aimd, Policy, Steering
@@ -27,8 +28,11 @@ def recorded_policy(settings: Mapping[str, Any]) -> str | None:
 def recorded_retry(settings: Mapping[str, Any]) -> Retry:
     """Make the retries again that were in force; how exceptions were told apart is left out: what came of it is recorded."""
     given: Mapping[str, Any] = settings.get("retry", {})
-    numbers = {name: given[name] for name in ("errors", "timeouts", "rate_limits", "base_delay", "max_delay")}
-    return OneBudget(**numbers, total=given["total"]) if "total" in given else Retry(**numbers)
+    try:
+        numbers = {name: given[name] for name in ("errors", "timeouts", "rate_limits", "base_delay", "max_delay")}
+        return OneBudget(**numbers, total=given["total"]) if "total" in given else Retry(**numbers)
+    except (KeyError, TypeError) as exc:
+        raise UsageError(f"retry={given!r} is none") from exc
 
 
 def _policy(name: str, slots: int, settings: Mapping[str, Any]) -> Policy:
@@ -45,15 +49,14 @@ def remake(started: RunStarted, settings: Mapping[str, Any]) -> "Remade | str":
     name, slots, seed = recorded_policy(settings), settings.get("slots"), settings.get("seed")
     if name is None or not isinstance(slots, int) or not isinstance(seed, int):
         return "the journal does not say by which policy and seed"
-    if settings.get("limit_key") is not None:
-        return "each back end has a policy of its own"
     if name not in POLICIES:
         return f"policy {name!r} is not one of ours"
     try:
-        policy, retry = _policy(name, slots, settings), recorded_retry(settings)
+        make, retry = partial(_policy, name, slots, settings), recorded_retry(settings)
+        make()
     except (ValueError, TypeError, KeyError, UsageError) as exc:
         return f"the settings make no sense ({exc})"
-    return Remade(policy, retry, seed, _doubt(started))
+    return Remade(make, retry, seed, _doubt(started))
 
 
 def _doubt(started: RunStarted) -> str:
@@ -67,25 +70,36 @@ def _doubt(started: RunStarted) -> str:
 
 
 class Remade:
-    """The policy and the retries of one session; an audit's `Rules`."""
+    """The policies and the retries of one session; an audit's `Rules`."""
 
-    def __init__(self, policy: Policy, retry: Retry, seed: int, doubt: str) -> None:
-        self._steering = Steering(policy, patience=retry.rate_limits)
+    def __init__(self, policy: Callable[[], Policy], retry: Retry, seed: int, doubt: str) -> None:
+        self._new_policy = policy
+        self._steerings: dict[str, Steering] = {}
+        """Key → what steers that back end."""
+        self._last: dict[str, Steering] = {}
+        """Trial → what steered its last attempt."""
         self._retry = retry
         self._seed = seed
         self.doubt = doubt
 
-    def begin(self) -> Decided:
+    def begin(self, key: str) -> Decided:
         """Give the limit that holds first."""
-        return self._steering.begin()
+        steering = self._steerings[key] = Steering(self._new_policy(), patience=self._retry.rate_limits, key=key)
+        return steering.begin()
 
     def take(self, record: Record) -> Sequence[Decided]:
-        """Tell the policy; give what it decides."""
-        return self._steering.take(record)
+        """Tell the policy of the back end; give what it decides."""
+        event = record.event
+        if isinstance(event, AttemptStarted):
+            self._last[event.trial] = self._steerings[event.key]
+        steering = self._last.get(getattr(event, "trial", ""))
+        return [] if steering is None else steering.take(record)
 
-    def closed(self, t: float) -> str:
+    def closed(self, key: str, t: float) -> str:
         """Say why no attempt may start."""
-        gate = self._steering.may_start(t)
+        if key not in self._steerings:
+            return "no limit was set before"
+        gate = self._steerings[key].may_start(t)
         if gate.open:
             return ""
         return "every place is taken" if gate.at is None else f"the next may start at {gate.at:.6f} s"
@@ -97,7 +111,7 @@ class Remade:
             return RetryScheduled(trial=trial, attempt=attempts + 1, delay=0.0, cause="asked")
         if known.stage == "interrupted":
             return TrialFailed(trial=trial, attempts=attempts, cause="ambiguous")
-        luck, probe = chance(self._seed, trial, attempts), trial in self._steering.free
+        luck, probe = chance(self._seed, trial, attempts), trial in self._last and trial in self._last[trial].free
         decided = self._retry.after(ended(known), spent(known), luck, probe=probe)
         if isinstance(decided, Again):
             return RetryScheduled(trial=trial, attempt=attempts + 1, delay=decided.delay, cause=decided.cause)

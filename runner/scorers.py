@@ -17,12 +17,12 @@ import attrs
 import orjson
 import trio
 
+from replay.text import as_text
 from runner.case import Case
 from runner.errors import UsageError
 from runner.failure import Fatal
 from runner.fingerprint import canonical, digest, of_function
 from runner.score import Score
-from runner.templates import as_text
 
 if TYPE_CHECKING:
     from runner.judge import Judge
@@ -88,7 +88,7 @@ def _difference(left: Any, right: Any, at: str) -> str | None:  # noqa: PLR0911 
 class Quick:
     """A scorer that is done sooner than a thread for it could be found: it is called where the run lives."""
 
-    wants_trial: ClassVar = False
+    wants_trial: bool = False
 
     def __init__(self, function: Callable[[Any, Case], Score]) -> None:
         functools.update_wrapper(self, function)

@@ -5,7 +5,6 @@ thing, but for what the journal already says.
 """
 
 import contextvars
-import difflib
 import itertools
 import math
 import os
@@ -28,7 +27,7 @@ import trio
 
 from journal import Journal, Record, read, writing
 from journal.errors import DiskFull, JournalExists, NotAJournal, command
-from journal.events import RunFinished, RunStarted, RunStopped, SessionStarted
+from journal.events import RunStarted, RunStopped, SessionStarted
 from journal.files import DISK, Files
 from journal.writer import InThread, in_a_thread
 from replay import RunState, fold
@@ -39,6 +38,7 @@ from runner.definition import Evaluation, Settings
 from runner.errors import RunChanged, UsageError
 from runner.executor import Executor
 from runner.failure import describe
+from runner.nearest import nearest
 from runner.recorder import Clock, Recorder
 from runner.resume import Remainder, differences, in_force
 from runner.score import Scorer
@@ -252,8 +252,7 @@ class Session:
         settings, others = ({field.name for field in attrs.fields(kind)} for kind in (Settings, Options))
         for name in options:
             if name not in settings | others:
-                close = difflib.get_close_matches(name, settings | others, n=1)
-                raise UsageError(f"there is no option {name!r}{f'; did you mean {close[0]!r}?' if close else ''}")
+                raise UsageError(f"there is no option {name!r}{nearest(name, settings | others, most=1)}")
         self.given = {name: value for name, value in options.items() if name in settings}
         """Settings that are given for this run, instead of the evaluation's own."""
         self.options = Options(**{name: value for name, value in options.items() if name in others})
@@ -323,6 +322,8 @@ class Session:
                 if journal.found != state.seq:  # Somebody was quicker between looking and locking: look again.
                     state = await options.in_thread(lambda: self._state(journal.found))
                     plan = await options.in_thread(lambda: self._plan(state))
+                if journal.recovered is not None:
+                    state.apply(journal.recovered)
                 outcome = await self._live(Recorder(journal, state, clock, options.listener), plan)
             return attrs.evolve(outcome, head=journal.head)
         except DiskFull as exc:
@@ -377,7 +378,9 @@ class Session:
         return Plan(settings, trials, begun)
 
     def _begun(self, trials: Trials, settings: Settings, given: list[str]) -> RunStarted:
-        source = self.evaluation.cases.source
+        source, limits, facts = self.evaluation.cases.source, self.options.limits, settings.facts()
+        if limits is not None and "aimd" not in facts:  # A policy of the user's own: an audit must not take it for one of ours.
+            facts["policy"] = getattr(limits, "__qualname__", repr(limits))
         return RunStarted(
             evaluation=self.evaluation.name,
             task=self.options.task,
@@ -386,7 +389,7 @@ class Session:
             dataset=str(source) if isinstance(source, Path) else f"{type(source).__name__} in Python",
             dataset_fingerprint=trials.fingerprint or "",
             trials=(trials.cases or 0) * settings.repeats,
-            settings={**settings.facts(), "given": given},
+            settings={**facts, "given": given},
             settings_fingerprint=settings.fingerprint,
             durability=settings.durability,
             environment=self.here.environment,
@@ -407,6 +410,7 @@ class Session:
                 host=self.here.host,
                 boot=self.here.boot,
                 settings=changed or None,
+                trials=0 if plan.begun.trials == state.planned else plan.begun.trials,
             )
         )
         remainder = Remainder(
@@ -419,7 +423,7 @@ class Session:
             on_ambiguous=options.on_ambiguous,
             files=options.files,
         )
-        remainder.close_attempts()
+        recorder.close_attempts()
         async with AsyncExitStack() as stack:
             task, scorers = await self._tasks(stack, settings, journal.run)
             executor = Executor(
@@ -446,11 +450,7 @@ class Session:
             await stack.enter_async_context(self._company(live))
             await self._execute(executor, remainder, recorder)
         if executor.stopped is None:
-            recorder.record(
-                RunFinished(
-                    completed=state.completed, failed=state.failed, withdrawn=state.stages["withdrawn"], head=journal.head
-                )
-            )
+            recorder.finish()
         else:
             recorder.record(RunStopped(reason=executor.stopped))
         return Outcome(self.path, state, "", executor.stopped or "", executor.why)

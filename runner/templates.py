@@ -5,17 +5,18 @@ from a dataset, which may be anybody's. `{{` and `}}` stand for the braces thems
 anything runs.
 """
 
-import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
 import attrs
 import orjson
 
+from replay.text import as_text
 from runner.case import Case
 from runner.columns import INPUT_NAMES
 from runner.errors import UsageError
+from runner.nearest import nearest
 
 _PIECE: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _FIELD: Final = re.compile(r"[^\s.{}]+(?:\.[^\s.{}]+)*")
@@ -82,8 +83,7 @@ class Fields:
         name, _, rest = path.partition(".")
         found = self._find(name)
         if found is _MISSING:
-            close = difflib.get_close_matches(name, [*self._names(), *sorted(INPUT_NAMES)], n=1)
-            hint = f"; did you mean {{{close[0]}}}?" if close else ""
+            hint = nearest(name, [*self._names(), *sorted(INPUT_NAMES)], most=1, shown="{{{}}}".format)
             raise Absent(f"the case {self.case.name!r} has no field {{{path}}}; there are {listed(self._names())}{hint}")
         try:
             return find(found, rest) if rest else found
@@ -148,11 +148,6 @@ class Text:
         return self.fill(fields)
 
 
-def as_text(value: Any) -> str:
-    """Write a value into a text: a text as it is, anything else as JSON."""
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
-
-
 @attrs.frozen
 class Body:
     """A JSON value in whose texts there are fields. Nothing that is filled in can change what is around it."""
@@ -170,11 +165,6 @@ class Body:
                 raise UsageError(f"{what} is not JSON ({exc}): {template[:200]!r}") from exc
         return cls(_parsed(template, what))
 
-    @property
-    def fields(self) -> list[str]:
-        """The fields that it names."""
-        return [field for text in _texts(self.value) for field in text.fields]
-
     def fill(self, fields: Fields) -> Any:
         """Put the case's values in."""
         return _filled(self.value, fields)
@@ -190,20 +180,6 @@ def _parsed(value: Any, what: str) -> Any:
             return [_parsed(member, f"{what}[{at}]") for at, member in enumerate(cast("list[Any]", value))]
         case _:
             return value
-
-
-def _texts(value: Any) -> Iterator[Text]:
-    match value:
-        case Text():
-            yield value
-        case dict():
-            for member in cast("dict[str, Any]", value).values():
-                yield from _texts(member)
-        case list():
-            for member in value:
-                yield from _texts(member)
-        case _:
-            pass
 
 
 def _filled(value: Any, fields: Fields) -> Any:

@@ -4,9 +4,10 @@ from typing import Any
 
 import attrs
 
+from replay.text import as_text
 from runner.case import Case
 from runner.retry import Spent
-from runner.templates import Fields, as_text
+from runner.templates import Fields
 
 
 @attrs.define

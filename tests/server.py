@@ -26,6 +26,7 @@ import asyncio
 import email.utils
 import json
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -278,7 +279,11 @@ def _pieces(end: str, body: bytes) -> Iterator[Any]:
 
 
 async def _main() -> None:
-    server = await asyncio.get_running_loop().create_server(Connection, "127.0.0.1", 0, backlog=1000)
+    tls = None
+    if sys.argv[1:]:
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(sys.argv[1])
+    server = await asyncio.get_running_loop().create_server(Connection, "127.0.0.1", 0, backlog=1000, ssl=tls)
     print(server.sockets[0].getsockname()[1], flush=True)  # noqa: T201  # for whoever started us
     closing = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)  # It ends with whoever started it.
     await asyncio.wait([closing])
@@ -288,8 +293,8 @@ async def _main() -> None:
 class Server:
     """The server from the outside."""
 
-    def __init__(self, port: int) -> None:
-        self.root = f"http://127.0.0.1:{port}"
+    def __init__(self, port: int, scheme: str = "http") -> None:
+        self.root = f"{scheme}://127.0.0.1:{port}"
 
     def url(self, name: str, steps: str, end: str = "generate") -> str:
         """Say where these steps are done."""
@@ -302,13 +307,14 @@ class Server:
 
 
 @contextmanager
-def serving() -> Iterator[Server]:
-    """Run a server, in a process of its own, as long as it is needed."""
-    process = subprocess.Popen([sys.executable, "-m", "tests.server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def serving(certificate: str = "") -> Iterator[Server]:
+    """Run a server, in a process of its own, as long as it is needed; with TLS, if it is given a certificate and its key."""
+    command = [sys.executable, "-m", "tests.server", *([certificate] if certificate else [])]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with process:
         assert process.stdout is not None
         try:
-            yield Server(int(process.stdout.readline()))
+            yield Server(int(process.stdout.readline()), "https" if certificate else "http")
         finally:
             assert process.stdin is not None
             process.stdin.close()

@@ -15,8 +15,6 @@ ANSWER = 0.15
 """Seconds until a refusal or an error comes back: no model ran."""
 TIMEOUT = 60.0
 """Seconds after which the caller gives up."""
-NETWORK = 0.03
-"""Seconds that an output is on its way to us after the endpoint has counted the call as done."""
 
 
 @frozen(kw_only=True)
@@ -41,6 +39,8 @@ class Endpoint:
     """Seconds of a call, the median of a log-normal."""
     sigma: float = 0.5
     """Spread of its logarithm."""
+    network: float = 0.03
+    """Seconds that an output is on its way to us after the endpoint has counted the call as done."""
     brownout_every: float | None = None
     """Seconds from one brown-out to the next; the first comes after half of it."""
     brownout: float = 30.0
@@ -49,10 +49,12 @@ class Endpoint:
     """A brown-out refuses new calls with a 429 that names no time, and lets those in flight end."""
     hangs: float = 0.0
     """Part of the calls that never answer."""
+    strays: float = 0.0
+    """Part of the calls that it refuses for no reason of ours: by chance, whatever the load, and it names no time."""
 
     def mean(self) -> float:
         """Give the mean seconds for which a call takes a place when there is no crowd, hung ones included."""
-        return self.median * math.exp(self.sigma * self.sigma / 2) + NETWORK + self.hangs * TIMEOUT
+        return self.median * math.exp(self.sigma * self.sigma / 2) + self.network + self.hangs * TIMEOUT
 
     def per_second(self) -> float:
         """Give the calls per second that it can deliver at best, while it is well."""
@@ -72,7 +74,7 @@ class Answer:
     """What will become of a call."""
 
     kind: str
-    """ok, refused, ill or hung."""
+    """ok, refused, stray, ill or hung."""
     seconds: float
     retry_after: float | None = None
     quota: Quota | None = None
@@ -99,13 +101,9 @@ class Server:
         while self.busy and self.busy[0] <= t:
             heapq.heappop(self.busy)
         sick = self._next_brownout(t)
-        if sick is not None and sick <= t:
-            return Answer(kind="refused" if e.brownout_refuses else "ill", seconds=ANSWER)
-        if e.cap is not None and len(self.busy) >= e.cap:
-            return Answer(kind="refused", seconds=ANSWER)
-        if e.rate is not None and not self._grant(t, e.rate):
-            wait = max(1.0, math.ceil((1 - max(self.tokens, 0.0)) / e.rate)) if e.retry_after else None
-            return Answer(kind="refused", seconds=ANSWER, retry_after=wait, quota=self._quota())
+        turned_away = self._turn_away(t, sick)
+        if turned_away is not None:
+            return turned_away
         if e.hangs and self.chance.random() < e.hangs:
             heapq.heappush(self.busy, t + TIMEOUT)
             return Answer(kind="hung", seconds=math.inf)
@@ -117,7 +115,21 @@ class Server:
             heapq.heappush(self.busy, t + seconds)
             return Answer(kind="ill", seconds=seconds)
         heapq.heappush(self.busy, t + seconds)
-        return Answer(kind="ok", seconds=seconds + NETWORK, quota=self._quota())
+        return Answer(kind="ok", seconds=seconds + e.network, quota=self._quota())
+
+    def _turn_away(self, t: float, sick: float | None) -> Answer | None:
+        """Answer a call without working on it, if there is a reason to."""
+        e = self.endpoint
+        if sick is not None and sick <= t:
+            return Answer(kind="refused" if e.brownout_refuses else "ill", seconds=ANSWER)
+        if e.strays and self.chance.random() < e.strays:
+            return Answer(kind="stray", seconds=min(ANSWER, e.median))
+        if e.cap is not None and len(self.busy) >= e.cap:
+            return Answer(kind="refused", seconds=ANSWER)
+        if e.rate is not None and not self._grant(t, e.rate):
+            wait = max(1.0, math.ceil((1 - max(self.tokens, 0.0)) / e.rate)) if e.retry_after else None
+            return Answer(kind="refused", seconds=ANSWER, retry_after=wait, quota=self._quota())
+        return None
 
     def _grant(self, t: float, rate: float) -> bool:
         """Take one out of the bucket, if it is there."""

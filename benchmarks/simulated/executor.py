@@ -15,8 +15,6 @@ from benchmarks.simulated.endpoint import TIMEOUT, Answer, Endpoint, Server
 from runner.concurrency import Decision, Failed, Policy, Started, Succeeded, TimedOut
 
 ERRORS, TIMEOUTS, REFUSED_FOR = 4, 2, 600.0
-AHEAD = 1
-"""Trials open at once, per slot. When all back off, nothing is started, which is kind to policies that get refused."""
 
 
 @define
@@ -38,6 +36,9 @@ class Tally:
 
     completed: int = 0
     refused: int = 0
+    """By a limit."""
+    strays: int = 0
+    """Refused for no reason."""
     ill: int = 0
     lost: int = 0
     ended: float = 0.0
@@ -60,12 +61,17 @@ class Call:
 class Simulation:
     """One policy against one endpoint."""
 
-    def __init__(self, policy: Policy, endpoint: Endpoint, seed: int, *, trials: int | None = None) -> None:
-        """Take as many trials as there is time for, or `trials` of them."""
+    def __init__(self, policy: Policy, endpoint: Endpoint, seed: int, *, trials: int | None = None, ahead: int = 1) -> None:
+        """Take as many trials as there is time for, or `trials` of them.
+
+        There are `ahead` of them open per slot; if it is 1 and all back off, nothing is started, which is kind to policies
+        that get refused.
+        """
         self.policy = policy
         self.server = Server(endpoint, random.Random(f"endpoint {seed}"))
         self.chance = random.Random(f"executor {seed}")
         self.left = trials
+        self.ahead = ahead
         self.opened = 0
         self.now = 0.0
         self.tally = Tally()
@@ -97,7 +103,7 @@ class Simulation:
 
     def _pump(self) -> None:
         """Start whatever may start."""
-        while self._ready or (self.left != 0 and self._open < AHEAD * max(self._limit, self._in_flight + 1)):
+        while self._ready or (self.left != 0 and self._open < self.ahead * max(self._limit, self._in_flight + 1)):
             gate = self.policy.may_start(self.now)
             if gate.open:
                 self._start(self._ready.popleft() if self._ready else self._fresh())
@@ -143,8 +149,9 @@ class Simulation:
             self.tally.ended = t
             self._open -= 1
             self._heed(self.policy.take(Succeeded(t=t, attempt=call.name, elapsed=t - call.began, quota=answer.quota)))
-        elif answer.kind == "refused":
-            self.tally.refused += 1
+        elif answer.kind in ("refused", "stray"):
+            self.tally.refused += answer.kind == "refused"
+            self.tally.strays += answer.kind == "stray"
             refusal = Failed(t=t, attempt=call.name, failure="rate_limited", retry_after=answer.retry_after, quota=answer.quota)
             self._heed(self.policy.take(refusal))
             trial.refusals += 1

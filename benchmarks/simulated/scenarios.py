@@ -8,6 +8,11 @@ refusal takes 0.15 s to come back. A bucket is full at first. Retry-After is in 
     C  32 in flight                         H  10/s, a minute's burst, rate-limit headers
     D  A, brown-outs of 30 s, 0.3 % hang    L  A, refused calls are taken from the quota
     E  self-hosted: square law beyond 32    X  A, C, D and E (knee 28) at once
+    S  20/s without Retry-After, and 1 % of the calls refused by chance
+    T  C, and 1 % of the calls refused by chance
+
+What is refused by chance counts neither as refused nor as possible to avoid. `STRAYS` are endpoints that refuse for no
+other reason, with calls so short that a policy which takes each refusal for a lesson never finishes.
 """
 
 import math
@@ -25,7 +30,7 @@ class Required:
     goodput: float = 92.0
     """Of what the endpoint could deliver while it was well; at least."""
     refused: float = 1.0
-    """Refused calls per completed trial; at most."""
+    """Calls refused by a limit, per completed trial; at most."""
     ill: float = 4.0
     """Calls that met illness, per completed trial; at most."""
 
@@ -41,7 +46,20 @@ SCENARIOS: dict[str, tuple[Endpoint, Required]] = {
     "H": (Endpoint(rate=10, burst=600, headers=True), Required(refused=0.0)),
     "L": (Endpoint(rate=10, burst=20, burns=True), Required()),
     "X": (Endpoint(rate=10, burst=20, cap=32, knee=28, brownout_every=300, hangs=0.003), Required()),
+    "S": (Endpoint(rate=20, burst=20, retry_after=False, strays=0.01), Required(goodput=85.0, refused=2.0)),
+    "T": (Endpoint(cap=32, strays=0.01), Required()),
 }
+
+STRAYS: dict[str, tuple[Endpoint, int]] = {
+    f"strays {100 * strays:.1f} %, {slots} x {1000 * seconds:.0f} ms": (
+        Endpoint(median=0.9 * seconds, sigma=0.1, network=0.1 * seconds, strays=strays),
+        slots,
+    )
+    for seconds in (0.02, 0.05, 2.0)
+    for slots in (10, 50, 200)
+    for strays in (0.002, 0.01, 0.03)
+}
+"""Name → endpoint and slots."""
 
 
 def random_endpoint(chance: random.Random) -> Endpoint:

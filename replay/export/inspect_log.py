@@ -14,8 +14,10 @@ import orjson
 from journal.events import AttemptFailed
 from replay.export.source import Source
 from replay.export.spool import Spool
-from replay.export.story import ENDED, Result, Story, Trouble, described
+from replay.export.story import Result, Story, Trouble, described
+from replay.state import DONE
 from replay.summary import Score, score_of
+from replay.text import as_text
 
 _VERSION: Final = 2
 """Of Inspect's format."""
@@ -41,9 +43,9 @@ def inspect(source: Source) -> Iterator[bytes]:
                     yield spool.taken()
 
         yield from put("_journal/start.json", _json({"version": _VERSION, "eval": header["eval"], "plan": header["plan"]}))
-        for result in story.results(*ENDED):
+        for result in story.results(*DONE):
             yield from put(_member(result), _json(_sample(story, result)))
-        yield from put("summaries.json", _listed(_summary(story, result) for result in story.results(*ENDED)))
+        yield from put("summaries.json", _listed(_summary(story, result) for result in story.results(*DONE)))
         yield from put("header.json", _json(header))
     yield spool.taken()
 
@@ -151,7 +153,7 @@ def _score(scorer: str, score: Score, done: int) -> dict[str, Any]:
 
 def _sample(story: Story, result: Result) -> dict[str, Any]:
     asked, times = result.asked, result.times
-    question, answer = _text(asked.input), _text(result.output)
+    question, answer = as_text(asked.input), as_text(result.output)
     messages = [{"id": _uuid(story, asked.trial, "asked"), "role": "user", "content": question, "source": "input"}]
     sample: dict[str, Any] = {
         **_outline(story, result),
@@ -193,7 +195,7 @@ def _summary(story: Story, result: Result) -> dict[str, Any]:
     target = _target(asked.expected)
     summary = {
         **_outline(story, result),
-        "input": _text(asked.input)[:_SHOWN],
+        "input": as_text(asked.input)[:_SHOWN],
         "target": target[:_SHOWN] if isinstance(target, str) else target,
         "scores": {scorer: _verdict(score.value, "") for scorer, score in result.scores.items()},
         "error": ": ".join(result.error) if result.stage == "failed" else None,
@@ -247,11 +249,7 @@ def _usage(usage: Mapping[str, float]) -> dict[str, Any]:
 def _target(expected: Any) -> str | list[str]:
     if isinstance(expected, list) and all(isinstance(each, str) for each in expected):
         return expected
-    return "" if expected is None else _text(expected)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
+    return "" if expected is None else as_text(expected)
 
 
 def _uuid(story: Story, *parts: str) -> str:

@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from typing import Any, Final, Literal
 from xml.sax.saxutils import escape, quoteattr
 
-import orjson
-
 from replay.export.source import Source
 from replay.export.story import Result, Story, Trouble, described
 from replay.state import TrialState
+from replay.text import as_text
 
 _LONGEST: Final = 10_000
 """Characters of an input, an output or a reason that are shown."""
@@ -114,7 +113,7 @@ def _told(trouble: Trouble) -> str:
 
 
 def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    text = as_text(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text):,} characters)"
 
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 import orjson
 
 from replay.export.source import Source
-from replay.export.story import ENDED, Result, Story
-from replay.state import Value
+from replay.export.story import Result, Story
+from replay.state import DONE, Value
 from replay.summary import score_of
 
 LINES: Final = "workflow_output.jsonl"
@@ -26,7 +26,7 @@ _LONGEST: Final = 200
 def nat(source: Source) -> Iterator[tuple[str, Iterator[bytes]]]:
     """Make the files: each one's name, and what is in it."""
     story = Story.of(source)
-    yield LIST, _listed(item(result) for result in story.results(*ENDED))
+    yield LIST, _listed(item(result) for result in story.results(*DONE))
     yield LINES, (line(story.result(trial)) for trial in story.ended)
     names = file_names(story.scorers)
     for scorer in story.scorers:
@@ -53,7 +53,7 @@ def item(result: Result) -> dict[str, Any]:
         "expected_intermediate_steps": metadata.get("expected_intermediate_steps") or [],
     }
     made.pop("metadata_expected_intermediate_steps", None)
-    return made if result.stage == "completed" else made | {"error": _error(result)}
+    return made if result.stage == "completed" else made | {"error": result.failure}
 
 
 def file_names(scorers: list[str]) -> dict[str, str]:
@@ -71,22 +71,17 @@ def file_names(scorers: list[str]) -> dict[str, str]:
     return names
 
 
-def _error(result: Result) -> str:
-    kind, message = result.error
-    return f"{result.cause}: {kind}: {message}" if kind else result.cause
-
-
 def _scored(story: Story, scorer: str) -> Iterator[bytes]:
     score = score_of(story.state.scores[scorer])
     average = score.mean if score.kind in {"pass", "number"} else None
     yield b'{\n  "average_score": ' + orjson.dumps(average) + b',\n  "eval_output_items": '
-    yield from _listed((_verdict(result, scorer) for result in story.results(*ENDED)), b"  ")
+    yield from _listed((_verdict(result, scorer) for result in story.results(*DONE)), b"  ")
     yield b"\n}\n"
 
 
 def _verdict(result: Result, scorer: str) -> dict[str, Any]:
     score, failed = result.scores.get(scorer), result.unscored.get(scorer) or result.unscored.get(scorer.partition(".")[0])
-    error = _error(result) if result.stage == "failed" else None
+    error = result.failure if result.stage == "failed" else None
     if failed is not None:
         error = f"{failed.error}: {failed.message}"
     return {

@@ -15,6 +15,7 @@ import orjson
 from journal.events import AttemptEnding, AttemptFailed, AttemptSucceeded, ScoringFailed, TrialScored
 from replay.export.source import Source
 from replay.export.story import Result, Story, described
+from replay.text import as_text
 from replay.timeline import Span
 
 _INTERNAL: Final = 1
@@ -96,9 +97,8 @@ def _trial(story: Story, result: Result, attempts: list[Span]) -> dict[str, Any]
     }
     status: dict[str, Any] = {"code": _OK} if result.stage == "completed" else {}
     if result.stage == "failed":
-        kind, message = result.error
-        status = {"code": _ERROR, "message": f"{result.cause}: {kind}: {message}" if kind else result.cause}
-        about["error.type"] = kind or result.cause
+        status = {"code": _ERROR, "message": result.failure}
+        about["error.type"] = result.error[0] or result.cause
     return _span(story.source.run, asked.trial, 0, name=f"trial {asked.trial}", times=(start, end), about=about, status=status)
 
 
@@ -191,8 +191,8 @@ def _event(name: str, at: int, about: dict[str, Any]) -> dict[str, Any]:
 
 def _messages(role: str, content: Any, **more: str) -> str:
     """Wrap what was asked or answered as the conventions want messages, in JSON."""
-    text = content if isinstance(content, str) else orjson.dumps(content).decode()
-    return orjson.dumps([{"role": role, "parts": [{"type": "text", "content": text}], **more}]).decode()
+    part = {"type": "text", "content": as_text(content)}
+    return as_text([{"role": role, "parts": [part], **more}])
 
 
 def _attributes(values: dict[str, Any]) -> list[dict[str, Any]]:
@@ -208,7 +208,5 @@ def _value(value: Any) -> dict[str, Any]:
             return {"intValue": str(value)}  # JSON's numbers are too short for 64 bits.
         case int() | float():
             return {"doubleValue": float(value)}
-        case str():
-            return {"stringValue": value}
         case _:
-            return {"stringValue": orjson.dumps(value).decode()}
+            return {"stringValue": as_text(value)}

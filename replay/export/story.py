@@ -32,9 +32,6 @@ from replay.export.source import Source
 from replay.state import Place, RunState, Value
 from replay.timeline import Timeline, Times
 
-ENDED: Final = ("completed", "failed")
-"""The stages of a trial that has come to its end."""
-
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Trouble = AttemptFailed | AttemptTimedOut | AttemptInterrupted
@@ -90,6 +87,12 @@ class Result:
     def error(self) -> tuple[str, str]:
         """The type and the message of what went wrong last; both empty where nothing did, or it was made good."""
         return described(self.troubles[-1]) if self.troubles and self.stage != "completed" else ("", "")
+
+    @property
+    def failure(self) -> str:
+        """Why it was given up, and what went wrong last, in one line."""
+        kind, message = self.error
+        return f"{self.cause}: {kind}: {message}" if kind else self.cause
 
     @property
     def usage(self) -> dict[str, float]:

@@ -28,6 +28,7 @@ from journal.events import (
 )
 from replay.export.source import Source
 from replay.export.story import Result, Story
+from replay.text import as_text
 
 Rows = Literal["trials", "attempts", "events"]
 Row = dict[str, Any]
@@ -91,7 +92,7 @@ def plain(column: Column, value: Any) -> Any:
         return None
     match column.kind:
         case "any":
-            return value if isinstance(value, str) else orjson.dumps(value).decode()
+            return as_text(value)
         case "number":
             return float(value)
         case _:

@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "verify": ("judge", "Prove that a journal is what was written."),
     "salvage": ("judge", "Copy what is intact out of a damaged journal."),
     "diff": ("judge", "Compare two runs, trial by trial."),
+    "simulate": ("simulate", "Make a run again under another policy, on a virtual clock."),
     "report": ("page", "Write a run, or two, as one HTML file that opens anywhere."),
     "view": ("page", "Show a run in a browser as it goes on."),
     "export": ("share", "Write a run in another format: CSV, Parquet, JUnit, a trace, …"),
@@ -78,7 +79,7 @@ class _Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as exc:
-            from runner.cli.arguments import nearest  # noqa: PLC0415  # not needed for `--help`
+            from runner.nearest import nearest  # noqa: PLC0415  # not needed for `--help`
 
             raise click.UsageError(f"{exc.message.rstrip('.')}{nearest(args[0], COMMANDS)}", ctx) from None
 
@@ -108,7 +109,7 @@ class _Commands(click.Group):
             raise Refused(str(exc)) from exc
 
 
-def _starting() -> contextlib.AbstractContextManager[None]:
+def _starting() -> contextlib.AbstractContextManager[object]:
     """Let a signal end the process at once: nothing has begun, and a module that is half imported is no good to anyone."""
 
     def leave(_: int, __: object) -> None:

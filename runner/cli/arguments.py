@@ -1,7 +1,6 @@
-"""What the words on the command line mean: which run, which trial, which type of event."""
+"""What the words on the command line mean that many commands understand: which run, how many seconds, off."""
 
-import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -27,12 +26,6 @@ def newest_run() -> Path:
 def chosen_run(run: Path | None) -> Path:
     """Take the run that was named, or the newest."""
     return run if run is not None else newest_run()
-
-
-def nearest(word: str, words: Iterable[str]) -> str:
-    """Say which of the words may have been meant; nothing if none is near."""
-    close = difflib.get_close_matches(word, list(words), n=3)
-    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 def seconds(given: str) -> float | str:

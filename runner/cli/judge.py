@@ -6,7 +6,6 @@ from typing import Any, Final
 
 import attrs
 import click
-import orjson
 import trio
 
 from journal import Verification
@@ -18,7 +17,7 @@ from replay.compare import Side, compare, in_json, lines, outputs
 from replay.screen import how_it_ended, printable
 from runner.cli import DAMAGED
 from runner.cli.arguments import chosen_run
-from runner.cli.look import Seen, groups_of, say_damage, see
+from runner.cli.look import Seen, groups_of, print_json, say_damage, see
 from runner.rules import remake
 
 _LISTED: Final = 10
@@ -48,7 +47,7 @@ def verify(run: Path | None, expect_head: str | None, as_json: bool) -> None:
     result = verify_journal(chosen_run(run), expect_head=expect_head, onlooker=auditor.take)
     audit = auditor.result()
     if as_json:
-        click.echo(orjson.dumps(_as_json(result, audit), option=orjson.OPT_INDENT_2))
+        print_json(_as_json(result, audit))
     else:
         _say(result, audit, expect_head)
     if _verdict(result, audit) != "holds":
@@ -164,7 +163,7 @@ def diff(a: Path, b: Path, by: str | None, show_all: bool, as_json: bool) -> Non
     if as_json:
         paths = {"a": str(a), "b": str(b)}
         problems = {f"problem_{name}": str(seen.problem or "") or None for name, seen in zip("ab", runs, strict=True)}
-        click.echo(orjson.dumps({**paths, **problems, **in_json(found)}, option=orjson.OPT_INDENT_2))
+        print_json({**paths, **problems, **in_json(found)})
     else:
         for name, seen in zip("AB", runs, strict=True):
             click.echo(f"{name}  {_which(seen)}")

@@ -1,5 +1,6 @@
 """Commands that show a run in a browser: as one file that can be given away, or live, as it goes on."""
 
+import signal
 import webbrowser
 from functools import partial
 from pathlib import Path
@@ -17,9 +18,10 @@ from replay.compare import Side, compare, outputs
 from replay.export.page import Shown, compared, is_page, page
 from replay.export.page_content import Content, longest
 from runner.cli.arguments import chosen_run
-from runner.cli.look import Seen, say_damage, unless_interrupted
+from runner.cli.look import Seen, say_damage
 from runner.cli.share import check_target
 from runner.rules import remake
+from runner.signals import unless_told
 from runner.whole import write_whole
 
 _TARGET: Final = "report.html"
@@ -77,7 +79,7 @@ def shown(path: Path) -> Shown:
 
 
 def _size(path: Path) -> int:
-    return sum(DISK.size(str(path / segments.name(number))) or 0 for number in segments.numbers(path, DISK))
+    return sum(DISK.size(segments.file(path, number)) or 0 for number in segments.numbers(path, DISK))
 
 
 @click.command()
@@ -104,4 +106,4 @@ def view(run: Path | None, port: int, then_open: bool) -> None:
         if then_open:
             webbrowser.open(address)
 
-    trio.run(unless_interrupted, partial(serve, path, _size(path), port, ready=ready))
+    trio.run(unless_told, partial(serve, path, _size(path), port, ready=ready), signal.SIGINT)

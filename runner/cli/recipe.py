@@ -18,11 +18,12 @@ import orjson
 from click.core import ParameterSource
 
 from runner import scorers
-from runner.cli.arguments import OFF, nearest, options, seconds
+from runner.cli.arguments import OFF, options, seconds
 from runner.dataset import Dataset
 from runner.definition import Evaluation, Settings
 from runner.errors import UsageError
 from runner.loading import AnyEvaluation, Found, find_function
+from runner.nearest import nearest
 from runner.secrets import mask, names_a_secret
 
 _HTTP: Final = ("header", "connect_timeout", "read_timeout")
@@ -151,6 +152,16 @@ scorer_options = options(
 """Who judges the outputs."""
 
 
+@recipe_options
+@scorer_options
+def _described() -> None:
+    """Stand in for a command that has these options, and no others."""
+
+
+DESCRIBES: Final = frozenset(str(param.name) for param in getattr(_described, "__click_params__"))  # noqa: B009  # click's own
+"""The options that say what is evaluated; all others say how."""
+
+
 def found_in(ctx: click.Context) -> Found:
     """Make the evaluation that a command line describes."""
     given = {name: value for name, value in ctx.params.items() if value is not None and value != ()}
@@ -266,11 +277,10 @@ def _score(text: str) -> bool | float | str:
 
 def _reference(ctx: click.Context, said: Mapping[str, Any]) -> str:
     """Say the command line again, but for what is about one run of it."""
-    settings = {field.name for field in attrs.fields(Settings)} | {"path", "plain", "as_json", "dry_run"}
     words: list[str] = []
     for param in ctx.command.params:
         name = str(param.name)
-        if name not in said or name in settings:
+        if name not in said or name not in DESCRIBES:
             continue
         flag = next(option for option in param.opts if option.startswith("--"))
         values = said[name] if isinstance(said[name], tuple) else [said[name]]

@@ -8,11 +8,12 @@ from typing import Any
 import click
 import trio
 
+from journal.lock import is_held
 from replay.screen import ending
 from replay.summary import in_json, summarise
-from runner.cli import one_at_a_time
+from runner.cli import Refused, one_at_a_time
 from runner.cli.arguments import chosen_run
-from runner.cli.look import first_records, print_json
+from runner.cli.look import print_json
 from runner.cli.recipe import scorer_options, scorers_in
 from runner.cli.run import exit_code, find_again, say_missed
 from runner.dataset import Dataset
@@ -40,6 +41,8 @@ def rescore(run: Path | None, again: bool, slots: int, as_json: bool, **options:
     evaljournal rescore runs/qa/0001 --judge gpt-4o --rubric @rubric.txt
     """
     path = chosen_run(run)
+    if is_held(path):
+        raise Refused(f"{path} is a run that is going on; its outputs can be scored anew when it is done")
     given = {name: value for name, value in options.items() if value is not None and value != ()}
     scorers = _named(given) if given else _own(path)
     with one_at_a_time():
@@ -69,5 +72,4 @@ def _nobody(_: object) -> None:
 
 def _own(path: Path) -> list[Scorer]:
     """Find the scorers of the evaluation itself."""
-    first = first_records(path)
-    return list(find_again(path, first[0] if first else None, None).evaluation.scorers.values())
+    return list(find_again(path).evaluation.scorers.values())

@@ -19,21 +19,22 @@ import trio
 from click.core import ParameterSource
 
 from journal.errors import JournalExists, JournalLocked, command
-from journal.events import RunFinished, RunStarted
+from journal.events import RunFinished
 from journal.lock import is_held
 from replay import RunState
 from replay.screen import duration, ending, number, panel, printable, stopping_in_words, usage_of
 from replay.summary import in_json, summarise
 from runner.cli import UNFINISHED, Refused, Unfinished, one_at_a_time
-from runner.cli.arguments import OFF, RUNS, chosen_run, nearest, options, seconds
-from runner.cli.look import first_records, last_record, print_json, runs_under, see
+from runner.cli.arguments import OFF, RUNS, chosen_run, options, seconds
+from runner.cli.look import first_records, last_record, print_json, runs_under, see, terminal
 from runner.cli.onlooker import FRAME, Teller, is_screen, tenth
-from runner.cli.recipe import find_recipe, found_in, is_recipe, recipe_options, scorer_options
+from runner.cli.recipe import DESCRIBES, find_recipe, found_in, is_recipe, recipe_options, scorer_options
 from runner.concurrency import POLICIES
 from runner.definition import Settings
 from runner.errors import UsageError
 from runner.gates import Gate, missed
 from runner.loading import Found, find
+from runner.nearest import nearest
 from runner.session import Live, Outcome
 from runner.session import run as run_evaluation
 from runner.signals import told
@@ -179,9 +180,8 @@ def resume(run: Path | None, reference: str | None, **options: Any) -> None:
         if output is not None:
             output.finish(path)
         return
-    first = first_records(path)
     with _prose_on_stderr():
-        session = _Session(find_again(path, first[0] if first else None, reference), _given(options), options, resume=True)
+        session = _Session(find_again(path, reference), _given(options), options, resume=True)
         outcome = session.run(path)
     session.finish(outcome)
 
@@ -197,9 +197,7 @@ def _nat_output(options: dict[str, Any]) -> "NatOutput | None":
 
 def _find(reference: str | None, ctx: click.Context) -> Found:
     """Find the evaluation in a file, or make it of what the flags say; not of both."""
-    names = {str(param.name) for param in ctx.command.params} - {field.name for field in attrs.fields(Settings)}
-    about = names - {"reference", "path", "plain", "as_json", "dry_run"}
-    said = [name for name in about if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]
+    said = [name for name in DESCRIBES if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]
     if reference is None:
         if not said:
             raise UsageError("no evaluation was named; give a file, such as evals/capitals.py, or describe one: --data FILE …")
@@ -230,27 +228,32 @@ def _say_finished(path: Path, finished: RunFinished, *, as_json: bool) -> None:
         print_json({"path": str(path), "stopped": None, **in_json(summarise(see(path).state))})
 
 
-def find_again(path: Path, started: RunStarted | None, reference: str | None) -> Found:
-    """Find the evaluation of a run: where it was said to be now, or where it was when the run began."""
-    if reference is None and started is None:
+def find_again(path: Path, reference: str | None = None) -> Found:
+    """Find the evaluation of a run: where it is said to be now, or where it was when the run began."""
+    if reference is None:
+        reference = _recorded_reference(path)
+    return find_recipe(reference, run) if is_recipe(reference) else find(reference)
+
+
+def _recorded_reference(path: Path) -> str:
+    first = first_records(path)
+    if first is None:
         raise UsageError(
             f"{path} was cut off before it said what it is a run of; {command('resume', path, ' --task REFERENCE')} says it"
         )
-    if reference is None and started is not None:
-        reference = started.task
-        if not reference:
-            raise UsageError(
-                f"{path} was begun from Python, with {started.evaluation!r}; resume it there, with resume=True, "
-                f"or say where that is: {command('resume', path, ' --task REFERENCE')}"
-            )
-        file = re.match(r"(.+\.py):", reference)
-        if file and not Path(file[1]).exists():
-            raise UsageError(
-                f"{path} is a run of {reference}, and there is no such file here; go to where it was begun, "
-                f"or say where it is now: {command('resume', path, ' --task REFERENCE')}"
-            )
-    assert reference is not None
-    return find_recipe(reference, run) if is_recipe(reference) else find(reference)
+    started, _ = first
+    if not started.task:
+        raise UsageError(
+            f"{path} was begun from Python, with {started.evaluation!r}; resume it there, with resume=True, "
+            f"or say where that is: {command('resume', path, ' --task REFERENCE')}"
+        )
+    file = re.match(r"(.+\.py):", started.task)
+    if file and not Path(file[1]).exists():
+        raise UsageError(
+            f"{path} is a run of {started.task}, and there is no such file here; go to where it was begun, "
+            f"or say where it is now: {command('resume', path, ' --task REFERENCE')}"
+        )
+    return started.task
 
 
 def _given(options: dict[str, Any], ctx: click.Context | None = None) -> dict[str, Any]:
@@ -375,11 +378,10 @@ class _Session:
 
     async def _draw(self, live: Live) -> None:
         """Draw the live screen a few times a second, until cancelled."""
-        from rich.console import Console  # noqa: PLC0415  # slow to import
-        from rich.live import Live as Screen  # noqa: PLC0415  # the same
+        from rich.live import Live as Screen  # noqa: PLC0415  # slow to import
 
         self._total, before = live.total, live.state.done
-        console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+        console = terminal(stderr=True)
         for sentence in _changes(live):
             click.echo(sentence, err=True)
         # A terminal that takes nothing more (Ctrl-S) must not hold up the run; nor must the user's threads hold up the screen.

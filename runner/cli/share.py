@@ -12,8 +12,10 @@ from journal import segments
 from journal import verify as verify_journal
 from replay import load
 from replay.export import FORMATS, Files, Format, Rows, Source, TableFile
-from runner.cli import DAMAGED, Refused
-from runner.cli.arguments import chosen_run, nearest
+from runner.cli import Refused
+from runner.cli.arguments import chosen_run
+from runner.cli.look import say_damage, say_unfinished
+from runner.nearest import nearest
 from runner.whole import write_files, write_whole
 
 _HELP = "\n".join(["\b", *(f"{name:<13} {format_.what}" for name, format_ in FORMATS.items())])
@@ -55,7 +57,8 @@ def export(run: Path | None, name: str, target: Path | None, rows: Rows | None, 
             raise found from exc  # It was not our doing: what the journal says makes no sense.
     if target is not None:
         click.echo(f"{target}: {name} of {path}, up to record {source.history.state.seq:,}", err=True)
-    _warn(source)
+    say_damage(source.problem)
+    say_unfinished(source.history.unfinished)
 
 
 def _check(name: str, format_: Format, target: Path | None, rows: str | None, *, force: bool) -> None:
@@ -106,13 +109,3 @@ def _print(pieces: Iterable[bytes]) -> None:
     for piece in pieces:
         stream.write(piece)
     stream.flush()
-
-
-def _warn(source: Source) -> None:
-    """Say how far the run could be trusted, as `log` and `status` do."""
-    unfinished = source.history.unfinished
-    if source.problem is not None:
-        click.echo(f"that is how far it can be trusted: {source.problem}", err=True)
-        sys.exit(DAMAGED)
-    if unfinished is not None:
-        click.echo(f"behind record {unfinished.seq - 1:,}: {unfinished.check}", err=True)

@@ -9,10 +9,11 @@ import orjson
 
 from journal import Blob
 from replay.history import understanding
-from replay.screen import duration, printable
+from replay.screen import duration, plural, printable
+from replay.text import as_text
 from replay.trial import AttemptStory, Judgement, TrialStory
-from runner.cli.arguments import nearest
 from runner.cli.look import print_json, run_and_trial, say_damage, see
+from runner.nearest import nearest
 
 _LINES: Final = 40
 """How many lines of a value are shown; `--json` has all of it."""
@@ -88,7 +89,7 @@ def _plain(value: Any) -> Any:
 def _in_words(story: TrialStory) -> Iterator[str]:
     times = story.times
     cause = f" ({printable(story.cause)})" if story.cause else ""
-    yield f"{printable(story.trial, _LINE)}  {story.stage}{cause}, {_plural(len(story.attempts), 'attempt')}"
+    yield f"{printable(story.trial, _LINE)}  {story.stage}{cause}, {plural(len(story.attempts), 'attempt')}"
     yield (
         f"taken in {printable(story.at)} · waited {duration(times.waited)} · backed off {duration(times.backed_off)} · "
         f"served {duration(times.served)} · scored {duration(times.scored)}"
@@ -138,8 +139,7 @@ def _score(said: Judgement, mark: str = "") -> Iterator[str]:
         yield from _block("score", f"{said.scorer} could not judge it: {said.error}: {said.message}{behind}")
     else:
         reason = f"  {said.reason}" if said.reason else ""
-        value = said.value if isinstance(said.value, str) else orjson.dumps(said.value).decode()
-        yield from _block("score", f"{said.scorer} {value}{reason}{behind}")
+        yield from _block("score", f"{said.scorer} {as_text(said.value)}{reason}{behind}")
 
 
 def _block(label: str, value: Any) -> Iterator[str]:
@@ -147,7 +147,7 @@ def _block(label: str, value: Any) -> Iterator[str]:
     if isinstance(value, Blob):
         text = f"({value.bytes:,} bytes that cannot be had)"
     else:
-        text = value if isinstance(value, str) else orjson.dumps(value).decode()
+        text = as_text(value)
         if len(text) > _LINE and not isinstance(value, str):
             text = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
     lines = text.splitlines() or [""]
@@ -155,7 +155,3 @@ def _block(label: str, value: Any) -> Iterator[str]:
         yield f"{label if not at else '':<{len(_INDENT)}}{printable(line.expandtabs(), _LINE)}".rstrip()
     if len(lines) > _LINES:
         yield f"{_INDENT}… {len(lines) - _LINES:,} more lines; --json has them"
-
-
-def _plural(count: int, one: str) -> str:
-    return f"{count:,} {one}{'' if count == 1 else 's'}"

@@ -2,6 +2,7 @@
 
 import math
 import re
+import signal
 import socket
 import sys
 from contextlib import nullcontext
@@ -24,11 +25,12 @@ from replay.screen import ending, next_command, printable
 from replay.timeline import OUTSIDE
 from runner.cli import UNFINISHED
 from runner.cli.arguments import chosen_run
-from runner.cli.look import Seen, draw, fork_command, last_record, print_json, say_damage, see, summary_of, unless_interrupted
+from runner.cli.look import Seen, draw, fork_command, last_record, print_json, say_damage, see, summary_of
 from runner.cli.onlooker import FRAME, Show, showing
 from runner.errors import UsageError
 from runner.fork import fork as fork_run
 from runner.recorder import Clock
+from runner.signals import unless_told
 
 SILENCE: Final = 1.0
 """Seconds without a record after which a watcher looks whether the writer is still there."""
@@ -74,7 +76,7 @@ def replay(run: Path | None, at: int | None, at_time: str | None, play: float | 
             draw(seen.history, moment.now)
         else:
             with showing() as show:
-                trio.run(unless_interrupted, partial(play_again, seen.history, play, show))
+                trio.run(unless_told, partial(play_again, seen.history, play, show), signal.SIGINT)
         click.echo(_of_when(seen), err=True)
     say_damage(seen.problem, quiet=as_json)
 
@@ -192,7 +194,7 @@ def _watched(path: Path, *, quiet: bool) -> Seen:
     """Watch a run to its end; leave with code 3 if somebody does not want to wait for it."""
     watching = Watching(path)
     with nullcontext(_nothing) if quiet else showing(transient=True) as show:
-        has_ended = trio.run(unless_interrupted, partial(watching.until_the_end, show))
+        has_ended = trio.run(unless_told, partial(watching.until_the_end, show), signal.SIGINT)
     if not has_ended:
         click.echo(f"the run goes on; {command('watch', path)} looks on again", err=True)
         sys.exit(UNFINISHED)
@@ -278,7 +280,7 @@ class Watching:
 def fork(run: Path, at: int | None, target: Path) -> None:
     """Start a new run, NEW, from a point of an old one.
 
-    What was done by then keeps its outcome, attempts that were in the air are cut off there, and `resume NEW` goes on. The old
+    What was done by then keeps its outcome; `resume NEW` goes on, and makes those attempts again that were in the air. The old
     run is only read, and may be going on; a damaged one can be forked at any point before the damage.
 
     \b

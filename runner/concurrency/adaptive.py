@@ -1,4 +1,4 @@
-"""The default policy: four small machines behind one face.
+"""The default policy: five small machines behind one face.
 
 An endpoint refuses work in different ways, and one number cannot answer them all. So each way has a machine of its own:
 
@@ -6,6 +6,7 @@ An endpoint refuses work in different ways, and one number cannot answer them al
     in_flight  429 because too many are in flight   the limit is held just below what was refused
     illness    5xx, broken connections, timeouts    intake stops, probes ask, the slots come back
     latency    nothing is refused, only slower      a load that buys no throughput is undone
+    strays     429 now and then, whatever we do     nothing is learned from those
 
 Here is only what joins them: who hears which signal, which of them explains a refusal, and what the decision is.
 """
@@ -39,11 +40,16 @@ from runner.concurrency.policy import (
 )
 from runner.concurrency.rate import Rate
 from runner.concurrency.start import Begun
+from runner.concurrency.strays import Strays
 
 LITTLE = 3.0
 """Once the rate is known, this many times rate times latency in flight will do (Little's law), hung ones included."""
 GROWTH = 1.75
 """Slots per slot that has proven itself: latency tells late, and a server must not drown meanwhile."""
+GUESS = 2.0
+"""Seconds that a call is thought to take before the first success."""
+HURRY = 0.2
+"""Growth of the pace per round trip, where strays may have taught us a rate that there is not."""
 COARSE = 8
 """While slots are added one by one, the limit is published in steps of an eighth, to spare the journal."""
 
@@ -60,11 +66,14 @@ class AdaptiveState:
     """Attempts in flight."""
     limit: int = FIRST
     """The limit in force."""
+    guess: float = GUESS
+    """Seconds that a call takes, before the first success: a guess, or what the last error of a task's own took."""
     rate: Rate = field(factory=Rate)
     headers: Headers = field(factory=Headers)
     in_flight: InFlight = field(factory=InFlight)
     illness: Illness = field(factory=Illness)
     latency: Latency = field(factory=Latency)
+    strays: Strays = field(factory=Strays)
     hold: Hold = field(factory=Hold)
 
 
@@ -134,14 +143,17 @@ class Adaptive:
         )
         # While we ask for more, a doubling is spread over half a round trip, so that a refusal can come between.
         spread = 32 if state.in_flight.phase == "holding" else 2
-        state.rate.started(state.now, spread * self._flow(state.limit), state.headers.told(state.now))
+        # Before the first answer nobody knows the round trip; so many in a second are no burst, however few the slots.
+        opening = spread * (FIRST / max(state.guess, 0.001) if state.latency.mean is None else self._flow(state.limit))
+        hurry = 0.0 if state.strays.part is None else HURRY / state.limit
+        state.rate.started(state.now, opening, state.headers.told(state.now), hurry)
         if probe:
             state.illness.probing(state.now)
         return probe
 
     def _flow(self, in_flight: int) -> float:
-        """Tell how many per second so many in flight are (Little's law); before the first success, guess 2 s a call."""
-        return in_flight / max(self.state.latency.mean or 2.0, 0.001)
+        """Tell how many per second so many in flight are (Little's law); before the first success, guess."""
+        return in_flight / max(self.state.latency.mean or self.state.guess, 0.001)
 
     def _ended(self, begun: Begun, signal: Succeeded | Failed | TimedOut | Interrupted) -> None:
         """Tell the machines; there are five ways an attempt can end."""
@@ -164,6 +176,7 @@ class Adaptive:
                 # The task's own error: the endpoint did answer, or was never asked.
                 self._answered(begun)
                 self._latency(begun, None)
+                self.state.guess = self.state.now - begun.t
             case Interrupted():
                 self._latency(begun, None)
                 if begun.probe:
@@ -196,6 +209,9 @@ class Adaptive:
             # The endpoint was never busy with the refused one, so whoever began after it met one less.
             if other.order > begun.order:
                 other.in_flight -= 1
+        if retry_after is None and self._stray(begun):
+            state.rate.missed += 1
+            return
         if retry_after is None and state.in_flight.blame(begun, state.now):
             state.rate.missed += 1
             seen = state.in_flight.refuse(begun, state.now, state.started)
@@ -203,7 +219,7 @@ class Adaptive:
                 self._publish("in_flight", seen)
             return
         named, flow = retry_after is not None, self._flow(begun.in_flight)
-        seen = state.rate.refuse(begun, state.now, state.started, flow=flow, named=named)
+        seen = state.rate.refuse(begun, state.now, state.started, flow=flow, named=named, hasty=state.strays.part is not None)
         if state.illness.open:
             return  # Nothing starts but probes; what this refusal asked for will be asked again.
         if retry_after is not None:
@@ -211,6 +227,28 @@ class Adaptive:
             self._pause(state.hold.retry_after(state.now, retry_after, seen))
         elif seen is not None:
             self._pause(state.hold.begin(state.now, state.rate.next_start, "rate_limited", seen))
+
+    def _stray(self, begun: Begun) -> bool:
+        """Tell whether a refusal is a stray one; the one that proves that there are such takes the last lessons back."""
+        state = self.state
+        rate, in_flight, strays = state.rate, state.in_flight, state.strays
+        if begun.order <= max(rate.lesson, in_flight.lesson):
+            return False  # It belongs to a lesson.
+        if in_flight.failed(begun):
+            return False
+        free = rate.free(2 * self._flow(state.limit))
+        below = (1.0 if free else rate.below(begun.t)) if in_flight.below(begun) else 0.0
+        before = strays.part
+        if not strays.tolerate(begun, below):
+            return False
+        part = strays.check() if free and state.limit == self.most else None
+        if part is not None:
+            rate.test(state.now, (1 - part) * self._flow(begun.in_flight), 4 / part)
+        elif before is None and strays.part is not None:
+            rate.search()
+            in_flight.release()
+            self._publish("strays", f"{strays.strays:.0f} of {strays.starts:.0f} refused whatever the load")
+        return True
 
     def _quota(self, quota: Quota | None) -> None:
         state = self.state
@@ -247,6 +285,8 @@ class Adaptive:
     def _answered(self, begun: Begun) -> bool:
         """Heed that the endpoint answered; tell whether that ended an illness."""
         state = self.state
+        if state.latency.mean is None:
+            state.rate.answered(state.now)
         seen = state.illness.answered(begun, state.now, state.started)
         if seen is None:
             return False

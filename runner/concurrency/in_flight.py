@@ -25,6 +25,8 @@ BUSY = 0.85
 """Part of the limit that must be in use before more is allowed; otherwise more proves nothing."""
 DOUBT = 300.0
 """Seconds for which the number in flight is not blamed after it was blamed wrongly."""
+WORTH = 8
+"""Successes at more than is held that outweigh a refusal there."""
 SHORTEST, LONGEST = 5.0, 120.0
 """Seconds between two trials of a higher limit."""
 
@@ -48,6 +50,8 @@ class InFlight:
     """Seconds to hold before the next trial."""
     accepted: int = 0
     """The most that were in flight at the start of an attempt that then succeeded."""
+    surplus: int = 0
+    """Successes at more than is held since the trial began, less `WORTH` for every refusal there."""
     doubt_until: float = 0.0
     """Until then no refusal is blamed on the number in flight: the last that was turned out to be about the rate."""
     lesson: int = 0
@@ -55,7 +59,12 @@ class InFlight:
 
     def succeeded(self, begun: Begun, t: float, in_flight: int, most: int) -> None:
         """Allow more where it would be used, but no more than `most`."""
-        self.accepted = max(self.accepted, begun.in_flight)
+        if begun.in_flight > self.accepted:
+            self.accepted = begun.in_flight
+            if self.held and not self.slower and self._good() > self.held + 1:
+                self.release()
+        if self.phase == "trying" and begun.in_flight > self.held:
+            self.surplus += 1
         if in_flight < BUSY * self.limit:
             return
         if self.phase == "climbing":
@@ -67,7 +76,7 @@ class InFlight:
         """Go from holding to trying, and from trying to climbing."""
         if self.phase == "holding":
             step = max(1, self.held // 4) if self.slower else 1
-            self.phase, self.since = "trying", t
+            self.phase, self.since, self.surplus = "trying", t, 0
             self.upward = self.upward or not self.slower or self.held == 1
             self.limit = max(self.held, min(self.held + step, most)) if self.upward else self.held - step
         elif not self.slower:
@@ -76,10 +85,28 @@ class InFlight:
             # Nothing could be compared, because something else held us back.
             self.phase, self.since, self.limit, self.upward = "holding", t, self.held, True
 
+    def _good(self) -> int:
+        return self.accepted - self.accepted // 16  # Some were accepted because others had just left.
+
+    def failed(self, begun: Begun) -> bool:
+        """Tell whether a refusal ends the trial of a higher limit: such a thing was to be expected."""
+        if self.phase != "trying" or begun.in_flight <= self.held:
+            return False
+        self.surplus -= WORTH
+        return self.surplus < 0
+
+    def below(self, begun: Begun) -> bool:
+        """Tell whether so many in flight are known to be good, or nothing is known."""
+        return self.slower or begun.in_flight <= self.held or self.phase == "climbing"
+
+    def release(self) -> None:
+        """Take the lesson back: the number in flight was not the reason."""
+        if self.held and not self.slower:
+            self.held, self.phase, self.limit = 0, "climbing", max(self.limit, self._good())
+
     def blame(self, begun: Begun, t: float) -> bool:
         """Decide whether too many in flight are why an attempt was refused: as many are not known to be good."""
-        known = self.accepted - self.accepted // 16  # Some were accepted because others had just left.
-        if begun.in_flight > max(known, 1) or 0 < self.held < begun.in_flight:
+        if begun.in_flight > max(self._good(), 1) or 0 < self.held < begun.in_flight:
             return t >= self.doubt_until
         if self.held and not self.slower and begun.order > self.lesson:
             # Refused with fewer than were thought good: the number was not the reason, neither now nor before.

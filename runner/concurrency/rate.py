@@ -23,6 +23,8 @@ SEARCH = 0.1
 """Growth of the pace per second of searching."""
 SWING, FLATTEST = 0.1, 0.02
 """How far the first plateau dips below the rate, and the last, as a part of the rate."""
+SHORTEST = 5.0
+"""Seconds to the middle of the first plateau."""
 SLOWEST = 1 / 60
 """Starts per second below which we never go: a minute without a question teaches nothing."""
 ENOUGH = 8
@@ -72,8 +74,31 @@ class Rate:
         x = min(max((t - self.since) / self.period - 1, -1.0), 2.0)
         return known * (1 + self.swing * x * x * x)
 
-    def started(self, t: float, opening: float, told: float | None) -> None:
-        """Space the next start from this one; `told` is the pace that the endpoint's own headers ask for, if any."""
+    def free(self, opening: float) -> bool:
+        """Tell whether the pace holds nothing back."""
+        return self.known is None or self.known >= opening
+
+    def below(self, t: float) -> float:
+        """Tell which part of the starts up to `t` was paced so that a rate limit refuses none; 1: that at `t`, too."""
+        if self.pace(t, self.measured) <= self.measured:
+            return 1.0
+        return 0.0 if self.searching else self.period / max(t - self.since, self.period)
+
+    def test(self, t: float, rate: float, starts: float) -> None:
+        """Stay below `rate` for so many starts, to see whether as many are refused there."""
+        self.known = self.measured = max(rate, SLOWEST)
+        self.searching, self.since, self.period, self.swing = False, t, starts / self.known, SWING
+
+    def search(self) -> None:
+        """Look for the rate once more, if one was known: what taught it was no limit."""
+        self.searching = self.known is not None
+
+    def started(self, t: float, opening: float, told: float | None, hurry: float) -> None:
+        """Space the next start from this one.
+
+        `told` is the pace that the endpoint's own headers ask for, if any. `hurry` is the least growth per start while
+        searching.
+        """
         if self.first is None:
             self.first = self.next_start = t
         gap = 1 / (self.pace(t, opening) if told is None else min(told, opening))
@@ -88,17 +113,23 @@ class Rate:
         elif not self.searching:
             self.searching = t - self.since > 3 * self.period
         elif self.known < 2 * opening:  # Beyond that, slots are the limit, and a higher pace would never be tried.
-            self.known *= 1 + SEARCH * min(gap, 1)
+            self.known *= 1 + max(SEARCH * min(gap, 1), hurry)
+
+    def answered(self, t: float) -> None:
+        """End a gap that was guessed: an answer came before it was over."""
+        if self.known is None:
+            self.next_start = min(self.next_start, t)
 
     def wait(self, until: float) -> None:
         """Start nothing before `until`: a pause that is itself about the rate, so the bucket's time goes on."""
         self.next_start = max(self.next_start, until)
 
-    def refuse(self, begun: Begun, t: float, newest: int, *, flow: float, named: bool) -> str | None:
+    def refuse(self, begun: Begun, t: float, newest: int, *, flow: float, named: bool, hasty: bool) -> str | None:
         """Learn from a refusal; tell what was seen, or None if it belongs to the last lesson.
 
         `newest` is the place of the youngest attempt: all up to it began before this lesson. `flow` is the rate of
-        late, as far as what is in flight tells it. `named` says that the endpoint told how long to wait.
+        late, as far as what is in flight tells it. `named` says that the endpoint told how long to wait; `hasty`, that the
+        refusal may be a stray one after all, so that what it teaches is soon put to the test.
         """
         self.missed += 1
         if begun.order <= self.lesson:
@@ -126,7 +157,7 @@ class Rate:
             least = max(granted / seconds, self.known / 2)
             self._search(min(least, (granted + 1) / seconds) if granted > self.echoes else least)
         else:
-            self._settle(granted / seconds, self.pace(begun.t, self.known), t)
+            self._settle(granted / seconds, self.pace(begun.t, self.known), t, shortest=0.0 if hasty else SHORTEST)
         known = self.known or SLOWEST
         self.lowest = min(self.lowest, known)
         self.echoes = 0
@@ -148,22 +179,23 @@ class Rate:
         else:
             self.since = t
 
-    def _settle(self, rate: float, pace: float, t: float) -> None:
+    def _settle(self, rate: float, pace: float, t: float, *, shortest: float) -> None:
         """Begin a plateau around a rate that was measured; `pace` is the one that was refused."""
         known = self.known or rate
         if self.lowest < rate / 2:
             # We asked for much less meanwhile, and the bucket ran over: the pace tells more.
             self._search(FIRST * pace)
             return
-        more, self.measured = rate > 1.02 * self.measured, rate
+        more, same = rate > 1.02 * self.measured, abs(rate - self.measured) <= SWING * self.measured
+        self.measured = rate
         if more and not self.searching and pace > known * (1 + self.swing):
             # Refused late, and asking for more did bring more: a shallow bucket has run over while we were below.
             rate += (pace - rate) / 2
-        elif self.period and abs(rate - known) <= SWING * known:
+        elif self.period and (same or abs(rate - known) <= SWING * known):
             # Two measurements agree: ask half as often, and half as loudly.
             self.period = min(2 * self.period, max(60.0, 200 / rate))
             self.swing = max(self.swing / 2, FLATTEST)
         else:
-            self.period = max(5.0, 20 / rate)
+            self.period = max(shortest, 20 / rate)
             self.swing = SWING
         self.known, self.searching, self.since = max(rate, SLOWEST), False, t

@@ -4,7 +4,7 @@ The executor records what comes out of it, and an audit holds the same against w
 whatever a policy has been told can be read back from the journal, and what it decided can be decided again.
 """
 
-from typing import Any, assert_never
+from typing import Any, assert_never, cast
 
 from journal import Record
 from journal.events import (
@@ -66,18 +66,19 @@ class Steering:
 
     def take(self, record: Record) -> list[Steered]:
         """Learn from an attempt's start, its end, or what it notes of its quota; give what is to be recorded behind it."""
-        event = record.event
-        if isinstance(event, Noted):
-            self._noted(event)
+        kind = record.event.__class__  # Twice for every trial: to ask for the class itself costs the least.
+        if kind is Noted:
+            self._noted(cast("Noted", record.event))
             return []
-        assert isinstance(event, AttemptEvent)
+        event = cast("AttemptEvent", record.event)
         name = f"{event.trial}/{event.attempt}"
         decision = self._policy.take(_signal(event, record.t, name, self._flying.pop(name, None)))
         self.limit = decision.limit
-        if isinstance(event, AttemptStarted):
+        if kind is AttemptStarted:
             self._flying[name] = None
-            self._started(event.trial, record.t, probe=decision.probe)
-        elif isinstance(event, AttemptSucceeded):
+            if decision.probe or self.free:
+                self._started(event.trial, record.t, probe=decision.probe)
+        elif kind is AttemptSucceeded:
             self._ill_since = None
         return [_event(change, self._key) for change in decision.changes] if decision.changes else []
 

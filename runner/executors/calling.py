@@ -1,19 +1,16 @@
 """How the function is called: where, with which input, and what is kept of what comes back."""
 
 import contextvars
-import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any, ClassVar
+from typing import Any
 
 import outcome
 import trio
 
 from runner.executors.ledger import Ledger
-from runner.tasks import Asked, Ending, Task
-
-Late = Callable[[Ending], None]
+from runner.tasks import Asked, Late, Task
 
 
 async def awaited(value: Awaitable[Any]) -> Any:
@@ -24,7 +21,7 @@ async def awaited(value: Awaitable[Any]) -> Any:
 class ByTrial:
     """Asks the function with the input that a trial stands for, and lays down the very object that comes back."""
 
-    wants_trial: ClassVar = True
+    wants_trial: bool = True
 
     def __init__(self, function: Task, awaiting: Task, given: dict[str, Any], ledger: Ledger, *, journaled: bool) -> None:
         self._function = function
@@ -38,7 +35,7 @@ class ByTrial:
         trial = asked.trial
         try:
             output = await self._function.ask(self._given[trial], late)
-            if inspect.isawaitable(output):
+            if hasattr(type(output), "__await__"):
                 output = await self._awaiting.ask(output, late)
         except trio.Cancelled:
             raise
@@ -59,7 +56,7 @@ class Desk:
     A plain function may depend on the thread that it is called in: a connection to a database, a tool's own loop.
     """
 
-    wants_trial: ClassVar = False
+    wants_trial: bool = False
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function = function

@@ -25,10 +25,10 @@ from runner.executors.calling import ByTrial, awaited
 from runner.executors.details import ExecutionDetails
 from runner.executors.inputs import Inputs
 from runner.executors.ledger import Ledger
-from runner.executors.nowhere import NOWHERE
 from runner.executors.progress import show
 from runner.executors.stopping import Reins
 from runner.fingerprint import of_function
+from runner.nowhere import NOWHERE
 from runner.session import Live, Session, Surroundings
 from runner.tasks import Task
 from runner.tasks.function import AsyncioThread, FunctionTask

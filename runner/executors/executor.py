@@ -18,8 +18,8 @@ from runner.errors import UsageError
 from runner.executors.calling import Desk
 from runner.executors.execution import Execution, ExecutorSettings, Plan, Results
 from runner.executors.retrying import MaxRetries
-from runner.executors.stopping import heeded
 from runner.session import in_trio, is_in_a_loop
+from runner.signals import told
 
 Where = str | os.PathLike[str] | None
 
@@ -60,7 +60,7 @@ class _Executor:
         for name in options or ():
             if name in _OURS:
                 raise UsageError(f"options has {name!r}, which the executor sees to itself; leave it out")
-        self._signal = termination_signal
+        self._signals = () if termination_signal is None else (termination_signal,)
         self._plan = Plan(
             function=function,
             settings=ExecutorSettings(slots=concurrency, timeout=timeout, retry=MaxRetries.of(max_retries), aimd=aimd),
@@ -69,6 +69,10 @@ class _Executor:
             fallback=fallback,
             bar_format=bar_format,
         )
+
+    def _heeding(self, stop: Callable[[], None]) -> contextlib.AbstractContextManager[bool]:
+        """Stop when the signal comes, if it can be heard; so do others that are being waited for."""
+        return told(lambda _, __: stop(), *self._signals, shares=True)
 
 
 class AsyncExecutor(_Executor):
@@ -129,7 +133,7 @@ class AsyncExecutor(_Executor):
     def run(self, inputs: Iterable[Any]) -> Results:
         """Call the function for all inputs: from a script, a thread, or a notebook's cell in which a loop is running."""
         execution = Execution(self._plan, inputs)
-        with heeded(self._signal, execution.reins.pull):
+        with self._heeding(execution.reins.pull):
             if not is_in_a_loop():
                 return in_trio(execution.live)
             with ThreadPoolExecutor(1, "evaljournal") as pool:
@@ -139,12 +143,12 @@ class AsyncExecutor(_Executor):
         """Do the same from inside asyncio, with the function in the caller's loop, or from inside trio."""
         if trio.lowlevel.in_trio_run():
             execution = Execution(self._plan, inputs)
-            with heeded(self._signal, execution.reins.pull):
+            with self._heeding(execution.reins.pull):
                 return await execution.live()
         loop = asyncio.get_running_loop()
         execution = Execution(self._plan, inputs, loop=loop)
         context = contextvars.copy_context()
-        with heeded(self._signal, execution.reins.pull), ThreadPoolExecutor(1, "evaljournal") as pool:
+        with self._heeding(execution.reins.pull), ThreadPoolExecutor(1, "evaljournal") as pool:
             running = loop.run_in_executor(pool, lambda: context.run(in_trio, execution.live))
             try:
                 return await asyncio.shield(running)
@@ -208,9 +212,9 @@ class SyncExecutor(_Executor):
             if reins.pulled > 1 or desk.is_left:
                 desk.cut_off()
 
-        with heeded(self._signal, stop) as is_heard, ThreadPoolExecutor(1, "evaljournal") as pool:
-            if is_heard and self._signal is not None and hasattr(signal, "pthread_kill"):
-                desk.leave = partial(signal.pthread_kill, threading.get_ident(), self._signal)
+        with self._heeding(stop) as is_heard, ThreadPoolExecutor(1, "evaljournal") as pool:
+            if is_heard and hasattr(signal, "pthread_kill"):
+                desk.leave = partial(signal.pthread_kill, threading.get_ident(), *self._signals)
             running = pool.submit(lambda: context.run(in_trio, execution.live))
             running.add_done_callback(lambda _: desk.close())
             try:

@@ -6,7 +6,7 @@ another process, whether it is still the same: by its JSON, or, for what has non
 
 import itertools
 import pickle
-from collections import Counter
+from collections import deque
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
@@ -29,7 +29,7 @@ class Inputs(Dataset):
             raise UsageError(f"inputs={inputs!r}: give a list, or something else that can be iterated over")
         self.source = inputs
         self._journaled = journaled
-        self._times: Counter[str] = Counter()
+        self._times: dict[str, int] = {}
         self._cases = self._read(inputs)
         self.names: list[str] = []
         """Of all that were read, in order."""
@@ -43,8 +43,10 @@ class Inputs(Dataset):
     def look(self) -> bool:
         """Say whether there are any. Of a list that is journaled, look at all: what cannot be recorded is told beforehand."""
         first = self._cases if self._journaled and self.count is not None else itertools.islice(self._cases, 1)
-        read = list(first)
-        self._cases = itertools.chain(read, self._cases)
+        read = deque(first)
+        self._cases = itertools.chain(
+            (read.popleft() for _ in range(len(read))), self._cases
+        )  # Each is let go when it is taken.
         return bool(read)
 
     def select(self, selection: Selection | None = None, *, repeats: int = 1) -> Trials:
@@ -72,10 +74,9 @@ class Inputs(Dataset):
             case: Case = Case(input=plain(given))
         except UsageError as exc:
             case = Case(input=_stand_in(position, given, exc))
-        content = case.name
-        self._times[content] += 1
-        times = self._times[content]
-        return _named(case.input, content if times == 1 else f"{content}-{times}", content)
+        content = case.__dict__["fingerprint"] = case.name  # It would be made anew when it is first asked for.
+        times = self._times[content] = self._times.get(content, 0) + 1
+        return case if times == 1 else _named(case.input, f"{content}-{times}", content)
 
 
 class _Once(Trials):
@@ -93,7 +94,7 @@ class _Once(Trials):
 
 def _named(value: Any, name: str, fingerprint: str) -> Case:
     case: Case = Case(input=value, name=name)
-    case.__dict__["fingerprint"] = fingerprint  # It is known already, and would be made anew when it is first asked for.
+    case.__dict__["fingerprint"] = fingerprint
     return case
 
 

@@ -40,17 +40,14 @@ class Ledger:
 
     def hear(self, record: Record) -> None:
         """Take in a record that is being made."""
-        if self._early is not None:
+        if self._early is None:
+            self._take(record.event)
+        else:
             self._early.append(record)
-            return
-        event = record.event
-        self._take(event)
-        if isinstance(event, TrialCompleted | TrialFailed):
-            self._given.pop(event.trial, None)
 
     def recall(self, records: Iterable[Record]) -> None:
         """Take in the records of earlier sessions, and then what was heard meanwhile."""
-        early, self._early = self._early or [], None
+        early = self._early or []
         first = early[0].seq if early else float("inf")
         for record in records:
             if record.seq >= first:
@@ -58,6 +55,7 @@ class Ledger:
             self._take(record.event)
         for record in early:
             self._take(record.event)
+        self._early = None
 
     def _take(self, event: Event) -> None:
         meaning = _MEANINGS.get(event.__class__)
@@ -100,9 +98,15 @@ class Ledger:
 
     def _completed(self, event: TrialCompleted) -> None:
         self.details[event.trial].complete()
+        self._let_go(event.trial)
 
     def _gave_up(self, event: TrialFailed) -> None:
         self.details[event.trial].fail()
+        self._let_go(event.trial)
+
+    def _let_go(self, trial: str) -> None:
+        if self._early is None:  # What an earlier session was done with may be asked again.
+            self._given.pop(trial, None)
 
     def _withdrawn(self, event: TrialWithdrawn) -> None:
         self.details.pop(event.trial, None)

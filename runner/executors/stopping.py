@@ -1,12 +1,7 @@
-"""How a run is stopped from outside of its loop: by a signal, or because the one who waits for it is cancelled."""
+"""How a run is stopped from outside of its loop, even before it has one: by a signal, or as the one who waits is cancelled."""
 
-import signal
-import threading
 from collections import deque
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from types import FrameType
-from typing import Any
+from collections.abc import Callable
 
 
 class Reins:
@@ -36,38 +31,3 @@ class Reins:
             except IndexError:
                 return
             self._stop()
-
-
-_heeding: dict[int, list[Callable[[], None]]] = {}
-"""Signal → what is called when it comes. Several runs may be waited for at once; the last to end restores the handler."""
-_before: dict[int, Any] = {}
-"""Signal → the handler that was there."""
-
-
-def _ring(number: int, _: FrameType | None) -> None:
-    for call in tuple(_heeding.get(number, ())):
-        call()
-
-
-@contextmanager
-def heeded(number: int | None, call: Callable[[], None]) -> Generator[bool]:
-    """Call this when a signal comes, as long as the block lasts; say whether it can be heard.
-
-    Only the main thread can hear it. What is ignored on purpose stays so.
-    """
-    hears = threading.current_thread() is threading.main_thread()
-    if number is None or not hears or signal.getsignal(number) in (signal.SIG_IGN, None):
-        yield False
-        return
-    calls = _heeding.setdefault(number, [])
-    if not calls:
-        _before[number] = signal.signal(number, _ring)
-    calls.append(call)
-    try:
-        yield True
-    finally:
-        calls.remove(call)
-        if not calls:
-            before = _before.pop(number)
-            if signal.getsignal(number) is _ring:  # Else somebody has put their own in its place, and it stays.
-                signal.signal(number, before)

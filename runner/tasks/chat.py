@@ -8,11 +8,12 @@ import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Final, cast
+from typing import Any, Final, cast
 
 import attrs
 import orjson
 
+from replay.text import as_text
 from runner.case import Case
 from runner.errors import UsageError
 from runner.fingerprint import canonical, digest
@@ -22,7 +23,7 @@ from runner.secrets import mask
 from runner.tasks import Asked
 from runner.tasks.endpoint import ask_once, heed, idempotency, refuse_error
 from runner.tasks.http import Address, Client, Reply, WrongReply, described
-from runner.templates import Absent, Body, Fields, Text, as_text, find
+from runner.templates import Absent, Body, Fields, Text, find
 
 OPENAI: Final = "https://api.openai.com/v1"
 
@@ -59,16 +60,12 @@ def _template(chat: "Chat") -> Body:
     """Make one template of all that the messages are made from."""
     if chat.prompt is not None and chat.messages is not None:
         raise UsageError("there is a prompt, and there are messages; give one of the two")
-    system = [] if chat.system is None else [{"role": "system", "content": chat.system}]
+    system = [] if chat.system is None else [{"role": "system", "content": Text.parse(chat.system, "the system prompt")}]
     messages = _contents(chat.messages, "the messages") if chat.messages is not None else []
     if not is_messages(messages) and messages != []:
         raise UsageError('messages are a list of {"role": …, "content": …}')
-    prompt = [] if chat.prompt is None else [{"role": "user", "content": chat.prompt}]
-    return Body([*_texts(system, "the system prompt"), *_texts(messages, "the messages"), *_texts(prompt, "the prompt")])
-
-
-def _texts(messages: Sequence[Any], what: str) -> list[Any]:
-    return list(Body.parse(list(messages), what).value)
+    prompt = [] if chat.prompt is None else [{"role": "user", "content": Text.parse(chat.prompt, "the prompt")}]
+    return Body([*system, *Body.parse(messages, "messages").value, *prompt])
 
 
 def is_messages(value: object) -> bool:
@@ -97,7 +94,7 @@ class Chat:
     __name__ = "chat"
 
     model: str = attrs.field(kw_only=False)
-    """Its name; with `{fields}`, each case may name its own (`{model}`; with `limit_key="model"` their limits are apart)."""
+    """Its name; with `{fields}`, each case may name its own (`{model}`; `limit_key="model"` then keeps their limits apart)."""
     base_url: str = attrs.field(default=OPENAI, repr=lambda url: repr(mask(url)))
     """What `/chat/completions` is put behind."""
     key_env: str | None = None
@@ -156,7 +153,7 @@ class Chat:
         most = "max_completion_tokens" if _COUNTS_REASONING.match(model) else "max_tokens"
         said = {"temperature": self.temperature, most: self.max_tokens, "seed": self.seed}
         body: dict[str, Any] = {
-            "model": self.model,
+            "model": model,
             "messages": messages,
             **{name: value for name, value in said.items() if value is not None},
         }
@@ -284,7 +281,7 @@ class Line:
 class _Live:
     """A chat model while a session lasts."""
 
-    wants_trial: ClassVar = True
+    wants_trial: bool = True
 
     def __init__(self, chat: Chat, line: Line, run: str) -> None:
         self._chat = chat

@@ -13,7 +13,7 @@ import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, Final, Literal
 
 import attrs
 import orjson
@@ -153,7 +153,7 @@ class Command:
 class _Live:
     """A command while a session lasts."""
 
-    wants_trial: ClassVar = True
+    wants_trial: bool = True
 
     def __init__(self, command: Command, run: str) -> None:
         self._command = command

@@ -7,12 +7,13 @@ elsewhere, by what is raised here.
 import hashlib
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar, Final, Literal, cast
+from typing import Any, Final, Literal, cast
 from urllib.parse import urlencode
 
 import attrs
 import orjson
 
+from replay.text import as_text
 from runner.case import Case
 from runner.errors import UsageError
 from runner.fingerprint import canonical, digest
@@ -21,7 +22,7 @@ from runner.quota import quota_in
 from runner.secrets import mask
 from runner.tasks import Asked, Ending
 from runner.tasks.http import Address, Client, ErrorReply, Reply, WrongReply, described
-from runner.templates import Absent, Body, Fields, as_text, find
+from runner.templates import Absent, Body, Fields, find
 
 _JSON: Final = ((b"Content-Type", b"application/json"), (b"Accept", b"application/json, text/event-stream;q=0.9, */*;q=0.8"))
 
@@ -106,7 +107,7 @@ class Endpoint:
 class _Live:
     """An endpoint while a session lasts."""
 
-    wants_trial: ClassVar = True
+    wants_trial: bool = True
 
     def __init__(self, endpoint: Endpoint, address: Address, client: Client, run: str) -> None:
         self._endpoint = endpoint

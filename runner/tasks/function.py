@@ -13,7 +13,7 @@ import threading
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
-from typing import Any, ClassVar, Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import outcome
 import trio
@@ -21,9 +21,8 @@ import trio
 from journal.writer import InThread
 from runner.failure import Fatal
 from runner.score import is_async
-from runner.tasks import Ending
+from runner.tasks import Late
 
-Late = Callable[[Ending], None]
 Loop = Literal["trio", "asyncio"]
 
 _NOT_IN_TRIO: Final = "must be called from async context"
@@ -52,7 +51,7 @@ class LeakedInterrupt(Exception):
 class FunctionTask:
     """A function as a task."""
 
-    wants_trial: ClassVar = False
+    wants_trial: bool = False
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ So outputs from elsewhere are scored, compared and reported like any others.
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar
+from typing import Any
 
 import attrs
 import trio
@@ -50,7 +50,7 @@ class Given:
 
 
 class _Live:
-    wants_trial: ClassVar = True
+    wants_trial: bool = True
 
     def __init__(self, given: Given) -> None:
         self._given = given

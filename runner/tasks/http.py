@@ -6,6 +6,7 @@ decides.
 """
 
 import base64
+import copy
 import functools
 import math
 import os
@@ -13,7 +14,7 @@ import re
 import ssl
 import string
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from http import HTTPStatus
@@ -44,6 +45,7 @@ _LINE_END: Final = re.compile(r"\r\n|\n|\r")
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
 _STREAMS: Final = ("text/event-stream", "ndjson", "jsonl", "stream+json", "jsonlines", "json-seq")
+_FAILURES: Final = (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProtocolError)
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -63,6 +65,24 @@ class BadStatus(Exception):
 
 class Moved(BadStatus, Fatal):
     """The other side points elsewhere; a redirected POST would lose its body, so the address is for the user to change."""
+
+
+class NoAnswer(Exception):
+    """No whole answer came; what that means is said by the cause."""
+
+    def __init__(self, exc: BaseException, url: str) -> None:
+        super().__init__(f"no answer from {url}: {_reason(exc)}")
+
+
+def _reason(exc: BaseException) -> str:
+    """Find the words for it: those of the innermost cause that has any."""
+    words = type(exc).__name__
+    link: BaseException | None = None if isinstance(exc, httpcore2.TimeoutException) else exc
+    while link is not None:
+        words = str(link) or words
+        inside = link.exceptions[0] if isinstance(link, BaseExceptionGroup) else None  # Each address of a host was tried.
+        link = inside or link.__cause__ or link.__context__
+    return words
 
 
 class WrongReply(Exception):
@@ -139,13 +159,13 @@ class Address:
         for secret in secrets:
             keep_secret(secret)
         query = f"?{quote(parts.query, safe=_SAFE)}" if parts.query else ""
-        shown_host = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
+        named = b"[%b]" % host if b":" in host else host  # The colons of an IPv6 address are not that of the port.
         return cls(
-            shown=mask(f"{parts.scheme}://{shown_host}{parts.path}{query}"),
+            shown=mask(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}{query}"),
             origin=httpcore2.Origin(parts.scheme.encode(), host, port),
             target=f"{quote(parts.path, safe=_SAFE) or '/'}{query}",
             headers=(
-                (b"Host", host if port == _PORTS[parts.scheme] else b"%b:%d" % (host, port)),
+                (b"Host", named if port == _PORTS[parts.scheme] else b"%b:%d" % (named, port)),
                 (b"Accept-Encoding", b"identity"),
                 (b"User-Agent", b"evaljournal"),
                 *sent,
@@ -254,7 +274,9 @@ def _lines(text: str) -> Iterator[tuple[str, str]]:
 @functools.cache
 def _tls() -> ssl.SSLContext:
     """What certificates are checked with; it takes long to build, and all share it."""
-    return httpcore2.default_ssl_context()
+    context = httpcore2.default_ssl_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
 class _Stream(httpcore2.AsyncNetworkStream):
@@ -277,26 +299,30 @@ class _Stream(httpcore2.AsyncNetworkStream):
     async def aclose(self) -> None:
         await self._stream.aclose()
 
-    async def start_tls(
-        self,
-        ssl_context: ssl.SSLContext,
-        server_hostname: str | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109  # the same
-    ) -> httpcore2.AsyncNetworkStream:
-        return _Stream(await self._stream.start_tls(ssl_context, server_hostname, timeout))
-
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)
 
 
-class _Network(httpcore2.AsyncNetworkBackend):
-    """The network, by way of trio."""
+class _Body:
+    """The bytes of a request, as a connection wants them."""
 
-    def __init__(self) -> None:
-        self._network = cast("httpcore2.AsyncNetworkBackend", httpcore2.TrioBackend())
+    def __init__(self, content: bytes) -> None:
+        self._content = content
 
-    async def connect_tcp(self, *arguments: Any, **named: Any) -> httpcore2.AsyncNetworkStream:
-        return _Stream(await self._network.connect_tcp(*arguments, **named))
+    async def __aiter__(self) -> AsyncGenerator[bytes]:
+        yield self._content
+
+
+class _Url(httpcore2.URL):
+    """A URL that knows its origin, which is asked for several times a call, without making it each time."""
+
+    def __init__(self, origin: httpcore2.Origin, target: str) -> None:
+        super().__init__(scheme=origin.scheme, host=origin.host, port=origin.port, target=target)
+        self._origin = origin
+
+    @property
+    def origin(self) -> httpcore2.Origin:
+        return self._origin
 
 
 class Client:
@@ -305,12 +331,10 @@ class Client:
     def __init__(self, address: Address, *, connect_timeout: float | None, read_timeout: float | None) -> None:
         self._address = address
         self._timeouts = {"connect": connect_timeout, "read": read_timeout, "write": read_timeout}
-        self._network = _Network()
-        self._idle: deque[tuple[float, httpcore2.AsyncHTTPConnection]] = deque()
-        self._url = functools.partial(
-            httpcore2.URL, scheme=address.origin.scheme, host=address.origin.host, port=address.origin.port
-        )
-        self._usual = self._url(target=address.target)
+        self._network = cast("httpcore2.AsyncNetworkBackend", httpcore2.TrioBackend())
+        self._idle: deque[tuple[float, httpcore2.AsyncHTTP11Connection]] = deque()
+        # A request is copied from this one: to make one means to check, each time, what is the same each time.
+        self._request = httpcore2.Request("POST", _Url(address.origin, address.target), extensions={"timeout": self._timeouts})
 
     async def __aenter__(self) -> Self:
         if self._address.origin.scheme == b"https":
@@ -324,22 +348,26 @@ class Client:
     async def call(self, method: str, content: bytes | None, *headers: tuple[bytes, bytes], target: str | None = None) -> Reply:
         """Make one call, and take its reply in; raise what is wrong with it."""
         began = trio.current_time()
-        connection = await self._connection()
+        try:
+            connection = await self._connection()
+        except _FAILURES as exc:
+            raise NoAnswer(exc, self._address.shown) from exc
         sent = [*self._address.headers, *headers]
         if content is not None:
             sent.append((b"Content-Length", b"%d" % len(content)))
-        request = httpcore2.Request(
-            method,
-            self._usual if target is None else self._url(target=target),
-            headers=sent,
-            content=content,
-            extensions={"timeout": self._timeouts},
-        )
+        request = copy.copy(self._request)
+        request.method, request.headers = method.encode(), sent
+        if content is not None:
+            request.stream = _Body(content)
+        if target is not None:
+            request.url = _Url(self._address.origin, target)
         try:
             response = await connection.handle_async_request(request)
             body, first_byte = await _body(response, began)
-        except BaseException:
+        except BaseException as exc:
             await _drop(connection)
+            if isinstance(exc, _FAILURES):
+                raise NoAnswer(exc, self._address.shown) from exc
             raise
         await self._keep(connection)
         for secret in self._address.secrets:
@@ -361,20 +389,28 @@ class Client:
             raise WrongReply(f"the reply is encoded as {reply.headers['content-encoding']!r}, which was not asked for")
         return reply
 
-    async def _connection(self) -> httpcore2.AsyncHTTPConnection:
+    async def _connection(self) -> httpcore2.AsyncHTTP11Connection:
         while self._idle:
             since, connection = self._idle.pop()
             # The other side may have closed it meanwhile; to look costs a call of the system.
             if trio.current_time() - since < _MOMENT or not connection.has_expired():
                 return connection
             await _drop(connection)
-        return httpcore2.AsyncHTTPConnection(
-            self._address.origin,
-            ssl_context=_tls() if self._address.origin.scheme == b"https" else None,
-            network_backend=self._network,
-        )
+        return httpcore2.AsyncHTTP11Connection(self._address.origin, _Stream(await self._connect()))
 
-    async def _keep(self, connection: httpcore2.AsyncHTTPConnection) -> None:
+    async def _connect(self) -> httpcore2.AsyncNetworkStream:
+        origin, timeout = self._address.origin, self._timeouts["connect"]
+        host = origin.host.decode()
+        stream = await self._network.connect_tcp(host, origin.port, timeout=timeout)
+        if origin.scheme != b"https":
+            return stream
+        try:
+            return await stream.start_tls(_tls(), server_hostname=host, timeout=timeout)
+        except BaseException:  # Cancelled in the middle of the handshake, say.
+            await _drop(stream)
+            raise
+
+    async def _keep(self, connection: httpcore2.AsyncHTTP11Connection) -> None:
         """Put a connection back on top, and close the undermost if it was not needed for long: there are fewer slots now."""
         if connection.is_closed():
             return  # The reply was the last on it.
@@ -384,7 +420,7 @@ class Client:
             await _drop(self._idle.popleft()[1])
 
 
-async def _drop(connection: httpcore2.AsyncHTTPConnection) -> None:
+async def _drop(connection: httpcore2.AsyncHTTP11Connection | httpcore2.AsyncNetworkStream) -> None:
     """Close a connection at once: a polite goodbye may wait for somebody who does not listen."""
     with trio.CancelScope(deadline=-math.inf, shield=True):
         await connection.aclose()

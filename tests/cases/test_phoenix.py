@@ -13,6 +13,7 @@ Shown elsewhere:
 
 import asyncio
 import gc
+import random
 import signal
 import weakref
 from typing import Any
@@ -82,6 +83,32 @@ async def test_3_an_outage_costs_few_calls() -> None:
 
     assert 100 == outcome.state.completed
     assert endpoint.refused <= 30
+
+
+@pytest.mark.parametrize("part", [0.01, 0.03])
+async def test_4_stray_refusals_cost_no_more_than_themselves(part: float) -> None:
+    """Where a few calls of 50 ms are refused by chance, fifty slots do at least 900 a second of the 1,000 that are possible."""
+
+    def step(value: str, times: int) -> Step:
+        stray = random.Random(f"{value}/{times}").random() < part
+        return Fail(RateLimited(), 0.05) if stray else Answer("yes", 0.05)
+
+    disk = SimulatedDisk()
+    await go(made(Scripted(step), named(5_000), slots=50), disk, durability="os")
+    done = sorted(record.t for record in read(PATH, files=disk) if isinstance(record.event, AttemptSucceeded))
+
+    assert len(done) == 5_000
+    assert done[4_499] - done[0] <= 5.0
+
+
+@pytest.mark.parametrize("slots", [1, 2, 10])
+async def test_2_the_first_second_is_not_idle(slots: int) -> None:
+    """Ten calls of 10 ms are done when the slots have done them, with the settings as they come."""
+    disk = SimulatedDisk()
+    before = trio.current_time()
+    await go(made(Scripted(lambda *_: Answer("yes", 0.01)), named(10), slots=slots), disk)
+
+    assert trio.current_time() - before <= 0.1 / slots + 0.03
 
 
 async def test_4_connection_errors_hold_the_run_back() -> None:

@@ -40,10 +40,11 @@ from journal.events import (
 from journal.salvage import salvage
 from replay.audit import HAIR, MOST, Audit, Auditor, Finding, audit
 from runner import Case, Fatal, RateLimited, Retry, note
+from runner.concurrency import Fixed
 from runner.fork import fork
 from runner.rules import remake
 from runner.session import arun
-from runner.testing import Answer, Fail, Hang, Scripted, Step, inline, repeatable
+from runner.testing import Answer, Fail, Hang, Scripted, SimulatedEndpoint, Step, inline, repeatable
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import RUN, enqueued, examples, forge, opened, session, started
 from tests.journal.test_format import GOLDEN
@@ -262,6 +263,56 @@ def test_an_attempt_that_resists_is_told_to_the_policy() -> None:
     assert ((), ()) == (judged(disk).findings, judged(disk).notes)
 
 
+@pytest.mark.parametrize("policy", ["adaptive", "aimd", "fixed"])
+def test_each_back_end_is_judged_by_its_own_policy(policy: str) -> None:
+    """Where back ends are told apart, each has limits, pauses and decisions of its own, in every session."""
+    ends = {
+        "a": SimulatedEndpoint(lambda _: 1, latency=0.5, rate=2, burst=2, retry_after=1.5),
+        "b": SimulatedEndpoint(lambda _: 1, latency=0.2),
+    }
+
+    async def ask(value: Any) -> Any:
+        return await ends[value["model"]](value)
+
+    it = made(ask, [Case(name=f"{key}{n}", input={"model": key}) for n in range(30) for key in "ab"], slots=4)
+    disk = SimulatedDisk()
+    options = {**repeatable(), "files": disk, "policy": policy, "limit_key": "model"}
+    virtually(functools.partial(arun, it, PATH, **options, deadline=5.0, grace=0))
+    virtually(functools.partial(arun, it, PATH, **options, resume=True, deadline=None))
+    result = judged(disk)
+    records = list(read(PATH, files=disk))
+    swapped = [
+        record._replace(event=attrs.evolve(record.event, key="b"))  # type: ignore[misc]  # a fact is an attrs class
+        if isinstance(record.event, AttemptStarted)
+        else record
+        for record in records
+    ]
+
+    assert ((), ()) == (result.findings, result.notes)
+    assert {"a", "b"} == {record.event.key for record in records if isinstance(record.event, LimitChanged)}
+    assert result.decisions > 10
+    assert {"limit", "policy"} & {finding.check for finding in audit(swapped, remake=remake).findings}
+
+
+def test_a_run_that_was_cancelled_keeps_to_the_rules() -> None:
+    """Attempts that end because everything around them was cancelled are not the policy's concern any more."""
+    disk = SimulatedDisk()
+    it = made(Difficult(), named(60), slots=24, timeout=4)
+
+    async def main() -> None:
+        for seconds in (1.0, 2.9, 6.0):
+            with trio.move_on_after(seconds):
+                await arun(it, PATH, **repeatable(), files=disk, resume=seconds > 1)
+        await arun(it, PATH, **repeatable(), files=disk, resume=True)
+
+    virtually(main)
+    result = judged(disk)
+    cut = [record.event.why for record in read(PATH, files=disk) if isinstance(record.event, AttemptInterrupted)]
+
+    assert ((), ()) == (result.findings, result.notes)
+    assert cut.count("cancelled") > 3
+
+
 Change = Callable[[list[Told]], list[Told]]
 
 
@@ -314,6 +365,7 @@ CHANGES: dict[str, tuple[str, Change]] = {
     "a count of what was withdrawn": ("totals", lambda told: changed(told, place(told, RunFinished), withdrawn=1)),
     "the head of another run": ("totals", lambda told: changed(told, place(told, RunFinished), head="0" * 32)),
     "a start before its pace": ("policy", before_its_time),
+    "no limit at first": ("policy", lambda told: without(told, place(told, LimitChanged))),
     "another limit at first": ("policy", lambda told: changed(told, place(told, LimitChanged), cause="climbing")),
     "a limit that was not moved": ("policy", lambda told: without(told, place(told, LimitChanged, 1))),
     "a pause that was not made": ("policy", lambda told: without(told, place(told, IntakePaused))),
@@ -405,6 +457,25 @@ def test_a_policy_that_cannot_be_made_again_is_a_note(settings: dict[str, Any], 
     assert set() == {finding.check for finding in result.findings} & {"policy", "retry"}
     assert any(each.startswith(said) for each in result.notes)
     assert 0 == result.decisions
+
+
+def test_a_policy_of_the_users_own_is_a_note() -> None:
+    """A run whose limits came from the user's own policy says so, and is judged by everything else."""
+
+    class Careful(Fixed):
+        """One at a time, whatever was allowed."""
+
+        def __init__(self, slots: int) -> None:
+            super().__init__(min(slots, 1))
+
+    disk = SimulatedDisk()
+    it = made(Scripted(lambda *_: Answer(1, 1)), named(4), slots=3)
+    virtually(functools.partial(arun, it, PATH, **repeatable(), files=disk, limits=Careful))
+    result = judged(disk)
+
+    assert () == result.findings
+    assert result.notes[0].startswith("not recomputed in session 1: policy ")
+    assert result.notes[0].endswith("Careful' is not one of ours")
 
 
 def test_what_another_release_decided_is_doubted_not_denied() -> None:

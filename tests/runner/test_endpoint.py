@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 import trio
 import trio.testing
+import trustme
 
 from journal import Event, read, verify
 from journal.events import (
@@ -30,8 +32,9 @@ from replay import fold
 from runner import Case, Evaluation, Outcome, Retry, UsageError, arun, evaluation, run
 from runner.secrets import mask
 from runner.tasks.endpoint import Endpoint
+from runner.tasks.http import Address, _tls
 from runner.testing import events_of
-from tests.server import BIG, Server
+from tests.server import BIG, Server, serving
 
 EventT = TypeVar("EventT", bound=Event)
 Made = Evaluation[Any, Any, Any]
@@ -251,7 +254,7 @@ def test_a_large_reply_is_kept(server: Server, path: Path, name: str) -> None:
         ("422", {}, "fatal", "no: 422"),
         ("500", {}, "unavailable", "500 Internal Server Error"),
         ("503", {}, "unavailable", "503"),
-        ("reset", {}, "unavailable", ""),
+        ("reset", {}, "unavailable", "no answer from http://127.0.0.1"),
         ("close", {}, "unavailable", "Server disconnected"),
         ("cut", {}, "unavailable", "peer closed connection"),
         ("sse:cut", {"output_path": "output"}, "unavailable", "peer closed connection"),
@@ -270,7 +273,7 @@ def test_a_large_reply_is_kept(server: Server, path: Path, name: str) -> None:
         ("error:503", {"error_path": "error"}, "unavailable", "the model is asleep"),
         ("gzip", {}, "error", "encoded as 'gzip'"),
         ("redirect", {}, "fatal", "it points to http://elsewhere.test/?key=***"),
-        ("hang", {"read_timeout": 0.05}, "unavailable", ""),
+        ("hang", {"read_timeout": 0.05}, "unavailable", "ReadTimeout"),
     ],
 )
 def test_a_failure_is_what_it_is(
@@ -296,6 +299,38 @@ def test_tls_that_fails_is_unavailable(server: Server, path: Path, name: str) ->
     go(made(Endpoint(server.url(name, "ok").replace("http:", "https:"))), path)
 
     assert "unavailable" == failure(path).category
+
+
+@pytest.fixture
+def secure(tmp_path: Path) -> Iterator[tuple[Server, Path]]:
+    """A server that speaks TLS, and the certificate by which it can be trusted."""
+    authority = trustme.CA()
+    trusted, own = tmp_path / "authority.pem", tmp_path / "server.pem"
+    authority.cert_pem.write_to_path(trusted)
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(own)
+    _tls.cache_clear()  # It is built once, from what the environment says then.
+    with serving(str(own)) as server:
+        yield server, trusted
+    _tls.cache_clear()
+
+
+def test_tls_is_spoken(secure: tuple[Server, Path], path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server whose certificate is trusted is asked over TLS, and its connection is kept."""
+    server, trusted = secure
+    monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
+    cases = [Case(name=str(n), input="lima") for n in range(3)]
+    go(made(Endpoint(server.url("tls", "echo"), output_path="output.host"), cases, slots=1), path)
+
+    assert [server.root.removeprefix("https://")] * 3 == outputs(path)
+
+
+def test_a_certificate_that_is_not_trusted_is_told(secure: tuple[Server, Path], path: Path) -> None:
+    """A server that cannot show who it is gets no request; why is in the journal."""
+    server, _ = secure
+    go(made(Endpoint(server.url("tls", "ok"))), path)
+
+    assert "unavailable" == failure(path).category
+    assert "CERTIFICATE_VERIFY_FAILED" in failure(path).message
 
 
 @pytest.mark.parametrize("status", ["401", "403"])
@@ -404,6 +439,23 @@ def test_a_fingerprint_knows_the_settings_and_not_the_secrets(monkeypatch: pytes
 
     assert first == second
     assert first != other
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "target"),
+    [
+        ("http://h/", b"h", "/"),
+        ("https://h:443", b"h", "/"),
+        ("http://h:8000/a b/é?x=ü y", b"h:8000", "/a%20b/%C3%A9?x=%C3%BC%20y"),
+        ("http://[::1]:8000/", b"[::1]:8000", "/"),
+        ("http://bücher.test/%20", b"xn--bcher-kva.test", "/%20"),
+    ],
+)
+def test_an_address_is_written_as_http_wants_it(url: str, host: bytes, target: str) -> None:
+    """Names, ports and letters of any kind are sent in the form that HTTP has for them."""
+    address = Address.parse(url, {})
+
+    assert (host, target) == (dict(address.headers)[b"Host"], address.target)
 
 
 @pytest.mark.parametrize(

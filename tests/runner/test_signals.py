@@ -55,3 +55,44 @@ def test_other_threads_are_not_told() -> None:
     thread.join()
 
     assert [before] == seen
+
+
+def test_those_who_share_a_signal_are_all_told_and_may_end_in_any_order() -> None:
+    """Of two who wait at once, the first may end first: the other is still told, and the last one gives the signal back."""
+    heard: list[str] = []
+    before = signal.getsignal(signal.SIGINT)
+    first = told(lambda *_: heard.append("first"), signal.SIGINT, shares=True)
+    second = told(lambda *_: heard.append("second"), signal.SIGINT, shares=True)
+    hears = [first.__enter__(), second.__enter__()]
+    signal.raise_signal(signal.SIGINT)
+    first.__exit__(None, None, None)
+    signal.raise_signal(signal.SIGINT)
+    second.__exit__(None, None, None)
+
+    assert ([True, True], ["second", "first", "second"]) == (hears, heard)
+    assert before is signal.getsignal(signal.SIGINT)
+
+
+def test_who_does_not_share_is_told_instead_of_those_before() -> None:
+    """Only the innermost is told, and the one around it again when that has ended."""
+    heard: list[str] = []
+    with told(lambda *_: heard.append("outer"), *STOPS):
+        with told(lambda *_: heard.append("inner"), *STOPS):
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+
+    assert ["inner", "outer"] == heard
+
+
+def test_a_handler_that_somebody_has_put_there_is_kept() -> None:
+    """Whoever comes after it is told in its place for a while, and whoever came before it does not take it away."""
+    heard: list[str] = []
+    with told(lambda *_: heard.append("outer"), signal.SIGTERM):
+        signal.signal(signal.SIGTERM, lambda *_: heard.append("theirs"))
+        theirs = signal.getsignal(signal.SIGTERM)
+        with told(lambda *_: heard.append("inner"), signal.SIGTERM):
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+
+    assert ["inner", "theirs"] == heard
+    assert theirs is signal.getsignal(signal.SIGTERM)

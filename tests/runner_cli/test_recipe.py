@@ -17,6 +17,8 @@ from click.testing import CliRunner, Result
 
 from journal import read, verify
 from journal.events import AttemptStarted, Noted, RunFinished, RunStarted, RunStopped, SessionStarted, TrialScored
+from journal.files import DISK
+from journal.lock import Lock
 from replay import fold
 from replay.audit import audit
 from runner.cli import cli
@@ -352,6 +354,17 @@ def test_only_what_has_an_output_is_scored_anew() -> None:
     assert {"peru": True} == scores("runs/qa/0001", "exact")
     assert ["failed_fast", "failed_fast"] == [event.reason for event in events("runs/qa/0001", RunStopped)]
     assert [] == events("runs/qa/0001", RunFinished)
+
+
+def test_a_run_that_goes_on_is_left_to_itself() -> None:
+    """While a run is being written, nobody else scores its outputs."""
+    evaljournal(*COMMANDED)
+    lock = Lock(Path("runs/qa/0001"), DISK)
+    result = evaljournal("rescore", "--score", "f1")
+    lock.release()
+
+    assert 2 == result.exit_code
+    assert "is a run that is going on" in result.stderr
 
 
 def test_a_judge_may_come_later(server: Server, name: str) -> None:

@@ -1,6 +1,7 @@
 """A disk for runs that nobody wants to keep: it takes everything, and holds nothing.
 
-So a run without a journal is a run like any other, with the same steps in the same order, and leaves nothing behind.
+So a run without a journal, and a simulation, are runs like any other, with the same steps in the same order, and leave nothing
+behind.
 """
 
 from typing import BinaryIO, Final
@@ -8,7 +9,7 @@ from typing import BinaryIO, Final
 from journal.files import Files
 
 
-class _Nowhere(Files):
+class Nowhere(Files):
     """Every write succeeds, and there is nothing to read."""
 
     def open(self, path: str, flags: int) -> int:
@@ -57,4 +58,4 @@ class _Nowhere(Files):
         return True
 
 
-NOWHERE: Final = _Nowhere()
+NOWHERE: Final = Nowhere()
