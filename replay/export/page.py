@@ -24,7 +24,7 @@ from replay.compare import Comparison, sentence
 from replay.compare import in_json as comparison_in_json
 from replay.export.page_content import Content, Cursor
 from replay.history import History
-from replay.screen import how_it_ended, next_command, number, plural, printable, usage_of
+from replay.screen import how_it_ended, next_command, plural, printable, usage_of
 from replay.summary import Score, Summary, in_json, summarise
 
 MARK: Final = (
@@ -134,10 +134,11 @@ def compared(comparison: Comparison) -> dict[str, Any]:
 
 
 def _comparison_verdict(comparison: Comparison) -> str:
-    counts = f"{len(comparison.fixed):,} fixed, {len(comparison.broke):,} broke, {len(comparison.changed):,} otherwise changed"
-    said = [f"{printable(scorer, 40)}: {sentence(paired)}" for scorer, paired in list(comparison.scores.items())[:1]]
-    of = f"of {plural(comparison.compared, 'trial')} in both, {counts}, {number(comparison.same)} the same"
-    return f"B against A: {'; '.join([*said, of])}."
+    """Say in one sentence what the first scorer makes of it, and how many trials are no longer what they were."""
+    said = [f"{printable(name, 40)}: {sentence(paired).partition(' (')[0]}; " for name, paired in comparison.scores.items()]
+    changed = f", {len(comparison.changed):,} otherwise changed" if comparison.changed else ""
+    same = f"{comparison.same:,} of {plural(comparison.compared, 'trial')} the same"
+    return f"{said[0] if said else ''}{len(comparison.fixed):,} fixed, {len(comparison.broke):,} broke{changed}, {same}."
 
 
 def page(runs: Sequence[Mapping[str, Any]], comparison: Mapping[str, Any] | None = None) -> Iterator[bytes]:

@@ -73,13 +73,12 @@ class Page {
     this.top.replaceChildren(
       el("p", { class: "eyebrow" }, el("span", { class: `badge ${facts.standing}`, text: standing }), this.live ? el("span", { id: "live", class: "live", text: this.live.words }) : "",
         el("span", { text: this.comparison ? this.runs.map((run) => oneLine(run.facts.path, 80)).join("  →  ") : oneLine(facts.path, 120) }), el("span", { text: `${when}${sessions}` })),
-      el("h1", { text: visible(this.comparison ? this.comparison.verdict : facts.verdict) }),
-      facts.problem ? el("p", { class: "banner", role: "alert", text: `This is how far the journal can be trusted: ${visible(facts.problem)}` }) : "",
-      this.comparison ? this.chooser() : "");
+      el("h1", { text: visible(this.comparison ? this.comparison.verdict : facts.verdict).replaceAll(" %", "\u00a0%") }),
+      facts.problem ? el("p", { class: "banner", role: "alert", text: `This is how far the journal can be trusted: ${visible(facts.problem)}` }) : "");
   }
 
   chooser() {
-    return el("div", { class: "chips", role: "group", "aria-label": "Which run is shown below" }, this.runs.map((run, at) =>
+    return el("div", { class: "chips", role: "group", "aria-label": "Which run is shown below" }, el("span", { class: "faint", text: "Below: run" }), this.runs.map((run, at) =>
       el("button", { type: "button", "data-run": "AB"[at], "aria-pressed": String(at === this.at), onclick: () => this.choose(at) }, `${"AB"[at]} `, el("b", { text: oneLine(run.facts.path, 60) }))));
   }
 
@@ -133,7 +132,7 @@ class Page {
     this.compared.replaceChildren(
       el("div", { class: "section-head" }, el("h2", { id: "compared-title", text: "B against A" }), el("p", { class: "hint", text: [`${plural(comparison.compared, "trial")} done in both`, ...only].join(" · ") })),
       el("div", { class: "scrolls" }, el("table", { class: "facts paired" }, el("thead", {}, el("tr", {}, ["", "A", "B", "difference", "95 %", ""].map((head) => el("th", { scope: "col", text: head })))), el("tbody", {}, rows))),
-      el("div", { class: "lists" }, lists.map(([kind, entries]) => this.changes(kind, entries))));
+      el("div", { class: "lists" }, lists.map(([kind, entries]) => this.changes(kind, entries))), this.chooser());
   }
 
   pairedRow(name, paired, said, show) {

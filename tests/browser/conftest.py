@@ -27,7 +27,7 @@ class Tab:
 
     def text(self, selector: str) -> str:
         """Read what stands in an element."""
-        return (self.page.text_content(selector) or "").strip()
+        return (self.page.text_content(selector) or "").replace("\u00a0", " ").strip()
 
     def numbers(self) -> dict[str, int]:
         """Read the numbers that the scrubber shows."""
