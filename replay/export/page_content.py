@@ -35,13 +35,14 @@ from journal.events import (
     RunStarted,
     ScoringFailed,
     SessionStarted,
+    TrialCompleted,
     TrialEnqueued,
     TrialFailed,
     TrialScored,
     TrialWithdrawn,
 )
 from journal.files import DISK
-from journal.lifecycle import STAGES
+from journal.lifecycle import STAGES, TRIAL
 from replay.history import History
 from replay.state import RunState, can_be_summed
 from replay.timeline import ENDINGS, Name, Timeline
@@ -61,6 +62,11 @@ _TYPES: Final = (*NAMES.values(), "x-")
 _TYPE: Final[dict[type[Event], int]] = {**{kind: at for at, kind in enumerate(NAMES)}, Extension: len(NAMES)}
 _STAGE: Final = {stage: number for number, stage in enumerate(STAGES)}
 _BACKING_OFF: Final = _STAGE["backing_off"]
+_OF_A_TRIAL: Final = frozenset(TRIAL)
+_MOVING: Final = frozenset(kind for kind, moves in TRIAL.items() if any(before != after for before, after in moves.items()))
+"""What can take a trial to another stage."""
+_COUNTED: Final = frozenset({AttemptStarted, TrialCompleted, TrialWithdrawn})
+"""What can change how many trials have recovered, or how many attempts were made again."""
 _OF_THE_LIMIT: Final = frozenset({RunStarted, SessionStarted, LimitChanged})
 """What can change how many attempts may run at once."""
 _NUMBERS: Final = re.compile(r"\d+(?:\.\d+)?|0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}")
@@ -158,26 +164,20 @@ class Content:
         event, seq, state, told = record.event, record.seq, history.state, self.told
         told.apply(record)
         kind = event.__class__
-        number, move = -1, 0
-        name = "" if kind is Extension else getattr(event, "trial", "")
-        if name:
-            number = told.times.numbers.get(name, -1)
-            if number >= 0:
-                if number == len(self._stage):
-                    self._add()
-                before, after = self._stage[number], _STAGE[state.trials[name].stage]
-                if before != after:
-                    move = before << 4 | after
-                    self._stage[number] = after
-                    if before == _BACKING_OFF:
-                        self.waits[self._waiting.pop(number)][2] = seq
+        number = move = flag = 0
+        if kind in _OF_A_TRIAL:
+            number = told.times.numbers[event.trial]  # type: ignore[union-attr]  # each of these has one
+            if kind in _MOVING:
+                move = self._move(number, _STAGE[state.trials[event.trial].stage], seq)  # type: ignore[union-attr]  # the same
+        else:
+            number = told.times.numbers.get(event.trial, -1) if kind is Noted else -1  # type: ignore[union-attr]  # the same
         meaning = _MEANINGS.get(kind)
         if meaning is not None:
             meaning(self, event, number, record)
-        flag = state.recovered != self._recovered or state.made_again != self._made_again
-        if flag:
+        if kind in _COUNTED:
+            flag = state.recovered != self._recovered or state.made_again != self._made_again
             self._recovered, self._made_again = state.recovered, state.made_again
-        if kind in _OF_THE_LIMIT and state.limit != self._limit:
+        elif kind in _OF_THE_LIMIT and state.limit != self._limit:
             self._limit = state.limit
             self.limits.append((seq, self._limit))
         sessions = told.sessions
@@ -186,6 +186,18 @@ class Content:
         self._trial.append(number)
         self._moves.append(move)
         self._flags.append(flag)
+
+    def _move(self, number: int, after: int, seq: int) -> int:
+        """Let a trial go to another stage; give the move in one number, 0 if it stays."""
+        if number == len(self._stage):
+            self._add()
+        before = self._stage[number]
+        if before == after:
+            return 0
+        self._stage[number] = after
+        if before == _BACKING_OFF:
+            self.waits[self._waiting.pop(number)][2] = seq
+        return before << 4 | after
 
     def _add(self) -> None:
         """Make room for a trial that is new."""
@@ -205,15 +217,17 @@ class Content:
         self.outputs[number] = None
         self.said[number], self.reasons[number], self.causes[number] = {}, None, ""
 
-    def _attempt_started(self, _: AttemptStarted, number: int, record: Record) -> None:
+    def _attempt_started(self, _event: AttemptStarted, number: int, record: Record) -> None:
         self._open[number] = len(self._span_trial)
         self._touch(record.seq, len(self._span_trial))
         self._span_trial.append(number)
         self.details.append(None)
-        times = self.told.times
-        for column, before, spent in zip(self._waited, self._waited_before, times.spent[1:3], strict=True):
-            column.append(spent[number] - before[number])
-            before[number] = spent[number]
+        waited, backed_off = self._waited
+        waited_before, backed_off_before = self._waited_before
+        _, ready, in_back_off, *_ = self.told.times.spent
+        waited.append(ready[number] - waited_before[number])
+        backed_off.append(in_back_off[number] - backed_off_before[number])
+        waited_before[number], backed_off_before[number] = ready[number], in_back_off[number]
 
     def _attempt_ended(self, event: AttemptEnding, number: int, record: Record) -> None:
         span = self._open.pop(number, None)
@@ -230,7 +244,8 @@ class Content:
         else:
             self._detail(span, why=event.why)
             return
-        self._detail(span, usage=self._short(event.usage))
+        if event.usage is not None:
+            self._detail(span, usage=self._short(event.usage))
 
     def _returned_late(self, event: AttemptReturnedLate, number: int, _: Record) -> None:
         if self.told.times.span[number] >= 0:
@@ -252,7 +267,8 @@ class Content:
             self._log_score(record.seq, scorer, -1, said[scorer])
         self._log_score(record.seq, scorer, 1, event.value)
         said[scorer] = event.value
-        self._reason(number, scorer, _cut(event.reason, self._most) if event.reason else None)
+        if event.reason or self.reasons[number]:
+            self._reason(number, scorer, _cut(event.reason, self._most) if event.reason else None)
 
     def _scoring_failed(self, event: ScoringFailed, number: int, _: Record) -> None:
         scorer = self.scorers.setdefault(event.scorer, len(self.scorers))
@@ -269,8 +285,10 @@ class Content:
     def _noted(self, event: Noted, number: int, record: Record) -> None:
         span = self.told.times.span[number] if number >= 0 else -1
         if span >= 0 and self.told.spans.attempt[span] == event.attempt:
-            notes = (self.details[span] or {}).get("notes", {})
-            self._detail(span, notes={**notes, event.name: self._short(event.value)})
+            details = self.details[span]
+            if details is None:
+                details = self.details[span] = {}
+            details.setdefault("notes", {})[event.name] = self._short(event.value)
             self._touch(record.seq, span)
 
     def _limit_changed(self, event: LimitChanged, _: int, record: Record) -> None:

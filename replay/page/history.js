@@ -44,7 +44,7 @@ class HistoryView {
       new StepChart(this.lower, [{ name: "queued", label: "queued", tint: "queue", fill: "queue-fill" }, { name: "backing_off", label: "in back-off", tint: "backoff" }], { showAxis: true, height: 108 }),
     ];
     this.slider = el("input", { type: "range", min: 1, max: this.run.seq, value: this.seq, step: 1, id: "scrub", "aria-label": "Record: the state is shown after it", oninput: () => this.go(Number(this.slider.value)) });
-    this.field = el("input", { type: "number", min: 1, max: this.run.seq, value: this.seq, id: "seq", "aria-label": "Number of the record", onchange: () => this.go(Number(this.field.value)) });
+    this.field = el("input", { type: "number", min: 1, max: this.run.seq, value: this.seq, id: "seq", "aria-label": "Number of the record", onchange: () => (this.field.value ? this.go(Number(this.field.value)) : this.show()) });
     this.what = el("p", { class: "what", id: "what", "aria-live": "polite" });
     this.counts = Object.fromEntries([...NOW, ["limit", "limit"], ["attempts", "attempts"]].map(([name]) => [name, el("dd", { "data-now": name })]));
     const labels = [...NOW, ["limit", "limit"], ["attempts", "attempts"]];

@@ -144,6 +144,28 @@ def test_keys_and_dragging_move_the_scrubber(tmp_path: Path, opens: Opens) -> No
     assert 10 > tab.ask("() => page.history.seq")
 
 
+def test_zoom_keeps_the_scrubber_in_view(tmp_path: Path, opens: Opens) -> None:
+    """Zooming shows a part of the time around the scrubber, which takes it along; `0` shows all of it again."""
+    tab = opens(reported(tmp_path / "report.html", made_up(tmp_path / "run", 5)))
+    whole = tab.ask("() => page.history.view")
+
+    tab.go(100)
+    tab.page.keyboard.press("Escape")
+    for key in "+++":
+        tab.page.keyboard.press(key)
+    low, high = tab.ask("() => page.history.view")
+    assert high - low < (whole[1] - whole[0]) / 3
+    assert low <= tab.ask("() => page.run.x[99]") <= high
+    last = tab.ask("() => page.run.seq")
+    tab.go(last)
+    low, high = tab.ask("() => page.history.view")
+    assert low <= tab.ask("seq => page.run.x[seq - 1]", last) <= high
+    tab.page.keyboard.press("Escape")
+    tab.page.keyboard.press("0")
+    assert whole == tab.ask("() => page.history.view")
+    assert [] == tab.said
+
+
 def test_filters_search_and_sort(tmp_path: Path, opens: Opens) -> None:
     """The table shows what is wrong, failed or recovered, what is found, and what has a value in its metadata."""
     tab = opens(reported(tmp_path / "report.html", capitals(tmp_path / "run", wrong=["chad"])))

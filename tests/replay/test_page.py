@@ -3,6 +3,7 @@
 import base64
 import gzip
 import hashlib
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,29 @@ import orjson
 import pytest
 from click.testing import CliRunner, Result
 
-from journal import Event
-from journal.events import AttemptStarted, AttemptSucceeded, TrialCompleted
+from journal import Event, Record
+from journal.errors import RulesBroken
+from journal.events import AttemptStarted, AttemptSucceeded, FileEvent, TrialCompleted
 from replay import load
 from replay.export.page import is_page, policy
 from replay.export.page_content import AMPLE, LEAST, LONGEST, Content, Cursor, longest
 from replay.summary import in_json, summarise
 from runner.cli import cli
-from tests.journal.samples import content, enqueued, flip, lines_of, segment, session, started, trial, whole_run, written
+from tests.journal.samples import (
+    content,
+    enqueued,
+    flip,
+    forge,
+    lines_of,
+    opened,
+    segment,
+    session,
+    started,
+    trial,
+    whole_run,
+    written,
+)
+from tests.replay.histories import history
 from tests.replay.stories import LARGE, eventful
 
 PAGE = Path(__file__).parents[2] / "replay" / "page"
@@ -191,6 +207,39 @@ def test_damage_is_shown_up_to_where_it_is(tmp_path: Path) -> None:
     (told,) = data_of(tmp_path / "report.html")["runs"]
     assert (4, "damaged", 20) == (result.exit_code, told["standing"], told["columns"]["seq"])
     assert "that is how far it can be trusted" in result.stderr
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_makes_no_sense_is_shown_up_to_there(seed: int, tmp_path: Path) -> None:
+    """A journal whose hashes hold, but whose events could not have happened so, is shown as far as it makes sense."""
+    dice = random.Random(seed)
+    events = [record.event for record in history(seed, 120) if not isinstance(record.event, FileEvent)]
+    for _ in range(5):
+        one, other = dice.randrange(len(events)), dice.randrange(len(events))
+        events[one], events[other] = events[other], events[one]
+    run = forge(tmp_path / "run", [opened(), *events])
+
+    result = report(run, "-o", tmp_path / "report.html")
+
+    (told,) = data_of(tmp_path / "report.html")["runs"]
+    assert result.exit_code in {0, 4}
+    assert (4 if told["standing"] == "damaged" else 0) == result.exit_code
+    assert len(told["columns"]["events"]["t"]) == told["columns"]["seq"] <= len(events) + 1
+
+
+def test_an_onlooker_who_does_not_understand(tmp_path: Path) -> None:
+    """Where somebody who is told the records cannot make sense of one, that record is named, and the history ends there."""
+    written(tmp_path / "run", whole_run())
+
+    def look_on(_: object, record: Record) -> None:
+        if record.seq == 7:
+            raise KeyError("seven")
+
+    found = load(tmp_path / "run", onlooker=look_on)
+
+    assert isinstance(found.problem, RulesBroken)
+    assert "record 7" in str(found.problem)
+    assert 7 == found.seq
 
 
 def test_nothing_in_common(tmp_path: Path) -> None:
