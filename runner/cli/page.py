@@ -9,18 +9,16 @@ from typing import Any, Final
 import click
 import trio
 
-from journal import Record, segments
+from journal import segments
 from journal.files import DISK
 from journal.lock import is_held
-from replay import History, load
-from replay.audit import Auditor
+from replay import load
 from replay.compare import Side, compare, outputs
 from replay.export.page import Shown, compared, is_page, page
-from replay.export.page_content import Content, longest
 from runner.cli.arguments import chosen_run
 from runner.cli.look import Seen, say_damage
 from runner.cli.share import check_target
-from runner.rules import remake
+from runner.cli.showing import Showing
 from runner.signals import unless_told
 from runner.whole import write_whole
 
@@ -68,14 +66,8 @@ def _comparison(runs: list[Shown]) -> dict[str, Any] | None:
 def shown(path: Path) -> Shown:
     """Take in a run, all that a page shows of it, and what the rules say to it, in one pass over its journal."""
     is_live = is_held(path)  # Before it is read, as `see` does.
-    content, auditor = Content(longest(_size(path))), Auditor(remake)
-
-    def look_on(history: History, record: Record) -> None:
-        content.take(history, record)
-        auditor.take(record)
-
-    seen = Seen(load(path, onlooker=look_on), is_live)
-    return Shown(history=seen.history, content=content, audit=auditor.result(), standing=seen.standing, problem=seen.problem)
+    showing = Showing(_size(path))
+    return showing.shown(Seen(load(path, take=showing.take), is_live))
 
 
 def _size(path: Path) -> int:

@@ -19,12 +19,11 @@ from journal import follow
 from journal.errors import JournalDamaged, NotAJournal, RulesBroken
 from journal.lock import is_held
 from replay import History
-from replay.audit import Auditor
 from replay.export.page import Shown, live_page, policy
-from replay.export.page_content import Content, Cursor, longest
+from replay.export.page_content import Cursor
 from replay.history import understanding
 from runner.cli.look import Seen, last_record
-from runner.rules import remake
+from runner.cli.showing import Showing
 
 HOST: Final = "127.0.0.1"
 FRAME: Final = 0.5
@@ -44,8 +43,7 @@ class Live:
 
     def __init__(self, path: Path, size: int) -> None:
         self.history = History(path)
-        self.content = Content(longest(size))
-        self._auditor = Auditor(remake)
+        self._showing = Showing(size)
         self._is_live = False
         self._news = trio.Event()
         self._caught_up = trio.Event()
@@ -54,14 +52,7 @@ class Live:
     @property
     def shown(self) -> Shown:
         """The run as it stands."""
-        seen = Seen(self.history, self._is_live)
-        return Shown(
-            history=seen.history,
-            content=self.content,
-            audit=self._auditor.result(),
-            standing=seen.standing,
-            problem=seen.problem,
-        )
+        return self._showing.shown(Seen(self.history, self._is_live))
 
     async def go_along(self) -> None:
         """Read the journal, and go on reading as it grows, whoever writes it; stay when it is damaged, and say so."""
@@ -73,9 +64,7 @@ class Live:
             with understanding(path, lambda: self.history.seq + 1):
                 async with aclosing(follow(path, load_blobs=False)) as records:
                     async for record in records:
-                        self.history.take(record)
-                        self.content.take(self.history, record)
-                        self._auditor.take(record)
+                        self._showing.take(self.history, record)
                         if record.seq >= already:
                             self._caught_up.set()
                         self._tell()
@@ -105,7 +94,7 @@ class Live:
         while True:
             news = self._news
             told = orjson.dumps(self.shown.told(known), option=orjson.OPT_NON_STR_KEYS)
-            known = self.content.cursor
+            known = self._showing.content.cursor
             yield b"retry: 1000\nid: %b\nevent: run\ndata: %b\n\n" % (str(known).encode(), told)
             while True:
                 with trio.move_on_after(HEARTBEAT) as silence:

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from journal import Event, Record
 from journal.errors import RulesBroken
 from journal.events import AttemptStarted, AttemptSucceeded, FileEvent, TrialCompleted
-from replay import load
+from replay import History, load
 from replay.export.page import is_page, policy
 from replay.export.page_content import AMPLE, LEAST, LONGEST, Content, Cursor, longest
 from replay.summary import in_json, summarise
@@ -89,7 +89,12 @@ def test_steps_that_share_a_moment_are_one(tmp_path: Path) -> None:
 
 def _taken(run: Path) -> tuple[Content, Any]:
     taken = Content()
-    return taken, load(run, onlooker=taken.take)
+
+    def take(history: History, record: Record) -> None:
+        history.take(record)
+        taken.take(history, record)
+
+    return taken, load(run, take=take)
 
 
 def test_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -227,15 +232,16 @@ def test_what_makes_no_sense_is_shown_up_to_there(seed: int, tmp_path: Path) -> 
     assert len(told["columns"]["events"]["t"]) == told["columns"]["seq"] <= len(events) + 1
 
 
-def test_an_onlooker_who_does_not_understand(tmp_path: Path) -> None:
-    """Where somebody who is told the records cannot make sense of one, that record is named, and the history ends there."""
+def test_somebody_who_does_not_understand(tmp_path: Path) -> None:
+    """Where somebody who looks on cannot make sense of a record, that record is named, and the history ends there."""
     written(tmp_path / "run", whole_run())
 
-    def look_on(_: object, record: Record) -> None:
+    def take(history: History, record: Record) -> None:
+        history.take(record)
         if record.seq == 7:
             raise KeyError("seven")
 
-    found = load(tmp_path / "run", onlooker=look_on)
+    found = load(tmp_path / "run", take=take)
 
     assert isinstance(found.problem, RulesBroken)
     assert "record 7" in str(found.problem)
