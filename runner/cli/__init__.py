@@ -33,6 +33,8 @@ COMMANDS: Final = {
     "salvage": ("judge", "Copy what is intact out of a damaged journal."),
     "diff": ("judge", "Compare two runs, trial by trial."),
     "simulate": ("simulate", "Make a run again under another policy, on a virtual clock."),
+    "report": ("page", "Write a run, or two, as one HTML file that opens anywhere."),
+    "view": ("page", "Show a run in a browser as it goes on."),
     "export": ("share", "Write a run in another format: CSV, Parquet, JUnit, a trace, …"),
 }
 """Command → the module it lives in, and what it does in one line (told here, so that `--help` imports nothing)."""
