@@ -21,6 +21,7 @@ from typing import Any
 
 import trio
 
+from benchmarks import phoenix
 from benchmarks._figures import Figures, machine
 from runner import Case, evaluation, run
 
@@ -117,6 +118,8 @@ def _no_op(figures: Figures, directory: Path, slots: int, count: int) -> None:
     wall, cpu = min(_ours(directory, _nothing, count, slots, "trio") for _ in range(3))
     figures.show("ours, journaled and synced", count / wall, unit="trials/s")
     figures.show("… CPU of a trial, four events each", cpu / count * 1e6, most=120, unit="µs")
+    native = functools.partial(_ours, directory, _nothing, count, slots, "trio")
+    phoenix.overhead(figures, directory, _nothing, native, count=count, slots=slots)
     pool = count / _timed(lambda: trio.run(_trio_pool, _nothing, count, slots))
     figures.show("bare trio pool, no journal", pool, unit="tasks/s")
     figures.show(

@@ -64,7 +64,7 @@ async def _trials(append: Callable[[Event], object], count: int) -> None:
         await trio.lowlevel.checkpoint()
 
 
-async def _journaled(path: Path, count: int, files: Files = DISK) -> tuple[float, float]:
+async def journaled(path: Path, count: int, files: Files = DISK) -> tuple[float, float]:
     """Write a run; return the seconds of CPU and of the wall clock, to the point where the last record is on disk."""
     async with journal.writing(path, new=True, stamp=stamps(), files=files) as log:
         log.append(_started())
@@ -100,10 +100,10 @@ def _writing(figures: Figures, directory: Path, count: int) -> None:
     rounds = []
     for number in range(ROUNDS):  # In turn, so that a busy spell of the machine hits both.
         bare = trio.run(_bare, count)
-        rounds.append((bare, *trio.run(_journaled, directory / f"run-{number}", count)))
+        rounds.append((bare, *trio.run(journaled, directory / f"run-{number}", count)))
     _, cpu, wall = (min(column) for column in zip(*rounds, strict=True))
     ratio = statistics.median(bare / journaled for bare, journaled, _ in rounds)
-    lines = _lines(directory / "run-0")
+    lines = lines_of(directory / "run-0")
     events = 4 * count
     print(f"\nwriting: {events:,} events, {sum(map(len, lines)) / len(lines):.0f} bytes each on average, best of {ROUNDS}")
     figures.show("append + chain + group commit", events / cpu, least=60_000, unit="events/s")
@@ -112,7 +112,7 @@ def _writing(figures: Figures, directory: Path, count: int) -> None:
     print(f"  (one write + fdatasync takes {each * 1e6:,.0f} µs on this disk)")
     figures.show("… by the wall clock, over write + fdatasync per record", (events / wall) * each, least=50)
     slow = SlowDisk()
-    _, wall = trio.run(functools.partial(_journaled, directory / "slow", count, files=slow))
+    _, wall = trio.run(functools.partial(journaled, directory / "slow", count, files=slow))
     figures.show(f"… the same where a sync takes {slow.SYNC * 1000:.0f} ms", (events / wall) * (slow.SYNC + each), least=50)
 
 
@@ -127,7 +127,8 @@ class SlowDisk(Files):
         time.sleep(self.SYNC)
 
 
-def _lines(path: Path) -> list[bytes]:
+def lines_of(path: Path) -> list[bytes]:
+    """Read all lines of a run."""
     return [line for file in sorted(path.glob("journal-*.jsonl")) for line in file.read_bytes().splitlines(keepends=True)]
 
 
@@ -143,7 +144,7 @@ def _write_and_sync_each(path: Path, lines: list[bytes]) -> float:
 
 
 def _reading(figures: Figures, path: Path) -> None:
-    lines = _lines(path)
+    lines = lines_of(path)
     rounds = []
     for _ in range(ROUNDS):
         gc.collect()
@@ -167,7 +168,7 @@ def _memory(figures: Figures, directory: Path, count: int) -> None:
     peaks = []
     for number, trials in enumerate((count // 8, count // 2)):
         path = directory / f"memory-{number}"
-        trio.run(_journaled, path, trials)
+        trio.run(journaled, path, trials)
         tracemalloc.start()
         for _ in journal.read(path):
             pass

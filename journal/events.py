@@ -116,7 +116,7 @@ class RunStarted:
     environment: Mapping[str, str]
     """Versions of Python, of packages and of the platform; the git revision."""
     forked_from: Json = None
-    """The run and the seq that this run goes on from."""
+    """What this run goes on from: the `run`, the `seq` and its `h`, and where that run in turn was `forked_from`."""
 
 
 @fact
@@ -131,6 +131,8 @@ class SessionStarted:
     """Identity of the machine's boot; a process of another boot is certainly gone."""
     settings: Json = None
     """Those settings that differ from the session before."""
+    trials: int = 0
+    """How many trials there are to be made now; 0 where that is not known beforehand, or as it was."""
 
 
 @fact
@@ -158,6 +160,8 @@ class AttemptStarted:
     """From 1, and never the same twice for one trial."""
     slot: int
     """The slot that it holds until it ends, from 0."""
+    key: str = ""
+    """Which back end it is put to, where there are several."""
 
 
 @fact

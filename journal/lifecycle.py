@@ -6,11 +6,12 @@ and the diagram in the documentation is drawn from it. Nothing here knows the ti
 
 from collections.abc import Callable
 from operator import attrgetter
+from pathlib import Path
 from typing import Final
 
 import attrs
 
-from journal.errors import IllegalEvent
+from journal.errors import IllegalEvent, RulesBroken
 from journal.events import (
     AttemptFailed,
     AttemptInterrupted,
@@ -20,12 +21,14 @@ from journal.events import (
     AttemptTimedOut,
     Event,
     Extension,
+    FileEvent,
     IntakePaused,
     IntakeResumed,
     JournalRecovered,
     JournalSalvaged,
     LimitChanged,
     Noted,
+    Record,
     RetryScheduled,
     RunFinished,
     RunStarted,
@@ -161,6 +164,15 @@ class Lifecycle:
             raise IllegalEvent(f"attempt {event.attempt} of trial {trial!r} cannot return late: it was never made")
         self._trials[trial] = after | (attempts + step.begins) << 4
         self.open += _IS_OPEN[after] - _IS_OPEN[before & 15]
+
+    def retrace(self, record: Record, path: Path) -> None:
+        """Take the step that a record tells of which was read at this path; refuse the journal if it may not stand there."""
+        if isinstance(record.event, FileEvent):
+            return
+        try:
+            self.advance(record.event)
+        except IllegalEvent as exc:
+            raise RulesBroken(path, record.seq, exc) from exc
 
     def stage_of(self, trial: str) -> str:
         """Where the trial stands; `absent` if it was never enqueued."""

@@ -23,7 +23,7 @@ class Lock:
         self._fd: int | None = fd
         try:
             if not files.lock(fd):
-                raise JournalLocked(f"{path} is being written by {_holder(file, files)}; {command('log -f', path)} looks on")
+                raise JournalLocked(f"{path} is being written by {_holder(file, files)}; {command('watch', path)} looks on")
             again(lambda: files.ftruncate(fd, 0))
             write_all(files, fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         except BaseException:

@@ -1,10 +1,9 @@
 """What a writer finds when it opens a run's directory, and what it must do before it may go on.
 
 Under the lock: read everything, refuse damage, mend the end that a crash left. For a new run: make the directory, and refuse to
-begin where a run is already.
+begin where a run is already, or inside of one that is copied.
 """
 
-import os
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from journal import chain, segments
-from journal.errors import IllegalEvent, JournalExists, NotAJournal, RulesBroken, command
-from journal.events import FileEvent
+from journal.errors import JournalError, JournalExists, NotAJournal, command
 from journal.files import Files, make_directory
 from journal.lifecycle import Lifecycle
 from journal.recovery import SetAside, damage, recover
@@ -52,6 +50,12 @@ def make_room(path: Path, files: Files) -> None:
         raise JournalExists(f"{path} cannot become a run's directory: {exc.strerror}; choose another") from exc
 
 
+def keep_apart(source: Path, target: Path) -> None:
+    """Refuse to make a copy inside of what is copied."""
+    if source.resolve() in target.resolve().parents:
+        raise JournalError(f"{target} lies in {source}, which is only read; choose a place outside of it")
+
+
 def find(path: Path, files: Files, *, new: bool, run: str) -> Found:
     """Read what is there, and mend what a crash left. The caller holds the lock."""
     if new:
@@ -59,17 +63,13 @@ def find(path: Path, files: Files, *, new: bool, run: str) -> Found:
     scan = Scan(path, files)
     lifecycle = Lifecycle()
     for record in scan:
-        if not isinstance(record.event, FileEvent):
-            try:
-                lifecycle.advance(record.event)
-            except IllegalEvent as exc:
-                raise RulesBroken(path, record.seq, exc) from exc
+        lifecycle.retrace(record, path)
     damaged = damage(scan)
     if damaged is not None:
         raise damaged
     aside = recover(scan)
     cursor = scan.cursor
-    with files.read(os.path.join(str(path), segments.name(cursor.segment))) as stream:
+    with files.read(segments.file(path, cursor.segment)) as stream:
         digest = sha256(stream.read())
     return Found(
         run=cursor.run.decode(),

@@ -5,10 +5,9 @@ Readers never change anything. They go as far as the records can be trusted, and
 
 import collections
 import functools
-import os
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
-from typing import BinaryIO, Final, Self
+from typing import Any, BinaryIO, Final, Self
 
 import trio
 
@@ -66,32 +65,64 @@ def read(path: Path | str, *, load_blobs: bool = True, files: Files = DISK, upca
     return Reading(Path(path), files, load_blobs=load_blobs, upcasters=upcasters)
 
 
+class Finder:
+    """Finds records again by their places; the file that it looked into last stays open for the next one."""
+
+    def __init__(self, path: Path | str, *, load_blobs: bool = True, files: Files = DISK) -> None:
+        self._path = Path(path)
+        self._load_blobs = load_blobs
+        self._files = files
+        self._cursor = Cursor(self._path)
+        self._stream: BinaryIO | None = None
+        self._first: dict[str, Any] = {}
+        """What the first line of that file says."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def find(self, segment: int, offset: int) -> Record:
+        """Read one record again, and check that it still follows from the line before it."""
+        try:
+            stream = self._opened(segment)
+            stream.seek(max(0, offset - _BEFORE))
+            before = stream.read(min(offset, _BEFORE))[:32]
+            record = self._cursor.revisit(self._first, before, stream.readline(), offset)
+        except BadLine as exc:
+            self.__exit__()  # If it is asked again, then of the file that stands there by then.
+            file = segments.name(segment)
+            raise JournalDamaged(path=self._path, file=file, byte=offset, seq=None, check=str(exc)) from exc
+        return _whole(record, self._files) if self._load_blobs else record
+
+    def _opened(self, segment: int) -> BinaryIO:
+        if self._stream is not None and self._cursor.segment == segment:
+            return self._stream
+        self.__exit__()
+        try:
+            self._stream = self._files.read(segments.file(self._path, segment))
+        except FileNotFoundError as exc:
+            raise NotAJournal(f"{self._path} has no {segments.name(segment)}") from exc
+        self._cursor = Cursor(self._path)
+        self._cursor.enter(segment)
+        self._first = self._cursor.greet(self._stream.readline())
+        return self._stream
+
+
 def fetch(path: Path | str, segment: int, offset: int, *, load_blobs: bool = True, files: Files = DISK) -> Record:
     """Read one record again by its place, and check that it still follows from the line before it."""
-    path = Path(path)
-    try:
-        opened = files.read(os.path.join(str(path), segments.name(segment)))
-    except FileNotFoundError as exc:
-        raise NotAJournal(f"{path} has no {segments.name(segment)}") from exc
-    with opened as stream:
-        header = stream.readline()
-        stream.seek(max(0, offset - _BEFORE))
-        before = stream.read(min(offset, _BEFORE))[:32]
-        line = stream.readline()
-    cursor = Cursor(path)
-    cursor.enter(segment)
-    try:
-        record = cursor.revisit(header, before, line, offset)
-    except BadLine as exc:
-        raise JournalDamaged(path=path, file=segments.name(segment), byte=offset, seq=None, check=str(exc)) from exc
-    return _whole(record, files) if load_blobs else record
+    with Finder(path, load_blobs=load_blobs, files=files) as finder:
+        return finder.find(segment, offset)
 
 
 class Lines:
     """The lines of a journal as they stand on disk."""
 
     def __init__(self, path: Path | str, files: Files = DISK) -> None:
-        self._path = str(path)
+        self._path = Path(path)
         self._files = files
         self._segment = 0
         self._stream: BinaryIO | None = None
@@ -108,12 +139,12 @@ class Lines:
         line = b"" if self._stream is None or record.segment != self._segment else self._line(self._stream, record)
         if not line:  # Another file; or recovery has put a new one in the place of this one.
             self.__exit__()
-            self._stream = self._files.read(os.path.join(self._path, segments.name(record.segment)))
+            self._stream = self._files.read(segments.file(self._path, record.segment))
             self._segment = record.segment
             line = self._line(self._stream, record)
         if not line:
             raise JournalDamaged(
-                path=Path(self._path),
+                path=self._path,
                 file=segments.name(record.segment),
                 byte=record.offset,
                 seq=record.seq,
@@ -162,7 +193,7 @@ class _Follower:
         cursor = self._cursor
         # The file is opened anew each time: recovery may have put another in its place, with the same good beginning.
         try:
-            opened = self._files.read(os.path.join(str(self._path), segments.name(cursor.segment)))
+            opened = self._files.read(segments.file(self._path, cursor.segment))
         except FileNotFoundError as exc:
             raise NotAJournal(f"{self._path} has lost its {segments.name(cursor.segment)}") from exc
         with opened as stream:
@@ -179,8 +210,7 @@ class _Follower:
         except JournalError:
             if not records:  # The same.
                 raise
-        following = segments.name(cursor.segment + 1)
-        if cursor.sealed and self._files.size(os.path.join(str(self._path), following)) is not None:
+        if cursor.sealed and self._files.size(segments.file(self._path, cursor.segment + 1)) is not None:
             cursor.enter(cursor.segment + 1)
             self.has_more = True
         else:
@@ -189,7 +219,7 @@ class _Follower:
 
     def _refuse_damage(self) -> None:
         """Raise if confirmed data is damaged; a torn tail is left to the one who resumes the run."""
-        size = self._files.size(os.path.join(str(self._path), segments.name(self._cursor.segment)))
+        size = self._files.size(segments.file(self._path, self._cursor.segment))
         if size == self._judged:
             return
         scan = Scan(self._path, self._files)

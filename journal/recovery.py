@@ -148,7 +148,7 @@ def intact_after(scan: Scan) -> list[Survivor]:
     found: dict[int, Survivor] = {}
     for number in scan.numbers:
         if number >= stop.segment:
-            with scan.files.read(os.path.join(str(scan.path), segments.name(number))) as stream:
+            with scan.files.read(segments.file(scan.path, number)) as stream:
                 stream.seek(stop.byte if number == stop.segment else 0)
                 here = survivors(cursor.run, stream.read(), seq=cursor.seq, h=cursor.h)
             found.update((survivor.seq, survivor) for survivor in here if survivor.seq > cursor.seq)
@@ -173,14 +173,14 @@ def recover(scan: Scan) -> SetAside | None:
     no damage. A crash in here leaves either the old file or the new.
     """
     path, files = scan.path, scan.files
-    name = segments.name(scan.numbers[-1])
+    last = scan.numbers[-1]
     torn = scan.remainder()
-    aside = _set_aside(path, files, scan.numbers[-1], scan.cursor.seq, torn) if torn else None
-    with files.read(os.path.join(str(path), name)) as stream:
+    aside = _set_aside(path, files, last, scan.cursor.seq, torn) if torn else None
+    with files.read(segments.file(path, last)) as stream:
         good = stream.read(scan.cursor.offset)
-    create(files, str(path), name, good)
+    create(files, str(path), segments.name(last), good)
     if scan.cursor.sealed:
-        files.protect(os.path.join(str(path), name))
+        files.protect(segments.file(path, last))
     return aside
 
 

@@ -7,7 +7,6 @@ it are lost, is kept beside it as it stood.
 
 import collections
 import contextlib
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from journal.errors import BlobDamaged, IllegalEvent, JournalError, command
 from journal.events import Event, Extension, FileEvent, JournalRecovered, JournalSalvaged, RunStarted, SessionStarted
 from journal.files import DISK, Files, create
 from journal.lifecycle import Lifecycle
+from journal.opening import keep_apart
 from journal.recovery import intact_after
 from journal.scan import Scan
 from journal.verification import verify
@@ -55,8 +55,7 @@ class _Intact:
 async def salvage(source: Path | str, target: Path | str, *, files: Files = DISK) -> Salvaged:
     """Copy what is intact in a damaged journal into a new directory; the old one is only read."""
     source, target = Path(source), Path(target)
-    if source.resolve() in target.resolve().parents:
-        raise JournalError(f"{target} lies in {source}, which is only read; choose a place outside of it")
+    keep_apart(source, target)
     started, run = _look_over(source, files)
     current = started
     seq = whole = kept = 0
@@ -112,7 +111,7 @@ def _look_over(source: Path, files: Files) -> tuple[_Intact, bytes]:
 def _names_of_run(scan: Scan) -> Iterator[bytes]:
     """Guess the run's identity from every line that names it, the first file's own first line being damaged."""
     for number in scan.numbers:
-        with scan.files.read(os.path.join(str(scan.path), segments.name(number))) as stream:
+        with scan.files.read(segments.file(scan.path, number)) as stream:
             yield from dict.fromkeys(re.findall(rb'"run":"([0-9a-f]{32})"', stream.read()))
 
 

@@ -4,7 +4,6 @@ A cursor knows what the next line must be: which number, which hash before it, w
 follower, recovery, `verify`) moves one along. What follows from a bad line is decided elsewhere; here it is only noticed.
 """
 
-import os
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -110,9 +109,8 @@ class Cursor:
         finally:
             self.seq, self.h, self.offset, self.records, self.watermark = seq, h, offset, records, watermark
 
-    def revisit(self, header: bytes, before: bytes, line: bytes, offset: int) -> Record:
-        """Make a record of one line in the middle of the file, given the file's first line and the hash before this one."""
-        first = self.greet(header)
+    def revisit(self, first: dict[str, Any], before: bytes, line: bytes, offset: int) -> Record:
+        """Make a record of one line in the middle of the file, given what the file's first line says and the hash before."""
         parts = chain.split(line[:-1])
         h = before or first.get("previous_h", "").encode() or chain.GENESIS
         if parts is None or chain.link(self.run, h, parts[0]) != parts[1]:
@@ -251,7 +249,7 @@ class Scan:
                 self._stop_at(cursor.segment, "the file ends without a seal, though another follows it")
                 return
             cursor.enter(number)
-            with self.files.read(os.path.join(str(self.path), segments.name(number))) as stream:
+            with self.files.read(segments.file(self.path, number)) as stream:
                 try:
                     yield from cursor.take(stream)
                 except BadLine as exc:
@@ -272,7 +270,7 @@ class Scan:
             return b""
         if self.stop.rest is not None:
             return self.stop.rest
-        with self.files.read(os.path.join(str(self.path), segments.name(self.stop.segment))) as stream:
+        with self.files.read(segments.file(self.path, self.stop.segment)) as stream:
             stream.seek(self.stop.byte)
             return stream.read()
 

@@ -3,6 +3,7 @@
 `journal-000001.jsonl`, `journal-000002.jsonl` and so on. Only the last may still grow.
 """
 
+import os
 import re
 from pathlib import Path
 from typing import Final
@@ -23,6 +24,11 @@ _NAME: Final = re.compile(r"journal-((?!000000)[0-9]{6}|[1-9][0-9]{6,})\.jsonl")
 def name(number: int) -> str:
     """Name a segment."""
     return f"journal-{number:06}.jsonl"
+
+
+def file(path: Path, number: int) -> str:
+    """Tell where a segment of a run is."""
+    return os.path.join(str(path), name(number))
 
 
 def numbers(path: Path, files: Files) -> list[int]:

@@ -6,7 +6,6 @@ last byte before the next one gets its name, and a value is on disk before the l
 
 import contextlib
 import errno
-import os
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Final
@@ -41,7 +40,7 @@ class Tape:
 
     def go_on(self, segment: int, size: int) -> None:
         """Open a file that is there already, to write at its end."""
-        self._fd = again(lambda: self._files.open(self._name(segment), APPEND))
+        self._fd = again(lambda: self._files.open(segments.file(self._path, segment), APPEND))
         self.segment, self._size = segment, size
 
     def finish(self) -> None:
@@ -93,12 +92,9 @@ class Tape:
         """Let go of the file; one that is sealed becomes read-only."""
         if self.segment:
             if sealed:
-                self._files.protect(self._name(self.segment))
+                self._files.protect(segments.file(self._path, self.segment))
             fd, self.segment = self._fd, 0
             self._files.close(fd)
-
-    def _name(self, segment: int) -> str:
-        return os.path.join(str(self._path), segments.name(segment))
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ records add up to is not judged here.
 """
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -12,8 +13,8 @@ import attrs
 
 from journal.blobs import Blob
 from journal.codec import PAYLOADS
-from journal.errors import BlobDamaged, HeadMissing, IllegalEvent, JournalError, RulesBroken, UnknownEvent
-from journal.events import FileEvent
+from journal.errors import BlobDamaged, HeadMissing, JournalError, RulesBroken, UnknownEvent
+from journal.events import Record
 from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
 from journal.recovery import damage
@@ -47,8 +48,17 @@ class Verification:
         return self.problem is None
 
 
-def verify(path: Path | str, *, expect_head: str | None = None, files: Files = DISK) -> Verification:
-    """Check everything that can be checked in a journal, up to the first thing that is wrong."""
+def verify(
+    path: Path | str,
+    *,
+    expect_head: str | None = None,
+    files: Files = DISK,
+    onlooker: Callable[[Record], None] | None = None,
+) -> Verification:
+    """Check everything that can be checked in a journal, up to the first thing that is wrong.
+
+    The `onlooker` is shown each record that was found good, so that who asks more of the records need not read them again.
+    """
     path = Path(path)
     if expect_head is not None and not _HASH.fullmatch(expect_head):
         raise JournalError(f"{expect_head!r} cannot be the hash of a record, which has 32 hexadecimal digits")
@@ -59,18 +69,12 @@ def verify(path: Path | str, *, expect_head: str | None = None, files: Files = D
     problem: JournalError | None = None
     try:
         for record in scan:
-            if not isinstance(record.event, FileEvent):
-                try:
-                    lifecycle.advance(record.event)
-                except IllegalEvent as exc:
-                    raise RulesBroken(path, record.seq, exc) from exc
-            for field in PAYLOADS.get(type(record.event), ()):
-                value = getattr(record.event, field)
-                if isinstance(value, Blob) and value.sha256 not in seen:
-                    value.load(files)
-                    seen.add(value.sha256)
+            lifecycle.retrace(record, path)
+            _check_blobs(record, seen, files)
             if expect_head is not None and record.h == expect_head:
                 expected_at = record.seq
+            if onlooker is not None:
+                onlooker(record)
     except (RulesBroken, BlobDamaged, UnknownEvent) as exc:
         problem = exc
     problem = problem or damage(scan)
@@ -91,3 +95,12 @@ def verify(path: Path | str, *, expect_head: str | None = None, files: Files = D
         expected_at=expected_at,
         problem=problem,
     )
+
+
+def _check_blobs(record: Record, seen: set[str], files: Files) -> None:
+    """Load every large value of a record that was not seen before: a value that is not what was written does not load."""
+    for field in PAYLOADS.get(type(record.event), ()):
+        value = getattr(record.event, field)
+        if isinstance(value, Blob) and value.sha256 not in seen:
+            value.load(files)
+            seen.add(value.sha256)

@@ -23,7 +23,7 @@ import attrs
 import outcome
 import trio
 
-from journal import blobs, chain, segments
+from journal import blobs, segments
 from journal.codec import encode
 from journal.errors import (
     DiskFull,
@@ -93,6 +93,7 @@ class _Segment:
     records: int
     bytes: int
     digest: "_Hash"
+    """Of the lines that were handed over to be written; see `Journal._digest`."""
 
 
 @attrs.define
@@ -127,6 +128,8 @@ class Journal:
         """Identity of the run."""
         self.found = found.seq
         """The last record that was there when it was opened; 0 for a new one."""
+        self.recovered: Record | None = None
+        """The record of what a crash had left, if it was set aside when the journal was opened."""
         self.lifecycle: Lifecycle = found.lifecycle
         """Where the run and its trials stand."""
         self._run = found.run.encode()
@@ -176,7 +179,9 @@ class Journal:
         if not found.is_open:
             self._begin(self._time())
         if found.aside:
-            self.append(JournalRecovered(after=found.seq, bytes=found.aside.bytes, file=found.aside.file))
+            self.recovered = self.append(
+                JournalRecovered(after=found.seq, bytes=found.aside.bytes, file=found.aside.file),
+            )
 
     @property
     def appended(self) -> int:
@@ -259,6 +264,8 @@ class Journal:
                 batch = self._batches.popleft()
                 if not self._batches:
                     self._batches.append(_Batch(batch.segment))
+                if batch.segment == self._segment.number:  # Otherwise its file is sealed, and its sum was taken.
+                    self._segment.digest.update(b"".join(batch.lines))
                 await self._write(batch)
             self._idle = True
             self._to_write = trio.Event()
@@ -327,12 +334,11 @@ class Journal:
         body = b'{"seq":%d,"at":"%b","t":%.6f,%b,"d":%d' % (seq, at.encode(), t, members, self._durable)
         digits = sha256(self._run + self._h + body).hexdigest()[:32]  # As `chain.link` does, without the calls.
         h = digits.encode()
-        line = chain.close(body, h)
+        line = b'%b,"h":"%b"}\n' % (body, h)  # As `chain.close` does.
         segment, batch, length = self._segment, self._batches[-1], len(line)
         record = new_record(Record, (seq, at, t, event, self._durable, digits, segment.number, segment.bytes))
         segment.records += 1
         segment.bytes += length
-        segment.digest.update(line)
         if not batch.lines:
             batch.first = seq
         batch.lines.append(line)
@@ -356,13 +362,22 @@ class Journal:
             previous_seq=self._seq,
             previous_h=self.head if self._seq else "",
             previous_bytes=before.bytes,
-            previous_sha256=before.digest.hexdigest() if self._seq else "",
+            previous_sha256=self._digest() if self._seq else "",
         )
         self._segment = _Segment(before.number + 1, 0, 0, sha256())
         self._batches.append(_Batch(self._segment.number))
         if not self._batches[0].lines:
             self._batches.popleft()
         self._add(opened, encode(opened), now)
+
+    def _digest(self) -> str:
+        """Give the sum of the file as far as lines were built for it; those that wait to be written are added up here."""
+        segment, batch = self._segment, self._batches[-1]
+        if batch.segment != segment.number:
+            return segment.digest.hexdigest()
+        digest = segment.digest.copy()
+        digest.update(b"".join(batch.lines))
+        return digest.hexdigest()
 
     def _seal(self, now: tuple[str, float]) -> None:
         segment = self._segment
@@ -371,7 +386,7 @@ class Journal:
             segment=segment.number,
             records=segment.records,
             bytes=segment.bytes,
-            sha256=segment.digest.hexdigest(),
+            sha256=self._digest(),
         )
         self._add(seal, encode(seal), now)
 

@@ -9,7 +9,7 @@ Nothing here is known but the records. The rules by which a session decided are 
 records, and are asked what they would have decided.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
@@ -67,16 +67,16 @@ class Rules(Protocol):
         """Why it may not be what decided then, though it goes by the same name; empty if nothing speaks for that."""
         ...
 
-    def begin(self) -> Decided:
-        """Give what is decided before the first attempt."""
+    def begin(self, key: str) -> Decided:
+        """Give what is decided before the first attempt of a back end, which has a policy of its own from here on."""
         ...
 
     def take(self, record: Record) -> Sequence[Decided]:
         """Learn from an attempt's start, its end or its notes; give the decisions that must follow, in order."""
         ...
 
-    def closed(self, t: float) -> str:
-        """Say why no attempt may start at `t`; empty if one may."""
+    def closed(self, key: str, t: float) -> str:
+        """Say why no attempt of a back end may start at `t`; empty if one may."""
         ...
 
     def settle(self, event: Settled, known: TrialState) -> Settled:
@@ -157,6 +157,10 @@ class Auditor:
         """The hash of the last record that is not about a file."""
         self._slots: dict[int, str] = {}
         """Slot → the trial that holds it."""
+        self._flying: dict[str, str] = {}
+        """Trials in flight, each with the key of its back end."""
+        self._at_once: Counter[str] = Counter()
+        """Key → how many of them there are."""
         self._highest = 0
         """The highest limit of this session."""
         self._answered: dict[str, float] = {}
@@ -231,6 +235,8 @@ class Auditor:
     def _begin_session(self, event: SessionStarted, record: Record) -> None:
         self._t, self._highest, self._rules = record.t, 0, None
         self._slots.clear()
+        self._flying.clear()
+        self._at_once.clear()
         self._answered.clear()
         self._due.clear()  # The process before died; what it decided last did not reach the disk.
         started = self._state.started
@@ -242,7 +248,6 @@ class Auditor:
             self._notes[f"not recomputed in session {event.n}: {rules}"] = None
             return
         self._rules = rules
-        self._expect(record, [rules.begin()])
 
     def _begin_anew(self, event: JournalRecovered | JournalSalvaged, record: Record) -> None:
         self._rules = None
@@ -255,6 +260,10 @@ class Auditor:
                 "only their order was judged"
             ] = None
 
+    @property
+    def _is_forked(self) -> bool:
+        return self._state.started is not None and self._state.started.forked_from is not None
+
     def _judge_in_session(self, record: Record) -> None:
         event = record.event
         match event:
@@ -263,8 +272,9 @@ class Auditor:
             case RetryScheduled() | TrialFailed():
                 self._judge_settlement(event, record)
             case TrialScored() | ScoringFailed():
-                begun = self._answered.get(event.trial, 0.0)
-                self._judge_elapsed(record, event.elapsed, 0.0, record.t - begun, "its trial was answered")
+                answered = self._answered.get(event.trial)
+                since = "the session began" if answered is None else "its trial was answered"
+                self._judge_elapsed(record, event.elapsed, 0.0, record.t - (answered or 0.0), since)
             case TrialCompleted():
                 self._answered.pop(event.trial, None)
             case RunStopped() | RunFinished():
@@ -281,6 +291,10 @@ class Auditor:
                 self._tell(record)
             case AttemptInterrupted(why="process_died"):
                 pass  # Of another session, whose clock, slots and policy are gone.
+            case AttemptInterrupted() as event if event.why == "cancelled" or (self._is_forked and event.elapsed is None):
+                self._judge_end(event, record)
+                self._rules = None  # The run was cancelled as a whole, or forked here: no policy has heard of it any more.
+                self._due.clear()
             case AttemptSucceeded() | AttemptFailed() | AttemptTimedOut() | AttemptInterrupted() as event:
                 self._judge_end(event, record)
                 self._tell(record)
@@ -296,34 +310,36 @@ class Auditor:
         if holder is not None:
             self._find(record, "slots", f"{event.trial!r} starts in slot {event.slot}, which {holder!r} still holds")
         self._slots[event.slot] = event.trial
-        if state.limits:
+        self._flying[event.trial] = event.key
+        self._at_once[event.key] += 1
+        if event.key in state.limits:
             self._judge_room(event, record)
-        if state.pauses and len(state.pauses) >= len(state.limits):
-            until, cause = min(state.pauses.values())
-            if record.t < until - HAIR:
-                what = f"{event.trial!r} starts at {record.t:.6f} s, while intake is paused until {until:.6f} s ({cause!r})"
-                self._find(record, "intake", what)
+        until, cause = state.pauses.get(event.key, (0.0, ""))
+        if record.t < until - HAIR:
+            what = f"{event.trial!r} starts at {record.t:.6f} s, while intake is paused until {until:.6f} s ({cause!r})"
+            self._find(record, "intake", what)
         if known.stage == "backing_off" and record.t < known.due - HAIR:
             what = f"{event.trial!r} starts at {record.t:.6f} s, and its back-off ends at {known.due:.6f} s"
             self._find(record, "delay", what)
         if found == self._found and self._rules is not None:
             rules = self._rules
-            closed = self._asked(record, lambda: rules.closed(record.t + HAIR), "")
+            closed = self._asked(record, lambda: rules.closed(event.key, record.t + HAIR), "")
             if closed:
                 self._disagree(record, f"{event.trial!r} starts, and the policy does not let it: {closed}")
 
     def _judge_room(self, event: AttemptStarted, record: Record) -> None:
-        state = self._state
-        limit, flying = sum(state.limits.values()), len(state.running) + 1
-        probing = any(cause == "illness" for _, cause in state.pauses.values())
-        if flying > limit and not probing:  # A probe passes even when hung attempts fill every place: it is the only way out.
+        limit, flying = self._state.limits[event.key], self._at_once[event.key]
+        is_probe = self._state.pauses.get(event.key, (0.0, ""))[1] == "illness"
+        if flying > limit and not is_probe:  # A probe passes even when hung attempts fill every place: it is the only way out.
             self._find(record, "limit", f"{event.trial!r} starts as number {flying} in flight, and the limit is {limit}")
-        elif not 0 <= event.slot < max(self._highest, flying):
+        elif not 0 <= event.slot < max(self._highest, len(self._flying)):
             what = f"{event.trial!r} starts in slot {event.slot}, and there were never more than {self._highest} of them"
             self._find(record, "slots", what)
 
     def _judge_end(self, event: AttemptEnding, record: Record) -> None:
         known = self._state.trials[event.trial]
+        if event.trial in self._flying:
+            self._at_once[self._flying.pop(event.trial)] -= 1
         if self._slots.get(known.slot) == event.trial:
             del self._slots[known.slot]
         if isinstance(event, AttemptSucceeded):
@@ -375,8 +391,11 @@ class Auditor:
                 self._find(record, "limit", f"it sets a limit of {event.after}, and the settings have {slots} slots")
         elif isinstance(event, IntakeResumed) and event.key not in state.pauses:
             self._find(record, "intake", "it resumes an intake that was not paused")
-        if self._rules is None:
+        rules = self._rules
+        if rules is None:
             return
+        if event.key not in state.limits:
+            self._expect(record, [self._asked(record, lambda: rules.begin(event.key), event)])
         if not self._due:
             self._disagree(record, f"nothing that happened before makes the policy decide {_in_words(event)}")
             return
@@ -425,8 +444,8 @@ class Auditor:
     def _judge_last_word(self, event: RunStopped | RunFinished, record: Record) -> None:
         if isinstance(event, RunFinished):
             self._judge_totals(event, record)
-        elif event.reason == "disk_full":
-            return  # There was no space for what was decided last.
+        elif event.reason == "disk_full" or self._is_forked:
+            return  # There was no space for what was decided last, or the fork was made before it.
         self._demand_none(record)
 
     def _judge_totals(self, event: RunFinished, record: Record) -> None:

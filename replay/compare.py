@@ -17,7 +17,7 @@ import orjson
 from journal import Blob, JournalError, Record
 from journal.events import AttemptSucceeded
 from replay.screen import duration, number, plural, printable
-from replay.state import RunState, TrialState, Value, can_be_summed
+from replay.state import DONE, RunState, TrialState, Value, can_be_summed
 from replay.statistics import Estimate, paired_numbers, paired_shares
 
 SLOWER: Final = 2.0
@@ -25,7 +25,6 @@ SLOWER: Final = 2.0
 SLOWER_BY: Final = 0.1
 """Seconds that it takes longer at least: below, it is the machine that varies."""
 _DIGEST: Final = 8
-_DONE: Final = ("completed", "failed")
 
 
 class NothingInCommon(JournalError):
@@ -39,6 +38,11 @@ class Side:
     state: RunState
     outputs: Mapping[str, bytes]
     """Trial → digest of its output, as `outputs` finds it."""
+
+    def has(self, scorer: str) -> bool:
+        """Say whether a scorer is the run's, be it that it had nothing to judge; `judge.tone` is one of `judge`'s."""
+        pinned = self.state.started.scorers if self.state.started else {}
+        return scorer in self.state.scores or scorer.partition(".")[0] in pinned
 
     @property
     def trials(self) -> dict[str, TrialState]:
@@ -158,13 +162,14 @@ def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Com
             f"the two runs have no trial in common: {plural(len(ours) - len(both), 'trial')} only in the first, "
             f"{len(theirs) - len(both):,} only in the second, {len(both):,} with the same name and other content"
         )
-    done = [name for name in common if ours[name].stage in _DONE and theirs[name].stage in _DONE]
-    scorers = [scorer for scorer in a.state.scores if scorer in b.state.scores]
-    kinds: dict[str, list[Change]] = {"same": [], "fixed": [], "broke": [], "changed": []}
+    done = [name for name in common if ours[name].stage in DONE and theirs[name].stage in DONE]
+    scorers = [scorer for scorer in {**a.state.scores, **b.state.scores} if a.has(scorer) and b.has(scorer)]
+    kinds: dict[str, list[Change]] = {"fixed": [], "broke": [], "changed": []}
     for name in done:
         is_other = a.outputs.get(name) != b.outputs.get(name)
         kind, change = _change(name, ours[name], theirs[name], scorers, is_other=is_other)
-        kinds[kind] += [change]
+        if kind != "same":
+            kinds[kind].append(change)
     matched = set(common)
     pairing = _Pairing(common, ours, theirs, scorers)
     return Comparison(
@@ -173,7 +178,7 @@ def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Com
         common=len(common),
         compared=len(done),
         open=len(common) - len(done),
-        same=len(kinds["same"]),
+        same=len(done) - sum(map(len, kinds.values())),
         fixed=kinds["fixed"],
         broke=kinds["broke"],
         changed=kinds["changed"],
@@ -182,8 +187,8 @@ def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Com
         only_b=[name for name in theirs if name not in ours],
         different=[name for name in both if name not in matched],
         is_same_task=_task(a) == _task(b),
-        scorers_only_a=[scorer for scorer in a.state.scores if scorer not in b.state.scores],
-        scorers_only_b=[scorer for scorer in b.state.scores if scorer not in a.state.scores],
+        scorers_only_a=[scorer for scorer in a.state.scores if not b.has(scorer)],
+        scorers_only_b=[scorer for scorer in b.state.scores if not a.has(scorer)],
         scores=pairing.scores(pairing.cases),
         latency=pairing.latency(),
         groups=None if groups is None else pairing.grouped(groups),

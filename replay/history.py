@@ -4,19 +4,22 @@ A `History` goes as far as the records can be trusted, and says where that is no
 found again by its place; what is derived is derived anew each time somebody asks. Nothing here changes anything.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from journal import JournalError, Record, fetch, read
+from journal import JournalError, Record, read
 from journal.blobs import loaded
 from journal.errors import BlobDamaged, JournalDamaged, RulesBroken
 from journal.events import AttemptSucceeded, SessionStarted
 from journal.files import DISK
+from journal.reader import Finder
 from journal.scan import Stop
 from replay.state import RunState, TrialState
+from replay.summary import Grouping, Summary, summarise
 from replay.timeline import Timeline
 from replay.trial import TrialStory
 
@@ -35,7 +38,7 @@ class History:
     before: int = 0
     """Trials that were done when the session of then began."""
     is_last: bool = True
-    """Whether nothing that can be trusted follows."""
+    """Whether nothing follows, as far as the journal was read."""
     problem: JournalDamaged | RulesBroken | None = None
     """What is wrong with the journal behind the last record; not looked for where an earlier one was asked for."""
     unfinished: Stop | None = None
@@ -61,51 +64,64 @@ class History:
 
     def outputs(self) -> Iterator[tuple[str, Any]]:
         """Give every trial that has an output, and the output, in the order in which they were taken in, from disk."""
-        for name, trial in self.state.trials.items():
-            if trial.answer is not None and trial.stage != "withdrawn":
-                event = fetch(self.path, *trial.answer).event
-                assert isinstance(event, AttemptSucceeded)
-                yield name, event.output
+        with Finder(self.path) as finder:
+            for name, trial in self.state.trials.items():
+                if trial.answer is not None and trial.stage != "withdrawn":
+                    event = finder.find(*trial.answer).event
+                    assert isinstance(event, AttemptSucceeded)
+                    yield name, event.output
 
     def timeline(self) -> Timeline:
         """Tell what happened when."""
         told = Timeline()
-        for record in self.records():
-            understand(self.path, told.apply, record)
+        with understanding(self.path, lambda: told.seq + 1):
+            for record in self.records():
+                told.apply(record)
         return told
+
+    def summary(self, by: str | None = None) -> Summary:
+        """Say what came of it by then, in numbers; with a key of the metadata, for each group of trials too."""
+        if by is None:
+            return summarise(self.state)
+        found = Grouping(by)
+        for record in self.records():
+            found.take(record)
+        return summarise(self.state, groups=found.groups)
 
     def trial(self, name: str) -> TrialStory:
         """Tell all there is to know of a trial; `KeyError` if there is none of this name."""
         story = TrialStory(name, stage=self.state.trials[name].stage)
         told = Timeline()
-        for record in self.records():
-            understand(self.path, told.apply, record)
-            if getattr(record.event, "trial", None) == name:
-                try:
-                    story.take(record._replace(event=loaded(record.event, DISK)), told)
-                except BlobDamaged as exc:
-                    story.problem = exc
-                    story.take(record, told)
+        with understanding(self.path, lambda: told.seq + 1):
+            for record in self.records():
+                told.apply(record)
+                if getattr(record.event, "trial", None) == name:
+                    try:
+                        story.take(record._replace(event=loaded(record.event, DISK)), told)
+                    except BlobDamaged as exc:
+                        story.problem = exc
+                        story.take(record, told)
         story.look(told)
         return story
 
     def take(self, record: Record) -> None:
-        """Take in the next record, as somebody does who goes along with a run."""
-        understand(self.path, self.state.apply, record)
+        """Take in the next record, as somebody does who goes along with a run; `understanding` it is the caller's affair."""
+        self.state.apply(record)
         self.seq = record.seq
         self.durable = max(self.durable, record.d)
         if record.event.__class__ is SessionStarted:
             self.before = self.state.done
 
 
-def understand(path: Path, apply: Callable[[Record], None], record: Record) -> None:
-    """Take in a record; refuse one that is whole and yet makes no sense, because something else than evaljournal wrote it."""
+@contextmanager
+def understanding(path: Path, seq: Callable[[], int]) -> Generator[None]:
+    """Refuse a record (its number is asked for) that is whole and yet makes no sense: something else has written it."""
     try:
-        apply(record)
+        yield
     except KeyError as exc:
-        raise RulesBroken(path, record.seq, f"it speaks of {exc}, which is not there") from exc
+        raise RulesBroken(path, seq(), f"it speaks of {exc}, which is not there") from exc
     except (TypeError, ValueError, AttributeError, OverflowError) as exc:
-        raise RulesBroken(path, record.seq, f"it makes no sense ({exc})") from exc
+        raise RulesBroken(path, seq(), f"it makes no sense ({exc})") from exc
 
 
 def load(path: Path | str, at: int | None = None) -> History:
@@ -118,17 +134,21 @@ def load(path: Path | str, at: int | None = None) -> History:
         raise JournalError(f"{path} has no record {at:,}; the first is 1")
     reading = read(path, load_blobs=False)
     try:
-        for record in reading:
-            if at is not None and record.seq > at:
-                history.is_last = False
-                return history
-            history.take(record)
+        with understanding(history.path, lambda: history.seq + 1):
+            for record in reading:
+                if at is not None and record.seq > at:
+                    history.is_last = False
+                    return history
+                history.take(record)
     except (JournalDamaged, RulesBroken) as exc:
-        history.problem = exc
-    else:
-        history.unfinished = reading.unfinished
+        if at is None:
+            history.problem = exc
+        elif history.seq < at:
+            raise
+        else:
+            history.is_last = False
+        return history
+    history.unfinished = reading.unfinished
     if at is not None and history.seq < at:
-        if history.problem is not None:
-            raise history.problem
         raise JournalError(f"{path} has no record {at:,}; the last is {history.seq:,}")
     return history

@@ -17,11 +17,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
-
 from journal import Blob
 from replay.state import RunState, TrialState
 from replay.summary import Latency, Part, Score, Summary, latency, score_of, summarise
+from replay.text import as_text
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -58,18 +57,27 @@ _ENDINGS: Final = {
 }
 """How a session ended, in words; one that left no word died."""
 
+_REASONS: Final = {
+    "failed_fast": "too many trials failed",
+    "deadline": "its time is over",
+    "disk_full": "the disk is full",
+    "intake_failed": "its cases could not be read",
+}
+"""Why a session is being stopped, where nobody has asked for it."""
+
 
 def printable(value: Any, width: int = _WIDTH) -> str:
     """Show a value in a few characters, none of which can do anything to a terminal."""
     if isinstance(value, Blob):
         return f"({value.bytes:,} bytes in a blob)"
-    text = value if isinstance(value, str) else orjson.dumps(value).decode()
-    text = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text[: width + 1])
+    text = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in as_text(value)[: width + 1])
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def duration(seconds: float) -> str:
-    """Tell a time as people do: `0.24 s`, `12 s`, `3 min 20 s`, `2 h 5 min`."""
+    """Tell a time as people do: `0.93 ms`, `0.24 s`, `12 s`, `3 min 20 s`, `2 h 5 min`."""
+    if 0 < seconds < 0.1:  # noqa: PLR2004 - below, the zeros would be in the way
+        return f"{1000 * seconds:.2g} ms"
     if seconds < 10:  # noqa: PLR2004 - below, parts of a second are worth telling
         return f"{max(0.0, seconds):.2g} s"
     whole = round(seconds)
@@ -89,18 +97,29 @@ def remaining(state: RunState, *, now: float, total: int | None, before: int) ->
 
 
 def panel(
-    state: RunState, *, now: float, durable: int, total: int | None, width: int, before: int = 0, title: str = ""
+    state: RunState,
+    *,
+    now: float,
+    durable: int,
+    total: int | None,
+    width: int,
+    before: int = 0,
+    title: str = "",
+    stopping: tuple[str, float] | None = None,
 ) -> "Group":
     """Draw where a run stands, a line for each thing that there is something to say about.
 
     `now` is in the seconds of `t`; `durable` is the last record that is known to be on disk; `total` is how many trials there
-    will be, if that is known; `before` is how many were done when this session began, for the pace.
+    will be, if that is known; `before` is how many were done when this session began, for the pace; `stopping` is why the run
+    is being stopped, and how many seconds attempts in the air have left.
     """
     from rich.console import Group  # noqa: PLC0415  # slow to import, and `log` needs only the words
     from rich.text import Text  # noqa: PLC0415  # the same
 
     lines = [_heading(state, title, Text()), _progress(state, Text(), now=now, total=total, width=width, before=before)]
     last = ""
+    if stopping is not None:
+        lines.append(Text(f"stopping {stopping_in_words(state, *stopping)}", style="bold yellow"))
     for label, words, style in _rows(state, now, durable, total):
         line = Text()
         line.append(f"{label if label != last else '':<9}", style="dim")
@@ -138,6 +157,18 @@ def _progress(state: RunState, line: "Text", *, now: float, total: int | None, w
     line.append("━" * filled, style="green")
     line.append("─" * (bar - filled), style="dim")
     return line.append(words)
+
+
+def stopping_in_words(state: RunState, why: str, left: float) -> str:
+    """Tell what is still in the air of a run that is being stopped, and for how long it may be."""
+    flying = len(state.running) + state.stages["answered"]
+    because, again = ("", " again") if why == "interrupted" else (f"{_REASONS.get(why, printable(why))}; ", "")
+    if not flying:
+        return f"{because}nothing is in the air any more"
+    if left <= 0:
+        return f"{because}{plural(flying, 'attempt')} {'is' if flying == 1 else 'are'} being cut off"
+    has, them = ("has", "it") if flying == 1 else ("have", "them")
+    return f"{because}{plural(flying, 'attempt')} {has} {duration(left)} left; Ctrl-C{again} to cut {them} off"
 
 
 _Row = tuple[str, str, str]
@@ -222,7 +253,8 @@ def score_in_words(score: Score, *, failed: int = 0) -> str:
             said.append(f"(95 %: {score.low:.3g} to {score.high:.3g})")
     if score.labels:
         said.append(_labels(score))
-    missing = [(failed, "failed"), (score.not_scored, "could not be scored"), (score.beyond, "not finite or too large")]
+    unscored = "could not be scored" + (f" ({printable(' '.join(score.error.split()), 200)})" if score.error else "")
+    missing = [(failed, "failed"), (score.not_scored, unscored), (score.beyond, "not finite or too large")]
     without = ", ".join(f"{count:,} {why}" for count, why in missing if count)
     return f"{' '.join(said) or 'nothing yet'}{f'; not in it: {without}' if without else ''}"
 
@@ -320,6 +352,7 @@ def ending(state: RunState, *, path: Path | str, total: int | None = None, stopp
     lines += [f"  {row}" for row in _summary_lines(state, summarise(state))]
     lines += [f"  {sentence}" for sentence in _notable(state)]
     lines += _failures(state)
+    lines += [f"look closer: {closer}" for closer in _closer(state, path)]
     lines.append(f"next: {next_command(state, path)}")
     return "\n".join(lines)
 
@@ -351,7 +384,8 @@ def _verdict(state: RunState, path: Path | str, total: int | None, stopped: str)
 
 def _notable(state: RunState) -> Iterator[str]:
     if state.retries:
-        causes = ", ".join(f"{count:,} × {printable(cause)}" for cause, count in state.retries.most_common())
+        asked = {"asked": "asked for"}
+        causes = ", ".join(f"{count:,} × {asked.get(cause, printable(cause))}" for cause, count in state.retries.most_common())
         yield f"{plural(sum(state.retries.values()), 'retry', 'retries')}: {causes}"
     if state.interrupted:
         were = "was" if state.interrupted == 1 else "were"
@@ -375,19 +409,19 @@ def _failures(state: RunState) -> Iterator[str]:
     if not state.failed:
         return
     yield f"{plural(state.failed, 'trial')} failed:"
-    told: dict[str, str] = {}
-    seen: set[str] = set()
-    same: list[tuple[str, str]] = []
+    told: dict[str, TrialState] = {}
+    seen: set[tuple[str, str]] = set()
+    same: list[tuple[str, TrialState]] = []
     for name, trial in failed_trials(state):
-        error = trial.error or "cut off while it ran, and not tried again"
-        if error in seen:
-            same += [(name, error)] if len(same) < _SHOWN else []
+        if (trial.cause, trial.error) in seen:
+            same += [(name, trial)] if len(same) < _SHOWN else []
         elif len(told) < _SHOWN:
-            seen.add(error)
-            told[name] = error
+            seen.add((trial.cause, trial.error))
+            told[name] = trial
     told.update(islice(same, _SHOWN - len(told)))
-    for name, error in told.items():
-        yield f"  {printable(name)}: {printable(' '.join(error.split()), 200)}"
+    for name, trial in told.items():
+        error = "cut off while it ran, and not tried again" if trial.cause == "ambiguous" else " ".join(trial.error.split())
+        yield f"  {printable(name)}: {printable(error, 200)} ({printable(trial.cause)}, {plural(trial.attempts, 'attempt')})"
     if state.failed > len(told):
         yield f"  and {state.failed - len(told):,} more"
 
@@ -405,6 +439,15 @@ def next_command(state: RunState, path: Path | str) -> str:
     if state.failed:
         return f"evaljournal resume {run} --retry-failed"
     return f"evaljournal verify {run}"
+
+
+def _closer(state: RunState, path: Path | str) -> Iterator[str]:
+    """Name the commands that show more of what went wrong."""
+    run = printable(shlex.quote(str(path)), 1_000)
+    for name, _ in islice(failed_trials(state), 1):
+        yield f"evaljournal log {run} {printable(shlex.quote(name), 200)}"
+    if any(tally.failed for tally in state.scores.values()):
+        yield f"evaljournal log {run} --type scoring_failed"
 
 
 def plural(count: int, one: str, many: str = "") -> str:

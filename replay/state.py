@@ -46,6 +46,9 @@ Place = tuple[int, int]
 
 Value = bool | int | float | str
 
+DONE: Final = ("completed", "failed")
+"""The stages of a trial that has come to its end, and counts."""
+
 LARGEST: Final = 1e100
 """The largest number that goes into a mean: the squares of a million such can still be summed."""
 
@@ -62,6 +65,10 @@ class Trouble:
     category: str = ""
     """What kind of trouble the last one was: a category of `AttemptFailed`, or `timed_out`."""
     retry_after: float | None = None
+    error: str = ""
+    """What the last attempt that failed said, in short."""
+    cause: str = ""
+    """Why it was given up, the last time that it was."""
 
 
 _NOWHERE: Final = -1
@@ -96,16 +103,13 @@ class TrialState:
     slot: int = -1
     """Where it runs."""
     since: float = 0.0
-    """When it came into its stage, in the seconds of `t`."""
+    """When its last attempt began, in the seconds of `t`; forgotten when it is completed, for every number takes its place."""
     due: float = 0.0
     """When it may be tried again."""
     trouble: Trouble | None = None
-    error: str = ""
-    """What the last attempt that failed said, in short."""
+    """None while nothing has gone wrong, which is true of most."""
     elapsed: float = 0.0
     """Seconds of the attempt that gave the output."""
-    recovered: bool = False
-    """Whether it was completed after an attempt that failed."""
 
     @property
     def asked(self) -> Place:
@@ -116,6 +120,21 @@ class TrialState:
     def answer(self) -> Place | None:
         """Where its output is."""
         return None if self._answer == _NOWHERE else _place(self._answer)
+
+    @property
+    def error(self) -> str:
+        """What the last attempt that failed said, in short."""
+        return "" if self.trouble is None else self.trouble.error
+
+    @property
+    def cause(self) -> str:
+        """Why it was given up, the last time that it was."""
+        return "" if self.trouble is None else self.trouble.cause
+
+    @property
+    def recovered(self) -> bool:
+        """Whether it was completed after an attempt that failed."""
+        return self.trouble is not None and self.stage == "completed"
 
 
 def can_be_summed(value: object) -> TypeGuard[float]:
@@ -134,6 +153,8 @@ class Tally:
     scored: int = 0
     failed: int = 0
     """How many outputs the scorer itself failed at."""
+    error: str = ""
+    """What it said the last time that it failed, in short."""
     numbers: int = 0
     """Values that are in the mean; true counts as 1, false as 0."""
     verdicts: int = 0
@@ -141,53 +162,65 @@ class Tally:
     beyond: int = 0
     """Numbers that are not finite, or larger than `LARGEST`; they are counted, and not in the mean."""
     labels: Counter[str] = attrs.field(factory=Counter)
-    cases: int = 0
-    """Cases that have at least one number."""
-    by_case: dict[str, tuple[int, float]] | None = None
-    """Case → how many numbers it has, and their sum; None as long as no case has repeats."""
     origin: float = 0.0
+    """What the sums below count from."""
     total: float = 0.0
     squares: float = 0.0
     """The sum of the squares of the cases' sums."""
+    by_case: dict[str, tuple[int, float]] | None = None
+    """Case → how many numbers it has, and their sum; None as long as no case has repeats, and so each has one number."""
     products: float = 0.0
-    """The sum of each case's sum times its numbers."""
+    """Where cases have repeats, the sum of each case's sum times its numbers."""
     sizes: int = 0
-    """The sum of the squares of the cases' numbers."""
+    """Where cases have repeats, the sum of the squares of the cases' numbers."""
 
-    def add(self, value: object, times: int = 1, *, case: str = "") -> None:
+    def add(self, value: object, times: int = 1, case: str = "") -> None:
         """Count a value, or (-1) take it back because a later one supersedes it."""
         self.scored += times
         if isinstance(value, str):
             self.labels[value] += times
-        elif can_be_summed(value):
-            self.verdicts += times * isinstance(value, bool)
-            self._sum(float(value), times, case)
-        else:
+        elif not can_be_summed(value):
             self.beyond += times
-
-    def _sum(self, value: float, times: int, case: str) -> None:
-        if not self.numbers:
-            self.origin = value
-            self.total = self.squares = self.products = 0.0
-        value -= self.origin
-        n, total = 0, 0.0  # What the case has besides this value.
-        if self.by_case is not None:
-            n, total = self.by_case.get(case, (0, 0.0))
-            if times < 0:
-                n, total = n - 1, total - value
-                self.by_case[case] = n, total
+        else:
+            is_verdict = isinstance(value, bool)
+            if not self.numbers:  # Passes are counted from 0, so that their share has no rounding in it.
+                self.origin = 0.0 if is_verdict else float(value)
+                self.total = self.squares = self.products = 0.0
+            if is_verdict:
+                self.verdicts += times
+            self.numbers += times
+            value -= self.origin
+            self.total += times * value
+            if self.by_case is None:
+                self.squares += times * value * value
             else:
-                self.by_case[case] = n + 1, total + value
-        self.numbers += times
-        self.cases += times * (not n)
-        self.total += times * value
+                self._add_to(case, value, times)
+
+    def _add_to(self, case: str, value: float, times: int) -> None:
+        """Count a value, or take it back, among the others of its case."""
+        assert self.by_case is not None
+        n, total = self.by_case.get(case, (0, 0.0))
+        if times < 0:
+            n, total = n - 1, total - value
         self.squares += times * value * (2 * total + value)
         self.products += times * (total + value * (n + 1))
         self.sizes += times * (2 * n + 1)
+        if times > 0:
+            n, total = n + 1, total + value
+        if n:
+            self.by_case[case] = n, total
+        else:
+            del self.by_case[case]
 
     def know_repeats(self, scores: Iterable[tuple[str, object]]) -> None:
         """Tell repeats apart from here on; `scores` are the cases and values so far, one for each case."""
         self.by_case = {case: (1, float(value) - self.origin) for case, value in scores if can_be_summed(value)}
+        self.products, self.sizes = self.total, self.numbers
+
+    @property
+    def cases(self) -> int:
+        """How many cases have at least one number."""
+        return self.numbers if self.by_case is None else len(self.by_case)
 
     @property
     def kind(self) -> Literal["pass", "number", "label", "mixed", "nothing"]:
@@ -210,7 +243,8 @@ class Tally:
         if not self.numbers:
             return None
         shift = self.total / self.numbers
-        scatter = max(0.0, self.squares - 2 * shift * self.products + shift**2 * self.sizes)
+        products, sizes = (self.total, self.numbers) if self.by_case is None else (self.products, self.sizes)
+        scatter = max(0.0, self.squares - 2 * shift * products + shift**2 * sizes)
         estimate = mean_of_shares if self.verdicts == self.numbers else mean_of_numbers
         return estimate(self.origin + shift, n=self.numbers, cases=self.cases, scatter=scatter)
 
@@ -221,7 +255,7 @@ class Tally:
 
     def passes_by_case(self) -> Counter[tuple[int, int]]:
         """Count the cases that have so many verdicts, so many of them passes; empty while no case has repeats."""
-        return Counter((n, round(total + n * self.origin)) for n, total in (self.by_case or {}).values() if n)
+        return Counter((n, round(total + n * self.origin)) for n, total in (self.by_case or {}).values())
 
 
 @attrs.define
@@ -290,8 +324,8 @@ class RunState:
         """The sums of every number that was noted or came with an attempt: tokens, cost."""
         self.lost: Counter[str] = Counter()
         """What of it was used by attempts that gave no output: failed, timed out, cut off, or late."""
-        self._under_way: dict[str, Counter[str]] = {}
-        """What the attempts that are running have used so far."""
+        self._under_way: dict[str, list[Any]] = {}
+        """What the attempts that are running have noted that they use."""
 
         self.limits: dict[str, int] = {}
         """Key → attempts that may run at once."""
@@ -335,7 +369,7 @@ class RunState:
         """Trials that have come to their end."""
         return self.completed + self.failed
 
-    def _move(self, name: str, trial: TrialState, stage: str, record: Record) -> None:
+    def _move(self, name: str, trial: TrialState, stage: str) -> None:
         self.stages[trial.stage] -= 1
         self.stages[stage] += 1
         if trial.stage == "running":
@@ -343,7 +377,6 @@ class RunState:
         elif trial.stage == "backing_off":
             del self.backing_off[name]
         trial.stage = stage
-        trial.since = record.t
 
     def _run_started(self, event: RunStarted, _: Record) -> None:
         self.started = event
@@ -355,6 +388,7 @@ class RunState:
             trial.due = max(0.0, trial.due - self._ended_at)
         self.sessions.append(Session(n=event.n, seq=record.seq, at=record.at, pid=event.pid, host=event.host))
         self.settings.update(event.settings or {})
+        self.planned = event.trials or self.planned
         self.ending = ""
         self.pauses.clear()
         self.limits.clear()
@@ -368,7 +402,7 @@ class RunState:
         if event.repeat > 1 and not self.has_repeats:
             self._know_repeats()
         case = event.trial if event.case == event.trial else sys.intern(event.case)  # The same text is kept once.
-        self.trials[event.trial] = TrialState("queued", event.fingerprint, _packed(record), case, attempts, since=record.t)
+        self.trials[event.trial] = TrialState("queued", event.fingerprint, _packed(record), case, attempts)
         self.stages["queued"] += 1
 
     def _know_repeats(self) -> None:
@@ -380,10 +414,11 @@ class RunState:
 
     def _attempt_started(self, event: AttemptStarted, record: Record) -> None:
         trial = self.trials[event.trial]
-        self._move(event.trial, trial, "running", record)
+        self._move(event.trial, trial, "running")
         self.running[event.trial] = trial
         trial.attempts = event.attempt
         trial.slot = event.slot
+        trial.since = record.t
         self.attempts += 1
         if event.trial in self.cut_off:
             self.cut_off.remove(event.trial)
@@ -391,16 +426,17 @@ class RunState:
 
     def _attempt_succeeded(self, event: AttemptSucceeded, record: Record) -> None:
         trial = self.trials[event.trial]
-        self._move(event.trial, trial, "answered", record)
+        self._move(event.trial, trial, "answered")
         trial._answer = _packed(record)
         trial.elapsed = event.elapsed
         self.latencies.append(event.elapsed)
-        self._under_way.pop(event.trial, None)
+        if self._under_way:
+            self._under_way.pop(event.trial, None)
         self._use(event.usage)
 
-    def _attempt_failed(self, event: AttemptFailed, record: Record) -> None:
+    def _attempt_failed(self, event: AttemptFailed, _: Record) -> None:
         trial = self.trials[event.trial]
-        self._move(event.trial, trial, "unsettled", record)
+        self._move(event.trial, trial, "unsettled")
         trouble = trial.trouble = trial.trouble or Trouble()
         trouble.category = event.category
         trouble.retry_after = event.retry_after
@@ -408,23 +444,23 @@ class RunState:
             trouble.refusals += 1
         else:
             trouble.errors += 1
-        trial.error = f"{event.error}: {event.message}"[:_SHOWN]
+        trouble.error = f"{event.error}: {event.message}"[:_SHOWN]
         self.errors[event.error] += 1
         self._lose(event.trial, event.usage)
 
-    def _attempt_timed_out(self, event: AttemptTimedOut, record: Record) -> None:
+    def _attempt_timed_out(self, event: AttemptTimedOut, _: Record) -> None:
         trial = self.trials[event.trial]
-        self._move(event.trial, trial, "unsettled", record)
+        self._move(event.trial, trial, "unsettled")
         trouble = trial.trouble = trial.trouble or Trouble()
         trouble.category = "timed_out"
         trouble.retry_after = None
         trouble.timeouts += 1
-        trial.error = f"timed out after {event.limit:g} s"
+        trouble.error = f"timed out after {event.limit:g} s"
         self.timeouts += 1
         self._lose(event.trial, event.usage)
 
-    def _attempt_interrupted(self, event: AttemptInterrupted, record: Record) -> None:
-        self._move(event.trial, self.trials[event.trial], "interrupted", record)
+    def _attempt_interrupted(self, event: AttemptInterrupted, _: Record) -> None:
+        self._move(event.trial, self.trials[event.trial], "interrupted")
         self.interrupted += 1
         self.cut_off.add(event.trial)
         self._lose(event.trial)
@@ -434,7 +470,7 @@ class RunState:
 
     def _retry_scheduled(self, event: RetryScheduled, record: Record) -> None:
         trial = self.trials[event.trial]
-        self._move(event.trial, trial, "backing_off", record)
+        self._move(event.trial, trial, "backing_off")
         self.backing_off[event.trial] = trial
         trial.due = record.t + event.delay
         if trial.trouble is not None:
@@ -449,7 +485,7 @@ class RunState:
                     else:
                         trial.trouble.errors -= 1
                 case "asked":
-                    trial.trouble = Trouble()
+                    trial.trouble = Trouble(error=trial.error, cause=trial.cause)
                 case _:
                     pass
         self.retries[event.cause] += 1
@@ -461,8 +497,8 @@ class RunState:
             tally = self.scores[event.scorer] = Tally(by_case={} if self.has_repeats else None)
         scores = trial.scores = trial.scores or {}
         if event.scorer in scores:
-            tally.add(scores[event.scorer][1], -1, case=trial.case)
-        tally.add(event.value, case=trial.case)
+            tally.add(scores[event.scorer][1], -1, trial.case)
+        tally.add(event.value, 1, trial.case)
         if trial.unscored:
             self._score_at_last(trial, event.scorer.partition(".")[0])
         scores[event.scorer] = (event.version, event.value)
@@ -478,28 +514,32 @@ class RunState:
         if event.scorer in trial.unscored:
             return  # Asked again later, and failed again.
         trial.unscored = (*trial.unscored, event.scorer)
-        self.scores.setdefault(event.scorer, Tally(by_case={} if self.has_repeats else None)).failed += 1
+        tally = self.scores.setdefault(event.scorer, Tally(by_case={} if self.has_repeats else None))
+        tally.failed += 1
+        tally.error = f"{event.error}: {event.message}"[:_SHOWN]
 
-    def _trial_completed(self, event: TrialCompleted, record: Record) -> None:
+    def _trial_completed(self, event: TrialCompleted, _: Record) -> None:
         trial = self.trials[event.trial]
-        self._move(event.trial, trial, "completed", record)
+        self._move(event.trial, trial, "completed")
+        trial.since = 0.0
         if trial.trouble is not None:
             self.recovered += 1
-            trial.recovered = True
-            trial.trouble = None
 
-    def _trial_failed(self, event: TrialFailed, record: Record) -> None:
-        self._move(event.trial, self.trials[event.trial], "failed", record)
-
-    def _trial_withdrawn(self, event: TrialWithdrawn, record: Record) -> None:
+    def _trial_failed(self, event: TrialFailed, _: Record) -> None:
         trial = self.trials[event.trial]
-        self._move(event.trial, trial, "withdrawn", record)
+        self._move(event.trial, trial, "failed")
+        trouble = trial.trouble = trial.trouble or Trouble()
+        trouble.cause = event.cause
+
+    def _trial_withdrawn(self, event: TrialWithdrawn, __: Record) -> None:
+        trial = self.trials[event.trial]
+        self.recovered -= trial.recovered
+        self._move(event.trial, trial, "withdrawn")
         for scorer, (_, value) in (trial.scores or {}).items():
-            self.scores[scorer].add(value, -1, case=trial.case)
+            self.scores[scorer].add(value, -1, trial.case)
         for scorer in trial.unscored:
             self.scores[scorer].failed -= 1
-        self.recovered -= trial.recovered
-        trial.scores, trial.unscored, trial.recovered = None, (), False
+        trial.scores, trial.unscored = None, ()
 
     def _limit_changed(self, event: LimitChanged, _: Record) -> None:
         self.limits[event.key] = event.after
@@ -512,14 +552,15 @@ class RunState:
 
     def _noted(self, event: Noted, _: Record) -> None:
         usage = event.value if event.name == "usage" else {event.name: event.value}
-        self._use(usage)
+        _add(self.usage, usage)
         trial = self.trials.get(event.trial) if event.attempt else None
         if trial is None:
             return
-        if trial.attempts != event.attempt or trial.stage in ("unsettled", "interrupted", "backing_off", "failed"):
+        is_last = trial.attempts == event.attempt
+        if is_last and trial.stage == "running":
+            self._under_way.setdefault(event.trial, []).append(usage)
+        elif not is_last or trial.answer is None:
             _add(self.lost, usage)  # It came after its attempt had ended without an output.
-        elif trial.stage == "running":
-            _add(self._under_way.setdefault(event.trial, Counter()), usage)
 
     def _segment_opened(self, _: SegmentOpened, __: Record) -> None:
         self._wait_for_session()
@@ -550,7 +591,8 @@ class RunState:
         """Count what an attempt has used that gave no output."""
         self._use(usage)
         _add(self.lost, usage)
-        _add(self.lost, self._under_way.pop(trial, None))
+        for noted in self._under_way.pop(trial, ()):
+            _add(self.lost, noted)
 
 
 def _add(sums: Counter[str], usage: Any) -> None:

@@ -119,8 +119,9 @@ def paired_shares(differences: Sequence[float]) -> Estimate:
     then the normal interval is taken. The two other ways that offer themselves are worse here. The plain paired t
     calls 4 fixed and 0 broken of 143 a difference, which chance makes in 1 of 8; and where no case differs at all it
     claims to be certain. McNemar's exact test errs on neither side, but gives no interval, and one from elsewhere
-    beside it would at times contradict it. Here the interval is the test: it leaves 0 out from 6 to 0 on, as McNemar's does
-    at 5 %, has a width even where nothing differs, and takes cases with repeats, whose differences are not whole.
+    beside it would at times contradict it. Here the interval is the test: it leaves 0 out from 6 to 0 on, as McNemar's does at
+    5 % (from 5 to 0 on below 49 cases), has a width even where nothing differs, and takes cases with repeats, whose
+    differences are not whole.
     """
     n = len(differences)
     total = math.fsum(differences)

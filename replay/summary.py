@@ -5,17 +5,18 @@ of the trials that were scored, and those that failed, are open or could not be 
 """
 
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import attrs
-import orjson
 
 from journal import Blob, Record
 from journal.events import TrialEnqueued
 from journal.lifecycle import STAGES
 from replay.state import RunState, Tally, TrialState
 from replay.statistics import mean_of_shares, pass_all, pass_at, quantile
+from replay.text import as_text
 
 NO_GROUP: Final = "(none)"
 """The group of trials whose metadata does not have the key."""
@@ -70,6 +71,8 @@ class Score:
     """Trials that have a value of this scorer: what every share of a label is a share of."""
     not_scored: int
     """Outputs at which the scorer itself failed."""
+    error: str
+    """What it said the last time that it did."""
     numbers: int
     """Values that the mean is the mean of: true is 1, false is 0."""
     passed: int | None
@@ -145,6 +148,8 @@ class Summary:
     attempts: Attempts
     retries: Mapping[str, int]
     errors: Mapping[str, int]
+    failures: Mapping[str, int]
+    """Cause → trials that were given up for it."""
     scores: Mapping[str, Score]
     latency: Latency
     usage: Mapping[str, float]
@@ -182,6 +187,7 @@ def summarise(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         ),
         retries=dict(state.retries),
         errors=dict(state.errors),
+        failures=dict(Counter(trial.cause for trial in state.trials.values() if trial.stage == "failed")),
         scores=_scores(state.scores),
         latency=latency(state.latencies),
         usage=dict(state.usage),
@@ -227,6 +233,7 @@ def score_of(tally: Tally) -> Score:
         kind=kind,
         scored=tally.scored,
         not_scored=tally.failed,
+        error=tally.error,
         numbers=tally.numbers,
         passed=tally.passed if kind == "pass" else None,
         beyond=tally.beyond,
@@ -294,7 +301,7 @@ class Grouping:
         if isinstance(metadata, dict):
             self.keys.update(metadata)
             value = metadata.get(self.key)
-        label = NO_GROUP if value is None else value if isinstance(value, str) else orjson.dumps(value).decode()
+        label = NO_GROUP if value is None else as_text(value)
         self.groups[event.trial] = self._labels.setdefault(label, label)  # A label that thousands share is kept once.
 
 
@@ -313,7 +320,7 @@ class _Gathered:
         if trial.answer is not None and trial.stage != "withdrawn":
             self.latencies.append(trial.elapsed)
         for scorer, (_, value) in (trial.scores or {}).items():
-            self._tally(scorer, has_repeats).add(value, case=trial.case)
+            self._tally(scorer, has_repeats).add(value, 1, trial.case)
         for scorer in trial.unscored:
             self._tally(scorer, has_repeats).failed += 1
 
@@ -331,7 +338,7 @@ def _groups(state: RunState, groups: Mapping[str, str]) -> dict[str, Part]:
     return {
         label: Part(
             trials=_trials(group.stages, group.recovered),
-            scores=_scores(group.scores),
+            scores=_scores({scorer: group.scores[scorer] for scorer in state.scores if scorer in group.scores}),
             latency=latency(group.latencies),
         )
         for label, group in sorted(gathered.items())

@@ -9,7 +9,7 @@ events must fit into memory, so numbers are kept in arrays, and made into object
 import heapq
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, get_args, overload
 
@@ -261,7 +261,7 @@ class Timeline:
         kind = event.__class__
         if kind is SessionStarted:
             self._begin_session(record)
-        elif kind not in _OUTSIDE:
+        elif kind not in OUTSIDE:
             if not self.sessions:
                 raise KeyError("a session")
             session = self.sessions[-1]
@@ -453,8 +453,8 @@ _MEANINGS: Final[dict[type[Event], Callable[[Timeline, Any, float, int], None]]]
     IntakeResumed: Timeline._intake_resumed,
 }
 
-_OUTSIDE: Final = frozenset({SegmentOpened, SegmentSealed, JournalRecovered, JournalSalvaged, RunStarted, Extension})
-"""What may be recorded between two sessions, when the seconds of the next count already."""
+OUTSIDE: Final = frozenset({SegmentOpened, SegmentSealed, JournalRecovered, JournalSalvaged, RunStarted, Extension})
+"""What may be recorded between two sessions, when the seconds of the next count already: it has no place on the axis."""
 
 
 def _apart(before: str, after: str) -> float:
@@ -463,11 +463,3 @@ def _apart(before: str, after: str) -> float:
         return (datetime.fromisoformat(after) - datetime.fromisoformat(before)).total_seconds()
     except (ValueError, TypeError):
         return 0.0
-
-
-def timeline(records: Iterable[Record]) -> Timeline:
-    """Tell what happened when, from all these records."""
-    told = Timeline()
-    for record in records:
-        told.apply(record)
-    return told

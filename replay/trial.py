@@ -119,6 +119,8 @@ class TrialStory:
     attempts: list[AttemptStory] = attrs.field(factory=list)
     scores: dict[str, Judgement] = attrs.field(factory=dict)
     """Scorer → the latest that it said."""
+    superseded: list[Judgement] = attrs.field(factory=list)
+    """What scorers said before they said something else, in that order."""
     times: Times = _NO_TIME
     problem: BlobDamaged | None = None
     """What is wrong with a value that was kept beside the journal; a `Blob` stands for it."""
@@ -133,6 +135,7 @@ class TrialStory:
                 self.input, self.expected, self.metadata = event.input, event.expected, event.metadata
                 self.output, self.cause = None, ""  # It may have been withdrawn, and comes back as another.
                 self.scores.clear()
+                self.superseded.clear()
             case AttemptStarted():
                 times, earlier = told.times[self.trial], self.attempts
                 waited = times.waited - sum(each.waited for each in earlier)
@@ -140,6 +143,8 @@ class TrialStory:
                 self.attempts.append(AttemptStory(record.at, told.spans[-1], waited, backed_off))
                 self.cause = ""
             case TrialScored() | ScoringFailed():
+                if (before := self.scores.pop(event.scorer, None)) is not None:
+                    self.superseded.append(before)
                 self.scores[event.scorer] = _judgement(event, record.seq)
             case TrialFailed(cause=why) | TrialWithdrawn(why=why):
                 self.cause = why

@@ -80,11 +80,10 @@ class Flight:
         except (trio.Cancelled, KeyboardInterrupt):
             raise
         except BaseException as exc:  # noqa: BLE001  # whatever the user's code raises is a fact about this attempt
-            outcome = Raised(exc=exc)
+            # Without our own frame in its traceback, or the two would keep each other alive until the next collection.
+            outcome = Raised(exc=exc.with_traceback(exc.__traceback__ and exc.__traceback__.tb_next))
         if self._is_cut and isinstance(outcome, Raised):
-            await (
-                trio.lowlevel.checkpoint()
-            )  # It answered its cancellation with an error of its own: it is cancelled all the same.
+            await trio.lowlevel.checkpoint()  # An error for an answer to its cancellation: it is cancelled all the same.
         if limit is not None and not self._is_cut:
             if self.scope.cancel_called:  # It came back too late, because it did not let itself be cancelled.
                 self.is_over = True

@@ -27,6 +27,9 @@ _USUAL: dict[Role, tuple[str, ...]] = {
         "ground_truth",
     ),
 }
+INPUT_NAMES = frozenset(_USUAL["input"])
+"""Names under which people look for the input."""
+
 _MOST_SHOWN = 20
 
 

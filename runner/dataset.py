@@ -37,7 +37,8 @@ _REPEAT = re.compile(r"(?P<name>.*)#(?P<repeat>[1-9]\d{0,8})", re.DOTALL)
 _MODULUS = 2**256
 
 
-def _patterns(given: str | Iterable[str]) -> tuple[str, ...]:
+def texts(given: str | Iterable[str]) -> tuple[str, ...]:
+    """Take one text for several."""
     return (given,) if isinstance(given, str) else tuple(given)
 
 
@@ -50,9 +51,9 @@ def _positive(_: "Selection", attribute: "Attribute[Any]", given: object) -> Non
 class Selection:
     """Which cases of a dataset are used, and in which order."""
 
-    only: tuple[str, ...] = field(default=(), converter=_patterns)
+    only: tuple[str, ...] = field(default=(), converter=texts)
     """Names, with `*`, `?` and `[…]` as in file names; capital and small letters differ. Empty: all."""
-    skip: tuple[str, ...] = field(default=(), converter=_patterns)
+    skip: tuple[str, ...] = field(default=(), converter=texts)
     """The same, for what is left out; it wins over `only`."""
     limit: int | None = field(default=None, validator=_positive)
     """The most cases to use, counted after all else."""
@@ -96,12 +97,12 @@ class Dataset:
             self.source = source
         self._keys = {"id_key": id_key, "input_key": input_key, "expected_key": expected_key}
         self._used_up = False
-        self._check: Callable[[Case], None] | None = None
+        self._checks: tuple[Callable[[Case], object], ...] = ()
 
-    def checked(self, check: Callable[[Case], None]) -> "Dataset":
+    def checked(self, check: Callable[[Case], object]) -> "Dataset":
         """Give the same cases, each of which must pass a check (it raises) before anything runs."""
         checked = copy.copy(self)
-        checked._check = check  # noqa: SLF001  # a copy of our own
+        checked._checks = (*self._checks, check)  # noqa: SLF001  # a copy of our own
         return checked
 
     def select(self, selection: Selection | None = None, *, repeats: int = 1) -> "Trials":
@@ -120,8 +121,8 @@ class Dataset:
             try:
                 case = _case(row, columns)
                 case.fingerprint  # noqa: B018 - shows whether the journal can keep it
-                if self._check is not None:
-                    self._check(case)
+                for check in self._checks:
+                    check(case)
             except UsageError as exc:
                 raise UsageError(f"{self.place(at)}: {exc}") from exc
             yield at, case

@@ -17,9 +17,10 @@ from typing_extensions import TypeVar
 from journal import Durability
 from runner.case import Case
 from runner.concurrency import POLICIES
-from runner.dataset import Dataset, Selection, Source
+from runner.dataset import Dataset, Selection, Source, texts
 from runner.errors import UsageError
 from runner.fingerprint import digest, of_function
+from runner.gates import Gate
 from runner.retry import Retry
 from runner.score import Scorer, Verdicts, is_async
 
@@ -72,6 +73,16 @@ def _part(_: "Settings", attribute: "Attribute[Any]", given: object) -> None:
         raise UsageError(f"{attribute.name}={given!r}: give a whole number of trials, or a part of them, such as 0.05")
 
 
+def _field(_: "Settings", attribute: "Attribute[Any]", given: object) -> None:
+    if given is not None and (not isinstance(given, str) or not given):
+        raise UsageError(f"{attribute.name}={given!r}: give the name of a field of the cases, such as 'model'")
+
+
+def _gates(_: "Settings", __: "Attribute[Any]", given: tuple[str, ...]) -> None:
+    for gate in given:
+        Gate.parse(gate)
+
+
 def _of_type(expected: type) -> Callable[[Any, "Attribute[Any]", object], None]:
     def validate(_: object, attribute: "Attribute[Any]", given: object) -> None:
         if not isinstance(given, expected):
@@ -110,6 +121,10 @@ class Settings(Selection):
     """Whether the first trial that fails stops the run."""
     max_failures: int | float | None = field(default=None, validator=_part)
     """How many trials may fail in a session (a whole number), or which part of all (a fraction), before the run is stopped."""
+    limit_key: str | None = field(default=None, validator=_field)
+    """The field of a case that names the back end it is put to; each has slots, limits and pauses of its own."""
+    fail_under: tuple[str, ...] = field(default=(), converter=texts, validator=_gates)
+    """Scores that must be reached for the run to count as a success: `exact=0.9`, or `exact>=0.9@lower` for its range's end."""
     durability: Durability = field(default="sync", validator=_one_of("sync", "os"))
     """What is promised about a power cut: `sync` syncs all the time, `os` at the end."""
 
@@ -133,7 +148,7 @@ def _fact(_: object, __: object, value: Any) -> Any:
 
 @runtime_checkable
 class Picky(Protocol):
-    """A task that cannot be put to every case: a prompt of it may name a field that a case does not have."""
+    """A task or a scorer that cannot be put to every case: a prompt may name a field that a case does not have."""
 
     def check(self, case: Case, /) -> None:
         """Raise a `UsageError` if the case lacks something."""
@@ -150,8 +165,7 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         self.task = task
         self.fingerprint = of_function(task)
         """Digest of the task's own source, taken now: the file may change while a run goes on."""
-        asked: object = task
-        self.cases = cases.checked(asked.check) if isinstance(asked, Picky) else cases
+        self.cases = _fit(cases, task)
         self.settings = settings
         self.scorers: dict[str, Scorer] = {}
         """By name, in the order in which they were added."""
@@ -192,6 +206,7 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         _check_call(scorer, name, "scorer", "the output and the case", 2)
         if name in self.scorers:
             raise UsageError(f"{self.name!r} has a scorer {name!r} already; give this one a name of its own: score(name=…)")
+        self.cases = _fit(self.cases, scorer)
         self.scorers[name] = Scorer(name=name, function=scorer, retry=self.settings.retry if retry is None else retry)
         return scorer
 
@@ -239,6 +254,11 @@ def evaluation(
         return Evaluation(task, cases=dataset, settings=settings, name=name)
 
     return cast("Define", define)
+
+
+def _fit(cases: Dataset, asked: object) -> Dataset:
+    """Have cases checked by what is to be put to them."""
+    return cases.checked(asked.check) if isinstance(asked, Picky) else cases
 
 
 def _named(function: object, given: str | None, allowed: re.Pattern[str]) -> str:

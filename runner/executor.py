@@ -41,10 +41,13 @@ from runner.retry import Again, GiveUp, TimedOut, chance
 from runner.score import Scorer
 from runner.scoring import Scoring
 from runner.tasks import Ending, Task
-from runner.work import Work
+from runner.work import Work, key_of
 
 AHEAD: Final = 64
 """Trials that are taken in beyond twice the limit: to read them costs a thread's turn, which few slots should share."""
+
+MOST_AHEAD: Final = 10_000
+"""Trials that are taken in where there are keys: those of a back end that is not to be asked now must not hide the others'."""
 
 TURN: Final = 0.01
 """Seconds after which tasks that never wait must let others have their turn."""
@@ -71,6 +74,14 @@ class Intake(Protocol):
         ...
 
 
+@attrs.define
+class Lane:
+    """One back end: the trials that could be put to it, and what decides how many may be at once."""
+
+    steering: Steering
+    ready: deque[Work] = attrs.field(factory=deque)
+
+
 class Executor:
     """The trials that wait, the slots, and who holds which."""
 
@@ -79,7 +90,7 @@ class Executor:
         recorder: Recorder,
         task: Task,
         scorers: dict[str, tuple[Scorer, Task]],
-        policy: Policy,
+        policy: Callable[[], Policy],
         settings: Settings,
         *,
         seed: int,
@@ -91,7 +102,7 @@ class Executor:
         self._record = recorder.record
         self._now = recorder.clock.now
         self._task = task
-        self._steering = Steering(policy, patience=settings.retry.rate_limits)
+        self._new_policy = policy
         self._settings = settings
         self._seed = seed
         self._grace = grace
@@ -100,7 +111,12 @@ class Executor:
         self._home = Home()
         self._scoring = Scoring(scorers, recorder, seed=seed, sink=self._sink)
 
-        self._ready: deque[Work] = deque()
+        self._lanes: dict[str, Lane] = {}
+        """Key → who waits for that back end, and how many it is asked at once; without keys there is one lane, for all."""
+        self._waiting = 0
+        """How many wait in all lanes."""
+        self._plenty = 0 if settings.limit_key is None else MOST_AHEAD // 2
+        """How many may wait before no more are looked for, whatever the limit."""
         self._delayed: list[tuple[float, int, Work]] = []
         """Who waits for a time, the earliest first; the middle number keeps equals in order."""
         self._counter = itertools.count()
@@ -109,7 +125,8 @@ class Executor:
         self._intake_is_open = True
         self._hungry = trio.Event()
 
-        self._limit = policy.limit
+        self._limit = 0
+        """The most attempts at one time, over all lanes."""
         self._slots = 0
         self._numbers: list[int] = []
         """Numbers of slots that have retired, the lowest first, to be used again."""
@@ -126,10 +143,13 @@ class Executor:
         self.stopped: Reason | None = None
         self.why = ""
         """More about why it was stopped, for people."""
+        self.cut_at = math.inf
+        """When what is in the air is cut off, in the seconds of `t`, once it is stopped."""
         self.stuck: list[str] = []
         """Trials whose attempts did not let themselves be cut off."""
         self._failures = 0
         self._landed = trio.Event()
+        self._in_grace = trio.CancelScope()
         self._over = trio.Event()
 
     async def run(self, intake: Intake, *, leave: Callable[[], Any] | None = None) -> None:
@@ -137,7 +157,14 @@ class Executor:
 
         `leave` is awaited if the run is stopped and an attempt resists to the last: it ends the process.
         """
-        self._record(self._steering.begin())
+        try:
+            await self._run(intake, leave)
+        finally:
+            self._over.set()  # Whatever comes back from now on comes too late to be recorded.
+
+    async def _run(self, intake: Intake, leave: Callable[[], Any] | None) -> None:
+        if self._settings.limit_key is None:
+            self._open_lane("")
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._take_in, intake)
@@ -154,6 +181,7 @@ class Executor:
         if self.stopped is not None:
             return
         self.stopped, self.why = reason, why
+        self.cut_at = self._now() + self._grace
         self._parked.unpark_all()
         self._hungry.set()
         self._nursery.start_soon(self._land)
@@ -163,7 +191,8 @@ class Executor:
         if self.stopped is None:
             self.stop("interrupted")
         else:
-            self._cut()
+            self.cut_at = min(self.cut_at, self._now())
+            self._in_grace.cancel()
 
     # Taking in.
 
@@ -171,7 +200,7 @@ class Executor:
         """Enqueue trials as they are needed, at most a few times the limit ahead."""
         try:
             while self.stopped is None:
-                room = 2 * self._limit + AHEAD - len(self._ready)
+                room = (2 * self._limit + AHEAD if self._settings.limit_key is None else MOST_AHEAD) - self._waiting
                 if room <= self._limit:
                     self._hungry = trio.Event()
                     await self._hungry.wait()
@@ -184,6 +213,9 @@ class Executor:
                 for item in items:
                     work = intake.admit(item)
                     if work is not None:
+                        if self._settings.limit_key is not None:
+                            work.key = key_of(work.case, self._settings.limit_key)
+                            self._open_lane(work.key)
                         self._in_hand += 1
                         self._put(work)
                 self._wake()
@@ -201,7 +233,15 @@ class Executor:
             heapq.heappush(self._delayed, (due, next(self._counter), work))
             self._ring_at(due)
         else:
-            self._ready.append(work)
+            self._waiting += 1
+            self._lanes[work.key].ready.append(work)
+
+    def _open_lane(self, key: str) -> None:
+        if key not in self._lanes:
+            steering = Steering(self._new_policy(), patience=self._settings.retry.rate_limits, key=key)
+            self._lanes[key] = Lane(steering)
+            self._limit += steering.limit
+            self._record(steering.begin())
 
     # Slots.
 
@@ -222,13 +262,16 @@ class Executor:
                     await self._serve(number, flight)
                 if number in self._flights:
                     self._unwound(*self._flights.pop(number))
+        except trio.Cancelled:
+            self._cancelled(number)
+            raise
         finally:
             self._slots -= 1
             heapq.heappush(self._numbers, number)
             self._flights.pop(number, None)
             if not self._flights:
                 self._landed.set()
-        if self.stopped is None and (self._ready or self._delayed):
+        if self.stopped is None and (self._waiting or self._delayed):
             self._wake()  # It may have been woken for work, and retired because there were too many.
 
     async def _serve(self, number: int, flight: Flight) -> None:
@@ -254,30 +297,34 @@ class Executor:
             return None
         now = max(self._now(), self._rung)
         while self._delayed and self._delayed[0][0] <= now:
-            self._ready.appendleft(heapq.heappop(self._delayed)[2])
+            work = heapq.heappop(self._delayed)[2]
+            self._waiting += 1
+            self._lanes[work.key].ready.appendleft(work)
         if self._delayed:
             self._ring_at(self._delayed[0][0])
-        if len(self._ready) <= self._limit:
+        if self._waiting <= max(self._limit, self._plenty):
             self._hungry.set()
-        if not self._ready:
-            return None
-        gate = self._steering.may_start(now)
-        if not gate.open:
+        for lane in self._lanes.values():
+            if not lane.ready:
+                continue
+            gate = lane.steering.may_start(now)
+            if gate.open:
+                work = lane.ready.popleft()
+                self._waiting -= 1
+                if self._waiting:
+                    self._wake()
+                return work
             if gate.at is not None:
                 self._ring_at(gate.at)
-            return None
-        work = self._ready.popleft()
-        if self._ready:
-            self._wake()
-        return work
+        return None
 
     async def _attempt(self, work: Work, slot: int, flight: Flight) -> bool:
         """Make one attempt; say whether it gave an output."""
         trial = work.trial
         work.attempts = number = work.attempts + 1
-        started = self._record(AttemptStarted(trial=trial, attempt=number, slot=slot))
+        started = self._record(AttemptStarted(trial=trial, attempt=number, slot=slot, key=work.key))
         work.began = began = started.t
-        self._tell(started)
+        self._tell(started, work)
         if self._settings.write_ahead:
             await self._recorder.journal.wait_durable(started.seq)
         outcome = await flight.ask(
@@ -296,10 +343,22 @@ class Executor:
         else:
             self._ended(work, flight.ending)
 
+    def _cancelled(self, slot: int) -> None:
+        """Say that an attempt was cut off because everything around it was: whoever runs the evaluation has cancelled it."""
+        work = self._flights[slot][0] if slot in self._flights else None
+        if work is not None and not work.is_answered:
+            elapsed = round(self._now() - work.began, 6)
+            self._aside(AttemptInterrupted(trial=work.trial, attempt=work.attempts, why="cancelled", elapsed=elapsed))
+
     def _ended(self, work: Work, outcome: Outcome | Cut) -> bool:
         """Record how an attempt ended, and what follows; say whether it gave an output."""
         trial, number = work.trial, work.attempts
         elapsed = round(self._now() - work.began, 6)
+        if self._over.is_set():  # It was left behind, recorded as interrupted, and comes back after all.
+            if not isinstance(outcome, Cut):
+                ending: Ending = "succeeded" if isinstance(outcome, Answered) else "failed"
+                self._record(AttemptReturnedLate(trial=trial, attempt=number, ending=ending, elapsed=elapsed))
+            return False
         match outcome:
             case Answered():
                 return self._answered(work, outcome.output, elapsed)
@@ -308,12 +367,13 @@ class Executor:
             case OutOfTime():
                 limit = self._settings.timeout
                 assert limit is not None
-                self._tell(self._record(AttemptTimedOut(trial=trial, attempt=number, limit=limit, elapsed=elapsed)))
+                self._tell(self._record(AttemptTimedOut(trial=trial, attempt=number, limit=limit, elapsed=elapsed)), work)
                 if outcome.came is not None:
                     self._record(AttemptReturnedLate(trial=trial, attempt=number, ending=outcome.came, elapsed=elapsed))
                 self._settle(work, TimedOut())
             case Cut():
-                self._tell(self._record(AttemptInterrupted(trial=trial, attempt=number, why="stopped", elapsed=elapsed)))
+                cut = AttemptInterrupted(trial=trial, attempt=number, why="stopped", elapsed=elapsed)
+                self._tell(self._record(cut), work)
                 self._let_go()
         return False
 
@@ -331,14 +391,14 @@ class Executor:
                 trial=work.trial,
                 attempt=work.attempts,
                 error="Unserialisable",
-                message=said.message,
+                message=said.message,  # It names the place; a traceback would only lead into our own code.
                 category="fatal",
                 elapsed=elapsed,
             )
-            self._tell(self._record(failed))
+            self._tell(self._record(failed), work)
             self._give_up(work, "unserialisable")
             return False
-        self._tell(record)
+        self._tell(record, work)
         work.output, work.is_answered = output, True
         return True
 
@@ -357,14 +417,14 @@ class Executor:
                 elapsed=elapsed,
             )
         )
-        self._tell(record)
+        self._tell(record, work)
         self._settle(work, failure)
         if failure.stop_run:
             self.stop("failed_fast", f"every other trial would meet the same: {said.type}: {said.message}")
 
     def _settle(self, work: Work, ended: Failure | TimedOut) -> None:
         """Decide what follows an attempt that did not work out, and record it."""
-        spent, probe = work.spent.plus(ended), work.trial in self._steering.free
+        spent, probe = work.spent.plus(ended), work.trial in self._lanes[work.key].steering.free
         match self._settings.retry.after(ended, spent, chance(self._seed, work.trial, work.attempts), probe=probe):
             case Again(delay=delay, cause=cause) as again:
                 work.spent = work.spent if cause == "probe" else spent.plus(again)
@@ -400,23 +460,25 @@ class Executor:
             except Unserialisable as exc:
                 record = self._aside(attrs.evolve(event, value=str(exc)))  # type: ignore[misc]  # a fact is an attrs class
             if record is not None and name == "quota":
-                self._tell(record)
+                self._tell(record, work)
 
     def _late(self, trial: str, number: int, began: float, ending: Ending) -> None:
         elapsed = round(self._now() - began, 6)
         self._aside(AttemptReturnedLate(trial=trial, attempt=number, ending=ending, elapsed=elapsed))
 
-    def _aside(self, event: Noted | AttemptReturnedLate) -> Record | None:
+    def _aside(self, event: Noted | AttemptReturnedLate | AttemptInterrupted) -> Record | None:
         """Record what may come at any time, even when the run is over or the journal has failed: then it is let go."""
         if self._over.is_set() or self._recorder.journal.failure is not None:
             return None
         return self._record(event)
 
-    def _tell(self, record: Record) -> None:
+    def _tell(self, record: Record, work: Work) -> None:
         """Tell the policy what happened, and record what it changes."""
-        for event in self._steering.take(record):
+        steering = self._lanes[work.key].steering
+        before = steering.limit
+        for event in steering.take(record):
             self._record(event)
-        self._limit = self._steering.limit
+        self._limit += steering.limit - before
 
     # Time, and the end.
 
@@ -449,14 +511,16 @@ class Executor:
 
     async def _land(self) -> None:
         """Wait for what is in the air, cut off what is not down in time, and leave what resists."""
-        for seconds in (self._grace, PATIENCE):
+        for scope, seconds in ((self._in_grace, self._grace), (trio.CancelScope(), PATIENCE)):
             if self._flights:
                 self._landed = trio.Event()
-                with trio.move_on_after(seconds):
+                scope.deadline = trio.current_time() + seconds
+                with scope:
                     await self._landed.wait()
                 self._cut()
         for slot, (work, _) in self._flights.items():
             self.stuck.append(f"{work.trial} in slot {slot}")
             if self._recorder.state.trials[work.trial].stage == "running":
-                self._tell(self._record(AttemptInterrupted(trial=work.trial, attempt=work.attempts, why="stopped")))
+                cut = AttemptInterrupted(trial=work.trial, attempt=work.attempts, why="stopped")
+                self._tell(self._record(cut), work)
         self._over.set()

@@ -1,7 +1,8 @@
 """A new run that goes on from a point of an old one.
 
 The records up to that point are written again, into a journal of their own with a chain of its own; its first fact says where
-they come from. Then it stands there like any run that was stopped, and `resume` goes on with it.
+they come from. Nothing is added: any beginning of a journal is a valid state of a run, and `resume` goes on with it, as if the
+process had died there.
 """
 
 import os
@@ -11,18 +12,17 @@ from typing import Any
 import attrs
 
 from journal import Event, JournalError, writing
-from journal.errors import IllegalEvent, JournalExists, RulesBroken
+from journal.errors import JournalExists
 from journal.events import (
-    AttemptInterrupted,
     FileEvent,
     JournalRecovered,
     RunFinished,
     RunStarted,
-    RunStopped,
     SegmentOpened,
 )
 from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
+from journal.opening import keep_apart
 from journal.writer import InThread, in_a_thread
 from replay import History, RunState, load
 
@@ -54,10 +54,6 @@ async def fork(
             current = record
             state.apply(journal.append(_as_own(record.event, origin, journal.head)))
             await journal.wait_room()
-        for trial, known in list(state.running.items()):
-            state.apply(journal.append(AttemptInterrupted(trial=trial, attempt=known.attempts, why="stopped")))
-        if journal.lifecycle.stage == "session":
-            state.apply(journal.append(RunStopped(reason="interrupted")))
     return Forked(Path(target), state, history.seq)
 
 
@@ -65,8 +61,7 @@ def _look_over(source: Path, target: Path, at: int | None) -> tuple[History, dic
     """Make sure that every record can be taken over, before anything is written; tell where they come from."""
     if os.path.lexists(target):
         raise JournalExists(f"{target} exists already, and nothing is ever overwritten; choose another place")
-    if source.resolve() in target.resolve().parents:
-        raise JournalError(f"{target} lies in {source}, which is only read; choose a place outside of it")
+    keep_apart(source, target)
     history = load(source, at)
     if history.problem is not None:
         raise history.problem
@@ -77,11 +72,7 @@ def _look_over(source: Path, target: Path, at: int | None) -> tuple[History, dic
     for record in history.records(load_blobs=True):
         if isinstance(record.event, SegmentOpened):
             run = record.event.run
-        elif not isinstance(record.event, FileEvent):
-            try:
-                lifecycle.advance(record.event)
-            except IllegalEvent as exc:
-                raise RulesBroken(source, record.seq, exc) from exc
+        lifecycle.retrace(record, source)
     origin = {"run": run, "seq": history.seq, "h": history.state.head}
     earlier = history.state.started.forked_from
     return history, origin if earlier is None else {**origin, "forked_from": earlier}

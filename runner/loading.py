@@ -6,22 +6,22 @@ user's own lines in it and none of ours.
 """
 
 import contextlib
-import difflib
 import importlib
 import importlib.util
 import os
 import re
 import sys
 import traceback
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 from attrs import frozen
 
 from runner.definition import Evaluation
 from runner.errors import UsageError
+from runner.nearest import nearest
 
 AnyEvaluation: TypeAlias = Evaluation[Any, Any, Any]
 
@@ -42,11 +42,6 @@ class Found:
     reference: str
 
 
-def load(reference: str) -> AnyEvaluation:
-    """Import the evaluation that a reference names."""
-    return find(reference).evaluation
-
-
 def find(reference: str) -> Found:
     """Import the evaluation that a reference names, and say how it is named in full."""
     parts = _REFERENCE.fullmatch(reference)
@@ -55,10 +50,27 @@ def find(reference: str) -> Found:
     where, name = parts["where"], parts["name"]
     if name == "":
         raise UsageError(f"{reference!r} ends with a colon; put the evaluation's name behind it, or leave it away")
+    return _choose(_imported(where), where, name)
+
+
+def find_function(reference: str) -> Callable[..., Any]:
+    """Import a function, such as a scorer, that a reference names: `file.py:name` or `package.module:name`."""
+    where, _, name = reference.rpartition(":")
+    if not where or not name.isidentifier():
+        raise UsageError(f"{reference!r} names no function; give file.py:name or package.module:name")
+    module = _imported(where)
+    found = getattr(module, name, None)
+    if not callable(found):
+        functions = (key for key, value in vars(module).items() if callable(value))
+        hint = nearest(name, functions, most=1, shown=lambda each: f"{where}:{each}")
+        raise UsageError(f"{where} has no function {name!r}{hint}")
+    return cast("Callable[..., Any]", found)
+
+
+def _imported(where: str) -> ModuleType:
     for ours in OURS:
         importlib.import_module(ours)
-    module = _import_module(where) if _is_module(where) else _import_file(Path(where))
-    return _choose(module, where, name)
+    return _import_module(where) if _is_module(where) else _import_file(Path(where))
 
 
 def _is_module(where: str) -> bool:
@@ -89,9 +101,8 @@ def _no_such_name(module: ModuleType, where: str, name: str, names: list[str]) -
     if hasattr(module, name):
         kind = type(getattr(module, name)).__name__
         return UsageError(f"{where}:{name} is no evaluation but a {kind}; put @evaluation(cases=…) above the function")
-    close = difflib.get_close_matches(name, names, n=3) or names
-    there = f"; there is {' and '.join(map(repr, close))}" if close else ""
-    return UsageError(f"{where} defines no evaluation {name!r}{there}")
+    there = f"; there is {' and '.join(map(repr, names))}" if names else ""
+    return UsageError(f"{where} defines no evaluation {name!r}{nearest(name, names) or there}")
 
 
 def _import_module(name: str) -> ModuleType:
@@ -139,8 +150,7 @@ def _check_file(path: Path) -> None:
         raise UsageError(f"{path} is a directory; give a Python file{hint}")
     if not path.exists():
         near = path.parent if path.parent.is_dir() else Path()
-        close = difflib.get_close_matches(path.name, [each.name for each in near.glob("*.py")], n=3)
-        hint = f"; did you mean {' or '.join(str(near / each) for each in close)}?" if close else ""
+        hint = nearest(path.name, (each.name for each in near.glob("*.py")), shown=lambda each: str(near / each))
         raise UsageError(f"there is no file {path}{hint}")
     if path.suffix != ".py":
         raise UsageError(f"{path} is not a Python file; an evaluation is a function in a file that ends with .py")

@@ -4,6 +4,7 @@ Providers write the same three numbers in several ways; all of them are known he
 `runner.concurrency.headers`.
 """
 
+import math
 from collections.abc import Mapping
 
 from runner.retry_after import number_in, seconds_in, time_there
@@ -16,17 +17,17 @@ _FORMS = (
 )
 
 
-def quota_in(headers: Mapping[str, str], now: float) -> dict[str, float] | None:
+def quota_in(headers: Mapping[str, str]) -> dict[str, float] | None:
     """Read how many requests are left, and for how many seconds; None where that is not said, or no concern yet.
 
-    `headers` have lower-case names; `now` is wall time, in seconds since 1970. While half of the quota is left, there is
-    nothing to heed, and it need not be written down with every answer.
+    `headers` have lower-case names. A date is held against the headers' own; without that, it tells nothing. While half of the
+    quota is left, there is nothing to heed, and it need not be written down with every answer.
     """
     for form in _FORMS:
         remaining = number_in(headers.get(form.format("remaining"), ""))
         if remaining is None:
             continue
-        reset = seconds_in(headers.get(form.format("reset"), ""), time_there(headers, now))
+        reset = seconds_in(headers.get(form.format("reset"), ""), time_there(headers, math.inf))
         limit = number_in(headers.get(form.format("limit"), ""))
         if reset is None or (limit is not None and remaining >= limit / 2):
             return None

@@ -1,4 +1,4 @@
-"""Where a fact enters the journal, and the one place that reads the clock.
+"""Where a fact enters the journal, and the one place that reads the clock of a run.
 
 A recorder appends an event and applies it to the live state in one step, so the state is never anything but what the journal
 says. Wall time is for people; durations are measured by the monotonic clock, so that a step of the wall clock cannot bend them.
@@ -10,6 +10,7 @@ from collections.abc import Callable
 import trio
 
 from journal import Event, Journal, Record, Stamp
+from journal.events import AttemptInterrupted, RunFinished
 from replay import RunState
 
 
@@ -47,13 +48,29 @@ class Clock:
 class Recorder:
     """Appends events to the journal and keeps the live state."""
 
-    def __init__(self, journal: Journal, state: RunState, clock: Clock) -> None:
+    def __init__(
+        self, journal: Journal, state: RunState, clock: Clock, listener: Callable[[Record], None] | None = None
+    ) -> None:
         self.journal = journal
         self.state = state
         self.clock = clock
+        self._listener = listener
 
     def record(self, event: Event) -> Record:
         """Let it have happened: first in the journal, then in the state."""
         record = self.journal.append(event)
         self.state.apply(record)
+        if self._listener is not None:
+            self._listener(record)
         return record
+
+    def close_attempts(self) -> None:
+        """Say of every attempt that was in the air when its process died that this is how it ended."""
+        for trial, known in list(self.state.running.items()):
+            self.record(AttemptInterrupted(trial=trial, attempt=known.attempts, why="process_died"))
+
+    def finish(self) -> None:
+        """Say that every trial has come to its end, and how many have come to which."""
+        state = self.state
+        ended = {"completed": state.completed, "failed": state.failed, "withdrawn": state.stages["withdrawn"]}
+        self.record(RunFinished(**ended, head=self.journal.head))

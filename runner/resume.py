@@ -12,7 +12,6 @@ import attrs
 
 from journal import fetch
 from journal.events import (
-    AttemptInterrupted,
     AttemptSucceeded,
     RetryScheduled,
     RunStarted,
@@ -109,11 +108,6 @@ class Remainder:
     @property
     def _state(self) -> RunState:
         return self._recorder.state
-
-    def close_attempts(self) -> None:
-        """Say of every attempt that was in the air when its process died that this is how it ended."""
-        for trial, state in list(self._state.running.items()):
-            self._recorder.record(AttemptInterrupted(trial=trial, attempt=state.attempts, why="process_died"))
 
     def read(self, most: int) -> list["Left"]:
         """Go on through the cases; find those of which something is left to do. It reads files, and records nothing."""

@@ -187,3 +187,24 @@ class Retry:
     def _back_off(self, times: int, chance: float) -> float:
         """Seconds after the n-th trouble of a kind: full jitter under a ceiling that doubles."""
         return chance * min(self.max_delay, self.base_delay * float(1 << min(max(times - 1, 0), _WIDEST)))
+
+
+@frozen(kw_only=True)
+class OneBudget(Retry):
+    """So many times again, whatever went wrong: errors, timeouts and refusals are counted together, and nothing is free."""
+
+    total: int = field(validator=_count)
+    """How many times a trial is tried again; the budgets of the single causes do not count."""
+
+    def after(self, ended: Failure | TimedOut, spent: Spent, chance: float, *, probe: bool = False) -> Again | GiveUp:  # noqa: ARG002
+        """Decide what follows an attempt that did not work out; one that was a `probe` is counted like any other."""
+        times = spent.errors + spent.timeouts + spent.refusals
+        back_off = self._back_off(times, chance)
+        if isinstance(ended, TimedOut):
+            return GiveUp(cause="timed_out") if times > self.total else Again(delay=back_off, cause="timed_out")
+        if ended.kind == "fatal":
+            return GiveUp(cause="fatal")
+        asked = ended.retry_after or 0.0
+        if times > self.total or asked > self.rate_limits:
+            return GiveUp(cause="exhausted")
+        return Again(delay=max(asked, back_off), cause=ended.kind)

@@ -1,20 +1,21 @@
 """What a session decided by, made again from what its journal says of it.
 
-An audit asks here what the policy and the retries would have decided; a simulation asks what they were. Where a setting is
-found in a journal is known here, and nowhere else.
+An audit asks here what the policy and the retries would have decided; a simulation asks what they were.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from journal import Record
-from journal.events import RetryScheduled, RunStarted, TrialFailed
+from journal.events import AttemptStarted, RetryScheduled, RunStarted, TrialFailed
 from replay import TrialState
 from replay.audit import Decided, Settled
-from runner.concurrency import POLICIES, Policy, Steering
+from runner.concurrency import AIMD_NUMBERS, POLICIES, Aimd, Policy, Steering
+from runner.errors import UsageError
 from runner.resume import ended, spent
-from runner.retry import Again, Retry, chance
+from runner.retry import Again, OneBudget, Retry, chance
 
 
 def recorded_policy(settings: Mapping[str, Any]) -> str | None:
@@ -25,23 +26,36 @@ def recorded_policy(settings: Mapping[str, Any]) -> str | None:
 
 def recorded_retry(settings: Mapping[str, Any]) -> Retry:
     """Make the retries again that were in force; how exceptions were told apart is left out: what came of it is recorded."""
-    names = ("errors", "timeouts", "rate_limits", "base_delay", "max_delay")
-    given = settings.get("retry") or {}
-    return Retry(**{name: given[name] for name in names if name in given})
+    given: Mapping[str, Any] = settings.get("retry", {})
+    try:
+        numbers = {name: given[name] for name in ("errors", "timeouts", "rate_limits", "base_delay", "max_delay")}
+        return OneBudget(**numbers, total=given["total"]) if "total" in given else Retry(**numbers)
+    except (KeyError, TypeError) as exc:
+        raise UsageError(f"retry={given!r} is none") from exc
+
+
+def _policy(name: str, slots: int, settings: Mapping[str, Any]) -> Policy:
+    """Make the policy again; an AIMD may have been given numbers of its own."""
+    aimd: Mapping[str, Any] | None = settings.get("aimd")
+    if name != "aimd" or aimd is None:
+        return POLICIES[name](slots)
+    numbers: dict[str, Any] = {name: float(aimd[name]) for name in AIMD_NUMBERS}
+    return Aimd(slots, **numbers)
 
 
 def remake(started: RunStarted, settings: Mapping[str, Any]) -> "Remade | str":
     """Make the rules of a session again, or say why that cannot be."""
     name, slots, seed = recorded_policy(settings), settings.get("slots"), settings.get("seed")
     if name is None or not isinstance(slots, int) or not isinstance(seed, int):
-        return "the journal does not say by which policy, for how many slots and with which seed it was decided"
+        return "the journal does not say by which policy and seed"
     if name not in POLICIES:
         return f"policy {name!r} is not one of ours"
     try:
-        policy, retry = POLICIES[name](slots), recorded_retry(settings)
-    except (ValueError, TypeError, AttributeError) as exc:
+        make, retry = partial(_policy, name, slots, settings), recorded_retry(settings)
+        make()
+    except (ValueError, TypeError, KeyError, UsageError) as exc:
         return f"the settings make no sense ({exc})"
-    return Remade(policy, retry, seed, _doubt(started))
+    return Remade(make, retry, seed, _doubt(started))
 
 
 def _doubt(started: RunStarted) -> str:
@@ -55,25 +69,36 @@ def _doubt(started: RunStarted) -> str:
 
 
 class Remade:
-    """The policy and the retries of one session; an audit's `Rules`."""
+    """The policies and the retries of one session; an audit's `Rules`."""
 
-    def __init__(self, policy: Policy, retry: Retry, seed: int, doubt: str) -> None:
-        self._steering = Steering(policy, patience=retry.rate_limits)
+    def __init__(self, policy: Callable[[], Policy], retry: Retry, seed: int, doubt: str) -> None:
+        self._new_policy = policy
+        self._steerings: dict[str, Steering] = {}
+        """Key → what steers that back end."""
+        self._last: dict[str, Steering] = {}
+        """Trial → what steered its last attempt."""
         self._retry = retry
         self._seed = seed
         self.doubt = doubt
 
-    def begin(self) -> Decided:
+    def begin(self, key: str) -> Decided:
         """Give the limit that holds first."""
-        return self._steering.begin()
+        steering = self._steerings[key] = Steering(self._new_policy(), patience=self._retry.rate_limits, key=key)
+        return steering.begin()
 
     def take(self, record: Record) -> Sequence[Decided]:
-        """Tell the policy; give what it decides."""
-        return self._steering.take(record)
+        """Tell the policy of the back end; give what it decides."""
+        event = record.event
+        if isinstance(event, AttemptStarted):
+            self._last[event.trial] = self._steerings[event.key]
+        steering = self._last.get(getattr(event, "trial", ""))
+        return [] if steering is None else steering.take(record)
 
-    def closed(self, t: float) -> str:
+    def closed(self, key: str, t: float) -> str:
         """Say why no attempt may start."""
-        gate = self._steering.may_start(t)
+        if key not in self._steerings:
+            return "no limit was set before"
+        gate = self._steerings[key].may_start(t)
         if gate.open:
             return ""
         return "every place is taken" if gate.at is None else f"the next may start at {gate.at:.6f} s"
@@ -85,7 +110,7 @@ class Remade:
             return RetryScheduled(trial=trial, attempt=attempts + 1, delay=0.0, cause="asked")
         if known.stage == "interrupted":
             return TrialFailed(trial=trial, attempts=attempts, cause="ambiguous")
-        luck, probe = chance(self._seed, trial, attempts), trial in self._steering.free
+        luck, probe = chance(self._seed, trial, attempts), trial in self._last and trial in self._last[trial].free
         decided = self._retry.after(ended(known), spent(known), luck, probe=probe)
         if isinstance(decided, Again):
             return RetryScheduled(trial=trial, attempt=attempts + 1, delay=decided.delay, cause=decided.cause)

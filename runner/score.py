@@ -78,9 +78,18 @@ class Scorer:
 
     def _score(self, verdict: Any, name: str) -> Score:
         try:
-            return verdict if isinstance(verdict, Score) else Score(verdict)
+            return verdict if isinstance(verdict, Score) else _foreign(verdict) or Score(verdict)
         except UsageError as exc:
             raise UsageError(f"scorer {name!r}: {exc}") from exc
+
+
+def _foreign(verdict: Any) -> Score | None:
+    """Understand what the scorers of others return: an object with a name, a score and, perhaps, a rationale."""
+    if not hasattr(verdict, "score") or not hasattr(verdict, "name"):
+        return None
+    metadata = getattr(verdict, "metadata", None)
+    rationale = cast("Mapping[str, object]", metadata).get("rationale") if isinstance(metadata, Mapping) else None
+    return Score(verdict.score, str(rationale or ""))
 
 
 def is_async(function: Callable[..., Any]) -> bool:

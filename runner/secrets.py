@@ -1,10 +1,11 @@
-"""What must not be written down: the shapes in which keys and passwords turn up in texts.
+"""What must not be written down: keys and passwords, by the shapes in which they turn up in texts, or because we were told.
 
 Error texts quote requests, and requests carry keys. Everything that recognises a secret by its look lives here.
 A text is only ever changed where a secret was; it says `***` there.
 """
 
 import re
+from typing import Final
 
 _KEYS = (
     r"sk-[\w*-]{8,}",  # OpenAI, Anthropic and those who speak like them; some arrive half hidden by asterisks
@@ -58,9 +59,30 @@ _SHAPES = (
     (re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(_KEYS)})"), "***"),
 )
 
+_SECRET_NAME = re.compile(r"(?i)key|token|secret|auth|cookie|passw|pwd|credential|signature|\bsig\b")
+
+SHORTEST: Final = 8
+"""Characters; what is shorter turns up in texts by chance, and is not much of a secret."""
+
+_told: set[str] = set()
+"""Values that are secret whatever they look like: this process sends them to somebody. They only ever become more."""
+
+
+def names_a_secret(name: str) -> bool:
+    """Whether the name of a header, a parameter or a variable says that its value is secret."""
+    return _SECRET_NAME.search(name) is not None
+
+
+def keep_secret(value: str) -> None:
+    """Mask a value from now on, in every text."""
+    if len(value) >= SHORTEST:
+        _told.add(value)
+
 
 def mask(text: str) -> str:
-    """Put `***` where a text shows something that looks like a key, a password or a token."""
+    """Put `***` where a text shows a value that is kept secret, or something that looks like a key, a password or a token."""
+    for value in sorted(_told, key=len, reverse=True):
+        text = text.replace(value, "***")
     for shape, replacement in _SHAPES:
         text = shape.sub(replacement, text)
     return text

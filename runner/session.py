@@ -5,7 +5,8 @@ thing, but for what the journal already says.
 """
 
 import contextvars
-import difflib
+import itertools
+import math
 import os
 import platform
 import signal
@@ -14,32 +15,44 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import attrs
 import trio
 
-from journal import Journal, read, writing
+from journal import Journal, Record, read, writing
 from journal.errors import DiskFull, JournalExists, NotAJournal, command
-from journal.events import RunFinished, RunStarted, RunStopped, SessionStarted
+from journal.events import RunStarted, RunStopped, SessionStarted
 from journal.files import DISK, Files
 from journal.writer import InThread, in_a_thread
 from replay import RunState, fold
-from runner.concurrency import POLICIES
+from runner.case import Trial
+from runner.concurrency import POLICIES, Policy
 from runner.dataset import Trials
 from runner.definition import Evaluation, Settings
 from runner.errors import RunChanged, UsageError
 from runner.executor import Executor
+from runner.failure import describe
+from runner.nearest import nearest
 from runner.recorder import Clock, Recorder
 from runner.resume import Remainder, differences, in_force
 from runner.score import Scorer
+from runner.signals import STOPS, told
 from runner.tasks import Opens, Task
 from runner.tasks.function import AsyncioThread, FunctionTask, Loop
+from runner.work import key_of
+
+T = TypeVar("T")
+
+_UNHEARD: Final = 3
+"""Signals that go unnoticed before it is clear that somebody's code holds up the loop, and is broken into."""
+_FAREWELL: Final = 1.0
+"""Seconds that an onlooker gets to put the screen in order before the process is left."""
 
 
 @attrs.define
@@ -55,6 +68,8 @@ class Live:
     """Tells the time, in the seconds of `t`."""
     changed: Mapping[str, tuple[Any, Any]]
     """Settings that differ from those of the session before: what they were, and what they are."""
+    stopping: Callable[[], tuple[str, float] | None]
+    """Tells, once the run is being stopped, why that is, and how many seconds attempts in the air have left."""
 
 
 @attrs.frozen
@@ -102,10 +117,12 @@ class Options:
     """Whether to try trials again that were given up."""
     on_ambiguous: Literal["retry", "fail"] = "retry"
     """What becomes of an attempt that was cut off, whose call may have taken effect."""
-    signals: bool = False
-    """Whether SIGINT and SIGTERM stop the run; only in the main thread."""
     onlooker: Callable[[Live], Awaitable[None]] | None = None
     """Started with the run, cancelled at its end."""
+    listener: Callable[[Record], None] | None = None
+    """Told of every record as it is made; it must neither wait nor raise."""
+    limits: Callable[[int], Policy] | None = None
+    """Makes the policy for so many slots, instead of the one that the settings name."""
     surroundings: "Callable[[], Surroundings]" = attrs.field(factory=lambda: Surroundings.here)
     files: Files = DISK
     in_thread: InThread = in_a_thread
@@ -117,14 +134,14 @@ class Plan:
     """What a session is about to do."""
 
     settings: Settings
-    trials: Trials
+    trials: Iterable[Trial]
     begun: RunStarted
     """What this is a run of, to be recorded or to be held against what was recorded."""
 
     @property
     def total(self) -> int | None:
         """How many trials there are, where that is known beforehand."""
-        return None if self.trials.cases is None else self.trials.cases * self.settings.repeats
+        return self.begun.trials or None
 
 
 async def arun(evaluation: Evaluation[Any, Any, Any], path: Path | str, **options: Any) -> Outcome:
@@ -136,29 +153,54 @@ async def arun(evaluation: Evaluation[Any, Any, Any], path: Path | str, **option
     return await Session(evaluation, Path(path), **options).run()
 
 
-def run(evaluation: Evaluation[Any, Any, Any], path: Path | str, **options: Any) -> Outcome:
-    """Run an evaluation from a script, a thread, or a notebook's cell in which another loop is running."""
-    call = partial(arun, evaluation, path, **options)
-    if not _is_in_a_loop():
-        return _run(call)
-    results: list[Outcome | BaseException] = []
+def run(evaluation: Evaluation[Any, Any, Any], path: Path | str, *, signals: bool | None = None, **options: Any) -> Outcome:
+    """Run an evaluation from a script, a thread, or a notebook's cell in which another loop is running; see `arun`.
 
-    def in_own_thread() -> None:
-        try:
-            results.append(_run(call))
-        except BaseException as exc:  # noqa: BLE001  # it is raised again where it is waited for
-            results.append(exc)
+    In the main thread, Ctrl-C and SIGTERM first stop the run in good order, and then do what they would have done anyway: raise
+    KeyboardInterrupt, and end the process. With `signals=True` they only stop the run; with False they do not even do that.
+    """
+    hears = threading.current_thread() is threading.main_thread()
+    if signals and not hears:
+        raise UsageError("signals=True: only the main thread hears of signals; leave it out in others")
+    session = Session(evaluation, Path(path), **options)
+    live = _in_own_thread if is_in_a_loop() else _in_this_thread
+    if signals is False or not hears:
+        return live(session)
+    session.leave = _exit
+    heard: list[int] = []
 
-    thread = threading.Thread(target=contextvars.copy_context().run, args=(in_own_thread,), name="evaljournal")
-    thread.start()
-    thread.join()
-    if isinstance(results[0], BaseException):
-        raise results[0]
-    return results[0]
+    def stop(number: int, _: object) -> None:
+        heard.append(number)
+        session.interrupt()
+
+    try:
+        with told(stop, *STOPS):
+            return live(session)
+    finally:
+        if heard and signals is None:
+            _pass_on(heard[0], session)
 
 
-def _run(call: Callable[[], Awaitable[Outcome]]) -> Outcome:
-    """Run it, and take a Ctrl-C that came before signals were heeded out of the nurseries' groups."""
+def _pass_on(number: int, session: "Session") -> None:
+    """Let a signal do what it would have done had nobody been told of it."""
+    try:
+        signal.raise_signal(number)
+    except KeyboardInterrupt as exc:
+        if session.is_begun:
+            exc.add_note(f"{session.path} was stopped in good order; run(…, resume=True) goes on with it")
+        raise
+
+
+def _exit(_: Outcome) -> None:
+    os._exit(3)
+
+
+def _in_this_thread(session: "Session") -> Outcome:
+    return in_trio(session.run)
+
+
+def in_trio(call: Callable[[], Awaitable[T]]) -> T:
+    """Run it here; take an interruption out of the nurseries' groups."""
     try:
         return trio.run(call)
     except BaseExceptionGroup as group:
@@ -167,7 +209,31 @@ def _run(call: Callable[[], Awaitable[Outcome]]) -> Outcome:
         raise
 
 
-def _is_in_a_loop() -> bool:
+def _in_own_thread(session: "Session") -> Outcome:
+    """Run it beside a loop that runs in this thread. If its last attempts do not end, the thread is left behind with them."""
+    results: list[Outcome | BaseException] = []
+    there = threading.Event()
+
+    def deliver(result: Outcome | BaseException) -> None:
+        results.append(result)
+        there.set()
+
+    def live() -> None:
+        try:
+            deliver(_in_this_thread(session))
+        except BaseException as exc:  # noqa: BLE001  # it is raised again where it is waited for
+            deliver(exc)
+
+    session.leave = deliver
+    threading.Thread(target=contextvars.copy_context().run, args=(live,), name="evaljournal", daemon=True).start()
+    there.wait()
+    if isinstance(results[0], BaseException):
+        raise results[0]
+    return results[0]
+
+
+def is_in_a_loop() -> bool:
+    """Say whether an event loop, of asyncio or of trio, runs in this thread."""
     import asyncio  # noqa: PLC0415  # a plain script need not pay for it
 
     try:
@@ -186,20 +252,61 @@ class Session:
         settings, others = ({field.name for field in attrs.fields(kind)} for kind in (Settings, Options))
         for name in options:
             if name not in settings | others:
-                close = difflib.get_close_matches(name, settings | others, n=1)
-                raise UsageError(f"there is no option {name!r}{f'; did you mean {close[0]!r}?' if close else ''}")
+                raise UsageError(f"there is no option {name!r}{nearest(name, settings | others, most=1)}")
         self.given = {name: value for name, value in options.items() if name in settings}
         """Settings that are given for this run, instead of the evaluation's own."""
         self.options = Options(**{name: value for name, value in options.items() if name in others})
+        self.leave: Callable[[Outcome], object] | None = None
+        """Gets away from a run that was stopped, and whose last attempts do not end. Without it, they are waited for."""
+        self.is_begun = False
+        """Whether the journal was opened."""
+        self._asked = 0
+        """How many times it was asked to stop."""
+        self._unheard = 0
+        """How many of those have not been noticed yet."""
+        self._loop: trio.lowlevel.TrioToken | None = None
+        self._opening = trio.CancelScope()
+        self._executor: Executor | None = None
+        self._onlooking = trio.CancelScope()
+        self._onlooked = trio.Event()
+
+    def interrupt(self) -> None:
+        """Stop in good order; asked again, cut off what is in the air. It may be called by a signal's handler or any thread."""
+        self._asked += 1
+        self._unheard += 1
+        if self._unheard >= _UNHEARD:
+            if self._executor is not None and trio.lowlevel.in_trio_task():
+                self._executor.stop("interrupted")  # Or the next attempt would hold up the loop as well.
+            raise KeyboardInterrupt
+        if self._loop is not None:
+            with suppress(trio.RunFinishedError):
+                self._loop.run_sync_soon(self._heed)
+
+    def _heed(self) -> None:
+        """There are two moments in which a session can be asked to stop: before the journal is opened, and while trials run.
+
+        What comes in between, or before the loop runs, is heeded at the next of these.
+        """
+        self._unheard = 0
+        if self._executor is not None:
+            self._executor.interrupt()
+        else:
+            self._opening.cancel()
 
     async def run(self) -> Outcome:
         """Live through it."""
         options = self.options
-        self.here = await options.in_thread(options.surroundings)
-        state = await options.in_thread(self._state)
-        if self._is_done(state):
+        self._loop = trio.lowlevel.current_trio_token()
+        if self._asked:
+            self._heed()
+        prepared: tuple[RunState, Plan | None] | None = None
+        with self._opening:
+            prepared = await self._prepare()
+        if prepared is None or self._asked:
+            raise KeyboardInterrupt  # Nothing was written, so there is nothing to be said about a run.
+        state, plan = prepared
+        if plan is None:
             return Outcome(self.path, state, state.head, "", "it was finished already")
-        plan = await options.in_thread(lambda: self._plan(state))
         clock = Clock(options.wall)
         try:
             async with writing(
@@ -211,14 +318,29 @@ class Session:
                 in_thread=options.in_thread,
                 run=self.here.run,
             ) as journal:
+                self.is_begun = True
                 if journal.found != state.seq:  # Somebody was quicker between looking and locking: look again.
-                    state = await options.in_thread(lambda: self._state(at=journal.found))
+                    state = await options.in_thread(lambda: self._state(journal.found))
                     plan = await options.in_thread(lambda: self._plan(state))
-                outcome = await self._live(Recorder(journal, state, clock), plan)
+                if journal.recovered is not None:
+                    state.apply(journal.recovered)
+                outcome = await self._live(Recorder(journal, state, clock, options.listener), plan)
             return attrs.evolve(outcome, head=journal.head)
         except DiskFull as exc:
             await self._say_disk_full(clock)
-            return Outcome(self.path, state, "", "disk_full", str(exc))
+            return Outcome(self.path, await options.in_thread(self._on_disk), "", "disk_full", str(exc))
+
+    async def _prepare(self) -> tuple[RunState, Plan | None]:
+        """Find out how things stand, and what is to be done, if anything; nothing is changed."""
+        self.here = await self._look(self.options.surroundings)
+        state = await self._look(self._state)
+        return state, None if self._is_done(state) else await self._look(lambda: self._plan(state))
+
+    async def _look(self, call: Callable[[], T]) -> T:
+        """Make a call that changes nothing: whoever asks the session to stop need not wait for it."""
+        if self.options.in_thread is not in_a_thread:
+            return await self.options.in_thread(call)
+        return await trio.to_thread.run_sync(call, abandon_on_cancel=True)
 
     def _is_done(self, state: RunState) -> bool:
         return state.ending == "finished" and not (self.options.adopt or self.options.retry_failed)
@@ -232,8 +354,18 @@ class Session:
     def _plan(self, state: RunState) -> Plan:
         """Say what is to be run, and refuse to go on with something else than was begun."""
         settings, given = in_force(self.evaluation.settings, self.given, state.settings)
-        trials = self.evaluation.cases.select(settings, repeats=settings.repeats)
-        begun = self._begun(trials, settings, given)
+        try:
+            cases, field = self.evaluation.cases, settings.limit_key
+            if field is not None:
+                cases = cases.checked(lambda case: key_of(case, field))
+            chosen = cases.select(settings, repeats=settings.repeats)
+            trials = chosen if chosen.cases else _looked_into(chosen)
+        except UsageError:
+            raise
+        except Exception as exc:
+            said = describe(exc)
+            raise UsageError(f"the cases cannot be read: {said.type}: {said.message}") from exc
+        begun = self._begun(chosen, settings, given)
         if state.started is None or self._is_done(state) or self.options.adopt:
             return Plan(settings, trials, begun)
         found = differences(state.started, begun, state.settings)
@@ -246,7 +378,9 @@ class Session:
         return Plan(settings, trials, begun)
 
     def _begun(self, trials: Trials, settings: Settings, given: list[str]) -> RunStarted:
-        source = self.evaluation.cases.source
+        source, limits, facts = self.evaluation.cases.source, self.options.limits, settings.facts()
+        if limits is not None and "aimd" not in facts:  # A policy of the user's own: an audit must not take it for one of ours.
+            facts["policy"] = getattr(limits, "__qualname__", repr(limits))
         return RunStarted(
             evaluation=self.evaluation.name,
             task=self.options.task,
@@ -255,7 +389,7 @@ class Session:
             dataset=str(source) if isinstance(source, Path) else f"{type(source).__name__} in Python",
             dataset_fingerprint=trials.fingerprint or "",
             trials=(trials.cases or 0) * settings.repeats,
-            settings={**settings.facts(), "given": given},
+            settings={**facts, "given": given},
             settings_fingerprint=settings.fingerprint,
             durability=settings.durability,
             environment=self.here.environment,
@@ -276,6 +410,7 @@ class Session:
                 host=self.here.host,
                 boot=self.here.boot,
                 settings=changed or None,
+                trials=0 if plan.begun.trials == state.planned else plan.begun.trials,
             )
         )
         remainder = Remainder(
@@ -288,72 +423,98 @@ class Session:
             on_ambiguous=options.on_ambiguous,
             files=options.files,
         )
-        remainder.close_attempts()
+        recorder.close_attempts()
         async with AsyncExitStack() as stack:
             task, scorers = await self._tasks(stack, settings, journal.run)
             executor = Executor(
                 recorder,
                 task,
                 scorers,
-                POLICIES[settings.policy](settings.slots),
+                partial(options.limits or POLICIES[settings.policy], settings.slots),
                 settings,
                 seed=settings.seed,
                 grace=settings.grace,
                 most_failures=_most_failures(settings, plan.total),
                 in_thread=options.in_thread,
             )
-            told = {name: (before[name], value) for name, value in changed.items() if name in before and name != "given"}
-            live = Live(state, journal, plan.total, recorder.clock.now, told)
-            await stack.enter_async_context(self._company(executor, live))
-            await executor.run(remainder, leave=partial(self._leave, executor, journal) if options.signals else None)
-        if executor.stopped is None:
-            recorder.record(
-                RunFinished(
-                    completed=state.completed, failed=state.failed, withdrawn=state.stages["withdrawn"], head=journal.head
-                )
+            others = {name: (before[name], value) for name, value in changed.items() if name in before and name != "given"}
+            now = recorder.clock.now
+            live = Live(
+                state,
+                journal,
+                plan.total,
+                now,
+                others,
+                lambda: executor.stopped and (executor.stopped, executor.cut_at - now()),
             )
+            await stack.enter_async_context(self._company(live))
+            await self._execute(executor, remainder, recorder)
+        if executor.stopped is None:
+            recorder.finish()
         else:
             recorder.record(RunStopped(reason=executor.stopped))
         return Outcome(self.path, state, "", executor.stopped or "", executor.why)
 
     async def _tasks(self, stack: AsyncExitStack, settings: Settings, run: str) -> tuple[Task, dict[str, tuple[Scorer, Task]]]:
-        thread = await stack.enter_async_context(AsyncioThread(grace=settings.grace))
-        instead = None if self.options.in_thread is in_a_thread else self.options.in_thread
-        make = partial(FunctionTask, asyncio_thread=thread, in_thread=instead)
+        opening = Opening(stack, run, grace=settings.grace, in_thread=self.options.in_thread)
+        task = await opening.task(self.evaluation.task, settings.loop)
+        return task, {name: (scorer, await opening.scorer(scorer)) for name, scorer in self.evaluation.scorers.items()}
 
-        async def open_(asked: Any, function: Callable[[Any], Any], loop: Loop | None) -> Task:
-            if isinstance(asked, Opens):
-                return await stack.enter_async_context(asked.opened(run))
-            return make(function, loop=loop)
-
-        task = await open_(self.evaluation.task, self.evaluation.task, settings.loop)
-        scorers: dict[str, tuple[Scorer, Task]] = {}
-        for scorer in self.evaluation.scorers.values():
-            scorers[scorer.name] = (scorer, await open_(scorer.function, _as_task(scorer), None))
-        return task, scorers
+    async def _execute(self, executor: Executor, remainder: Remainder, recorder: Recorder) -> None:
+        """Let the executor make the trials; from here on, whoever asks to stop asks it."""
+        self._executor = executor
+        if self._asked:
+            trio.lowlevel.current_trio_token().run_sync_soon(self._heed)
+        is_done = False
+        try:
+            await executor.run(remainder, leave=partial(self._leave, executor, recorder) if self.leave else None)
+            is_done = True
+        finally:
+            self._executor = None
+            is_cancelled = not is_done and trio.current_effective_deadline() == -math.inf
+            if is_cancelled and recorder.journal.failure is None:
+                recorder.record(RunStopped(reason=executor.stopped or "interrupted"))
 
     @asynccontextmanager
-    async def _company(self, executor: Executor, live: Live) -> AsyncGenerator[None]:
-        """Let signals reach the run, and let somebody look on, as long as it lasts."""
+    async def _company(self, live: Live) -> AsyncGenerator[None]:
+        """Let somebody look on as long as it lasts."""
         async with trio.open_nursery() as nursery:
-            if self.options.signals:
-                await nursery.start(_heed_signals, executor)
-            if self.options.onlooker is not None:
-                nursery.start_soon(self.options.onlooker, live)
+            nursery.start_soon(self._look_on, live)
             yield
             nursery.cancel_scope.cancel()
 
-    async def _leave(self, executor: Executor, journal: Journal) -> None:
-        """Leave the process although an attempt does not end: with everything recorded and synced."""
+    async def _look_on(self, live: Live) -> None:
+        try:
+            with self._onlooking:
+                if self.options.onlooker is not None:
+                    await self.options.onlooker(live)
+        finally:
+            self._onlooked.set()
+
+    async def _leave(self, executor: Executor, recorder: Recorder) -> None:
+        """Get away although an attempt does not end: with everything recorded and synced, and the screen in order."""
         assert executor.stopped is not None
+        assert self.leave is not None
         with trio.CancelScope(shield=True):
-            await journal.wait_durable(journal.append(RunStopped(reason=executor.stopped)).seq)
-        sys.stderr.write(
-            f"\nstuck, and left behind: {', '.join(executor.stuck)}\n"
-            f"everything recorded is on disk; {command('resume', self.path)} goes on\n"
-        )
-        sys.stderr.flush()
-        os._exit(3)
+            stopped = recorder.record(RunStopped(reason=executor.stopped))
+            await recorder.journal.wait_durable(stopped.seq)
+            self._onlooking.cancel()
+            with trio.move_on_after(_FAREWELL):
+                await self._onlooked.wait()
+            sys.stderr.write(
+                f"stuck, and left behind: {', '.join(executor.stuck)}\n"
+                f"everything recorded is on disk; {command('resume', self.path)} goes on\n"
+            )
+            sys.stderr.flush()
+            self.leave(Outcome(self.path, recorder.state, stopped.h, executor.stopped, executor.why))
+            await trio.sleep_forever()  # In a thread of its own, which nobody waits for any more.
+
+    def _on_disk(self) -> RunState:
+        """Fold what has reached the disk: what is in memory goes further."""
+        try:
+            return fold(read(self.path, load_blobs=False, files=self.options.files))
+        except NotAJournal:
+            return RunState()
 
     async def _say_disk_full(self, clock: Clock) -> None:
         """Try to leave a last word; a line is short, and the one that did not fit was taken back."""
@@ -368,6 +529,12 @@ class Session:
                 pass
 
 
+def _looked_into(trials: Iterable[Trial]) -> Iterator[Trial]:
+    """Take the first trial of those that can be read only once: if there is none, that is known before anything is written."""
+    rest = iter(trials)
+    return itertools.chain([next(rest)], rest)
+
+
 def _most_failures(settings: Settings, total: int | None) -> float:
     most = 0 if settings.fail_fast else settings.max_failures
     if most is None:
@@ -375,6 +542,32 @@ def _most_failures(settings: Settings, total: int | None) -> float:
     if isinstance(most, float):
         return most * total if total is not None else float("inf")
     return most
+
+
+class Opening:
+    """Makes what can be asked of functions, and opens what has to be opened; all of it is closed with the stack."""
+
+    def __init__(self, stack: AsyncExitStack, run: str, *, grace: float, in_thread: InThread) -> None:
+        self._stack = stack
+        self._run = run
+        self._grace = grace
+        self._instead = None if in_thread is in_a_thread else in_thread
+        self._thread: AsyncioThread | None = None
+
+    async def task(self, asked: Any, loop: Loop | None) -> Task:
+        """Open a task."""
+        return await self._open(asked, asked, loop)
+
+    async def scorer(self, scorer: Scorer) -> Task:
+        """Open a scorer, to be asked with an output and a case."""
+        return await self._open(scorer.function, _as_task(scorer), None)
+
+    async def _open(self, asked: object, function: Callable[[Any], Any], loop: Loop | None) -> Task:
+        if isinstance(asked, Opens):
+            return await self._stack.enter_async_context(asked.opened(self._run))
+        if self._thread is None:
+            self._thread = await self._stack.enter_async_context(AsyncioThread(grace=self._grace))
+        return FunctionTask(function, loop=loop, asyncio_thread=self._thread, in_thread=self._instead)
 
 
 def _as_task(scorer: Scorer) -> Callable[[Any], Any]:
@@ -388,14 +581,6 @@ def _as_task(scorer: Scorer) -> Callable[[Any], Any]:
         ask.__wrapped__ = function  # type: ignore[attr-defined]  # which loop it needs is seen from its own code
         return ask
     return lambda pair: function(*pair)
-
-
-async def _heed_signals(executor: Executor, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-    """Stop the run at the first signal, at once at the second."""
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        task_status.started()
-        async for _ in signals:
-            executor.interrupt()
 
 
 def _environment() -> dict[str, str]:

@@ -4,8 +4,10 @@ from typing import Any
 
 import attrs
 
+from replay.text import as_text
 from runner.case import Case
 from runner.retry import Spent
+from runner.templates import Fields
 
 
 @attrs.define
@@ -26,3 +28,10 @@ class Work:
     """The scorers that have had their turn."""
     delay: float = 0.0
     """Seconds until it may be taken."""
+    key: str = ""
+    """Which back end it is put to, where there are several."""
+
+
+def key_of(case: Case, field: str) -> str:
+    """Find in a case which back end it is put to."""
+    return as_text(Fields(case).get(field))

@@ -2,11 +2,14 @@
 
 import functools
 import inspect
+from collections.abc import Iterator
 
 import pytest
 import trio
 import trio.testing
 from trio._core import _run as scheduler
+
+from tests.server import Server, serving
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -24,3 +27,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
     trio.run(functools.partial(pyfuncitem.obj, **arguments), clock=trio.testing.MockClock(autojump_threshold=0))
     return True
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """A real HTTP server, in a process of its own."""
+    with serving() as server:
+        yield server

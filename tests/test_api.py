@@ -3,6 +3,7 @@
 import journal
 import replay
 import runner
+import runner.executors
 
 
 def test_the_journals_face() -> None:
@@ -51,3 +52,18 @@ def test_the_runners_face() -> None:
         "run",
     ] == runner.__all__
     assert all(getattr(runner, name).__name__ == name for name in runner.__all__)
+
+
+def test_the_executors_face() -> None:
+    """What `runner.executors` offers: Phoenix's six names, and what goes with them."""
+    assert [
+        "AsyncExecutor",
+        "ConcurrencyController",
+        "ExecutionDetails",
+        "ExecutionStatus",
+        "Fatal",
+        "Incomplete",
+        "RateLimited",
+        "SyncExecutor",
+        "get_executor_on_sync_context",
+    ] == runner.executors.__all__

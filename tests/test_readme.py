@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from journal import read
+from replay.audit import audit
 from runner.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
@@ -24,6 +26,7 @@ def test_the_program_in_the_readme_runs(tmp_path: Path) -> None:
     assert lines[0].startswith("1 SegmentOpened(")
     assert lines[6].startswith("7 TrialCompleted(")
     assert lines[7].startswith("8 SegmentSealed(")
+    assert audit(read(tmp_path / "runs" / "capitals" / "0001")).agrees
 
 
 def test_the_readme_names_every_command() -> None:

@@ -5,6 +5,7 @@ Only here are arguments parsed and exit codes chosen. A command's module is impo
 """
 
 import contextlib
+import os
 import sys
 import traceback
 from collections.abc import Generator
@@ -13,9 +14,13 @@ from typing import Any, Final
 
 import click
 
+from runner.signals import STOPS, told
+
 COMMANDS: Final = {
     "run": ("run", "Run an evaluation."),
     "resume": ("run", "Go on with a run that was stopped or cut off."),
+    "rescore": ("rescore", "Score the outputs of a run anew, without a single call."),
+    "init": ("recipe", "Write a file that describes an evaluation without code."),
     "status": ("look", "Tell where a run stands."),
     "ls": ("look", "List the runs."),
     "log": ("look", "Print the records of a run."),
@@ -26,6 +31,8 @@ COMMANDS: Final = {
     "verify": ("judge", "Prove that a journal is what was written."),
     "salvage": ("judge", "Copy what is intact out of a damaged journal."),
     "diff": ("judge", "Compare two runs, trial by trial."),
+    "simulate": ("simulate", "Make a run again under another policy, on a virtual clock."),
+    "export": ("share", "Write a run in another format: CSV, Parquet, JUnit, a trace, …"),
 }
 """Command → the module it lives in, and what it does in one line (told here, so that `--help` imports nothing)."""
 
@@ -61,7 +68,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(import_module(f"runner.cli.{COMMANDS[cmd_name][0]}"), cmd_name)
+        with _starting():
+            command = getattr(import_module(f"runner.cli.{COMMANDS[cmd_name][0]}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
 
@@ -69,7 +77,7 @@ class _Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as exc:
-            from runner.cli.arguments import nearest  # noqa: PLC0415  # not needed for `--help`
+            from runner.nearest import nearest  # noqa: PLC0415  # not needed for `--help`
 
             raise click.UsageError(f"{exc.message.rstrip('.')}{nearest(args[0], COMMANDS)}", ctx) from None
 
@@ -78,8 +86,9 @@ class _Commands(click.Group):
             formatter.write_dl([(name, help_) for name, (_, help_) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        from journal import errors  # noqa: PLC0415  # not needed for `--help`
-        from runner.errors import UsageError  # noqa: PLC0415  # the same
+        with _starting():
+            from journal import errors  # noqa: PLC0415  # not needed for `--help`
+            from runner.errors import UsageError  # noqa: PLC0415  # the same
 
         try:
             with one_at_a_time():
@@ -96,6 +105,16 @@ class _Commands(click.Group):
             raise  # click ends quietly.
         except OSError as exc:
             raise Refused(str(exc)) from exc
+
+
+def _starting() -> contextlib.AbstractContextManager[object]:
+    """Let a signal end the process at once: nothing has begun, and a module that is half imported is no good to anyone."""
+
+    def leave(_: int, __: object) -> None:
+        os.write(2, b"Error: interrupted\n")
+        os._exit(UNFINISHED)
+
+    return told(leave, *STOPS)
 
 
 @contextlib.contextmanager

@@ -1,21 +1,25 @@
-"""What the words on the command line mean: which run, which trial, which type of event."""
+"""What the words on the command line mean that many commands understand: which run, how many seconds, off."""
 
-import difflib
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import click
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 RUNS: Final = Path("runs")
 """Where runs are kept unless somebody says otherwise."""
+
+OFF: Final = "none"
+"""What turns a limit off."""
 
 
 def newest_run() -> Path:
     """Find the run under `runs/` that was written last."""
     segments = [*RUNS.glob("journal-*.jsonl"), *RUNS.glob("*/journal-*.jsonl"), *RUNS.glob("*/*/journal-*.jsonl")]
     if not segments:
-        raise click.UsageError(f"no RUN was given, and there is none under {RUNS}/ here")
+        raise click.UsageError(f"no RUN was given, and there is none under {RUNS}/ here; `evaljournal run FILE.py` makes one")
     return max(segments, key=lambda segment: (segment.stat().st_mtime_ns, segment.name)).parent
 
 
@@ -24,7 +28,22 @@ def chosen_run(run: Path | None) -> Path:
     return run if run is not None else newest_run()
 
 
-def nearest(word: str, words: Iterable[str]) -> str:
-    """Say which of the words may have been meant; nothing if none is near."""
-    close = difflib.get_close_matches(word, list(words), n=3)
-    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+def seconds(given: str) -> float | str:
+    """Read a number of seconds; `none` turns a limit off."""
+    if given == OFF:
+        return given
+    try:
+        return float(given)
+    except ValueError:
+        raise click.BadParameter(f"{given!r} is not a number of seconds, such as 30 or 0.5, nor {OFF!r}") from None
+
+
+def options(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Put several options on a command, in this order."""
+
+    def add(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add

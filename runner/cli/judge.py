@@ -1,24 +1,29 @@
-"""Commands that judge a journal: is it what was written, what of it can be saved, and how it compares with another."""
+"""Commands that judge a journal: is it what was written, did it keep to the rules, what can be saved, how does it compare."""
 
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import attrs
 import click
-import orjson
 import trio
 
 from journal import Verification
 from journal import salvage as salvage_journal
 from journal import verify as verify_journal
+from journal.errors import RulesBroken, command
+from replay.audit import Audit, Auditor
 from replay.compare import Side, compare, in_json, lines, outputs
 from replay.screen import how_it_ended, printable
 from runner.cli import DAMAGED
 from runner.cli.arguments import chosen_run
-from runner.cli.look import Seen, groups_of, say_damage, see
+from runner.cli.look import Seen, groups_of, print_json, say_damage, see
+from runner.rules import remake
 
 _LISTED: Final = 10
 """Trials of a kind that are named one by one, unless all are asked for."""
+_LONGEST: Final = 400
+"""Characters of a finding that are printed; a name in it may be anything."""
 
 
 @click.command()
@@ -26,31 +31,42 @@ _LISTED: Final = 10
 @click.option("--expect-head", metavar="HASH", help="Also demand that a record with this hash is in the journal.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def verify(run: Path | None, expect_head: str | None, as_json: bool) -> None:
-    """Prove that a journal is what was written.
+    """Prove that a journal is what was written, and that the run kept to its rules.
 
-    Checks every hash, every file's sums, every blob, and that each record may follow the ones before. A hash that you kept from
-    an earlier time (`--expect-head`) also proves that nothing was taken off the end since. Exit code 4 if something is wrong.
+    First every hash, every file's sums, every blob, and that each record may follow the ones before. Then who held which slot,
+    what started when nothing might, every time and total, and every decision, made again. A hash that you kept from an earlier
+    time (`--expect-head`) also proves that nothing was taken off the end since. Exit code 4 if the log is damaged, and also if
+    the log and the rules disagree; it is said which.
 
     \b
     evaljournal verify runs/capitals/0001
     evaljournal verify runs/capitals/0001 --expect-head 1570f2fd25a77ff678d5b740ccad64ee
+    evaljournal verify --json | jq .findings
     """
-    result = verify_journal(chosen_run(run), expect_head=expect_head)
+    auditor = Auditor(remake)
+    result = verify_journal(chosen_run(run), expect_head=expect_head, onlooker=auditor.take)
+    audit = auditor.result()
     if as_json:
-        click.echo(orjson.dumps(_as_json(result), option=orjson.OPT_INDENT_2))
-    elif result.problem is None:
-        click.echo(_in_words(result, expect_head))
-    if result.problem is not None:
-        if not as_json:
-            click.echo(f"{result.path}: {result.records:,} records verify, then: {result.problem}", err=True)
+        print_json(_as_json(result, audit))
+    else:
+        _say(result, audit, expect_head)
+    if _verdict(result, audit) != "holds":
         sys.exit(DAMAGED)
 
 
-def _as_json(result: Verification) -> dict[str, object]:
+def _verdict(result: Verification, audit: Audit) -> str:
+    """Tell damage from disagreement: who damaged a log is not who wrote it; who wrote what cannot be is."""
+    if result.problem is not None and not isinstance(result.problem, RulesBroken):
+        return "damaged"
+    return "holds" if result.holds and audit.agrees else "disagrees"
+
+
+def _as_json(result: Verification, audit: Audit) -> dict[str, Any]:
     return {
         "path": str(result.path),
         "run": result.run,
-        "holds": result.holds,
+        "holds": _verdict(result, audit) == "holds",
+        "verdict": _verdict(result, audit),
         "records": result.records,
         "segments": result.segments,
         "blobs": result.blobs,
@@ -59,13 +75,42 @@ def _as_json(result: Verification) -> dict[str, object]:
         "expected_head_seq": result.expected_at,
         "problem": None if result.problem is None else str(result.problem),
         "problem_type": None if result.problem is None else type(result.problem).__name__,
+        "findings": [attrs.asdict(finding) for finding in audit.findings],
+        "further_findings": audit.more,
+        "notes": audit.notes,
+        "trials": attrs.asdict(audit.totals),
+        "decisions_recomputed": audit.decisions,
     }
 
 
-def _in_words(result: Verification, expect_head: str | None) -> str:
+def _say(result: Verification, audit: Audit, expect_head: str | None) -> None:
+    """Say on standard output what holds, or on standard error what does not."""
+    notes = [printable(note, _LONGEST) for note in audit.notes]
+    if _verdict(result, audit) == "holds":
+        click.echo("\n".join([*_in_words(result, audit, expect_head), *notes]))
+        return
+    for finding in audit.findings:
+        click.echo(f"record {finding.seq:,} ({finding.check}): {printable(finding.what, _LONGEST)}", err=True)
+    if audit.more:
+        click.echo(f"and {audit.more:,} further findings", err=True)
+    for note in notes:
+        click.echo(note, err=True)
+    if result.problem is not None:
+        click.echo(f"{result.path}: {result.records:,} records verify, then: {result.problem}", err=True)
+    else:
+        number = len(audit.findings) + audit.more
+        places = "one place" if number == 1 else f"{number:,} places"
+        words = f"{result.path} is whole, nothing in it was changed; but the log and the rules disagree in {places}, see above"
+        click.echo(f"{words}\n{command('log', result.path)} shows the records", err=True)
+
+
+def _in_words(result: Verification, audit: Audit, expect_head: str | None) -> list[str]:
+    trials = audit.totals
+    ends = f"{trials.completed:,} completed + {trials.failed:,} failed + {trials.withdrawn:,} withdrawn + {trials.open:,} open"
     parts = [
         f"{result.path} holds: {result.records:,} records, {result.segments} files, {result.blobs} blobs, nothing changed",
         f"head {result.head}",
+        f"the log and the rules agree: {trials.enqueued:,} trials = {ends}; {audit.decisions:,} decisions recomputed: equal",
     ]
     if expect_head and result.expected_at is not None:
         since = result.records - result.expected_at
@@ -74,7 +119,7 @@ def _in_words(result: Verification, expect_head: str | None) -> str:
         parts.append(
             f"{result.unfinished:,} bytes behind the last record were never confirmed: a writer is at work, or was cut off"
         )
-    return "\n".join(parts)
+    return parts
 
 
 @click.command()
@@ -118,7 +163,7 @@ def diff(a: Path, b: Path, by: str | None, show_all: bool, as_json: bool) -> Non
     if as_json:
         paths = {"a": str(a), "b": str(b)}
         problems = {f"problem_{name}": str(seen.problem or "") or None for name, seen in zip("ab", runs, strict=True)}
-        click.echo(orjson.dumps({**paths, **problems, **in_json(found)}, option=orjson.OPT_INDENT_2))
+        print_json({**paths, **problems, **in_json(found)})
     else:
         for name, seen in zip("AB", runs, strict=True):
             click.echo(f"{name}  {_which(seen)}")

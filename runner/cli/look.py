@@ -5,7 +5,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -20,14 +20,18 @@ from journal.codec import KINDS, name_of
 from journal.events import RunFinished, RunStarted, fields_of
 from journal.files import DISK
 from journal.lock import is_held
+from journal.scan import Stop
 from replay import History, RunState, load
+from replay.history import understanding
 from replay.screen import ending, group_lines, how_it_ended, next_command, panel, printable
 from replay.summary import Grouping, in_json, summarise
 from runner.cli import DAMAGED
-from runner.cli.arguments import RUNS, chosen_run, nearest, newest_run
+from runner.cli.arguments import RUNS, chosen_run, newest_run
+from runner.nearest import nearest
+from runner.signals import unless_told
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Console, Group
 
 _TAIL: Final = 1 << 16
 """Bytes at the end of a file in which its last records are looked for."""
@@ -62,8 +66,7 @@ def log(run: str | None, trial: str | None, types: tuple[str, ...], follow: bool
         reading = read(path, load_blobs=False)
         for record in reading:
             view.show(record)
-    if reading.unfinished:
-        click.echo(f"behind record {reading.unfinished.seq - 1:,}: {reading.unfinished.check}", err=True)
+    say_unfinished(reading.unfinished)
     if trial is not None and trial not in view.trials:
         raise click.UsageError(f"{path} has no trial {trial!r}{nearest(trial, view.trials)}")
 
@@ -106,24 +109,7 @@ async def _follow(path: Path, view: _View) -> None:
         async for record in follow_journal(path, load_blobs=False):
             view.show(record)
 
-    await unless_interrupted(show_all)
-
-
-async def unless_interrupted(look: Callable[[], Awaitable[object]]) -> bool:
-    """Look on until there is nothing more to see, or until Ctrl-C; say whether it came to its own end."""
-    came_to_end = False
-    with trio.open_signal_receiver(signal.SIGINT) as signals:
-        async with trio.open_nursery() as nursery:
-
-            async def wait_signal() -> None:
-                async for _ in signals:
-                    nursery.cancel_scope.cancel()
-
-            nursery.start_soon(wait_signal)
-            await look()
-            came_to_end = True
-            nursery.cancel_scope.cancel()
-    return came_to_end
+    await unless_told(show_all, signal.SIGINT)
 
 
 def _in_words(record: Record) -> str:
@@ -226,6 +212,12 @@ def say_damage(problem: JournalError | None, *, quiet: bool = False) -> None:
         sys.exit(DAMAGED)
 
 
+def say_unfinished(stop: Stop | None) -> None:
+    """Say what stands behind the last record, where something does that nobody was promised."""
+    if stop is not None:
+        click.echo(f"behind record {stop.seq - 1:,}: {stop.check}", err=True)
+
+
 def summary_of(seen: Seen, by: str | None = None) -> dict[str, Any]:
     """Say in JSON where a run stands."""
     path, state = seen.path, seen.state
@@ -246,29 +238,35 @@ def fork_command(path: Path, seq: int) -> str:
 
 
 def print_json(value: Any) -> None:
-    """Print a summary as JSON."""
-    click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2))
+    """Print what was asked for as JSON."""
+    click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))  # A forged name may be a number.
+
+
+def terminal(*, stderr: bool = False) -> "Console":
+    """Open the terminal to draw on; what is drawn is shown as it is, whatever it looks like."""
+    from rich.console import Console  # noqa: PLC0415  # slow to import
+
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
 def draw(history: History, now: float | None = None) -> None:
     """Draw the screen as it stood at a moment (in the seconds of `t`), or when the last record was written."""
-    from rich.console import Console  # noqa: PLC0415  # slow to import
-
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = terminal()
     console.print(picture(history, history.state.t if now is None else now, console.width))
 
 
 def picture(history: History, now: float, width: int) -> "Group":
     """Draw the same screen that the run itself draws."""
-    return panel(
-        history.state,
-        now=now,
-        durable=history.durable,
-        total=history.total,
-        width=width,
-        before=history.before,
-        title=str(history.path),
-    )
+    with understanding(history.path, lambda: history.seq):
+        return panel(
+            history.state,
+            now=now,
+            durable=history.durable,
+            total=history.total,
+            width=width,
+            before=history.before,
+            title=str(history.path),
+        )
 
 
 def _by_whom(state: RunState) -> str:
@@ -336,7 +334,7 @@ def _entry(path: Path) -> dict[str, Any]:
         "started_at": state.sessions[0].at if state.sessions else None,
         "completed": state.completed,
         "failed": state.failed,
-        "trials": state.total,
+        "trials": max(state.total, state.planned),
         "standing": seen.standing,
         "ended": seen.standing if seen.problem or seen.is_live else how_it_ended(state),
     }

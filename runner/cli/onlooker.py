@@ -11,7 +11,7 @@ import click
 
 from replay import History, RunState
 from replay.screen import line
-from runner.cli.look import picture
+from runner.cli.look import picture, terminal
 
 FRAME: Final = 0.2
 """Seconds between two pictures of the live screen."""
@@ -67,9 +67,8 @@ def showing(*, transient: bool = False) -> Generator[Show]:
             history.state, now=now, durable=history.durable, total=history.total, before=history.before
         )
         return
-    from rich.console import Console  # noqa: PLC0415  # slow to import
-    from rich.live import Live  # noqa: PLC0415  # the same
+    from rich.live import Live  # noqa: PLC0415  # slow to import
 
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = terminal()
     with Live(console=console, auto_refresh=False, transient=transient) as screen:
         yield lambda history, now: screen.update(picture(history, now, console.width), refresh=True)

@@ -7,56 +7,51 @@ own prints go to standard error too.
 import contextlib
 import functools
 import re
+import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import attrs
 import click
-import orjson
 import trio
+from click.core import ParameterSource
 
 from journal.errors import JournalExists, JournalLocked, command
-from journal.events import RunFinished, RunStarted
+from journal.events import RunFinished
 from journal.lock import is_held
 from replay import RunState
-from replay.screen import duration, ending, number, panel, printable, usage_of
+from replay.screen import duration, ending, number, panel, printable, stopping_in_words, usage_of
 from replay.summary import in_json, summarise
-from runner.cli import UNFINISHED, Refused, one_at_a_time
-from runner.cli.arguments import RUNS, chosen_run
-from runner.cli.look import first_records, last_record, runs_under, see
+from runner.cli import UNFINISHED, Refused, Unfinished, one_at_a_time
+from runner.cli.arguments import OFF, RUNS, chosen_run, options, seconds
+from runner.cli.look import first_records, last_record, print_json, runs_under, see, terminal
 from runner.cli.onlooker import FRAME, Teller, is_screen, tenth
+from runner.cli.recipe import DESCRIBES, find_recipe, found_in, is_recipe, recipe_options, scorer_options
 from runner.concurrency import POLICIES
 from runner.definition import Settings
 from runner.errors import UsageError
+from runner.gates import Gate, missed
 from runner.loading import Found, find
-from runner.session import Live, Outcome, arun
+from runner.nearest import nearest
+from runner.session import Live, Outcome
+from runner.session import run as run_evaluation
+from runner.signals import told
 
-F = TypeVar("F", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    from runner.nat_output import NatOutput
 
 FAILED: Final = 1
 _STARTS: Final = 100
 """How many times another number is tried because somebody else began a run under the one before."""
 _BEFORE: Final = 5
 """How many earlier runs are looked at for what they cost."""
-_OFF: Final = "none"
-
-
-def seconds(given: str) -> float | str:
-    """Read a number of seconds; `none` turns a limit off."""
-    if given == _OFF:
-        return given
-    try:
-        return float(given)
-    except ValueError:
-        raise click.BadParameter(f"{given!r} is not a number of seconds, such as 30 or 0.5, nor {_OFF!r}") from None
 
 
 def failures(given: str) -> int | float | str:
     """Read how many trials may fail: a number of them, or a part such as 5%; `none` turns the limit off."""
-    if given == _OFF:
+    if given == OFF:
         return given
     part = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", given)
     if part and float(part[1]) <= 100:  # noqa: PLR2004 - per cent
@@ -64,42 +59,46 @@ def failures(given: str) -> int | float | str:
     if given.isdecimal():
         return int(given)
     raise click.BadParameter(
-        f"{given!r} is neither a number of trials, such as 10, nor a part of them, such as 5%, nor {_OFF!r}"
+        f"{given!r} is neither a number of trials, such as 10, nor a part of them, such as 5%, nor {OFF!r}"
     )
 
 
-def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """Put several options on a command, in this order."""
-
-    def add(function: F) -> F:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return add
-
-
-_how = _options(
+_how = options(
     click.option("--slots", type=int, metavar="N", help="The most attempts at one time."),
-    click.option("--timeout", type=seconds, metavar="S", help=f"Seconds for one attempt; {_OFF} turns it off."),
+    click.option("--timeout", type=seconds, metavar="S", help=f"Seconds for one attempt; {OFF} turns it off."),
     click.option("--deadline", type=seconds, metavar="S", help="Seconds for this session; the rest is left for a resumption."),
+    click.option("--limit-key", metavar="FIELD", help="The field of a case that names its back end; each has its own slots."),
     click.option("--policy", type=click.Choice(list(POLICIES)), help="How the number of attempts at one time is found."),
     click.option("--fail-fast/--no-fail-fast", default=None, help="Stop at the first trial that fails."),
     click.option(
         "--max-failures",
         type=failures,
         metavar="N",
-        help=f"Stop when more than N trials, or N%, have failed; {_OFF} turns it off.",
+        help=f"Stop when more than N trials, or N%, have failed; {OFF} turns it off.",
+    ),
+    click.option(
+        "--fail-under",
+        multiple=True,
+        metavar="GATE",
+        help="End with code 1 unless SCORER=NUMBER is reached, or 'SCORER>=NUMBER@lower' by its range; can be given again.",
     ),
     click.option("--durability", type=click.Choice(["sync", "os"]), help="os: faster, but a power cut may cost half a minute."),
     click.option("--grace", type=float, metavar="S", help="Seconds for attempts in the air when stopped; else 5."),
+    click.option(
+        "--nat-output",
+        metavar="DIR",
+        type=click.Path(path_type=Path),
+        help="Keep the files of `nat eval` there, growing trial by trial.",
+    ),
     click.option("--plain", is_flag=True, help="No live screen: a line per tenth."),
     click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON at the end."),
 )
 
 
 @click.command()
-@click.argument("reference")
+@click.argument("reference", required=False)
+@recipe_options
+@scorer_options
 @click.option(
     "-o", "--output", "path", metavar="RUN", type=click.Path(path_type=Path), help="Where to; else the next number under runs/."
 )
@@ -113,8 +112,9 @@ _how = _options(
 @click.option("--shuffle", is_flag=True, default=None, help="Take the cases in an order that --seed decides.")
 @click.option("--seed", type=int, metavar="N", help="Decides the order, and the jitter of delays.")
 @click.option("--dry-run", is_flag=True, help="Say what would be run, and write nothing.")
-def run(reference: str, path: Path | None, dry_run: bool, **options: Any) -> None:
-    """Run an evaluation: REFERENCE is a file, or file.py:name, or package.module:name.
+@click.pass_context
+def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run: bool, **options: Any) -> None:
+    """Run an evaluation: REFERENCE is a file, or file.py:name, or package.module:name. Without one, flags describe it.
 
     Every step is recorded under runs/. A run that is stopped by Ctrl-C, killed or unplugged can be resumed.
     Code 0: done. 1: done, but trials failed. 2: nothing was started. 3: not done; `resume` goes on.
@@ -123,13 +123,19 @@ def run(reference: str, path: Path | None, dry_run: bool, **options: Any) -> Non
     evaljournal run evals/capitals.py
     evaljournal run evals/capitals.py:capitals --slots 4 --limit 20 --max-failures 5%
     evaljournal run evals/capitals.py --dry-run
+    evaljournal run --data qa.jsonl --endpoint http://localhost:8000/generate --output-path output --score exact
+    evaljournal run --data qa.jsonl --chat gpt-4o-mini --prompt 'Answer briefly: {question}' --judge gpt-4o
+    evaljournal run --data qa.jsonl --command './answer.sh' --score contains --fail-under contains=0.9
     """
-    given = _given(options)
+    given = _given(options, ctx)
     with _prose_on_stderr():
-        found = find(reference)
+        found = _find(reference, ctx)
+        _check_gates(found, given)
         settings = attrs.evolve(found.evaluation.settings, **given)
         if path is not None and not dry_run:
             _refuse_taken(path)
+        if (output := _nat_output(options)) is not None and not dry_run:
+            output.refuse_taken()
     if dry_run:
         _rehearse(found, path or next_path(found.evaluation.name), settings, as_json=options["as_json"])
         return
@@ -167,14 +173,46 @@ def resume(run: Path | None, reference: str | None, **options: Any) -> None:
     """
     path = chosen_run(run)
     last = last_record(path)
+    if (output := _nat_output(options)) is not None:
+        output.refuse_taken(path)
     if last is not None and isinstance(last.event, RunFinished) and _has_nothing_to_do(last.event, options):
         _say_finished(path, last.event, as_json=options["as_json"])
+        if output is not None:
+            output.finish(path)
         return
-    first = first_records(path)
     with _prose_on_stderr():
-        session = _Session(_find_again(path, first[0] if first else None, reference), _given(options), options, resume=True)
+        session = _Session(find_again(path, reference), _given(options), options, resume=True)
         outcome = session.run(path)
     session.finish(outcome)
+
+
+def _nat_output(options: dict[str, Any]) -> "NatOutput | None":
+    """Find where the files of `nat eval` are to be kept, if anywhere."""
+    if options["nat_output"] is None:
+        return None
+    from runner.nat_output import NatOutput  # noqa: PLC0415  # it brings the exports, which few runs need
+
+    return NatOutput(options["nat_output"], retry_failed=options.get("retry_failed", False))
+
+
+def _find(reference: str | None, ctx: click.Context) -> Found:
+    """Find the evaluation in a file, or make it of what the flags say; not of both."""
+    said = [name for name in DESCRIBES if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]
+    if reference is None:
+        if not said:
+            raise UsageError("no evaluation was named; give a file, such as evals/capitals.py, or describe one: --data FILE …")
+        return found_in(ctx)
+    if said:
+        raise UsageError(f"{reference} says what is evaluated, and so does --{min(said).replace('_', '-')}; give one of them")
+    return find(reference)
+
+
+def _check_gates(found: Found, given: dict[str, Any]) -> None:
+    """Refuse a gate on a score that no scorer will give."""
+    for text in attrs.evolve(found.evaluation.settings, **given).fail_under:
+        name = Gate.parse(text).scorer
+        if name.partition(".")[0] not in found.evaluation.scorers:
+            raise UsageError(f"--fail-under {text!r}: there is no scorer {name!r}{nearest(name, found.evaluation.scorers)}")
 
 
 def _has_nothing_to_do(finished: RunFinished, options: dict[str, Any]) -> bool:
@@ -187,42 +225,52 @@ def _say_finished(path: Path, finished: RunFinished, *, as_json: bool) -> None:
         words += f"\n{command('resume', path, ' --retry-failed')} tries those that failed again"
     click.echo(words, err=True)
     if as_json:
-        _print_json({"path": str(path), "stopped": None, **in_json(summarise(see(path).state))})
+        print_json({"path": str(path), "stopped": None, **in_json(summarise(see(path).state))})
 
 
-def _find_again(path: Path, started: RunStarted | None, reference: str | None) -> Found:
-    """Find the evaluation of a run: where it was said to be now, or where it was when the run began."""
-    if reference is None and started is None:
+def find_again(path: Path, reference: str | None = None) -> Found:
+    """Find the evaluation of a run: where it is said to be now, or where it was when the run began."""
+    if reference is None:
+        reference = _recorded_reference(path)
+    return find_recipe(reference, run) if is_recipe(reference) else find(reference)
+
+
+def _recorded_reference(path: Path) -> str:
+    first = first_records(path)
+    if first is None:
         raise UsageError(
             f"{path} was cut off before it said what it is a run of; {command('resume', path, ' --task REFERENCE')} says it"
         )
-    if reference is None and started is not None:
-        reference = started.task
-        if not reference:
-            raise UsageError(
-                f"{path} was begun from Python, with {started.evaluation!r}; resume it there, with resume=True, "
-                f"or say where that is: {command('resume', path, ' --task REFERENCE')}"
-            )
-        file = re.match(r"(.+\.py):", reference)
-        if file and not Path(file[1]).exists():
-            raise UsageError(
-                f"{path} is a run of {reference}, and there is no such file here; go to where it was begun, "
-                f"or say where it is now: {command('resume', path, ' --task REFERENCE')}"
-            )
-    assert reference is not None
-    return find(reference)
+    started, _ = first
+    if not started.task:
+        raise UsageError(
+            f"{path} was begun from Python, with {started.evaluation!r}; resume it there, with resume=True, "
+            f"or say where that is: {command('resume', path, ' --task REFERENCE')}"
+        )
+    file = re.match(r"(.+\.py):", started.task)
+    if file and not Path(file[1]).exists():
+        raise UsageError(
+            f"{path} is a run of {started.task}, and there is no such file here; go to where it was begun, "
+            f"or say where it is now: {command('resume', path, ' --task REFERENCE')}"
+        )
+    return started.task
 
 
-def _given(options: dict[str, Any]) -> dict[str, Any]:
-    """Pick out the settings that were given; what is wrong with a value is said by the settings themselves."""
+def _given(options: dict[str, Any], ctx: click.Context | None = None) -> dict[str, Any]:
+    """Pick out the settings that were given; what is wrong with a value is said by the settings themselves.
+
+    Those that stand in a file are the evaluation's own.
+    """
     names = [field.name for field in attrs.fields(Settings)]
+    if ctx is not None:
+        names = [name for name in names if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     given = {name: value for name in names if (value := options.get(name)) is not None and value != ()}
-    return {name: None if value == _OFF else value for name, value in given.items()}
+    return {name: None if value == OFF else value for name, value in given.items()}
 
 
 def _refuse_taken(path: Path) -> None:
     """Refuse to begin a run where one is, and say what can be done with that one."""
-    if not path.is_dir() or not list(path.glob("journal-*.jsonl")):
+    if not _is_run(path):
         return
     last = last_record(path)
     if is_held(path):
@@ -230,6 +278,10 @@ def _refuse_taken(path: Path) -> None:
     if last is not None and isinstance(last.event, RunFinished):
         raise Refused(f"{path} is a run that is finished; nothing is ever overwritten: give another -o, or leave it away")
     raise Refused(f"{path} is a run that is not finished; {command('resume', path)} goes on with it")
+
+
+def _is_run(path: Path) -> bool:
+    return path.is_dir() and any(path.glob("journal-*.jsonl"))
 
 
 def next_path(name: str) -> Path:
@@ -242,9 +294,11 @@ def _next_under(folder: Path) -> Path:
     return folder / f"{max(taken, default=0) + 1:04}"
 
 
-def _prose_on_stderr() -> AbstractContextManager[object]:
-    """Send the prints of the user's code to standard error."""
-    return contextlib.redirect_stdout(sys.stderr)
+@contextlib.contextmanager
+def _prose_on_stderr() -> Generator[None]:
+    """Send the prints of the user's code to standard error; and let SIGTERM break into it, as Ctrl-C does."""
+    with told(signal.default_int_handler, signal.SIGTERM), contextlib.redirect_stdout(sys.stderr):
+        yield
 
 
 class _Session:
@@ -254,6 +308,7 @@ class _Session:
         self._evaluation = found.evaluation
         self._as_json: bool = options["as_json"]
         self._plain: bool = options["plain"]
+        self._output = _nat_output(options)
         self._total: int | None = None
         self._path = Path()
         self._options: dict[str, Any] = {
@@ -266,9 +321,14 @@ class _Session:
     def run(self, path: Path) -> Outcome:
         """Run at this path."""
         self._path = path
-        onlooker = self._draw if not self._plain and is_screen(sys.stderr) else self._tell
-        with one_at_a_time():
-            return trio.run(functools.partial(arun, self._evaluation, path, signals=True, onlooker=onlooker, **self._options))
+        onlooker = self._in_company(self._draw if not self._plain and is_screen(sys.stderr) else self._tell)
+        try:
+            with one_at_a_time():
+                return run_evaluation(self._evaluation, path, signals=True, onlooker=onlooker, **self._options)
+        except KeyboardInterrupt:
+            if not _is_run(path):
+                raise
+            raise Unfinished(f"interrupted; {command('resume', path)} goes on") from None
 
     def run_under(self, folder: Path) -> Outcome:
         """Run under the next free number; if somebody else takes it meanwhile, under the one after."""
@@ -280,13 +340,31 @@ class _Session:
                 continue
         raise Refused(f"there is no free number under {folder}; give a path: -o RUN")
 
+    def _in_company(self, onlooker: Callable[[Live], Awaitable[None]]) -> Callable[[Live], Awaitable[None]]:
+        """Let the files that grow with the run grow while somebody looks on."""
+        output = self._output
+        if output is None:
+            return onlooker
+
+        async def both(live: Live) -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(output.keep, live.journal.path)
+                nursery.start_soon(onlooker, live)
+
+        return both
+
     def finish(self, outcome: Outcome) -> NoReturn:
         """Say how it ended, and end with the code that says so too."""
+        if outcome.stopped and outcome.state.started is None:
+            raise Unfinished(f"{outcome.why}; nothing was recorded, so begin it anew")
+        if self._output is not None:
+            self._output.finish(outcome.path)
         words = ending(outcome.state, path=outcome.path, total=self._total, stopped=outcome.stopped, why=outcome.why)
         click.echo(words, err=True)
+        say_missed(outcome)
         code = exit_code(outcome.state, stopped=bool(outcome.stopped))
         if self._as_json:
-            _print_json(
+            print_json(
                 {
                     "path": str(outcome.path),
                     "stopped": outcome.stopped or None,
@@ -300,11 +378,10 @@ class _Session:
 
     async def _draw(self, live: Live) -> None:
         """Draw the live screen a few times a second, until cancelled."""
-        from rich.console import Console  # noqa: PLC0415  # slow to import
-        from rich.live import Live as Screen  # noqa: PLC0415  # the same
+        from rich.live import Live as Screen  # noqa: PLC0415  # slow to import
 
         self._total, before = live.total, live.state.done
-        console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+        console = terminal(stderr=True)
         for sentence in _changes(live):
             click.echo(sentence, err=True)
         # A terminal that takes nothing more (Ctrl-S) must not hold up the run; nor must the user's threads hold up the screen.
@@ -319,6 +396,7 @@ class _Session:
                     width=console.width,
                     before=before,
                     title=str(self._path),
+                    stopping=live.stopping(),
                 )
                 await trio.to_thread.run_sync(functools.partial(screen.update, drawn, refresh=True), limiter=own_thread)
                 await trio.sleep(FRAME)
@@ -327,11 +405,16 @@ class _Session:
         """Print a line whenever a further tenth is done, and once a minute, until cancelled."""
         self._total, before = live.total, live.state.done
         teller = Teller(tenth(live.state, live.total), live.now(), err=True)
+        is_stopping = False
         click.echo(f"{self._evaluation.name} in {self._path}; Ctrl-C stops it, and it can be resumed", err=True)
         for sentence in _changes(live):
             click.echo(sentence, err=True)
         while True:
             await trio.sleep(FRAME)
+            stops = live.stopping()
+            if stops and not is_stopping:
+                is_stopping = True
+                click.echo(f"stopping: {stopping_in_words(live.state, *stops)}", err=True)
             teller.tell(live.state, now=live.now(), durable=live.journal.durable, total=live.total, before=before)
 
 
@@ -342,19 +425,29 @@ def _changes(live: Live) -> Iterator[str]:
             parts = [(f"{name}.{part}", before.get(part), value) for part, value in now.items() if before.get(part) != value]
         else:
             parts = [(name, before, now)]
-        for part, old, new in parts:
-            yield f"{part} is now {printable(new)}; it was {printable(old)}"
+        for part, *values in parts:
+            old, new = (OFF if value is None else printable(value) for value in values)
+            yield f"{part} is now {new}; it was {old}"
+
+
+def gates_of(state: RunState) -> list[str]:
+    """Say what scores a run must reach, by its own settings."""
+    gates = state.settings.get("fail_under")
+    return [str(gate) for gate in gates] if isinstance(gates, list) else []
+
+
+def say_missed(outcome: Outcome) -> None:
+    """Say last which scores were not reached."""
+    for why in [] if outcome.stopped else missed(gates_of(outcome.state), outcome.state):
+        click.echo(f"not reached: {why}", err=True)
 
 
 def exit_code(state: RunState, *, stopped: bool) -> int:
-    """Say in a number how a run ended; a trial that no scorer could judge is no success either."""
+    """Say in a number how a run ended; a trial that no scorer could judge is no success either, nor is a gate not reached."""
     if stopped:
         return UNFINISHED
-    return FAILED if state.failed or any(tally.failed for tally in state.scores.values()) else 0
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2))
+    short = state.failed or any(tally.failed for tally in state.scores.values()) or missed(gates_of(state), state)
+    return FAILED if short else 0
 
 
 def _rehearse(found: Found, path: Path, settings: Settings, *, as_json: bool) -> None:
@@ -362,53 +455,76 @@ def _rehearse(found: Found, path: Path, settings: Settings, *, as_json: bool) ->
     with _prose_on_stderr():
         cases = found.evaluation.cases.select(settings, repeats=settings.repeats).cases
     trials = None if cases is None else cases * settings.repeats
-    source, per_trial = _cost_before(found.evaluation.name)
+    retry = settings.retry
+    most = 1 + retry.errors + retry.timeouts
+    before = _used_before(found.evaluation.name)
     if as_json:
-        _print_json(
+        print_json(
             {
                 "evaluation": found.evaluation.name,
                 "task": found.reference,
                 "path": str(path),
                 "cases": cases,
                 "trials": trials,
+                "calls": None if trials is None else {"at_least": trials, "at_most": trials * most},
                 "scorers": list(found.evaluation.scorers),
                 "settings": settings.facts(),
-                "usage_per_trial": per_trial or None,
-                "usage_from": str(source) if source else None,
-                "projected_usage": {name: value * trials for name, value in per_trial.items()}
-                if per_trial and trials
-                else None,
+                "usage_per_trial": before.per_trial if before else None,
+                "usage_from": str(before.path) if before else None,
+                "projected_usage": _times(before.per_trial, trials) if before and trials else None,
+                "projected_usage_at_most": _times(before.per_call, trials * most) if before and trials else None,
             }
         )
         return
-    many = "as many cases as can be read (they can be read only once)" if cases is None else f"{cases:,} cases"
-    times = "" if settings.repeats == 1 else f" × {settings.repeats:,} repeats"
     click.echo(f"{found.evaluation.name} ({found.reference}) would be run in {path}; nothing was written")
-    click.echo(f"  {many}{times}{'' if trials is None else f' = {trials:,} trials'}")
-    click.echo(f"  scorers: {', '.join(found.evaluation.scorers) or 'none'}")
-    limit = "no limit" if settings.timeout is None else duration(settings.timeout)
-    click.echo(f"  {settings.slots:,} slots at the most ({settings.policy}), {limit} for an attempt")
-    retry = settings.retry
+    click.echo(f"  {_trials_in_words(cases, settings.repeats)}")
+    calls = f"{most} calls for each trial" if trials is None else f"{trials * most:,} calls"
+    click.echo(f"  at least {'1' if trials is None else f'{trials:,}'}, at most {calls}, and what rate limits refuse on top")
     click.echo(
         f"  retries: {retry.errors} after errors, {retry.timeouts} after timeouts, {duration(retry.rate_limits)} of rate limits"
     )
-    click.echo(f"  {_cost_in_words(source, per_trial, trials)}")
+    limit = "no limit" if settings.timeout is None else duration(settings.timeout)
+    click.echo(f"  {settings.slots:,} slots at the most ({settings.policy}), {limit} for an attempt")
+    click.echo(f"  scorers: {', '.join(found.evaluation.scorers) or 'none'}")
+    click.echo(f"  {_usage_in_words(before, trials, most)}")
 
 
-def _cost_in_words(source: Path | None, per_trial: dict[str, float], trials: int | None) -> str:
-    if source is None:
-        return "cost: unknown; no run of it under runs/ has recorded what it used (note(tokens=…, cost=…) does)"
-    times = 1 if trials is None else trials
-    used = ", ".join(f"{printable(name, 24)} {number(value * times)}" for name, value in per_trial.items())
-    return f"{'for each trial' if trials is None else 'in all'} about {used}, going by {source}"
+def _trials_in_words(cases: int | None, repeats: int) -> str:
+    many = "as many cases as can be read (they can be read only once)" if cases is None else f"{cases:,} cases"
+    if repeats == 1:
+        return f"{many}, each asked once"
+    return f"{many} × {repeats:,} repeats{'' if cases is None else f' = {cases * repeats:,} trials'}"
 
 
-def _cost_before(name: str) -> tuple[Path | None, dict[str, float]]:
-    """Find what a trial used on average in the latest run of this evaluation that recorded it."""
+@attrs.frozen
+class _Used:
+    """What an earlier run of the same evaluation has used."""
+
+    path: Path
+    per_trial: dict[str, float]
+    """On average, retries included."""
+    per_call: dict[str, float]
+
+
+def _used_before(name: str) -> _Used | None:
+    """Find the latest run of this evaluation that recorded what it used."""
     latest: Iterable[Path] = reversed(runs_under(RUNS / name)[-_BEFORE:])
     for path in latest:
         state = see(path).state
         used = usage_of(state.usage)
-        if used and state.done:
-            return path, {each: value / state.done for each, value in used.items()}
-    return None, {}
+        if used and state.done and state.attempts:
+            return _Used(path, _times(used, 1 / state.done), _times(used, 1 / state.attempts))
+    return None
+
+
+def _times(used: dict[str, float], times: float) -> dict[str, float]:
+    return {name: value * times for name, value in used.items()}
+
+
+def _usage_in_words(before: _Used | None, trials: int | None, most: int) -> str:
+    if before is None:
+        return "cost: unknown; no run of it under runs/ has recorded what it used (note(tokens=…, cost=…) does)"
+    where, times = ("for each trial", 1) if trials is None else ("in all", trials)
+    about, at_most = _times(before.per_trial, times), _times(before.per_call, times * most)
+    words = [f"{printable(name, 24)} {number(about[name])} (at most {number(at_most[name])})" for name in about]
+    return f"{where} about {', '.join(words)}, going by {before.path}"

@@ -8,10 +8,12 @@ import click
 import orjson
 
 from journal import Blob
-from replay.screen import duration, printable
+from replay.history import understanding
+from replay.screen import duration, plural, printable
+from replay.text import as_text
 from replay.trial import AttemptStory, Judgement, TrialStory
-from runner.cli.arguments import nearest
 from runner.cli.look import print_json, run_and_trial, say_damage, see
+from runner.nearest import nearest
 
 _LINES: Final = 40
 """How many lines of a value are shown; `--json` has all of it."""
@@ -44,14 +46,15 @@ def show(run: str | None, trial: str | None, at: int | None, as_json: bool) -> N
     seen = see(path, at)
     if trial not in seen.state.trials:
         say_damage(seen.problem)  # It may stand behind the damage.
-        raise click.UsageError(f"{path} has no trial {trial!r}{nearest(trial, seen.state.trials)}")
+        then = "" if at is None else f" at record {at:,}"
+        raise click.UsageError(f"{path} has no trial {trial!r}{then}{nearest(trial, seen.state.trials)}")
     story = seen.history.trial(trial)
     problem = story.problem or seen.problem
     if as_json:
         print_json({"path": str(path), "problem": None if problem is None else str(problem), **_in_json(story)})
     else:
-        for line in _in_words(story):
-            click.echo(line)
+        with understanding(path, lambda: story.seq):
+            click.echo("\n".join(_in_words(story)))
     say_damage(problem, quiet=as_json)
 
 
@@ -61,6 +64,7 @@ def _in_json(story: TrialStory) -> dict[str, Any]:
         **{name: _plain(value) for name, value in said.items()},
         "attempts": [_attempt_in_json(attempt) for attempt in story.attempts],
         "scores": {name: _fields(said) for name, said in story.scores.items()},
+        "superseded": [_fields(said) for said in story.superseded],
         "times": _fields(story.times),
     }
 
@@ -85,7 +89,7 @@ def _plain(value: Any) -> Any:
 def _in_words(story: TrialStory) -> Iterator[str]:
     times = story.times
     cause = f" ({printable(story.cause)})" if story.cause else ""
-    yield f"{printable(story.trial, _LINE)}  {story.stage}{cause}, {_plural(len(story.attempts), 'attempt')}"
+    yield f"{printable(story.trial, _LINE)}  {story.stage}{cause}, {plural(len(story.attempts), 'attempt')}"
     yield (
         f"taken in {printable(story.at)} · waited {duration(times.waited)} · backed off {duration(times.backed_off)} · "
         f"served {duration(times.served)} · scored {duration(times.scored)}"
@@ -98,6 +102,8 @@ def _in_words(story: TrialStory) -> Iterator[str]:
         yield from _attempt(attempt)
     if any(attempt.span.ending == "succeeded" for attempt in story.attempts):
         yield from _block("output", story.output)
+    for judgement in story.superseded:
+        yield from _score(judgement, "superseded")
     for judgement in story.scores.values():
         yield from _score(judgement)
 
@@ -106,7 +112,7 @@ def _attempt(attempt: AttemptStory) -> Iterator[str]:
     span = attempt.span
     waits = f"waited {duration(attempt.waited)}, backed off {duration(attempt.backed_off)}"
     how = _HOW.get(span.ending, span.ending.replace("_", " "))
-    why = f" ({attempt.why.replace('_', ' ')})" if attempt.why else ""
+    why = f" ({printable(attempt.why).replace('_', ' ')})" if attempt.why else ""
     limit = f" of {duration(attempt.limit)}" if attempt.limit is not None else ""
     yield (
         f"attempt {span.attempt}  {how}{why} after {duration(span.end - span.start)}{limit}  "
@@ -127,13 +133,13 @@ def _attempt(attempt: AttemptStory) -> Iterator[str]:
         yield f"{_INDENT}to be tried again in {duration(attempt.retry_in)}: {printable(attempt.retry_cause)}"
 
 
-def _score(said: Judgement) -> Iterator[str]:
+def _score(said: Judgement, mark: str = "") -> Iterator[str]:
+    behind = f"  ({mark})" if mark else ""
     if said.value is None:
-        yield from _block("score", f"{said.scorer} could not judge it: {said.error}: {said.message}")
+        yield from _block("score", f"{said.scorer} could not judge it: {said.error}: {said.message}{behind}")
     else:
         reason = f"  {said.reason}" if said.reason else ""
-        value = said.value if isinstance(said.value, str) else orjson.dumps(said.value).decode()
-        yield from _block("score", f"{said.scorer} {value}{reason}")
+        yield from _block("score", f"{said.scorer} {as_text(said.value)}{reason}{behind}")
 
 
 def _block(label: str, value: Any) -> Iterator[str]:
@@ -141,7 +147,7 @@ def _block(label: str, value: Any) -> Iterator[str]:
     if isinstance(value, Blob):
         text = f"({value.bytes:,} bytes that cannot be had)"
     else:
-        text = value if isinstance(value, str) else orjson.dumps(value).decode()
+        text = as_text(value)
         if len(text) > _LINE and not isinstance(value, str):
             text = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
     lines = text.splitlines() or [""]
@@ -149,7 +155,3 @@ def _block(label: str, value: Any) -> Iterator[str]:
         yield f"{label if not at else '':<{len(_INDENT)}}{printable(line.expandtabs(), _LINE)}".rstrip()
     if len(lines) > _LINES:
         yield f"{_INDENT}… {len(lines) - _LINES:,} more lines; --json has them"
-
-
-def _plural(count: int, one: str) -> str:
-    return f"{count:,} {one}{'' if count == 1 else 's'}"

@@ -2,6 +2,7 @@
 
 import math
 import re
+import signal
 import socket
 import sys
 from contextlib import nullcontext
@@ -19,15 +20,17 @@ from journal.errors import JournalDamaged, RulesBroken, command
 from journal.events import SessionStarted
 from journal.lock import is_held
 from replay import History, Timeline
-from replay.history import understand
+from replay.history import understanding
 from replay.screen import ending, next_command, printable
+from replay.timeline import OUTSIDE
 from runner.cli import UNFINISHED
 from runner.cli.arguments import chosen_run
-from runner.cli.look import Seen, draw, fork_command, last_record, print_json, say_damage, see, summary_of, unless_interrupted
+from runner.cli.look import Seen, draw, fork_command, last_record, print_json, say_damage, see, summary_of
 from runner.cli.onlooker import FRAME, Show, showing
 from runner.errors import UsageError
 from runner.fork import fork as fork_run
 from runner.recorder import Clock
+from runner.signals import unless_told
 
 SILENCE: Final = 1.0
 """Seconds without a record after which a watcher looks whether the writer is still there."""
@@ -73,7 +76,7 @@ def replay(run: Path | None, at: int | None, at_time: str | None, play: float | 
             draw(seen.history, moment.now)
         else:
             with showing() as show:
-                trio.run(unless_interrupted, partial(play_again, seen.history, play, show))
+                trio.run(unless_told, partial(play_again, seen.history, play, show), signal.SIGINT)
         click.echo(_of_when(seen), err=True)
     say_damage(seen.problem, quiet=as_json)
 
@@ -102,25 +105,29 @@ def _find(path: Path, when: str) -> _Moment:
         return _find_seconds(path, float(when))
     try:
         wall = datetime.fromisoformat(when)
-    except ValueError:
+        wall = wall.replace(tzinfo=UTC) if wall.tzinfo is None else wall.astimezone(UTC)
+    except (ValueError, OverflowError):
         raise click.UsageError(
             f"--at-time {when!r} is neither a number of seconds, such as 90, nor a time, such as 2026-11-15T09:30:00"
         ) from None
-    return _find_wall(path, wall.replace(tzinfo=UTC) if wall.tzinfo is None else wall.astimezone(UTC))
+    return _find_wall(path, wall)
 
 
 def _find_seconds(path: Path, wanted: float) -> _Moment:
     """Find the last record that was written by then, so many seconds after the first session began, gaps included."""
     told = Timeline()
-    last = 0.0
-    for record in read(path, load_blobs=False):
-        seq, session = told.seq, len(told.sessions)
-        understand(path, told.apply, record)
-        if told.sessions:
-            last = told.sessions[-1].offset + told.sessions[-1].end
-            if last > wanted:
-                is_within = session == len(told.sessions)  # Otherwise nobody was at work then.
-                return _Moment(seq, wanted - told.sessions[-1].offset if is_within else None)
+    seq, last = 0, 0.0
+    with understanding(path, lambda: told.seq + 1):
+        for record in read(path, load_blobs=False):
+            session = len(told.sessions)
+            told.apply(record)
+            if record.event.__class__ not in OUTSIDE:
+                last = told.sessions[-1].offset + told.sessions[-1].end
+                if last > wanted:
+                    # Between two sessions nobody was at work, and no time passed.
+                    now = wanted - told.sessions[-1].offset if session == len(told.sessions) else None
+                    return _Moment(seq or record.seq - 1, now)
+                seq = record.seq
     raise UsageError(f"{path} has nothing to show at {wanted:g} s; its last record is of {last:g} s")
 
 
@@ -187,7 +194,7 @@ def _watched(path: Path, *, quiet: bool) -> Seen:
     """Watch a run to its end; leave with code 3 if somebody does not want to wait for it."""
     watching = Watching(path)
     with nullcontext(_nothing) if quiet else showing(transient=True) as show:
-        has_ended = trio.run(unless_interrupted, partial(watching.until_the_end, show))
+        has_ended = trio.run(unless_told, partial(watching.until_the_end, show), signal.SIGINT)
     if not has_ended:
         click.echo(f"the run goes on; {command('watch', path)} looks on again", err=True)
         sys.exit(UNFINISHED)
@@ -225,9 +232,10 @@ class Watching:
 
     async def _listen(self) -> None:
         try:
-            async for record in follow(self.history.path, load_blobs=False):
-                self.history.take(record)
-                self._heard = self._clock.now() - self._age(record)
+            with understanding(self.history.path, lambda: self.history.seq + 1):
+                async for record in follow(self.history.path, load_blobs=False):
+                    self.history.take(record)
+                    self._heard = self._clock.now() - self._age(record)
         except (JournalDamaged, RulesBroken):
             self._is_broken = True  # Whoever reads it again, from the beginning, says what it is.
 
@@ -243,7 +251,7 @@ class Watching:
 
     def _now(self) -> float:
         """Tell the time of the run, in the seconds of its `t`: that of its last record, and what has passed since."""
-        return self.history.state.t + self._clock.now() - self._heard
+        return self.history.state.t + max(0.0, self._clock.now() - self._heard)
 
     async def _is_over(self) -> bool:
         """Say whether the writer is gone, and nothing is left that it wrote."""
@@ -272,7 +280,7 @@ class Watching:
 def fork(run: Path, at: int | None, target: Path) -> None:
     """Start a new run, NEW, from a point of an old one.
 
-    What was done by then keeps its outcome, attempts that were in the air are cut off there, and `resume NEW` goes on. The old
+    What was done by then keeps its outcome; `resume NEW` goes on, and makes those attempts again that were in the air. The old
     run is only read, and may be going on; a damaged one can be forked at any point before the damage.
 
     \b

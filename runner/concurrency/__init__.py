@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from runner.concurrency.adaptive import Adaptive, AdaptiveState
-from runner.concurrency.aimd import Aimd, AimdState
+from runner.concurrency.aimd import AIMD_NUMBERS, Aimd, AimdState
 from runner.concurrency.fixed import Fixed, FixedState
 from runner.concurrency.policy import (
     Change,
@@ -30,6 +30,7 @@ from runner.concurrency.policy import (
 from runner.concurrency.steering import Steered, Steering
 
 __all__ = [
+    "AIMD_NUMBERS",
     "POLICIES",
     "Adaptive",
     "AdaptiveState",

@@ -66,6 +66,8 @@ class AdaptiveState:
     """Attempts in flight."""
     limit: int = FIRST
     """The limit in force."""
+    guess: float = GUESS
+    """Seconds that a call takes, before the first success: a guess, or what the last error of a task's own took."""
     rate: Rate = field(factory=Rate)
     headers: Headers = field(factory=Headers)
     in_flight: InFlight = field(factory=InFlight)
@@ -142,7 +144,7 @@ class Adaptive:
         # While we ask for more, a doubling is spread over half a round trip, so that a refusal can come between.
         spread = 32 if state.in_flight.phase == "holding" else 2
         # Before the first answer nobody knows the round trip; so many in a second are no burst, however few the slots.
-        opening = spread * (FIRST / GUESS if state.latency.mean is None else self._flow(state.limit))
+        opening = spread * (FIRST / max(state.guess, 0.001) if state.latency.mean is None else self._flow(state.limit))
         hurry = 0.0 if state.strays.part is None else HURRY / state.limit
         state.rate.started(state.now, opening, state.headers.told(state.now), hurry)
         if probe:
@@ -150,8 +152,8 @@ class Adaptive:
         return probe
 
     def _flow(self, in_flight: int) -> float:
-        """Tell how many per second so many in flight are (Little's law)."""
-        return in_flight / max(self.state.latency.mean or GUESS, 0.001)
+        """Tell how many per second so many in flight are (Little's law); before the first success, guess."""
+        return in_flight / max(self.state.latency.mean or self.state.guess, 0.001)
 
     def _ended(self, begun: Begun, signal: Succeeded | Failed | TimedOut | Interrupted) -> None:
         """Tell the machines; there are five ways an attempt can end."""
@@ -174,6 +176,7 @@ class Adaptive:
                 # The task's own error: the endpoint did answer, or was never asked.
                 self._answered(begun)
                 self._latency(begun, None)
+                self.state.guess = self.state.now - begun.t
             case Interrupted():
                 self._latency(begun, None)
                 if begun.probe:

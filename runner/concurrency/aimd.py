@@ -27,6 +27,8 @@ from runner.concurrency.policy import (
 
 FRESH = 0.2
 """Weight of the newest latency in the average that is shown."""
+AIMD_NUMBERS = ("initial", "window_seconds", "increase_step", "decrease_ratio")
+"""What may be given to one run of it, and is then recorded with its settings as `aimd`."""
 
 
 @define(kw_only=True)
@@ -64,6 +66,7 @@ class Aimd:
         decrease_ratio: float = 0.5,
         collapse_window_seconds: float = 15.0,
         collapse_error_threshold: int = 2,
+        smoothing: float = FRESH,
         heed_retry_after: bool = True,
         state: AimdState | None = None,
     ) -> None:
@@ -76,6 +79,7 @@ class Aimd:
         self.decrease_ratio = decrease_ratio
         self.collapse_window_seconds = collapse_window_seconds
         self.collapse_error_threshold = collapse_error_threshold
+        self.smoothing = smoothing
         self.heed_retry_after = heed_retry_after
         self.state = AimdState(target=min(max(initial, 1.0), float(most))) if state is None else state
 
@@ -96,7 +100,7 @@ class Aimd:
             if isinstance(signal, Succeeded):
                 state.successes += 1
                 old = signal.elapsed if state.latency is None else state.latency
-                state.latency = old + FRESH * (signal.elapsed - old)
+                state.latency = old + self.smoothing * (signal.elapsed - old)
             elif isinstance(signal, TimedOut) or (
                 isinstance(signal, Failed) and signal.failure in ("rate_limited", "unavailable")
             ):

@@ -4,7 +4,7 @@ The executor records what comes out of it, and an audit holds the same against w
 whatever a policy has been told can be read back from the journal, and what it decided can be decided again.
 """
 
-from typing import Any, assert_never
+from typing import Any, assert_never, cast
 
 from journal import Record
 from journal.events import (
@@ -42,8 +42,9 @@ Steered = LimitChanged | IntakePaused | IntakeResumed
 class Steering:
     """A policy, and the trials whose attempts are its probes."""
 
-    def __init__(self, policy: Policy, *, patience: float) -> None:
-        """Let trials probe for free until the other side has been ill for `patience` seconds."""
+    def __init__(self, policy: Policy, *, patience: float, key: str = "") -> None:
+        """Let trials probe for free until the other side has been ill for `patience` seconds; `key` names it, among several."""
+        self._key = key
         self._policy = policy
         self._patience = patience
         self._ill_since: float | None = None
@@ -57,7 +58,7 @@ class Steering:
 
     def begin(self) -> LimitChanged:
         """Say what holds before the first attempt."""
-        return LimitChanged(before=0, after=self.limit, cause="start")
+        return LimitChanged(before=0, after=self.limit, cause="start", key=self._key)
 
     def may_start(self, t: float) -> Gate:
         """Say whether an attempt may start at `t`; asking changes nothing."""
@@ -65,20 +66,21 @@ class Steering:
 
     def take(self, record: Record) -> list[Steered]:
         """Learn from an attempt's start, its end, or what it notes of its quota; give what is to be recorded behind it."""
-        event = record.event
-        if isinstance(event, Noted):
-            self._noted(event)
+        kind = record.event.__class__  # Twice for every trial: to ask for the class itself costs the least.
+        if kind is Noted:
+            self._noted(cast("Noted", record.event))
             return []
-        assert isinstance(event, AttemptEvent)
+        event = cast("AttemptEvent", record.event)
         name = f"{event.trial}/{event.attempt}"
         decision = self._policy.take(_signal(event, record.t, name, self._flying.pop(name, None)))
         self.limit = decision.limit
-        if isinstance(event, AttemptStarted):
+        if kind is AttemptStarted:
             self._flying[name] = None
-            self._started(event.trial, record.t, probe=decision.probe)
-        elif isinstance(event, AttemptSucceeded):
+            if decision.probe or self.free:
+                self._started(event.trial, record.t, probe=decision.probe)
+        elif kind is AttemptSucceeded:
             self._ill_since = None
-        return [_event(change) for change in decision.changes] if decision.changes else []
+        return [_event(change, self._key) for change in decision.changes] if decision.changes else []
 
     def _noted(self, event: Noted) -> None:
         name = f"{event.trial}/{event.attempt}"
@@ -118,12 +120,12 @@ def _quota(noted: Any) -> Quota | None:
     return Quota(remaining=int(remaining), reset=float(reset), limit=int(limit) if isinstance(limit, int | float) else None)
 
 
-def _event(change: Change) -> Steered:
+def _event(change: Change, key: str) -> Steered:
     match change:
         case LimitMoved():
-            return LimitChanged(before=change.before, after=change.after, cause=change.cause, evidence=change.evidence)
+            return LimitChanged(before=change.before, after=change.after, cause=change.cause, evidence=change.evidence, key=key)
         case Paused():
-            return IntakePaused(until=round(change.until, 6), cause=change.cause, evidence=change.evidence)
+            return IntakePaused(until=round(change.until, 6), cause=change.cause, evidence=change.evidence, key=key)
         case Resumed():
-            return IntakeResumed(cause=change.cause, evidence=change.evidence)
+            return IntakeResumed(cause=change.cause, evidence=change.evidence, key=key)
     assert_never(change)

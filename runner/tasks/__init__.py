@@ -1,4 +1,4 @@
-"""What a trial can be put to: a function, an endpoint, a chat model or a command.
+"""What a trial can be put to: a function, an endpoint, a chat model, a command, or outputs that are there already.
 
 A task is asked through one small door: given an input, return an output or raise. Whoever asks does the timing, the retrying
 and the recording; nothing else may be assumed about where the task runs.
@@ -12,6 +12,9 @@ from runner.case import Case
 
 Ending = Literal["succeeded", "failed"]
 """How a call that nobody waited for any more came to its end."""
+
+Late = Callable[[Ending], None]
+"""Told of that."""
 
 
 class Asked(Protocol):
@@ -36,7 +39,7 @@ class Task(Protocol):
         """Whether it is asked with the whole trial (`Asked`), not with the input alone."""
         ...
 
-    def ask(self, value: Any, late: Callable[[Ending], None], /) -> Awaitable[Any]:
+    def ask(self, value: Any, late: Late, /) -> Awaitable[Any]:
         """Answer, or raise; if it is abandoned and ends all the same, say so to `late`."""
         ...
 

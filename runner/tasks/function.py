@@ -6,6 +6,7 @@ in one thread of its own; and plain `def`, which runs in threads. All can be can
 
 import asyncio
 import contextvars
+import functools
 import inspect
 import math
 import threading
@@ -20,9 +21,8 @@ import trio
 from journal.writer import InThread
 from runner.failure import Fatal
 from runner.score import is_async
-from runner.tasks import Ending
+from runner.tasks import Late
 
-Late = Callable[[Ending], None]
 Loop = Literal["trio", "asyncio"]
 
 _NOT_IN_TRIO: Final = "must be called from async context"
@@ -44,10 +44,14 @@ class LeakedCancellation(Exception):
     """The function raised a cancellation that nobody had asked for."""
 
 
+class LeakedInterrupt(Exception):
+    """The function raised KeyboardInterrupt in a thread, which no Ctrl-C ever reaches."""
+
+
 class FunctionTask:
     """A function as a task."""
 
-    wants_trial: Final = False
+    wants_trial: bool = False
 
     def __init__(
         self,
@@ -144,7 +148,14 @@ class FunctionTask:
             if ended:  # It came back between the cancellation and now.
                 _tell(token, late, ended[0])
             raise
-        return result.unwrap()
+        return _unwrapped(result)
+
+
+def _unwrapped(result: outcome.Outcome[Any]) -> Any:
+    """Give what came of a call elsewhere; an interrupt that was raised there is the function's own, and ends nothing here."""
+    if isinstance(result, outcome.Error) and isinstance(result.error, KeyboardInterrupt):
+        raise LeakedInterrupt("the task raised KeyboardInterrupt, and nobody had pressed Ctrl-C") from result.error
+    return result.unwrap()
 
 
 def _is_about_trio(exc: RuntimeError) -> bool:
@@ -188,8 +199,12 @@ def _tell(token: trio.lowlevel.TrioToken, late: Late, result: outcome.Outcome[An
 
 def guessed_loop(function: Callable[..., Any]) -> Loop | None:
     """Guess from the names that a function uses which loop it is written for; None if they do not tell."""
+    while isinstance(function, functools.partial):
+        function = function.func
     function = getattr(function, "__wrapped__", function)
-    code = getattr(function, "__code__", None) or getattr(getattr(function, "__call__", None), "__code__", None)  # noqa: B004
+    if not hasattr(function, "__code__"):
+        function = getattr(function, "__call__", function)  # noqa: B004  # an object is read by the method that is called
+    code = getattr(function, "__code__", None)
     if code is None:
         return None
     modules = getattr(function, "__globals__", {})
@@ -212,9 +227,10 @@ def _names(code: types.CodeType) -> set[str]:
 class AsyncioThread:
     """One asyncio loop in one thread, started when it is first needed; many calls share it, and none can block the journal."""
 
-    def __init__(self, *, grace: float) -> None:
+    def __init__(self, *, grace: float, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._grace = grace
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop = loop
+        """One that runs elsewhere may be given: clients that were made in it work in no other."""
         self._thread: threading.Thread | None = None
 
     async def __aenter__(self) -> Self:
@@ -274,7 +290,7 @@ class AsyncioThread:
             if abandoned or isinstance(getattr(results[0], "error", None), LeakedCancellation):
                 raise
             # It answered its cancellation with a result: as with trio's own, that is late, and whoever asked will say so.
-        return results[0].unwrap()
+        return _unwrapped(results[0])
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

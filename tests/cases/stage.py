@@ -1,6 +1,6 @@
 """Where the cases are played: whole runs on a virtual clock and a disk in memory, stopped or killed at a moment of our choice.
 
-Everything goes through the door that users have (`arun` and its options). Nothing here asserts anything.
+Everything goes through a `Session`, which is behind every door that users have. Nothing here asserts anything.
 """
 
 import copy
@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import trio
 
 from runner import Case, Evaluation, evaluation
-from runner.session import Live, Outcome, arun
+from runner.session import Live, Outcome, Session
+from runner.signals import STOPS, told
 from runner.testing import events_of, repeatable
 from tests.journal.disk import SimulatedDisk
 
@@ -32,10 +33,12 @@ def named(count: int) -> list[Case[str, str]]:
     return [Case(name=f"case-{number}", input=f"case-{number}", expected="yes") for number in range(count)]
 
 
-async def go(it: Made, disk: SimulatedDisk, **options: Any) -> Outcome:
-    """Run it in one order, on a disk in memory."""
-    with trio.fail_after(1_000_000):  # Virtual seconds: what hangs is told, not waited for.
-        return await arun(it, PATH, **{**repeatable(), "files": disk, **options})
+async def go(it: Made, disk: SimulatedDisk, *, signals: bool = False, **options: Any) -> Outcome:
+    """Run it in one order, on a disk in memory; if it hears `signals`, they stop it, as they do in `runner.run`."""
+    session = Session(it, PATH, **{**repeatable(), "files": disk, **options})
+    with told(lambda *_: session.interrupt(), *(STOPS if signals else ())):
+        with trio.fail_after(1_000_000):  # Virtual seconds: what hangs is told, not waited for.
+            return await session.run()
 
 
 def stopping(after: float, *, times: int = 1, number: signal.Signals = signal.SIGINT) -> dict[str, Any]:

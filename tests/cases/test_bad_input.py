@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,9 +36,10 @@ from journal.events import (
     TrialFailed,
 )
 from replay import fold
+from runner import Retry, arun, evaluation, run
 from runner.cli import cli
 from runner.session import Outcome
-from runner.testing import Answer, Scripted, events_of
+from runner.testing import Answer, Hang, Scripted, events_of
 from tests.cases.stage import PATH, events, go, killed, made, named
 from tests.journal.disk import SimulatedDisk
 from tests.runner_cli.test_commands import COMMAND
@@ -402,3 +404,65 @@ def test_of_two_resumptions_by_two_processes_one_goes_on() -> None:
     cut = sum(isinstance(event, AttemptInterrupted) for event in events_of("runs/it/0001"))
     assert 20 <= len(Path("calls").read_text().split()) <= 20 + cut  # What was cut off may not have come to its call.
     assert verify("runs/it/0001").holds
+
+
+def test_a_late_thread_of_a_cancelled_run_does_no_harm(tmp_path: Path) -> None:
+    """A thread that comes back after its run was cancelled from outside does not bring down the caller's loop."""
+    is_over, came_back = threading.Event(), threading.Event()
+
+    def slow(value: str) -> str:
+        is_over.wait(10)
+        came_back.set()
+        return value
+
+    async def main() -> bool:
+        with trio.move_on_after(0.1):
+            await arun(evaluation(cases=["a"])(slow), tmp_path / "run")
+        is_over.set()
+        return await trio.to_thread.run_sync(came_back.wait, 10)
+
+    assert trio.run(main)
+    assert "interrupted" == fold(read(tmp_path / "run")).ending
+
+
+def test_an_interrupt_out_of_a_thread_is_the_tasks_own(tmp_path: Path) -> None:
+    """A task in a thread that raises KeyboardInterrupt has failed; nobody has asked the run to stop."""
+
+    def task(number: int) -> int:
+        if number == 3:
+            raise KeyboardInterrupt
+        return number
+
+    outcome = run(evaluation(cases=list(range(6)), retry=Retry(errors=0))(task), tmp_path / "run")
+
+    assert (5, 1) == (outcome.state.completed, outcome.state.failed)
+
+
+async def test_a_full_disk_is_not_told_more_than_it_holds() -> None:
+    """After a full disk, the outcome counts what is on it, not what was in memory."""
+    disk, seen = SimulatedDisk(), 0
+
+    def before(call: str) -> None:
+        nonlocal seen
+        seen += call == "write"
+        if call == "write" and seen >= 8:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    disk.before = before
+    outcome = await go(made(Scripted(lambda *_: Answer("yes", 1)), named(8), slots=2), disk)
+    disk.before = lambda _: None
+
+    assert "disk_full" == outcome.stopped
+    assert fold(read(PATH, files=disk)).completed == outcome.state.completed
+
+
+async def test_a_cancelled_run_says_so() -> None:
+    """What was in the air when a run was cancelled from outside is recorded as cancelled, and the run as stopped."""
+    task = Scripted(lambda _, times: Hang() if times == 1 else Answer("yes"))
+    it, disk = made(task, named(2)), SimulatedDisk()
+    with trio.move_on_after(10):
+        await go(it, disk)
+
+    assert ["cancelled"] * 2 == [event.why for event in events(disk, AttemptInterrupted)]
+    assert [RunStopped(reason="interrupted")] == events(disk, RunStopped)
+    assert 2 == (await go(it, disk, resume=True)).state.completed

@@ -68,13 +68,13 @@ def examples(number: int) -> settings:
     return settings(max_examples=number, deadline=None, derandomize=True)
 
 
-def stamps() -> Stamp:
-    """Give the first record the first millisecond, the second the second, and so on."""
+def stamps(seconds: float = 0.001) -> Stamp:
+    """Give the first record the first millisecond, the second the second, and so on; `t` in steps of so many seconds."""
     ticks = itertools.count(1)
 
     def stamp() -> tuple[str, float]:
         tick = next(ticks)
-        return f"2026-11-15T00:{tick // 60_000 % 60:02}:{tick // 1_000 % 60:02}.{tick % 1_000:03}000Z", tick / 1_000
+        return f"2026-11-15T00:{tick // 60_000 % 60:02}:{tick // 1_000 % 60:02}.{tick % 1_000:03}000Z", round(tick * seconds, 6)
 
     return stamp
 

@@ -487,7 +487,7 @@ async def test_second_writer_is_refused(tmp_path: Path) -> None:
         for new in (True, False):
             with pytest.raises(
                 JournalLocked,
-                match=rf"/run is being written by process {os.getpid()} on \S+; `evaljournal log -f \S+/run` looks on",
+                match=rf"/run is being written by process {os.getpid()} on \S+; `evaljournal watch \S+/run` looks on",
             ):
                 await write(tmp_path / "run", [session()], new=new)
         journal.append(session())

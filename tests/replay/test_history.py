@@ -5,10 +5,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from rich.console import Console
 
-from journal import JournalError, Record, read
+from journal import Event, JournalError, Record, read
 from journal.errors import BlobDamaged, JournalDamaged, RulesBroken
 from journal.events import AttemptStarted, Noted, SessionStarted, TrialWithdrawn
 from replay import History, fold, load
@@ -65,7 +66,7 @@ def test_a_run_can_be_loaded_at_any_record(at: int | None) -> None:
     """What `load` gives is what the records up to there say; everything that is derived is defined there."""
     history = load(GOLDEN, at)
 
-    assert in_json(summarise(fold(read(GOLDEN), at=at))) == in_json(summarise(history.state))
+    assert in_json(summarise(fold(read(GOLDEN), at=at))) == in_json(history.summary())
     assert (history.seq, history.is_last) == (history.timeline().seq, at in (None, len(list(read(GOLDEN)))))
     assert set(history.trials) == {name for name in history.trials if history.trial(name).trial == name}
     assert [name for name, _ in history.outputs()] == [name for name, known in history.trials.items() if known.answer]
@@ -95,6 +96,20 @@ def test_outputs_come_from_disk_in_the_order_of_their_trials(tmp_path: Path) -> 
 
     assert [("slow", "x" * 300_000), ("quick", None)] == list(load(tmp_path / "run").outputs())
     assert [("quick", None)] == list(load(tmp_path / "run", at=15).outputs())
+
+
+def test_a_summary_by_a_key_of_the_metadata(tmp_path: Path) -> None:
+    """What came of each group is counted apart, as it stood at the point that was asked for."""
+    events: list[Event] = [started(), session()]
+    for name, level in (("a", "easy"), ("b", "hard"), ("c", "easy")):
+        life = trial(name)
+        events += [attrs.evolve(enqueued(name), metadata={"level": level}), *life[1:]]  # type: ignore[misc]  # a fact is an attrs class
+    written(tmp_path / "run", events)
+
+    groups = load(tmp_path / "run").summary(by="level").groups
+    assert {"easy": 2, "hard": 1} == {name: part.trials.completed for name, part in (groups or {}).items()}
+    groups = load(tmp_path / "run", at=9).summary(by="level").groups
+    assert {"easy": 1, "hard": 0} == {name: part.trials.completed for name, part in (groups or {}).items()}
 
 
 def test_damage_is_told_and_what_stands_before_it_is_there(run: Path) -> None:
@@ -204,7 +219,9 @@ async def test_the_live_screen_is_the_replayed_screen(tmp_path: Path, monkeypatc
         return await task(name)
 
     cases = [Case(name=f"case-{number}", input=str(number)) for number in range(12)]
-    asked = evaluation(cases=cases, slots=4, timeout=4, deadline=dice.uniform(3, 12), retry=Retry(base_delay=2.0))(ask)
+    asked = evaluation(cases=cases, slots=4, timeout=4, deadline=dice.uniform(3, 12), retry=Retry(base_delay=2.0), loop="trio")(
+        ask
+    )
 
     @asked.score
     def says_yes(output: str, case: Case[str, str]) -> bool:
@@ -257,7 +274,7 @@ async def test_the_timeline_shows_the_concurrency_that_there_was(tmp_path: Path)
         return await task(name)
 
     cases = [Case(name=f"case-{number}", input=str(number)) for number in range(40)]
-    await arun(evaluation(cases=cases, slots=5)(ask), tmp_path / "run", policy="fixed", **repeatable())
+    await arun(evaluation(cases=cases, slots=5, loop="trio")(ask), tmp_path / "run", policy="fixed", **repeatable())
     told = load(tmp_path / "run").timeline()
 
     assert task.most_in_flight == max(value for _, value, _ in told.steps("in_flight"))

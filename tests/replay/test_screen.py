@@ -43,9 +43,10 @@ from replay.screen import (
     panel,
     printable,
     score_in_words,
+    stopping_in_words,
 )
 from replay.state import Tally
-from replay.summary import score_of
+from replay.summary import score_of, summarise
 
 PASS, FAIL = True, False
 EVIL = "\x1b]0;owned\x07\x1b[31m[bold]red[/bold]\r\n\u202eevil"
@@ -308,14 +309,39 @@ def test_what_failed_is_told_last() -> None:
 
     assert [
         "10 trials failed:",
-        "  t0: ValueError: no such country",
-        "  other: TimeoutError: too slow",
-        "  t1: ValueError: no such country",
-        "  t2: ValueError: no such country",
-        "  t3: ValueError: no such country",
+        "  t0: ValueError: no such country (fatal, 1 attempt)",
+        "  other: TimeoutError: too slow (fatal, 1 attempt)",
+        "  t1: ValueError: no such country (fatal, 1 attempt)",
+        "  t2: ValueError: no such country (fatal, 1 attempt)",
+        "  t3: ValueError: no such country (fatal, 1 attempt)",
         "  and 5 more",
+        "look closer: evaljournal log r t0",
         "next: evaljournal resume r --retry-failed",
-    ] == ending(state_of(events), path="r").splitlines()[-8:]
+    ] == ending(state_of(events), path="r").splitlines()[-9:]
+
+
+def test_why_a_trial_was_given_up() -> None:
+    """Each failure has its cause: the same error is another matter after five attempts, and so is one that was cut off."""
+    events = [
+        *queued("a", "b"),
+        begun("a"),
+        AttemptTimedOut(trial="a", attempt=1, limit=5.0, elapsed=5.0),
+        RetryScheduled(trial="a", attempt=2, delay=1.0, cause="timed_out"),
+        begun("a", 2),
+        AttemptTimedOut(trial="a", attempt=2, limit=5.0, elapsed=5.0),
+        TrialFailed(trial="a", attempts=2, cause="timed_out"),
+        begun("b"),
+        *refused("b"),
+        begun("b", 2),
+        AttemptInterrupted(trial="b", attempt=2, why="process_died"),
+        TrialFailed(trial="b", attempts=2, cause="ambiguous"),
+    ]
+
+    assert [
+        "  a: timed out after 5 s (timed_out, 2 attempts)",
+        "  b: cut off while it ran, and not tried again (ambiguous, 2 attempts)",
+    ] == ending(state_of(events), path="r").splitlines()[-4:-2]
+    assert {"timed_out": 1, "ambiguous": 1} == summarise(state_of(events)).failures
 
 
 def test_the_ending_says_what_may_have_been_paid_twice() -> None:
@@ -371,7 +397,9 @@ def test_a_scorer_that_fails_is_told() -> None:
     failed = ScoringFailed(trial="b", scorer="exact", version="v1", error="KeyError", message="x", elapsed=0.0)
     state = state_of([*ok("a", PASS), *ok("b"), failed])
 
-    assert "exact  100.0 %  1 of 1 scored (95 %: 20.7–100.0 %); not in it: 1 could not be scored" == row(drawn(state), "scores")
+    said = "exact  100.0 %  1 of 1 scored (95 %: 20.7–100.0 %); not in it: 1 could not be scored (KeyError: x)"
+    assert said == row(drawn(state), "scores")
+    assert "look closer: evaljournal log r --type scoring_failed" in ending(state, path="r").splitlines()
 
 
 def test_many_labels_are_counted() -> None:
@@ -388,7 +416,7 @@ def test_durations_as_people_say_them() -> None:
     """Small times have parts of a second, large ones minutes or hours."""
     said = [duration(seconds) for seconds in (-1, 0.0123, 0.5, 9.96, 12.4, 59.6, 200, 7500, 9_000_000)]
 
-    assert ["0 s", "0.012 s", "0.5 s", "10 s", "12 s", "1 min 0 s", "3 min 20 s", "2 h 5 min", "2,500 h 0 min"] == said
+    assert ["0 s", "12 ms", "0.5 s", "10 s", "12 s", "1 min 0 s", "3 min 20 s", "2 h 5 min", "2,500 h 0 min"] == said
 
 
 def test_numbers_as_people_read_them() -> None:
@@ -409,3 +437,26 @@ def test_printable_text() -> None:
 def test_the_next_command_can_be_copied() -> None:
     """What is named as the next command is quoted for a shell."""
     assert "evaljournal resume 'a b'" == next_command(state_of([]), "a b")
+
+
+@pytest.mark.parametrize(
+    ("flying", "why", "left", "said"),
+    [
+        (3, "interrupted", 4.2, "3 attempts have 4.2 s left; Ctrl-C again to cut them off"),
+        (1, "interrupted", 4.2, "1 attempt has 4.2 s left; Ctrl-C again to cut it off"),
+        (2, "interrupted", -0.1, "2 attempts are being cut off"),
+        (0, "interrupted", 4.2, "nothing is in the air any more"),
+        (1, "deadline", 5.0, "its time is over; 1 attempt has 5 s left; Ctrl-C to cut it off"),
+        (1, EVIL, 0.0, "\\x1b]0;owned\\x07\\x1b[31m[bold]red[/bold]\\x0d\\x0a\\x202eevil; 1 attempt is being cut off"),
+    ],
+)
+def test_a_run_that_is_being_stopped(flying: int, why: str, left: float, said: str) -> None:
+    """While a run is being stopped, the screen tells what is in the air, for how long, and what a further Ctrl-C does."""
+    names = [str(number) for number in range(flying)]
+    state = state_of([*queued(*names), *(begun(name) for name in names)])
+
+    assert said == stopping_in_words(state, why, left)
+    drawn = panel(state, now=1.0, durable=0, total=9, width=200, stopping=(why, left))
+    out = io.StringIO()
+    Console(file=out, width=200, highlight=False).print(drawn)
+    assert f"stopping {said}" == out.getvalue().splitlines()[2].rstrip()

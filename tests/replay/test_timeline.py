@@ -22,11 +22,19 @@ from journal.events import (
     TrialCompleted,
 )
 from replay import RunState, Span, Timeline, Times
-from replay.timeline import Name, Step, timeline
+from replay.timeline import Name, Step
 from tests.journal.samples import enqueued, examples, session, started
 from tests.replay.histories import history
 
 NAMES: tuple[Name, ...] = get_args(Name)
+
+
+def timeline(records: Iterable[Record]) -> Timeline:
+    """Take all these records in."""
+    taken = Timeline()
+    for record in records:
+        taken.apply(record)
+    return taken
 
 
 def told(*facts: tuple[float, Event], at: str = "2026-11-15T00:00:00Z") -> Timeline:

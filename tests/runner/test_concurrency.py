@@ -514,3 +514,17 @@ def test_a_replay_decides_the_same() -> None:
 
     assert [again.take(signal) for signal in drive.told] == drive.decisions
     assert again.state == drive.policy.state
+
+
+def test_errors_of_the_task_do_not_hold_up_its_start() -> None:
+    """Where every attempt fails by the task's own fault, as quickly as it may, nothing is paced as if each took 2 s."""
+    policy = Adaptive(3)
+    t = 0.0
+    for number in range(100):
+        gate = policy.may_start(t)
+        t = gate.at or t
+        policy.take(Started(t=t, attempt=str(number)))
+        t += 0.01
+        policy.take(Failed(t=t, attempt=str(number), failure="error"))
+
+    assert t < 2.0

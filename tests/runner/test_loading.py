@@ -9,7 +9,7 @@ import pytest
 
 import journal
 from runner import UsageError
-from runner.loading import find, load
+from runner.loading import AnyEvaluation, find
 
 ONE = """
 from runner import evaluation
@@ -38,6 +38,10 @@ def written(path: str, *sources: str) -> str:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("\n".join(sources))
     return path
+
+
+def load(reference: str) -> AnyEvaluation:
+    return find(reference).evaluation
 
 
 def refusal(reference: str) -> str:
@@ -167,7 +171,7 @@ def test_no_such_name() -> None:
     """A name that is not there is said so, with the nearest; a plain function is told from an evaluation."""
     written("geo.py", "def helper(): ...", ONE.format(name="capitals"), ONE.format(name="rivers"))
 
-    assert "geo.py defines no evaluation 'captials'; there is 'capitals'" == refusal("geo.py:captials")
+    assert "geo.py defines no evaluation 'captials'; did you mean 'capitals'?" == refusal("geo.py:captials")
     assert "geo.py defines no evaluation 'x'; there is 'capitals' and 'rivers'" == refusal("geo.py:x")
     assert "geo.py:helper is no evaluation but a function; put @evaluation(cases=…) above the function" == refusal(
         "geo.py:helper"

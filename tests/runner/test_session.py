@@ -3,7 +3,7 @@
 import itertools
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ from replay import fold
 from runner import Case, Evaluation, Fatal, RateLimited, Retry, UsageError, evaluation, note
 from runner.errors import RunChanged
 from runner.resume import in_force
-from runner.session import Outcome, arun
+from runner.session import Outcome, Session, arun
 from runner.testing import Answer, Fail, Hang, Scripted, SimulatedEndpoint, Step, events_of, repeatable
 from tests.journal.disk import PowerCut, SimulatedDisk
 
@@ -439,6 +439,105 @@ async def test_a_second_stop_cuts_at_once() -> None:
 
     assert "interrupted" == outcome.stopped
     assert 1.5 == trio.current_time() - before
+
+
+async def test_a_second_stop_does_not_wait_for_what_resists() -> None:
+    """An attempt that cannot be cancelled gets a second, not the grace, when the run is told twice; its answer is late."""
+
+    async def stubborn(_: Any) -> None:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(50)
+
+    it = made(stubborn, named(1), timeout=None)
+    disk = SimulatedDisk()
+    stopper = stop_when_started(it)
+
+    async def twice(_: Any) -> None:
+        await trio.sleep(1)
+        stopper()
+        stopper()
+
+    outcome = await go(it, disk, onlooker=twice, grace=100)
+
+    assert [2.0] == [record.t for record in read(PATH, files=disk) if isinstance(record.event, AttemptInterrupted)]
+    assert AttemptReturnedLate(trial="case-0", attempt=1, ending="succeeded", elapsed=50.0) in events_of(PATH, files=disk)
+    assert ("interrupted", 0) == (outcome.stopped, outcome.state.completed)
+
+
+async def test_an_onlooker_is_told_that_a_run_is_stopping() -> None:
+    """While a run is being stopped it says why, and how long attempts in the air have left; asked again, no longer at all."""
+    it = made(Scripted(lambda *_: Answer(1, 10)), named(2), slots=2)
+    stopper = stop_when_started(it)
+    seen: list[Any] = []
+
+    async def look(live: Any) -> None:
+        for stops in (False, True, False, True):
+            if stops:
+                stopper()
+            seen.append(live.stopping())
+            await trio.sleep(1)
+
+    await go(it, SimulatedDisk(), onlooker=look, grace=5)
+
+    assert [None, ("interrupted", 5.0), ("interrupted", 4.0), ("interrupted", 0.0)] == seen
+
+
+async def test_asked_to_stop_before_it_has_begun() -> None:
+    """A session that is asked to stop before its journal is open, even while cases are read, has never been."""
+    disk = SimulatedDisk()
+    early = Session(made(Scripted({}), named(1)), PATH, **repeatable(), files=disk)
+    early.interrupt()
+    with pytest.raises(KeyboardInterrupt):
+        await early.run()
+
+    class Cases(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            reading.interrupt()
+            return super().__iter__()
+
+    reading = Session(made(Scripted({}), Cases(named(1))), PATH, **repeatable(), files=disk)
+    with pytest.raises(KeyboardInterrupt):
+        await reading.run()
+    assert not disk.is_directory("/runs")
+
+
+async def test_asked_to_stop_while_the_journal_is_opened() -> None:
+    """A session that is asked to stop while it opens its journal calls nothing, says that it is stopped, and can be resumed."""
+    disk = SimulatedDisk()
+    task = Scripted(lambda *_: Answer(1))
+    it = made(task, named(1))
+    session = Session(it, PATH, **repeatable(), files=disk)
+    asked: list[str] = []
+
+    def ask_once(what: str) -> None:
+        if not asked:
+            asked.append(what)
+            session.interrupt()
+
+    disk.before = ask_once
+    outcome = await session.run()
+
+    assert "interrupted" == outcome.stopped
+    kinds = [type(event) for event in events_of(PATH, files=disk)]
+    assert [RunStarted, SessionStarted, LimitChanged, RunStopped] == [kind for kind in kinds if kind is not TrialEnqueued]
+    assert not task.calls
+    assert ("", 1) == ((await go(it, disk, resume=True)).stopped, task.calls["case-0"])
+
+
+async def test_a_loop_that_is_held_up_is_broken_into() -> None:
+    """Code that holds up the loop does not let a session notice that it is asked to stop: the third time, it is broken into."""
+    disk = SimulatedDisk()
+
+    async def blocking(_: Any) -> None:
+        for _ in range(3):
+            session.interrupt()
+
+    session = Session(made(blocking, named(5), slots=5), PATH, **repeatable(), policy="fixed", files=disk)
+    with pytest.RaisesGroup(KeyboardInterrupt, flatten_subgroups=True):
+        await session.run()
+
+    assert 1 == count(disk, AttemptStarted)
+    assert verify(PATH, files=disk).holds
 
 
 async def test_run_and_resume_refuse_what_is_not_theirs() -> None:

@@ -25,6 +25,7 @@ from tests.journal.samples import (
     opened,
     segment,
     session,
+    stamps,
     started,
     trial,
     whole_run,
@@ -56,8 +57,8 @@ def ended(*arguments: object) -> tuple[int, str, str]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Make a run of two trials."""
-    written(tmp_path / "run", whole_run())
+    """Make a run of two trials, whose records are a second apart, so that there is time for what they tell."""
+    written(tmp_path / "run", whole_run(), stamp=stamps(1.0))
     return tmp_path / "run"
 
 
@@ -95,6 +96,54 @@ def test_verify_ends_with_4_at_broken_rules(tmp_path: Path) -> None:
     assert "breaks the rules" in result.stderr
 
 
+@pytest.fixture
+def disagreeing(tmp_path: Path) -> Path:
+    """Make a run that is whole, and in which there was no time for what it tells: its records are a millisecond apart."""
+    written(tmp_path / "run", whole_run())
+    return tmp_path / "run"
+
+
+def test_verify_tells_disagreement_from_damage(disagreeing: Path) -> None:
+    """A run that is whole but broke its rules ends with code 4: each place is named, and that nothing was changed is said."""
+    result = evaljournal("verify", disagreeing)
+    lines = result.stderr.splitlines()
+
+    assert (4, "") == (result.exit_code, result.stdout)
+    said = "record 6 (elapsed): it says 0.250000 s, and 0.000000 to 0.001000 s have passed since its attempt began"
+    assert said == lines[0]
+    assert f"{disagreeing} is whole, nothing in it was changed; but the log and the rules disagree in 4 places" in result.stderr
+    assert "salvage" not in result.stderr
+
+
+def test_verify_tells_disagreement_in_json(disagreeing: Path) -> None:
+    """A program finds the record, the rule and the words; the head is right all the same."""
+    told = orjson.loads(evaljournal("verify", disagreeing, "--json", "--expect-head", verify(disagreeing).head).stdout)
+
+    assert (False, "disagrees", None) == (told["holds"], told["verdict"], told["problem"])
+    assert [(6, "elapsed"), (7, "elapsed")] == [(each["seq"], each["check"]) for each in told["findings"][:2]]
+
+
+def test_verify_of_damage_still_tells_what_disagrees_before_it(disagreeing: Path) -> None:
+    """Damage is what counts, and what stands before it is judged all the same."""
+    flip(segment(disagreeing), list(read(disagreeing))[9].offset + 60)
+    result = evaljournal("verify", disagreeing)
+    told = orjson.loads(evaljournal("verify", disagreeing, "--json").stdout)
+
+    assert (4, "damaged", 2) == (result.exit_code, told["verdict"], len(told["findings"]))
+    assert "record 6 (elapsed)" in result.stderr
+    assert "is damaged at record 10" in result.stderr.splitlines()[-1]
+
+
+def test_verify_prints_no_name_that_could_move_a_terminal(tmp_path: Path) -> None:
+    """A trial may be called anything; what is printed of it does nothing."""
+    forge(tmp_path, [opened(), started(), session(), *trial("a\x1b[2Jb")[:2], *trial("b")[:2]])
+    result = evaljournal("verify", tmp_path)
+
+    assert 4 == result.exit_code
+    assert r"'b' starts in slot 0, which 'a\x1b[2Jb' still holds" in result.stderr
+    assert "\x1b" not in result.stdout + result.stderr
+
+
 @pytest.mark.parametrize("command", ["verify", "log", "salvage"])
 def test_commands_end_with_2_where_there_is_no_run(tmp_path: Path, command: str) -> None:
     """A path that is no run ends with code 2, whatever was to be done with it."""
@@ -123,6 +172,7 @@ def test_verify_as_json(run: Path) -> None:
         "path": str(run),
         "run": RUN,
         "holds": True,
+        "verdict": "holds",
         "records": len(lines_of(run)),
         "segments": 1,
         "blobs": 0,
@@ -131,6 +181,11 @@ def test_verify_as_json(run: Path) -> None:
         "expected_head_seq": None,
         "problem": None,
         "problem_type": None,
+        "findings": [],
+        "further_findings": 0,
+        "notes": ["not recomputed in session 1: the journal does not say by which policy and seed"],
+        "trials": {"enqueued": 2, "completed": 2, "failed": 0, "withdrawn": 0, "open": 0},
+        "decisions_recomputed": 0,
     } == orjson.loads(result.stdout)
     assert (0, "") == (result.exit_code, result.stderr)
 
@@ -217,7 +272,7 @@ def test_log_prints_one_line_a_record(run: Path) -> None:
     assert [
         "6",
         "00:00:00.006",
-        "0.006",
+        "6.000",
         "attempt_succeeded",
         "trial=case-1",
         "attempt=1",

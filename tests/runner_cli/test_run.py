@@ -155,9 +155,10 @@ def test_failures_end_with_1_and_come_last() -> None:
     assert 1 == result.exit_code
     assert [
         "1 trial failed:",
-        "  cuba: ValueError: no such country",
+        "  cuba: ValueError: no such country (exhausted, 1 attempt)",
+        "look closer: evaljournal log runs/capitals/0001 cuba",
         "next: evaljournal resume runs/capitals/0001 --retry-failed",
-    ] == result.stderr.splitlines()[-3:]
+    ] == result.stderr.splitlines()[-4:]
 
 
 def test_a_scorer_that_fails_is_no_success() -> None:
@@ -166,7 +167,7 @@ def test_a_scorer_that_fails_is_no_success() -> None:
     result = evaljournal("run", "evals/capitals.py")
 
     assert 1 == result.exit_code
-    assert "nothing yet; not in it: 5 could not be scored" in result.stderr
+    assert re.search(r"nothing yet; not in it: 5 could not be scored \(KeyError: '[A-Z]+'\)", result.stderr)
 
 
 def test_the_summary_on_standard_output() -> None:
@@ -215,7 +216,7 @@ def test_shuffling_depends_on_the_seed() -> None:
         (["--max-failures", "101%"], "'101%' is neither a number of trials"),
         (["--repeats", 0], "repeats=0: give a whole number from 1 up"),
         (["--limit", 0], "limit=0: give a whole number from 1 up"),
-        (["--only", "x*"], "no case of the dataset is left by only=['x*']"),
+        (["--only", "x*"], "is left by only=['x*']; there are names such as 'peru', 'chile', 'cuba'"),
         (["--grace", "-1"], "grace=-1.0: give seconds, 0 or more"),
         (["--policy", "greedy"], "'greedy' is not one of"),
     ],
@@ -247,12 +248,21 @@ def test_no_such_evaluation_starts_nothing(reference: str, said: str) -> None:
     assert not Path("runs").exists()
 
 
-def test_an_empty_dataset_starts_nothing() -> None:
-    """Cases that cannot be used end with 2 before anything is written."""
-    define("FAILS = None" + QUICK.replace("cases=CASES", "cases=[]"))
+@pytest.mark.parametrize(
+    ("cases", "said"),
+    [
+        ("[]", "the dataset has no cases"),
+        ("iter([])", "the dataset has no cases"),
+        ("(case for case in CASES if case.name == 'x')", "the dataset has no cases"),
+        ("lambda: {}['nothing']", "the cases cannot be read: KeyError: 'nothing'"),
+    ],
+)
+def test_cases_that_cannot_be_used_start_nothing(cases: str, said: str) -> None:
+    """Cases that cannot be used end with 2 before anything is written, even those that can be read only once."""
+    define("FAILS = None" + QUICK.replace("cases=CASES", f"cases={cases}"))
     result = evaljournal("run", "evals/capitals.py")
 
-    assert (2, "Error: the dataset has no cases\n") == (result.exit_code, result.stderr)
+    assert (2, f"Error: {said}\n") == (result.exit_code, result.stderr)
     assert not Path("runs").exists()
 
 
@@ -297,9 +307,10 @@ def test_dry_run_writes_nothing() -> None:
     assert [
         "capitals (evals/capitals.py:capitals) would be run in runs/capitals/0001; nothing was written",
         "  4 cases × 3 repeats = 12 trials",
-        "  scorers: exact",
-        "  2 slots at the most (adaptive), no limit for an attempt",
+        "  at least 12, at most 36 calls, and what rate limits refuse on top",
         "  retries: 0 after errors, 2 after timeouts, 10 min 0 s of rate limits",
+        "  2 slots at the most (adaptive), no limit for an attempt",
+        "  scorers: exact",
         "  cost: unknown; no run of it under runs/ has recorded what it used (note(tokens=…, cost=…) does)",
     ] == result.stdout.splitlines()
     assert not Path("runs").exists()
@@ -311,7 +322,10 @@ def test_dry_run_projects_from_the_run_before() -> None:
     words = evaljournal("run", "evals/capitals.py", "--dry-run")
     answer = orjson.loads(evaljournal("run", "evals/capitals.py", "--dry-run", "--json").stdout)
 
-    assert words.stdout.endswith("  in all about tokens 50, cost 2.5, going by runs/capitals/0001\n")
+    said = "  in all about tokens 50 (at most 150), cost 2.5 (at most 7.5), going by runs/capitals/0001\n"
+    assert words.stdout.endswith(said)
+    assert {"at_least": 5, "at_most": 15} == answer["calls"]
+    assert {"tokens": 150.0, "cost": 7.5} == answer["projected_usage_at_most"]
     assert ({"tokens": 50.0, "cost": 2.5}, 5, "runs/capitals/0002") == (
         answer["projected_usage"],
         answer["trials"],
@@ -323,7 +337,9 @@ def test_dry_run_of_cases_that_can_be_read_only_once() -> None:
     """A generator is not used up by a rehearsal, so its length is not known."""
     define("FAILS = None" + QUICK.replace("cases=CASES", "cases=(case for case in CASES)"))
 
-    assert "as many cases as can be read" in evaljournal("run", "evals/capitals.py", "--dry-run").stdout
+    words = evaljournal("run", "evals/capitals.py", "--dry-run").stdout
+    assert "  as many cases as can be read (they can be read only once), each asked once\n" in words
+    assert "  at least 1, at most 3 calls for each trial, and what rate limits refuse on top\n" in words
 
 
 def test_resume_of_a_finished_run_changes_nothing() -> None:
@@ -537,6 +553,103 @@ def test_the_live_screen() -> None:
     assert "longest  slot" in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen)
     assert seen.count("\x1b[?25l") == seen.count("\x1b[?25h") == 1
     assert "slow interrupted: 6 of 40 trials done" in seen.rpartition("\x1b[?25h")[2]
+
+
+def test_the_live_screen_says_that_it_is_stopping() -> None:
+    """Ctrl-C is answered on the screen, before what is in the air has ended, and in plain mode by a line."""
+    hold = {"HOLD": "1"}
+    _, seen = at_a_terminal("run", "evals/slow.py", "--grace", "0.5", until=b"4 of 4 busy", environment=hold)
+    _, told = at_a_terminal("run", "evals/slow.py", "--grace", "0.5", "--plain", until=b"6 of 40", environment=hold)
+
+    words = r"stopping.* 4 attempts have 0\.\d+ s left; Ctrl-C again to cut them off"
+    assert re.search(words, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen))
+    assert re.search(words, told)
+
+
+STUCK = """
+import time
+import trio
+from runner import Case, evaluation
+
+@evaluation(cases=[Case(name="t0", input=0)])
+async def stuck(number: int) -> None:
+    with trio.CancelScope(shield=True):
+        await trio.sleep_forever()
+
+@evaluation(cases=[Case(name="t0", input=0), Case(name="t1", input=1)], loop="trio")
+async def blocking(number: int) -> None:
+    print("blocking")
+    time.sleep(600)
+"""
+
+
+def test_the_screen_is_put_in_order_before_the_process_is_left(here: Path) -> None:
+    """An attempt that cannot be cut off is left behind: the cursor is there again, and what was recorded can be resumed."""
+    (here / "evals/stuck.py").write_text(STUCK)
+    code, seen = at_a_terminal("run", "evals/stuck.py:stuck", "--grace", "0", until=b"1 of ")
+
+    assert 3 == code
+    assert seen.count("\x1b[?25l") == seen.count("\x1b[?25h") == 1
+    assert [
+        "stuck, and left behind: t0 in slot 0",
+        "everything recorded is on disk; `evaljournal resume runs/stuck/0001` goes on",
+    ] == re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.rpartition("\x1b[?25h")[2]).strip().split("\r\n")
+    assert verify("runs/stuck/0001").holds
+
+
+def test_ctrl_c_again_and_again_breaks_into_what_holds_up_the_loop(here: Path) -> None:
+    """A task that blocks is broken into by a further Ctrl-C, and the way on is named."""
+    (here / "evals/stuck.py").write_text(STUCK)
+    with process("run", "evals/stuck.py:blocking") as running:
+        assert running.stderr is not None
+        while "blocking\n" != running.stderr.readline():
+            pass
+        for _ in range(3):
+            running.send_signal(signal.SIGINT)
+            time.sleep(0.1)  # Two that come at once are one.
+        _, err = running.communicate(timeout=30)
+
+    assert (3, "Error: interrupted; `evaljournal resume runs/blocking/0001` goes on") == (
+        running.returncode,
+        err.splitlines()[-1],
+    )
+    assert verify("runs/blocking/0001").holds
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("when", ["importing", "reading"])
+def test_a_signal_before_anything_has_begun(here: Path, number: signal.Signals, when: str) -> None:
+    """While the user's file is imported, or the cases are read, a signal ends the command: code 3, and nothing is left."""
+    (here / "evals/late.py").write_text(
+        f"""
+import sys, time
+from runner import evaluation
+
+def wait(when):
+    if when == {when!r}:
+        print("waiting", file=sys.stderr, flush=True)
+        time.sleep(600)
+
+class Cases(list):
+    def __iter__(self):
+        wait("reading")
+        return super().__iter__()
+
+wait("importing")
+
+@evaluation(cases=Cases([1]))
+async def late(number):
+    return number
+"""
+    )
+    with process("run", "evals/late.py") as running:
+        assert running.stderr is not None
+        assert "waiting\n" == running.stderr.readline()
+        running.send_signal(number)
+        out, err = running.communicate(timeout=30)
+
+    assert (3, "", "Error: interrupted\n") == (running.returncode, out, err)
+    assert not Path("runs").exists()
 
 
 @pytest.mark.parametrize("how", [["--plain"], []])

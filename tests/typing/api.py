@@ -7,7 +7,16 @@ A line that both must refuse carries an ignore, and to both of them an ignore th
 from collections.abc import Coroutine, Mapping
 from typing import Any, assert_type
 
+from replay import Span, load
 from runner import Case, Dataset, Evaluation, RateLimited, Retry, Score, evaluation, note
+from runner.executors import (
+    AsyncExecutor,
+    ConcurrencyController,
+    ExecutionDetails,
+    ExecutionStatus,
+    SyncExecutor,
+    get_executor_on_sync_context,
+)
 
 CASES = [
     Case(name="fr", input="Capital of France?", expected="Paris"),
@@ -108,3 +117,34 @@ evaluation(cases=CASES, slots="8")  # type: ignore[arg-type]
 evaluation(cases=CASES, loop="curio")  # type: ignore[arg-type]
 evaluation(cases=3)  # type: ignore[arg-type]
 Retry(classify=lambda _: "maybe")  # type: ignore[arg-type, return-value]
+
+history = load("runs/capitals/0001", at=725)
+assert_type(history.trials["fr"].stage, str)
+assert_type(next(history.outputs()), tuple[str, Any])
+assert_type(history.timeline().spans[0], Span)
+assert_type(history.timeline().spans[1:], list[Span])
+assert_type(history.timeline().times["fr"].waited, float)
+assert_type(history.timeline().steps("in_flight", session=1), list[tuple[float, int, int]])
+history.timeline().steps("speed")  # type: ignore[arg-type]
+load("runs/capitals/0001", at="725")  # type: ignore[arg-type]
+
+
+def executors() -> None:
+    """Phoenix's interface: what goes in, and what comes out."""
+    outputs, details = AsyncExecutor(capitals, 8, timeout=30, journal="runs/capitals").run(["?"])
+    assert_type(outputs, list[Any])
+    assert_type(details, list[ExecutionDetails])
+    assert_type(details[0].status, ExecutionStatus)
+    assert_type(details[0].exceptions, list[BaseException])
+    chosen = get_executor_on_sync_context(length, capitals, concurrency=4, fallback_return_value=0)
+    assert_type(chosen, AsyncExecutor | SyncExecutor)
+    assert_type(chosen.run(str(number) for number in range(3)), tuple[list[Any], list[ExecutionDetails]])
+    assert_type(ConcurrencyController(10, 3, clock=lambda: 0.0).target_concurrency, int)
+    AsyncExecutor(capitals, concurrency="8")  # type: ignore[arg-type]
+    AsyncExecutor("capitals")  # type: ignore[arg-type]
+    SyncExecutor(length, timeout=3)  # type: ignore[call-arg]
+
+
+async def awaited() -> None:
+    """The same, awaited."""
+    assert_type(await AsyncExecutor(capitals).execute(["?"]), tuple[list[Any], list[ExecutionDetails]])

@@ -1,0 +1,152 @@
+"""What looking at a run costs: to fold it, beside bare JSON parsing; to tell how a large one stands; to look on at a live one.
+
+Ratios are of CPU time in one run, in pairs; memory is that of a process of its own.
+"""
+
+import argparse
+import gc
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+import trio
+
+from benchmarks import journal as journals
+from benchmarks._figures import Figures, machine
+from journal import follow, read
+from journal.events import RunFinished
+from replay import RunState, fold
+from replay.summary import in_json, summarise
+from runner import Case, evaluation
+from runner.session import Live, arun
+
+ROUNDS = 5
+
+
+def main(argv: list[str]) -> int:
+    """Measure, print, and say whether every required figure was reached."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks replay", description=__doc__)
+    parser.add_argument("--trials", type=int, default=250_000, help="of the large run, four events each (default: 250,000)")
+    options = parser.parse_args(argv)
+    print(machine())
+    figures = Figures()
+    with tempfile.TemporaryDirectory() as directory:
+        small, large = Path(directory) / "small", Path(directory) / "large"
+        trio.run(journals.journaled, small, 20_000)
+        _folding(figures, small)
+        trio.run(journals.journaled, large, options.trials)
+        _status(figures, large, options.trials)
+        _summary(figures, small, large)
+        _looking_on(figures, Path(directory))
+    return 1 if figures.missed else 0
+
+
+def _parse(lines: list[bytes]) -> None:
+    for line in lines:
+        orjson.loads(line)
+
+
+def _cpu(call: Callable[[], object]) -> float:
+    gc.collect()
+    began = time.process_time()
+    call()
+    return time.process_time() - began
+
+
+def _folding(figures: Figures, path: Path) -> None:
+    lines = journals.lines_of(path)
+    rounds = [
+        (_cpu(lambda: _parse(lines)) / len(lines), _cpu(lambda: fold(read(path, load_blobs=False))) / len(lines))
+        for _ in range(ROUNDS)
+    ]
+    parsing, folding = (min(column) for column in zip(*rounds, strict=True))
+    print(f"\nfolding: {len(lines):,} records, {folding * 1e6:.2f} µs each, of which orjson.loads alone {parsing * 1e6:.2f} µs")
+    ratio = statistics.median(bare / ours for bare, ours in rounds)
+    figures.show("read + verify + fold, of the rate of orjson.loads, median of pairs", ratio, least=0.25)
+
+
+def _status(figures: Figures, path: Path, trials: int) -> None:
+    """Let the command tell how a large run stands, in a process of its own."""
+    program = "import sys; from benchmarks import replay; replay.status(sys.argv[1])"
+    said = subprocess.run(  # noqa: S603  # our own program
+        [sys.executable, "-c", program, str(path)], check=True, capture_output=True, text=True
+    )
+    parsing, telling, peak = map(float, said.stdout.split())
+    print(f"\nstatus of a run of {trials:,} trials, {4 * trials:,} events")
+    figures.show("from the first byte to the summary", telling, unit="s")
+    figures.show("… over bare orjson.loads of the same lines", telling / parsing, most=6)
+    figures.show("peak of memory", peak, most=400, unit="MB")
+
+
+def status(path: str) -> None:
+    """Print the seconds of CPU that bare parsing and `status` take, and the peak of memory in MB after the second."""
+    began = time.process_time()
+    in_json(summarise(fold(read(path, load_blobs=False))))
+    telling = time.process_time() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    parsing = 0.0
+    for file in sorted(Path(path).glob("journal-*.jsonl")):
+        lines = file.read_bytes().splitlines(keepends=True)
+        parsing += _cpu(partial(_parse, lines))
+    print(parsing, telling, peak)
+
+
+def _summary(figures: Figures, small: Path, large: Path) -> None:
+    """Sum up two runs, one many times as long as the other: the cost of a trial must be the same."""
+    each: list[float] = []
+    for path in (small, large):
+        state: RunState = fold(read(path, load_blobs=False))
+        each.append(min(_cpu(partial(summarise, state)) for _ in range(ROUNDS)) / state.total)
+    print("\nsumming up, once it is folded")
+    figures.show("CPU of a trial in the large run", each[1] * 1e6, unit="µs")
+    figures.show("… over that in the small one: it grows with the trials, and no faster", each[1] / each[0], most=2)
+
+
+def _looking_on(figures: Figures, directory: Path) -> None:
+    """Run the same evaluation with and without somebody who follows it through the files, in another process."""
+    rounds: list[tuple[float, float]] = []
+    for number in range(ROUNDS):
+        alone = _run(directory / f"alone-{number}", watched=False)
+        rounds.append((alone, _run(directory / f"watched-{number}", watched=True)))
+    print("\nlooking on at a live run of 3,000 trials of 10 ms, 20 at once, from another process")
+    ratio = statistics.median(watched / alone for alone, watched in rounds)
+    figures.show("the runner's CPU with an onlooker over that without, median of pairs", ratio, most=1.05)
+
+
+def _run(path: Path, *, watched: bool) -> float:
+    async def nap(number: int) -> int:
+        await trio.sleep(0.01)
+        return number
+
+    cases = [Case(name=f"c{number}", input=number) for number in range(3000)]
+    it: Any = evaluation(cases=cases, slots=20, loop="trio", timeout=None, name="benchmark")(nap)
+    onlookers: list[subprocess.Popen[bytes]] = []
+
+    async def invite(_: Live) -> None:
+        if watched:
+            program = "import sys, trio; from benchmarks import replay; trio.run(replay.look_on, sys.argv[1])"
+            onlookers.append(await trio.to_thread.run_sync(subprocess.Popen, [sys.executable, "-c", program, str(path)]))
+
+    began = time.process_time()
+    trio.run(partial(arun, it, path, policy="fixed", onlooker=invite))
+    seconds = time.process_time() - began
+    for onlooker in onlookers:
+        assert onlooker.wait(60) == 0
+    return seconds
+
+
+async def look_on(path: str) -> None:
+    """Go along with a run until it is finished, as `evaljournal watch` does."""
+    state = RunState()
+    async for record in follow(path, load_blobs=False):
+        state.apply(record)
+        if isinstance(record.event, RunFinished):
+            return

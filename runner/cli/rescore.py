@@ -1,0 +1,75 @@
+"""The command that scores outputs anew."""
+
+import functools
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import trio
+
+from journal.lock import is_held
+from replay.screen import ending
+from replay.summary import in_json, summarise
+from runner.cli import Refused, one_at_a_time
+from runner.cli.arguments import chosen_run
+from runner.cli.look import print_json
+from runner.cli.recipe import scorer_options, scorers_in
+from runner.cli.run import exit_code, find_again, say_missed
+from runner.dataset import Dataset
+from runner.definition import Evaluation, Settings
+from runner.rescoring import Rescored
+from runner.rescoring import rescore as score_anew
+from runner.score import Scorer
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path), required=False)
+@scorer_options
+@click.option("--again", is_flag=True, help="Also what these scorers have scored before, just as they are now.")
+@click.option("--slots", type=click.IntRange(min=1), default=32, metavar="N", help="The most outputs at one time; else 32.")
+@click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON at the end.")
+def rescore(run: Path | None, again: bool, slots: int, as_json: bool, **options: Any) -> None:
+    """Score the outputs of a run anew, in the same journal, without a single call of the task.
+
+    Without --score or --judge, the evaluation's own scorers do it, as they are now. What was said before is kept, and is
+    superseded; `show` tells both. Outputs that a scorer has judged in its present version are left as they are.
+
+    \b
+    evaljournal rescore
+    evaljournal rescore runs/qa/0001 --score iexact --score close_to:0.01
+    evaljournal rescore runs/qa/0001 --judge gpt-4o --rubric @rubric.txt
+    """
+    path = chosen_run(run)
+    if is_held(path):
+        raise Refused(f"{path} is a run that is going on; its outputs can be scored anew when it is done")
+    given = {name: value for name, value in options.items() if value is not None and value != ()}
+    scorers = _named(given) if given else _own(path)
+    with one_at_a_time():
+        done: Rescored = trio.run(functools.partial(score_anew, path, scorers, again=again, slots=slots, signals=True))
+    outcome = done.outcome
+    words = f"{done.outputs:,} outputs scored anew by {', '.join(scorer.name for scorer in scorers)}"
+    click.echo(f"{words}; {done.current:,} were scored so before" if done.current else words, err=True)
+    click.echo(ending(outcome.state, path=path, stopped=outcome.stopped), err=True)
+    say_missed(outcome)
+    code = exit_code(outcome.state, stopped=outcome.state.ending != "finished")
+    if as_json:
+        print_json({"path": str(path), "outputs": done.outputs, "exit_code": code, **in_json(summarise(outcome.state))})
+    sys.exit(code)
+
+
+def _named(given: dict[str, Any]) -> list[Scorer]:
+    """Make the scorers that the flags name."""
+    nothing: Evaluation[Any, Any, Any] = Evaluation(_nobody, cases=Dataset([]), settings=Settings(), name="rescoring")
+    for name, scorer in scorers_in(given):
+        nothing.score(name=name)(scorer)
+    return list(nothing.scorers.values())
+
+
+def _nobody(_: object) -> None:
+    """Stand in for a task that is not asked."""
+
+
+def _own(path: Path) -> list[Scorer]:
+    """Find the scorers of the evaluation itself."""
+    return list(find_again(path).evaluation.scorers.values())

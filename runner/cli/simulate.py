@@ -1,0 +1,80 @@
+"""The command that asks what would have been."""
+
+from pathlib import Path
+
+import attrs
+import click
+
+from replay.screen import duration
+from runner.cli.arguments import chosen_run
+from runner.cli.look import print_json, say_damage, see
+from runner.concurrency import POLICIES
+from runner.errors import UsageError
+from runner.simulation import BOUND, Figures, Recording
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path), required=False)
+@click.option("--policy", type=click.Choice(list(POLICIES)), help="How the number at one time is found; else as it was.")
+@click.option(
+    "--slots", type=click.IntRange(min=1), metavar="N", help="The most attempts at one time; else as many as there were."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+def simulate(run: Path | None, policy: str | None, slots: int | None, as_json: bool) -> None:
+    """Make a run again on a virtual clock, under another policy or with other slots, and put the figures side by side.
+
+    The latencies and failures are those that were recorded, so the figures are a bound and no forecast: an endpoint of which
+    more is asked at once may answer later and refuse more. Nothing is called, and nothing is written.
+
+    \b
+    evaljournal simulate --policy aimd --slots 64
+    evaljournal simulate runs/capitals/0001 --slots 4 --json | jq .simulated.duration
+    """
+    seen = see(chosen_run(run))
+    recording = Recording.of(seen.history.records())
+    try:
+        figures = recording.again(policy=policy, slots=slots)
+    except UsageError as exc:
+        raise UsageError(f"{seen.path}: {exc}") from exc
+    if as_json:
+        print_json(_as_json(seen.path, recording, figures))
+    else:
+        click.echo(_in_words(seen.path, recording, figures))
+    say_damage(seen.problem)
+
+
+def _as_json(path: Path, recording: Recording, figures: Figures) -> dict[str, object]:
+    return {
+        "path": str(path),
+        "recorded": attrs.asdict(recording.figures),
+        "simulated": attrs.asdict(figures),
+        "trials": len(recording.ended),
+        "trials_left_out": recording.left_out,
+        "is_a_bound": BOUND,
+    }
+
+
+def _in_words(path: Path, recording: Recording, figures: Figures) -> str:
+    was = recording.figures
+    rows = [
+        ("", "as it was", "simulated"),
+        ("policy", was.policy or "unknown", figures.policy or ""),
+        ("slots", str(was.slots), str(figures.slots)),
+        ("duration", duration(was.duration), duration(figures.duration)),
+        *(
+            (name, f"{before:,}", f"{after:,}")
+            for name, before, after in (
+                ("calls", was.calls, figures.calls),
+                ("rejected calls", was.rejected, figures.rejected),
+                ("most in flight", was.most_in_flight, figures.most_in_flight),
+                ("completed", was.completed, figures.completed),
+                ("failed", was.failed, figures.failed),
+            )
+        ),
+    ]
+    first, second, third = (max(len(row[at]) for row in rows) for at in range(3))
+    table = [f"{name:<{first}}  {before:>{second}}  {after:>{third}}".rstrip() for name, before, after in rows]
+    head = f"{path}: {len(recording.ended):,} trials again, on a virtual clock"
+    if recording.left_out:
+        head += f"; {recording.left_out:,} that had not come to an end are left out"
+    return "\n".join([head, *table, BOUND])

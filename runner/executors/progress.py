@@ -1,0 +1,62 @@
+"""A bar on standard error, for those who ask for one: tqdm's, in the format that was given, or a line of our own."""
+
+import sys
+from typing import Any
+
+import trio
+
+from journal.writer import InThread
+from replay.screen import line
+from runner.session import Live
+
+FRAME = 0.2
+"""Seconds between two looks."""
+
+
+async def show(live: Live, bar_format: str, in_thread: InThread) -> None:
+    """Show how far a run has come, until cancelled."""
+    bar = _bar(live, bar_format)
+    try:
+        while True:
+            done = live.state.done
+            await in_thread(lambda: bar.show(done))  # noqa: B023  # called at once
+            await trio.sleep(FRAME)
+    finally:
+        bar.end(live.state.done)
+
+
+def _bar(live: Live, bar_format: str) -> "_Tqdm | _Line":
+    try:
+        from tqdm.auto import tqdm  # type: ignore[import-untyped,unused-ignore]  # noqa: PLC0415  # where it is installed
+    except ImportError:
+        return _Line(live)
+    return _Tqdm(tqdm(total=live.total, initial=live.state.done, bar_format=bar_format or None, file=sys.stderr))
+
+
+class _Tqdm:
+    def __init__(self, bar: Any) -> None:
+        self._bar = bar
+
+    def show(self, done: int) -> None:
+        self._bar.update(done - self._bar.n)
+
+    def end(self, done: int) -> None:
+        self.show(done)
+        self._bar.close()
+
+
+class _Line:
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._shown = ""
+
+    def show(self, _: int) -> None:
+        live = self._live
+        text = line(live.state, now=live.now(), durable=live.journal.durable, total=live.total)
+        sys.stderr.write(f"\r{text.ljust(len(self._shown))}")
+        sys.stderr.flush()
+        self._shown = text
+
+    def end(self, done: int) -> None:
+        self.show(done)
+        sys.stderr.write("\n")

@@ -1,0 +1,56 @@
+"""What scores a run must reach to be called a success: `exact=0.9`, or, on the safe side, `exact>=0.9@lower`.
+
+A gate is a question about the scores, with a yes, or a no and its reason. Which exit code a no becomes is decided elsewhere.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Final, Literal, Self
+
+import attrs
+
+from replay import RunState
+from replay.summary import score_of
+from runner.errors import UsageError
+
+_GATE: Final = re.compile(
+    r"\s*(?P<scorer>\w[\w.-]*)\s*(?:>=|=)\s*(?P<least>-?\d*\.?\d+)\s*(?P<percent>%?)\s*(?:@\s*(?P<end>mean|lower))?\s*"
+)
+
+
+@attrs.frozen
+class Gate:
+    """The least that a scorer's mean, or the lower end of its 95 % range, must be."""
+
+    text: str
+    scorer: str
+    least: float
+    end: Literal["mean", "lower"]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a gate."""
+        found = _GATE.fullmatch(text)
+        if found is None:
+            raise UsageError(f"fail_under={text!r}: give SCORER=NUMBER, such as exact=0.9, or 'exact>=0.9@lower'")
+        least = float(found["least"]) / (100 if found["percent"] else 1)
+        return cls(text, found["scorer"], least, "lower" if found["end"] == "lower" else "mean")
+
+    def missed(self, state: RunState) -> str | None:
+        """Say why the gate does not hold; None if it does."""
+        tally = state.scores.get(self.scorer)
+        if tally is None:
+            return f"{self.text}: there is no score {self.scorer!r}"
+        score = score_of(tally)
+        reached = score.mean if self.end == "mean" else score.low
+        if reached is None:
+            what = "has no mean" if score.mean is None else "has too few values for a range"
+            return f"{self.text}: {self.scorer} {what}"
+        if reached >= self.least:
+            return None
+        return f"{self.text}: {'the lower end' if self.end == 'lower' else 'the mean'} of {self.scorer} is {reached:.4g}"
+
+
+def missed(gates: Iterable[str], state: RunState) -> list[str]:
+    """Say which gates do not hold, and why."""
+    return [why for gate in gates if (why := Gate.parse(gate).missed(state)) is not None]

@@ -1,0 +1,61 @@
+"""A disk for runs that nobody wants to keep: it takes everything, and holds nothing.
+
+So a run without a journal, and a simulation, are runs like any other, with the same steps in the same order, and leave nothing
+behind.
+"""
+
+from typing import BinaryIO, Final
+
+from journal.files import Files
+
+
+class Nowhere(Files):
+    """Every write succeeds, and there is nothing to read."""
+
+    def open(self, path: str, flags: int) -> int:
+        return 0
+
+    def write(self, fd: int, data: memoryview) -> int:
+        return len(data)
+
+    def fdatasync(self, fd: int) -> None:
+        pass
+
+    def fsync(self, fd: int) -> None:
+        pass
+
+    def ftruncate(self, fd: int, size: int) -> None:
+        pass
+
+    def close(self, fd: int) -> None:
+        pass
+
+    def replace(self, source: str, target: str) -> None:
+        pass
+
+    def sync_directory(self, path: str) -> None:
+        pass
+
+    def protect(self, path: str) -> None:
+        pass
+
+    def read(self, path: str) -> BinaryIO:
+        raise FileNotFoundError(path)
+
+    def names(self, path: str) -> list[str]:
+        return []
+
+    def is_directory(self, path: str) -> bool:
+        return True
+
+    def size(self, path: str) -> int | None:
+        return None
+
+    def is_at(self, fd: int, path: str) -> bool:
+        return True
+
+    def lock(self, fd: int) -> bool:
+        return True
+
+
+NOWHERE: Final = Nowhere()

@@ -1,0 +1,162 @@
+"""New scores for outputs that are there already: nobody is asked again, and nothing that was said before is changed.
+
+A rescoring is a session of its own in the same journal. What a scorer says now stands beside what it said then, under its new
+version, and is what counts from here on.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Final, cast
+
+import attrs
+import trio
+
+from journal import fetch, read, writing
+from journal.events import AttemptSucceeded, Noted, RunStopped, SessionStarted, TrialEnqueued
+from journal.files import DISK, Files
+from journal.writer import InThread, in_a_thread
+from replay import RunState, fold
+from runner.attempt import Flight, Home
+from runner.case import Case
+from runner.errors import UsageError
+from runner.executor import Reason
+from runner.notes import Sink
+from runner.plain import plain
+from runner.recorder import Clock, Recorder
+from runner.score import Scorer
+from runner.scoring import Scoring
+from runner.session import Opening, Outcome, Surroundings
+from runner.signals import STOPS, unless_told
+from runner.work import Work
+
+_HAS_OUTPUT: Final = ("answered", "completed")
+_LATER: Final = Case(input=None, name="later")
+"""Stands for a case that is not read yet."""
+
+
+@attrs.frozen
+class Rescored:
+    """How a rescoring ended."""
+
+    outcome: Outcome
+    outputs: int
+    """Outputs that were scored anew by at least one scorer."""
+    current: int
+    """Outputs that all these scorers had scored already, in their present version."""
+
+
+async def rescore(
+    path: Path,
+    scorers: Sequence[Scorer],
+    *,
+    again: bool = False,
+    slots: int = 32,
+    signals: bool = False,
+    files: Files = DISK,
+    in_thread: InThread = in_a_thread,
+) -> Rescored:
+    """Let scorers judge every output of a run; `again` also those that they have judged in their present version."""
+    if not scorers:
+        raise UsageError("there is no scorer to score with")
+    here = await in_thread(Surroundings.here)
+    before = await in_thread(lambda: fold(read(path, load_blobs=False, files=files)))
+    if before.started is not None and not list(_to_do(before, scorers, again=again)):
+        return Rescored(Outcome(path, before, before.head, "", ""), 0, _answered(before))  # And nothing is written.
+    clock = Clock()
+    async with writing(path, new=False, stamp=clock.stamp, files=files, in_thread=in_thread) as journal:
+        state = await in_thread(lambda: fold(read(path, load_blobs=False, files=files), at=journal.found))
+        if state.started is None:
+            raise UsageError(f"{path} was cut off before it said what it is a run of; there is nothing to score")
+        ending = state.ending
+        recorder = Recorder(journal, state, clock)
+        recorder.record(SessionStarted(n=len(state.sessions) + 1, pid=here.pid, host=here.host, boot=here.boot))
+        recorder.close_attempts()
+        left = list(_to_do(state, scorers, again=again))
+        async with AsyncExitStack() as stack:
+            opening = Opening(stack, journal.run, grace=1.0, in_thread=in_thread)
+            tasks = {scorer.name: (scorer, await opening.scorer(scorer)) for scorer in scorers}
+            run = _Rescoring(recorder, Scoring(tasks, recorder, seed=0, sink=_sinks(recorder)), path, files, in_thread)
+            done = await run.work_off(left, slots, signals=signals)
+        if done and ending == "finished":
+            recorder.finish()
+        else:
+            recorder.record(RunStopped(reason=cast("Reason", ending or "interrupted") if done else "interrupted"))
+    outcome = Outcome(path, state, journal.head, "" if done else "interrupted", "")
+    return Rescored(outcome, run.scored, _answered(state) - len(left))
+
+
+def _answered(state: RunState) -> int:
+    return sum(known.answer is not None and known.stage in _HAS_OUTPUT for known in state.trials.values())
+
+
+def _to_do(state: RunState, scorers: Sequence[Scorer], *, again: bool) -> Iterator[Work]:
+    """Find the trials whose output some scorer has not judged, as it is now; its case and output are read when it is due."""
+    for trial, known in state.trials.items():
+        if known.answer is None or known.stage not in _HAS_OUTPUT:
+            continue
+        current = {(name.partition(".")[0], version) for name, (version, _) in (known.scores or {}).items()}
+        scored = frozenset(scorer.name for scorer in scorers if not again and (scorer.name, scorer.version) in current)
+        if len(scored) < len(scorers):
+            yield Work(trial=trial, case=_LATER, attempts=known.attempts, scored=scored)
+
+
+def _sinks(recorder: Recorder) -> Callable[[Work], Sink]:
+    """Make what takes the notes of scorers."""
+    home = Home()
+
+    def record(trial: str, attempt: int, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            recorder.record(Noted(name=name, value=plain(value), trial=trial, attempt=attempt))
+
+    return lambda work: lambda values: home.call(record, work.trial, work.attempts, values)
+
+
+class _Rescoring:
+    """The outputs that are still to be scored."""
+
+    def __init__(self, recorder: Recorder, scoring: Scoring, path: Path, files: Files, in_thread: InThread) -> None:
+        self._recorder = recorder
+        self._scoring = scoring
+        self._path = path
+        self._files = files
+        self._in_thread = in_thread
+        self.scored = 0
+
+    async def work_off(self, left: Sequence[Work], slots: int, *, signals: bool) -> bool:
+        """Score them all; say whether it came to that, or was stopped."""
+        works = iter(left)
+
+        async def score() -> None:
+            async with trio.open_nursery() as nursery:
+                for _ in range(min(slots, len(left))):
+                    nursery.start_soon(self._slot, works)
+
+        await (unless_told(score, *STOPS) if signals else score())
+        return self.scored == len(left)
+
+    async def _slot(self, works: Iterator[Work]) -> None:
+        for work in works:
+            asked, answer = await self._in_thread(lambda: self._fetched(work.trial))  # noqa: B023  # called at once
+            metadata = asked.metadata if isinstance(asked.metadata, dict) else {}
+            work.case = Case(name=asked.case, input=asked.input, expected=asked.expected, metadata=metadata)
+            work.output = answer.output
+            flight = Flight()
+            with flight.scope:
+                await self._scoring.score(work, flight)
+            work.output = None
+            self.scored += 1
+
+    def _fetched(self, trial: str) -> tuple[TrialEnqueued, AttemptSucceeded]:
+        """Read what was asked and answered again."""
+        known = self._state.trials[trial]
+        assert known.answer is not None
+        asked = fetch(self._path, *known.asked, files=self._files).event
+        answer = fetch(self._path, *known.answer, files=self._files).event
+        assert isinstance(asked, TrialEnqueued)
+        assert isinstance(answer, AttemptSucceeded)
+        return asked, answer
+
+    @property
+    def _state(self) -> RunState:
+        return self._recorder.state

@@ -1,0 +1,86 @@
+"""Who is told of a signal, and for how long."""
+
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import Any, Final
+
+STOPS: Final = (signal.SIGINT, signal.SIGTERM)
+"""The signals by which people and machines ask a program to stop."""
+
+Handler = Callable[[int, FrameType | None], object]
+
+
+class _Listener:
+    """Somebody who is told of a signal."""
+
+    def __init__(self, handler: Handler, *, shares: bool) -> None:
+        self.handler = handler
+        self.shares = shares
+        self.instead_of: Any = None
+        """The handler that gets the signal back when this one ends; None if that is for another to see to."""
+
+
+_listeners: Final[dict[int, list[_Listener]]] = {}
+"""Signal → who is told of it, the latest last. They may end in any order: several runs can be waited for at once."""
+
+
+def _ring(number: int, frame: FrameType | None) -> None:
+    for listener in reversed(_listeners.get(number, ())):
+        listener.handler(number, frame)
+        if not listener.shares:
+            return
+
+
+@contextmanager
+def told(handler: Handler, *numbers: int, shares: bool = False) -> Generator[bool]:
+    """Let signals reach a handler for a while, and say whether they can; whoever had them before gets them back.
+
+    It is told instead of those who came before it, or, where it `shares`, as well as they. What is ignored on purpose stays so,
+    and outside the main thread nobody is told of signals.
+    """
+    hears = threading.current_thread() is threading.main_thread()
+    heard = [number for number in numbers if hears and signal.getsignal(number) not in (signal.SIG_IGN, None)]
+    with ExitStack() as stack:
+        for number in heard:
+            stack.enter_context(_listening(number, _Listener(handler, shares=shares)))
+        yield bool(heard)
+
+
+async def unless_told(call: Callable[[], Awaitable[object]], *numbers: int) -> bool:
+    """Do something inside trio until it is done, or until one of the signals comes; say whether it came to its own end."""
+    import trio  # noqa: PLC0415  # the command line starts without it
+
+    is_done = False
+    with trio.open_signal_receiver(*numbers) as signals:
+        async with trio.open_nursery() as nursery:
+
+            async def wait_signal() -> None:
+                async for _ in signals:
+                    nursery.cancel_scope.cancel()
+
+            nursery.start_soon(wait_signal)
+            await call()
+            is_done = True
+            nursery.cancel_scope.cancel()
+    return is_done
+
+
+@contextmanager
+def _listening(number: int, listener: _Listener) -> Generator[None]:
+    others = _listeners.setdefault(number, [])
+    others.append(listener)
+    if signal.getsignal(number) is not _ring:
+        listener.instead_of = signal.signal(number, _ring)
+    try:
+        yield
+    finally:
+        place = others.index(listener)
+        if listener is not others[-1]:
+            after = others[place + 1]
+            after.instead_of = listener.instead_of if after.instead_of is None else after.instead_of
+        elif listener.instead_of is not None and signal.getsignal(number) is _ring:
+            signal.signal(number, listener.instead_of)  # Not where somebody has put their own in its place: that stays.
+        del others[place]

@@ -1,0 +1,257 @@
+"""What if: the attempts of a run once more, on a virtual clock, under another policy or with other slots.
+
+The engine is the one that made the run; only the task is a stand-in, which takes as long as it took then, and fails where it
+failed then. So the figures are a bound and no forecast: how long an answer takes depends on the load, and whether a call is
+refused on the rate, and both are here what they were under the policy that was recorded.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import trio
+import trio.testing
+
+from journal import Record
+from journal.events import (
+    AttemptFailed,
+    AttemptStarted,
+    AttemptSucceeded,
+    AttemptTimedOut,
+    FileEvent,
+    JournalRecovered,
+    JournalSalvaged,
+    RetryScheduled,
+    SessionStarted,
+    TrialCompleted,
+    TrialEnqueued,
+    TrialEvent,
+)
+from replay import RunState
+from replay.state import DONE
+from runner.case import Case
+from runner.definition import Evaluation, evaluation
+from runner.errors import UsageError
+from runner.failure import Failure, Kind, RateLimited
+from runner.nowhere import Nowhere
+from runner.retry import Retry
+from runner.rules import recorded_policy, recorded_retry
+from runner.session import arun
+from runner.testing import Answer, Fail, Hang, Scripted, Step, repeatable
+
+BOUND: Final = (
+    "a bound, not a forecast: an answer takes as long as it took, and a call is refused where it was, under the recorded load; "
+    "with more at once both may be worse, with less better"
+)
+
+_KEY: Final = "key"
+
+
+@attrs.frozen(kw_only=True)
+class Figures:
+    """What a run took."""
+
+    policy: str | None
+    """None where the journal does not say."""
+    slots: int | None
+    """The most attempts at one time that were allowed."""
+    duration: float
+    """Seconds, those between two sessions not counted."""
+    calls: int
+    rejected: int
+    """Calls that met a rate limit."""
+    most_in_flight: int
+    completed: int
+    failed: int
+
+
+@attrs.define
+class Life:
+    """What a trial met, attempt by attempt."""
+
+    steps: list[Step] = attrs.field(factory=list)
+    """Those since it was last taken up anew, because it had failed and somebody asked for more."""
+    calls: int = 0
+    """All that were made, those that were cut off included."""
+    rejected: int = 0
+    key: str = ""
+    """Which back end it was put to, where there were several."""
+    scoring: float = 0.0
+    """Seconds for which it held its slot after the answer."""
+
+
+class Recording:
+    """What is known of a run: how its trials went, and what it took."""
+
+    def __init__(self) -> None:
+        self._state = RunState()
+        self._lives: dict[str, Life] = {}
+        self._answered: dict[str, float] = {}
+        """Trials that were answered in this session, and when."""
+        self._began = 0.0
+        self._now = 0.0
+        self._duration = 0.0
+        """Seconds of the sessions before."""
+        self._most_in_flight = 0
+        self._longest = 0.0
+        """The longest that an attempt was given which outlived it."""
+
+    @classmethod
+    def of(cls, records: Iterable[Record]) -> "Recording":
+        """Take in all records of a run, or those before its damage."""
+        recording = cls()
+        for record in records:
+            recording.take(record)
+        return recording
+
+    def take(self, record: Record) -> None:
+        """Take in one record."""
+        self._state.apply(record)
+        event = record.event
+        if isinstance(event, SessionStarted):
+            self._duration += self._now - self._began
+            self._began = record.t
+            self._answered.clear()
+        if not isinstance(event, FileEvent | JournalRecovered | JournalSalvaged):  # These stand between two sessions.
+            self._now = record.t
+        if isinstance(event, TrialEnqueued):
+            self._lives[event.trial] = Life()
+        elif isinstance(event, TrialEvent):
+            self._take_step(event, record.t, self._lives[event.trial])
+
+    def _take_step(self, event: TrialEvent, t: float, life: Life) -> None:
+        match event:
+            case AttemptStarted():
+                life.calls += 1
+                life.key = event.key
+                self._most_in_flight = max(self._most_in_flight, len(self._state.running))
+            case AttemptSucceeded():
+                life.steps.append(Answer(None, event.elapsed))
+                self._answered[event.trial] = t
+            case AttemptFailed():
+                life.rejected += event.category == "rate_limited"
+                failure = Failure(kind=event.category, retry_after=event.retry_after)
+                life.steps.append(Fail(_Recorded(failure), event.elapsed))
+            case AttemptTimedOut():
+                self._longest = max(self._longest, event.limit)
+                life.steps.append(Hang())
+            case RetryScheduled(cause="asked"):
+                life.steps.clear()
+            case TrialCompleted():
+                life.scoring = t - self._answered.pop(event.trial, t)
+            case _:
+                pass
+
+    @property
+    def ended(self) -> dict[str, Life]:
+        """The trials that came to an end, and of which it is known how, in the order in which they were taken in."""
+        trials = self._state.trials
+        return {name: life for name, life in self._lives.items() if life.steps and trials[name].stage in DONE}
+
+    @property
+    def left_out(self) -> int:
+        """How many trials did not come to an end, or nothing is known of how they did."""
+        return self._state.total - len(self.ended)
+
+    @property
+    def figures(self) -> Figures:
+        """What it took, the trials that are left out not counted, but for the time."""
+        lives = self.ended
+        slots = self._state.settings.get("slots")
+        failed = sum(self._state.trials[name].stage == "failed" for name in lives)
+        return Figures(
+            policy=recorded_policy(self._state.settings),
+            slots=slots if isinstance(slots, int) else None,
+            duration=round(self._duration + self._now - self._began, 6),
+            calls=sum(life.calls for life in lives.values()),
+            rejected=sum(life.rejected for life in lives.values()),
+            most_in_flight=self._most_in_flight,
+            completed=len(lives) - failed,
+            failed=failed,
+        )
+
+    def again(self, *, policy: str | None = None, slots: int | None = None) -> Figures:
+        """Make the run again on a virtual clock, as it was recorded but for what is given."""
+        lives, settings = self.ended, self._state.settings
+        if not lives:
+            raise UsageError("no trial of this run came to an end, so there is nothing to simulate")
+        recorded = self.figures
+        policy, slots = policy or recorded.policy, slots or recorded.slots
+        if policy is None or slots is None:
+            raise UsageError("the journal does not say by which policy and with how many slots it was run; give both")
+        task = _Played(lives)
+        it = self._evaluation(task, lives)
+        seed = settings.get("seed")
+        options = {**repeatable(seed if isinstance(seed, int) else 0), "policy": policy, "slots": slots, "files": _AtOnce()}
+        if any(life.key for life in lives.values()):
+            options["limit_key"] = _KEY
+
+        async def main() -> Any:
+            return await arun(it, Path("simulation"), **options)
+
+        state = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)).state
+        return Figures(
+            policy=policy,
+            slots=slots,
+            duration=round(state.t, 6),
+            calls=state.attempts,
+            rejected=task.refusals,
+            most_in_flight=task.most_in_flight,
+            completed=state.completed,
+            failed=state.failed,
+        )
+
+    def _evaluation(self, task: "_Played", lives: dict[str, Life]) -> Evaluation[Any, Any, Any]:
+        settings = self._state.settings
+        retry = recorded_retry(settings) if "retry" in settings else Retry()
+        timeout = settings.get("timeout") or self._longest or None
+        it: Evaluation[Any, Any, Any] = evaluation(
+            cases=[Case(name=name, input=name, metadata={_KEY: life.key}) for name, life in lives.items()],
+            loop="trio",
+            timeout=timeout,
+            retry=attrs.evolve(retry, classify=_kind),
+        )(task)
+
+        async def scoring(_: Any, case: Case) -> bool:
+            await trio.sleep(lives[case.name].scoring)
+            return True
+
+        it.score(scoring)
+        return it
+
+
+def _is_refusal(step: Step) -> bool:
+    return isinstance(step, Fail) and isinstance(step.exc, _Recorded) and step.exc.failure.kind == "rate_limited"
+
+
+class _Recorded(RateLimited):
+    """What an attempt raised then; only what it meant is known."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.retry_after)
+        self.failure = failure
+
+
+def _kind(exc: BaseException) -> Kind | None:
+    return exc.failure.kind if isinstance(exc, _Recorded) else None
+
+
+class _Played(Scripted):
+    """The task of then."""
+
+    def __init__(self, lives: dict[str, Life]) -> None:
+        super().__init__({name: life.steps for name, life in lives.items()})
+        self.refusals = 0
+
+    def _step(self, value: Any, times: int) -> Step:
+        step = super()._step(value, times)
+        self.refusals += _is_refusal(step)
+        return step
+
+
+class _AtOnce(Nowhere):
+    """Takes no real time either: nobody lives through a simulation."""
+
+    def rest(self) -> None:
+        pass

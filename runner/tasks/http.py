@@ -1,0 +1,443 @@
+"""How a task calls somebody over HTTP: one client, whose connections are kept, and what can be wrong with a reply.
+
+A call takes the connection that was used last, or opens one; so there are never more of them than calls at one time, and none
+is looked for. Nothing here tries again: a stale connection, a refusal, a reply cut short is raised, and the run's own retry
+decides.
+"""
+
+import base64
+import copy
+import functools
+import math
+import os
+import re
+import ssl
+import string
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import suppress
+from functools import cached_property
+from http import HTTPStatus
+from http.client import responses
+from typing import Any, Final, Self, cast
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+import attrs
+import httpcore2
+import orjson
+import trio
+
+from runner.errors import UsageError
+from runner.failure import Fatal
+from runner.secrets import SHORTEST, keep_secret, mask, names_a_secret
+
+LARGEST: Final = 64 * 1024 * 1024
+"""Bytes of a reply that are taken in; a stream without an end must not fill the memory."""
+
+_IDLE: Final = 60.0
+"""Seconds after which a connection that nobody needed is closed."""
+
+_MOMENT: Final = 0.001
+"""Seconds for which a connection is taken to be as it was."""
+
+_EXCERPT: Final = 500
+_LINE_END: Final = re.compile(r"\r\n|\n|\r")
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
+_STREAMS: Final = ("text/event-stream", "ndjson", "jsonl", "stream+json", "jsonlines", "json-seq")
+_FAILURES: Final = (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProtocolError)
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+class BadStatus(Exception):
+    """The other side answered with a status that is no success."""
+
+    def __init__(self, reply: "Reply", url: str) -> None:
+        self.status_code = reply.status
+        self.headers = reply.headers
+        self.code = _code(reply)
+        """The other side's own word for it, where it has one."""
+        phrase = responses.get(reply.status, "")
+        said = f": {_excerpt(reply.body)}" if reply.body else ""
+        where = f" (it points to {mask(reply.headers['location'])})" if "location" in reply.headers else ""
+        super().__init__(f"{reply.status} {phrase} from {url}{where}{said}".replace("  ", " "))
+
+
+class Moved(BadStatus, Fatal):
+    """The other side points elsewhere; a redirected POST would lose its body, so the address is for the user to change."""
+
+
+class NoAnswer(Exception):
+    """No whole answer came; what that means is said by the cause."""
+
+    def __init__(self, exc: BaseException, url: str) -> None:
+        super().__init__(f"no answer from {url}: {_reason(exc)}")
+
+
+def _reason(exc: BaseException) -> str:
+    """Find the words for it: those of the innermost cause that has any."""
+    words = type(exc).__name__
+    link: BaseException | None = None if isinstance(exc, httpcore2.TimeoutException) else exc
+    while link is not None:
+        words = str(link) or words
+        inside = link.exceptions[0] if isinstance(link, BaseExceptionGroup) else None  # Each address of a host was tried.
+        link = inside or link.__cause__ or link.__context__
+    return words
+
+
+class WrongReply(Exception):
+    """The call went well, and its reply is not what was asked for; the next may be."""
+
+
+class ErrorReply(Exception):
+    """The status says success, and the reply says that it went wrong."""
+
+    def __init__(self, message: str, code: object = None) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class TooLarge(Fatal):
+    """The reply does not come to an end."""
+
+
+def _code(reply: "Reply") -> object:
+    try:
+        error = orjson.loads(reply.body)["error"]
+        return error.get("code") or error.get("type")
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _excerpt(body: bytes) -> str:
+    text = body[: 4 * _EXCERPT].decode("utf-8", "replace").strip()
+    return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}…"
+
+
+def expanded(text: str, what: str, secrets: set[str] | None = None) -> str:
+    """Put the environment's values in for `$NAME`; those whose name says so are added to the secrets."""
+    template = string.Template(text)
+    if not template.is_valid():
+        raise UsageError(f"{what} has a '$' that begins no name; $NAME stands for a variable of the environment, $$ for a '$'")
+    for name in template.get_identifiers():
+        if not os.environ.get(name):
+            raise UsageError(f"{what} needs ${name}, and the environment has none; set it: export {name}=…")
+        if secrets is not None and (names_a_secret(name) or names_a_secret(what)):
+            secrets.add(os.environ[name])
+    return template.substitute(os.environ)
+
+
+@attrs.frozen
+class Address:
+    """Where calls go, what is sent with each of them, and what of it is secret."""
+
+    shown: str
+    """The URL as it may be written down."""
+    origin: httpcore2.Origin
+    target: str
+    headers: tuple[tuple[bytes, bytes], ...]
+    secrets: frozenset[bytes] = attrs.field(repr=False)
+
+    @classmethod
+    def parse(cls, url: str, headers: Mapping[str, str]) -> Self:
+        """Read a URL and headers, in which `$NAME` stands for a variable of the environment."""
+        secrets: set[str] = set()
+        parts = urlsplit(expanded(url, f"the address {mask(url)!r}", secrets))
+        if parts.scheme not in _PORTS or not parts.hostname:
+            raise UsageError(f"{mask(url)!r} is not an address; give one that begins with http:// or https://")
+        try:
+            host, port = parts.hostname.encode("idna"), parts.port or _PORTS[parts.scheme]
+        except ValueError as exc:  # a UnicodeError is one
+            raise UsageError(f"{mask(url)!r} is not an address: {exc}") from exc
+        sent = _sent(headers, secrets)
+        if parts.username is not None and "authorization" not in {name.lower() for name in headers}:
+            login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            basic = base64.b64encode(login.encode()).decode()
+            secrets |= {unquote(parts.password or ""), basic}
+            sent.append((b"Authorization", f"Basic {basic}".encode()))
+        secrets |= {value for name, value in parse_qsl(parts.query) if names_a_secret(name)}
+        for secret in secrets:
+            keep_secret(secret)
+        query = f"?{quote(parts.query, safe=_SAFE)}" if parts.query else ""
+        named = b"[%b]" % host if b":" in host else host  # The colons of an IPv6 address are not that of the port.
+        return cls(
+            shown=mask(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}{query}"),
+            origin=httpcore2.Origin(parts.scheme.encode(), host, port),
+            target=f"{quote(parts.path, safe=_SAFE) or '/'}{query}",
+            headers=(
+                (b"Host", named if port == _PORTS[parts.scheme] else b"%b:%d" % (named, port)),
+                (b"Accept-Encoding", b"identity"),
+                (b"User-Agent", b"evaljournal"),
+                *sent,
+            ),
+            secrets=frozenset(secret.encode() for secret in secrets if len(secret) >= SHORTEST),
+        )
+
+
+_SAFE: Final = "/%:@!$&'()*+,;=~?-._"
+"""Left as they are: the user's own escapes, and what has a meaning in a URL."""
+
+
+def _sent(headers: Mapping[str, str], secrets: set[str]) -> list[tuple[bytes, bytes]]:
+    sent: list[tuple[bytes, bytes]] = []
+    for name, text in headers.items():
+        if not _HEADER_NAME.fullmatch(name):
+            raise UsageError(f"{name!r} cannot be the name of a header")
+        value = expanded(text, f"the header {name!r}", secrets)
+        if not _HEADER_VALUE.fullmatch(value):
+            raise UsageError(f"the header {name!r} holds a line break, or a character that headers cannot have")
+        if names_a_secret(name):
+            secrets |= {value, value.rpartition(" ")[2]}
+        sent.append((name.encode(), value.strip().encode()))
+    return sent
+
+
+def described(headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers as they may be written down: `$NAME` unexpanded, and what is a secret itself left out."""
+    return {name: text if "$" in text or not names_a_secret(name) else "***" for name, text in headers.items()}
+
+
+@attrs.define
+class Reply:
+    """What came back, whole."""
+
+    status: int
+    headers: dict[str, str]
+    """With lower-case names."""
+    body: bytes
+    """Without what is secret."""
+    first_byte: float
+    """Seconds from the call to the first byte of the body, or to its end if there was none."""
+
+    @cached_property
+    def media(self) -> str:
+        """The media type, in lower case and without parameters."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    @cached_property
+    def is_stream(self) -> bool:
+        """Whether it came as a stream of events or of lines."""
+        return self.media != "application/json" and any(kind in self.media for kind in _STREAMS)
+
+    def json(self) -> Any:
+        """Read it as JSON."""
+        try:
+            return orjson.loads(self.body)
+        except ValueError as exc:
+            raise WrongReply(f"the reply is not JSON ({exc}): {_excerpt(self.body)!r}") from exc
+
+    def text(self) -> str:
+        """Read it as text."""
+        try:
+            return self.body.decode()
+        except ValueError as exc:
+            raise WrongReply(f"the reply is not text in UTF-8 ({exc}), but {self.media or 'of no stated type'}") from exc
+
+    def pieces(self) -> Iterator[Any]:
+        """Read a stream: what each event or line holds, as JSON where it is JSON, up to `[DONE]`."""
+        in_events = self.media == "text/event-stream"
+        for event, data in _events(self.text()) if in_events else _lines(self.text()):
+            if data == "[DONE]":
+                return
+            if event == "error":
+                raise ErrorReply(f"the stream ended with an error: {data[:_EXCERPT]}")
+            try:
+                yield orjson.loads(data)
+            except ValueError as exc:
+                if not in_events:
+                    raise WrongReply(f"a line of the stream is not JSON ({exc}): {data[:_EXCERPT]!r}") from exc
+                yield data
+
+
+def _events(text: str) -> Iterator[tuple[str, str]]:
+    """Read server-sent events: fields a line each, an empty line after each event; comments begin with a colon."""
+    event, data = "", list[str]()
+    for line in [*_LINE_END.split(text), ""]:
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if not line:
+            if data:
+                yield event, "\n".join(data)
+            event, data = "", []
+        elif name == "data":
+            data.append(value)
+        elif name == "event":
+            event = value
+
+
+def _lines(text: str) -> Iterator[tuple[str, str]]:
+    for line in text.split("\n"):
+        if stripped := line.strip(" \t\r\x1e"):
+            yield "", stripped
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    """What certificates are checked with; it takes long to build, and all share it."""
+    context = httpcore2.default_ssl_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+class _Stream(httpcore2.AsyncNetworkStream):
+    """A stream that sends what is written when an answer is waited for: a request at once, not its head and body apart."""
+
+    def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
+        self._stream = stream
+        self._written: list[bytes] = []
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109  # as it is called
+        self._written.append(buffer)
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109  # the same
+        if self._written:
+            written, self._written = b"".join(self._written), []
+            with suppress(httpcore2.WriteError):  # Who does not want to hear us out may have said why.
+                await self._stream.write(written, timeout)
+        return await self._stream.read(max_bytes, timeout)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+
+class _Body:
+    """The bytes of a request, as a connection wants them."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    async def __aiter__(self) -> AsyncGenerator[bytes]:
+        yield self._content
+
+
+class _Url(httpcore2.URL):
+    """A URL that knows its origin, which is asked for several times a call, without making it each time."""
+
+    def __init__(self, origin: httpcore2.Origin, target: str) -> None:
+        super().__init__(scheme=origin.scheme, host=origin.host, port=origin.port, target=target)
+        self._origin = origin
+
+    @property
+    def origin(self) -> httpcore2.Origin:
+        return self._origin
+
+
+class Client:
+    """The connections to one address: the idle ones, the one used last on top."""
+
+    def __init__(self, address: Address, *, connect_timeout: float | None, read_timeout: float | None) -> None:
+        self._address = address
+        self._timeouts = {"connect": connect_timeout, "read": read_timeout, "write": read_timeout}
+        self._network = cast("httpcore2.AsyncNetworkBackend", httpcore2.TrioBackend())
+        self._idle: deque[tuple[float, httpcore2.AsyncHTTP11Connection]] = deque()
+        # A request is copied from this one: to make one means to check, each time, what is the same each time.
+        self._request = httpcore2.Request("POST", _Url(address.origin, address.target), extensions={"timeout": self._timeouts})
+
+    async def __aenter__(self) -> Self:
+        if self._address.origin.scheme == b"https":
+            await trio.to_thread.run_sync(_tls)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        while self._idle:
+            await _drop(self._idle.pop()[1])
+
+    async def call(self, method: str, content: bytes | None, *headers: tuple[bytes, bytes], target: str | None = None) -> Reply:
+        """Make one call, and take its reply in; raise what is wrong with it."""
+        began = trio.current_time()
+        try:
+            connection = await self._connection()
+        except _FAILURES as exc:
+            raise NoAnswer(exc, self._address.shown) from exc
+        sent = [*self._address.headers, *headers]
+        if content is not None:
+            sent.append((b"Content-Length", b"%d" % len(content)))
+        request = copy.copy(self._request)
+        request.method, request.headers = method.encode(), sent
+        if content is not None:
+            request.stream = _Body(content)
+        if target is not None:
+            request.url = _Url(self._address.origin, target)
+        try:
+            response = await connection.handle_async_request(request)
+            body, first_byte = await _body(response, began)
+        except BaseException as exc:
+            await _drop(connection)
+            if isinstance(exc, _FAILURES):
+                raise NoAnswer(exc, self._address.shown) from exc
+            raise
+        await self._keep(connection)
+        for secret in self._address.secrets:
+            body = body.replace(secret, b"***")
+        reply = Reply(
+            response.status,
+            {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers},
+            body,
+            first_byte,
+        )
+        return self._judged(reply)
+
+    def _judged(self, reply: Reply) -> Reply:
+        if reply.status >= HTTPStatus.BAD_REQUEST:
+            raise BadStatus(reply, self._address.shown)
+        if reply.status >= HTTPStatus.MULTIPLE_CHOICES:
+            raise Moved(reply, self._address.shown)
+        if reply.headers.get("content-encoding", "identity").lower() != "identity":
+            raise WrongReply(f"the reply is encoded as {reply.headers['content-encoding']!r}, which was not asked for")
+        return reply
+
+    async def _connection(self) -> httpcore2.AsyncHTTP11Connection:
+        while self._idle:
+            since, connection = self._idle.pop()
+            # The other side may have closed it meanwhile; to look costs a call of the system.
+            if trio.current_time() - since < _MOMENT or not connection.has_expired():
+                return connection
+            await _drop(connection)
+        return httpcore2.AsyncHTTP11Connection(self._address.origin, _Stream(await self._connect()))
+
+    async def _connect(self) -> httpcore2.AsyncNetworkStream:
+        origin, timeout = self._address.origin, self._timeouts["connect"]
+        host = origin.host.decode()
+        stream = await self._network.connect_tcp(host, origin.port, timeout=timeout)
+        if origin.scheme != b"https":
+            return stream
+        try:
+            return await stream.start_tls(_tls(), server_hostname=host, timeout=timeout)
+        except BaseException:  # Cancelled in the middle of the handshake, say.
+            await _drop(stream)
+            raise
+
+    async def _keep(self, connection: httpcore2.AsyncHTTP11Connection) -> None:
+        """Put a connection back on top, and close the undermost if it was not needed for long: there are fewer slots now."""
+        if connection.is_closed():
+            return  # The reply was the last on it.
+        now = trio.current_time()
+        self._idle.append((now, connection))
+        if self._idle[0][0] < now - _IDLE:
+            await _drop(self._idle.popleft()[1])
+
+
+async def _drop(connection: httpcore2.AsyncHTTP11Connection | httpcore2.AsyncNetworkStream) -> None:
+    """Close a connection at once: a polite goodbye may wait for somebody who does not listen."""
+    with trio.CancelScope(deadline=-math.inf, shield=True):
+        await connection.aclose()
+
+
+async def _body(response: httpcore2.Response, began: float) -> tuple[bytes, float]:
+    """Take a body in; a reply that does not end is not waited for to the end."""
+    chunks: list[bytes] = []
+    size, first = 0, 0.0
+    try:
+        async for chunk in response.aiter_stream():
+            if not chunks:
+                first = trio.current_time() - began
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > LARGEST:
+                raise TooLarge(f"the reply is longer than {LARGEST // 1024 // 1024} MiB; was it to be a stream without an end?")
+    finally:
+        await response.aclose()
+    return b"".join(chunks), first or trio.current_time() - began

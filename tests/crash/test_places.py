@@ -1,0 +1,132 @@
+"""Runs from a script, beside a loop and in a thread, really stopped: in good order first, and then as Python would."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from journal import verify
+from journal.events import AttemptInterrupted, RunStopped
+from runner import Case, UsageError, evaluation, run
+from runner.testing import events_of
+
+SCRIPT = textwrap.dedent(
+    """
+    import asyncio, signal, sys
+    import trio
+    from runner import evaluation, run
+
+    @evaluation(cases=[1, 2, 3], slots=2)
+    async def task(number):
+        print("asked", flush=True)
+        with trio.CancelScope(shield=sys.argv[2] == "stuck"):
+            await trio.sleep_forever()
+
+    def go():
+        print("outcome", run(task, "run", grace=0, policy="fixed").stopped, flush=True)
+
+    async def cell():
+        try:
+            go()
+        except KeyboardInterrupt as exc:
+            print(*exc.__notes__)
+
+    async def coroutine():
+        go()
+        await asyncio.sleep(0)
+        print("not reached")
+
+    match sys.argv[1]:
+        case "script":
+            go()
+        case "asyncio":
+            asyncio.run(coroutine())
+        case "cell":  # As in a notebook: a loop is running, and Ctrl-C has its usual handler.
+            asyncio.new_event_loop().run_until_complete(cell())
+            print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+    """
+)
+
+
+@pytest.mark.parametrize(
+    ("place", "number", "code", "out"),
+    [
+        ("script", signal.SIGINT, -signal.SIGINT, ""),
+        ("script", signal.SIGTERM, -signal.SIGTERM, ""),
+        ("asyncio", signal.SIGINT, -signal.SIGINT, "outcome interrupted\n"),
+        ("cell", signal.SIGINT, 0, "run was stopped in good order; run(…, resume=True) goes on with it\nTrue\n"),
+    ],
+)
+@pytest.mark.parametrize("how", ["lands", "stuck"])
+def test_a_signal_stops_a_run_and_is_passed_on(  # noqa: PLR0917  # of its parameters, as pytest gives them
+    tmp_path: Path, place: str, number: signal.Signals, code: int, out: str, how: str
+) -> None:
+    """Wherever `run` is called, a signal stops it in good order first; then it does what it does to any Python program.
+
+    With an attempt that cannot be cancelled, a script is left; beside a loop, the run's thread is.
+    """
+    (tmp_path / "it.py").write_text(SCRIPT)
+    with subprocess.Popen(
+        [sys.executable, "it.py", place, how],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(Path.cwd()), "PATH": "", "PYTHONIOENCODING": "utf-8"},
+    ) as process:
+        assert process.stdout is not None
+        assert ["asked\n", "asked\n"] == [process.stdout.readline(), process.stdout.readline()]
+        process.send_signal(number)
+        said = process.communicate(timeout=30)
+
+    if (place, how) == ("script", "stuck"):
+        code, out = 3, ""
+    assert (code, out) == (process.returncode, said[0])
+    assert ("stuck" == how) == ("stuck, and left behind: " in said[1])
+    events = events_of(tmp_path / "run")
+    assert 2 == sum(isinstance(event, AttemptInterrupted) for event in events)
+    assert RunStopped(reason="interrupted") == events[-1]
+    assert verify(tmp_path / "run").holds
+
+
+def answering() -> Any:
+    """Make an evaluation whose task says in which thread it runs."""
+
+    @evaluation(cases=[Case(name="a", input="a")], loop="trio")
+    async def task(_: str) -> str:
+        await trio.lowlevel.checkpoint()
+        return threading.current_thread().name
+
+    return task
+
+
+def test_run_in_a_thread(tmp_path: Path) -> None:
+    """In a thread a run is simply run; signals, of which it would not be told, cannot be asked for."""
+    outcomes: list[Any] = []
+
+    def go() -> None:
+        outcomes.append(run(answering(), tmp_path / "run").state.completed)
+        with pytest.raises(UsageError, match="only the main thread hears of signals"):
+            run(answering(), tmp_path / "other", signals=True)
+
+    thread = threading.Thread(target=go)
+    thread.start()
+    thread.join()
+
+    assert [1] == outcomes
+    assert not (tmp_path / "other").exists()
+
+
+async def test_run_beside_a_loop(tmp_path: Path) -> None:
+    """Inside a running loop, trio's as well as asyncio's, a run has a thread of its own, and its errors are raised here."""
+    outcome = run(answering(), tmp_path / "run")
+
+    assert 1 == outcome.state.completed
+    with pytest.raises(UsageError, match="slots=0"):
+        run(answering(), tmp_path / "other", slots=0)

@@ -1,0 +1,159 @@
+"""A run in which everything happens that an export has to tell: two sessions, a crash, retries, pauses, and nasty texts.
+
+Nothing here asserts anything.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from journal import Event
+from journal.events import (
+    AttemptFailed,
+    AttemptInterrupted,
+    AttemptReturnedLate,
+    AttemptStarted,
+    AttemptSucceeded,
+    AttemptTimedOut,
+    Extension,
+    IntakePaused,
+    IntakeResumed,
+    LimitChanged,
+    Noted,
+    RetryScheduled,
+    RunStopped,
+    ScoringFailed,
+    TrialCompleted,
+    TrialEnqueued,
+    TrialFailed,
+    TrialScored,
+    TrialWithdrawn,
+)
+from replay import load
+from replay.export import FORMATS, File, Rows, Source, TableFile
+from tests.journal.samples import enqueued, session, started, written
+
+FORMULA = '=HYPERLINK("http://evil.example","click")'
+NASTY = 'a <b> & "c"\x00\x1b[31m\r\n\ttab ] ]> \ufffe 🙂'
+LARGE = "x" * 300_000
+"""Longer than a line of the journal may hold."""
+
+
+def scored(name: str, scorer: str, value: Any, reason: str = "") -> TrialScored:
+    """Let a scorer judge."""
+    return TrialScored(trial=name, scorer=scorer, version="v1", value=value, reason=reason, elapsed=0.001)
+
+
+def first_session() -> list[Event]:
+    """Tell what happened before the process died."""
+    return [
+        started(),
+        session(1),
+        LimitChanged(before=0, after=2, cause="start"),
+        TrialEnqueued(
+            trial="peru",
+            case="peru",
+            repeat=1,
+            input="The capital of Peru?",
+            expected="Lima",
+            metadata={"difficulty": "easy", "id": 7},
+            fingerprint="f-peru",
+        ),
+        TrialEnqueued(
+            trial="chad", case="chad", repeat=1, input={"q": "Chad?"}, expected=["N'Djamena", "Fort-Lamy"], fingerprint="f"
+        ),
+        TrialEnqueued(trial="chad#2", case="chad", repeat=2, input={"q": "Chad?"}, expected=["N'Djamena"], fingerprint="f"),
+        enqueued("oslo", FORMULA),
+        enqueued("gone"),
+        enqueued("later"),
+        AttemptStarted(trial="peru", attempt=1, slot=0),
+        AttemptStarted(trial="chad", attempt=1, slot=1),
+        Noted(name="tokens", value=12, trial="peru", attempt=1),
+        AttemptSucceeded(trial="peru", attempt=1, output="Lima", elapsed=0.25, usage={"input_tokens": 5, "cost": 0.5}),
+        scored("peru", "exact", value=True),
+        scored("peru", "tone", "polite", "+ it says please"),
+        scored("peru", "closeness", 1.0),
+        TrialCompleted(trial="peru", attempts=1),
+        AttemptFailed(
+            trial="chad",
+            attempt=1,
+            error="RateLimited",
+            message="slow down",
+            category="rate_limited",
+            retry_after=1.5,
+            elapsed=0.125,
+            usage={"input_tokens": 3},
+        ),
+        RetryScheduled(trial="chad", attempt=2, delay=0.001, cause="rate_limited"),
+        IntakePaused(until=0.025, cause="rate_limited", evidence="429, Retry-After 1.5"),
+        LimitChanged(before=2, after=1, cause="rate_limited", evidence="1 × 429"),
+        IntakeResumed(cause="rate_limited"),
+        AttemptStarted(trial="chad", attempt=2, slot=1),
+        AttemptTimedOut(trial="chad", attempt=2, limit=30.0, elapsed=30.0),
+        AttemptReturnedLate(trial="chad", attempt=2, ending="succeeded", elapsed=31.0),
+        TrialFailed(trial="chad", attempts=2, cause="timed_out"),
+        AttemptStarted(trial="chad#2", attempt=1, slot=0),
+        AttemptStarted(trial="gone", attempt=1, slot=1),
+        AttemptSucceeded(trial="gone", attempt=1, output="nowhere", elapsed=0.1),
+        scored("gone", "exact", value=False),
+        TrialCompleted(trial="gone", attempts=1),
+    ]
+
+
+def second_session() -> list[Event]:
+    """Tell what happened when it was taken up again, and stopped."""
+    return [
+        session(2),
+        AttemptInterrupted(trial="chad#2", attempt=1, why="process_died"),
+        LimitChanged(before=0, after=2, cause="start"),
+        TrialWithdrawn(trial="gone", why="removed"),
+        AttemptStarted(trial="chad#2", attempt=2, slot=0),
+        AttemptStarted(trial="oslo", attempt=1, slot=1),
+        AttemptSucceeded(trial="chad#2", attempt=2, output={"answer": NASTY}, elapsed=0.5),
+        scored("chad#2", "exact", value=False, reason=NASTY),
+        TrialCompleted(trial="chad#2", attempts=2),
+        AttemptSucceeded(trial="oslo", attempt=1, output=LARGE, elapsed=0.5),
+        ScoringFailed(trial="oslo", scorer="exact", version="v1", error="ValueError", message="no verdict", elapsed=0.1),
+        TrialCompleted(trial="oslo", attempts=1),
+        Extension(type="x-ours", data={"trial": 5, "attempt": "none"}),
+        AttemptStarted(trial="later", attempt=1, slot=0),
+        RunStopped(reason="interrupted"),
+    ]
+
+
+def stamps(minute: int) -> Callable[[], tuple[str, float]]:
+    """Count milliseconds from the beginning of a minute."""
+    ticks: Iterator[int] = iter(range(1, 1_000))
+
+    def stamp() -> tuple[str, float]:
+        tick = next(ticks)
+        return f"2026-11-15T00:{minute:02}:00.{tick:03}000Z", tick / 1_000
+
+    return stamp
+
+
+def eventful(path: Path) -> Path:
+    """Write the run."""
+    written(path, first_session(), stamp=stamps(0))
+    written(path, second_session(), new=False, stamp=stamps(10))
+    return path
+
+
+def exported(path: Path, name: str, rows: Rows = "trials") -> bytes:
+    """Export a run to one file's content."""
+    with Source(load(path)) as source:
+        match FORMATS[name]:
+            case TableFile() as table:
+                return b"".join(table.make(source, rows))
+            case File() as file:
+                return b"".join(file.make(source))
+            case files:
+                return orjson.dumps({each: b"".join(pieces).decode() for each, pieces in files.make(source)})
+
+
+def files(path: Path, name: str) -> dict[str, str]:
+    """Export a run to several files' contents."""
+    made: dict[str, str] = orjson.loads(exported(path, name))
+    return made

@@ -1,0 +1,32 @@
+"""What docs/export.md says of the exports is what they are."""
+
+import re
+from pathlib import Path
+
+from replay.export import FORMATS, Files
+from replay.export.tables import ATTEMPT, TRIAL
+
+PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
+
+
+def generated(name: str) -> str:
+    found = re.search(rf"<!-- {name}: generated -->\n(.*?)\n<!-- /{name} -->", PAGE, re.DOTALL)
+    return "" if found is None else found[1]
+
+
+def test_the_table_of_formats() -> None:
+    """The page lists the formats that there are, in their order and with their words."""
+    rows = ["| format | what it is | where to |", "|---|---|---|"]
+    for name, each in FORMATS.items():
+        where = (
+            "a directory" if isinstance(each, Files) else "a file, or standard output" if each.is_text else "a file, or a pipe"
+        )
+        rows.append(f"| `{name}` | {each.what} | {where} |")
+
+    assert "\n".join(rows) == generated("formats")
+
+
+def test_the_columns() -> None:
+    """The page lists the columns that there are."""
+    assert ", ".join(f"`{name}`" for name in TRIAL) == generated("trials")
+    assert ", ".join(f"`{name}`" for name in ATTEMPT) == generated("attempts")

@@ -1,0 +1,265 @@
+"""Rows: what was recorded can be read back with the readers that people have."""
+
+import csv
+import io
+import itertools
+import tracemalloc
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow.parquet  # type: ignore[import-untyped]  # it has no types
+import pytest
+
+from journal import Event
+from journal.events import AttemptStarted, TrialCompleted, TrialScored
+from replay import load
+from replay.export import FORMATS, Rows, Source, TableFile
+from tests.journal.samples import enqueued, lines_of, session, started, trial, written
+from tests.replay.stories import FORMULA, LARGE, NASTY, eventful, exported, scored
+
+
+@pytest.fixture(autouse=True)
+def _any_size() -> Iterator[None]:
+    """Let Python's reader of CSV take large cells, which it refuses until it is told to."""
+    before = csv.field_size_limit(1 << 20)
+    yield
+    csv.field_size_limit(before)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Make the run in which everything happens."""
+    return eventful(tmp_path / "run")
+
+
+def rows_of(path: Path, rows: Rows = "trials") -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in exported(path, "jsonl", rows).splitlines()]
+
+
+def cells_of(path: Path, rows: Rows = "trials") -> list[dict[str, str]]:
+    """Read the CSV with Python's own reader, and take the mark off again as the documentation says."""
+    read = csv.DictReader(io.StringIO(exported(path, "csv", rows).decode(), newline=""))
+    return [{name: cell.removeprefix("'") for name, cell in row.items()} for row in read]
+
+
+def columns_of(path: Path, rows: Rows = "trials") -> list[dict[str, Any]]:
+    table: list[dict[str, Any]] = pyarrow.parquet.read_table(io.BytesIO(exported(path, "parquet", rows))).to_pylist()
+    return table
+
+
+def test_a_trial_is_a_row(run: Path) -> None:
+    """A row has everything about a trial, as it was recorded."""
+    assert {
+        "trial": "peru",
+        "case": "peru",
+        "repeat": 1,
+        "stage": "completed",
+        "input": "The capital of Peru?",
+        "expected": "Lima",
+        "metadata": {"difficulty": "easy", "id": 7},
+        "output": "Lima",
+        "scores": {"exact": True, "tone": "polite", "closeness": 1.0},
+        "reasons": {"tone": "+ it says please"},
+        "unscored": {},
+        "attempts": 1,
+        "cause": None,
+        "error": None,
+        "message": None,
+        "enqueued_at": "2026-11-15T00:00:00.005000Z",
+        "ended_at": "2026-11-15T00:00:00.018000Z",
+        "waited": 0.006,
+        "backed_off": 0.0,
+        "served": 0.003,
+        "scored": 0.004,
+        "usage": {"tokens": 12, "input_tokens": 5, "cost": 0.5},
+        "fingerprint": "f-peru",
+    } == rows_of(run)[0]
+
+
+def test_every_trial_is_there_once(run: Path) -> None:
+    """Trials stand in the order in which they were taken in, whatever became of them."""
+    assert [
+        ("peru", "completed"),
+        ("chad", "failed"),
+        ("chad#2", "completed"),
+        ("oslo", "completed"),
+        ("gone", "withdrawn"),
+        ("later", "running"),
+    ] == [(row["trial"], row["stage"]) for row in rows_of(run)]
+
+
+def test_a_failed_trial_carries_its_error_and_no_score(run: Path) -> None:
+    """A trial that was given up says why, and has neither an output nor a score that could be averaged."""
+    chad = rows_of(run)[1]
+
+    assert ("timed_out", "timeout", "timed out after 30 s", None, {}) == tuple(
+        chad[name] for name in ("cause", "error", "message", "output", "scores")
+    )
+
+
+def test_a_withdrawn_trial_has_no_score(run: Path) -> None:
+    """What a scorer said of a trial that no longer counts is not in the table."""
+    assert {} == rows_of(run)[4]["scores"]
+
+
+def test_large_values_are_in_their_places(run: Path) -> None:
+    """A value that is kept beside the journal is in the row like any other."""
+    assert LARGE == rows_of(run)[3]["output"]
+    assert LARGE == next(row["output"] for row in rows_of(run, "events") if row.get("trial") == "oslo" and "output" in row)
+
+
+def test_csv_says_the_same(run: Path) -> None:
+    """CSV has the same trials; text is as it was, what is not text is JSON, and nothing is an empty cell."""
+    peru, chad, again, oslo, *_ = cells_of(run)
+
+    assert ("The capital of Peru?", "Lima", "true", "polite", "+ it says please", "1.0") == tuple(
+        peru[name] for name in ("input", "output", "score.exact", "score.tone", "reason.tone", "score.closeness")
+    )
+    assert {"difficulty": "easy", "id": 7} == orjson.loads(peru["metadata"])
+    assert ('{"q":"Chad?"}', "", "") == (chad["input"], chad["output"], chad["score.exact"])
+    assert (NASTY, {"answer": NASTY}) == (again["reason.exact"], orjson.loads(again["output"]))
+    assert (FORMULA, LARGE) == (oslo["input"], oslo["output"])
+
+
+FIRST = "=+-@\t\r\n＝＋－＠'"
+
+
+@pytest.mark.parametrize("first", FIRST)
+def test_no_cell_is_a_formula(tmp_path: Path, first: str) -> None:
+    """Text that a spreadsheet would calculate is marked, wherever it comes from; taking the mark off gives it back."""
+    text = f"{first}1+1"
+    judged = TrialScored(trial=text, scorer=f"{text}s", version="v", value=text, reason=text, elapsed=0.1)
+    asked = enqueued(text, text)
+    begun = AttemptStarted(trial=text, attempt=1, slot=0)
+    events: list[Event] = [asked, begun, trial(text, text)[2], judged, TrialCompleted(trial=text, attempts=1)]
+    written(tmp_path / "run", [started(), session(), *events])
+    table = list(csv.reader(io.StringIO(exported(tmp_path / "run", "csv").decode(), newline="")))
+
+    assert [] == [cell for row in table for cell in row if cell.startswith(tuple(FIRST[:-1]))]
+    assert text == cells_of(tmp_path / "run")[0]["output"]
+
+
+def test_our_own_numbers_are_not_marked(tmp_path: Path) -> None:
+    """A negative score is a number in a spreadsheet, too."""
+    life = trial("a")
+    life[3] = scored("a", "exact", -0.5)
+    written(tmp_path / "run", [started(), session(), *life])
+
+    assert b",-0.5," in exported(tmp_path / "run", "csv")
+
+
+def test_parquet_says_the_same(run: Path) -> None:
+    """Parquet has the same trials, with types: a pass is a boolean, a score a number, a label text."""
+    peru, chad, again, oslo, *_ = columns_of(run)
+
+    assert (1, True, "polite", 1.0, 12.0, 0.006) == tuple(
+        peru[name] for name in ("repeat", "score.exact", "score.tone", "score.closeness", "usage.tokens", "waited")
+    )
+    assert (None, None, "timed_out") == (chad["output"], chad["score.exact"], chad["cause"])
+    assert NASTY == again["reason.exact"]
+    assert (FORMULA, LARGE, {"exact": "ValueError: no verdict"}) == (
+        oslo["input"],
+        oslo["output"],
+        orjson.loads(oslo["unscored"]),
+    )
+
+
+def test_scores_of_several_kinds_share_a_column(tmp_path: Path) -> None:
+    """A scorer that says a number here and a label there has a column of text."""
+    lives = [trial("a"), trial("b")]
+    lives[0][3], lives[1][3] = scored("a", "exact", 0.5), scored("b", "exact", "none")
+    written(tmp_path / "run", [started(), session(), *lives[0], *lives[1]])
+
+    assert ["0.5", "none"] == [row["score.exact"] for row in columns_of(tmp_path / "run")]
+    assert ["0.5", "none"] == [row["score.exact"] for row in cells_of(tmp_path / "run")]
+
+
+def test_an_attempt_is_a_row(run: Path) -> None:
+    """Attempts are told in the order in which they ended, with how; one that has not ended comes last."""
+    rows = rows_of(run, "attempts")
+
+    assert [
+        ("peru", 1, 1, 0, "succeeded"),
+        ("chad", 1, 1, 1, "failed"),
+        ("chad", 2, 1, 1, "timed_out"),
+        ("gone", 1, 1, 1, "succeeded"),
+        ("chad#2", 1, 1, 0, "interrupted"),
+        ("chad#2", 2, 2, 0, "succeeded"),
+        ("oslo", 1, 2, 1, "succeeded"),
+        ("later", 1, 2, 0, None),
+    ] == [(row["trial"], row["attempt"], row["session"], row["slot"], row["ending"]) for row in rows]
+    assert ("RateLimited", "slow down", "rate_limited", 1.5) == tuple(
+        rows[1][name] for name in ("error", "message", "category", "retry_after")
+    )
+    assert {"tokens": 12, "input_tokens": 5, "cost": 0.5} == rows[0]["usage"]
+    assert "process_died" == rows[4]["why"]
+
+
+def test_attempts_are_the_same_in_every_table(run: Path) -> None:
+    """CSV and Parquet have as many attempts as JSONL, with the same endings."""
+    endings = [row["ending"] for row in rows_of(run, "attempts")]
+
+    assert [ending or "" for ending in endings] == [row["ending"] for row in cells_of(run, "attempts")]
+    assert endings == [row["ending"] for row in columns_of(run, "attempts")]
+
+
+def test_an_event_is_the_line_on_disk(run: Path) -> None:
+    """A row of an event says what its line says, but for large values, which are in their places."""
+    lines = [orjson.loads(line) for line in lines_of(run)]
+
+    assert [line for line in lines if "blobs" not in line] == [
+        row for row, line in zip(rows_of(run, "events"), lines, strict=True) if "blobs" not in line
+    ]
+
+
+def test_events_are_the_same_in_every_table(run: Path) -> None:
+    """CSV and Parquet have every event; what not every event has is JSON in a column of its own."""
+    rows, cells, columns = rows_of(run, "events"), cells_of(run, "events"), columns_of(run, "events")
+
+    assert [row["seq"] for row in rows] == [int(row["seq"]) for row in cells] == [row["seq"] for row in columns]
+    assert [row["type"] for row in rows] == [row["type"] for row in cells] == [row["type"] for row in columns]
+    scores = [orjson.loads(row["event"])["value"] for row in columns if row["type"] == "trial_scored"]
+    assert [True, "polite", 1.0, False, False] == scores
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_same_run_gives_the_same_bytes(run: Path, name: str) -> None:
+    """No clock, no chance, no order of a set: what is exported twice is the same."""
+    assert exported(run, name) == exported(run, name)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_run_without_a_trial_can_be_exported(tmp_path: Path, name: str) -> None:
+    """A run that was cut off before its first trial is no error in any format."""
+    written(tmp_path / "begun", [started(), session()])
+    written(tmp_path / "bare", [])
+
+    assert b"" != exported(tmp_path / "begun", name) or name == "jsonl"
+    assert b"" != exported(tmp_path / "bare", name) or name == "jsonl"
+
+
+def peak_of(path: Path, name: str) -> int:
+    """Export a run to nowhere, and tell how much memory that took at the most."""
+    format_ = FORMATS[name]
+    tracemalloc.start()
+    with Source(load(path)) as source:
+        made = format_.make(source, "trials") if isinstance(format_, TableFile) else format_.make(source)
+        for piece in made:
+            deque(piece[1] if isinstance(piece, tuple) else (), maxlen=0)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "parquet"])
+def test_memory_does_not_grow_with_outputs(tmp_path: Path, name: str) -> None:
+    """Twenty-five large outputs more take less memory than a single one of them; only Parquet gathers rows."""
+    for size in (5, 30):
+        lives = itertools.chain.from_iterable(trial(f"t{n}", f"{n:04}" * 80_000) for n in range(size))
+        written(tmp_path / str(size), [started(), session(), *lives])
+    peak_of(tmp_path / "5", name)  # What is imported and remembered the first time does not count.
+
+    assert peak_of(tmp_path / "30", name) - peak_of(tmp_path / "5", name) < 4 * 80_000

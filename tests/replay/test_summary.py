@@ -1,0 +1,450 @@
+"""What came of a run, in numbers: every denominator is named, and no failure is averaged away."""
+
+import hashlib
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from journal import Blob, Event, read
+from journal.events import (
+    AttemptInterrupted,
+    AttemptReturnedLate,
+    AttemptStarted,
+    AttemptSucceeded,
+    AttemptTimedOut,
+    Noted,
+    RetryScheduled,
+    RunFinished,
+    RunStopped,
+    TrialCompleted,
+    TrialFailed,
+    TrialScored,
+    TrialWithdrawn,
+)
+from journal.lifecycle import STAGES
+from replay import RunState, fold
+from replay.screen import ending, group_lines, score_in_words
+from replay.statistics import pass_all, pass_at, wilson
+from replay.summary import NO_GROUP, Grouping, Summary, in_json, summarise
+from tests.journal.samples import examples, session
+from tests.journal.test_format import GOLDEN
+from tests.replay.lives import answered, enqueued, failed, records, state_of
+
+PASS, FAIL = True, False
+
+
+def chain(*lives: list[Event]) -> list[Event]:
+    """Put lives one behind the other."""
+    return list(itertools.chain.from_iterable(lives))
+
+
+def summary_of(*lives: list[Event]) -> Summary:
+    """Sum up a run of such trials."""
+    return summarise(state_of(chain(*lives)))
+
+
+def test_the_summary_for_programs() -> None:
+    """The summary as JSON has every count, score and sum, under names that stay."""
+    events = chain(
+        answered("a", {"exact": PASS, "near": 0.5, "tone": "rude"}, usage={"tokens": 5}),
+        answered("b", {"exact": FAIL, "near": 1.0, "tone": KeyError("x")}, failures=1, usage={"tokens": 5, "cost": 0.5}),
+        failed("c", usage={"tokens": 2}),
+        [enqueued("d"), AttemptStarted(trial="d", attempt=1, slot=0)],
+    )
+    state = state_of(events)
+    said = in_json(summarise(state))
+
+    assert {
+        "evaluation": "capitals",
+        "task": "evals/capitals.py:capitals",
+        "dataset": "3 cases",
+        "started_at": "2026-11-15T00:00:00.000000Z",
+        "last_at": "2026-11-15T00:00:00.000000Z",
+        "seq": state.seq,
+        "sessions": 1,
+        "crashes": 0,
+        "ending": None,
+        "planned": 0,
+        "trials": {
+            "enqueued": 4,
+            "answered": 2,
+            "completed": 2,
+            "failed": 1,
+            "recovered": 1,
+            "open": 1,
+            "queued": 0,
+            "running": 1,
+            "being_scored": 0,
+            "unsettled": 0,
+            "interrupted": 0,
+            "backing_off": 0,
+            "withdrawn": 0,
+        },
+        "attempts": {
+            "started": 5,
+            "succeeded": 2,
+            "failed": 2,
+            "timed_out": 0,
+            "interrupted": 0,
+            "made_again": 0,
+            "returned_late": 0,
+        },
+        "retries": {"error": 1},
+        "errors": {"OSError": 1, "ValueError": 1},
+        "failures": {"fatal": 1},
+        "scores": {
+            "exact": {
+                "kind": "pass",
+                "scored": 2,
+                "not_scored": 0,
+                "error": "",
+                "numbers": 2,
+                "passed": 1,
+                "beyond": 0,
+                "cases": 2,
+                "mean": 0.5,
+                "standard_error": 0.5,
+                "low": pytest.approx(wilson(0.5, 2)[0]),
+                "high": pytest.approx(wilson(0.5, 2)[1]),
+                "labels": {},
+                "passes": [],
+            },
+            "near": {
+                "kind": "number",
+                "scored": 2,
+                "not_scored": 0,
+                "error": "",
+                "numbers": 2,
+                "passed": None,
+                "beyond": 0,
+                "cases": 2,
+                "mean": 0.75,
+                "standard_error": 0.25,
+                "low": pytest.approx(0.75 - 12.7062 * 0.25, abs=1e-4),
+                "high": pytest.approx(0.75 + 12.7062 * 0.25, abs=1e-4),
+                "labels": {},
+                "passes": [],
+            },
+            "tone": {
+                "kind": "label",
+                "scored": 1,
+                "not_scored": 1,
+                "error": "KeyError: ",
+                "numbers": 0,
+                "passed": None,
+                "beyond": 0,
+                "cases": 0,
+                "mean": None,
+                "standard_error": None,
+                "low": None,
+                "high": None,
+                "labels": {"rude": 1},
+                "passes": [],
+            },
+        },
+        "latency": {"answers": 2, "p50": 0.25, "p95": 0.25, "p99": 0.25, "max": 0.25},
+        "usage": {"tokens": 17, "cost": 1.0},
+        "usage_lost": {"tokens": 7, "cost": 0.5},
+        "limit": 2,
+        "groups": None,
+    } == said
+    assert said == orjson.loads(orjson.dumps(said))
+
+
+def test_a_failure_is_named_beside_every_mean() -> None:
+    """81 of 90 answered: the mean is of 81, and the 9 that failed stand beside it."""
+    lives = [answered(f"a{at}", {"exact": at < 72}) for at in range(81)] + [failed(f"b{at}") for at in range(9)]
+    summary = summary_of(*lives)
+
+    assert (90, 81, 9) == (summary.trials.enqueued, summary.trials.answered, summary.trials.failed)
+    assert "88.9 %  72 of 81 scored (95 %: 80.2–94.0 %); not in it: 9 failed" == score_in_words(
+        summary.scores["exact"], failed=summary.trials.failed
+    )
+
+
+def test_a_run_with_no_finished_trial() -> None:
+    """Where nothing is finished nothing is made up: no mean, no quantile, and no error."""
+    summary = summary_of([enqueued("a")])
+
+    assert (1, 1, 0) == (summary.trials.enqueued, summary.trials.open, summary.trials.answered)
+    assert ({}, None, 0) == (summary.scores, summary.latency.p50, summary.latency.answers)
+    assert in_json(summarise(RunState()))["evaluation"] is None
+
+
+def test_not_a_number_is_named_and_not_in_the_mean() -> None:
+    """A score that is not finite, which no journal of ours can hold, is counted apart and told."""
+    summary = summary_of(*(answered(f"t{at}", {"near": value}) for at, value in enumerate([0.5, math.nan, math.inf, 0.7])))
+    near = summary.scores["near"]
+
+    assert (4, 2, 2, 0.6) == (near.scored, near.numbers, near.beyond, near.mean)
+    assert score_in_words(near).endswith("; not in it: 2 not finite or too large")
+
+
+def test_a_scorer_of_both_kinds() -> None:
+    """Where a scorer gives numbers and labels, each has its own denominator."""
+    lives = [answered(f"t{at}", {"judge": value}) for at, value in enumerate([0.5, 1.0, "refused", PASS])]
+    judge = summary_of(*lives).scores["judge"]
+
+    assert ("mixed", 4, 3, {"refused": 1}) == (judge.kind, judge.scored, judge.numbers, judge.labels)
+    assert "0.833  mean of 3 scored (95 %: 0.116 to 1.55) refused 25 %  of 4 scored" == score_in_words(judge)
+
+
+def test_passes_over_repeats() -> None:
+    """pass@k and pass^k are the means over the cases that were asked at least k times, and say how many those are."""
+    verdicts = {"a": [PASS, PASS, FAIL], "b": [FAIL, FAIL, FAIL], "c": [PASS, PASS, PASS], "d": [PASS]}
+    lives = [answered(case, {"exact": each}, repeat=at) for case, all_ in verdicts.items() for at, each in enumerate(all_, 1)]
+    exact = summary_of(*lives).scores["exact"]
+    counts = [(3, 2), (3, 0), (3, 3)]
+
+    assert [(1, 4), (2, 3), (3, 3)] == [(each.k, each.cases) for each in exact.passes]
+    for each in exact.passes[1:]:
+        assert math.isclose(sum(pass_at(each.k, n=n, passed=passed) for n, passed in counts) / 3, each.at_least_one)
+        assert math.isclose(sum(pass_all(each.k, n=n, passed=passed) for n, passed in counts) / 3, each.all)
+    assert (10, 4, 6) == (exact.numbers, exact.cases, exact.passed)
+
+
+def test_pass_at_1_is_the_mean() -> None:
+    """Where all cases have as many repeats, pass@1 and pass^1 are the mean of the scorer, with its interval."""
+    verdicts = itertools.product(range(12), range(1, 5))
+    lives = [answered(f"c{case}", {"exact": (case * at) % 5 < 2}, repeat=at) for case, at in verdicts]
+    exact = summary_of(*lives).scores["exact"]
+    once = exact.passes[0]
+
+    assert pytest.approx((exact.mean, exact.low, exact.high)) == (
+        once.at_least_one,
+        once.at_least_one_low,
+        once.at_least_one_high,
+    )
+    assert pytest.approx((exact.mean, exact.low, exact.high)) == (once.all, once.all_low, once.all_high)
+
+
+def test_repeats_that_come_late_are_told_apart() -> None:
+    """A run that had one trial a case, and is resumed with more, has the same summary as one that had them from the start."""
+    first = [answered(f"c{case}", {"near": case / 7, "exact": case > 2}) for case in range(5)]
+    second = [answered(f"c{case}", {"near": case / 5, "exact": case > 3}, repeat=2) for case in range(5)]
+    late = summary_of(*first, *second)
+    early = summary_of(*itertools.chain.from_iterable(zip(second, first, strict=True)))
+
+    for scorer in ("near", "exact"):
+        assert late.scores[scorer].cases == 5
+        assert math.isclose(late.scores[scorer].standard_error or 0.0, early.scores[scorer].standard_error or 1.0)
+
+
+def test_a_score_that_is_superseded_counts_no_more() -> None:
+    """A later score of the same scorer takes the place of the first, also where it is of another kind."""
+    again = [TrialScored(trial=name, scorer="exact", version="v2", value=PASS, elapsed=0.0) for name in ("a", "b")]
+    exact = summary_of(answered("a", {"exact": "good"}), answered("b", {"exact": 0.5}), list(again)).scores["exact"]
+
+    assert ("pass", 2, 2, 1.0, {}) == (exact.kind, exact.scored, exact.passed, exact.mean, exact.labels)
+
+
+def test_a_scorer_that_failed_and_was_asked_again() -> None:
+    """An output at which a scorer failed is no longer counted as such once it has its score."""
+    again: list[Event] = [TrialScored(trial="a", scorer="judge.tone", version="v1", value=PASS, elapsed=0.0)]
+    scores = summary_of(answered("a", {"judge": ValueError()}), answered("b", {"judge": ValueError()}), again).scores
+
+    assert (1, 1) == (scores["judge"].not_scored, scores["judge.tone"].scored)
+
+
+def test_a_withdrawn_trial_leaves_everything() -> None:
+    """A trial that no longer counts is in no count but its own, in no mean, and not among those that recovered."""
+    gone = answered("b", {"exact": FAIL, "judge": ValueError()}, failures=1)
+    summary = summary_of(answered("a", {"exact": PASS}), gone, [TrialWithdrawn(trial="b", why="removed")])
+
+    assert (1, 1, 0, 1) == (
+        summary.trials.enqueued,
+        summary.trials.completed,
+        summary.trials.recovered,
+        summary.trials.withdrawn,
+    )
+    assert (1, 1.0, 0) == (summary.scores["exact"].scored, summary.scores["exact"].mean, summary.scores["judge"].not_scored)
+
+
+def noted(trial: str, attempt: int, tokens: int) -> Event:
+    """Note what an attempt has used."""
+    return Noted(name="tokens", value=tokens, trial=trial, attempt=attempt)
+
+
+def test_what_lost_attempts_have_used_is_told() -> None:
+    """Tokens of attempts that failed, timed out, were cut off or came late are in the sum, and told apart."""
+    life: list[Event] = [
+        enqueued("a"),
+        AttemptStarted(trial="a", attempt=1, slot=0),
+        noted("a", 1, 1),
+        AttemptTimedOut(trial="a", attempt=1, limit=5.0, elapsed=5.0, usage={"tokens": 10}),
+        RetryScheduled(trial="a", attempt=2, delay=1.0, cause="timed_out"),
+        noted("a", 1, 100),
+        AttemptStarted(trial="a", attempt=2, slot=0),
+        noted("a", 2, 1_000),
+        AttemptInterrupted(trial="a", attempt=2, why="process_died"),
+        AttemptStarted(trial="a", attempt=3, slot=0),
+        AttemptReturnedLate(trial="a", attempt=1, ending="succeeded", elapsed=9.0),
+        noted("a", 1, 10_000),
+        noted("a", 3, 100_000),
+        AttemptSucceeded(trial="a", attempt=3, output=1, elapsed=1.0, usage={"tokens": 1_000_000}),
+        noted("a", 3, 10_000_000),
+        TrialCompleted(trial="a", attempts=3),
+        Noted(name="tokens", value=100_000_000),
+    ]
+    summary = summary_of(life)
+
+    assert (111_111_111, 11_111) == (summary.usage["tokens"], summary.usage_lost["tokens"])
+    assert "tokens 111,111,111; of it tokens 11,111 by attempts without an output" in ending(state_of(life), path="r")
+
+
+def test_calls_that_may_have_been_paid_for_twice() -> None:
+    """An attempt that was cut off counts as paid twice once its trial was tried again, be it after it had been given up."""
+
+    def cut_off(trial: str, attempt: int) -> list[Event]:
+        return [
+            AttemptStarted(trial=trial, attempt=attempt, slot=0),
+            AttemptInterrupted(trial=trial, attempt=attempt, why="process_died"),
+        ]
+
+    events = chain(
+        [enqueued("at-once"), *cut_off("at-once", 1), *cut_off("at-once", 2)],
+        [enqueued("given-up"), *cut_off("given-up", 1), TrialFailed(trial="given-up", attempts=1, cause="ambiguous")],
+        [RetryScheduled(trial="given-up", attempt=2, delay=0.0, cause="asked")],
+        [AttemptStarted(trial="given-up", attempt=2, slot=0)],
+        [enqueued("never-again"), *cut_off("never-again", 1)],
+    )
+    attempts = summary_of(events).attempts
+
+    assert (4, 2) == (attempts.interrupted, attempts.made_again)
+    assert "4 attempts were cut off, and 2 made again: as many calls may have been paid for twice" in ending(
+        state_of(events), path="r"
+    )
+
+
+def test_sessions_and_crashes() -> None:
+    """A session that another followed without having ended was a crash; the last one's ending is told by itself."""
+    lives: list[Event] = [session(2), RunStopped(reason="interrupted"), session(3), session(4)]
+    summary = summary_of(lives)
+
+    assert (4, 2, None) == (summary.sessions, summary.crashes, summary.ending)
+    assert "2 of 4 sessions died without a word" in ending(state_of(lives), path="r")
+    done = summary_of([*lives, RunFinished(completed=0, failed=0, withdrawn=0, head="")])
+    assert (2, "finished") == (done.crashes, done.ending)
+
+
+def test_latency_quantiles() -> None:
+    """p50, p95, p99 and the longest are times that occurred."""
+    summary = summary_of(*(answered(f"t{at}", elapsed=at / 10) for at in range(200, 0, -1)))
+
+    assert (200, 10.0, 19.0, 19.8, 20.0) == (
+        summary.latency.answers,
+        summary.latency.p50,
+        summary.latency.p95,
+        summary.latency.p99,
+        summary.latency.max,
+    )
+
+
+def grouped(lives: list[Event], key: str) -> Summary:
+    """Sum up a run, by a key of its metadata."""
+    facts = records(lives)
+    grouping = Grouping(key)
+    for record in facts:
+        grouping.take(record)
+    return summarise(fold(facts), groups=grouping.groups)
+
+
+def test_groups_by_metadata() -> None:
+    """Each group has its own counts, scores and times; trials without the key are a group too."""
+    summary = grouped(
+        chain(
+            answered("a", {"exact": PASS}, metadata={"difficulty": "easy"}),
+            answered("b", {"exact": PASS}, failures=1, metadata={"difficulty": "easy"}),
+            answered("c", {"exact": FAIL}, elapsed=9.0, metadata={"difficulty": 3}),
+            failed("d", metadata={"difficulty": "easy"}),
+            answered("e", {"exact": FAIL}),
+            [enqueued("f", metadata=["not", "a", "mapping"])],
+        ),
+        "difficulty",
+    )
+    groups = summary.groups
+
+    assert groups is not None
+    assert ["(none)", "3", "easy"] == list(groups)
+    assert (3, 2, 1, 1) == tuple(
+        getattr(groups["easy"].trials, name) for name in ("enqueued", "completed", "failed", "recovered")
+    )
+    assert (1.0, 2) == (groups["easy"].scores["exact"].mean, groups["easy"].scores["exact"].scored)
+    assert 9.0 == groups["3"].latency.p50
+    assert (2, 1) == (groups[NO_GROUP].trials.enqueued, groups[NO_GROUP].trials.open)
+    assert [
+        "by difficulty:",
+        "  (none)  1 ok of 2 trials · 1 open",
+        "    exact  0.0 %  0 of 1 scored (95 %: 0.0–79.3 %)",
+        "  3  1 ok of 1 trial",
+        "    exact  0.0 %  0 of 1 scored (95 %: 0.0–79.3 %)",
+        "  … and 1 more group",
+    ] == list(group_lines(groups, "difficulty", most=2))
+    assert "  easy  2 ok of 3 trials · 1 failed" in list(group_lines(groups, "difficulty"))
+
+
+def test_metadata_in_a_blob(tmp_path: Path) -> None:
+    """Metadata that are too large to stand in a line are read from where they are kept."""
+    text = orjson.dumps({"kind": "large", "pad": "x" * 99})
+    sha = hashlib.sha256(text).hexdigest()
+    place = tmp_path / "blobs" / sha[:2] / f"{sha}.json"
+    place.parent.mkdir(parents=True)
+    place.write_bytes(text)
+    blob = Blob(sha256=sha, bytes=len(text), path=tmp_path)
+
+    groups = grouped(answered("a", {"exact": PASS}, metadata=blob), "kind").groups
+    assert groups is not None
+    assert ["large"] == list(groups)
+
+
+LIVES = st.lists(
+    st.one_of(
+        st.tuples(st.just("failed"), st.none()),
+        st.tuples(st.just("answered"), st.one_of(st.booleans(), st.floats(0, 1), st.sampled_from(["x", "y"]))),
+        st.tuples(st.just("open"), st.none()),
+    ),
+    max_size=30,
+)
+
+
+@examples(100)
+@given(LIVES, st.integers(1, 3))
+def test_the_groups_add_up_to_the_whole(lives: list[tuple[str, Any]], repeats: int) -> None:
+    """Over any run, every count and label of the whole is the sum over its groups, and trials that are not done are open."""
+    events: list[Event] = []
+    for at, (kind, value) in enumerate(lives):
+        case, repeat, metadata = f"c{at // repeats}", at % repeats + 1, {"part": at // repeats % 3}
+        match kind:
+            case "failed":
+                events += failed(case, repeat=repeat, metadata=metadata)
+            case "answered":
+                events += answered(case, {"s": value}, repeat=repeat, failures=at % 2, metadata=metadata)
+            case _:
+                events.append(enqueued(case, repeat, metadata=metadata))
+    whole = grouped(events, "part")
+    parts = list((whole.groups or {}).values())
+
+    for name in ("enqueued", "answered", "completed", "failed", "recovered", "open"):
+        assert getattr(whole.trials, name) == sum(getattr(part.trials, name) for part in parts)
+    assert whole.trials.enqueued == whole.trials.completed + whole.trials.failed + whole.trials.open
+    said = [part.scores["s"] for part in parts if "s" in part.scores]
+    if "s" in whole.scores:
+        for name in ("scored", "numbers", "cases"):
+            assert getattr(whole.scores["s"], name) == sum(getattr(score, name) for score in said)
+        assert whole.scores["s"].labels.get("x", 0) == sum(score.labels.get("x", 0) for score in said)
+
+
+@pytest.mark.parametrize("at", range(0, 40, 3))
+def test_any_prefix_can_be_summed_up(at: int) -> None:
+    """After every record of a run in which everything happens, there is a summary, and its counts close."""
+    trials = summarise(fold(read(GOLDEN), at=at)).trials
+
+    stages = ("queued", "running", "being_scored", "unsettled", "interrupted", "backing_off", "completed", "failed")
+    assert trials.enqueued == sum(getattr(trials, stage) for stage in stages)
+    assert len(stages) + 2 == len(STAGES)

@@ -1,0 +1,519 @@
+"""Endpoints, over real sockets, from a real server: what is sent, what is taken for an answer, and what a failure means.
+
+The clock is real, or runs many times as fast where seconds are to pass.
+"""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import trio
+import trio.testing
+import trustme
+
+from journal import Event, read, verify
+from journal.events import (
+    AttemptFailed,
+    AttemptStarted,
+    AttemptSucceeded,
+    AttemptTimedOut,
+    IntakePaused,
+    Noted,
+    TrialCompleted,
+)
+from replay import fold
+from runner import Case, Evaluation, Outcome, Retry, UsageError, arun, evaluation, run
+from runner.secrets import mask
+from runner.tasks.endpoint import Endpoint
+from runner.tasks.http import Address, _tls
+from runner.testing import events_of
+from tests.server import BIG, Server, serving
+
+EventT = TypeVar("EventT", bound=Event)
+Made = Evaluation[Any, Any, Any]
+NEVER = Retry(errors=0, timeouts=0, rate_limits=0)
+
+
+def made(endpoint: Any, cases: Any = "lima", **options: Any) -> Made:
+    """Make an evaluation of one endpoint."""
+    cases = [Case(name=cases, input=cases)] if isinstance(cases, str) else cases
+    it: Made = evaluation(cases=cases, **{"timeout": 10.0, "retry": NEVER, **options})(endpoint)
+    return it
+
+
+def go(it: Made, path: Path, *, rate: float | None = None, **options: Any) -> Outcome:
+    """Run it, on a clock that is `rate` times as fast as the real one."""
+    options = {"durability": "os", "grace": 0.5, "policy": "fixed", **options}
+    if rate is None:
+        return run(it, path, **options)
+    outcomes: list[Outcome] = []
+
+    async def main() -> None:
+        outcomes.append(await arun(it, path, **options))
+
+    trio.run(main, clock=trio.testing.MockClock(rate=rate))
+    return outcomes[0]
+
+
+def of(path: Path, kind: type[EventT]) -> list[EventT]:
+    return [event for event in events_of(path) if isinstance(event, kind)]
+
+
+def outputs(path: Path) -> list[Any]:
+    return [event.output for event in of(path, AttemptSucceeded)]
+
+
+def failure(path: Path) -> AttemptFailed:
+    """Give the one failure of the one trial."""
+    (failed,) = of(path, AttemptFailed)
+    return failed
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """What the server knows this test by."""
+    return "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
+
+
+# What is sent.
+
+
+def test_a_case_goes_there_as_json(server: Server, path: Path, name: str) -> None:
+    """Without a template, the input is sent as it is if it is an object, and as `input` if not."""
+    go(made(Endpoint(server.url(name, "ok")), [Case(name="a", input="x"), Case(name="b", input={"q": 1})], slots=1), path)
+
+    assert ['{"input":"x"}', '{"q":1}'] == [seen["body"] for seen in server.seen(name)]
+    assert {"POST"} == {seen["method"] for seen in server.seen(name)}
+    assert {"application/json"} == {seen["headers"]["content-type"] for seen in server.seen(name)}
+
+
+def test_a_body_is_filled_in(server: Server, path: Path, name: str) -> None:
+    """Fields are filled from the input and from what else the row held; a field alone keeps its type; nothing breaks out."""
+    rows = [{"id": "a", "question": 'the "capital"}, {input}', "context": {"n": [1, 2]}, "answer": "no"}]
+    body = {"question": "{question}", "n": "{context.n.1}", "text": "Q: {question} {{}} {context}", "k": 5}
+    go(made(Endpoint(server.url(name, "ok"), body=body), rows), path)
+
+    (seen,) = server.seen(name)
+    expected = (
+        '{"question":"the \\"capital\\"}, {input}","n":2,"text":"Q: the \\"capital\\"}, {input} {} {\\"n\\":[1,2]}","k":5}'
+    )
+    assert expected == seen["body"]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"q": "{quetsion}"}, "'a' has no field {quetsion}; there are 'context', 'id', 'input'"),
+        ({"q": "{answer}"}, "has no field {answer}"),
+        ({"q": "{expected}"}, "has no field {expected}"),
+        ({"q": "{context.x}"}, "has no field {context.x}: there is no 'x' in it, which is a list of 1"),
+        ({"q": "{context.__class__}"}, "there is no '__class__' in it"),
+    ],
+)
+def test_an_unknown_field_is_an_error_before_the_start(server: Server, path: Path, name: str, body: Any, said: str) -> None:
+    """A template that names what a case does not have is refused, with the place and what there is; nothing is written."""
+    rows = [{"id": "a", "question": "x", "context": [1], "answer": "no"}]
+
+    with pytest.raises(UsageError) as caught:
+        go(made(Endpoint(server.url(name, "ok"), body=body), rows), path)
+
+    assert said in str(caught.value)
+    assert str(caught.value).startswith("case 1: ")
+    assert not path.exists()
+    assert [] == server.seen(name)
+
+
+@pytest.mark.parametrize("body", ["{not json", {"q": "{"}, {"q": "{a b}"}, {"q": "{}"}, {"q": "{a.}"}, {"q": "}"}])
+def test_a_broken_template_is_refused_where_it_is_written(body: Any) -> None:
+    """What is not a template is an error of the definition."""
+    with pytest.raises(UsageError, match="is not"):
+        Endpoint("http://localhost/", body=body)
+
+
+def test_get_sends_parameters(server: Server, path: Path, name: str) -> None:
+    """With GET, the members of the body are the parameters."""
+    go(made(Endpoint(f"{server.url(name, 'ok')}?v=1", method="GET", body={"q": "{input}", "n": 2}), "a&b"), path)
+
+    (seen,) = server.seen(name)
+    assert ("GET", "", "v=1&q=a%26b&n=2") == (seen["method"], seen["body"], seen["target"].partition("?")[2])
+
+
+def test_a_trial_has_one_idempotency_key(server: Server, path: Path, name: str) -> None:
+    """All attempts at a trial carry the same key, other trials and other runs another."""
+    go(made(Endpoint(server.url(name, "ok")), [Case(name="a", input=1), Case(name="b", input=2)]), path)
+    quick = Retry(base_delay=0.01, max_delay=0.01)
+    go(made(Endpoint(server.url(name + "2", "500,ok")), "a", retry=quick), path.with_name("2"))
+
+    keys = [seen["headers"]["idempotency-key"] for seen in server.seen(name)]
+    others = [seen["headers"]["idempotency-key"] for seen in server.seen(name + "2")]
+    assert 2 == len(set(keys))
+    assert 2 == len(others)
+    assert 1 == len(set(others))
+    assert not set(keys) & set(others)
+
+
+def test_connections_are_kept(server: Server, path: Path, name: str) -> None:
+    """Calls one after the other go over one connection; there are never more than slots."""
+    cases = [Case(name=str(n), input=n) for n in range(40)]
+    go(made(Endpoint(server.url(name, "ok")), cases, slots=1), path)
+    go(made(Endpoint(server.url(name + "4", "wait:0.005")), cases, slots=4), path.with_name("4"))
+
+    assert 1 == len({seen["connection"] for seen in server.seen(name)})
+    assert 4 == len({seen["connection"] for seen in server.seen(name + "4")})
+
+
+@pytest.mark.parametrize("steps", ["goodbye", "last"])
+def test_a_connection_that_was_closed_is_not_used(server: Server, path: Path, name: str, steps: str) -> None:
+    """A server that closes, with or without a word, costs a new connection, not an attempt."""
+    cases = [Case(name=str(n), input=n) for n in range(5)]
+    it = made(Endpoint(server.url(name, steps)), cases, slots=1)
+
+    @it.score
+    async def after_a_while(output: Any, case: Any) -> bool:
+        await trio.sleep(0.02)  # Until the close has come through.
+        return True
+
+    outcome = go(it, path)
+
+    assert 5 == outcome.state.completed
+    assert 5 == len({seen["connection"] for seen in server.seen(name)})
+
+
+# What comes back.
+
+
+@pytest.mark.parametrize(
+    ("steps", "options", "expected"),
+    [
+        ("ok", {"output_path": "output"}, "LIMA"),
+        ("ok", {"output_path": "detail.steps.2.name"}, "last"),
+        ("ok", {"output_path": "detail.steps.-1.name"}, "last"),
+        ("ok", {}, {"output": "LIMA", "detail": {"steps": [1, 2, {"name": "last"}]}}),
+        ("text", {}, "Lima, naturally"),
+        ("sse", {"output_path": "output"}, "LIMA\u2028é"),
+        ("ndjson", {"output_path": "output"}, "LIMA\u2028é"),
+        ("ndjson", {}, [{"start": True}, *({"output": letter} for letter in "LIMA"), {"output": "\u2028é"}]),
+        ("ok", {"output_path": "output", "error_path": "error"}, "LIMA"),
+    ],
+)
+def test_the_output_is_found(server: Server, path: Path, name: str, *, steps: str, options: Any, expected: Any) -> None:
+    """The output is what the path leads to; a stream is put together; without a path it is all that came."""
+    go(made(Endpoint(server.url(name, steps), **options)), path)
+
+    assert [expected] == outputs(path)
+
+
+def test_a_stream_is_timed(server: Server, path: Path, name: str) -> None:
+    """Of a stream, the time to its first byte is written down, which is well before its end."""
+    go(made(Endpoint(server.url(name, "sse"), output_path="output"), "a long question, letter by letter"), path)
+
+    (noted,) = of(path, Noted)
+    (answered,) = of(path, AttemptSucceeded)
+    assert "stream" == noted.name
+    assert 0 < noted.value["first_byte"] < answered.elapsed - 0.01
+
+
+def test_an_empty_reply_is_an_answer(server: Server, path: Path, name: str) -> None:
+    """Nothing is an answer too: it is recorded as such, and not asked for again."""
+    it = made(Endpoint(server.url(name, "empty"), output_path="output"), [Case(name="a", input=1)])
+    outcome = go(it, path)
+    again = go(it, path, resume=True)
+
+    assert [""] == outputs(path)
+    assert (1, 0, 1) == (outcome.state.completed, outcome.state.failed, again.state.completed)
+    assert 1 == len(server.seen(name))
+
+
+def test_a_large_reply_is_kept(server: Server, path: Path, name: str) -> None:
+    """Ten megabytes come through whole."""
+    go(made(Endpoint(server.url(name, "big"), output_path="output")), path)
+
+    assert [BIG] == [len(output) for output in outputs(path)]
+    assert verify(path).holds
+
+
+# What goes wrong.
+
+
+@pytest.mark.parametrize(
+    ("steps", "options", "category", "said"),
+    [
+        ("404", {}, "fatal", "404 Not Found from http://127.0.0.1"),
+        ("422", {}, "fatal", "no: 422"),
+        ("500", {}, "unavailable", "500 Internal Server Error"),
+        ("503", {}, "unavailable", "503"),
+        ("reset", {}, "unavailable", "no answer from http://127.0.0.1"),
+        ("close", {}, "unavailable", "Server disconnected"),
+        ("cut", {}, "unavailable", "peer closed connection"),
+        ("sse:cut", {"output_path": "output"}, "unavailable", "peer closed connection"),
+        ("ndjson:cut", {"output_path": "output"}, "unavailable", "peer closed connection"),
+        ("sse:error", {"output_path": "output"}, "error", "overloaded"),
+        ("notjson", {}, "error", "the reply is not JSON"),
+        ("text", {"output_path": "output"}, "error", "the reply is not JSON"),
+        (
+            "nooutput",
+            {"output_path": "output"},
+            "error",
+            "no 'output': there is no 'output' in it, which is an object of 'answer'",
+        ),
+        ("sse", {"output_path": "outptu"}, "error", "no piece of the stream has 'outptu'"),
+        ("error", {"output_path": "output", "error_path": "error"}, "error", "the model is asleep"),
+        ("error:503", {"error_path": "error"}, "unavailable", "the model is asleep"),
+        ("gzip", {}, "error", "encoded as 'gzip'"),
+        ("redirect", {}, "fatal", "it points to http://elsewhere.test/?key=***"),
+        ("hang", {"read_timeout": 0.05}, "unavailable", "ReadTimeout"),
+    ],
+)
+def test_a_failure_is_what_it_is(
+    server: Server, path: Path, name: str, *, steps: str, options: Any, category: str, said: str
+) -> None:
+    """Each thing that can go wrong is classified and said, and is never an answer."""
+    go(made(Endpoint(server.url(name, steps), **options)), path)
+
+    assert (category, True) == (failure(path).category, said in failure(path).message)
+    assert [] == outputs(path)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/", "http://nowhere.invalid/"])
+def test_nobody_there_is_unavailable(path: Path, url: str) -> None:
+    """A host that cannot be reached, or has no address, is unavailable, not wrong."""
+    go(made(Endpoint(url)), path)
+
+    assert "unavailable" == failure(path).category
+
+
+def test_tls_that_fails_is_unavailable(server: Server, path: Path, name: str) -> None:
+    """A handshake that fails is not a wrong answer either."""
+    go(made(Endpoint(server.url(name, "ok").replace("http:", "https:"))), path)
+
+    assert "unavailable" == failure(path).category
+
+
+@pytest.fixture
+def secure(tmp_path: Path) -> Iterator[tuple[Server, Path]]:
+    """A server that speaks TLS, and the certificate by which it can be trusted."""
+    authority = trustme.CA()
+    trusted, own = tmp_path / "authority.pem", tmp_path / "server.pem"
+    authority.cert_pem.write_to_path(trusted)
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(own)
+    _tls.cache_clear()  # It is built once, from what the environment says then.
+    with serving(str(own)) as server:
+        yield server, trusted
+    _tls.cache_clear()
+
+
+def test_tls_is_spoken(secure: tuple[Server, Path], path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server whose certificate is trusted is asked over TLS, and its connection is kept."""
+    server, trusted = secure
+    monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
+    cases = [Case(name=str(n), input="lima") for n in range(3)]
+    go(made(Endpoint(server.url("tls", "echo"), output_path="output.host"), cases, slots=1), path)
+
+    assert [server.root.removeprefix("https://")] * 3 == outputs(path)
+
+
+def test_a_certificate_that_is_not_trusted_is_told(secure: tuple[Server, Path], path: Path) -> None:
+    """A server that cannot show who it is gets no request; why is in the journal."""
+    server, _ = secure
+    go(made(Endpoint(server.url("tls", "ok"))), path)
+
+    assert "unavailable" == failure(path).category
+    assert "CERTIFICATE_VERIFY_FAILED" in failure(path).message
+
+
+@pytest.mark.parametrize("status", ["401", "403"])
+def test_a_refused_key_stops_the_run(server: Server, path: Path, name: str, status: str) -> None:
+    """A key that is refused once would be refused ten thousand times: the run stops at once, and says so once."""
+    cases = [Case(name=str(n), input=n) for n in range(1000)]
+    outcome = go(made(Endpoint(server.url(name, status)), cases, slots=4), path)
+
+    assert "failed_fast" == outcome.stopped
+    assert status in outcome.why
+    assert len(server.seen(name)) <= 4
+
+
+def test_an_account_without_money_stops_the_run(server: Server, path: Path, name: str) -> None:
+    """A 429 that says `insufficient_quota` does not go away by waiting."""
+    outcome = go(made(Endpoint(server.url(name, "spent")), retry=Retry()), path)
+
+    assert ("failed_fast", 1) == (outcome.stopped, len(server.seen(name)))
+
+
+def test_a_hang_is_a_timeout(server: Server, path: Path, name: str) -> None:
+    """An attempt that gets no answer is cut off at its limit; the next goes over a new connection."""
+    it = made(
+        Endpoint(server.url(name, "hang,ok"), output_path="output"), timeout=0.1, retry=Retry(timeouts=1, base_delay=0.01)
+    )
+    go(it, path)
+
+    assert 1 == len(of(path, AttemptTimedOut))
+    assert ["LIMA"] == outputs(path)
+    assert 2 == len({seen["connection"] for seen in server.seen(name)})
+
+
+@pytest.mark.parametrize(("steps", "wait"), [("429:3,ok", 3.0), ("429:date,ok", 2.0), ("429:quota,ok", 1.5)])
+def test_a_refusal_says_how_long(server: Server, path: Path, name: str, steps: str, wait: float) -> None:
+    """`Retry-After` in seconds, as a date, and the reset of a rate limit are all waited for, and cost no attempt."""
+    outcome = go(made(Endpoint(server.url(name, steps)), retry=Retry(errors=0)), path, policy="adaptive", rate=100)
+
+    assert ("rate_limited", wait) == (failure(path).category, failure(path).retry_after)
+    assert 1 == outcome.state.completed
+    assert 1 == len([paused for paused in of(path, IntakePaused) if paused.cause == "retry_after"])
+
+
+def test_a_rate_limit_costs_no_more_than_was_in_flight(server: Server, path: Path, name: str) -> None:
+    """After the first `Retry-After: 3` nothing is sent until it is over: at most what was in the air is refused."""
+    cases = [Case(name=str(n), input=n) for n in range(60)]
+    it = made(Endpoint(server.url(name, "limit:0.1")), cases, slots=8, retry=Retry(errors=0), timeout=100.0)
+    outcome = go(it, path, policy="adaptive", rate=30)  # 3 s are over when 0.1 s are.
+
+    refused = [failed for failed in of(path, AttemptFailed) if failed.category == "rate_limited"]
+    assert (60, 0) == (outcome.state.completed, outcome.state.failed)
+    assert 1 <= len(refused) <= 8
+
+
+def test_an_outage_loses_nothing(server: Server, path: Path, name: str) -> None:
+    """Half a minute of 503s costs no trial, although each trial has but few attempts."""
+    cases = [Case(name=str(n), input=n) for n in range(60)]
+    it = made(Endpoint(server.url(name, "until:0.3")), cases, slots=8, retry=Retry(errors=4), timeout=100.0)
+    outcome = go(it, path, policy="adaptive", rate=100)  # 30 s are over when 0.3 s are.
+
+    assert (60, 0) == (outcome.state.completed, outcome.state.failed)
+
+
+def test_what_is_left_of_a_quota_is_heeded(server: Server, path: Path, name: str) -> None:
+    """The headers of an answer slow the run down before anything is refused, and are written down."""
+    cases = [Case(name=str(n), input=n) for n in range(5)]
+    outcome = go(made(Endpoint(server.url(name, "quota")), cases, slots=4), path, policy="adaptive", rate=20)
+
+    assert 5 == outcome.state.completed
+    assert {"remaining": 1.0, "reset": 2.0, "limit": 100.0} == of(path, Noted)[0].value
+    starts = [record.t for record in read(path) if isinstance(record.event, AttemptStarted)]
+    assert all(later - sooner >= 1.9 for sooner, later in itertools.pairwise(starts[1:]))  # One is left, for two seconds.
+
+
+# What must not be written down.
+
+
+def test_a_key_is_nowhere_in_the_journal(server: Server, path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key from the environment, in a header, in the URL, echoed in a reply or in an error: the journal has none of it."""
+    monkeypatch.setenv("MY_KEY", "plainword-of-no-shape")
+    root = server.root.replace("http://", "http://me:pass-phrase-1@")
+    headers = {"X-Api-Key": "$MY_KEY", "X-Auth": "literal-of-no-shape", "X-Plain": "visible"}
+    cases = [Case(name=str(n), input=n) for n in range(4)]
+    endpoint = Endpoint(f"{root}/{name}/echo,500,notjson,404/x?key=in-the-address&v=1", headers=headers, output_path="output")
+    it = made(endpoint, cases, slots=1, retry=Retry(errors=1, base_delay=0.01, max_delay=0.01))
+    go(it, path)
+
+    sent = server.seen(name)[0]["headers"]
+    assert ("plainword-of-no-shape", "literal-of-no-shape") == (sent["x-api-key"], sent["x-auth"])
+    assert "Basic bWU6cGFzcy1waHJhc2UtMQ==" == sent["authorization"]
+    written = b"".join(file.read_bytes() for file in path.rglob("*") if file.is_file())
+    for secret in (b"plainword", b"literal-of", b"pass-phrase", b"bWU6cGFzcy1", b"in-the-address"):
+        assert secret not in written
+    assert b"visible" in written
+    assert "***" == mask("plainword-of-no-shape")
+    assert "plainword" not in repr(endpoint)
+    assert "literal-of" not in repr(endpoint)
+
+
+def test_a_fingerprint_knows_the_settings_and_not_the_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another path or body is another task; another key is not."""
+    monkeypatch.setenv("MY_KEY", "one-key-of-mine")
+    first = Endpoint("http://h/?key=aaaaaaaaa1", headers={"Authorization": "Bearer $MY_KEY"}, output_path="a").fingerprint
+    monkeypatch.setenv("MY_KEY", "another-key-of-mine")
+    second = Endpoint("http://h/?key=bbbbbbbbb2", headers={"Authorization": "Bearer $MY_KEY"}, output_path="a").fingerprint
+    other = Endpoint("http://h/?key=bbbbbbbbb2", headers={"Authorization": "Bearer $MY_KEY"}, output_path="b").fingerprint
+
+    assert first == second
+    assert first != other
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "target"),
+    [
+        ("http://h/", b"h", "/"),
+        ("https://h:443", b"h", "/"),
+        ("http://h:8000/a b/é?x=ü y", b"h:8000", "/a%20b/%C3%A9?x=%C3%BC%20y"),
+        ("http://[::1]:8000/", b"[::1]:8000", "/"),
+        ("http://bücher.test/%20", b"xn--bcher-kva.test", "/%20"),
+    ],
+)
+def test_an_address_is_written_as_http_wants_it(url: str, host: bytes, target: str) -> None:
+    """Names, ports and letters of any kind are sent in the form that HTTP has for them."""
+    address = Address.parse(url, {})
+
+    assert (host, target) == (dict(address.headers)[b"Host"], address.target)
+
+
+@pytest.mark.parametrize(
+    ("url", "headers", "said"),
+    [
+        ("localhost:80/x", {}, "is not an address"),
+        ("ftp://localhost/", {}, "is not an address"),
+        ("http://", {}, "is not an address"),
+        ("http://h:99999/", {}, "is not an address"),
+        ("http://h/", {"A b": "x"}, "cannot be the name of a header"),
+        ("http://h/", {"A": "x\r\nB: y"}, "holds a line break"),
+        ("http://h/", {"A": "$NO_SUCH_VARIABLE"}, "needs $NO_SUCH_VARIABLE, and the environment has none"),
+        ("http://h/", {"A": "5 $"}, "has a '$' that begins no name"),
+    ],
+)
+def test_what_cannot_be_called_is_refused_where_it_is_written(url: str, headers: dict[str, str], said: str) -> None:
+    """A wrong address or header, or a variable that is not set, is an error of the definition."""
+    with pytest.raises(UsageError) as caught:
+        Endpoint(url, headers=headers)
+
+    assert said in str(caught.value)
+
+
+def test_it_can_be_asked_by_hand(server: Server, name: str) -> None:
+    """An evaluation of an endpoint is still the endpoint."""
+    it = made(Endpoint(server.url(name, "ok"), output_path="output"))
+
+    assert "LIMA" == trio.run(it, "lima")
+
+
+# What is left when the process is killed.
+
+KILLED = """
+import sys
+from runner import Case, evaluation, run
+from runner.tasks.endpoint import Endpoint
+
+cases = [Case(name=str(n), input=n) for n in range(200)]
+run(evaluation(cases=cases, slots=4)(Endpoint(sys.argv[1], output_path="output")), sys.argv[2], policy="fixed")
+"""
+
+
+def test_a_kill_keeps_every_item_that_was_finished(server: Server, path: Path, name: str) -> None:
+    """After kill -9 half-way, each item that was done is on disk, and a resumption asks only for the others."""
+    url = server.url(name, "wait:0.005")
+    process = subprocess.Popen([sys.executable, "-c", KILLED, url, str(path)])
+    with process:
+        while len(server.seen(name)) < 100:
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+    done = {event.trial for event in of(path, TrialCompleted)}
+    asked = len(server.seen(name))
+    cases = [Case(name=str(n), input=n) for n in range(200)]
+    it: Made = evaluation(cases=cases, slots=4)(Endpoint(url, output_path="output"))
+    outcome = go(it, path, resume=True)
+
+    assert len(done) >= 90
+    assert 200 == outcome.state.completed
+    assert 200 - len(done) == len(server.seen(name)) - asked
+    assert done <= {event.trial for event in of(path, TrialCompleted)}
+    assert 200 == fold(read(path)).completed

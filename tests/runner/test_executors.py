@@ -1,0 +1,422 @@
+"""Phoenix's executor interface: the six names, what they take, what they give back, line by line."""
+
+import asyncio
+import inspect
+import signal
+import threading
+import time
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+
+from journal.events import LimitChanged
+from runner import RateLimited, UsageError
+from runner.executors import (
+    AsyncExecutor,
+    ExecutionDetails,
+    ExecutionStatus,
+    Fatal,
+    SyncExecutor,
+    get_executor_on_sync_context,
+)
+from runner.executors.execution import Results
+from runner.tasks.function import guessed_loop
+from runner.testing import Answer, Fail, Hang, Scripted, Step, events_of, repeatable
+from tests.journal.disk import SimulatedDisk
+
+DID_NOT_RUN, COMPLETED, COMPLETED_WITH_RETRIES, FAILED = ExecutionStatus
+
+
+async def go(function: Any, inputs: Iterable[Any], concurrency: int = 3, **given: Any) -> Results:
+    """Execute in one order on the virtual clock."""
+    executor = AsyncExecutor(function, concurrency, **given, options=repeatable())
+    with trio.fail_after(1_000_000):  # Virtual seconds: what hangs is told, not waited for.
+        return await executor.execute(inputs)
+
+
+def statuses(results: Results) -> list[ExecutionStatus]:
+    return [details.status for details in results[1]]
+
+
+async def double(value: int) -> int:
+    await trio.sleep(1)
+    return 2 * value
+
+
+def test_the_four_statuses() -> None:
+    """Statuses have the names and values that Phoenix's have."""
+    assert {
+        "DID_NOT_RUN": "DID NOT RUN",
+        "COMPLETED": "COMPLETED",
+        "COMPLETED_WITH_RETRIES": "COMPLETED WITH RETRIES",
+        "FAILED": "FAILED",
+    } == {status.name: status.value for status in ExecutionStatus}
+
+
+def test_details_can_be_kept_by_hand() -> None:
+    """Details begin as not run, and have the four methods."""
+    details = ExecutionDetails()
+    assert ([], DID_NOT_RUN, 0) == (details.exceptions, details.status, details.execution_seconds)
+    details.complete()
+    assert COMPLETED == details.status
+    exc = ValueError("once")
+    details.log_exception(exc)
+    details.complete()
+    assert ([exc], COMPLETED_WITH_RETRIES) == (details.exceptions, details.status)
+    details.fail()
+    assert FAILED == details.status
+
+
+def test_a_runtime_is_monotonic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`log_runtime` adds up by the monotonic clock, and refuses a start that is not of it."""
+    monkeypatch.setattr(time, "monotonic", lambda: 107.5)
+    details = ExecutionDetails()
+    details.log_runtime(100.0)
+    details.log_runtime(107.0)
+    assert 8.0 == details.execution_seconds
+    with pytest.raises(ValueError, match=r"time\.monotonic"):
+        details.log_runtime(1_800_000_000.0)
+
+
+COMMON = "tqdm_bar_format=None max_retries=10 exit_on_error=True fallback_return_value=None"
+SIGNAL = f"termination_signal={signal.SIGINT!r}"
+DYNAMIC = (
+    "enable_dynamic_concurrency=True dynamic_initial_target=None dynamic_window_seconds=5.0 dynamic_increase_step=1 "
+    "dynamic_decrease_ratio=0.5 dynamic_inactive_check_interval=1.0"
+)
+OURS = "journal=None options=None"
+
+
+@pytest.mark.parametrize(
+    ("callable_", "expected"),
+    [
+        (AsyncExecutor, f"generation_fn concurrency=3 {COMMON} {SIGNAL} timeout=None {DYNAMIC} {OURS}"),
+        (SyncExecutor, f"generation_fn {COMMON} {SIGNAL} {OURS}"),
+        (get_executor_on_sync_context, f"sync_fn async_fn run_sync=False concurrency=3 {COMMON} timeout=None {OURS}"),
+    ],
+)
+def test_the_signatures(callable_: Any, expected: str) -> None:
+    """Arguments have Phoenix's names, order and defaults; ours come behind, by keyword."""
+    found = [
+        name if each.default is inspect.Parameter.empty else f"{name}={each.default!r}"
+        for name, each in inspect.signature(callable_).parameters.items()
+    ]
+
+    assert expected == " ".join(found)
+
+
+async def test_outputs_are_in_the_order_of_inputs() -> None:
+    """Whoever is done first, outputs and details stand in the order of the inputs."""
+    task = Scripted(lambda value, _: Answer(f"out {value}", after=10.0 - value))
+    outputs, details = await go(task, range(10), concurrency=10)
+
+    assert [f"out {n}" for n in range(10)] == outputs
+    assert [COMPLETED] * 10 == [each.status for each in details]
+    assert [10.0 - n for n in range(10)] == [pytest.approx(each.execution_seconds, abs=1e-5) for each in details]
+
+
+async def test_a_retry_is_told_in_the_details() -> None:
+    """What worked out after failures is COMPLETED_WITH_RETRIES; its exceptions and the time of all attempts are there."""
+    error = ValueError("odd")
+    task = Scripted({"a": [Fail(error, 2), Fail(ConnectionError("no"), 3), Answer("x", 4)]})
+    outputs, [details] = await go(task, ["a"])
+
+    assert ["x"] == outputs
+    assert COMPLETED_WITH_RETRIES == details.status
+    assert [error, "no"] == [details.exceptions[0], str(details.exceptions[1])]
+    assert 3 == details.attempts
+    assert pytest.approx(9.0, abs=1e-5) == details.execution_seconds
+
+
+async def test_a_failure_never_raises() -> None:
+    """Where an item fails for good, its output is the fallback, and the others have theirs."""
+    task = Scripted(lambda value, _: Fail(ValueError("no")) if value == 1 else Answer(value))
+    results = await go(task, range(3), max_retries=2, exit_on_error=False, fallback_return_value="?")
+
+    assert [0, "?", 2] == results[0]
+    assert [COMPLETED, FAILED, COMPLETED] == statuses(results)
+    assert 3 == len(results[1][1].exceptions)
+    assert "ValueError: no" in results[1][1].traceback
+
+
+@pytest.mark.parametrize("trouble", [Fail(ValueError("no")), Fail(RateLimited()), Fail(ConnectionError("no")), Hang()])
+@pytest.mark.parametrize("most", [0, 1, 4])
+async def test_max_retries_counts_everything(trouble: Step, most: int) -> None:
+    """`max_retries` further attempts are made, whatever went wrong: an error, a rate limit, a broken line, a timeout."""
+    task = Scripted({"a": [trouble]})
+    results = await go(task, ["a"], max_retries=most, timeout=10)
+
+    assert most + 1 == task.calls["a"] == len(results[1][0].exceptions) == results[1][0].attempts
+    assert [FAILED] == statuses(results)
+
+
+async def test_max_retries_is_one_budget_for_all_causes() -> None:
+    """An error, a timeout and a rate limit together spend three retries."""
+    task = Scripted({"a": [Fail(ValueError("no")), Hang(), Fail(RateLimited()), Answer(1)]})
+    assert [COMPLETED_WITH_RETRIES] == statuses(await go(task, ["a"], max_retries=3, timeout=10))
+
+    task = Scripted({"a": [Fail(ValueError("no")), Hang(), Fail(RateLimited()), Answer(1)]})
+    assert [FAILED] == statuses(await go(task, ["a"], max_retries=2, timeout=10))
+
+
+async def test_a_timeout_is_an_exception_of_its_attempt() -> None:
+    """An attempt that outlives `timeout` counts as a TimeoutError."""
+    _, [details] = await go(Scripted({"a": [Hang(), Answer(1)]}), ["a"], timeout=30)
+
+    assert ["timed out after 30 s"] == [str(exc) for exc in details.exceptions]
+    assert isinstance(details.exceptions[0], TimeoutError)
+    assert pytest.approx(30.0, abs=1e-5) == details.execution_seconds
+
+
+async def test_what_comes_after_its_timeout_is_not_used() -> None:
+    """A function that answers too late, because it would not be cancelled, has timed out: the fallback stands in its place."""
+
+    async def stubborn(_: Any) -> str:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(50)
+        return "too late"
+
+    outputs, [details] = await go(stubborn, ["a"], timeout=30, max_retries=0, fallback_return_value="none")
+
+    assert (["none"], FAILED) == (outputs, details.status)
+
+
+class PhoenixException(Exception):
+    """Stands in for Phoenix's own class, which is known by its name."""
+
+
+class ContextLimitExceeded(PhoenixException):
+    """One of its kin."""
+
+
+class RateLimitError(PhoenixException):
+    """Its kin that says to come back."""
+
+
+@pytest.mark.parametrize(
+    ("exc", "calls"),
+    [(Fatal("never"), 1), (PhoenixException("no"), 1), (ContextLimitExceeded("no"), 1), (RateLimitError("later"), 4)],
+)
+async def test_some_exceptions_bypass_retries(exc: Exception, calls: int) -> None:
+    """`Fatal`, and Phoenix's own exceptions, fail an item at once; but its RateLimitError is retried."""
+    task = Scripted({"a": [Fail(exc)]})
+    results = await go(task, ["a"], max_retries=3)
+
+    assert (calls, [FAILED]) == (task.calls["a"], statuses(results))
+
+
+async def test_exit_on_error_ends_the_run() -> None:
+    """The first failure for good ends the run: what is in the air may land, what has not begun says so."""
+    task = Scripted(lambda value, _: Fail(ValueError("no"), 5) if value == 20 else Answer(value, 1))
+    results = await go(task, range(1000), concurrency=2, max_retries=0)
+
+    assert [COMPLETED] * 20 + [FAILED] == statuses(results)[:21]
+    assert [DID_NOT_RUN] * 950 == statuses(results)[50:]
+    assert 1000 == len(results[0]) == len(results[1])
+    assert [(None, 0, False)] * 950 == [(out, each.attempts, each.interrupted) for out, each in zip(*results, strict=True)][50:]
+
+
+async def test_without_exit_on_error_a_refused_key_does_not_end_the_run() -> None:
+    """`exit_on_error=False` is taken at its word, even where every item meets the same refusal."""
+
+    class Unauthorized(Exception):
+        status_code = 401
+
+    results = await go(Scripted(lambda *_: Fail(Unauthorized("no"))), range(50), exit_on_error=False)
+
+    assert [FAILED] * 50 == statuses(results)
+
+
+@pytest.mark.parametrize("inputs", [[], (), iter([])])
+async def test_no_inputs_no_outputs(inputs: Iterable[Any]) -> None:
+    """Empty in, empty out; nothing is called."""
+    assert ([], []) == await go(double, inputs)
+
+
+async def test_inputs_are_read_as_they_are_needed() -> None:
+    """A generator is accepted, and not read to its end before the work begins."""
+    read = 0
+
+    def inputs() -> Any:
+        nonlocal read
+        for value in range(10_000):
+            read += 1
+            yield value
+
+    task = Scripted(lambda value, _: Fail(ValueError("no")) if value == 5 else Answer(value, 1))
+    results = await go(task, inputs(), max_retries=0)
+
+    assert read < 200
+    assert read == len(results[0]) == len(results[1])
+
+
+async def test_inputs_and_outputs_may_be_any_object() -> None:
+    """Without a journal an input reaches the function untouched, and the very object that it returns comes back."""
+    made: list[object] = []
+
+    async def wrap(value: Any) -> object:
+        await trio.lowlevel.checkpoint()
+        made.append((value, threading.Lock()))
+        return made[-1]
+
+    given = [object(), threading.Lock(), float("nan"), {1, 2}, given_twice := object(), given_twice, lambda: 1]
+    outputs, _ = await go(wrap, given, concurrency=1)
+
+    assert all(mine is theirs[0] for mine, theirs in zip(given, outputs, strict=True))
+    assert all(mine is theirs for mine, theirs in zip(made, outputs, strict=True))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda value: 2 * value,
+        partial(lambda _, value: 2 * value, object()),
+        partial(lambda _, value: _double_in_asyncio(value), object()),  # It returns a coroutine instead of its result.
+    ],
+)
+def test_functions_of_every_kind(function: Any) -> None:
+    """A plain function, a lambda that returns a coroutine, a partial that binds a client: all are called as they should be."""
+    assert [2, 4, 6] == AsyncExecutor(function).run([1, 2, 3])[0]
+
+
+async def _double_in_asyncio(value: int) -> int:
+    await asyncio.sleep(0)
+    return 2 * value
+
+
+def test_the_loop_of_an_object_is_guessed_by_its_call() -> None:
+    """An object, and a partial, are written for the loop that the code behind them uses."""
+    assert ["trio", "trio", "asyncio"] == [
+        guessed_loop(Scripted({})),
+        guessed_loop(partial(double)),
+        guessed_loop(partial(partial(_double_in_asyncio))),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"concurrency": 0}, "concurrency=0: give a whole number from 1 up"),
+        ({"concurrency": 2.5}, "concurrency=2.5"),
+        ({"max_retries": -1}, "max_retries=-1: give a whole number from 0 up"),
+        ({"timeout": 0}, "timeout=0.0: give seconds, more than 0"),
+        ({"timeout": float("nan")}, "timeout=nan"),
+        ({"options": {"listener": print}}, "options has 'listener'"),
+    ],
+)
+def test_nonsense_is_refused_at_once(given: dict[str, Any], message: str) -> None:
+    """What cannot be is refused where it is written, with its name."""
+    with pytest.raises(UsageError, match=message):
+        AsyncExecutor(double, **given)
+
+
+def test_a_function_and_inputs_are_needed() -> None:
+    """What is no function, and what cannot be iterated over, is refused."""
+    nonsense: Any = 3
+    with pytest.raises(UsageError, match="generation_fn=3"):
+        AsyncExecutor(nonsense)
+    with pytest.raises(UsageError, match="inputs=3"):
+        AsyncExecutor(double).run(nonsense)
+
+
+@pytest.mark.parametrize(
+    ("given", "limits"),
+    [
+        ({}, (20, "start")),
+        ({"enable_dynamic_concurrency": False}, (20, "start")),
+        ({"dynamic_initial_target": 4}, (4, "start")),
+        ({"dynamic_window_seconds": 1.0, "dynamic_increase_step": 2}, (20, "start")),
+    ],
+)
+async def test_which_policy_is_in_force(given: dict[str, Any], limits: tuple[int, str]) -> None:
+    """Ours by default, a fixed number where dynamics are off, Phoenix's AIMD where one of its numbers is given."""
+    task = Scripted(lambda value, _: Answer(value, 1))
+    executor = AsyncExecutor(task, 20, **given, options=repeatable())
+    plan = executor._plan
+    outputs, _ = await executor.execute(range(200))
+
+    assert list(range(200)) == outputs
+    assert task.most_in_flight <= limits[0] + 16
+    expected = "fixed" if "enable_dynamic_concurrency" in given else "aimd" if given else "adaptive"
+    assert (expected, expected == "aimd") == (plan.options["policy"], plan.settings.aimd is not None)
+
+
+async def test_the_aimd_moves_as_it_was_told() -> None:
+    """With a window of 1 s and a step of 2, the limit climbs from 4 by 2 a second, and the journal says so."""
+    disk = SimulatedDisk()
+    task = Scripted(lambda value, _: Answer(value, 0.25))
+    options = {**repeatable(), "files": disk}
+    given: dict[str, Any] = {"dynamic_initial_target": 4, "dynamic_window_seconds": 1.0, "dynamic_increase_step": 2}
+    executor = AsyncExecutor(task, 10, **given, journal="/runs/it", options=options)
+    await executor.execute(range(200))
+
+    moves = [event.after for event in events_of("/runs/it", files=disk) if isinstance(event, LimitChanged)]
+    assert [4, 6, 8, 10] == moves
+
+
+def test_sync_is_one_at_a_time_in_the_callers_thread() -> None:
+    """A SyncExecutor calls in the thread it is run in, one after the other, with the same results."""
+    threads: set[threading.Thread] = set()
+    at_once = 0
+
+    def double_here(value: int) -> int:
+        nonlocal at_once
+        at_once += 1
+        threads.add(threading.current_thread())
+        assert at_once == 1
+        at_once -= 1
+        if value == 3:
+            raise Fatal("no")
+        return 2 * value
+
+    results = SyncExecutor(double_here, exit_on_error=False, fallback_return_value=-1).run(range(5))
+
+    assert [0, 2, 4, -1, 8] == results[0]
+    assert [COMPLETED, COMPLETED, COMPLETED, FAILED, COMPLETED] == statuses(results)
+    assert {threading.current_thread()} == threads
+
+
+def test_sync_retries_and_exits_too() -> None:
+    """A SyncExecutor has the retries, the bypass and the exit of its sibling."""
+    calls: list[int] = []
+
+    def fragile(value: int) -> int:
+        calls.append(value)
+        if value == 1 and calls.count(1) < 2:
+            raise ConnectionError("once")
+        if value == 2:
+            raise Fatal("no")
+        return value
+
+    results = SyncExecutor(fragile, options={"seed": 5}).run([0, 1])
+    assert ([0, 1], [COMPLETED, COMPLETED_WITH_RETRIES]) == (results[0], statuses(results))
+    results = SyncExecutor(fragile).run([0, 2, 5])
+    assert ([0, None, None], [COMPLETED, FAILED, DID_NOT_RUN]) == (results[0], statuses(results))
+
+
+def test_the_choice_between_the_two() -> None:
+    """Sync where it is asked for or off the main thread; else async, in a running loop too."""
+
+    def sync_double(value: int) -> int:
+        return 2 * value
+
+    def chosen(**given: Any) -> Any:
+        return get_executor_on_sync_context(sync_double, _double_in_asyncio, **given)
+
+    async def in_a_loop() -> Any:
+        executor = chosen(concurrency=5)
+        return executor, executor.run([1, 2])
+
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(chosen()))
+    thread.start()
+    thread.join()
+    in_loop, results = asyncio.run(in_a_loop())
+
+    kinds = [type(each) for each in (chosen(), chosen(run_sync=True), found[0], in_loop)]
+    assert [AsyncExecutor, SyncExecutor, SyncExecutor, AsyncExecutor] == kinds
+    assert [2, 4] == results[0]
+    assert 5 == in_loop._plan.settings.slots

@@ -1,0 +1,147 @@
+"""Phoenix's ConcurrencyController: windows, steps up, halves down, collapse, smoothed latency; on a clock of the test's own."""
+
+import random
+
+import pytest
+
+from runner.executors import ConcurrencyController
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_it_begins_where_it_is_told() -> None:
+    """The target begins at `initial_target`, within [1, max], and is a whole number."""
+    assert [3, 1, 10] == [ConcurrencyController(10, start).target_concurrency for start in (3.9, 0.0, 40)]
+    assert 7 == ConcurrencyController(max_concurrency=10, initial_target=7).target_concurrency
+
+
+def test_a_calm_window_adds_a_step() -> None:
+    """Every window of 5 s with a success and no trouble adds 0.5."""
+    clock = Clock()
+    controller = ConcurrencyController(10, 3, clock=clock)
+    targets = []
+    for _ in range(7):
+        controller.record_success(1.0)
+        targets.append(controller.target_concurrency)
+        clock.now += 5.0
+
+    assert [3, 3, 4, 4, 5, 5, 6] == targets
+
+
+def test_an_empty_window_adds_nothing() -> None:
+    """A window in which nothing ended well is no reason to ask for more."""
+    clock = Clock()
+    controller = ConcurrencyController(10, 3, clock=clock)
+    controller.record_success(1.0)
+    clock.now += 500.0
+    controller.record_success(1.0)
+    clock.now += 4.0
+    controller.record_success(1.0)
+
+    assert 3 == controller.target_concurrency
+
+
+@pytest.mark.parametrize("trouble", ["record_error", "record_timeout"])
+def test_a_window_with_trouble_halves(trouble: str) -> None:
+    """One error, or one timeout, in a window multiplies the target by `decrease_ratio` when it is over, once."""
+    clock = Clock()
+    controller = ConcurrencyController(100, 40, clock=clock)
+    controller.record_success(1.0)
+    getattr(controller, trouble)()
+    assert 40 == controller.target_concurrency
+    clock.now += 5.0
+    controller.record_success(1.0)
+
+    assert 20 == controller.target_concurrency
+
+
+@pytest.mark.parametrize(("gap", "expected"), [(14.9, 1), (15.1, 10)])
+def test_trouble_that_comes_thick_collapses(gap: float, expected: int) -> None:
+    """Two within 15 s collapse the target to 1 at once; further apart, each only halves it."""
+    clock = Clock()
+    controller = ConcurrencyController(100, 40, clock=clock)
+    controller.record_error()
+    clock.now += gap
+    controller.record_timeout()
+    if expected > 1:
+        clock.now += 5.0
+        controller.record_success(1.0)
+
+    assert expected == controller.target_concurrency
+
+
+def test_the_numbers_of_a_collapse_can_be_chosen() -> None:
+    """`collapse_error_threshold` within `collapse_window_seconds`."""
+    controller = ConcurrencyController(100, 40, collapse_error_threshold=4, collapse_window_seconds=60, clock=Clock())
+    targets = []
+    for _ in range(4):
+        controller.record_error()
+        targets.append(controller.target_concurrency)
+
+    assert [40, 40, 40, 1] == targets
+
+
+def test_it_never_leaves_its_bounds() -> None:
+    """After hours of calm the target is the most and not more, so the first trouble is felt; it is never under 1."""
+    clock = Clock()
+    controller = ConcurrencyController(10, 9, clock=clock)
+    for _ in range(3000):
+        controller.record_success(0.1)
+        clock.now += 5.0
+    assert 10 == controller.target_concurrency
+    controller.record_error()
+    clock.now += 5.0
+    controller.record_success(0.1)
+    assert 5 == controller.target_concurrency
+    for _ in range(50):
+        controller.record_error()
+        clock.now += 5.0
+
+    assert 1 == controller.target_concurrency
+
+
+def test_latency_is_smoothed() -> None:
+    """The latency shown moves a fifth of the way to each new one, or as far as `smoothing_factor` says."""
+    controller, quick = ConcurrencyController(10, 3), ConcurrencyController(10, 3, smoothing_factor=0.5)
+    for latency in (1.0, 2.0):
+        controller.record_success(latency)
+        quick.record_success(latency)
+
+    assert [pytest.approx(1.2), pytest.approx(1.5)] == [controller.latency, quick.latency]
+    assert ConcurrencyController(10, 3).latency is None
+
+
+def test_no_room_is_refused() -> None:
+    """A controller that allows nothing cannot be made."""
+    with pytest.raises(ValueError, match="at least one slot"):
+        ConcurrencyController(0, 1)
+
+
+@pytest.mark.parametrize("step", [0.5, 1.0])
+@pytest.mark.parametrize("ratio", [0.5, 0.8])
+@pytest.mark.parametrize("trouble", [0.02, 0.05])
+def test_it_settles_where_steps_and_cuts_balance(trouble: float, step: float, ratio: float) -> None:
+    """With trouble in a part r of the windows, the mean target is a·(1 - r) / ((1 - β)·r), within 10 %."""
+    chance, clock = random.Random(7), Clock()
+    controller = ConcurrencyController(
+        100_000, 3, increase_step=step, decrease_ratio=ratio, collapse_error_threshold=1_000_000, clock=clock
+    )
+    targets = []
+    for _ in range(30_000):
+        if chance.random() < trouble:
+            controller.record_error()
+        else:
+            controller.record_success(1.0)
+        clock.now += 5.0
+        targets.append(controller.target_concurrency + 0.5)  # Half of what rounding down takes off on average.
+
+    expected = step * (1 - trouble) / ((1 - ratio) * trouble)
+    assert pytest.approx(expected, rel=0.1) == sum(targets[5000:]) / len(targets[5000:])

@@ -1,0 +1,207 @@
+"""From where an executor may be called, and in which loop and thread its function then runs; with real threads and loops."""
+
+import asyncio
+import contextvars
+import re
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
+
+import pytest
+import trio
+
+from journal import read
+from replay import fold
+from runner import note
+from runner.executors import AsyncExecutor, SyncExecutor
+from runner.testing import Answer, Scripted, repeatable
+
+WHO = contextvars.ContextVar("who", default="nobody")
+
+
+async def in_asyncio(value: int) -> tuple[int, str, int]:
+    await asyncio.sleep(0)
+    return value, WHO.get(), id(asyncio.get_running_loop())
+
+
+async def in_trio(value: int) -> int:
+    await trio.lowlevel.checkpoint()
+    return value
+
+
+def plain(value: int) -> tuple[int, str]:
+    return value, WHO.get()
+
+
+def test_from_a_script() -> None:
+    """Functions for asyncio, for trio, and plain ones; context variables are carried along."""
+    WHO.set("me")
+
+    assert [(1, "me"), (2, "me")] == [each[:2] for each in AsyncExecutor(in_asyncio).run([1, 2])[0]]
+    assert [1, 2] == AsyncExecutor(in_trio).run([1, 2])[0]
+    assert [(1, "me"), (2, "me")] == AsyncExecutor(plain).run([1, 2])[0]
+    assert [(1, "me"), (2, "me")] == SyncExecutor(plain).run([1, 2])[0]
+
+
+def test_from_a_thread() -> None:
+    """The same in a thread that is not the main one."""
+    found: list[Any] = []
+
+    def work() -> None:
+        found.append([each[0] for each in AsyncExecutor(in_asyncio).run([1, 2])[0]])
+        found.append(AsyncExecutor(in_trio).run([1, 2])[0])
+        found.append([each[0] for each in SyncExecutor(plain).run([1, 2])[0]])
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+    assert [[1, 2]] * 3 == found
+
+
+def test_inside_a_running_loop() -> None:
+    """A notebook's cell: `run` works where a loop is running, without anything being patched."""
+
+    async def cell() -> list[Any]:
+        return [
+            [each[0] for each in AsyncExecutor(in_asyncio).run([1, 2])[0]],
+            AsyncExecutor(in_trio).run([1, 2])[0],
+            [each[0] for each in SyncExecutor(plain).run([1, 2])[0]],
+        ]
+
+    assert [[1, 2]] * 3 == asyncio.run(cell())
+    assert [[1, 2]] * 3 == trio.run(cell)
+
+
+def test_awaited_in_asyncio_the_function_runs_in_the_callers_loop() -> None:
+    """What was made in the caller's loop, a client or a lock, can be used by the function."""
+
+    async def main() -> tuple[bool, list[int]]:
+        gate = asyncio.Event()
+
+        async def opens(value: int) -> int:
+            if value == 2:
+                gate.set()
+            await gate.wait()
+            return value
+
+        outputs, _ = await AsyncExecutor(in_asyncio).execute([1, 2])
+        waited, _ = await AsyncExecutor(opens, 2, enable_dynamic_concurrency=False).execute([1, 2])
+        return {id(asyncio.get_running_loop())} == {each[2] for each in outputs}, waited
+
+    assert (True, [1, 2]) == asyncio.run(main())
+
+
+def test_several_at_once_in_one_loop() -> None:
+    """Executors can be gathered; each has its own results, and functions that need threads have them."""
+
+    async def to_thread(value: int) -> int:
+        return await asyncio.to_thread(lambda: value + 1)
+
+    async def main() -> list[list[int]]:
+        executions = [AsyncExecutor(to_thread).execute([n, n]) for n in range(12)]
+        return [outputs for outputs, _ in await asyncio.gather(*executions)]
+
+    assert [[n + 1, n + 1] for n in range(12)] == asyncio.run(main())
+
+
+def test_awaited_in_trio() -> None:
+    """In trio, functions for trio run in the same loop and thread, those for asyncio in one of their own."""
+
+    async def main() -> list[Any]:
+        threads: list[threading.Thread] = []
+
+        async def look(value: int) -> int:
+            await trio.lowlevel.checkpoint()
+            threads.append(threading.current_thread())
+            return value
+
+        mine, _ = await AsyncExecutor(look).execute([1])
+        theirs, _ = await AsyncExecutor(in_asyncio).execute([1])
+        return [mine, theirs[0][0], threads == [threading.current_thread()]]
+
+    assert [[1], 1, True] == trio.run(main)
+
+
+def test_a_failure_of_the_caller_does_not_hang_it() -> None:
+    """A KeyboardInterrupt in a plain call, where no signal is heeded, ends the run and reaches the caller."""
+
+    def interrupted(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        SyncExecutor(interrupted, termination_signal=None).run([1, 2])
+
+
+def test_notes_reach_the_journal(tmp_path: Any) -> None:
+    """`runner.note` works in functions of an executor as in tasks of an evaluation."""
+
+    def noting(value: int) -> int:
+        note(tokens=value)
+        return value
+
+    SyncExecutor(noting, journal=tmp_path / "sync").run([1, 2, 3])
+    AsyncExecutor(noting, journal=tmp_path / "async").run([1, 2, 3])
+
+    assert [6, 6] == [fold(read(tmp_path / name)).usage["tokens"] for name in ("sync", "async")]
+
+
+class Bar:
+    """Stands in for tqdm."""
+
+    made: ClassVar[list["Bar"]] = []
+
+    def __init__(self, **given: Any) -> None:
+        self.given, self.n, self.closed = given, given["initial"], False
+        Bar.made.append(self)
+
+    def update(self, by: int) -> None:
+        self.n += by
+
+    def close(self) -> None:
+        self.closed = True
+
+
+async def test_a_bar_only_where_asked_for(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """With a format, tqdm shows on standard error how many are done, in that format; without one, nothing is shown."""
+    module: Any = ModuleType("tqdm.auto")
+    module.tqdm = Bar
+    monkeypatch.setitem(sys.modules, "tqdm", ModuleType("tqdm"))
+    monkeypatch.setitem(sys.modules, "tqdm.auto", module)
+    Bar.made.clear()
+    task = Scripted(lambda value, _: Answer(value, 1))
+    await AsyncExecutor(task, options=repeatable()).execute(range(5))
+    assert [] == Bar.made
+    await AsyncExecutor(task, tqdm_bar_format="{bar} {n_fmt}", options=repeatable()).execute(range(5))
+
+    [bar] = Bar.made
+    assert ("{bar} {n_fmt}", 5, sys.stderr) == (bar.given["bar_format"], bar.given["total"], bar.given["file"])
+    assert (5, True) == (bar.n, bar.closed)
+    assert ("", "") == capfd.readouterr()
+
+
+async def test_a_line_where_tqdm_is_not_installed(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """Without tqdm a line of our own does, on standard error."""
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    await AsyncExecutor(Scripted(lambda value, _: Answer(value, 1)), tqdm_bar_format="{bar}", options=repeatable()).execute(
+        range(5)
+    )
+
+    captured = capfd.readouterr()
+    assert "" == captured.out
+    assert "5 of 5" in captured.err
+
+
+def test_the_documentation_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program in docs/phoenix.md runs, and runs again from its journal."""
+    page = (Path(__file__).parents[2] / "docs" / "phoenix.md").read_text()
+    program = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "journal=" in block)
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        names: dict[str, Any] = {"__name__": "documented"}
+        exec(compile(program, "documented", "exec"), names)  # noqa: S102  # our own page
+
+        assert ["THE CAPITAL OF PERU?", "THE CAPITAL OF CHAD?"] == names["outputs"]
+    assert [1, 1] == [each.attempts for each in names["details"]]

@@ -1,0 +1,77 @@
+"""A fork at any point goes on like the run that it came from."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from journal import JournalError, read, verify
+from journal.lifecycle import ENDED
+from replay import load
+from replay.audit import audit
+from replay.state import RunState
+from runner import Case, Fatal, RateLimited, Retry, arun, evaluation
+from runner.fork import fork
+from runner.rules import remake
+from runner.testing import Answer, Fail, Hang, Scripted, Step, inline, repeatable
+from tests.journal.samples import Fleeting
+
+SCRIPT: dict[str, list[Step]] = {
+    "well": [Answer("fine", 1.0)],
+    "refused": [Fail(RateLimited(2.0), 0.5), Answer("in the end", 1.0)],
+    "ill": [Fail(ConnectionError("down"), 0.5), Fail(ConnectionError("down"), 0.5), Answer("again", 1.0)],
+    "wrong": [Fail(Fatal("never"), 0.5)],
+    "stuck": [Hang()],
+}
+
+
+class Restless(Fleeting):
+    """A disk that neither makes sure of anything nor ever rests."""
+
+    def rest(self) -> None:
+        """Do nothing."""
+
+
+def outcome(state: RunState) -> dict[str, Any]:
+    """Tell how each trial ended."""
+    return {name: (trial.stage, trial.scores) for name, trial in state.trials.items()}
+
+
+async def test_a_fork_at_any_record_ends_like_its_run(tmp_path: Path) -> None:
+    """Wherever a run is forked, the new one is whole, keeps what was done and comes to the same end; the old one stays."""
+    old, files = tmp_path / "old", Restless()
+    task = Scripted(SCRIPT)
+
+    async def ask(name: str) -> Any:
+        return await task(name)
+
+    cases = [Case(name=name, input=name) for name in SCRIPT]
+    made = evaluation(cases=cases, slots=2, timeout=3, retry=Retry(errors=4, timeouts=1, base_delay=1.0), loop="trio")(ask)
+
+    @made.score
+    def is_long(output: str, case: Case[str, str]) -> bool:
+        return len(output) > 5
+
+    whole = await arun(made, old, files=files, policy="fixed", **repeatable())
+    assert ["completed"] * 3 + ["failed"] * 2 == [trial.stage for trial in whole.state.trials.values()]
+    for at in range(2, len(list(read(old))) + 1):
+        new = tmp_path / f"new-{at}"
+        forked = await fork(old, new, at, files=files, in_thread=inline)
+        done = {name for name, trial in load(old, at).trials.items() if trial.stage in ENDED}
+        assert (at, done) == (forked.seq, {name for name, trial in forked.state.trials.items() if trial.stage in ENDED})
+
+        task.calls.clear()
+        again = await arun(made, new, resume=True, files=files, policy="fixed", **repeatable())
+        assert outcome(whole.state) == outcome(again.state)
+        assert not done & set(task.calls)
+        assert (True, ()) == (verify(new).holds, audit(read(new), remake=remake).findings)
+    assert verify(old, expect_head=whole.head).holds
+
+
+async def test_nothing_is_written_where_something_is(tmp_path: Path) -> None:
+    """A link that leads nowhere is something, too."""
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(JournalError, match="exists already"):
+        await fork(tmp_path / "old", tmp_path / "link", in_thread=inline)
+
+    assert not (tmp_path / "nowhere").exists()

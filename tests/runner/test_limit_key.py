@@ -1,0 +1,121 @@
+"""Back ends that are told apart: each with slots, limits and pauses of its own, on a virtual clock."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from journal import read, verify
+from journal.errors import NotAJournal
+from journal.events import AttemptStarted, IntakePaused, LimitChanged, TrialCompleted
+from replay.audit import audit
+from runner import Case, Evaluation, Outcome, Retry, UsageError, evaluation
+from runner.rules import remake
+from runner.session import arun
+from runner.testing import SimulatedEndpoint, events_of, repeatable
+from tests.journal.disk import SimulatedDisk
+
+PATH = Path("/runs/it/0001")
+Made = Evaluation[Any, Any, Any]
+
+
+def cases(*keys: str) -> list[Case[Any, Any]]:
+    """Make a case for each key, in this order."""
+    return [Case(name=f"{key}{number}", input={"model": key}) for number, key in enumerate(keys)]
+
+
+def made(back_ends: dict[str, SimulatedEndpoint], cases: list[Case[Any, Any]], **options: Any) -> Made:
+    """Make an evaluation whose task asks the back end that the case names."""
+
+    async def ask(value: Any) -> Any:
+        return await back_ends[value["model"]](value)
+
+    it: Made = evaluation(cases=cases, loop="trio", timeout=30.0, retry=Retry(errors=0), **options)(ask)
+    return it
+
+
+async def go(it: Made, disk: SimulatedDisk, **options: Any) -> Outcome:
+    with trio.fail_after(100_000):
+        return await arun(it, PATH, **{**repeatable(), "files": disk, **options})
+
+
+def quick() -> SimulatedEndpoint:
+    return SimulatedEndpoint(lambda _: "yes", latency=0.1)
+
+
+def limited() -> SimulatedEndpoint:
+    """Let one call through every ten seconds, and ask the others to stay away for as long."""
+    return SimulatedEndpoint(lambda _: "yes", latency=0.1, rate=0.1, burst=1, retry_after=10.0)
+
+
+def ends(disk: SimulatedDisk, key: str) -> list[float]:
+    return [
+        record.t
+        for record in read(PATH, files=disk)
+        if isinstance(record.event, TrialCompleted) and record.event.trial.startswith(key)
+    ]
+
+
+@pytest.mark.parametrize("policy", ["fixed", "adaptive"])
+@pytest.mark.parametrize("order", ["mixed", "sorted"])
+async def test_one_that_is_limited_does_not_hold_up_the_other(policy: str, order: str) -> None:
+    """Two back ends, one of them rate-limited: the other never waits, even where all its cases come last."""
+    keys = ["a", "b"] * 200 if order == "mixed" else ["a"] * 200 + ["b"] * 200
+    disk = SimulatedDisk()
+    it = made({"a": limited(), "b": quick()}, cases(*keys), slots=4)
+    outcome = await go(it, disk, limit_key="model", policy=policy)
+
+    assert (400, 0) == (outcome.state.completed, outcome.state.failed)
+    assert 200 == len(ends(disk, "b"))
+    assert ends(disk, "b")[-1] < (200 / 4) * 0.1 * 1.5  # What it takes alone, and half as much again to find its pace.
+    assert ends(disk, "a")[-1] > 1000
+    assert {"a"} == {event.key for event in events_of(PATH, files=disk) if isinstance(event, IntakePaused)}
+    assert verify(PATH, files=disk).holds
+
+
+async def test_without_a_key_one_pause_is_everyones() -> None:
+    """The same without a key: who is not limited waits with who is."""
+    disk = SimulatedDisk()
+    await go(made({"a": limited(), "b": quick()}, cases(*["a", "b"] * 20), slots=4), disk, policy="fixed")
+
+    assert ends(disk, "b")[-1] > 100
+
+
+async def test_each_key_has_its_slots() -> None:
+    """As many attempts as there are slots may run for each key, and no more."""
+    back_ends = {key: SimulatedEndpoint(lambda _: "yes", latency=0.1, most_at_once=3) for key in "abc"}
+    disk = SimulatedDisk()
+    outcome = await go(made(back_ends, cases(*"abc" * 30), slots=3), disk, limit_key="model", policy="fixed")
+
+    assert 90 == outcome.state.completed
+    assert {"a": 0, "b": 0, "c": 0} == {key: each.refused for key, each in back_ends.items()}
+    begun = [(event.key, event.after) for event in events_of(PATH, files=disk) if isinstance(event, LimitChanged)]
+    assert [("a", 3), ("b", 3), ("c", 3)] == begun
+    slots = {event.slot for event in events_of(PATH, files=disk) if isinstance(event, AttemptStarted)}
+    assert set(range(9)) == slots
+    assert 9 == outcome.state.limit
+
+
+async def test_a_case_without_the_key_is_refused_before_the_start() -> None:
+    """Where a case does not say which back end it is for, nothing is begun."""
+    disk = SimulatedDisk()
+    it = made({"a": quick()}, [*cases("a"), Case(name="odd", input={"modle": "a"})])
+
+    with pytest.raises(UsageError, match=r"case 2: the case 'odd' has no field {model}.*did you mean {modle}"):
+        await go(it, disk, limit_key="model")
+    with pytest.raises(NotAJournal):
+        list(read(PATH, files=disk))
+
+
+async def test_a_keyed_run_is_resumed_and_audited() -> None:
+    """A run that was stopped goes on with the key that it was begun with; an audit finds nothing wrong with it."""
+    disk = SimulatedDisk()
+    it = made({"a": limited(), "b": quick()}, cases(*["a", "b"] * 10), slots=2)
+    stopped = await go(it, disk, limit_key="model", policy="fixed", deadline=25.0)
+    outcome = await go(it, disk, resume=True, deadline=None)
+
+    assert "deadline" == stopped.stopped
+    assert (20, "") == (outcome.state.completed, outcome.stopped)
+    assert "model" == outcome.state.settings["limit_key"]
+    assert () == tuple(audit(read(PATH, files=disk), remake=remake).findings)

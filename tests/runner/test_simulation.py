@@ -1,0 +1,242 @@
+"""What would have been: a run made again on a virtual clock, with outcomes that can be told beforehand."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import orjson
+import pytest
+import trio
+import trio.testing
+from click.testing import CliRunner, Result
+
+from journal import Record, read
+from journal.events import AttemptFailed, AttemptSucceeded, AttemptTimedOut
+from runner import Case, Fatal, RateLimited, Retry, UsageError
+from runner.cli import cli
+from runner.session import arun
+from runner.simulation import BOUND, Recording
+from runner.testing import Answer, Fail, Hang, Scripted, Step, repeatable
+from tests.journal.disk import SimulatedDisk
+from tests.journal.samples import FLEETING, enqueued, flip, session, started, whole_run, written
+from tests.runner.test_session import PATH, Made, flaky_evaluation, made, named
+
+
+def virtually(main: Callable[[], Any]) -> Any:
+    return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def recorded(it: Made, *sessions: dict[str, Any]) -> Recording:
+    """Run it, in so many sessions, and take in what was recorded."""
+    disk = SimulatedDisk()
+    for number, options in enumerate(sessions):
+        virtually(functools.partial(arun, it, PATH, **{**repeatable(3), "files": disk, "resume": number > 0, **options}))
+    return Recording.of(read(PATH, files=disk))
+
+
+def steady(count: int, seconds: float = 1.0) -> Made:
+    return made(Scripted(lambda *_: Answer("yes", seconds)), named(count))
+
+
+@pytest.mark.parametrize(("slots", "seconds"), [(1, 12.0), (4, 3.0), (5, 3.0), (12, 1.0), (64, 1.0)])
+def test_twice_the_slots_take_half_the_time(slots: int, seconds: float) -> None:
+    """Twelve answers of a second take twelve seconds in one slot, three in four, and one in twelve or more."""
+    figures = recorded(steady(12), {"policy": "fixed", "slots": 2}).again(slots=slots)
+
+    assert (seconds, 12, 0, min(slots, 12)) == (figures.duration, figures.calls, figures.rejected, figures.most_in_flight)
+
+
+def test_what_happened_stands_beside_it() -> None:
+    """The recorded figures are those of the run itself."""
+    recording = recorded(steady(12), {"policy": "fixed", "slots": 3})
+
+    was = recording.figures
+    assert ("fixed", 3, 4.0, 12, 0, 3) == (was.policy, was.slots, was.duration, was.calls, was.rejected, was.most_in_flight)
+    assert (12, 0) == (was.completed, was.failed)
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "aimd", "fixed"])
+def test_the_same_policy_gives_the_same_run(policy: str) -> None:
+    """Simulated under the policy, the slots and the seed that were recorded, everything takes what it took."""
+    it, _ = flaky_evaluation(40)
+    recording = recorded(it, {"policy": policy})
+
+    assert recording.figures == recording.again()
+    assert recording.figures.failed > 0
+    assert recording.figures.calls > 40
+
+
+def test_another_policy_takes_another_time() -> None:
+    """The same latencies under a policy that begins with three slots take longer than under one that has twelve at once."""
+    recording = recorded(steady(60), {"policy": "fixed", "slots": 12})
+    figures = recording.again(policy="aimd")
+
+    assert (5.0, 12) == (recording.figures.duration, recording.figures.most_in_flight)
+    assert ("aimd", 12, 60) == (figures.policy, figures.slots, figures.calls)
+    assert figures.duration > 10
+    assert figures.most_in_flight < 12
+
+
+def test_scoring_holds_its_slot() -> None:
+    """The time that scorers took counts: a slot is not free before they are done."""
+    it = steady(4)
+
+    @it.score
+    async def judge(output: str, case: Any) -> bool:
+        await trio.sleep(2)
+        return True
+
+    recording = recorded(it, {"policy": "fixed", "slots": 1})
+
+    assert (12.0, 12.0, 3.0) == (recording.figures.duration, recording.again().duration, recording.again(slots=4).duration)
+
+
+def test_each_back_end_has_its_own_slots() -> None:
+    """Where back ends are told apart, so are they again: twice the keys, twice the attempts at one time."""
+    it = made(
+        Scripted(lambda *_: Answer(1, 1.0)), [Case(name=n, input=n, metadata={"to": n[0]}) for n in ("a1", "a2", "b1", "b2")]
+    )
+    recording = recorded(it, {"policy": "fixed", "slots": 1, "limit_key": "to"})
+
+    assert (2.0, 2) == (recording.figures.duration, recording.figures.most_in_flight)
+    assert recording.figures == recording.again()
+
+
+def test_failures_are_met_again() -> None:
+    """A refusal, a timeout and what is fatal come where they came, and are retried by the settings that were in force."""
+    script: dict[Any, list[Step]] = {
+        "case-0": [Fail(RateLimited(5.0), 1), Answer(1, 1)],
+        "case-1": [Hang(), Answer(1, 1)],
+        "case-2": [Fail(Fatal("no"), 1)],
+        "case-3": [Fail(ConnectionError("no"), 1), Fail(ValueError("odd"), 1), Answer(1, 1)],
+    }
+    recording = recorded(made(Scripted(script), named(4), timeout=7, retry=Retry(errors=2)), {"policy": "fixed", "slots": 4})
+    figures = recording.again(slots=2)
+
+    assert (8, 1, 3, 1) == (figures.calls, figures.rejected, figures.completed, figures.failed)
+    was = recording.figures
+    assert (8, 1, 3, 1) == (was.calls, was.rejected, was.completed, was.failed)
+    assert figures.duration > recording.figures.duration
+
+
+def test_sessions_are_added_up() -> None:
+    """Of a run that was stopped and resumed, the time between does not count, and calls that were cut off do."""
+    recording = recorded(
+        steady(6, 2.0), {"policy": "fixed", "slots": 2, "deadline": 3.0, "grace": 0}, {"policy": "fixed", "deadline": None}
+    )
+    was, figures = recording.figures, recording.again()
+
+    assert (7.0, 8) == (was.duration, was.calls)
+    assert (6.0, 6) == (figures.duration, figures.calls)
+
+
+def test_what_was_asked_for_again_is_made_once() -> None:
+    """A trial that failed, and was taken up again because somebody asked for it, is simulated as it went at last."""
+    task = Scripted({"case-0": [Fail(Fatal("no"), 1), Answer(1, 1)], "case-1": [Answer(1, 1)]})
+    recording = recorded(made(task, named(2)), {"policy": "fixed"}, {"retry_failed": True})
+
+    assert (3, 2, 2) == (recording.figures.calls, recording.again().calls, recording.again().completed)
+
+
+def test_trials_that_did_not_end_are_left_out() -> None:
+    """Of a run that was stopped, only what had come to an end is known well enough."""
+    recording = recorded(steady(10), {"policy": "fixed", "slots": 2, "deadline": 2.5, "grace": 0})
+
+    assert (4, 6) == (len(recording.ended), recording.left_out)
+    assert (4, 1.0) == (recording.again(slots=4).completed, recording.again(slots=4).duration)
+
+
+def test_nothing_that_ended_is_refused(tmp_path: Path) -> None:
+    """Where no trial came to an end there is nothing to simulate; nor where nobody says by which policy."""
+    written(tmp_path / "empty", [started(), session(), enqueued("a")])
+    written(tmp_path / "old", whole_run())
+
+    with pytest.raises(UsageError, match="nothing to simulate"):
+        Recording.of(read(tmp_path / "empty")).again()
+    with pytest.raises(UsageError, match="give both"):
+        Recording.of(read(tmp_path / "old")).again()
+    assert 2 == Recording.of(read(tmp_path / "old")).again(policy="fixed", slots=1).completed
+
+
+@pytest.mark.parametrize("elapsed", [-1.0, 1e300])
+def test_times_that_cannot_be_do_not_hang(elapsed: float) -> None:
+    """Whatever a journal says of its attempts, a simulation comes to an end."""
+    disk = SimulatedDisk()
+    it, _ = flaky_evaluation(6)
+    virtually(functools.partial(arun, it, PATH, **repeatable(), files=disk))
+
+    def bent(record: Record) -> Record:
+        is_bent = isinstance(record.event, AttemptSucceeded | AttemptFailed | AttemptTimedOut)
+        return record._replace(event=attrs.evolve(record.event, elapsed=elapsed)) if is_bent else record  # type: ignore[misc]
+
+    figures = Recording.of(map(bent, read(PATH, files=disk))).again()
+
+    assert 6 == figures.completed + figures.failed
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a run of twelve trials of a second each, in three slots."""
+    monkeypatch.chdir(tmp_path)
+    it = made(Scripted(lambda *_: Answer("yes", 1.0)), [Case(name=f"n{n}", input=n) for n in range(12)])
+    virtually(
+        functools.partial(arun, it, tmp_path / "run", **{**repeatable(), "files": FLEETING, "policy": "fixed", "slots": 3})
+    )
+    return Path("run")
+
+
+def evaljournal(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def test_the_command_puts_figures_side_by_side(run: Path) -> None:
+    """What happened and what would have, line by line, and plainly what it is worth; nothing is written."""
+    before = sorted(run.parent.rglob("*"))
+    result = evaljournal("simulate", run, "--slots", "6")
+
+    assert 0 == result.exit_code
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert ["run:", "12", "trials", "again,", "on", "a", "virtual", "clock"] == lines[0]
+    assert ["slots", "3", "6"] in lines
+    assert ["duration", "4", "s", "2", "s"] in lines
+    assert ["calls", "12", "12"] in lines
+    assert ["rejected", "calls", "0", "0"] in lines
+    assert BOUND.split() == lines[-1]
+    assert before == sorted(run.parent.rglob("*"))
+
+
+def test_the_command_in_json(run: Path) -> None:
+    """The same for a program."""
+    told = orjson.loads(evaljournal("simulate", run, "--policy", "aimd", "--json").stdout)
+
+    assert (4.0, "fixed") == (told["recorded"]["duration"], told["recorded"]["policy"])
+    assert ("aimd", 12, 3) == (told["simulated"]["policy"], told["simulated"]["calls"], told["simulated"]["most_in_flight"])
+    assert BOUND == told["is_a_bound"]
+
+
+def test_a_damaged_run_is_simulated_up_to_the_damage(run: Path) -> None:
+    """What can be trusted is simulated, and the code is 4."""
+    at = [record.offset for record in read(run)]
+    flip(run / "journal-000001.jsonl", at[len(at) * 2 // 3] + 40)
+    result = evaljournal("simulate", run)
+
+    assert 4 == result.exit_code
+    assert "left out" in result.stdout
+    assert "is damaged at record" in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--policy", "bold"], ["--slots", "0"], ["nowhere"]], ids=lambda arguments: arguments[0])
+def test_the_command_refuses_what_cannot_be(run: Path, arguments: list[str]) -> None:
+    """An unknown policy, no slots, no run: code 2."""
+    assert 2 == evaljournal("simulate", *arguments).exit_code
+
+
+def test_the_command_refuses_a_run_in_which_nothing_ended(tmp_path: Path) -> None:
+    """A run without a finished trial is named, and the code is 2."""
+    written(tmp_path / "empty", [started(), session(), enqueued("a")])
+    result = evaljournal("simulate", tmp_path / "empty")
+
+    assert 2 == result.exit_code
+    assert f"{tmp_path / 'empty'}: no trial of this run came to an end" in result.stderr

@@ -1,0 +1,159 @@
+"""`diff` and `status --by`, as somebody at a terminal meets them."""
+
+from pathlib import Path
+
+import orjson
+import pytest
+from click.testing import CliRunner, Result
+
+from journal import Event, read
+from journal.events import RunFinished
+from runner.cli import cli
+from tests.journal.samples import content, flip, segment, session, started, written
+from tests.replay.lives import answered, failed
+
+PASS, FAIL = True, False
+
+
+def evaljournal(*arguments: object) -> Result:
+    """Use a command, as if at a terminal: click takes nothing out of what is printed."""
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments], color=True)
+
+
+def run(path: Path, *lives: list[Event]) -> Path:
+    """Write a finished run."""
+    events = [event for life in lives for event in life]
+    written(path, [started(), session(), *events, RunFinished(completed=0, failed=0, withdrawn=0, head="")])
+    return path
+
+
+@pytest.fixture
+def a(tmp_path: Path) -> Path:
+    """Make a run of three trials, one of which fails."""
+    return run(
+        tmp_path / "a",
+        answered("peru", {"exact": PASS}, metadata={"difficulty": "easy"}),
+        answered("chile", {"exact": FAIL}, output="Lima", metadata={"difficulty": "hard"}),
+        failed("cuba", metadata={"difficulty": "hard"}),
+    )
+
+
+@pytest.fixture
+def b(tmp_path: Path) -> Path:
+    """Make another, in which one is fixed and one is new."""
+    return run(
+        tmp_path / "b",
+        answered("peru", {"exact": PASS}, metadata={"difficulty": "easy"}),
+        answered("chile", {"exact": PASS}, output="Santiago", metadata={"difficulty": "hard"}),
+        failed("cuba", metadata={"difficulty": "hard"}),
+        answered("japan", {"exact": PASS}, metadata={"difficulty": "easy"}),
+    )
+
+
+def test_diff_tells_what_is_different(a: Path, b: Path) -> None:
+    """Two runs are told apart in words, on stdout, with code 0; neither is changed."""
+    before = content(a), content(b)
+    result = evaljournal("diff", a, b)
+
+    assert (0, "") == (result.exit_code, result.stderr)
+    assert [
+        f"A  {a}: capitals, finished, 2 ok, 1 failed of 3",
+        f"B  {b}: capitals, finished, 3 ok, 1 failed of 4",
+        "not the same trials: 3 in common, 1 only in B",
+        "3 trials compared: 1 fixed, 0 broke, 0 changed, 2 the same",
+        (
+            "exact  not distinguishable at n = 2 (B less A: +50.0 points, 95 %: -56.3 to 100.0); "
+            "50.0 % → 100.0 %, 1 better, 0 worse; not in it: 1 case without a score in both"
+        ),
+        "answers  no difference in any of 2",
+        "fixed (1):",
+        "  chile: exact fail → pass, another output",
+        "only in B (1):",
+        "  japan",
+    ] == result.stdout.splitlines()
+    assert before == (content(a), content(b))
+
+
+def test_a_worse_run_is_no_error(a: Path, b: Path) -> None:
+    """A comparison is not a gate: where something broke, the code is still 0."""
+    result = evaljournal("diff", b, a)
+
+    assert (0, True) == (result.exit_code, "broke (1):\n  chile: exact pass → fail" in result.stdout)
+
+
+def test_diff_as_json(a: Path, b: Path) -> None:
+    """The comparison as JSON has both paths, every trial and every figure."""
+    said = orjson.loads(evaljournal("diff", a, b, "--json", "--by", "difficulty").stdout)
+
+    assert (str(a), str(b), None, None) == (said["a"], said["b"], said["problem_a"], said["problem_b"])
+    assert (["chile"], ["japan"]) == ([each["trial"] for each in said["fixed"]], said["only_b"])
+    assert ["easy", "hard"] == list(said["groups"])
+
+
+def test_diff_names_all_if_asked(tmp_path: Path) -> None:
+    """A long list is cut, and says so; `--all` names every one."""
+    worse = run(tmp_path / "worse", *(answered(f"c{at}", {"exact": FAIL}) for at in range(22)))
+    better = run(tmp_path / "better", *(answered(f"c{at}", {"exact": PASS}) for at in range(22)))
+
+    assert "  … and 12 more (--all names every one)\n" in evaljournal("diff", worse, better).stdout
+    assert "  c21: exact fail → pass\n" in evaljournal("diff", worse, better, "--all").stdout
+
+
+def test_diff_refuses_what_has_nothing_in_common(a: Path, tmp_path: Path) -> None:
+    """Two runs without a common trial are not compared, and the code is 2."""
+    other = run(tmp_path / "other", answered("peru", fingerprint="something else"))
+    result = evaljournal("diff", a, other)
+
+    assert (2, "") == (result.exit_code, result.stdout)
+    assert "no trial in common: 2 trials only in the first, 0 only in the second, 1 with the same name" in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [["a", "nothing"], ["nothing", "a"], ["a"], ["a", "b", "--by", "dificulty"]])
+def test_diff_ends_with_2_if_used_wrongly(a: Path, b: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is not there, one run too few, and a key that no case has end with code 2, and say what is wrong."""
+    monkeypatch.chdir(a.parent)
+    result = evaljournal("diff", *arguments)
+
+    assert (2, "", True) == (result.exit_code, result.stdout, "Error: " in result.stderr)
+    assert "--by" not in arguments or "did you mean 'difficulty'?" in result.stderr
+
+
+def test_diff_goes_up_to_the_damage(a: Path, b: Path) -> None:
+    """A damaged run is compared as far as it can be trusted, which is said, and the code is 4."""
+    flip(segment(b), list(read(b))[9].offset + 60)
+    result = evaljournal("diff", a, b)
+
+    assert 4 == result.exit_code
+    assert f"B  {b}: capitals, damaged" in result.stdout
+    assert f"that is how far it can be trusted: {b} is damaged at record 10" in result.stderr
+
+
+def test_status_by_a_key_of_the_metadata(a: Path) -> None:
+    """Each group has its counts and its scores, before what is said of the whole."""
+    result = evaljournal("status", a, "--by", "difficulty")
+
+    assert 0 == result.exit_code
+    assert [
+        "by difficulty:",
+        "  easy  1 ok of 1 trial",
+        "    exact  100.0 %  1 of 1 scored (95 %: 20.7–100.0 %)",
+        "  hard  1 ok of 2 trials · 1 failed",
+        "    exact  0.0 %  0 of 1 scored (95 %: 0.0–79.3 %); not in it: 1 failed",
+        f"capitals finished: 3 of 3 trials done, in {a}",
+    ] == result.stdout.splitlines()[:6]
+
+
+def test_status_by_as_json(a: Path) -> None:
+    """The summary as JSON carries the groups; without a key there are none."""
+    groups = orjson.loads(evaljournal("status", a, "--by", "difficulty", "--json").stdout)["groups"]
+
+    assert {"easy": 0, "hard": 1} == {label: group["trials"]["failed"] for label, group in groups.items()}
+    assert orjson.loads(evaljournal("status", a, "--json").stdout)["groups"] is None
+
+
+def test_status_by_a_key_that_no_case_has(a: Path) -> None:
+    """It is refused, with the keys that are near."""
+    result = evaljournal("status", a, "--by", "difficult")
+
+    assert (2, "") == (result.exit_code, result.stdout)
+    assert "has 'difficult' in its metadata; did you mean 'difficulty'?" in result.stderr

@@ -1,0 +1,248 @@
+"""`run --nat-output`: files that grow with the run, from its journal alone, and never at its expense."""
+
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+from click.testing import CliRunner, Result
+
+from journal import Event, JournalError, Record, read
+from journal.events import AttemptStarted, AttemptSucceeded, RetryScheduled
+from replay.export.nat import line
+from replay.export.story import Result as TrialResult
+from runner.cli import cli
+from runner.nat_output import OWNER, NatOutput
+from tests.journal.samples import session, started, trial, written
+from tests.replay.stories import first_session, second_session, stamps
+from tests.runner_cli.test_run import QUICK, SLOW, process
+
+FILES = ["exact_output.json", "workflow_output.json", "workflow_output.jsonl"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Work in a directory with two evaluations in it, and leave Python's modules as they were."""
+    path = list(sys.path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "quick.py").write_text("FAILS = 'cuba'" + QUICK)
+    (tmp_path / "slow.py").write_text(SLOW)
+    yield tmp_path
+    sys.path[:] = path
+    for name in [name for name, module in sys.modules.items() if str(tmp_path) in (getattr(module, "__file__", None) or "")]:
+        del sys.modules[name]
+
+
+def evaljournal(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def ids(directory: Path | str = "nat") -> list[str]:
+    """Read which trials are in the growing file."""
+    return [orjson.loads(line)["id"] for line in Path(directory, "workflow_output.jsonl").read_bytes().splitlines()]
+
+
+def wait_for_lines(number: int) -> None:
+    """Wait until the growing file has so many lines."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            if len(ids()) >= number:
+                return
+        time.sleep(0.01)
+    raise AssertionError(f"there were never {number} lines")
+
+
+def test_a_run_leaves_what_an_export_would(here: Path) -> None:
+    """When a run is done, its files are those that `export --format nat` makes; failed trials are in them."""
+    result = evaljournal("run", "quick.py", "--nat-output", "nat")
+    evaljournal("export", "-f", "nat", "-o", "exported")
+
+    assert (1, "") == (result.exit_code, result.stdout)
+    assert FILES == sorted(os.listdir("exported"))
+    assert all(Path("nat", name).read_bytes() == Path("exported", name).read_bytes() for name in FILES)
+    assert {"peru", "chile", "cuba", "france", "japan"} == set(ids())
+
+
+def test_the_file_grows_and_survives_a_kill() -> None:
+    """Each trial is in the file when it is done; after `kill -9`, a resumption has every trial there once."""
+    with process("run", "slow.py", "--slots", "4", "--policy", "fixed", "--nat-output", "nat", hold=True) as killed:
+        wait_for_lines(6)
+        killed.kill()
+    grown = ids()
+    evaljournal("export", "-f", "nat", "-o", "exported")
+    with process("resume", "--nat-output", "nat") as resumed:
+        resumed.communicate(timeout=60)
+
+    assert [f"t{number}" for number in range(6)] == sorted(grown) == sorted(ids("exported"))
+    assert 0 == resumed.returncode
+    assert 40 == len(ids()) == len(set(ids()))
+    assert grown == ids()[:6]
+
+
+def test_two_runs_never_share_a_file() -> None:
+    """A directory that holds another run's output is refused before anything is started, by run and by resume."""
+    evaljournal("run", "quick.py", "--nat-output", "nat")
+    before = Path("nat/workflow_output.jsonl").read_bytes()
+    again = evaljournal("run", "quick.py", "--nat-output", "nat")
+    evaljournal("run", "quick.py")
+    other = evaljournal("resume", "runs/capitals/0002", "--nat-output", "nat")
+
+    assert (2, 2) == (again.exit_code, other.exit_code)
+    assert "nat holds the output of something else; give another --nat-output" in again.stderr
+    assert before == Path("nat/workflow_output.jsonl").read_bytes()
+    assert ["0001", "0002"] == sorted(os.listdir("runs/capitals"))
+
+
+def test_a_finished_run_has_its_files_made_again() -> None:
+    """Resuming a finished run makes the files anew; a run's own directory is no place for them."""
+    evaljournal("run", "quick.py")
+    result = evaljournal("resume", "--nat-output", "nat")
+    inside = evaljournal("resume", "--nat-output", "runs/capitals/0001/nat")
+
+    assert (0, [OWNER, *FILES]) == (result.exit_code, sorted(os.listdir("nat")))
+    assert (2, True) == (inside.exit_code, "which is a run, and holds nothing but its journal" in inside.stderr)
+
+
+def test_a_directory_that_cannot_be_made_costs_the_run_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """If the files cannot be written, that is logged with its traceback, and the run is as good as ever."""
+    Path("file").write_text("")
+    result = evaljournal("run", "quick.py", "--nat-output", "file/nat")
+
+    assert (1, 5) == (result.exit_code, len(evaljournal("export").stdout.splitlines()))
+    assert (
+        "file/nat could not be written; `evaljournal export runs/capitals/0001 --format nat -o file/nat --force`" in caplog.text
+    )
+    assert "NotADirectoryError" in caplog.text
+
+
+def test_no_file_is_touched_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that reads or writes while the run goes on does so in another thread."""
+    threads: list[threading.Thread] = []
+    for name in ("_begin", "_take", "_write"):
+        original = getattr(NatOutput, name)
+
+        def noticed(*arguments: object, original: object = original) -> object:
+            threads.append(threading.current_thread())
+            return original(*arguments)  # type: ignore[operator]  # one of the three
+
+        monkeypatch.setattr(NatOutput, name, noticed)
+    evaljournal("run", "slow.py", "--nat-output", "nat")
+
+    assert threads
+    assert threading.main_thread() not in threads
+
+
+# What follows is about the keeper itself, given records one batch after the other.
+
+
+def kept(path: Path, events: list[Event], **options: bool) -> tuple[NatOutput, list[Record]]:
+    """Begin to keep the files of a run that has just begun; give the records that are to come, too."""
+    written(path, [started(), session()])
+    output = NatOutput(Path("nat"), **options)
+    output._begin(path)
+    written(path, events, new=False)
+    return output, list(read(path, load_blobs=False))
+
+
+def test_it_grows_with_every_batch() -> None:
+    """A trial is written when its end was seen, and not before."""
+    output, records = kept(Path("run"), [session(2), *trial("a"), *trial("b")])
+    ends = [number for number, record in enumerate(records) if type(record.event).__name__ == "TrialCompleted"]
+    seen = [ids()]
+    for batch in (records[: ends[0]], records[ends[0] : ends[0] + 1], records[ends[0] + 1 :]):
+        output._take(batch)
+        seen.append(ids())
+
+    assert [[], [], ["a"], ["a", "b"]] == seen
+
+
+def test_a_write_that_fails_is_made_up_for(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """What could not be written is logged, and written with the next trial; half a line that was written is taken back."""
+    output, records = kept(Path("run"), [session(2), *trial("a"), *trial("b"), *trial("c")])
+    ends = [number for number, record in enumerate(records) if type(record.event).__name__ == "TrialCompleted"]
+    output._take(records[: ends[0] + 1])
+    append = NatOutput._append
+
+    def half(self: NatOutput, data: bytes) -> None:
+        with Path("nat/workflow_output.jsonl").open("ab") as file:
+            file.write(data[:20])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(NatOutput, "_append", half)
+    output._take(records[ends[0] + 1 : ends[1] + 1])
+    monkeypatch.setattr(NatOutput, "_append", append)
+    output._take(records[ends[1] + 1 :])
+
+    assert ["a", "b", "c"] == ids()
+    assert "b could not be written, and will be tried again" in caplog.text
+    assert "No space left on device" in caplog.text
+
+
+def test_a_file_that_was_taken_away_is_made_anew() -> None:
+    """If somebody removes the file, the next trial but one finds it there again, with all of them."""
+    output, records = kept(Path("run"), [session(2), *trial("a"), *trial("b"), *trial("c")])
+    ends = [number for number, record in enumerate(records) if type(record.event).__name__ == "TrialCompleted"]
+    output._take(records[: ends[0] + 1])
+    Path("nat/workflow_output.jsonl").unlink()
+    output._take(records[ends[0] + 1 : ends[1] + 1])
+    output._take(records[ends[1] + 1 :])
+
+    assert ["a", "b", "c"] == ids()
+
+
+def test_a_trial_that_cannot_be_told_costs_no_other(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """One trial's trouble is logged with its name and traceback; the others are written."""
+
+    def told(result: TrialResult) -> bytes:
+        if result.asked.trial == "a":
+            raise JournalError("its line is gone")
+        return line(result)
+
+    monkeypatch.setattr("runner.nat_output.line", told)
+    output, records = kept(Path("run"), [session(2), *trial("a"), *trial("b")])
+    output._take(records)
+
+    assert ["b"] == ids()
+    assert "the output of a could not be told" in caplog.text
+    assert "its line is gone" in caplog.text
+    assert logging.ERROR == caplog.records[-1].levelno
+
+
+def test_what_is_tried_again_has_no_line_until_it_ends() -> None:
+    """With --retry-failed, a failed trial is not in the file until it has come to its end again: nothing is there twice."""
+    written(Path("run"), first_session(), stamp=stamps(0))
+    written(Path("run"), second_session(), new=False, stamp=stamps(10))
+    plain, again = NatOutput(Path("nat")), NatOutput(Path("again"), retry_failed=True)
+    plain._begin(Path("run"))
+    again._begin(Path("run"))
+    before = ids("again")
+    answered = AttemptSucceeded(trial="chad", attempt=3, output="N'Djamena", elapsed=0.1)
+    begun = AttemptStarted(trial="chad", attempt=3, slot=0)
+    asked = RetryScheduled(trial="chad", attempt=3, delay=0.0, cause="asked")
+    done = trial("chad")[-1]
+    done.attempts = 3  # type: ignore[misc,union-attr]  # the last event of a life
+    written(Path("run"), [session(3), asked, begun, answered, done], new=False, stamp=stamps(20))
+    again._take(list(read("run", load_blobs=False)))
+
+    assert ["peru", "chad", "chad#2", "oslo"] == ids("nat")
+    assert ["peru", "chad#2", "oslo"] == before
+    assert ["peru", "chad#2", "oslo", "chad"] == ids("again")
+
+
+def test_a_directory_that_was_taken_meanwhile_is_left_alone() -> None:
+    """Of two runs that begin at once in one directory, the second to come writes nothing there."""
+    written(Path("run"), [started(), session(), *trial("a")])
+    NatOutput(Path("nat"))._begin(Path("run"))
+    before = Path("nat/workflow_output.jsonl").read_bytes()
+    written(Path("other"), [started(), session(), *trial("b")], run="f" * 32)
+    other = NatOutput(Path("nat"))
+    other.finish(Path("other"))
+
+    assert before == Path("nat/workflow_output.jsonl").read_bytes()

@@ -1,0 +1,259 @@
+"""`evaljournal export`, as somebody at a terminal meets it: what goes where, what is refused, and which code it ends with."""
+
+import os
+import pty
+import subprocess
+from pathlib import Path
+
+import orjson
+import pytest
+from click.testing import CliRunner, Result
+
+from journal import read
+from replay.export import FORMATS
+from runner.cli import cli
+from tests.journal.samples import (
+    content,
+    cut_tail,
+    flip,
+    forge,
+    lines_of,
+    opened,
+    segment,
+    session,
+    started,
+    trial,
+    whole_run,
+    written,
+)
+from tests.replay.stories import eventful, exported
+from tests.runner_cli.test_commands import COMMAND
+
+
+def evaljournal(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Make a run of two trials."""
+    written(tmp_path / "run", whole_run())
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def damaged(run: Path) -> Path:
+    """Make a run of two trials whose tenth record is damaged."""
+    flip(segment(run), list(read(run))[9].offset + 60)
+    return run
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "nat"])
+def test_a_format_goes_to_standard_output(run: Path, name: str) -> None:
+    """Without a path, and not at a terminal, the bytes go to standard output, and nothing else does."""
+    result = evaljournal("export", run, "--format", name)
+
+    assert (0, exported(run, name), "") == (result.exit_code, result.stdout_bytes, result.stderr)
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "nat"])
+def test_a_format_goes_to_a_file(run: Path, tmp_path: Path, name: str) -> None:
+    """With a path, the file has the same bytes, and standard error says what it is."""
+    target = tmp_path / "out"
+    result = evaljournal("export", run, "-f", name, "-o", target)
+
+    assert (0, "") == (result.exit_code, result.stdout)
+    assert exported(run, name) == target.read_bytes()
+    assert f"{target}: {name} of {run}, up to record {len(lines_of(run))}\n" == result.stderr
+    assert ["out", "run"] == sorted(os.listdir(tmp_path))
+
+
+def test_nat_goes_to_a_directory(run: Path, tmp_path: Path) -> None:
+    """The files of NAT go to a directory, which is made if need be; without one they go nowhere."""
+    refused = evaljournal("export", run, "-f", "nat")
+    result = evaljournal("export", run, "-f", "nat", "-o", tmp_path / "nat")
+
+    assert 2 == refused.exit_code
+    assert "nat is several files; give a directory for them: -o DIRECTORY" in refused.stderr
+    assert 0 == result.exit_code
+    assert ["exact_output.json", "workflow_output.json", "workflow_output.jsonl"] == sorted(os.listdir(tmp_path / "nat"))
+
+
+def test_rows_can_be_chosen(run: Path) -> None:
+    """`--rows` makes a row of each attempt or event, where there are rows."""
+    attempts = evaljournal("export", run, "--rows", "attempts").stdout.splitlines()
+    refused = evaljournal("export", run, "-f", "junit", "--rows", "events")
+
+    assert [("case-1", 1), ("case-2", 1)] == [(row["trial"], row["attempt"]) for row in map(orjson.loads, attempts)]
+    assert (2, True) == (refused.exit_code, "--rows is for jsonl, csv, parquet; junit has a form of its own" in refused.stderr)
+
+
+def test_an_unknown_format_is_refused_with_the_nearest(run: Path) -> None:
+    """A format that there is not ends with code 2, and the one that may have been meant."""
+    result = evaljournal("export", run, "--format", "paquet")
+
+    assert 2 == result.exit_code
+    assert "there is no format 'paquet'; did you mean 'parquet'?; there are jsonl, csv, parquet, nat" in result.stderr
+
+
+def test_what_is_there_is_left_alone(run: Path, tmp_path: Path) -> None:
+    """A file that exists is not replaced, unless somebody says so."""
+    target = tmp_path / "out.csv"
+    target.write_text("mine")
+    refused = evaljournal("export", run, "-f", "csv", "-o", target)
+    before = target.read_text()
+    forced = evaljournal("export", run, "-f", "csv", "-o", target, "--force")
+
+    assert (2, "mine") == (refused.exit_code, before)
+    assert f"{target} exists; nothing was written: --force replaces it" in refused.stderr
+    assert (0, exported(run, "csv")) == (forced.exit_code, target.read_bytes())
+
+
+def test_a_directory_that_holds_something_is_left_alone(run: Path, tmp_path: Path) -> None:
+    """A directory is used if it is empty; with --force the files in it that are not ours stay."""
+    target = tmp_path / "nat"
+    target.mkdir()
+    (target / "notes.txt").write_text("mine")
+    refused = evaljournal("export", run, "-f", "nat", "-o", target)
+    forced = evaljournal("export", run, "-f", "nat", "-o", target, "--force")
+
+    assert (2, 0) == (refused.exit_code, forced.exit_code)
+    assert "mine" == (target / "notes.txt").read_text()
+    assert (target / "workflow_output.json").exists()
+
+
+@pytest.mark.parametrize("inside", ["journal-000001.jsonl", "report.xml", "deep/er/report.xml"])
+def test_no_export_goes_into_a_run(run: Path, inside: str) -> None:
+    """Nothing is written among a journal's files, least of all over one of them, whatever is said."""
+    before = content(run)
+    result = evaljournal("export", run, "-f", "junit", "-o", run / inside, "--force")
+
+    assert 2 == result.exit_code
+    assert f"{run / inside} is in {run}, which is a run, and holds nothing but its journal" in result.stderr
+    assert before == content(run)
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("", "is there, and is not a file"),
+        ("nowhere/out.csv", "there is no directory"),
+        ("fifo", "is there, and is not a file"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_refused(run: Path, tmp_path: Path, target: str, why: str) -> None:
+    """A directory, a pipe or a place that is not there is refused before anything is done, also with --force."""
+    os.mkfifo(tmp_path / "fifo")
+    result = evaljournal("export", run, "-f", "csv", "-o", tmp_path / target, "--force")
+
+    assert (2, True) == (result.exit_code, why in result.stderr)
+    assert ["fifo", "run"] == sorted(os.listdir(tmp_path))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_damaged_run_is_exported_up_to_the_damage(damaged: Path, tmp_path: Path, name: str) -> None:
+    """What can be trusted is written, the damage is named, and the code is 4."""
+    result = evaljournal("export", damaged, "-f", name, "-o", tmp_path / "out")
+
+    assert 4 == result.exit_code
+    assert f"{name} of {damaged}, up to record 9\n" in result.stderr
+    assert f"that is how far it can be trusted: {damaged} is damaged at record 10" in result.stderr
+    assert (tmp_path / "out").exists()
+
+
+def test_a_damaged_runs_rows(damaged: Path) -> None:
+    """Nothing that stands behind the damage is in the rows."""
+    rows = [orjson.loads(line) for line in evaljournal("export", damaged).stdout.splitlines()]
+
+    assert [("case-1", "completed"), ("case-2", "queued")] == [(row["trial"], row["stage"]) for row in rows]
+
+
+def test_a_lost_value_costs_only_itself(tmp_path: Path) -> None:
+    """A large value that is gone is null, everything else is there, and the code is 4."""
+    eventful(tmp_path / "run")
+    next((tmp_path / "run" / "blobs").rglob("*.json")).unlink()
+    result = evaljournal("export", tmp_path / "run")
+    rows = [orjson.loads(line) for line in result.stdout.splitlines()]
+
+    assert (4, 6) == (result.exit_code, len(rows))
+    assert (None, "Lima") == (rows[3]["output"], rows[0]["output"])
+    assert "is missing; the record that names it cannot be read whole" in result.stderr
+
+
+def test_a_torn_end_is_no_damage(run: Path) -> None:
+    """A run that was cut off is exported as far as it goes, and it is said that something stands behind."""
+    cut_tail(segment(run), 2)
+    with segment(run).open("ab") as file:
+        file.write(b'{"seq":')
+    result = evaljournal("export", run)
+
+    assert (0, 2) == (result.exit_code, len(result.stdout.splitlines()))
+    assert "behind record" in result.stderr
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        {"type": "attempt_started", "trial": "nobody", "attempt": 1, "slot": 0},
+        {"type": "trial_scored", "trial": "a", "scorer": 7, "version": "", "value": {}, "elapsed": "long"},
+        {"type": "attempt_succeeded", "trial": "a", "attempt": "one", "output": "x", "elapsed": None},
+        {"type": "session_started", "n": "two", "pid": "x", "host": 5, "boot": None},
+        {"type": "limit_changed", "before": None, "after": "many", "cause": 1},
+    ],
+    ids=lambda nonsense: nonsense["type"],
+)
+def test_a_forged_run_is_no_bug_of_ours(tmp_path: Path, nonsense: dict[str, object], name: str) -> None:
+    """A journal that is whole but makes no sense ends with code 4, or is exported; it never ends in a traceback."""
+    forge(tmp_path / "run", [opened(), started(), session(), *trial("a"), nonsense])
+    result = evaljournal("export", tmp_path / "run", "-f", name, "-o", tmp_path / "out")
+
+    assert result.exit_code in {0, 4}
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+
+
+def test_the_newest_run_is_meant(run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without a run, the newest under runs/ is exported; without any, the code is 2."""
+    monkeypatch.chdir(tmp_path)
+    none = evaljournal("export")
+    (tmp_path / "runs").mkdir()
+    run.rename(tmp_path / "runs" / "1")
+
+    assert 2 == none.exit_code
+    assert 2 == len(evaljournal("export").stdout.splitlines())
+
+
+def test_what_is_not_text_is_nothing_for_a_terminal(run: Path) -> None:
+    """Parquet and Inspect's zip are refused at a terminal, before they could garble it."""
+    ours, theirs = pty.openpty()
+    try:
+        ended = subprocess.run(
+            [*COMMAND, "export", str(run), "-f", "inspect"], stdout=theirs, stderr=subprocess.PIPE, check=False
+        )
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+    assert (2, True) == (ended.returncode, b"inspect is nothing for a terminal" in ended.stderr)
+
+
+def test_a_failure_half_way_leaves_what_was_there(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is replaced only by a whole one: if the disk fails, the old one stays, and no piece of the new one does."""
+
+    def fail(_: object, __: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("journal.files.Files.fsync", fail)
+    (tmp_path / "out").write_text("mine")
+    result = evaljournal("export", run, "-o", tmp_path / "out", "--force")
+
+    assert (2, True) == (result.exit_code, "No space left on device" in result.stderr)
+    assert ("mine", ["out", "run"]) == ((tmp_path / "out").read_text(), sorted(os.listdir(tmp_path)))
+
+
+def test_a_missing_package_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without pyarrow, Parquet ends with code 2 and says what to install."""
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    result = evaljournal("export", run, "-f", "parquet")
+
+    assert (2, True) == (result.exit_code, "pip install 'evaljournal[parquet]'" in result.stderr)

@@ -1,0 +1,171 @@
+"""All there is to know of one trial, as somebody at a terminal reads it."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from journal import Event, read
+from journal.events import AttemptFailed, AttemptStarted, AttemptTimedOut, Noted, RetryScheduled, ScoringFailed, TrialFailed
+from tests.journal.samples import enqueued, flip, forge, opened, segment, session, started, trial, whole_run, written
+from tests.runner_cli.test_commands import evaljournal
+
+TROUBLED: list[Event] = [
+    started(),
+    session(),
+    enqueued("peru", {"question": "Where?\n\tReally?"}),
+    AttemptStarted(trial="peru", attempt=1, slot=3),
+    Noted(name="tokens", value=7, trial="peru", attempt=1),
+    AttemptFailed(
+        trial="peru",
+        attempt=1,
+        error="RateLimited",
+        message="slow down",
+        traceback="Traceback (most recent call last):\n  File x\nRateLimited: slow down",
+        category="rate_limited",
+        retry_after=2.0,
+        elapsed=0.25,
+        usage={"tokens": 3},
+    ),
+    RetryScheduled(trial="peru", attempt=2, delay=0.0005, cause="rate_limited"),
+    AttemptStarted(trial="peru", attempt=2, slot=0),
+    AttemptTimedOut(trial="peru", attempt=2, limit=30.0, elapsed=30.0),
+    TrialFailed(trial="peru", attempts=2, cause="timed_out"),
+]
+"""A trial that is refused, tried again, and given up: records 4 to 11, a millisecond apart."""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in a directory of its own."""
+    monkeypatch.chdir(tmp_path)
+
+
+def shown(*arguments: Any) -> dict[str, Any]:
+    """Show a trial as JSON."""
+    answer: dict[str, Any] = orjson.loads(evaljournal("show", *arguments, "--json").stdout)
+    return answer
+
+
+def test_a_trial_in_words() -> None:
+    """What was asked, every attempt with its error and its waits, and how it ended."""
+    written(Path("run"), TROUBLED)
+    result = evaljournal("show", "run", "peru")
+
+    assert (0, "") == (result.exit_code, result.stderr)
+    assert [
+        "peru  failed (timed_out), 2 attempts",
+        "taken in 2026-11-15T00:00:00.004000Z · waited 1.5 ms · backed off 0.5 ms · served 3 ms · scored 0 s",
+        'input     {"question":"Where?\\n\\tReally?"}',
+        "attempt 1  rate limited after 2 ms  slot 3 · session 1 · seq 5–7 · waited 1 ms, backed off 0 s",
+        "          RateLimited: slow down",
+        "          Traceback (most recent call last):",
+        "            File x",
+        "          RateLimited: slow down",
+        "          asked to be left alone for 2 s",
+        '          usage {"tokens":3}',
+        "          tokens 7",
+        "          to be tried again in 0.5 ms: rate_limited",
+        "attempt 2  timed out after 1 ms of 30 s  slot 0 · session 1 · seq 9–10 · waited 0.5 ms, backed off 0.5 ms",
+    ] == result.stdout.splitlines()
+
+
+def test_an_output_and_its_scores() -> None:
+    """The output is shown line by line, however it is made, and each scorer has its own."""
+    failed = ScoringFailed(trial="a", scorer="judge", version="1", error="OSError", message="gone", elapsed=0.0)
+    life = trial("a", "Lima\n\x1b[31mPeru")
+    written(Path("run"), [started(), session(), *life[:-1], failed, life[-1]])
+    result = evaljournal("show", "run", "a")
+
+    assert [
+        "output    Lima",
+        "          \\x1b[31mPeru",
+        "score     exact true",
+        "score     judge could not judge it: OSError: gone",
+    ] == result.stdout.splitlines()[-4:]
+
+
+def test_a_trial_as_json() -> None:
+    """As JSON nothing is left out, the waits of each attempt add up, and the names stay."""
+    written(Path("run"), TROUBLED)
+    told = shown("run", "peru")
+
+    assert ("run", None, "failed", "timed_out") == (told["path"], told["problem"], told["stage"], told["cause"])
+    assert {"question": "Where?\n\tReally?"} == told["input"]
+    first, second = told["attempts"]
+    assert ["rate_limited", "timed_out"] == [first["ending"], second["ending"]]
+    assert (3, 5, 7, 2.0, [["tokens", 7]]) == tuple(first[name] for name in ("slot", "seq", "end_seq", "retry_after", "notes"))
+    assert told["times"]["waited"] == pytest.approx(first["waited"] + second["waited"])
+    assert told["times"]["backed_off"] == pytest.approx(first["backed_off"] + second["backed_off"])
+    assert told["times"]["served"] == pytest.approx(first["served"] + second["served"])
+
+
+def test_a_trial_as_it_stood() -> None:
+    """At an earlier record, an attempt that had no end yet is going on, and what came later is not known."""
+    written(Path("run"), TROUBLED)
+    result = evaljournal("show", "run", "peru", "--at", 6)
+
+    assert "peru  running, 1 attempt" == result.stdout.splitlines()[0]
+    assert "attempt 1  going on after 1 ms  slot 3 · session 1 · seq 5 · waited 1 ms, backed off 0 s" in result.stdout
+
+
+def test_the_newest_run_is_meant() -> None:
+    """One word that is no directory is a trial of the newest run."""
+    written(Path("runs/capitals/0001"), whole_run())
+
+    assert evaljournal("show", "case-2").stdout.startswith("case-2  completed, 1 attempt\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "case-3"], "run has no trial 'case-3'; did you mean 'case-2' or 'case-1'?"),
+        (["run", "case-2", "--at", "5"], "run has no trial 'case-2' at record 5; did you mean 'case-1'?"),
+        (["run", "zzz"], "run has no trial 'zzz'\n"),
+        (["run"], "no TRIAL was given"),
+        (["run", "case-1", "--at", "99"], "run has no record 99; the last is 15"),
+    ],
+)
+def test_trials_that_are_not_there(arguments: list[str], said: str) -> None:
+    """An unknown trial ends with 2, and with the names that may have been meant."""
+    written(Path("run"), whole_run())
+    result = evaljournal("show", *arguments)
+
+    assert (2, "", True) == (result.exit_code, result.stdout, said in result.stderr)
+
+
+def test_a_trial_of_a_damaged_run() -> None:
+    """Up to the damage a trial is told, with code 4; one that is not there may stand behind it."""
+    written(Path("run"), whole_run())
+    flip(segment(Path("run")), list(read("run"))[11].offset + 60)
+    half, gone = evaljournal("show", "run", "case-2"), evaljournal("show", "run", "case-3")
+
+    assert (4, True) == (half.exit_code, half.stdout.startswith("case-2  answered, 1 attempt"))
+    assert (4, "") == (gone.exit_code, gone.stdout)
+    assert "run is damaged at record 12" in half.stderr
+    assert "run is damaged at record 12" in gone.stderr
+    assert "run is damaged at record 12" in shown("run", "case-1")["problem"]
+
+
+def test_a_value_that_is_gone() -> None:
+    """A large value that is missing is told as such, with code 4; everything else is shown."""
+    written(Path("run"), [started(), session(), *trial("a", ["x" * 100] * 3_000)])
+    assert ["x" * 100] * 3_000 == shown("run", "a")["output"]
+    assert "… 2,962 more lines; --json has them" in evaljournal("show", "run", "a").stdout
+
+    shutil.rmtree("run/blobs")
+    result = evaljournal("show", "run", "a")
+    assert (4, True) == (result.exit_code, "bytes that cannot be had)" in result.stdout)
+    assert "is missing" in result.stderr
+    assert "blob" in shown("run", "a")["output"]
+
+
+def test_a_record_that_makes_no_sense() -> None:
+    """What evaljournal did not write so ends with 4, and not as a bug of ours."""
+    fact = {"type": "attempt_timed_out", "trial": "a", "attempt": 1, "limit": "long", "elapsed": 1.0}
+    forge(Path("run"), [opened(), started(), session(), *trial("a")[:2], fact])
+    result = evaljournal("show", "run", "a")
+
+    assert (4, True) == (result.exit_code, "record 6 breaks the rules" in result.stderr)

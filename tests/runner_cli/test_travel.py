@@ -1,0 +1,468 @@
+"""Travelling in time from the command line: as it was, as it goes along, and on from an earlier point."""
+
+import itertools
+import re
+import shutil
+import signal
+from pathlib import Path
+
+import orjson
+import pytest
+import trio
+import trio.testing
+from click.testing import Result
+
+from journal import Stamp, read, verify
+from journal.events import (
+    Extension,
+    JournalRecovered,
+    RunFinished,
+    RunStarted,
+    RunStopped,
+    SegmentOpened,
+    TrialCompleted,
+)
+from journal.files import DISK
+from journal.lock import Lock, is_held
+from replay import History, load
+from runner.cli.onlooker import FRAME
+from runner.cli.travel import Watching, play_again
+from runner.testing import events_of
+from tests.journal.samples import (
+    RUN,
+    content,
+    cut_tail,
+    finished,
+    flip,
+    forge,
+    lines_of,
+    opened,
+    overwrite,
+    segment,
+    session,
+    started,
+    trial,
+    whole_run,
+    write,
+    written,
+)
+from tests.runner_cli.test_commands import ended, evaljournal
+from tests.runner_cli.test_run import QUICK, SLOW, at_a_terminal, process, wait_for
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a directory of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CI", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def run() -> Path:
+    """Make a run of two trials: 15 records, a millisecond apart."""
+    written(Path("run"), whole_run())
+    return Path("run")
+
+
+def seconds(hour: int) -> Stamp:
+    """Give the first record the first second of an hour, the second the second, and so on."""
+    ticks = itertools.count(1)
+
+    def stamp() -> tuple[str, float]:
+        tick = next(ticks)
+        return f"2026-11-15T{hour:02}:00:{tick:02}.000000Z", float(tick)
+
+    return stamp
+
+
+@pytest.fixture
+def slow_run() -> Path:
+    """Make a run of two sessions an hour apart: ten records, a second apart, and another nine."""
+    written(Path("slow"), [started(), session(), *trial("a"), RunStopped(reason="deadline")], stamp=seconds(0))
+    written(Path("slow"), [session(2), *trial("b"), finished(2)], new=False, stamp=seconds(1))
+    return Path("slow")
+
+
+def numbers(result: Result) -> list[str]:
+    """Take the words of the last line of a screen, which says which record it is of."""
+    return [line for line in result.stdout.splitlines() if line.startswith("journal")]
+
+
+def test_the_screen_as_it_stood(run: Path) -> None:
+    """After a record, the screen shows what had happened by then, and the command that goes on from there."""
+    result = evaljournal("replay", run, "--at", 8)
+
+    assert 0 == result.exit_code
+    assert "trials   1 ok of 1 done" in result.stdout
+    assert ["journal  seq 8 · on disk to 7"] == numbers(result)
+    assert "to go on from here: evaljournal fork run --at 8 -o NEW" in result.stderr
+
+
+def test_the_end_is_the_last_point(run: Path) -> None:
+    """Without a point, the run is shown as it ended, with the next command."""
+    result = evaljournal("replay", run)
+
+    assert (0, ["journal  seq 15 · on disk to 14"]) == (result.exit_code, numbers(result))
+    assert result.stderr.endswith("next: evaljournal verify run\n")
+
+
+def test_a_point_as_json(run: Path) -> None:
+    """A point as JSON has the shape of `status --json`, and says how the run stood then."""
+    then = orjson.loads(evaljournal("replay", run, "--at", 6, "--json").stdout)
+    now = orjson.loads(evaljournal("replay", run, "--json").stdout)
+
+    assert orjson.loads(evaljournal("status", run, "--json").stdout) == now
+    assert list(now) == list(then)
+    assert (6, "running", True, 1) == (then["seq"], then["standing"], then["is_live"], then["trials"]["being_scored"])
+    assert "evaljournal fork run --at 6 -o NEW" == then["next"]
+
+
+@pytest.mark.parametrize(
+    ("when", "seq"),
+    [
+        ("0", 2),
+        ("3", 3),
+        ("4.5", 4),
+        ("9", 9),
+        ("3000", 9),  # Nobody was at work.
+        ("3602.9", 12),
+        ("3604", 14),
+        ("2026-11-15T00:00:04.5", 4),
+        ("2026-11-15T01:00:04.5+01:00", 4),
+        ("2026-11-15T00:30", 10),
+        ("2026-11-15T01:00:03", 13),
+    ],
+)
+def test_a_time_is_a_point_too(slow_run: Path, when: str, seq: int) -> None:
+    """Seconds count from the beginning, gaps included; a time is one in UTC, unless it says otherwise."""
+    shown = orjson.loads(evaljournal("replay", slow_run, "--at-time", when, "--json").stdout)
+
+    assert seq == shown["seq"]
+
+
+def test_time_between_two_records_goes_on(slow_run: Path) -> None:
+    """What runs at a moment between two records has run for that much longer than at the first of them."""
+    assert "attempt 1  0.75 s" in evaljournal("replay", slow_run, "--at-time", "5.75").stdout
+    assert "attempt 1  0 s" in evaljournal("replay", slow_run, "--at", 5).stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--at", "99"], "run has no record 99; the last is 15"),
+        (["--at", "0"], "run has no record 0; the first is 1"),
+        (["--at", "-1"], "run has no record -1; the first is 1"),
+        (["--at", "soon"], "'soon' is not a valid integer"),
+        (["--at", "3", "--at-time", "1"], "--at and --at-time both name a point"),
+        (["--at-time", "99"], "run has nothing to show at 99 s; its last record is of 0.014 s"),
+        (["--at-time", "-1"], "--at-time '-1' is neither a number of seconds"),
+        (["--at-time", "soon"], "--at-time 'soon' is neither a number of seconds"),
+        (["--at-time", "0001-01-01T00:00+14:00"], "is neither a number of seconds"),
+        (["--at-time", "2020-01-01"], "its first record is of 2026-11-15T00:00:00.001000Z"),
+        (["--at-time", "2030-01-01"], "its last record is of 2026-11-15T00:00:00.015000Z"),
+        (["--play", "fast"], "'fast' is not a speed"),
+        (["--play", "0x"], "'0x' is not a speed"),
+        (["--play", "2x", "--json"], "--json tells one point"),
+    ],
+)
+def test_points_that_are_not_there(run: Path, options: list[str], said: str) -> None:
+    """A point that the run does not have, or that is none, ends with 2 and says which there are."""
+    result = evaljournal("replay", run, *options)
+
+    assert (2, "", True) == (result.exit_code, result.stdout, said in result.stderr)
+
+
+def test_replay_of_a_damaged_run(run: Path) -> None:
+    """A damaged run is shown up to the damage, with code 4; a point before it is shown with 0, one behind it is not."""
+    flip(segment(run), list(read(run))[9].offset + 60)
+
+    whole, before, behind = (evaljournal("replay", run, *options) for options in ((), ("--at", 9), ("--at", 10)))
+    assert (4, ["journal  seq 9 · on disk to 8"]) == (whole.exit_code, numbers(whole))
+    assert "that is how far it can be trusted: run is damaged at record 10" in whole.stderr
+    assert (0, ["journal  seq 9 · on disk to 8"]) == (before.exit_code, numbers(before))
+    assert (4, "") == (behind.exit_code, behind.stdout)
+
+
+@pytest.mark.parametrize("command", ["replay", "watch", "show", "fork"])
+def test_there_is_no_run(command: str) -> None:
+    """A path that is no run ends with code 2, whatever was to be seen there."""
+    more = {"show": ["a"], "fork": ["-o", "new"]}.get(command, [])
+    result = evaljournal(command, "nothing", *more)
+
+    assert (2, "", True) == (result.exit_code, result.stdout, "nothing does not exist" in result.stderr)
+
+
+@pytest.mark.parametrize("times", [1.0, 10.0])
+def test_a_run_is_played_at_its_speed(slow_run: Path, times: float) -> None:
+    """Playing takes as long as the run took, divided by the speed, and leaves out the time between two sessions."""
+    shown: list[tuple[int, float]] = []
+
+    async def main() -> float:
+        began = trio.current_time()
+        await play_again(load(slow_run), times, lambda history, now: shown.append((history.seq, now)))
+        return trio.current_time() - began
+
+    took = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert (10 - 3 + 9 - 2) / times == pytest.approx(took, abs=2 * FRAME)
+    assert (19, 9.0) == shown[-1]
+    assert [seq for seq, _ in shown] == sorted(seq for seq, _ in shown)
+    assert 14 / times / FRAME == pytest.approx(len(shown), abs=3)
+
+
+def test_a_run_is_played_in_lines(run: Path) -> None:
+    """Where there is no terminal, what is played is told in plain lines."""
+    result = evaljournal("replay", run, "--play", "2x")
+
+    assert 0 == result.exit_code
+    assert result.stdout.splitlines()[-1].startswith("2 of 2 (100 %) · 2 ok, 0 failed, 0 recovered")
+    assert "\x1b" not in result.stdout
+
+
+def test_a_run_is_played_at_a_terminal(run: Path) -> None:
+    """At a terminal the screen is drawn over and over; the last picture stays, and so does the cursor."""
+    code, seen = at_a_terminal("replay", run, "--play", "1x", until=b"never")
+
+    assert 0 == code
+    assert seen.count("\x1b[?25l") == seen.count("\x1b[?25h") == 1
+    assert "seq 15 · on disk to 14" in seen
+
+
+def test_watching_what_has_ended(run: Path) -> None:
+    """A run that nobody writes is told at once, as `status` tells it, with the code of the run."""
+    result = evaljournal("watch", run)
+
+    assert (0, "") == (result.exit_code, result.stderr)
+    assert evaljournal("status", run).stdout == result.stdout
+    assert orjson.loads(evaljournal("status", run, "--json").stdout) == orjson.loads(evaljournal("watch", run, "--json").stdout)
+
+
+def test_watching_what_was_cut_off(run: Path) -> None:
+    """Of a run whose writer died it is said which one that was; the code is 3, for `resume` goes on."""
+    cut_tail(segment(run), 3)
+    result = evaljournal("watch", run)
+
+    assert (3, True) == (result.exit_code, result.stdout.startswith("capitals cut off without a word: 1 of 2 trials done"))
+    assert "its writer, process 4711 on here, is gone without a word\n" == result.stderr
+
+
+def test_watching_a_damaged_run(run: Path) -> None:
+    """A damaged run is shown up to the damage, with code 4."""
+    flip(segment(run), list(read(run))[9].offset + 60)
+    result = evaljournal("watch", run)
+
+    assert (4, ["journal  seq 9 · on disk to 8"]) == (result.exit_code, numbers(result))
+    assert "run is damaged at record 10" in result.stderr
+
+
+@pytest.mark.parametrize("left_out", [0, 3])
+@pytest.mark.parametrize("torn", [b"", b'{"seq":'])
+async def test_a_run_is_watched_until_its_writer_is_gone(left_out: int, torn: bytes) -> None:
+    """What is written meanwhile is shown; when nobody holds the lock, and everything was seen, the watching ends."""
+    path = Path("live")
+    await write(path, whole_run())
+    lines = lines_of(path)
+    overwrite(segment(path), b"".join(lines[:5]))
+    lock = Lock(path, DISK)
+    watching = Watching(path)
+    shown: list[int] = []
+
+    def show(history: History, now: float) -> None:
+        """Let the run go on a little whenever it is looked at, and die in the end."""
+        shown.append(history.seq)
+        written_ = len(lines_of(path))
+        if written_ < len(lines) - left_out:
+            overwrite(segment(path), b"".join(lines[: written_ + 1]))
+        elif lock.is_held:
+            overwrite(segment(path), b"".join(lines[:written_]) + torn)
+            lock.release()
+        assert now >= history.state.t
+
+    await watching.until_the_end(show)
+    assert (False, not torn) == (is_held(path), watching.has_seen_all)
+    assert len(lines) - left_out == watching.history.seq
+    assert (5, sorted(shown)) == (shown[0], shown)
+
+
+async def test_a_watcher_notices_damage() -> None:
+    """Damage ends the watching, even while the writer lives."""
+    path = Path("live")
+    await write(path, whole_run())
+    lock = Lock(path, DISK)
+    flip(segment(path), list(read(path))[9].offset + 60)
+    watching = Watching(path)
+    await watching.until_the_end(lambda _, __: None)
+
+    assert (9, False, True) == (watching.history.seq, watching.has_seen_all, lock.is_held)
+    lock.release()
+
+
+def test_ctrl_c_ends_the_watching_and_not_the_run(here: Path) -> None:
+    """Whoever stops watching gets code 3, and the run goes on; who watches while it is killed is told so."""
+    (here / "slow.py").write_text(SLOW)
+    with process("run", "slow.py", "-o", "live", hold=True) as running:
+        wait_for(Path("live"), "attempt_started", 10)
+        with process("watch", "live") as first:
+            assert first.stdout is not None
+            assert first.stdout.readline().startswith("6 of 40 (15 %)")
+            first.send_signal(signal.SIGINT)
+            _, err = first.communicate(timeout=60)
+        assert (3, "the run goes on; `evaljournal watch live` looks on again\n") == (first.returncode, err)
+        assert running.poll() is None
+        with process("watch", "live") as second:
+            assert second.stdout is not None
+            assert second.stdout.readline().startswith("6 of 40 (15 %)")
+            running.kill()
+            out, err = second.communicate(timeout=60)
+        assert (3, True) == (second.returncode, out.startswith("slow cut off without a word: 6 of 40 trials done"))
+        assert f"process {running.pid} on" in err
+
+
+def test_watching_at_a_terminal(here: Path) -> None:
+    """At a terminal the run of another process is drawn with its own screen."""
+    (here / "slow.py").write_text(SLOW)
+    with process("run", "slow.py", "-o", "live", "--grace", "0", hold=True) as running:
+        wait_for(Path("live"), "attempt_started", 10)
+        code, seen = at_a_terminal("watch", "live", until=b"4 of 4 busy")
+        running.kill()
+        running.communicate(timeout=60)
+
+    assert (3, True) == (code, "longest" in seen)
+    assert seen.count("\x1b[?25l") == seen.count("\x1b[?25h") == 1
+
+
+def forked_from(path: Path | str) -> object:
+    """Read where a run says that it comes from."""
+    return next(event.forked_from for event in events_of(path) if isinstance(event, RunStarted))
+
+
+def test_a_fork_keeps_what_was_done(run: Path) -> None:
+    """A fork has every fact up to the point, says where they come from, and nothing else."""
+    before = content(run)
+    result = evaljournal("fork", run, "--at", 10, "-o", "new")
+
+    assert (0, "") == (result.exit_code, result.stdout)
+    assert "new: forked from run at record 10; 1 trials done, 1 to go on with\nnext: evaljournal resume new\n" == result.stderr
+    assert (before, True) == (content(run), verify("new").holds)
+    assert events_of(run)[1:9] == events_of("new")[1:]
+    assert {"run": RUN, "seq": 10, "h": list(read(run))[9].h} == forked_from("new")
+    assert [record.t for record in read(run)][2:10] == [record.t for record in read("new")][2:10]
+
+
+def test_a_fork_is_resumed(here: Path) -> None:
+    """What was done before the point is not asked again, the rest is; afterwards both runs are whole and finished."""
+    (here / "capitals.py").write_text("FAILS = None" + QUICK)
+    assert 0 == ended("run", "capitals.py", "-o", "old", "--slots", 1)[0]
+    at = [record.seq for record in read("old") if isinstance(record.event, TrialCompleted)][1]
+    assert 0 == evaljournal("fork", "old", "--at", at, "-o", "new").exit_code
+    code, _, err = ended("resume", "new")
+
+    assert (0, True) == (code, "capitals finished: 5 of 5 trials done, in new" in err)
+    assert ["cuba", "france", "japan"] == sorted(re.findall("asked about (peru|chile|cuba|france|japan)", err))
+    assert (True, True) == (verify("old").holds, verify("new").holds)
+    assert dict(load("old").outputs()) == dict(load("new").outputs())
+
+
+def test_a_fork_of_a_finished_run_is_finished(run: Path) -> None:
+    """Without a point, all of it is taken over; what the end says of the chain is said of the new one."""
+    assert 0 == evaljournal("fork", run, "-o", "new").exit_code
+
+    end = next(record for record in read("new") if isinstance(record.event, RunFinished))
+    assert isinstance(end.event, RunFinished)
+    assert list(read("new"))[end.seq - 2].h == end.event.head
+    assert "finished" == load("new").state.ending
+
+
+def test_a_fork_of_a_fork_knows_both(run: Path) -> None:
+    """Where a run comes from is never forgotten."""
+    evaljournal("fork", run, "--at", 10, "-o", "first")
+    evaljournal("fork", "first", "--at", 5, "-o", "second")
+
+    opened_ = next(iter(read("first")))
+    assert isinstance(opened_.event, SegmentOpened)
+    assert {
+        "run": opened_.event.run,
+        "seq": 5,
+        "h": list(read("first"))[4].h,
+        "forked_from": forked_from("first"),
+    } == forked_from("second")
+
+
+def test_a_fork_takes_everything_with_it() -> None:
+    """Large values, the events of others and sessions that died are in the fork; what speaks of files left behind is not."""
+    extension = Extension(type="x-mine", data={"a": 1})
+    recovered = JournalRecovered(after=1, bytes=1, file="torn/x")
+    events = [started(), session(), *trial("a", "x" * 300_000), extension, recovered, session(2), *trial("b", retries=1)]
+    written(Path("old"), events)
+    evaljournal("fork", "old", "-o", "new")
+
+    assert [*events[1:8], *events[9:]] == events_of("new")[1:]
+    assert dict(load("old").outputs()) == dict(load("new").outputs())
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (["--at", "1", "-o", "new"], 2, "run cannot be forked at record 1: the run had not begun by then"),
+        (["--at", "99", "-o", "new"], 2, "run has no record 99; the last is 15"),
+        (["-o", "taken"], 2, "taken exists already, and nothing is ever overwritten"),
+        (["-o", "taken/file"], 2, "taken/file exists already"),
+        (["-o", "run/inside"], 2, "run/inside lies in run, which is only read"),
+        ([], 2, "Missing option '-o'"),
+    ],
+)
+def test_forks_that_are_refused(here: Path, run: Path, options: list[str], code: int, said: str) -> None:
+    """What cannot be forked, or not there, is refused before anything is written."""
+    (here / "taken").mkdir()
+    (here / "taken/file").write_text("mine")
+    before = content(here)
+    result = evaljournal("fork", run, *options)
+
+    assert (code, True) == (result.exit_code, said in result.stderr)
+    assert before == content(here)
+
+
+def test_a_damaged_run_is_forked_before_the_damage(here: Path, run: Path) -> None:
+    """Of a damaged run, what stands before the damage can be forked; all of it, or what lies behind, cannot."""
+    flip(segment(run), list(read(run))[9].offset + 60)
+    codes = [evaljournal("fork", run, *at, "-o", "new").exit_code for at in ((), ("--at", 10), ("--at", 9))]
+
+    assert [4, 4, 0] == codes
+    assert (1, True) == (load("new").state.done, verify("new").holds)
+
+
+@pytest.mark.parametrize("loss", ["a blob", "the rules"])
+def test_what_cannot_be_taken_over_whole_is_not_begun(here: Path, loss: str) -> None:
+    """A run with a value that is gone, or with a record that may not stand there, leaves no half of a fork behind."""
+    if loss == "a blob":
+        written(Path("old"), [started(), session(), *trial("a", "x" * 300_000)])
+        shutil.rmtree("old/blobs")
+    else:
+        forge(Path("old"), [opened(), started(), session(), *trial("a"), *trial("a")[1:]])
+    result = evaljournal("fork", "old", "-o", "new")
+
+    assert (4, False) == (result.exit_code, Path("new").exists())
+
+
+@pytest.mark.parametrize("command", ["replay", "watch"])
+def test_what_makes_no_sense_is_not_our_bug(command: str) -> None:
+    """A journal that is whole and yet says nonsense ends with 4, and with the record that says it."""
+    forge(
+        Path("odd"),
+        [opened(), started(), session(), {"type": "limit_changed", "t": "soon", "before": 0, "after": 1, "cause": ""}],
+    )
+    forge(
+        Path("odd"), [*trial("a")[:2], {"type": "attempt_succeeded", "trial": "b", "attempt": 1, "output": 1, "elapsed": 1.0}]
+    )
+    result = evaljournal(command, "odd")
+
+    assert (4, True) == (result.exit_code, "breaks the rules" in result.stderr)
+
+
+def test_a_time_that_is_none_cannot_be_drawn() -> None:
+    """Where a record's `t` is no number, the screen is refused instead of drawn."""
+    fact = {"type": "attempt_started", "trial": "a", "attempt": 1, "slot": 0, "t": "soon"}
+    forge(Path("odd"), [opened(), started(), session(), *trial("a")[:1], fact])
+    result = evaljournal("replay", "odd")
+
+    assert (4, True) == (result.exit_code, "record 5 breaks the rules: it makes no sense" in result.stderr)

@@ -1,0 +1,325 @@
+"""An HTTP server with manners good and bad, in a process of its own: `python -m tests.server` prints its port.
+
+What it does stands in the path: `/NAME/STEPS/anything`. The steps are done one a request, the last one for ever; the name keeps
+tests apart. `/NAME/429:3,500,ok/generate` refuses, fails, then answers. `GET /NAME` tells what was asked under a name, as JSON.
+The steps:
+
+    ok            answer: {"output": INPUT in capitals}, or a chat completion, or a message, by the end of the path
+    401, 404, …   that status, with an error in JSON
+    429:3         and with `Retry-After: 3`; `429:date` with a date two seconds ahead; `429:quota` with x-ratelimit headers
+    until:0.3     503 until 0.3 s after the first request under this name, then ok
+    limit:0.3     the same, with 429 and `Retry-After: 3`
+    say:TEXT      a chat completion of that text
+    echo          all that was sent, headers too
+    empty, text, notjson, big (10 MB), error (200 with an error in it), gzip, redirect, nooutput, spent (no money left)
+    sse, ndjson   a stream; `sse:cut` and `ndjson:cut` end half-way; `sse:error` says an error in the middle
+    quota         an answer with x-ratelimit headers of which little is left
+    hang          never answers
+    reset, close  ends the connection without an answer; rudely, or not
+    cut           promises more than it sends
+    goodbye       answers and then closes, although it had not said so
+    last          the same, but it had said so
+    wait:0.1      answers after so many seconds
+"""
+
+import asyncio
+import email.utils
+import json
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import unquote
+from urllib.request import urlopen
+
+import orjson
+
+BIG = 10_000_000
+
+_seen: dict[str, list[dict[str, Any]]] = defaultdict(list)
+_firsts: dict[str, float] = {}
+_fast = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 17\r\n\r\n{"output":"LIMA"}'
+
+
+class Connection(asyncio.Protocol):
+    """One connection: requests in, answers out."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        if self._buffer[0] == 0x16:  # The first byte of TLS, which is not spoken here.
+            self._send(400, "text/plain", b"speak plainly")
+            self._transport.close()
+            return
+        while True:
+            end = self._buffer.find(b"\r\n\r\n")
+            if end < 0:
+                return
+            head = self._buffer[:end]
+            at = head.lower().find(b"\r\ncontent-length:")
+            length = int(head[at + 17 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
+            if len(self._buffer) < end + 4 + length:
+                return
+            body = self._buffer[end + 4 : end + 4 + length]
+            self._buffer = self._buffer[end + 4 + length :]
+            if head.startswith(b"POST /fast"):
+                self._transport.write(_fast)
+            else:
+                self._request(head.decode("latin-1"), body)
+
+    def _request(self, head: str, body: bytes) -> None:
+        first, *lines = head.split("\r\n")
+        method, target, _ = first.split(" ")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        name, _, rest = unquote(target).lstrip("/").partition("/")
+        if not rest:
+            self._json(200, _seen[name])
+            return
+        steps, _, end = rest.partition("/")
+        peer = self._transport.get_extra_info("peername")[1]
+        _seen[name].append(
+            {
+                "method": method,
+                "target": target,
+                "headers": headers,
+                "body": body.decode(),
+                "connection": peer,
+                "at": time.time(),
+            }
+        )
+        _firsts.setdefault(name, time.monotonic())
+        script = steps.split(",")
+        step, _, argument = script[min(len(_seen[name]), len(script)) - 1].partition(":")
+        self._do(step, argument, name, end, headers, body)
+
+    def _do(self, step: str, argument: str, name: str, end: str, headers: dict[str, str], body: bytes) -> None:  # noqa: C901, PLR0912, PLR0915, PLR0917  # a list
+        transport = self._transport
+        if step.isdecimal():
+            self._refuse(int(step), argument)
+        elif step in {"until", "limit"}:
+            if time.monotonic() - _firsts[name] < float(argument):
+                self._refuse(503 if step == "until" else 429, "" if step == "until" else "3")
+            else:
+                self._json(200, _answer(end, body))
+        elif step == "wait":
+            asyncio.get_running_loop().call_later(float(argument), self._json, 200, _answer(end, body))
+        elif step == "hang":
+            pass
+        elif step == "reset":
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            transport.abort()
+        elif step == "close":
+            transport.close()
+        elif step == "cut":
+            self._send(200, "application/json", b'{"output": "LI', length=100)
+            transport.close()
+        elif step == "goodbye":
+            self._json(200, _answer(end, body))
+            transport.close()
+        elif step == "last":
+            self._json(200, _answer(end, body), {"connection": "close"})
+            transport.close()
+        elif step in {"sse", "ndjson"}:
+            self._stream(step, argument, end, body)
+        elif step == "echo":
+            self._json(200, {"output": headers, "body": body.decode()})
+        elif step == "say":
+            answer = _answer("chat/completions", body)
+            answer["choices"][0]["message"]["content"] = argument or None
+            self._json(200, answer)
+        elif step == "empty":
+            self._send(200, "application/json", b"")
+        elif step == "text":
+            self._send(200, "text/plain; charset=utf-8", b"Lima, naturally")
+        elif step == "notjson":
+            self._send(200, "application/json", b"<html>all is well</html>")
+        elif step == "big":
+            self._json(200, {"output": "x" * BIG})
+        elif step == "error":
+            self._json(200, {"error": {"message": "the model is asleep", "code": argument and int(argument)}})
+        elif step == "gzip":
+            self._send(200, "application/json", b"\x1f\x8b", more={"content-encoding": "gzip"})
+        elif step == "redirect":
+            self._send(307, "text/plain", b"", more={"location": "http://elsewhere.test/?key=abcdefgh12345678"})
+        elif step == "nooutput":
+            self._json(200, {"answer": "LIMA"})
+        elif step == "spent":
+            self._json(429, {"error": {"message": "pay first", "code": "insufficient_quota"}})
+        elif step == "quota":
+            more = {
+                "x-ratelimit-limit-requests": "100",
+                "x-ratelimit-remaining-requests": "1",
+                "x-ratelimit-reset-requests": "2s",
+            }
+            self._json(200, _answer(end, body), more)
+        else:
+            self._json(200, _answer(end, body))
+
+    def _refuse(self, status: int, argument: str) -> None:
+        more = {}
+        if argument == "date":
+            now = time.time()
+            more = {
+                "date": email.utils.formatdate(now, usegmt=True),
+                "retry-after": email.utils.formatdate(now + 2, usegmt=True),
+            }
+        elif argument == "quota":
+            more = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1s500ms"}
+        elif argument:
+            more = {"retry-after": argument}
+        self._json(status, {"error": {"message": f"no: {status}", "type": "refused"}}, more)
+
+    def _stream(self, kind: str, argument: str, end: str, body: bytes) -> None:
+        kinds = {"sse": "text/event-stream; charset=utf-8", "ndjson": "application/x-ndjson"}
+        head = f"HTTP/1.1 200 OK\r\ncontent-type: {kinds[kind]}\r\ntransfer-encoding: chunked\r\n\r\n"
+        self._transport.write(head.encode())
+        pieces = list(_pieces(end, body))
+        form = "data: {}\r\n\r\n" if kind == "sse" else "{}\n"
+        texts = [": hello\n\n"] if kind == "sse" else []
+        texts += [form.format(json.dumps(piece, ensure_ascii=False)) for piece in pieces]
+        if argument == "error":
+            texts[2:] = ['event: error\ndata: {"message": "overloaded"}\n\n']
+        elif kind == "sse":
+            texts.append("data: [DONE]\n\n")
+        self._chunk(texts, cut=argument == "cut")
+
+    def _chunk(self, texts: list[str], *, cut: bool) -> None:
+        """Send one piece after the other, each in two chunks, a moment apart; or stop half-way."""
+        if self._transport.is_closing():
+            return
+        if cut and len(texts) <= 2:
+            self._transport.close()
+            return
+        if not texts:
+            self._transport.write(b"0\r\n\r\n")
+            return
+        data = texts[0].encode()
+        for part in (data[: len(data) // 2], data[len(data) // 2 :]):
+            self._transport.write(b"%x\r\n%b\r\n" % (len(part), part))
+        asyncio.get_running_loop().call_later(0.002, lambda: self._chunk(texts[1:], cut=cut))
+
+    def _json(self, status: int, value: Any, more: dict[str, str] | None = None) -> None:
+        self._send(status, "application/json", orjson.dumps(value), more=more)
+
+    def _send(
+        self, status: int, media: str, body: bytes, *, more: dict[str, str] | None = None, length: int | None = None
+    ) -> None:
+        lines = [f"HTTP/1.1 {status} Whatever", f"content-type: {media}", f"content-length: {length or len(body)}"]
+        lines += [f"{name}: {value}" for name, value in (more or {}).items()]
+        self._transport.write("\r\n".join([*lines, "", ""]).encode() + body)
+
+
+def _asked(body: bytes) -> str:
+    """Find what was asked, wherever it stands in the body."""
+    try:
+        sent = orjson.loads(body)
+    except ValueError:
+        return ""
+    if "messages" in sent:
+        content = sent["messages"][-1]["content"]
+        return content if isinstance(content, str) else str(content[-1]["text"])
+    return str(sent.get("input") or sent.get("question") or sent)
+
+
+def _answer(end: str, body: bytes) -> Any:
+    """Answer in capitals, in the shape that the path asks for."""
+    said = _asked(body).upper()
+    model = "small"
+    if end.endswith("chat/completions"):
+        sent = orjson.loads(body)
+        model = sent.get("model", model)
+        if "response_format" in sent:
+            said = json.dumps({"answer": said})
+        return {
+            "id": "chat-1",
+            "object": "chat.completion",
+            "created": 1,
+            "model": model,
+            "choices": [{"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100},
+        }
+    if end.endswith("messages"):
+        return {
+            "id": "msg-1",
+            "type": "message",
+            "role": "assistant",
+            "model": model,
+            "content": [{"type": "text", "text": said}],
+            "stop_reason": "end_turn",
+            "stop_sequence": None,
+            "usage": {"input_tokens": 1000, "output_tokens": 100},
+        }
+    return {"output": said, "detail": {"steps": [1, 2, {"name": "last"}]}}
+
+
+def _pieces(end: str, body: bytes) -> Iterator[Any]:
+    said = _asked(body).upper()
+    if end.endswith("chat/completions"):
+        for piece in ({"role": "assistant", "content": ""}, *({"content": letter} for letter in said)):
+            yield {"model": "small", "choices": [{"index": 0, "delta": piece, "finish_reason": None}]}
+        yield {"model": "small", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+        yield {"model": "small", "choices": [], "usage": {"prompt_tokens": 1000, "completion_tokens": 100}}
+    else:
+        yield {"start": True}
+        for letter in said:
+            yield {"output": letter}
+        yield {"output": "\u2028é"}
+
+
+async def _main() -> None:
+    tls = None
+    if sys.argv[1:]:
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(sys.argv[1])
+    server = await asyncio.get_running_loop().create_server(Connection, "127.0.0.1", 0, backlog=1000, ssl=tls)
+    print(server.sockets[0].getsockname()[1], flush=True)  # noqa: T201  # for whoever started us
+    closing = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)  # It ends with whoever started it.
+    await asyncio.wait([closing])
+    server.close()
+
+
+class Server:
+    """The server from the outside."""
+
+    def __init__(self, port: int, scheme: str = "http") -> None:
+        self.root = f"{scheme}://127.0.0.1:{port}"
+
+    def url(self, name: str, steps: str, end: str = "generate") -> str:
+        """Say where these steps are done."""
+        return f"{self.root}/{name}/{steps}/{end}"
+
+    def seen(self, name: str) -> list[dict[str, Any]]:
+        """List what was asked under a name."""
+        with urlopen(f"{self.root}/{name}") as reply:  # noqa: S310  # our own server
+            return list(orjson.loads(reply.read()))
+
+
+@contextmanager
+def serving(certificate: str = "") -> Iterator[Server]:
+    """Run a server, in a process of its own, as long as it is needed; with TLS, if it is given a certificate and its key."""
+    command = [sys.executable, "-m", "tests.server", *([certificate] if certificate else [])]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout is not None
+        try:
+            yield Server(int(process.stdout.readline()), "https" if certificate else "http")
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait(timeout=10)
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())
