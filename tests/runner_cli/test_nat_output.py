@@ -23,17 +23,6 @@ from tests.journal.samples import session, started, trial, written
 from tests.replay.stories import first_session, second_session, stamps
 from tests.runner_cli.test_run import QUICK, SLOW, process
 
-NAP = """
-import trio
-from runner import evaluation
-
-@evaluation(cases=range(12), slots=1)
-async def nap(number: int) -> int:
-    await trio.sleep(0.05)
-    return number
-"""
-"""It takes long enough for somebody to look at it while it goes on."""
-
 FILES = ["exact_output.json", "workflow_output.json", "workflow_output.jsonl"]
 
 
@@ -144,8 +133,11 @@ def test_no_file_is_touched_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -
             return original(*arguments)  # type: ignore[operator]  # one of the three
 
         monkeypatch.setattr(NatOutput, name, noticed)
-    Path("nap.py").write_text(NAP)
-    evaljournal("run", "nap.py", "--nat-output", "nat")
+    # Otherwise the run could be over before anybody looks for its journal.
+    Path("held.py").write_text(
+        SLOW.replace("    await trio.sleep(0", "    while not os.path.isdir('nat'):\n        await trio.sleep(0")
+    )
+    evaljournal("run", "held.py", "--nat-output", "nat")
 
     assert threads
     assert threading.main_thread() not in threads
