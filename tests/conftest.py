@@ -12,7 +12,6 @@ from trio._core import _run as scheduler
 
 from tests.server import Server, serving
 
-
 hypothesis.settings.register_profile("unhurried", deadline=None)  # How busy the machine is decides nothing.
 hypothesis.settings.load_profile("unhurried")
 
