@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 import attrs
+import outcome
 import trio
 
 from journal import Journal, Record, read, writing
@@ -340,7 +341,7 @@ class Session:
         """Make a call that changes nothing: whoever asks the session to stop need not wait for it."""
         if self.options.in_thread is not in_a_thread:
             return await self.options.in_thread(call)
-        return await trio.to_thread.run_sync(call, abandon_on_cancel=True)
+        return await _or_leave(call)
 
     def _is_done(self, state: RunState) -> bool:
         return state.ending == "finished" and not (self.options.adopt or self.options.retry_failed)
@@ -527,6 +528,30 @@ class Session:
                         journal.append(RunStopped(reason="disk_full"))
             except (DiskFull, NotAJournal, JournalExists):
                 pass
+
+
+@trio.lowlevel.enable_ki_protection
+async def _or_leave(call: Callable[[], T]) -> T:
+    """Make a blocking call in a thread as `in_a_thread` does, but leave it behind when nobody waits for it any more."""
+    task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
+    is_awaited = True
+
+    def bring(result: outcome.Outcome[T]) -> None:
+        if is_awaited:
+            trio.lowlevel.reschedule(task, result)
+
+    def deliver(result: outcome.Outcome[T]) -> None:
+        with suppress(trio.RunFinishedError):
+            token.run_sync_soon(bring, result)
+
+    def leave(_: object) -> trio.lowlevel.Abort:
+        nonlocal is_awaited
+        is_awaited = False
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    trio.lowlevel.start_thread_soon(call, deliver, name="evaljournal")
+    result: T = await trio.lowlevel.wait_task_rescheduled(leave)
+    return result
 
 
 def _looked_into(trials: Iterable[Trial]) -> Iterator[Trial]:
