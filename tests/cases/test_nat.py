@@ -83,6 +83,7 @@ def test_somebody_can_be_told_of_each_completion(tmp_path: Path) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(listen)
             await arun(made(Scripted(lambda *_: Answer("yes")), named(20)), tmp_path / "run", onlooker=begin)
+            begun.set()  # The run may have been over before anybody could look on.
 
     trio.run(main)
 
