@@ -28,6 +28,8 @@ _SHOWN: Final = 80
 _DEEP: Final = 255
 """The levels that orjson writes."""
 _PLAIN: Final = orjson.OPT_PASSTHROUGH_DATACLASS
+_ALIKE: Final = frozenset({str, int, float, bool})
+"""Types whose values are read as they were written."""
 """A dataclass is not JSON: what is inside it could not be checked, and it would come back as something else."""
 
 
@@ -188,6 +190,13 @@ def _encode_extension(event: Extension) -> bytes:
         raise _unserialisable(members, event.type, str(exc)) from exc
     _refuse_non_finite(members, event.type)
     return text[1:-1]
+
+
+def as_read(value: Any) -> Any:
+    """Give a value that was written as whoever reads it will find it: a tuple as a list, a date as text."""
+    if value is None or value.__class__ in _ALIKE:
+        return value
+    return orjson.loads(orjson.dumps(value, option=_PLAIN))
 
 
 def decode(members: dict[str, Any]) -> Event:

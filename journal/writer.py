@@ -301,6 +301,7 @@ class Journal:
         try:
             if self._failure is None:
                 await self._wait_synced()
+                await self._guarded(self._check_place)
                 self._seal(self._time())  # Not before: a seal says that everything in front of it is durable.
                 await self._wait_synced()
                 self._is_sealed = True

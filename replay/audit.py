@@ -140,10 +140,12 @@ def audit(records: Iterable[Record], *, remake: Remake | None = None) -> Audit:
 class Auditor:
     """The state so far, who holds which slot, and what the rules say must come next."""
 
-    def __init__(self, remake: Remake | None = None) -> None:
+    def __init__(self, remake: Remake | None = None, state: RunState | None = None) -> None:
+        """Judge by a state of its own, or by one that somebody else takes each record into after it was judged here."""
         self._remake = remake
+        self._keeps_state = state is None
         self._lifecycle = Lifecycle()
-        self._state = RunState()
+        self._state = RunState() if state is None else state
         self._findings: list[Finding] = []
         self._found = 0
         self._notes: dict[str, None] = {}
@@ -178,7 +180,8 @@ class Auditor:
             if not is_of_a_file:
                 self._lifecycle.advance(record.event)
                 self._judge(record)
-            self._state.apply(record)
+            if self._keeps_state:
+                self._state.apply(record)
         except IllegalEvent as exc:
             self._end(record, str(exc))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as exc:

@@ -124,22 +124,30 @@ def understanding(path: Path, seq: Callable[[], int]) -> Generator[None]:
         raise RulesBroken(path, seq(), f"it makes no sense ({exc})") from exc
 
 
-def load(path: Path | str, at: int | None = None) -> History:
+Take = Callable[[History, Record], None]
+"""Lets a history take in a record; somebody who wants to know what it changes can look before and after."""
+
+
+def load(path: Path | str, at: int | None = None, *, take: Take = History.take) -> History:
     """Take in a run, whether it is live, stopped, finished or damaged: all of it, or what had happened by record `at`.
 
-    Damage does not raise, it is told by `problem`; unless the record that is asked for lies behind it.
+    Damage does not raise, it is told by `problem`; unless the record that is asked for lies behind it. Where `take` cannot
+    make sense of a record, that is told in the same way.
     """
     history = History(Path(path))
     if at is not None and at < 1:
         raise JournalError(f"{path} has no record {at:,}; the first is 1")
     reading = read(path, load_blobs=False)
+    seq = 1
     try:
-        with understanding(history.path, lambda: history.seq + 1):
+        with understanding(history.path, lambda: seq):
             for record in reading:
                 if at is not None and record.seq > at:
                     history.is_last = False
                     return history
-                history.take(record)
+                seq = record.seq
+                take(history, record)
+                seq += 1
     except (JournalDamaged, RulesBroken) as exc:
         if at is None:
             history.problem = exc

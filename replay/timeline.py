@@ -295,6 +295,11 @@ class Timeline:
             found += ((each.offset + t, value, seq) for t, value, seq in steps.of(each.n))
         return found
 
+    def columns(self, name: Name) -> "tuple[array[float], array[int], list[int]]":
+        """Give a step function as it is kept: the moments, the values, and where each session begins in them."""
+        steps = self._steps[name]
+        return steps.t, steps.value, steps.begins
+
     def last_span(self, trial: str) -> Span:
         """Tell the last attempt that was made at a trial; there must be one."""
         return self.spans[self.times.span[self.times.numbers[trial]]]

@@ -16,6 +16,7 @@ import attrs
 import trio
 
 from journal import Record
+from journal.codec import as_read
 from journal.errors import JournalError, Unserialisable
 from journal.events import (
     AttemptFailed,
@@ -299,7 +300,8 @@ class Executor:
         while self._delayed and self._delayed[0][0] <= now:
             work = heapq.heappop(self._delayed)[2]
             self._waiting += 1
-            self._lanes[work.key].ready.appendleft(work)
+            ready = self._lanes[work.key].ready
+            (ready.append if work.is_last else ready.appendleft)(work)
         if self._delayed:
             self._ring_at(self._delayed[0][0])
         if self._waiting <= max(self._limit, self._plenty):
@@ -382,10 +384,10 @@ class Executor:
         try:
             try:
                 record = self._record(event)
-            except Unserialisable:
+            except (Unserialisable, RecursionError):
                 output = plain(output)
                 record = self._record(attrs.evolve(event, output=output))  # type: ignore[misc]  # a fact is an attrs class
-        except Unserialisable as exc:
+        except (Unserialisable, RecursionError) as exc:  # It may be nested without an end.
             said = describe(exc)
             failed = AttemptFailed(
                 trial=work.trial,
@@ -399,7 +401,7 @@ class Executor:
             self._give_up(work, "unserialisable")
             return False
         self._tell(record, work)
-        work.output, work.is_answered = output, True
+        work.output, work.is_answered = as_read(output), True  # A scorer sees the same now, after a crash, and years later.
         return True
 
     def _failed(self, work: Work, exc: BaseException, elapsed: float) -> None:
@@ -428,7 +430,7 @@ class Executor:
         match self._settings.retry.after(ended, spent, chance(self._seed, work.trial, work.attempts), probe=probe):
             case Again(delay=delay, cause=cause) as again:
                 work.spent = work.spent if cause == "probe" else spent.plus(again)
-                work.delay = delay
+                work.delay, work.is_last = delay, cause == "probe"
                 self._record(RetryScheduled(trial=work.trial, attempt=work.attempts + 1, delay=delay, cause=cause))
                 self._put(work)
             case GiveUp(cause=cause):

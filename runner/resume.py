@@ -4,9 +4,8 @@ A resumption is a run that starts from `fold(journal)` instead of from nothing. 
 of it; nothing here waits or calls anything.
 """
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import attrs
 
@@ -68,6 +67,10 @@ def differences(before: RunStarted, now: RunStarted, settings: Mapping[str, Any]
     return found
 
 
+_SOON: Final = 0.02
+"""Seconds after which what was read so far is handed over: where cases come slowly, the first must not wait for the others."""
+
+
 @fact
 class Left:
     """A trial of which something may be left to do."""
@@ -114,8 +117,13 @@ class Remainder:
         if self._failure is not None:
             raise self._failure
         found: list[Left] = []
+        now = self._recorder.clock.now
+        until = now() + _SOON
         try:
-            found.extend(itertools.islice(self._left, most))
+            for left in self._left:
+                found.append(left)
+                if len(found) == most or now() > until:
+                    break
         except Exception as exc:
             if not found:
                 raise

@@ -435,7 +435,7 @@ class Session:
                 seed=settings.seed,
                 grace=settings.grace,
                 most_failures=_most_failures(settings, plan.total),
-                in_thread=options.in_thread,
+                in_thread=self._look,
             )
             others = {name: (before[name], value) for name, value in changed.items() if name in before and name != "given"}
             now = recorder.clock.now

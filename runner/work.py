@@ -28,6 +28,8 @@ class Work:
     """The scorers that have had their turn."""
     delay: float = 0.0
     """Seconds until it may be taken."""
+    is_last: bool = False
+    """Whether others come first then: it has made a probe, and the next is another's turn."""
     key: str = ""
     """Which back end it is put to, where there are several."""
 

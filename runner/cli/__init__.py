@@ -6,6 +6,7 @@ Only here are arguments parsed and exit codes chosen. A command's module is impo
 
 import contextlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Generator
@@ -32,6 +33,8 @@ COMMANDS: Final = {
     "salvage": ("judge", "Copy what is intact out of a damaged journal."),
     "diff": ("judge", "Compare two runs, trial by trial."),
     "simulate": ("simulate", "Make a run again under another policy, on a virtual clock."),
+    "report": ("page", "Write a run, or two, as one HTML file that opens anywhere."),
+    "view": ("page", "Show a run in a browser as it goes on."),
     "export": ("share", "Write a run in another format: CSV, Parquet, JUnit, a trace, …"),
 }
 """Command → the module it lives in, and what it does in one line (told here, so that `--help` imports nothing)."""
@@ -147,6 +150,10 @@ def main() -> None:
     """Run the command line; the console script `evaljournal`."""
     try:
         cli()
+    except SystemExit:
+        for number in STOPS:  # The code says how it ended; a signal that comes while Python tidies up must not change it.
+            signal.signal(number, signal.SIG_IGN)
+        raise
     except Exception:  # noqa: BLE001  # whatever gets here is our own fault, and is told as such
         traceback.print_exc()
         click.echo("\nThis is a bug in evaljournal; the journal itself is safe. Please report the lines above.", err=True)

@@ -26,7 +26,7 @@ from replay.screen import duration, ending, number, panel, printable, stopping_i
 from replay.summary import in_json, summarise
 from runner.cli import UNFINISHED, Refused, Unfinished, one_at_a_time
 from runner.cli.arguments import OFF, RUNS, chosen_run, options, seconds
-from runner.cli.look import first_records, last_record, print_json, runs_under, see, terminal
+from runner.cli.look import first_records, last_record, print_json, runs_under, say_damage, see, terminal
 from runner.cli.onlooker import FRAME, Teller, is_screen, tenth
 from runner.cli.recipe import DESCRIBES, find_recipe, found_in, is_recipe, recipe_options, scorer_options
 from runner.concurrency import POLICIES
@@ -176,6 +176,7 @@ def resume(run: Path | None, reference: str | None, **options: Any) -> None:
     if (output := _nat_output(options)) is not None:
         output.refuse_taken(path)
     if last is not None and isinstance(last.event, RunFinished) and _has_nothing_to_do(last.event, options):
+        say_damage(see(path).problem)
         _say_finished(path, last.event, as_json=options["as_json"])
         if output is not None:
             output.finish(path)

@@ -67,14 +67,14 @@ def _check(name: str, format_: Format, target: Path | None, rows: str | None, *,
         tables = ", ".join(each for each, other in FORMATS.items() if isinstance(other, TableFile))
         raise click.UsageError(f"--rows is for {tables}; {name} has a form of its own")
     if target is not None:
-        _check_target(target, directory=isinstance(format_, Files), force=force)
+        check_target(target, directory=isinstance(format_, Files), force=force)
     elif isinstance(format_, Files):
         raise click.UsageError(f"{name} is several files; give a directory for them: -o DIRECTORY")
     elif not format_.is_text and sys.stdout.isatty():
         raise click.UsageError(f"{name} is nothing for a terminal; give a file, -o PATH, or send it on through a pipe")
 
 
-def _check_target(target: Path, *, directory: bool, force: bool) -> None:
+def check_target(target: Path, *, directory: bool, force: bool) -> None:
     """Refuse a place that is somebody else's; that of a journal most of all."""
     real = Path(os.path.realpath(target))
     for folder in (real, *real.parents):

@@ -85,7 +85,7 @@ class LimitMoved:
     before: int
     after: int
     cause: str
-    """One word: climbing, trying, in_flight, latency, recovery; from `Aimd`: window."""
+    """One word: climbing, trying, in_flight, latency, recovery, strays; from `Aimd`: window."""
     evidence: str
 
 

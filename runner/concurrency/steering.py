@@ -4,7 +4,8 @@ The executor records what comes out of it, and an audit holds the same against w
 whatever a policy has been told can be read back from the journal, and what it decided can be decided again.
 """
 
-from typing import Any, assert_never, cast
+from collections import Counter
+from typing import Any, Final, assert_never, cast
 
 from journal import Record
 from journal.events import (
@@ -35,6 +36,9 @@ from runner.concurrency.policy import (
     TimedOut,
 )
 
+PROBES: Final = 3
+"""Probes that cost a trial nothing, in one illness: after so many it may be the trial that is ill, and not the other side."""
+
 AttemptEvent = AttemptStarted | AttemptEnding
 Steered = LimitChanged | IntakePaused | IntakeResumed
 
@@ -49,6 +53,8 @@ class Steering:
         self._patience = patience
         self._ill_since: float | None = None
         """When the first probe was made that no success has followed yet."""
+        self._probes: Counter[str] = Counter()
+        """Trial → how many probes it has made since."""
         self._flying: dict[str, Quota | None] = {}
         """Attempts in flight, each with what it has noted as the `quota` that the other side said was left."""
         self.limit = policy.limit
@@ -78,8 +84,9 @@ class Steering:
             self._flying[name] = None
             if decision.probe or self.free:
                 self._started(event.trial, record.t, probe=decision.probe)
-        elif kind is AttemptSucceeded:
+        elif kind is AttemptSucceeded and self._ill_since is not None:
             self._ill_since = None
+            self._probes.clear()
         return [_event(change, self._key) for change in decision.changes] if decision.changes else []
 
     def _noted(self, event: Noted) -> None:
@@ -88,9 +95,10 @@ class Steering:
             self._flying[name] = _quota(event.value)
 
     def _started(self, trial: str, t: float, *, probe: bool) -> None:
-        if probe and self._ill_since is None:
-            self._ill_since = t
-        if probe and self._ill_since is not None and t - self._ill_since < self._patience:
+        if probe:
+            self._ill_since = t if self._ill_since is None else self._ill_since
+            self._probes[trial] += 1
+        if probe and self._probes[trial] <= PROBES and t - (self._ill_since or t) < self._patience:
             self.free.add(trial)
         else:
             self.free.discard(trial)

@@ -71,6 +71,10 @@ def test_somebody_can_be_told_of_each_completion(tmp_path: Path) -> None:
             await live.journal.wait_durable(1)  # Then there is something to follow.
             begun.set()
 
+        async def answer(_: str) -> str:
+            await begun.wait()  # Otherwise the run could be over sooner.
+            return "yes"
+
         async def listen() -> None:
             await begun.wait()
             async with aclosing(follow(tmp_path / "run")) as records:
@@ -82,8 +86,7 @@ def test_somebody_can_be_told_of_each_completion(tmp_path: Path) -> None:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(listen)
-            await arun(made(Scripted(lambda *_: Answer("yes")), named(20)), tmp_path / "run", onlooker=begin)
-            begun.set()  # The run may have been over before anybody could look on.
+            await arun(made(answer, named(20)), tmp_path / "run", onlooker=begin)
 
     trio.run(main)
 

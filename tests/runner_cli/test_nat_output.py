@@ -133,7 +133,11 @@ def test_no_file_is_touched_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -
             return original(*arguments)  # type: ignore[operator]  # one of the three
 
         monkeypatch.setattr(NatOutput, name, noticed)
-    evaljournal("run", "slow.py", "--nat-output", "nat")
+    # Otherwise the run could be over before anybody looks for its journal.
+    Path("held.py").write_text(
+        SLOW.replace("    await trio.sleep(0", "    while not os.path.isdir('nat'):\n        await trio.sleep(0")
+    )
+    evaljournal("run", "held.py", "--nat-output", "nat")
 
     assert threads
     assert threading.main_thread() not in threads

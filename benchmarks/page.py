@@ -1,0 +1,207 @@
+"""What a report costs: its size, the time that it takes to make beside that of `status`, and what the browser makes of it.
+
+What commands take is told in seconds of CPU, so that a busy machine does not decide. The browser is the Chromium that is on the
+PATH, driven by Playwright; what it takes is told by the wall clock.
+"""
+
+import argparse
+import heapq
+import itertools
+import math
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import trio
+
+import journal
+from benchmarks._figures import Figures, machine
+from journal.events import (
+    AttemptFailed,
+    AttemptStarted,
+    AttemptSucceeded,
+    Event,
+    LimitChanged,
+    Noted,
+    RetryScheduled,
+    RunFinished,
+    RunStarted,
+    SessionStarted,
+    TrialCompleted,
+    TrialEnqueued,
+    TrialScored,
+)
+
+ROUNDS = 3
+SLOTS = 16
+WORDS = ("the", "capital", "of", "a", "country", "is", "where", "its", "government", "sits", "and", "maps", "put", "star")
+
+FRAMES = """async () => {
+    const seqs = Array.from({ length: 120 }, (_, at) => 1 + Math.floor(((page.run.seq - 1) * at) / 119));
+    const began = performance.now();
+    for (const seq of seqs) {
+        page.history.drags = true;
+        page.history.go(seq);
+        await new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)));
+    }
+    page.history.drags = false;
+    return seqs.length / ((performance.now() - began) / 1000);
+}"""
+
+
+def main(argv: list[str]) -> int:
+    """Measure, print, and say whether every required figure was reached."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks page", description=__doc__)
+    parser.add_argument("--trials", type=int, default=10_000, help="of the small run (default: 10,000)")
+    parser.add_argument("--large", type=int, default=100_000, help="of the large one (default: 100,000)")
+    options = parser.parse_args(argv)
+    print(machine())
+    figures = Figures()
+    with tempfile.TemporaryDirectory() as directory:
+        for trials in (options.trials, options.large):
+            _measure(figures, Path(directory), trials, is_small=trials == options.trials)
+    return 1 if figures.missed else 0
+
+
+def _measure(figures: Figures, directory: Path, trials: int, *, is_small: bool) -> None:
+    run, target = directory / f"run-{trials}", directory / f"{trials}.html"
+    trio.run(_write, run, trials)
+    size = sum(file.stat().st_size for file in run.iterdir())
+    print(f"\n{trials:,} trials, a journal of {size / 1e6:,.1f} MB, best of {ROUNDS}")
+    status = min(_command("status", str(run)) for _ in range(ROUNDS))
+    report = min(_command("report", str(run), "-o", str(target)) for _ in range(ROUNDS))
+    figures.show("status", status, unit="s")
+    figures.show("report", report, unit="s")
+    figures.show("report over status", report / status, most=3.0 if is_small else None)
+    figures.show("size of the file", target.stat().st_size / 1e6, most=3.0 if is_small else None, unit="MB")
+    opens, frames = _in_browser(target)
+    figures.show("from the address to a page that answers", opens, most=2.0 if is_small else None, unit="s")
+    figures.show("scrubbing from the first record to the last", frames, least=20.0, unit="frames/s")
+
+
+def _command(*args: str) -> float:
+    """Run a command; return the seconds of CPU that it took, so that a busy machine does not decide."""
+    began = os.times()
+    code = "from runner.cli import main; main()"
+    subprocess.run([sys.executable, "-c", code, *args], check=True, capture_output=True)  # noqa: S603  # our own command
+    ended = os.times()
+    return ended.children_user + ended.children_system - began.children_user - began.children_system
+
+
+def _in_browser(target: Path) -> tuple[float, float]:
+    """Open a report; return the seconds until it has drawn itself, and the states that it shows in a second."""
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415  # only this needs it
+
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        sys.exit("no Chromium is on the PATH")
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.goto("about:blank")
+        began = time.perf_counter()
+        page.goto(target.as_uri())
+        page.wait_for_selector("main:not([aria-busy])", timeout=60_000)
+        page.evaluate("() => new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)))")
+        opens = time.perf_counter() - began
+        frames: float = page.evaluate(FRAMES)
+        browser.close()
+    return opens, frames
+
+
+async def _write(path: Path, trials: int) -> None:
+    """Make up a run as a real one is: answers of a few words, every tenth attempt refused, scores, tokens, many slots."""
+    dice = random.Random(7)
+    clock = [0.0]
+
+    def stamp() -> tuple[str, float]:
+        seconds = clock[0]
+        wall = f"2026-11-15T{int(seconds // 3600) % 24:02}:{int(seconds // 60) % 60:02}:{seconds % 60:09.6f}Z"
+        return wall, round(seconds, 6)
+
+    async with journal.writing(path, new=True, stamp=stamp, durability="os") as log:
+        log.append(_started(trials))
+        log.append(SessionStarted(n=1, pid=os.getpid(), host="here", boot=""))
+        log.append(LimitChanged(before=0, after=SLOTS, cause="start"))
+        free = [(0.0, slot) for slot in range(SLOTS)]
+        order = itertools.count()
+        coming: list[tuple[float, int, Event]] = []
+        for number in range(trials):
+            start, slot = heapq.heappop(free)
+            while coming and coming[0][0] <= start:
+                clock[0], _, event = heapq.heappop(coming)
+                log.append(event)
+            life = list(_life(dice, start, number, slot))
+            for t, event in life:
+                heapq.heappush(coming, (t, next(order), event))
+            heapq.heappush(free, (life[-1][0], slot))
+            if number % 64 == 0:
+                await trio.lowlevel.checkpoint()
+        while coming:
+            clock[0], _, event = heapq.heappop(coming)
+            log.append(event)
+        log.append(RunFinished(completed=trials, failed=0, withdrawn=0, head=""))
+
+
+def _life(dice: random.Random, t: float, number: int, slot: int) -> Iterator[tuple[float, Event]]:
+    """Tell what happens to a trial that takes a slot at `t`, and when."""
+    name = f"case-{number:06}"
+
+    def words(count: int) -> str:
+        return " ".join(dice.choice(WORDS) for _ in range(count))
+
+    yield (
+        t,
+        TrialEnqueued(
+            trial=name,
+            case=name,
+            repeat=1,
+            input=f"{number}: {words(12)}",
+            expected=words(3),
+            metadata={"level": dice.choice(["easy", "hard"])},
+            fingerprint=f"{number:08x}",
+        ),
+    )
+    attempt = 1
+    yield t, AttemptStarted(trial=name, attempt=1, slot=slot)
+    if dice.random() < 0.1:
+        t += dice.uniform(0.01, 0.1)
+        yield (
+            t,
+            AttemptFailed(
+                trial=name, attempt=1, error="RateLimited", message="429", category="rate_limited", elapsed=0.01, retry_after=1
+            ),
+        )
+        yield t, RetryScheduled(trial=name, attempt=2, delay=0.1, cause="rate_limited")
+        attempt, t = 2, t + 0.1
+        yield t, AttemptStarted(trial=name, attempt=2, slot=slot)
+    elapsed = math.exp(dice.gauss(-1, 0.4))
+    t += elapsed
+    yield t, Noted(name="tokens", value=dice.randint(10, 90), trial=name, attempt=attempt)
+    yield t, AttemptSucceeded(trial=name, attempt=attempt, output=words(10), elapsed=round(elapsed, 6))
+    t += 0.0003
+    yield t, TrialScored(trial=name, scorer="exact", version="1", value=dice.random() < 0.8, elapsed=0.0001)
+    yield t, TrialScored(trial=name, scorer="closeness", version="1", value=round(dice.random(), 4), elapsed=0.0001)
+    yield t, TrialCompleted(trial=name, attempts=attempt)
+
+
+def _started(trials: int) -> RunStarted:
+    return RunStarted(
+        evaluation="benchmark",
+        task="benchmark",
+        task_fingerprint="",
+        scorers={"exact": "1", "closeness": "1"},
+        dataset="",
+        dataset_fingerprint="",
+        trials=trials,
+        settings={"slots": SLOTS},
+        settings_fingerprint="",
+        durability="os",
+        environment={},
+    )

@@ -1,0 +1,279 @@
+// Drawing: lanes of attempts on a canvas, step lines and histograms with uPlot. Colours come from the style sheet.
+"use strict";
+
+// Everything that is measured in pixels grows with the letters, so that it can be read on a large screen too.
+let UNIT = 1;
+let GUTTER = 52; // Pixels left of every chart on the time axis, for its numbers; in the style sheet, 3.4rem.
+let ROW = 36; // Pixels that a row of the table is high.
+
+function measure() {
+  const letter = parseFloat(getComputedStyle(document.documentElement).fontSize);
+  UNIT = letter / 15.4;
+  GUTTER = Math.round(3.4 * letter);
+  ROW = Math.round(2.35 * letter);
+}
+
+// A whole number of pixels: uPlot takes it apart to suit the screen.
+function font(size, weight = "normal") {
+  return `${weight} ${Math.round(size * UNIT)}px system-ui, sans-serif`;
+}
+
+function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+function palette() {
+  return Object.fromEntries(Object.keys(ENDINGS).map((ending) => [ending, colour(`end-${(ending || "open").replaceAll("_", "-")}`)]));
+}
+
+function seconds(value) {
+  if (value < 60) return `${digits(value, 3)} s`;
+  if (value < 3600) return `${Math.floor(value / 60)}:${String(Math.round(value % 60)).padStart(2, "0")}`;
+  return `${Math.floor(value / 3600)}:${String(Math.floor((value % 3600) / 60)).padStart(2, "0")}:${String(Math.round(value % 60)).padStart(2, "0")}`;
+}
+
+function sized(canvas, width, height) {
+  const ratio = window.devicePixelRatio || 1;
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
+  canvas.style.width = `${width}px`;
+  canvas.style.height = `${height}px`;
+  const pen = canvas.getContext("2d");
+  pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+  pen.clearRect(0, 0, width, height);
+  return pen;
+}
+
+function laneHeight(slots) {
+  return Math.min(20 * UNIT, Math.max(2, (300 * UNIT) / Math.max(1, slots)));
+}
+
+// A bar for each attempt: full where it was answered, striped and lettered where it was not, hollow where it was cut off.
+function drawLanes(canvas, run, view, width) {
+  const slots = Math.max(1, run.lanes.length), high = laneHeight(slots), height = Math.ceil(slots * high) + 2;
+  const pen = sized(canvas, width, height);
+  const wide = width - GUTTER, scale = wide / (view[1] - view[0]);
+  const colours = palette(), ink = colour("ink"), faint = colour("faint"), ground = colour("ground"), hair = colour("hair");
+  drawGaps(pen, run, view, scale, height, hair);
+  drawPauses(pen, run, view, scale, height, colour("pause"));
+  pen.textBaseline = "middle";
+  const every = Math.max(1, Math.ceil((14 * UNIT) / high));
+  for (let slot = 0; slot < slots; slot++) {
+    const top = slot * high + 1, middle = top + high / 2;
+    if (slot % every === 0) {
+      pen.fillStyle = faint;
+      pen.font = font(10);
+      pen.textAlign = "right";
+      pen.fillText(String(slot), GUTTER - 8, middle);
+    }
+    drawLane(pen, run, run.lanes[slot] || [], { view, scale, wide, top, high, colours, ink, ground });
+  }
+}
+
+function drawLane(pen, run, lane, place) {
+  const { view, scale, wide, top, high, colours, ink, ground } = place;
+  const { spans } = run, gap = high > 6 ? 1.5 : high > 3 ? 0.5 : 0;
+  // Of the many attempts that fall on one pixel the first is drawn, and every one that went wrong.
+  let drawn = -Infinity;
+  let first = firstSpan(run, lane, view[0]);
+  for (let at = first; at < lane.length; at++) {
+    const span = lane[at], start = run.startOf(span);
+    if (start > view[1]) break;
+    const ending = run.endings[spans.ending[span]];
+    let left = (start - view[0]) * scale, right = (run.endOf(span) - view[0]) * scale;
+    if (right < drawn + 0.7 && ending === "succeeded") continue;
+    left = Math.max(left, 0);
+    right = Math.min(Math.max(right, left + 0.7), wide);
+    drawn = right;
+    if (right - left > 3) right -= 0.8;
+    drawBar(pen, ending, { left: GUTTER + left, wide: right - left, top: top + gap, high: high - 2 * gap, colours, ink, ground }, spans.attempt[span]);
+  }
+}
+
+function firstSpan(run, lane, x) {
+  let low = 0, high = lane.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (run.endOf(lane[middle]) < x) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+function drawBar(pen, ending, { left, wide, top, high, colours, ink, ground }, attempt) {
+  pen.fillStyle = colours[ending];
+  if (ending === "interrupted" && wide > 3) {
+    pen.strokeStyle = colours[ending];
+    pen.lineWidth = 1;
+    pen.setLineDash([3, 2]);
+    pen.strokeRect(left + 0.5, top + 0.5, wide - 1, high - 1);
+    pen.setLineDash([]);
+  } else {
+    pen.globalAlpha = ending === "" ? 0.55 : 1;
+    pen.fillRect(left, top, wide, high);
+    pen.globalAlpha = 1;
+  }
+  const isTrouble = ending !== "succeeded" && ending !== "" && ending !== "interrupted";
+  if (isTrouble && wide > 8 && high > 8) {
+    pen.save();
+    pen.beginPath();
+    pen.rect(left, top, wide, high);
+    pen.clip();
+    pen.strokeStyle = ground;
+    pen.globalAlpha = 0.28;
+    pen.lineWidth = 1.2;
+    pen.beginPath();
+    for (let x = left - high; x < left + wide; x += 5) {
+      pen.moveTo(x, top + high);
+      pen.lineTo(x + high, top);
+    }
+    pen.stroke();
+    pen.restore();
+  }
+  const letter = ENDINGS[ending].letter, said = `${letter}${attempt > 1 ? attempt : ""}`;
+  if (said && high > 9 && wide > (7 * said.length + 4) * UNIT) {
+    pen.font = font(10, "600");
+    pen.textAlign = "left";
+    pen.fillStyle = ending === "interrupted" ? ink : colour("on-bar");
+    pen.fillText(said, left + 3, top + high / 2 + 0.5);
+  }
+}
+
+function drawGaps(pen, run, view, scale, height, hair) {
+  for (let at = 1; at < run.sessions.length; at++) {
+    const from = run.base[at - 1] + run.sessions[at - 1].end, to = run.base[at] + run.sessions[at].start;
+    const left = GUTTER + (from - view[0]) * scale, wide = Math.max(1, (to - from) * scale);
+    if (left + wide < GUTTER || from > view[1]) continue;
+    pen.fillStyle = hair;
+    pen.fillRect(Math.max(GUTTER, left), 0, wide - Math.max(0, GUTTER - left), height);
+  }
+}
+
+function drawPauses(pen, run, view, scale, height, tint) {
+  pen.fillStyle = tint;
+  for (const pause of run.pauses) {
+    const base = run.base[pause[1] - 1], session = run.sessions[pause[1] - 1];
+    const from = base + pause[2] / 1e6, to = base + Math.min(pause[3] / 1e6, Math.max(session.end, pause[2] / 1e6));
+    const left = Math.max(GUTTER, GUTTER + (from - view[0]) * scale), right = GUTTER + (to - view[0]) * scale;
+    if (right > left && from < view[1]) pen.fillRect(left, 0, right - left, height);
+  }
+}
+
+// What held longest in each pixel's time: a hand-over, which lasts no time, draws no spike, and nothing is invented.
+function columnsOf(steps, view, count) {
+  const { x, value } = steps, each = (view[1] - view[0]) / count, values = new Array(count).fill(null);
+  if (!x.length) return values;
+  let at = Math.max(0, lastAt(x, view[0]));
+  for (let column = 0; column < count; column++) {
+    const from = view[0] + column * each, to = from + each;
+    while (at + 1 < x.length && x[at + 1] <= from) at += 1;
+    if (x[at] >= to) continue;
+    let best = value[at], longest = (at + 1 < x.length ? Math.min(x[at + 1], to) : to) - Math.max(from, x[at]);
+    let held = new Map([[best, longest]]);
+    for (let next = at + 1; next < x.length && x[next] < to; next++) {
+      const time = (held.get(value[next]) || 0) + (next + 1 < x.length ? Math.min(x[next + 1], to) : to) - x[next];
+      held.set(value[next], time);
+      if (time > longest) { longest = time; best = value[next]; }
+    }
+    values[column] = best;
+  }
+  return values;
+}
+
+function axes(side) {
+  const ink = colour("faint"), hair = colour("hair");
+  const shared = { stroke: ink, font: font(11), ticks: { show: false } };
+  return [
+    { ...shared, show: side !== "none", size: 24 * UNIT, gap: 4 * UNIT, grid: { show: false }, values: (_, splits) => splits.map((split) => seconds(split)), space: 80 * UNIT },
+    { ...shared, size: GUTTER, gap: 6, grid: { stroke: hair, width: 1 }, space: 24 * UNIT, incrs: [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 500000, 1000000], values: (_, splits) => splits.map((split) => (Number.isInteger(split) ? grouped(split) : "")) },
+  ];
+}
+
+// Step lines on the time axis of the lanes.
+class StepChart {
+  constructor(holder, series, { showAxis, height }) {
+    this.holder = holder;
+    this.series = series;
+    this.showAxis = showAxis;
+    this.height = height;
+    this.plot = null;
+  }
+
+  draw(run, view, width) {
+    const count = Math.max(2, Math.min(4000, Math.floor(width - GUTTER)));
+    const each = (view[1] - view[0]) / count, x = Array.from({ length: count }, (_, at) => view[0] + at * each);
+    const ends = run.endX;
+    const data = [x, ...this.series.map(({ name }) => {
+      const values = columnsOf(run.steps[name], view, count);
+      return values.map((value, at) => (x[at] > ends ? null : value));
+    })];
+    if (this.plot) this.plot.destroy();
+    const stepped = uPlot.paths.stepped({ align: 1 });
+    this.plot = new uPlot({
+      width, height: Math.round(this.height * UNIT), padding: [6 * UNIT, 0, this.showAxis ? 0 : 7 * UNIT, 0], legend: { show: false }, cursor: { show: false },
+      scales: { x: { time: false, range: () => view }, y: { range: (_, low, high) => [-0.02 * Math.max(1, high || 0), Math.max(1, high || 0) * 1.08] } },
+      axes: axes(this.showAxis ? "both" : "none"),
+      series: [{}, ...this.series.map(({ label, tint, fill, dash }) => ({
+        label, stroke: colour(tint), width: 1.5, dash, fill: fill ? colour(fill) : undefined, paths: stepped, points: { show: false }, spanGaps: false,
+      }))],
+    }, data, this.holder);
+  }
+}
+
+// How often answers took how long; of two runs, one over the other.
+class Histogram {
+  constructor(holder) {
+    this.holder = holder;
+    this.plot = null;
+  }
+
+  draw(sets, width) {
+    const all = sets.flatMap((set) => set.times);
+    if (this.plot) this.plot.destroy();
+    this.plot = null;
+    if (!all.length) return;
+    let most = 0;
+    for (const time of all) most = Math.max(most, time);
+    const sorted = Float64Array.from(all).sort(), reach = Math.min(most, 1.6 * sorted[Math.ceil(0.99 * sorted.length) - 1]) || 1e-6;
+    const bins = Math.max(8, Math.min(60, Math.ceil(2 * Math.cbrt(all.length)), Math.floor(width / (12 * UNIT)))), each = reach / bins;
+    const x = Array.from({ length: bins + 1 }, (_, at) => at * each);
+    const shares = sets.map((set) => {
+      const counts = new Array(bins + 1).fill(0);
+      for (const time of set.times) counts[Math.min(bins - 1, Math.floor(time / each))] += 1;
+      counts[bins] = counts[bins - 1];
+      return counts;
+    });
+    const stepped = uPlot.paths.stepped({ align: 1 });
+    this.plot = new uPlot({
+      width, height: Math.round(150 * UNIT), padding: [14 * UNIT, 8 * UNIT, 0, 0], legend: { show: false }, cursor: { show: false },
+      scales: { x: { time: false, range: () => [0, reach] }, y: { range: (_, low, high) => [0, Math.max(1, high || 0) * 1.05] } },
+      axes: [{ ...axes("both")[0], values: (_, splits) => splits.map((split) => duration(split)) }, axes("both")[1]],
+      series: [{}, ...sets.map((set) => ({ label: set.label, stroke: colour(set.tint), width: 1.5, fill: colour(set.fill), paths: stepped, points: { show: false } }))],
+      hooks: { draw: [(plot) => this.mark(plot, sets)] },
+    }, [x, ...shares], this.holder);
+    this.beyond = most > reach ? most : null;
+  }
+
+  mark(plot, sets) {
+    const pen = plot.ctx, ratio = window.devicePixelRatio || 1;
+    pen.save();
+    pen.font = `${10 * UNIT * ratio}px system-ui, sans-serif`;
+    sets.forEach((set, row) => {
+      for (const [label, value] of set.marks) {
+        if (value === null) continue;
+        const x = plot.valToPos(value, "x", true);
+        if (x > plot.bbox.left + plot.bbox.width) continue;
+        pen.strokeStyle = pen.fillStyle = colour(set.tint);
+        pen.setLineDash([3 * ratio, 3 * ratio]);
+        pen.beginPath();
+        pen.moveTo(x, plot.bbox.top);
+        pen.lineTo(x, plot.bbox.top + plot.bbox.height);
+        pen.stroke();
+        const isNear = x > plot.bbox.left + plot.bbox.width - 30 * ratio;
+        pen.textAlign = isNear ? "right" : "left";
+        pen.fillText(label, x + (isNear ? -3 : 3) * ratio, plot.bbox.top - 3 * ratio + row * 11 * ratio);
+      }
+    });
+    pen.restore();
+  }
+}

@@ -1,0 +1,346 @@
+// The page from top to bottom; what its address asks for; its keys; and what comes while the run goes on.
+"use strict";
+
+async function opened(text) {
+  const packed = Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+class Page {
+  constructor(told, live) {
+    this.live = live;
+    this.runs = told.runs.map((each) => new Run(each));
+    this.comparison = told.comparison;
+    this.at = this.runs.length - 1;
+    this.main = document.getElementById("page");
+    this.drawer = new Drawer(document.getElementById("drawer"), { onClose: () => this.remember(), onSeq: (seq) => { this.history.go(seq); this.history.element.scrollIntoView({ block: "start" }); } });
+    this.build();
+    this.readAddress();
+    window.addEventListener("hashchange", () => this.readAddress());
+    window.addEventListener("resize", () => this.redraw());
+    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
+    document.addEventListener("keydown", (event) => this.press(event));
+    this.main.removeAttribute("aria-busy");
+  }
+
+  get run() {
+    return this.runs[this.at];
+  }
+
+  build() {
+    measure();
+    this.history = new HistoryView(this.run, { onSeq: () => this.remember(), onTrial: (trial) => this.open(trial) });
+    this.trials = new TrialsView(this.run, { onTrial: (trial) => this.open(trial), onChange: () => this.remember() });
+    this.top = el("header", { class: "top" });
+    this.tiles = el("section", { class: "tiles", "aria-label": "Results" });
+    this.compared = el("section", { "aria-labelledby": "compared-title", hidden: !this.comparison });
+    this.times = el("section", { class: "times", "aria-labelledby": "times-title" });
+    this.errors = el("section", { "aria-labelledby": "errors-title" });
+    this.foot = el("footer", { class: "foot" });
+    this.main.replaceChildren(this.top, this.compared, this.tiles, this.history.element, this.times, this.errors, this.trials.element, this.foot);
+    this.draw();
+  }
+
+  draw() {
+    this.drawTop();
+    if (this.comparison) this.drawCompared();
+    this.drawTiles();
+    this.drawTimes();
+    this.drawErrors();
+    this.drawFoot();
+    this.history.update();
+    this.trials.update();
+    document.title = `${oneLine(this.run.facts.summary.evaluation || "a run", 60)} · ${this.runs.map((run) => oneLine(run.facts.name, 40)).join(" and ")}`;
+  }
+
+  redraw() {
+    if (this.waits) return;
+    this.waits = requestAnimationFrame(() => {
+      this.waits = 0;
+      measure();
+      this.history.draw();
+      this.drawHistogram();
+      this.trials.refresh();
+    });
+  }
+
+  drawTop() {
+    const { facts } = this.run, { summary } = facts;
+    const when = summary.started_at ? `${visible(summary.started_at.slice(0, 19)).replace("T", " ")} UTC` : "not begun";
+    const sessions = summary.sessions > 1 ? `, in ${plural(summary.sessions, "session")}${summary.crashes ? `, ${grouped(summary.crashes)} of them died` : ""}` : "";
+    const standing = { running: "going on", finished: "finished", stopped: "stopped", cut_off: "cut off", damaged: "damaged" }[facts.standing];
+    this.top.replaceChildren(
+      el("p", { class: "eyebrow" }, el("span", { class: `badge ${facts.standing}`, text: standing }), this.live ? el("span", { id: "live", class: "live", text: this.live.words }) : "",
+        el("span", { text: this.comparison ? this.runs.map((run) => oneLine(run.facts.path, 80)).join("  →  ") : oneLine(facts.path, 120) }), el("span", { text: `${when}${sessions}` })),
+      el("h1", { text: visible(this.comparison ? this.comparison.verdict : facts.verdict).replaceAll(" %", "\u00a0%") }),
+      facts.problem ? el("p", { class: "banner", role: "alert", text: `This is how far the journal can be trusted: ${visible(facts.problem)}` }) : "");
+  }
+
+  chooser() {
+    return el("div", { class: "chips", role: "group", "aria-label": "Which run is shown below" }, el("span", { class: "faint", text: "Below: run" }), this.runs.map((run, at) =>
+      el("button", { type: "button", "data-run": "AB"[at], "aria-pressed": String(at === this.at), onclick: () => this.choose(at) }, `${"AB"[at]} `, el("b", { text: oneLine(run.facts.path, 60) }))));
+  }
+
+  choose(at) {
+    this.at = at;
+    this.drawer.close();
+    this.build();
+    this.remember();
+  }
+
+  tile(title, figure, ...notes) {
+    return el("div", { class: "tile" }, el("h3", { text: title }), el("p", { class: "figure" }, figure), notes.filter(Boolean).map((note) => (typeof note === "string" ? el("p", { class: "note", text: note }) : note)));
+  }
+
+  scoreTile(name, score) {
+    const title = oneLine(name, 40), isShare = score.passed !== null, show = isShare ? percent : (value) => digits(value, 3);
+    const missing = [[this.run.facts.summary.trials.failed, "failed"], [score.not_scored, "could not be scored"], [score.beyond, "not finite"]].filter(([count]) => count).map(([count, why]) => `${grouped(count)} ${why}`).join(", ");
+    const without = missing ? `not in it: ${missing}` : "";
+    if (score.mean === null) {
+      const labels = Object.entries(score.labels).slice(0, 4);
+      return this.tile(title, labels.length ? oneLine(labels[0][0], 24) : NONE, labels.map(([label, count]) => `${oneLine(label, 24)} ${Math.round((100 * count) / score.scored)} %`).join(" · ") || "nothing yet", `n = ${grouped(score.scored)}`, without);
+    }
+    const of = isShare ? `${grouped(score.passed)} of ${grouped(score.numbers)}` : `mean of ${grouped(score.numbers)}`;
+    const range = score.low === null ? "" : isShare ? `95 %: ${(100 * score.low).toFixed(1)}–${(100 * score.high).toFixed(1)} %` : `95 %: ${digits(score.low, 3)} to ${digits(score.high, 3)}`;
+    const several = score.passes.filter((each) => each.k > 1).map((each) => `pass@${each.k} ${percent(each.at_least_one)}, pass^${each.k} ${percent(each.all)}`);
+    return this.tile(title, show(score.mean), isShare && score.low !== null ? interval(score) : "", `n = ${grouped(score.numbers)} · ${of}`, range, ...several, without);
+  }
+
+  drawTiles() {
+    const { facts } = this.run, { summary } = facts, { trials, attempts, latency } = summary;
+    const tiles = Object.entries(summary.scores).map(([name, score]) => this.scoreTile(name, score));
+    const counts = [[trials.failed, "failed"], [trials.recovered, "recovered"], [trials.open, "open"], [trials.withdrawn, "withdrawn"]].filter(([count, name]) => count || name === "failed");
+    tiles.push(this.tile("trials", el("span", {}, grouped(trials.completed), el("small", { text: " ok" })), counts.map(([count, name]) => `${grouped(count)} ${name}`).join(" · "), `of ${plural(Math.max(trials.enqueued, facts.total || 0), "trial")}`));
+    tiles.push(this.tile("answers", duration(latency.p50), `p50 of ${grouped(latency.answers)}`, `p95 ${duration(latency.p95)}`, `longest ${duration(latency.max)}`));
+    const cost = Object.entries(facts.usage), lost = Object.entries(facts.usage_lost).filter(([, value]) => value);
+    if (cost.length) {
+      const first = cost.find(([name]) => /cost/i.test(name)) || cost[0];
+      tiles.push(this.tile(oneLine(first[0], 30), number(first[1]), cost.filter(([name]) => name !== first[0]).slice(0, 4).map(([name, value]) => `${oneLine(words(name), 24)} ${number(value)}`).join(" · "), lost.length ? `without an output: ${lost.slice(0, 3).map(([name, value]) => `${oneLine(words(name), 24)} ${number(value)}`).join(" · ")}` : ""));
+    }
+    tiles.push(this.tile("attempts", grouped(attempts.started), [[attempts.failed, "failed"], [attempts.timed_out, "timed out"], [attempts.interrupted, "cut off"]].filter(([count]) => count).map(([count, name]) => `${grouped(count)} ${name}`).join(" · ") || "none went wrong", attempts.made_again ? `${plural(attempts.made_again, "call")} may have been paid twice` : "no call paid twice", attempts.returned_late ? `${grouped(attempts.returned_late)} came late` : ""));
+    this.tiles.replaceChildren(...tiles);
+  }
+
+  drawCompared() {
+    const { comparison } = this;
+    const rows = Object.entries(comparison.scores).map(([name, paired]) => this.pairedRow(oneLine(name, 40), paired, comparison.sentences[name], paired.kind === "pass" ? percent : (value) => digits(value, 3)));
+    rows.push(this.pairedRow("seconds to an answer", comparison.latency, comparison.latency_sentence, duration));
+    const lists = [["broke", comparison.broke], ["fixed", comparison.fixed], ["changed", comparison.changed], ["slower", comparison.slower]];
+    const only = [[comparison.only_a, "only in A"], [comparison.only_b, "only in B"], [comparison.different, "with the same name and other content"]].filter(([names]) => names.length).map(([names, what]) => `${grouped(names.length)} ${what}`);
+    if (!comparison.is_same_task) only.push("the task's source was changed");
+    this.compared.replaceChildren(
+      el("div", { class: "section-head" }, el("h2", { id: "compared-title", text: "B against A" }), el("p", { class: "hint", text: [`${plural(comparison.compared, "trial")} done in both`, ...only].join(" · ") })),
+      el("div", { class: "scrolls" }, el("table", { class: "facts paired" }, el("thead", {}, el("tr", {}, ["", "A", "B", "difference", "95 %", ""].map((head) => el("th", { scope: "col", text: head })))), el("tbody", {}, rows))),
+      el("div", { class: "lists" }, lists.map(([kind, entries]) => this.changes(kind, entries))), this.chooser());
+  }
+
+  pairedRow(name, paired, said, show) {
+    const sign = (value) => (value === null ? NONE : `${value > 0 ? "+" : value < 0 ? "−" : ""}${show(Math.abs(value))}`);
+    return el("tr", {}, el("th", { scope: "row", text: name }), el("td", { class: "num", text: paired.a === null ? NONE : show(paired.a) }), el("td", { class: "num", text: paired.b === null ? NONE : show(paired.b) }),
+      el("td", { class: "num", text: sign(paired.difference) }), el("td", { class: "num", text: paired.low === null ? NONE : `${sign(paired.low)} to ${sign(paired.high)}` }), el("td", { class: paired.is_distinguishable ? "told" : "faint", text: visible(said) }));
+  }
+
+  changes(kind, entries) {
+    const most = 200;
+    return el("div", { class: "list", "data-list": kind }, el("h3", {}, `${kind} `, el("b", { text: grouped(entries.length) })),
+      el("ul", {}, entries.slice(0, most).map((each) => el("li", {}, el("button", { type: "button", class: "link", text: oneLine(each.trial, 60), onclick: () => this.openName(each.trial) }), el("span", { class: "faint", text: ` ${kind === "slower" ? `${duration(each.a)} → ${duration(each.b)}` : inWords(each)}` })))),
+      entries.length > most ? el("p", { class: "faint", text: `and ${grouped(entries.length - most)} more` }) : "");
+  }
+
+  drawTimes() {
+    const { run } = this, { trials } = run, total = { waited: 0, backed_off: 0, served: 0, scored: 0 };
+    for (const name of Object.keys(total)) for (const value of trials[name]) total[name] += value;
+    const all = Object.values(total).reduce((sum, value) => sum + value, 0) || 1;
+    const labels = { waited: "waiting for a slot", backed_off: "in back-off", served: "in service", scored: "being scored" };
+    this.histogramAt = el("div", { class: "plot", role: "img", "aria-label": "How many answers took how long" });
+    this.histogram = new Histogram(this.histogramAt);
+    this.times.replaceChildren(
+      el("div", { class: "section-head" }, el("h2", { id: "times-title", text: "Where the time went" })),
+      el("div", { class: "two" },
+        el("div", {}, el("h3", { text: "Time to an answer" }), this.histogramAt, this.comparison ? el("div", { class: "chart-label" }, el("span", { class: "key" }, el("i", { class: "swatch line run-a" }), "A"), el("span", { class: "key" }, el("i", { class: "swatch line run-b" }), "B")) : ""),
+        el("div", {}, el("h3", { text: "A trial's time, all together" }),
+          el("div", { class: "split", role: "img", "aria-label": Object.entries(labels).map(([name, label]) => `${label} ${Math.round((100 * total[name]) / all)} %`).join(", ") }, Object.keys(labels).map((name) => {
+            const part = el("i", { class: `part ${name}` });
+            part.style.flexGrow = String(total[name] / all);
+            return part;
+          })),
+          el("dl", { class: "split-legend" }, Object.entries(labels).map(([name, label]) => el("div", {}, el("dt", {}, el("i", { class: `swatch fill ${name}` }), label), el("dd", { class: "num", text: micro(total[name]) }), el("dd", { class: "num faint", text: `${Math.round((100 * total[name]) / all)} %` })))))));
+    this.drawHistogram();
+  }
+
+  drawHistogram() {
+    const timesOf = (run) => run.trials.elapsed.filter((value) => value !== null).map((value) => value / 1e6);
+    const marks = (run) => [["p50", run.facts.summary.latency.p50], ["p95", run.facts.summary.latency.p95]];
+    const sets = this.comparison
+      ? this.runs.map((run, at) => ({ label: "AB"[at], times: timesOf(run), tint: `run-${"ab"[at]}`, fill: `run-${"ab"[at]}-fill`, marks: [] }))
+      : [{ label: "answers", times: timesOf(this.run), tint: "flight", fill: "flight-fill", marks: marks(this.run) }];
+    this.histogram.draw(sets, Math.floor(this.histogramAt.clientWidth));
+  }
+
+  drawErrors() {
+    const { run } = this, counts = run.groups.map(() => ({ attempts: 0, trials: new Set() }));
+    run.spans.details.forEach((details, span) => {
+      if (!details || details.error === undefined) return;
+      const group = counts[run.errors[details.error][4]];
+      group.attempts += 1;
+      group.trials.add(run.spans.trial[span]);
+    });
+    this.errors.hidden = !run.groups.length;
+    const order = [...counts.keys()].sort((a, b) => counts[b].attempts - counts[a].attempts), most = 30;
+    this.errors.replaceChildren(
+      el("div", { class: "section-head" }, el("h2", { id: "errors-title", text: "Errors" }), el("p", { class: "hint", text: "by class and message; numbers in messages are taken as alike" })),
+      el("div", { class: "scrolls" }, el("table", { class: "facts" }, el("thead", {}, el("tr", {}, ["attempts", "trials", "class", "error", "message"].map((head) => el("th", { scope: "col", text: head })))),
+        el("tbody", {}, order.slice(0, most).map((group) => {
+          const [category, error, message] = run.groups[group], ending = category === "error" ? "failed" : category;
+          return el("tr", {}, el("td", { class: "num", text: grouped(counts[group].attempts) }),
+            el("td", { class: "num" }, el("button", { type: "button", class: "link", text: grouped(counts[group].trials.size), "aria-label": "Show these trials", onclick: () => { this.trials.chooseGroup(group); this.trials.element.scrollIntoView({ block: "start" }); } })),
+            el("td", { class: "tight" }, el("i", { class: `pip end-${ending.replaceAll("_", "-")}`, text: ENDINGS[ending]?.letter ?? "?" }), ` ${words(category)}`), el("td", { class: "tight", text: oneLine(error, 60) }), el("td", { text: oneLine(message, 300) }));
+        })))),
+      order.length > most ? el("p", { class: "faint", text: `and ${plural(order.length - most, "more kind")}` }) : "");
+  }
+
+  drawFoot() {
+    const { facts } = this.run, { audit } = facts, { totals } = audit;
+    const pairs = (entries) => el("dl", { class: "pairs" }, entries.map(([name, value]) => el("div", {}, el("dt", { text: oneLine(name, 60) }), el("dd", { text: visible(value) }))));
+    const found = audit.findings.length + audit.more;
+    const agrees = `The log and the rules agree: ${plural(totals.enqueued, "trial")} = ${grouped(totals.completed)} completed + ${grouped(totals.failed)} failed + ${grouped(totals.withdrawn)} withdrawn + ${grouped(totals.open)} open; ${plural(audit.decisions, "decision")} recomputed, all equal.`;
+    this.foot.replaceChildren(
+      el("h2", { text: "Proof" }),
+      el("p", { class: audit.agrees ? "audit ok" : "audit not" }, audit.agrees ? `✓ ${agrees}` : `✕ The log and the rules disagree in ${plural(found, "place")}.`),
+      audit.findings.length ? el("ul", {}, audit.findings.slice(0, 20).map((each) => el("li", { text: `record ${grouped(each.seq)} (${each.check}): ${visible(each.what)}` }))) : "",
+      el("p", { class: "faint", text: audit.notes.map((note) => visible(note)).join(" · ") }),
+      el("p", { class: "faint" }, "Every record's hash was checked when this page was made, up to ", el("code", { text: `seq ${grouped(this.run.seq)}` }), ", head ", el("code", { id: "head", text: facts.head }), ". Files and large values too: ", el("code", { text: facts.verify }), ". Next: ", el("code", { text: facts.next })),
+      el("div", { class: "two" },
+        el("details", {}, el("summary", { text: "Settings" }), pairs(Object.entries(facts.settings))),
+        el("details", {}, el("summary", { text: "Environment" }), pairs(Object.entries(facts.environment))),
+        el("details", {}, el("summary", { text: "What was pinned" }), pairs(Object.entries(facts.pinned))),
+        el("details", {}, el("summary", { text: "Sessions" }), pairs(facts.lives.map((life) => [`${life.n}`, `${life.at}, process ${life.pid} on ${life.host}: ${life.ended ? words(life.ended) : "no ending"}`])))));
+  }
+
+  open(trial) {
+    this.trials.select(trial);
+    const other = this.comparison ? { run: this.runs[1 - this.at], label: "AB"[1 - this.at], own: "AB"[this.at] } : null;
+    this.drawer.open(this.run, trial, other);
+    this.remember();
+  }
+
+  openName(name) {
+    const trial = this.run.numbers.get(name);
+    if (trial !== undefined) this.open(trial);
+  }
+
+  // What is shown is in the address, so that it can be sent to somebody.
+  remember() {
+    if (this.isReading || this.isAsked) return;
+    this.isAsked = true;
+    setTimeout(() => {
+      this.isAsked = false;
+      const asked = new URLSearchParams();
+      if (this.drawer.isOpen) asked.set("trial", this.run.trials.name[this.drawer.trial]);
+      if (!this.history.follows) asked.set("seq", this.history.seq);
+      if (this.trials.filter !== "all") asked.set("filter", this.trials.filter);
+      if (this.trials.query) asked.set("q", this.trials.query);
+      if (this.comparison && this.at === 0) asked.set("run", "A");
+      const address = asked.toString();
+      if (address !== location.hash.slice(1)) history.replaceState(null, "", `#${address}`);
+    }, 120);
+  }
+
+  readAddress() {
+    const asked = new URLSearchParams(location.hash.slice(1));
+    this.isReading = true;
+    if (this.comparison && (asked.get("run") === "A") !== (this.at === 0)) this.choose(asked.get("run") === "A" ? 0 : 1);
+    if (asked.has("filter") || asked.has("q")) {
+      this.trials.query = asked.get("q") || "";
+      this.trials.choose(asked.get("filter") || "all");
+    }
+    if (asked.has("seq")) this.history.go(Number(asked.get("seq")));
+    if (asked.has("trial")) this.openName(asked.get("trial"));
+    else this.drawer.close();
+    this.isReading = false;
+  }
+
+  press(event) {
+    const isTyping = event.target.closest?.("input[type=search], input[type=number], select, textarea");
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === "Escape") {
+      if (isTyping) event.target.blur();
+      else this.drawer.close();
+      return;
+    }
+    if (isTyping) return;
+    const isSlider = event.target === this.history.slider;
+    const keys = {
+      "/": () => this.trials.search.focus(),
+      j: () => this.step(1),
+      k: () => this.step(-1),
+      Enter: () => { if (!event.target.closest?.("button, a, summary") && this.trials.selected >= 0) this.open(this.trials.selected); },
+      ArrowLeft: () => isSlider || this.history.step(event.shiftKey ? -10 : -1),
+      ArrowRight: () => isSlider || this.history.step(event.shiftKey ? 10 : 1),
+      "+": () => this.history.zoomHere(0.6),
+      "-": () => this.history.zoomHere(1 / 0.6),
+      0: () => this.history.fit(),
+    };
+    const act = keys[event.key];
+    if (!act || (event.target.closest?.("pre, .scroller") && event.key.startsWith("Arrow"))) return;
+    if (!isSlider || !event.key.startsWith("Arrow")) event.preventDefault();
+    act();
+  }
+
+  step(by) {
+    this.trials.move(by);
+    if (this.drawer.isOpen && this.trials.selected >= 0) this.open(this.trials.selected);
+  }
+
+  take(told) {
+    this.run.take(told);
+    this.draw();
+    if (this.drawer.isOpen) this.open(this.drawer.trial);
+  }
+}
+
+function interval(score) {
+  const range = el("i", { class: "range" }), point = el("i", { class: "point" });
+  range.style.left = `${100 * score.low}%`;
+  range.style.width = `${100 * (score.high - score.low)}%`;
+  point.style.left = `${100 * score.mean}%`;
+  return el("div", { class: "interval", "aria-hidden": "true" }, range, point);
+}
+
+function inWords(change) {
+  const parts = change.a === change.b ? [] : [`${change.a === "completed" ? "answered" : change.a} → ${change.b === "completed" ? "answered" : change.b}`];
+  const value = (said) => (said === null ? NONE : said === true ? "pass" : said === false ? "fail" : typeof said === "number" ? digits(said, 3) : oneLine(said, 24));
+  for (const [scorer, [was, now]] of Object.entries(change.scores)) parts.push(`${oneLine(scorer, 24)} ${value(was)} → ${value(now)}`);
+  if (change.output) parts.push("another output");
+  return parts.join(", ") || "failed in another way";
+}
+
+// A live page is told what is new; one that was cut off asks again from where it stands.
+function listen() {
+  const live = { words: "connecting …" };
+  let page = null;
+  const source = new EventSource("events");
+  const say = (text, isOn) => {
+    live.words = text;
+    const mark = document.getElementById("live");
+    if (mark) { put(mark, text); mark.classList.toggle("on", isOn); }
+  };
+  source.addEventListener("run", (event) => {
+    const told = JSON.parse(event.data);
+    if (!page) window.page = page = new Page({ runs: [told], comparison: null }, live);
+    else if (told.columns.from === page.run.seq) page.take(told);
+    else if (told.columns.from === 0) { page.runs[0] = new Run(told); page.build(); }
+    say(`live · seq ${grouped(told.columns.seq)}`, true);
+  });
+  source.addEventListener("error", () => say(source.readyState === EventSource.CLOSED ? "the server is gone" : "connecting again …", false));
+}
+
+const embedded = document.getElementById("data").textContent;
+if (embedded) {
+  opened(embedded).then((told) => { window.page = new Page(told, null); }).catch((problem) => {
+    document.getElementById("opening").textContent = `This page cannot be opened: ${problem.message}`;
+  });
+} else {
+  listen();
+}

@@ -1,0 +1,122 @@
+"""Only who knows the address is shown a run, only from this machine, and nobody can change anything."""
+
+from pathlib import Path
+
+import orjson
+import pytest
+import trio
+import trio.testing
+
+from runner.cli.serving import Live, Server
+from tests.journal.samples import content, flip, lines_of, segment
+from tests.replay.stories import eventful
+
+PORT = 4711
+TOKEN = "a-token-for-tests"  # noqa: S105  # it opens nothing
+HOST = f"Host: 127.0.0.1:{PORT}\r\n"
+
+
+def asked(path: Path, request: str, most: int = 1 << 20) -> tuple[int, str, str]:
+    """Send a request as it stands; give the status, the headers and the body, or what has come of it when it is long enough."""
+
+    async def main() -> bytes:
+        live = Live(path, 0)
+        ours, theirs = trio.testing.memory_stream_pair()
+        answer = b""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(live.go_along)
+            nursery.start_soon(Server(live, PORT, TOKEN).answer, theirs)
+            await ours.send_all(request.encode("latin-1"))
+            while (piece := await ours.receive_some(1 << 16)) and len(answer) < most:
+                answer += piece
+                if b"\ndata: " in answer and answer.endswith(b"\n\n\r\n"):
+                    break
+            nursery.cancel_scope.cancel()
+        return answer
+
+    head, _, body = trio.run(main).decode().partition("\r\n\r\n")
+    return int(head.split()[1]) if head else 0, head.lower(), body
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Give a run to look at."""
+    return eventful(tmp_path / "run")
+
+
+def test_who_knows_the_address_gets_the_page(run: Path) -> None:
+    """The page comes whole, with a policy that lets it talk to nobody but this server, and may not be framed or kept."""
+    status, head, body = asked(run, f"GET /{TOKEN}/ HTTP/1.1\r\n{HOST}\r\n")
+
+    assert 200 == status
+    assert body.startswith("<!doctype html>")
+    assert body.endswith("</html>\n")
+    assert "connect-src 'self'" in head
+    for line in ("frame-ancestors 'none'", "x-content-type-options: nosniff", "cache-control: no-store", "no-referrer"):
+        assert line in head
+
+
+@pytest.mark.parametrize(
+    ("status", "request_"),
+    [
+        (404, f"GET /another/ HTTP/1.1\r\n{HOST}\r\n"),
+        (404, f"GET / HTTP/1.1\r\n{HOST}\r\n"),
+        (404, f"GET /{TOKEN} HTTP/1.1\r\n{HOST}\r\n"),
+        (404, f"GET /{TOKEN}/../run/LOCK HTTP/1.1\r\n{HOST}\r\n"),
+        (404, f"GET /another/events HTTP/1.1\r\n{HOST}\r\n"),
+        (404, f"GET //{TOKEN}/ HTTP/1.1\r\n{HOST}\r\n"),
+        (403, f"GET /{TOKEN}/ HTTP/1.1\r\nHost: evil.example\r\n\r\n"),
+        (403, f"GET /{TOKEN}/events HTTP/1.1\r\nHost: evil.example:{PORT}\r\n\r\n"),
+        (403, f"GET /{TOKEN}/ HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"),
+        (403, f"GET /{TOKEN}/ HTTP/1.0\r\n\r\n"),
+        (405, f"POST /{TOKEN}/ HTTP/1.1\r\n{HOST}Content-Length: 0\r\n\r\n"),
+        (405, f"DELETE /{TOKEN}/events HTTP/1.1\r\n{HOST}\r\n"),
+        (0, f"GET /{TOKEN}/ HTTP/1.1\r\n\r\n"),
+        (0, f"GET /{TOKEN}/ HTTP/1.1\r\n{HOST}{HOST}\r\n"),
+        (0, "\x16\x03\x01 not HTTP at all\r\n\r\n"),
+        (0, f"GET /{TOKEN}/ HTTP/1.1\r\n{HOST}X: {'x' * 100_000}\r\n\r\n"),
+    ],
+)
+def test_everything_else_is_refused(status: int, request_: str, run: Path) -> None:
+    """A wrong token, a foreign host, another method and what is no request get nothing of the run, and change nothing."""
+    before = content(run)
+
+    found, _, body = asked(run, request_)
+
+    assert status == found
+    assert "capitals" not in body
+    assert before == content(run)
+
+
+@pytest.mark.parametrize("cursor", ["", "Last-Event-ID: nonsense\r\n", "Last-Event-ID: 99999-1-1-1-1-1\r\n"])
+def test_events_begin_with_the_whole_run(cursor: str, run: Path) -> None:
+    """Who knows nothing, or says nonsense about it, is told everything, with a mark of how far that goes."""
+    status, head, body = asked(run, f"GET /{TOKEN}/events HTTP/1.1\r\n{HOST}{cursor}\r\n")
+
+    told = orjson.loads(body.partition("data: ")[2].partition("\n")[0])
+    assert 200 == status
+    assert "content-type: text/event-stream" in head
+    assert (0, 50) == (told["columns"]["from"], told["columns"]["seq"])
+    assert "id: 50-" in body
+    assert "stopped" == told["standing"]
+
+
+def test_who_comes_back_is_told_what_is_new(run: Path) -> None:
+    """Who says how much it knows is told the rest: here nothing, and how the run stands."""
+    _, _, body = asked(run, f"GET /{TOKEN}/events HTTP/1.1\r\n{HOST}Last-Event-ID: 50-17-22-8-6-4\r\n\r\n")
+
+    told = orjson.loads(body.partition("data: ")[2].partition("\n")[0])
+    assert (50, 50) == (told["columns"]["from"], told["columns"]["seq"])
+    assert ([], []) == (told["columns"]["events"]["t"], told["columns"]["trials"]["name"])
+    assert "stopped" == told["standing"]
+
+
+def test_damage_is_told_and_the_page_stays(run: Path) -> None:
+    """Of a damaged run the page is told what is before the damage, and what is wrong."""
+    flip(segment(run), len(b"".join(lines_of(run)[:20])) + 30)
+
+    _, _, body = asked(run, f"GET /{TOKEN}/events HTTP/1.1\r\n{HOST}\r\n")
+
+    told = orjson.loads(body.partition("data: ")[2].partition("\n")[0])
+    assert ("damaged", 20) == (told["standing"], told["columns"]["seq"])
+    assert "journal-000001.jsonl" in told["problem"]
