@@ -4,12 +4,16 @@ import functools
 import inspect
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 import trio
 import trio.testing
 from trio._core import _run as scheduler
 
 from tests.server import Server, serving
+
+hypothesis.settings.register_profile("unhurried", deadline=None)  # How busy the machine is decides nothing.
+hypothesis.settings.load_profile("unhurried")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -3,7 +3,6 @@
 The clock is real, or runs many times as fast where seconds are to pass.
 """
 
-import itertools
 import os
 import signal
 import subprocess
@@ -401,8 +400,8 @@ def test_what_is_left_of_a_quota_is_heeded(server: Server, path: Path, name: str
     assert 5 == outcome.state.completed
     assert {"remaining": 1.0, "reset": 2.0, "limit": 100.0} == of(path, Noted)[0].value
     starts = [record.t for record in read(path) if isinstance(record.event, AttemptStarted)]
-    # One is left, for two seconds; of which a start that came late, on a clock that runs so fast, is caught up.
-    assert all(later - sooner >= 1.5 for sooner, later in itertools.pairwise(starts[1:]))
+    # One is left, for two seconds. A start that comes late, on a clock that runs so fast, may find it renewed, and be followed.
+    assert all(later - sooner >= 1.9 for sooner, later in zip(starts[1:], starts[3:], strict=False))
 
 
 # What must not be written down.
