@@ -6,6 +6,7 @@ after any record; `fold` gives the state that records describe, and a `Timeline`
 
 from replay.history import History, load
 from replay.state import RunState, TrialState, fold
+from replay.summary import Summary
 from replay.timeline import Span, Timeline, Times
 
-__all__ = ["History", "RunState", "Span", "Timeline", "Times", "TrialState", "fold", "load"]
+__all__ = ["History", "RunState", "Span", "Summary", "Timeline", "Times", "TrialState", "fold", "load"]

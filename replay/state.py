@@ -40,6 +40,7 @@ from journal.events import (
     TrialWithdrawn,
 )
 from replay.statistics import Estimate, mean_of_numbers, mean_of_shares
+from replay.usage import add, noted
 
 Place = tuple[int, int]
 """Where a record stands: the number of its file, and the byte at which its line begins."""
@@ -551,8 +552,8 @@ class RunState:
         self.pauses.pop(event.key, None)
 
     def _noted(self, event: Noted, _: Record) -> None:
-        usage = event.value if event.name == "usage" else {event.name: event.value}
-        _add(self.usage, usage)
+        usage = noted(event)
+        add(self.usage, usage)
         trial = self.trials.get(event.trial) if event.attempt else None
         if trial is None:
             return
@@ -560,7 +561,7 @@ class RunState:
         if is_last and trial.stage == "running":
             self._under_way.setdefault(event.trial, []).append(usage)
         elif not is_last or trial.answer is None:
-            _add(self.lost, usage)  # It came after its attempt had ended without an output.
+            add(self.lost, usage)  # It came after its attempt had ended without an output.
 
     def _segment_opened(self, _: SegmentOpened, __: Record) -> None:
         self._wait_for_session()
@@ -585,21 +586,14 @@ class RunState:
             self.sessions[-1].ended = how
 
     def _use(self, usage: Any) -> None:
-        _add(self.usage, usage)
+        add(self.usage, usage)
 
     def _lose(self, trial: str, usage: Any = None) -> None:
         """Count what an attempt has used that gave no output."""
         self._use(usage)
-        _add(self.lost, usage)
-        for noted in self._under_way.pop(trial, ()):
-            _add(self.lost, noted)
-
-
-def _add(sums: Counter[str], usage: Any) -> None:
-    if isinstance(usage, dict):
-        for name, value in usage.items():
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                sums[name] += value  # type: ignore[assignment]  # cost is not whole
+        add(self.lost, usage)
+        for used in self._under_way.pop(trial, ()):
+            add(self.lost, used)
 
 
 _MEANINGS: Final[dict[type[Event], Callable[[RunState, Any, Record], None]]] = {

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from runner.errors import UsageError
     from runner.failure import Fatal, RateLimited
     from runner.notes import note
+    from runner.recorder import stamps
     from runner.retry import Retry
     from runner.score import Score
     from runner.session import Outcome, arun, run
@@ -31,6 +32,7 @@ __all__ = [
     "evaluation",
     "note",
     "run",
+    "stamps",
 ]
 
 _ROOMS: Final = {
@@ -47,6 +49,7 @@ _ROOMS: Final = {
     "Outcome": "session",
     "arun": "session",
     "run": "session",
+    "stamps": "recorder",
 }
 """Name → the module that it lives in."""
 

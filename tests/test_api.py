@@ -31,7 +31,7 @@ def test_the_journals_face() -> None:
 
 def test_the_replays_face() -> None:
     """What `replay` offers."""
-    assert ["History", "RunState", "Span", "Timeline", "Times", "TrialState", "fold", "load"] == replay.__all__
+    assert ["History", "RunState", "Span", "Summary", "Timeline", "Times", "TrialState", "fold", "load"] == replay.__all__
 
 
 def test_the_runners_face() -> None:
@@ -50,6 +50,7 @@ def test_the_runners_face() -> None:
         "evaluation",
         "note",
         "run",
+        "stamps",
     ] == runner.__all__
     assert all(getattr(runner, name).__name__ == name for name in runner.__all__)
 

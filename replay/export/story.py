@@ -5,7 +5,6 @@ and tracebacks stay on disk until the trial is told, so that a run of any size c
 """
 
 import bisect
-import functools
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -31,6 +30,7 @@ from journal.events import (
 from replay.export.source import Source
 from replay.state import Place, RunState, Value
 from replay.timeline import Timeline, Times
+from replay.usage import add, noted
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -97,7 +97,10 @@ class Result:
     @property
     def usage(self) -> dict[str, float]:
         """What all attempts used together, those that failed included."""
-        return functools.reduce(_sum, self.used.values(), {})
+        sums: dict[str, float] = {}
+        for used in self.used.values():
+            add(sums, used)
+        return sums
 
 
 def described(trouble: Trouble) -> tuple[str, str]:
@@ -109,12 +112,6 @@ def described(trouble: Trouble) -> tuple[str, str]:
             return "timeout", f"timed out after {trouble.limit:g} s"
         case AttemptInterrupted():
             return "interrupted", f"cut off: {trouble.why}"
-
-
-def _sum(sums: dict[str, float], usage: dict[str, Any]) -> dict[str, float]:
-    """Add numbers to those of the same name; what is no number counts for nothing."""
-    numbers = {name: value for name, value in usage.items() if isinstance(value, int | float) and not isinstance(value, bool)}
-    return sums | {name: sums.get(name, 0) + value for name, value in numbers.items()}
 
 
 class Story:
@@ -161,7 +158,7 @@ class Story:
                 life = self.lives[event.trial]
                 life.unscored = {**(life.unscored or {}), event.scorer: place}
             case Noted(trial=trial) if trial:
-                self._use(trial, event.attempt, event.value if event.name == "usage" else {event.name: event.value})
+                self._use(trial, event.attempt, noted(event))
             case TrialCompleted() | TrialFailed():
                 life = self.lives[event.trial]
                 life.ended_at, life.ended = record.at, self._moment(record)
@@ -178,7 +175,7 @@ class Story:
         if isinstance(usage, dict) and trial in self.lives:
             life = self.lives[trial]
             life.usage = life.usage or {}
-            life.usage[attempt] = _sum(life.usage.get(attempt, {}), usage)
+            add(life.usage.setdefault(attempt, {}), usage)
 
     def results(self, *stages: str) -> Iterator[Result]:
         """Tell every trial, in the order in which they were taken in; or only those that stand in one of these stages."""

@@ -29,6 +29,7 @@ from journal.events import (
 from replay.export.source import Source
 from replay.export.story import Result, Story
 from replay.text import as_text
+from replay.usage import is_amount, noted
 
 Rows = Literal["trials", "attempts", "events"]
 Row = dict[str, Any]
@@ -250,8 +251,7 @@ def _attempts(source: Source) -> Iterator[Row]:
                     "start": record.t,
                 }
             case Noted(trial=trial) if trial in running and running[trial]["attempt"] == event.attempt:
-                noted = event.value if event.name == "usage" else {event.name: event.value}
-                running[trial]["usage"] = _added(running[trial]["usage"], noted)
+                running[trial]["usage"] = _added(running[trial]["usage"], noted(event))
             case AttemptSucceeded() | AttemptFailed() | AttemptTimedOut() | AttemptInterrupted() if event.trial in running:
                 yield _ended(running.pop(event.trial), record, source.whole(event))
             case _:
@@ -262,20 +262,20 @@ def _attempts(source: Source) -> Iterator[Row]:
 def _ended(row: Row, record: Record, event: Event) -> Row:
     assert isinstance(event, AttemptEnding)
     said = {name: value for name, value in _members(event).items() if name in ATTEMPT}
-    noted = row["usage"]
+    before = row["usage"]
     row |= said | {"ended_at": record.at, "end": record.t, "ending": _ENDINGS[type(event)]}
-    row["usage"] = _added(noted, said.get("usage"))
+    row["usage"] = _added(before, said.get("usage"))
     return row
 
 
 def _added(usage: Any, more: Any) -> Any:
-    """Put two accounts of what was used together, number by number."""
+    """Put two accounts of what was used together: numbers are added up, of anything else the later counts."""
     if not isinstance(more, dict):
         return usage
     both = dict(usage or {})
     for name, value in more.items():
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        both[name] = both.get(name, 0) + value if is_number else value
+        earlier = both.get(name)
+        both[name] = earlier + value if is_amount(earlier) and is_amount(value) else value
     return both
 
 

@@ -14,7 +14,7 @@ import pyarrow.parquet  # type: ignore[import-untyped]  # it has no types
 import pytest
 
 from journal import Event
-from journal.events import AttemptStarted, TrialCompleted, TrialScored
+from journal.events import AttemptStarted, Noted, TrialCompleted, TrialScored
 from replay import load
 from replay.export import FORMATS, Rows, Source, TableFile
 from tests.journal.samples import enqueued, lines_of, session, started, trial, written
@@ -196,6 +196,16 @@ def test_an_attempt_is_a_row(run: Path) -> None:
     )
     assert {"tokens": 12, "input_tokens": 5, "cost": 0.5} == rows[0]["usage"]
     assert "process_died" == rows[4]["why"]
+
+
+def test_notes_of_one_name_may_be_of_several_types(tmp_path: Path) -> None:
+    """Numbers that were noted are added up; of what is none, or was none before, the later counts."""
+    notes = [Noted(name="model", value=value, trial="a", attempt=1) for value in ("small", 3, 4, "large")]
+    notes.append(Noted(name="usage", value={"cost": 0.5, "cached": True, "model": 1}, trial="a", attempt=1))
+    written(tmp_path / "run", [started(), session(), enqueued("a"), AttemptStarted(trial="a", attempt=1, slot=0), *notes])
+
+    assert [{"model": 1, "cost": 0.5, "cached": True}] == [row["usage"] for row in rows_of(tmp_path / "run", "attempts")]
+    assert [{"model": 8, "cost": 0.5}] == [row["usage"] for row in rows_of(tmp_path / "run")]
 
 
 def test_attempts_are_the_same_in_every_table(run: Path) -> None:
