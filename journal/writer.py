@@ -5,6 +5,7 @@ two tasks carry the lines on, one writing, one syncing, each in a thread, so tha
 to wait for it. There is no timer: what arrives during one sync is the batch of the next.
 """
 
+import contextlib
 import errno
 import functools
 import heapq
@@ -69,19 +70,30 @@ class InThread(Protocol):
 
 
 @trio.lowlevel.enable_ki_protection
-async def in_a_thread(call: Callable[[], T], /) -> T:
+async def in_a_thread(call: Callable[[], T], /, *, can_be_left: bool = False) -> T:
     """Make a blocking call in a thread, for half the price of `trio.to_thread.run_sync`.
 
-    Nothing of what that adds is wanted here: a call to the disk is never abandoned, and it must not wait for a limiter
-    that other tasks may have used up.
+    It never waits for a limiter that other tasks may have used up. A call to the disk is never abandoned; one that changes
+    nothing `can_be_left` behind by whoever is cancelled.
     """
     task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
+    is_awaited = True
+
+    def bring(result: outcome.Outcome[T]) -> None:
+        if is_awaited:
+            trio.lowlevel.reschedule(task, result)
 
     def deliver(result: outcome.Outcome[T]) -> None:
-        token.run_sync_soon(trio.lowlevel.reschedule, task, result)
+        with contextlib.suppress(trio.RunFinishedError):  # Left behind, and long after its run.
+            token.run_sync_soon(bring, result)
+
+    def leave(_: object) -> trio.lowlevel.Abort:
+        nonlocal is_awaited
+        is_awaited = not can_be_left
+        return trio.lowlevel.Abort.SUCCEEDED if can_be_left else trio.lowlevel.Abort.FAILED
 
     trio.lowlevel.start_thread_soon(call, deliver, name="evaljournal")
-    result: T = await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+    result: T = await trio.lowlevel.wait_task_rescheduled(leave)
     return result
 
 

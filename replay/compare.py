@@ -17,8 +17,9 @@ import orjson
 from journal import Blob, JournalError, Record
 from journal.events import AttemptSucceeded
 from replay.screen import duration, number, plural, printable
-from replay.state import DONE, RunState, TrialState, Value, can_be_summed
+from replay.state import DONE, RunState, TrialState, Value
 from replay.statistics import Estimate, paired_numbers, paired_shares
+from replay.tally import can_be_summed
 
 SLOWER: Final = 2.0
 """How many times as long an answer takes that is called slower; single times vary, and half as long again is nothing."""

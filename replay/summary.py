@@ -14,8 +14,9 @@ import attrs
 from journal import Blob, Record
 from journal.events import TrialEnqueued
 from journal.lifecycle import STAGES
-from replay.state import RunState, Tally, TrialState
+from replay.state import RunState, TrialState
 from replay.statistics import mean_of_shares, pass_all, pass_at, quantile
+from replay.tally import Tally
 from replay.text import as_text
 
 NO_GROUP: Final = "(none)"

@@ -8,22 +8,17 @@ import contextvars
 import itertools
 import math
 import os
-import platform
 import signal
-import socket
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 import attrs
-import outcome
 import trio
 
 from journal import Journal, Record, read, writing
@@ -44,6 +39,7 @@ from runner.recorder import Clock, Recorder
 from runner.resume import Remainder, differences, in_force
 from runner.score import Scorer
 from runner.signals import STOPS, told
+from runner.surroundings import Surroundings
 from runner.tasks import Opens, Task
 from runner.tasks.function import AsyncioThread, FunctionTask, Loop
 from runner.work import key_of
@@ -85,24 +81,6 @@ class Outcome:
     """Empty if the run is finished; otherwise why it is not."""
     why: str
     """More about that, for people."""
-
-
-@attrs.frozen(kw_only=True)
-class Surroundings:
-    """What a session records of the place where it runs; a test that wants the same bytes again gives its own."""
-
-    pid: int
-    host: str
-    boot: str
-    """Identity of the machine's boot."""
-    environment: dict[str, str]
-    run: str | None = None
-    """The identity of a new run; None to draw one."""
-
-    @classmethod
-    def here(cls) -> "Surroundings":
-        """Look around."""
-        return cls(pid=os.getpid(), host=socket.gethostname(), boot=_boot(), environment=_environment())
 
 
 @attrs.frozen(kw_only=True)
@@ -341,7 +319,7 @@ class Session:
         """Make a call that changes nothing: whoever asks the session to stop need not wait for it."""
         if self.options.in_thread is not in_a_thread:
             return await self.options.in_thread(call)
-        return await _or_leave(call)
+        return await in_a_thread(call, can_be_left=True)
 
     def _is_done(self, state: RunState) -> bool:
         return state.ending == "finished" and not (self.options.adopt or self.options.retry_failed)
@@ -530,30 +508,6 @@ class Session:
                 pass
 
 
-@trio.lowlevel.enable_ki_protection
-async def _or_leave(call: Callable[[], T]) -> T:
-    """Make a blocking call in a thread as `in_a_thread` does, but leave it behind when nobody waits for it any more."""
-    task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
-    is_awaited = True
-
-    def bring(result: outcome.Outcome[T]) -> None:
-        if is_awaited:
-            trio.lowlevel.reschedule(task, result)
-
-    def deliver(result: outcome.Outcome[T]) -> None:
-        with suppress(trio.RunFinishedError):
-            token.run_sync_soon(bring, result)
-
-    def leave(_: object) -> trio.lowlevel.Abort:
-        nonlocal is_awaited
-        is_awaited = False
-        return trio.lowlevel.Abort.SUCCEEDED
-
-    trio.lowlevel.start_thread_soon(call, deliver, name="evaljournal")
-    result: T = await trio.lowlevel.wait_task_rescheduled(leave)
-    return result
-
-
 def _looked_into(trials: Iterable[Trial]) -> Iterator[Trial]:
     """Take the first trial of those that can be read only once: if there is none, that is known before anything is written."""
     rest = iter(trials)
@@ -606,33 +560,3 @@ def _as_task(scorer: Scorer) -> Callable[[Any], Any]:
         ask.__wrapped__ = function  # type: ignore[attr-defined]  # which loop it needs is seen from its own code
         return ask
     return lambda pair: function(*pair)
-
-
-def _environment() -> dict[str, str]:
-    """Say what the run was run with: versions of Python, of packages and of the platform, and the git revision."""
-    found = {"python": platform.python_version(), "platform": platform.platform()}
-    for package in ("evaljournal", "trio", "orjson"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    try:
-        head = subprocess.run(
-            ["git", "rev-parse", "HEAD"],  # noqa: S607  # whichever git the user has
-            capture_output=True,
-            text=True,
-            timeout=2,
-            check=True,
-        )
-        found["git"] = head.stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        pass  # Not every evaluation lives in a repository.
-    return found
-
-
-def _boot() -> str:
-    """Tell this boot of the machine from others; empty where the system does not say."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""

@@ -16,6 +16,7 @@ from journal import Event, read
 from journal.events import FileEvent
 from journal.files import DISK, Files
 from runner.failure import RateLimited
+from runner.surroundings import Surroundings
 
 T = TypeVar("T")
 
@@ -157,8 +158,6 @@ async def inline(call: Callable[[], T], /) -> T:
 
 def repeatable(seed: int = 0) -> dict[str, Any]:
     """Give the options under which `arun` writes the same bytes each time, on trio's virtual clock with a seeded scheduler."""
-    from runner.session import Surroundings  # noqa: PLC0415  # it needs much that a test of a task does not
-
     run = hashlib.sha256(f"evaljournal {seed}".encode()).hexdigest()[:32]
     return {
         "seed": seed,

@@ -29,7 +29,8 @@ from runner.executors.progress import show
 from runner.executors.stopping import Reins
 from runner.fingerprint import of_function
 from runner.nowhere import NOWHERE
-from runner.session import Live, Session, Surroundings
+from runner.session import Live, Session
+from runner.surroundings import Surroundings
 from runner.tasks import Task
 from runner.tasks.function import AsyncioThread, FunctionTask
 

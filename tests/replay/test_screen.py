@@ -45,8 +45,8 @@ from replay.screen import (
     score_in_words,
     stopping_in_words,
 )
-from replay.state import Tally
 from replay.summary import score_of, summarise
+from replay.tally import Tally
 
 PASS, FAIL = True, False
 EVIL = "\x1b]0;owned\x07\x1b[31m[bold]red[/bold]\r\n\u202eevil"

@@ -13,7 +13,6 @@ from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.proportion import proportion_confint
 
-from replay.state import LARGEST, Tally
 from replay.statistics import (
     Estimate,
     Z,
@@ -26,6 +25,7 @@ from replay.statistics import (
     t_quantile,
     wilson,
 )
+from replay.tally import LARGEST, Tally
 from tests.journal.samples import examples
 
 NUMBERS = st.floats(-1e6, 1e6)
