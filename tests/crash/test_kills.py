@@ -88,6 +88,13 @@ class Lives:
             assert time.monotonic() < until, "nothing is called"
             time.sleep(0.002)
 
+    def wait_begun(self) -> None:
+        """Wait until a session is in the journal: on a busy machine, a process may not come so far before it is killed."""
+        until = time.monotonic() + LONGEST
+        while not self.count(SessionStarted):
+            assert time.monotonic() < until, "no session begins"
+            time.sleep(0.002)
+
     def signal(self, number: signal.Signals) -> None:
         self._running.send_signal(number)
 
@@ -161,6 +168,8 @@ def test_killed_again_and_again(tmp_path: Path, seed: int, write_ahead: bool) ->
         for kill in range(KILLS):
             lives.begin(seconds=0.05)  # A second of work in all: it cannot be done before the last kill.
             time.sleep(chance.uniform(0, 0.2))  # Real processes know no virtual time.
+            if kill == KILLS - 1:
+                lives.wait_begun()
             lives.signal(signal.SIGKILL)
             code, said = lives.end()
             assert (-signal.SIGKILL, "") == (code, said), f"kill {kill + 1}"
