@@ -382,7 +382,7 @@ class Session:
             return Outcome(self.path, state, "", "", "it was finished already")
         before = dict(state.settings)
         changed = {name: value for name, value in plan.begun.settings.items() if name not in before or before[name] != value}
-        recorder.record(
+        started = recorder.record(
             SessionStarted(
                 n=len(state.sessions) + 1,
                 pid=self.here.pid,
@@ -403,6 +403,9 @@ class Session:
             files=options.files,
         )
         recorder.close_attempts()
+        await journal.wait_durable(
+            started.seq
+        )  # A new file takes a while; no call may leave before it is there.
         async with AsyncExitStack() as stack:
             task, scorers = await self._tasks(stack, settings, journal.run)
             executor = Executor(
