@@ -403,9 +403,7 @@ class Session:
             files=options.files,
         )
         recorder.close_attempts()
-        await journal.wait_durable(
-            started.seq
-        )  # A new file takes a while; no call may leave before it is there.
+        await journal.wait_durable(started.seq)  # A new file takes a while; no call may leave before it is there.
         async with AsyncExitStack() as stack:
             task, scorers = await self._tasks(stack, settings, journal.run)
             executor = Executor(
