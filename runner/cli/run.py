@@ -25,8 +25,8 @@ from replay import RunState
 from replay.screen import duration, ending, number, panel, printable, stopping_in_words, usage_of
 from replay.summary import in_json, summarise
 from runner.cli import UNFINISHED, Refused, Unfinished, one_at_a_time
-from runner.cli.arguments import OFF, RUNS, chosen_run, options, seconds
-from runner.cli.look import first_records, last_record, print_json, runs_under, say_damage, see, terminal
+from runner.cli.arguments import OFF, RUNS, chosen_run, options, runs_under, seconds
+from runner.cli.look import first_records, last_record, print_json, say_damage, see, terminal
 from runner.cli.onlooker import FRAME, Teller, is_screen, tenth
 from runner.cli.recipe import DESCRIBES, find_recipe, found_in, is_recipe, recipe_options, scorer_options
 from runner.concurrency import POLICIES
@@ -509,7 +509,7 @@ class _Used:
 
 def _used_before(name: str) -> _Used | None:
     """Find the latest run of this evaluation that recorded what it used."""
-    latest: Iterable[Path] = reversed(runs_under(RUNS / name)[-_BEFORE:])
+    latest: Iterable[Path] = reversed(list(runs_under(RUNS / name))[-_BEFORE:])
     for path in latest:
         state = see(path).state
         used = usage_of(state.usage)
