@@ -13,6 +13,7 @@ import trio
 
 from journal.events import fact
 from runner.notes import Sink, send_notes_to
+from runner.signals import is_from_a_signal
 from runner.tasks import Ending, Task
 
 
@@ -77,9 +78,11 @@ class Flight:
         outcome: Outcome
         try:
             outcome = Answered(output=await task.ask(value, late))
-        except (trio.Cancelled, KeyboardInterrupt):
+        except trio.Cancelled:
             raise
-        except BaseException as exc:  # noqa: BLE001  # whatever the user's code raises is a fact about this attempt
+        except BaseException as exc:
+            if is_from_a_signal(exc):
+                raise  # Whatever else the user's code raises is a fact about this attempt.
             # Without our own frame in its traceback, or the two would keep each other alive until the next collection.
             outcome = Raised(exc=exc.with_traceback(exc.__traceback__ and exc.__traceback__.tb_next))
         if self._is_cut and isinstance(outcome, Raised):

@@ -2,13 +2,18 @@
 
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Generator
+import traceback
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any, Final
 
 STOPS: Final = (signal.SIGINT, signal.SIGTERM)
 """The signals by which people and machines ask a program to stop."""
+
+_DEEPEST: Final = 10
+"""How far back is looked for what an exception was raised for; one may come round to itself."""
 
 Handler = Callable[[int, FrameType | None], object]
 
@@ -47,6 +52,40 @@ def told(handler: Handler, *numbers: int, shares: bool = False) -> Generator[boo
         for number in heard:
             stack.enter_context(_listening(number, _Listener(handler, shares=shares)))
         yield bool(heard)
+
+
+def is_from_a_signal(exc: BaseException) -> bool:
+    """Say whether an exception is an interruption by a signal, or holds one; code may also raise KeyboardInterrupt of itself.
+
+    A signal's handler has raised it then, in the main thread, and stands in its traceback. One handler leaves no trace,
+    Python's own: where that is in force, nothing can be told, and the interruption counts.
+    """
+    if isinstance(exc, BaseExceptionGroup):
+        return any(map(is_from_a_signal, exc.exceptions))
+    if not isinstance(exc, KeyboardInterrupt) or threading.current_thread() is not threading.main_thread():
+        return False
+    handlers = [signal.getsignal(number) for number in STOPS]
+    codes = {_code(handler) for handler in handlers} - {None}
+    frames = (frame for link in _links(exc) for frame, _ in traceback.walk_tb(link.__traceback__))
+    return signal.default_int_handler in handlers or any(frame.f_code in codes for frame in frames)
+
+
+def _code(handler: Any) -> object:
+    """Find the code that a handler runs; None for one that is not written in Python."""
+    while isinstance(handler, partial):
+        handler = handler.func
+    if not hasattr(handler, "__code__"):
+        handler = getattr(handler, "__call__", handler)  # noqa: B004  # an object is known by the method that is called
+    return getattr(handler, "__code__", None)
+
+
+def _links(exc: BaseException) -> Iterator[BaseException]:
+    """Yield an exception, and what it was raised for: an interruption may have been caught, and raised anew."""
+    link: BaseException | None = exc
+    for _ in range(_DEEPEST):
+        if link is not None:
+            yield link
+            link = link.__cause__ or link.__context__
 
 
 async def unless_told(call: Callable[[], Awaitable[object]], *numbers: int) -> bool:

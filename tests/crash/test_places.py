@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from journal import verify
-from journal.events import AttemptInterrupted, RunStopped
+from journal.events import AttemptFailed, AttemptInterrupted, AttemptStarted, RunStopped
 from runner import Case, UsageError, evaluation, run
 from runner.testing import events_of
 
@@ -92,6 +92,50 @@ def test_a_signal_stops_a_run_and_is_passed_on(  # noqa: PLR0917  # of its param
     events = events_of(tmp_path / "run")
     assert 2 == sum(isinstance(event, AttemptInterrupted) for event in events)
     assert RunStopped(reason="interrupted") == events[-1]
+    assert verify(tmp_path / "run").holds
+
+
+OWN = textwrap.dedent(
+    """
+    import signal, sys
+    import trio
+    from runner import arun, evaluation, run
+
+    @evaluation(cases=[1, 2, 3], slots=1)
+    async def task(number):
+        if sys.argv[2] == "nursery":
+            async with trio.open_nursery():
+                signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    match sys.argv[1]:
+        case "arun":
+            trio.run(arun, task, "run")
+        case "run":
+            run(task, "run", signals=False)
+    """
+)
+
+
+@pytest.mark.parametrize("place", ["arun", "run"])
+@pytest.mark.parametrize("how", ["plain", "nursery"])
+def test_whoever_has_the_signals_is_interrupted(tmp_path: Path, place: str, how: str) -> None:
+    """Where signals are the caller's own, a real Ctrl-C in the midst of a task ends the run, and is no failure of the task."""
+    (tmp_path / "it.py").write_text(OWN)
+    ended = subprocess.run(
+        [sys.executable, "it.py", place, how],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(Path.cwd()), "PATH": ""},
+        timeout=30,
+        check=False,
+    )
+
+    assert "KeyboardInterrupt" in ended.stderr
+    assert ended.returncode in {1, -signal.SIGINT}  # trio's groups around it are told as such.
+    events = events_of(tmp_path / "run")
+    assert (1, 0) == tuple(sum(isinstance(event, kind) for event in events) for kind in (AttemptStarted, AttemptFailed))
     assert verify(tmp_path / "run").holds
 
 

@@ -3,6 +3,7 @@
 import itertools
 import random
 import re
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ from runner import Case, Evaluation, Fatal, RateLimited, Retry, UsageError, eval
 from runner.errors import RunChanged
 from runner.resume import in_force
 from runner.session import Outcome, Session, arun
+from runner.signals import told
 from runner.testing import Answer, Fail, Hang, Scripted, SimulatedEndpoint, Step, events_of, repeatable
 from tests.journal.disk import PowerCut, SimulatedDisk
 
@@ -530,10 +532,10 @@ async def test_a_loop_that_is_held_up_is_broken_into() -> None:
 
     async def blocking(_: Any) -> None:
         for _ in range(3):
-            session.interrupt()
+            signal.raise_signal(signal.SIGINT)
 
     session = Session(made(blocking, named(5), slots=5), PATH, **repeatable(), policy="fixed", files=disk)
-    with pytest.RaisesGroup(KeyboardInterrupt, flatten_subgroups=True):
+    with pytest.RaisesGroup(KeyboardInterrupt, flatten_subgroups=True), told(lambda *_: session.interrupt(), signal.SIGINT):
         await session.run()
 
     assert 1 == count(disk, AttemptStarted)
