@@ -2,7 +2,6 @@
 
 import signal
 import threading
-import traceback
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -66,8 +65,7 @@ def is_from_a_signal(exc: BaseException) -> bool:
         return False
     handlers = [signal.getsignal(number) for number in STOPS]
     codes = {_code(handler) for handler in handlers} - {None}
-    frames = (frame for link in _links(exc) for frame, _ in traceback.walk_tb(link.__traceback__))
-    return signal.default_int_handler in handlers or any(frame.f_code in codes for frame in frames)
+    return signal.default_int_handler in handlers or any(code in codes for code in _codes(exc))
 
 
 def _code(handler: Any) -> object:
@@ -79,13 +77,17 @@ def _code(handler: Any) -> object:
     return getattr(handler, "__code__", None)
 
 
-def _links(exc: BaseException) -> Iterator[BaseException]:
-    """Yield an exception, and what it was raised for: an interruption may have been caught, and raised anew."""
+def _codes(exc: BaseException) -> Iterator[object]:
+    """Go through the code that an exception came out of, and then that of what it was raised for: it may be raised anew."""
     link: BaseException | None = exc
     for _ in range(_DEEPEST):
-        if link is not None:
-            yield link
-            link = link.__cause__ or link.__context__
+        if link is None:
+            return
+        place = link.__traceback__
+        while place is not None:
+            yield place.tb_frame.f_code
+            place = place.tb_next
+        link = link.__cause__ or link.__context__
 
 
 async def unless_told(call: Callable[[], Awaitable[object]], *numbers: int) -> bool:

@@ -8,14 +8,14 @@ import contextlib
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Generator
 from importlib import import_module
 from typing import Any, Final
 
-import click
-
 from runner.signals import STOPS, told
+
+with told(lambda number, _: os._exit(128 + number), signal.SIGINT):  # Python would tell at length where in it we were.
+    import click
 
 COMMANDS: Final = {
     "run": ("run", "Run an evaluation."),
@@ -155,6 +155,6 @@ def main() -> None:
             signal.signal(number, signal.SIG_IGN)
         raise
     except Exception:  # noqa: BLE001  # whatever gets here is our own fault, and is told as such
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())
         click.echo("\nThis is a bug in evaljournal; the journal itself is safe. Please report the lines above.", err=True)
         sys.exit(BUG)
