@@ -94,19 +94,10 @@ async def unless_told(call: Callable[[], Awaitable[object]], *numbers: int) -> b
     """Do something inside trio until it is done, or until one of the signals comes; say whether it came to its own end."""
     import trio  # noqa: PLC0415  # the command line starts without it
 
-    is_done = False
-    with trio.open_signal_receiver(*numbers) as signals:
-        async with trio.open_nursery() as nursery:
-
-            async def wait_signal() -> None:
-                async for _ in signals:
-                    nursery.cancel_scope.cancel()
-
-            nursery.start_soon(wait_signal)
-            await call()
-            is_done = True
-            nursery.cancel_scope.cancel()
-    return is_done
+    loop = trio.lowlevel.current_trio_token()
+    with trio.CancelScope() as scope, told(lambda *_: loop.run_sync_soon(scope.cancel), *numbers):
+        await call()
+    return not scope.cancelled_caught
 
 
 @contextmanager

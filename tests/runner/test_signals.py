@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
+import trio
+import trio.testing
 
-from runner.signals import STOPS, is_from_a_signal, told
+from runner.signals import STOPS, is_from_a_signal, told, unless_told
 
 
 @pytest.fixture(autouse=True)
@@ -97,6 +99,31 @@ def test_a_handler_that_somebody_has_put_there_is_kept() -> None:
 
     assert ["inner", "theirs"] == heard
     assert theirs is signal.getsignal(signal.SIGTERM)
+
+
+async def test_what_is_done_until_a_signal_comes_ends_with_it() -> None:
+    """Something that would go on for ever ends at the signal; what comes to its own end before says so."""
+
+    async def for_ever() -> None:
+        signal.raise_signal(signal.SIGINT)
+        await trio.sleep_forever()
+
+    before = signal.getsignal(signal.SIGINT)
+
+    assert not await unless_told(for_ever, signal.SIGINT)
+    assert await unless_told(trio.lowlevel.checkpoint, signal.SIGINT)
+    assert before is signal.getsignal(signal.SIGINT)
+
+
+async def test_what_ignores_a_signal_is_not_ended_by_it() -> None:
+    """Under `nohup`, or in the background of a shell, a signal that is ignored ends nothing."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    async def to_the_end() -> None:
+        signal.raise_signal(signal.SIGINT)
+        await trio.testing.wait_all_tasks_blocked()
+
+    assert await unless_told(to_the_end, *STOPS)
 
 
 class Handler:
