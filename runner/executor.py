@@ -9,7 +9,7 @@ import heapq
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, Literal, Protocol
 
 import attrs
@@ -50,6 +50,9 @@ AHEAD: Final = 64
 MOST_AHEAD: Final = 10_000
 """Trials that are taken in where there are keys: those of a back end that is not to be asked now must not hide the others'."""
 
+SOON: Final = 0.02
+"""Seconds after which what was read so far is taken in: where cases come slowly, the first must not wait for the others."""
+
 TURN: Final = 0.01
 """Seconds after which tasks that never wait must let others have their turn."""
 
@@ -62,8 +65,16 @@ Reason = Literal["interrupted", "failed_fast", "deadline", "disk_full", "intake_
 class Intake(Protocol):
     """Where trials come from."""
 
-    def read(self, most: int) -> Sequence[Any]:
-        """Read what comes next, so much at the most; nothing when there is no more. It may block: it is called in a thread."""
+    @property
+    def found(self) -> deque[Any]:
+        """What was read and is not taken in yet."""
+        ...
+
+    def read(self, most: int) -> bool:
+        """Find what comes next, so much at the most; say whether there was anything.
+
+        It may block, for it is called in a thread; what it has found until then is taken in meanwhile.
+        """
         ...
 
     def admit(self, item: Any) -> Work | None:
@@ -207,19 +218,9 @@ class Executor:
                     await self._hungry.wait()
                     continue
                 await self._recorder.journal.wait_room()
-                items = await self._in_thread(lambda: intake.read(room))  # noqa: B023  # called at once
-                if not items:
+                if not await self._read(intake, room):
                     intake.close()
                     break
-                for item in items:
-                    work = intake.admit(item)
-                    if work is not None:
-                        if self._settings.limit_key is not None:
-                            work.key = key_of(work.case, self._settings.limit_key)
-                            self._open_lane(work.key)
-                        self._in_hand += 1
-                        self._put(work)
-                self._wake()
         except Exception as exc:
             if isinstance(exc, JournalError):
                 raise
@@ -227,6 +228,39 @@ class Executor:
             self.stop("intake_failed", f"the cases could not be read to their end ({said.type}: {said.message})")
         self._intake_is_open = False
         self._end_if_done()
+
+    async def _read(self, intake: Intake, most: int) -> bool:
+        """Read on, and take in what comes: where the rest keeps us waiting, without it. Say whether there was anything."""
+        results: list[bool | BaseException] = []
+        is_read = trio.Event()
+
+        def read() -> None:
+            try:
+                results.append(intake.read(most))
+            except BaseException as exc:  # noqa: BLE001  # it is raised again where it is waited for
+                results.append(exc)
+            self._home.call(is_read.set)
+
+        with trio.move_on_after(SOON):
+            await self._in_thread(read)
+        self._admit(intake)
+        if not is_read.is_set():
+            await is_read.wait()
+            self._admit(intake)
+        if isinstance(results[0], BaseException):
+            raise results[0]
+        return results[0]
+
+    def _admit(self, intake: Intake) -> None:
+        while intake.found:
+            work = intake.admit(intake.found.popleft())
+            if work is not None:
+                if self._settings.limit_key is not None:
+                    work.key = key_of(work.case, self._settings.limit_key)
+                    self._open_lane(work.key)
+                self._in_hand += 1
+                self._put(work)
+        self._wake()
 
     def _put(self, work: Work) -> None:
         if work.delay > 0:

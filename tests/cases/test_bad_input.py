@@ -472,6 +472,28 @@ def test_an_interrupt_that_a_scorer_raises_is_its_own(tmp_path: Path) -> None:
     assert ["KeyboardInterrupt"] == [event.error for event in events_of(tmp_path / "run") if isinstance(event, ScoringFailed)]
 
 
+def test_cases_that_are_there_do_not_wait_for_those_that_are_not(tmp_path: Path) -> None:
+    """A generator that gives three cases and then blocks has those three run at once, before it goes on."""
+    asked: list[int] = []
+    three = threading.Event()
+    waited: list[bool] = []
+
+    def cases() -> Iterator[int]:
+        yield from (1, 2, 3)
+        waited.append(three.wait(20))
+        yield 4
+
+    def task(number: int) -> int:
+        asked.append(number)
+        if len(asked) == 3:
+            three.set()
+        return number
+
+    outcome = run(evaluation(cases=cases)(task), tmp_path / "run")
+
+    assert ([True], [1, 2, 3, 4], 4) == (waited, sorted(asked), outcome.state.completed)
+
+
 async def test_a_full_disk_is_not_told_more_than_it_holds() -> None:
     """After a full disk, the outcome counts what is on it, not what was in memory."""
     disk, seen = SimulatedDisk(), 0
