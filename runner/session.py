@@ -22,7 +22,7 @@ import attrs
 import trio
 
 from journal import Journal, Record, read, writing
-from journal.errors import DiskFull, JournalExists, NotAJournal, command
+from journal.errors import DiskFull, JournalError, JournalExists, JournalPoisoned, NotAJournal, command
 from journal.events import RunStarted, RunStopped, SessionStarted
 from journal.files import DISK, Files
 from journal.writer import InThread, in_a_thread
@@ -307,7 +307,20 @@ class Session:
             return attrs.evolve(outcome, head=journal.head)
         except DiskFull as exc:
             await self._say_disk_full(clock)
-            return Outcome(self.path, await options.in_thread(self._on_disk), "", "disk_full", str(exc))
+            return Outcome(self.path, await options.in_thread(self._on_disk), "", "disk_full", self._said(exc))
+        except (JournalExists, JournalPoisoned) as exc:
+            exc.args = (self._said(exc),)
+            raise
+
+    def _way_on(self, *, adopt: bool = False) -> str:
+        """Say what goes on with the run: a command, if one can find the evaluation again, or else a call."""
+        if self.options.task:
+            return command("resume", self.path, " --adopt" if adopt else "")
+        return f"`run(…, resume=True{', adopt=True' if adopt else ''})`"
+
+    def _said(self, exc: JournalError) -> str:
+        """Repeat what the journal says, which knows of commands only."""
+        return str(exc).replace(command("resume", self.path), self._way_on())
 
     async def _prepare(self) -> tuple[RunState, Plan | None]:
         """Find out how things stand, and what is to be done, if anything; nothing is changed."""
@@ -352,7 +365,7 @@ class Session:
             raise RunChanged(
                 f"{self.path} was begun with something else:\n  "
                 + "\n  ".join(found)
-                + f"\n{command('resume', self.path, ' --adopt')} takes the changes: what is unchanged keeps its results"
+                + f"\n{self._way_on(adopt=True)} takes the changes: what is unchanged keeps its results"
             )
         return Plan(settings, trials, begun)
 
@@ -483,7 +496,7 @@ class Session:
                 await self._onlooked.wait()
             sys.stderr.write(
                 f"stuck, and left behind: {', '.join(executor.stuck)}\n"
-                f"everything recorded is on disk; {command('resume', self.path)} goes on\n"
+                f"everything recorded is on disk; {self._way_on()} goes on\n"
             )
             sys.stderr.flush()
             self.leave(Outcome(self.path, recorder.state, stopped.h, executor.stopped, executor.why))

@@ -542,6 +542,21 @@ async def test_a_loop_that_is_held_up_is_broken_into() -> None:
     assert verify(PATH, files=disk).holds
 
 
+async def test_what_was_begun_from_python_goes_on_from_python() -> None:
+    """A run whose evaluation no command could find again names the call that goes on with it; another the command."""
+    disk = SimulatedDisk()
+    await go(made(Scripted(lambda *_: Answer(1)), named(2)), disk, limit=1)
+    other = made(Scripted(lambda *_: Answer(1)), named(3), repeats=2)
+
+    with pytest.raises(JournalExists, match=re.escape("already holds a run; `run(…, resume=True)` goes on")):
+        await go(other, disk)
+    with pytest.raises(JournalExists, match="already holds a run; `evaljournal resume /runs/it/0001` goes on"):
+        await go(other, disk, task="it.py:it")
+    for options, way in (({}, "`run(…, resume=True, adopt=True)`"), ({"task": "it.py:it"}, "`evaljournal resume")):
+        with pytest.raises(RunChanged, match=re.escape(way)):
+            await go(other, disk, resume=True, retry_failed=True, **options)
+
+
 async def test_run_and_resume_refuse_what_is_not_theirs() -> None:
     """A run does not begin where one is; a finished one is not run again; a running one is left alone."""
     it = made(Scripted(lambda *_: Answer(1)), named(2))
