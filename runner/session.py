@@ -129,6 +129,11 @@ async def arun(evaluation: Evaluation[Any, Any, Any], path: Path | str, **option
     Every setting can be given (`slots=4, only="c*"`): it then holds instead of the evaluation's own, in this session and in all
     that resume it, until another is given; see `Settings`, and `Options` for the rest.
     """
+    if not trio.lowlevel.in_trio_task():
+        raise UsageError(
+            "arun() is awaited inside trio, and this is another loop; inside asyncio, `await asyncio.to_thread(runner.run, …)` "
+            "does the same, and so does `runner.run(…)`, but while it lasts nothing else runs there"
+        )
     return await Session(evaluation, Path(path), **options).run()
 
 

@@ -118,8 +118,6 @@ class Decision:
 
     limit: int
     """Attempts that may be in flight at once. Those in excess are left to end by themselves."""
-    next_start: float
-    """The earliest time of the next start, if there is room for one."""
     paused: Paused | None = None
     """The pause that holds now, if one does; a breaker's probes start in spite of it, when `may_start` says so."""
     probe: bool = False

@@ -1,5 +1,6 @@
 """Runs from a script, beside a loop and in a thread, really stopped: in good order first, and then as Python would."""
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import trio
 
 from journal import verify
 from journal.events import AttemptFailed, AttemptInterrupted, AttemptStarted, RunStopped
-from runner import Case, UsageError, evaluation, run
+from runner import Case, UsageError, arun, evaluation, run
 from runner.testing import events_of
 
 SCRIPT = textwrap.dedent(
@@ -174,3 +175,13 @@ async def test_run_beside_a_loop(tmp_path: Path) -> None:
     assert 1 == outcome.state.completed
     with pytest.raises(UsageError, match="slots=0"):
         run(answering(), tmp_path / "other", slots=0)
+
+
+def test_arun_in_another_loop_says_what_works_there(tmp_path: Path) -> None:
+    """Awaited inside asyncio, `arun` begins nothing, and names what does the same; that works."""
+    with pytest.raises(UsageError, match=r"inside asyncio, `await asyncio.to_thread\(runner.run, …\)` does the same"):
+        asyncio.run(arun(answering(), tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+    outcome = asyncio.run(asyncio.to_thread(run, answering(), tmp_path / "run"))
+
+    assert 1 == outcome.state.completed
