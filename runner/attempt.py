@@ -44,7 +44,8 @@ class Cut:
     """The run was stopped, and the attempt with it."""
 
 
-Outcome = Answered | Raised | OutOfTime
+Landing = Answered | Raised | OutOfTime
+"""How what was asked came back."""
 
 
 class Flight:
@@ -70,12 +71,12 @@ class Flight:
         """What became of the attempt that was cancelled."""
         return Cut() if self._is_cut else OutOfTime()
 
-    async def ask(self, task: Task, value: Any, *, limit: float | None, sink: Sink, late: Callable[[Ending], None]) -> Outcome:
+    async def ask(self, task: Task, value: Any, *, limit: float | None, sink: Sink, late: Callable[[Ending], None]) -> Landing:
         """Ask a task for its answer to a value."""
         if limit is not None:
             self.scope.deadline = trio.current_time() + limit
         send_notes_to(sink)
-        outcome: Outcome
+        outcome: Landing
         try:
             outcome = Answered(output=await task.ask(value, late))
         except trio.Cancelled:

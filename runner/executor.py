@@ -31,7 +31,7 @@ from journal.events import (
     TrialFailed,
 )
 from journal.writer import InThread
-from runner.attempt import Answered, Cut, Flight, Home, Outcome, OutOfTime, Raised
+from runner.attempt import Answered, Cut, Flight, Home, Landing, OutOfTime, Raised
 from runner.concurrency import Policy, Steering
 from runner.definition import Settings
 from runner.failure import Failure, describe
@@ -105,8 +105,6 @@ class Executor:
         policy: Callable[[], Policy],
         settings: Settings,
         *,
-        seed: int,
-        grace: float,
         most_failures: float,
         in_thread: InThread,
     ) -> None:
@@ -116,12 +114,10 @@ class Executor:
         self._task = task
         self._new_policy = policy
         self._settings = settings
-        self._seed = seed
-        self._grace = grace
         self._most_failures = most_failures
         self._in_thread = in_thread
         self._home = Home()
-        self._scoring = Scoring(scorers, recorder, seed=seed, sink=self._sink)
+        self._scoring = Scoring(scorers, recorder, seed=settings.seed, sink=self._sink)
 
         self._lanes: dict[str, Lane] = {}
         """Key → who waits for that back end, and how many it is asked at once; without keys there is one lane, for all."""
@@ -193,7 +189,7 @@ class Executor:
         if self.stopped is not None:
             return
         self.stopped, self.why = reason, why
-        self.cut_at = self._now() + self._grace
+        self.cut_at = self._now() + self._settings.grace
         self._parked.unpark_all()
         self._hungry.set()
         self._nursery.start_soon(self._land)
@@ -386,7 +382,7 @@ class Executor:
             elapsed = round(self._now() - work.began, 6)
             self._aside(AttemptInterrupted(trial=work.trial, attempt=work.attempts, why="cancelled", elapsed=elapsed))
 
-    def _ended(self, work: Work, outcome: Outcome | Cut) -> bool:
+    def _ended(self, work: Work, outcome: Landing | Cut) -> bool:
         """Record how an attempt ended, and what follows; say whether it gave an output."""
         trial, number = work.trial, work.attempts
         elapsed = round(self._now() - work.began, 6)
@@ -461,7 +457,7 @@ class Executor:
     def _settle(self, work: Work, ended: Failure | TimedOut) -> None:
         """Decide what follows an attempt that did not work out, and record it."""
         spent, probe = work.spent.plus(ended), work.trial in self._lanes[work.key].steering.free
-        match self._settings.retry.after(ended, spent, chance(self._seed, work.trial, work.attempts), probe=probe):
+        match self._settings.retry.after(ended, spent, chance(self._settings.seed, work.trial, work.attempts), probe=probe):
             case Again(delay=delay, cause=cause) as again:
                 work.spent = work.spent if cause == "probe" else spent.plus(again)
                 work.delay, work.is_last = delay, cause == "probe"
@@ -547,7 +543,7 @@ class Executor:
 
     async def _land(self) -> None:
         """Wait for what is in the air, cut off what is not down in time, and leave what resists."""
-        for scope, seconds in ((self._in_grace, self._grace), (trio.CancelScope(), PATIENCE)):
+        for scope, seconds in ((self._in_grace, self._settings.grace), (trio.CancelScope(), PATIENCE)):
             if self._flights:
                 self._landed = trio.Event()
                 scope.deadline = trio.current_time() + seconds

@@ -430,8 +430,6 @@ class Session:
                 scorers,
                 partial(options.limits or POLICIES[settings.policy], settings.slots),
                 settings,
-                seed=settings.seed,
-                grace=settings.grace,
                 most_failures=_most_failures(settings, plan.total),
                 in_thread=self._look,
             )

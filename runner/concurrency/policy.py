@@ -8,11 +8,9 @@ attempt and hand in `Started`. Hand in every ending as it is recorded. If the ga
 where that is None, after the next signal. After each signal the decision says what now holds, and what to record.
 """
 
-from typing import Literal, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
-from journal.events import fact
-
-FailureClass: TypeAlias = Literal["rate_limited", "unavailable", "error", "fatal"]
+from journal.events import Kind, fact
 
 
 @fact
@@ -53,7 +51,7 @@ class Failed:
 
     t: float
     attempt: str
-    failure: FailureClass
+    failure: Kind
     retry_after: float | None = None
     """Seconds that the endpoint asked us to stay away."""
     quota: Quota | None = None
