@@ -18,6 +18,7 @@ import click
 import trio
 from click.core import ParameterSource
 
+from journal import segments
 from journal.errors import JournalExists, JournalLocked, command
 from journal.events import RunFinished
 from journal.lock import is_held
@@ -271,7 +272,7 @@ def _given(options: dict[str, Any], ctx: click.Context | None = None) -> dict[st
 
 def _refuse_taken(path: Path) -> None:
     """Refuse to begin a run where one is, and say what can be done with that one."""
-    if not _is_run(path):
+    if not segments.is_run(path):
         return
     last = last_record(path)
     if is_held(path):
@@ -279,10 +280,6 @@ def _refuse_taken(path: Path) -> None:
     if last is not None and isinstance(last.event, RunFinished):
         raise Refused(f"{path} is a run that is finished; nothing is ever overwritten: give another -o, or leave it away")
     raise Refused(f"{path} is a run that is not finished; {command('resume', path)} goes on with it")
-
-
-def _is_run(path: Path) -> bool:
-    return path.is_dir() and any(path.glob("journal-*.jsonl"))
 
 
 def next_path(name: str) -> Path:
@@ -327,7 +324,7 @@ class _Session:
             with one_at_a_time():
                 return run_evaluation(self._evaluation, path, signals=True, onlooker=onlooker, **self._options)
         except KeyboardInterrupt:
-            if not _is_run(path):
+            if not segments.is_run(path):
                 raise
             raise Unfinished(f"interrupted; {command('resume', path)} goes on") from None
 
