@@ -33,12 +33,12 @@ from replay import RunState
 from replay.state import DONE
 from runner.case import Case
 from runner.definition import Evaluation, evaluation
+from runner.doors import arun
 from runner.errors import UsageError
 from runner.failure import Failure, RateLimited
 from runner.nowhere import Nowhere
 from runner.retry import Retry
 from runner.rules import recorded_policy, recorded_retry
-from runner.session import arun
 from runner.testing import Answer, Fail, Hang, Scripted, Step, repeatable
 
 BOUND: Final = (

@@ -32,12 +32,12 @@ from runner.cli.onlooker import FRAME, Teller, is_screen, tenth
 from runner.cli.recipe import DESCRIBES, find_recipe, found_in, is_recipe, recipe_options, scorer_options
 from runner.concurrency import POLICIES
 from runner.definition import Settings
+from runner.doors import run as run_evaluation
 from runner.errors import UsageError
 from runner.gates import Gate, missed
 from runner.loading import Found, find
 from runner.nearest import nearest
 from runner.session import Live, Outcome
-from runner.session import run as run_evaluation
 from runner.signals import told
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import trio
 
+from runner.doors import in_trio, is_in_a_loop
 from runner.errors import UsageError
 from runner.executors.calling import Desk
 from runner.executors.execution import Execution, ExecutorSettings, Plan, Results
 from runner.executors.retrying import MaxRetries
-from runner.session import in_trio, is_in_a_loop
 from runner.signals import told
 
 Where = str | os.PathLike[str] | None

@@ -39,9 +39,10 @@ from journal.events import (
 )
 from replay import fold
 from runner import Case, Evaluation, Fatal, RateLimited, Retry, UsageError, evaluation, note
+from runner.doors import arun
 from runner.errors import RunChanged
 from runner.resume import in_force
-from runner.session import Outcome, Session, arun
+from runner.session import Outcome, Session
 from runner.signals import told
 from runner.testing import Answer, Fail, Hang, Scripted, SimulatedEndpoint, Step, events_of, repeatable
 from tests.journal.disk import PowerCut, SimulatedDisk
