@@ -154,7 +154,7 @@ def main() -> None:
         for number in STOPS:  # The code says how it ended; a signal that comes while Python tidies up must not change it.
             signal.signal(number, signal.SIG_IGN)
         raise
-    except Exception:  # noqa: BLE001  # whatever gets here is our own fault, and is told as such
-        sys.excepthook(*sys.exc_info())
+    except Exception as exc:  # noqa: BLE001  # whatever gets here is our own fault, and is told as such
+        sys.excepthook(type(exc), exc, exc.__traceback__)
         click.echo("\nThis is a bug in evaljournal; the journal itself is safe. Please report the lines above.", err=True)
         sys.exit(BUG)
