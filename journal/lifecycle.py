@@ -4,6 +4,7 @@ Everything that decides whether a step is legal lives here, in one table: the wr
 and the diagram in the documentation is drawn from it. Nothing here knows the time, the disk or the network.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
@@ -186,6 +187,10 @@ class Lifecycle:
     def attempts_of(self, trial: str) -> int:
         """How many attempts the trial has had, the one under way included."""
         return self._trials.get(trial, 0) >> 4
+
+    def counts(self) -> Counter[str]:
+        """How many trials stand where."""
+        return Counter(STAGES[known & 15] for known in self._trials.values())
 
     def _advance_run(self, event: Event) -> None:
         name = type(event).__name__
