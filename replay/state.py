@@ -5,6 +5,7 @@ looks at a run later, so the two cannot differ. Only sums, and a few words about
 stay on disk, and are found again by their place. Nothing here knows the time: `t` comes from the records.
 """
 
+import itertools
 import sys
 from array import array
 from collections import Counter
@@ -504,8 +505,7 @@ _MEANINGS: Final[dict[type[Event], Callable[[RunState, Any, Record], None]]] = {
 def fold(records: Iterable[Record], *, at: int | None = None) -> RunState:
     """Fold records into the state after the last of them, or after record `at`."""
     state = RunState()
-    for record in records:
-        if at is not None and record.seq > at:
-            break
-        state.apply(record)
+    apply = state.apply
+    for record in records if at is None else itertools.takewhile(lambda record: record.seq <= at, records):
+        apply(record)
     return state

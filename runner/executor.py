@@ -318,7 +318,7 @@ class Executor:
                 self._record(TrialCompleted(trial=work.trial, attempts=work.attempts))
                 self._let_go()
             del self._flights[number]
-            if self._now() > self._turn_ends:
+            if self._recorder.state.t > self._turn_ends:  # The time of the last record: to ask for another costs more.
                 await trio.lowlevel.checkpoint()
                 self._turn_ends = self._now() + TURN
 
@@ -510,7 +510,8 @@ class Executor:
         before = steering.limit
         for event in steering.take(record):
             self._record(event)
-        self._limit += steering.limit - before
+        if steering.limit != before:
+            self._limit += steering.limit - before
 
     # Time, and the end.
 
