@@ -166,7 +166,7 @@ class Lifecycle:
             or (step.number is not None and step.number(event) != (before >> 4) + step.ahead)
         ):
             raise self._refusal(event, trial, step)
-        if event.__class__ is AttemptReturnedLate and not 1 <= event.attempt <= before >> 4:
+        if isinstance(event, AttemptReturnedLate) and not 1 <= event.attempt <= before >> 4:
             raise IllegalEvent(f"attempt {event.attempt} of trial {trial!r} cannot return late: it was never made")
         self._trials[trial] = before + change
         self.open += step.opens[before & 15]

@@ -176,7 +176,7 @@ class RunState:
         self.trials: dict[str, TrialState] = {}
         self.has_repeats = False
         """Whether any case is asked more than once."""
-        self.stages = dict.fromkeys(STAGES, 0)
+        self.stages: dict[str, int] = dict.fromkeys(STAGES, 0)
         """How many trials stand in each stage."""
         self.running: dict[str, TrialState] = {}
         """The trials that hold a slot."""

@@ -42,7 +42,7 @@ class Fixed:
         state = self.state
         state.now = max(state.now, signal.t)
         changes: list[Change] = state.hold.passed(state.now)
-        if signal.__class__ is Started:
+        if isinstance(signal, Started):
             state.flying[signal.attempt] = state.now
         else:
             state.flying.pop(signal.attempt, None)
