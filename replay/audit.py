@@ -44,6 +44,7 @@ from journal.events import (
     fields_of,
 )
 from journal.lifecycle import Lifecycle
+from replay.screen import mixtures
 from replay.state import RunState, TrialState
 
 T = TypeVar("T")
@@ -208,7 +209,7 @@ class Auditor:
         return Audit(
             findings=tuple(findings),
             more=found - len(findings),
-            notes=tuple(self._notes),
+            notes=(*self._notes, *mixtures(state)),
             totals=totals,
             decisions=self._decisions,
         )

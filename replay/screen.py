@@ -183,6 +183,7 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     if state.backing_off:
         yield "back-off", _back_off(state.backing_off, now), "yellow"
     yield "trials", _trials(state), ""
+    yield from (("adopted", sentence, "yellow") for sentence in _adopted(state))
     if state.failed:
         yield "failed", f"{state.failed:,} of {state.done:,} done", "red"
     scores = {scorer: score_of(tally) for scorer, tally in state.scores.items()}
@@ -256,7 +257,12 @@ def score_in_words(score: Score, *, failed: int = 0) -> str:
     unscored = "could not be scored" + (f" ({printable(' '.join(score.error.split()), 200)})" if score.error else "")
     missing = [(failed, "failed"), (score.not_scored, unscored), (score.beyond, "not finite or too large")]
     without = ", ".join(f"{count:,} {why}" for count, why in missing if count)
-    return f"{' '.join(said) or 'nothing yet'}{f'; not in it: {without}' if without else ''}"
+    mixed = _versions(score.versions, score.by_older)
+    return f"{' '.join(said) or 'nothing yet'}{f'; not in it: {without}' if without else ''}{f'; {mixed}' if mixed else ''}"
+
+
+def _versions(versions: int, by_older: int) -> str:
+    return f"by {plural(versions, 'version')} of the scorer, {by_older:,} by an older one" if by_older else ""
 
 
 def _labels(score: Score) -> str:
@@ -353,6 +359,7 @@ def ending(state: RunState, *, path: Path | str, total: int | None = None, stopp
     lines += [f"  {sentence}" for sentence in _notable(state)]
     lines += _failures(state)
     lines += [f"look closer: {closer}" for closer in _closer(state, path)]
+    lines += _to_mend(state, path)
     lines.append(f"next: {next_command(state, path)}")
     return "\n".join(lines)
 
@@ -382,7 +389,26 @@ def _verdict(state: RunState, path: Path | str, total: int | None, stopped: str)
     return f"{name} {how}: {state.done:,} of {plural(known, 'trial')} done, in {where}"
 
 
+def _adopted(state: RunState) -> Iterator[str]:
+    """Tell what was changed on the way: then not all numbers are about the same thing."""
+    for session in state.sessions:
+        if session.adopted:
+            yield f"session {session.n} adopted what had changed: {printable(', '.join(session.adopted), 200)}"
+    if state.by_older_task:
+        answers = state.stages["completed"] + state.stages["answered"]
+        yield f"{state.by_older_task:,} of {plural(answers, 'answer')} are by an older version of the task"
+
+
+def mixtures(state: RunState) -> Iterator[str]:
+    """Tell all that makes the numbers of a run not those of one thing: what was adopted, and scores of several versions."""
+    yield from _adopted(state)
+    for scorer, tally in state.scores.items():
+        if mixed := _versions(tally.versions, tally.by_older):
+            yield f"{plural(tally.scored, 'score')} of {printable(scorer, 24)} {mixed}"
+
+
 def _notable(state: RunState) -> Iterator[str]:
+    yield from _adopted(state)
     if state.retries:
         asked = {"asked": "asked for"}
         causes = ", ".join(f"{count:,} × {asked.get(cause, printable(cause))}" for cause, count in state.retries.most_common())
@@ -448,6 +474,13 @@ def _closer(state: RunState, path: Path | str) -> Iterator[str]:
         yield f"evaljournal log {run} {printable(shlex.quote(name), 200)}"
     if any(tally.failed for tally in state.scores.values()):
         yield f"evaljournal log {run} --type scoring_failed"
+
+
+def _to_mend(state: RunState, path: Path | str) -> Iterator[str]:
+    """Name the command that lets one version of each scorer judge everything, where several have."""
+    mixed = [printable(scorer, 24) for scorer, tally in state.scores.items() if tally.by_older]
+    if mixed:
+        yield f"judge all by one version of {', '.join(mixed)}: evaljournal rescore {printable(shlex.quote(str(path)), 1_000)}"
 
 
 def plural(count: int, one: str, many: str = "") -> str:

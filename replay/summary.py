@@ -89,6 +89,10 @@ class Score:
     """The range that holds the true mean 95 times in 100."""
     labels: Mapping[str, int]
     """Label → how many times, the most frequent first."""
+    versions: int
+    """How many versions of the scorer the values are of; more than one where it was changed on the way."""
+    by_older: int
+    """Values of another version than the one that spoke last; `evaljournal rescore` makes them all one."""
     passes: Sequence[PassK]
     """Where cases have repeats and every value is true or false: for 1, 2, 4, … trials, and for as many as there are."""
 
@@ -120,6 +124,15 @@ class Attempts:
 
 
 @attrs.frozen
+class Adoption:
+    """What a session took over that had changed since the one before."""
+
+    session: int
+    what: Sequence[str]
+    """`task`, `cases`, `scorer exact`."""
+
+
+@attrs.frozen
 class Part:
     """The same for the trials that have something in common."""
 
@@ -145,6 +158,10 @@ class Summary:
     """`finished`, or why the last session stopped; None while it lives, or if it died."""
     planned: int
     """How many trials there are to be made; 0 where that was not known beforehand."""
+    adopted: Sequence["Adoption"]
+    """Which sessions took over something that had changed."""
+    by_older_task: int
+    """Outputs that count, and are those of a task that was changed since."""
     trials: Trials
     attempts: Attempts
     retries: Mapping[str, int]
@@ -176,6 +193,8 @@ def summarise(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         crashes=sum(not session.ended for session in state.sessions[:-1]),
         ending=state.ending or None,
         planned=state.planned,
+        adopted=[Adoption(session.n, session.adopted) for session in state.sessions if session.adopted],
+        by_older_task=state.by_older_task,
         trials=_trials(state.stages, state.recovered),
         attempts=Attempts(
             started=state.attempts,
@@ -244,6 +263,8 @@ def score_of(tally: Tally) -> Score:
         low=found.low if found else None,
         high=found.high if found else None,
         labels={label: count for label, count in tally.labels.most_common() if count},
+        versions=tally.versions,
+        by_older=tally.by_older,
         passes=[],
     )
 
@@ -320,8 +341,11 @@ class _Gathered:
         self.recovered += trial.recovered
         if trial.answer is not None and trial.stage != "withdrawn":
             self.latencies.append(trial.elapsed)
-        for scorer, (_, value) in (trial.scores or {}).items():
-            self._tally(scorer, has_repeats).add(value, 1, trial.case)
+        for scorer, (version, value) in (trial.scores or {}).items():
+            tally = self._tally(scorer, has_repeats)
+            if version != tally.version:
+                tally.hear(version)
+            tally.add(value, 1, trial.case)
         for scorer in trial.unscored:
             self._tally(scorer, has_repeats).failed += 1
 
@@ -336,6 +360,9 @@ def _groups(state: RunState, groups: Mapping[str, str]) -> dict[str, Part]:
     gathered: dict[str, _Gathered] = {}
     for name, trial in state.trials.items():
         gathered.setdefault(groups.get(name, NO_GROUP), _Gathered()).take(trial, has_repeats=state.has_repeats)
+    for group in gathered.values():
+        for scorer, tally in group.scores.items():
+            tally.hear(state.scores[scorer].version)  # Trials are not gone through in the order in which they were scored.
     return {
         label: Part(
             trials=_trials(group.stages, group.recovered),

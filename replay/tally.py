@@ -51,6 +51,10 @@ class Tally:
     """Where cases have repeats, the sum of each case's sum times its numbers."""
     sizes: int = 0
     """Where cases have repeats, the sum of the squares of the cases' numbers."""
+    version: str = ""
+    """The version of the scorer that spoke last."""
+    _older: dict[str, int] = attrs.field(factory=dict)
+    """Another version → how many values are still its own; those of the last are the rest."""
 
     def add(self, value: object, times: int = 1, case: str = "") -> None:
         """Count a value, or (-1) take it back because a later one supersedes it."""
@@ -94,6 +98,31 @@ class Tally:
         """Tell repeats apart from here on; `scores` are the cases and values so far, one for each case."""
         self.by_case = {case: (1, float(value) - self.origin) for case, value in scores if can_be_summed(value)}
         self.products, self.sizes = self.total, self.numbers
+
+    def hear(self, version: str) -> None:
+        """Take what is said from here on for that of another version of the scorer."""
+        if own := self.scored - self.by_older:
+            self._older[self.version] = own
+        self.version = version
+        self._older.pop(version, None)  # It may have spoken before.
+
+    def take_back(self, value: object, version: str, case: str = "") -> None:
+        """Take back a value that is superseded, or no longer counts."""
+        self.add(value, -1, case)
+        if version != self.version:
+            self._older[version] -= 1
+            if not self._older[version]:
+                del self._older[version]
+
+    @property
+    def by_older(self) -> int:
+        """How many values are those of another version of the scorer than the one that spoke last."""
+        return sum(self._older.values())
+
+    @property
+    def versions(self) -> int:
+        """How many versions of the scorer the values are of."""
+        return len(self._older) + (self.scored > self.by_older)
 
     @property
     def cases(self) -> int:

@@ -36,7 +36,7 @@ from runner.executor import Executor
 from runner.failure import describe
 from runner.nearest import nearest
 from runner.recorder import Clock, Recorder
-from runner.resume import Remainder, differences, in_force
+from runner.resume import Remainder, changed_cases, changes, differences, in_force
 from runner.score import Scorer
 from runner.signals import STOPS, told
 from runner.surroundings import Surroundings
@@ -348,6 +348,8 @@ class Session:
         if state.started is None or self._is_done(state) or self.options.adopt:
             return Plan(settings, trials, begun)
         found = differences(state.started, begun, state.settings)
+        if begun.dataset_fingerprint != state.started.dataset_fingerprint:
+            found += changed_cases(state, chosen)
         if found:
             raise RunChanged(
                 f"{self.path} was begun with something else:\n  "
@@ -390,6 +392,7 @@ class Session:
                 boot=self.here.boot,
                 settings=changed or None,
                 trials=0 if plan.begun.trials == state.planned else plan.begun.trials,
+                adopted=changes(state.started or plan.begun, plan.begun) or None,
             )
         )
         remainder = Remainder(
