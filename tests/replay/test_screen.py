@@ -166,7 +166,7 @@ def test_the_panel_of_a_run_that_goes_on() -> None:
         "trials   2 ok of 3 done · 1 of 2 ok recovered after a failure",
         "failed   1 of 3 done",
         "scores   exact      50.0 %  1 of 2 scored (95 %: 9.5–90.5 %); not in it: 1 failed",
-        "         closeness  0.75  mean of 2 scored (95 %: -2.43 to 3.93); not in it: 1 failed",
+        "         closeness  0.75  mean of 2 scored (95 %: 0 to 1); not in it: 1 failed",
         "         tone       polite 50 %, rude 50 %  of 2 scored; not in it: 1 failed",
         "answers  p50 0.25 s · p95 0.25 s of 2 answers",
         "usage    tokens 1,200 · cost 0.25",

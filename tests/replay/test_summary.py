@@ -130,8 +130,8 @@ def test_the_summary_for_programs() -> None:
                 "cases": 2,
                 "mean": 0.75,
                 "standard_error": 0.25,
-                "low": pytest.approx(0.75 - 12.7062 * 0.25, abs=1e-4),
-                "high": pytest.approx(0.75 + 12.7062 * 0.25, abs=1e-4),
+                "low": 0.0,
+                "high": 1.0,
                 "labels": {},
                 "versions": 1,
                 "by_older": 0,
@@ -200,7 +200,7 @@ def test_a_scorer_of_both_kinds() -> None:
     judge = summary_of(*lives).scores["judge"]
 
     assert ("mixed", 4, 3, {"refused": 1}) == (judge.kind, judge.scored, judge.numbers, judge.labels)
-    assert "0.833  mean of 3 scored (95 %: 0.116 to 1.55) refused 25 %  of 4 scored" == score_in_words(judge)
+    assert "0.833  mean of 3 scored (95 %: 0.116 to 1) refused 25 %  of 4 scored" == score_in_words(judge)
 
 
 def test_passes_over_repeats() -> None:

@@ -301,6 +301,23 @@ def test_a_gate_decides_the_code(gate: str, code: int, said: str) -> None:
     assert said in result.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("said", "gate", "code", "why"),
+    [
+        ("1.0", "mine>=0.9@lower", 1, "the lower end of mine is 0.4385"),
+        ("1.0", "mine>=0.9", 0, ""),
+        ("5.0", "mine>=4@lower", 1, "mine is 5 every time, which tells no range; leave @lower away, or score from 0 to 1"),
+    ],
+)
+def test_a_gate_on_a_range_takes_no_three_for_certain(said: str, gate: str, code: int, why: str) -> None:
+    """A judge that says the same three times has not proved that it always will."""
+    Path("mine.py").write_text(f"def mine(output, case):\n    return {said}\n")
+    result = evaljournal(*COMMANDED, "--score", "mine.py:mine", "--fail-under", gate)
+
+    assert code == result.exit_code
+    assert why in result.stderr.splitlines()[-1]
+
+
 # Scores anew.
 
 
