@@ -51,7 +51,8 @@ def rescore(run: Path | None, again: bool, slots: int, as_json: bool, **options:
     words = f"{done.outputs:,} outputs scored anew by {', '.join(scorer.name for scorer in scorers)}"
     click.echo(f"{words}; {done.current:,} were scored so before" if done.current else words, err=True)
     click.echo(ending(outcome.state, path=path, stopped=outcome.stopped), err=True)
-    say_missed(outcome)
+    if not outcome.stopped:
+        say_missed(outcome.state)
     code = exit_code(outcome.state, stopped=outcome.state.ending != "finished")
     if as_json:
         print_json({"path": str(path), "outputs": done.outputs, "exit_code": code, **in_json(summarise(outcome.state))})

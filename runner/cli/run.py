@@ -161,7 +161,8 @@ def resume(run: Path | None, reference: str | None, **options: Any) -> None:
     """Go on with a run that was stopped or cut off, in the same journal.
 
     What is done stays done; only what was in the air is asked again. What was said on the command line when the run began still
-    holds, until something else is said here. A run that is finished is left as it is.
+    holds, until something else is said here. A run that is finished is left as it is, and the code is that of the run as it
+    stands; a --fail-under that is given here is asked of it all the same.
 
     How the run is carried out (slots, timeouts, retries …) may be changed, here or in the file. Where what is asked or how it
     is judged (the task, its cases, scorers or repeats) was changed, nothing is done unless --adopt takes the change.
@@ -176,13 +177,16 @@ def resume(run: Path | None, reference: str | None, **options: Any) -> None:
     if (output := _nat_output(options)) is not None:
         output.refuse_taken(path)
     if last is not None and isinstance(last.event, RunFinished) and _has_nothing_to_do(last.event, options):
-        say_damage(see(path).problem)
-        _say_finished(path, last.event, as_json=options["as_json"])
+        seen = see(path)
+        say_damage(seen.problem)
+        _ask_finished(seen.state, options["fail_under"])
         if output is not None:
             output.finish(path)
-        return
+        _say_finished(path, seen.state, as_json=options["as_json"])
     with _prose_on_stderr():
-        session = _Session(find_again(path, reference), _given(options), options, resume=True)
+        found, given = find_again(path, reference), _given(options)
+        _check_gates(found, given)
+        session = _Session(found, given, options, resume=True)
         outcome = session.run(path)
     session.finish(outcome)
 
@@ -211,22 +215,38 @@ def _find(reference: str | None, ctx: click.Context) -> Found:
 def _check_gates(found: Found, given: dict[str, Any]) -> None:
     """Refuse a gate on a score that no scorer will give."""
     for text in attrs.evolve(found.evaluation.settings, **given).fail_under:
-        name = Gate.parse(text).scorer
-        if name.partition(".")[0] not in found.evaluation.scorers:
-            raise UsageError(f"--fail-under {text!r}: there is no scorer {name!r}{nearest(name, found.evaluation.scorers)}")
+        _check_gate(text, found.evaluation.scorers)
+
+
+def _check_gate(text: str, scorers: Iterable[str]) -> None:
+    name = Gate.parse(text).scorer
+    if name.partition(".")[0] not in {scorer.partition(".")[0] for scorer in scorers}:
+        raise UsageError(f"--fail-under {text!r}: there is no scorer {name!r}{nearest(name, scorers)}")
 
 
 def _has_nothing_to_do(finished: RunFinished, options: dict[str, Any]) -> bool:
     return not options["adopt"] and not (options["retry_failed"] and finished.failed)
 
 
-def _say_finished(path: Path, finished: RunFinished, *, as_json: bool) -> None:
-    words = f"{path} is finished: {finished.completed:,} ok, {finished.failed:,} failed; there is nothing to resume"
-    if finished.failed:
+def _ask_finished(state: RunState, gates: tuple[str, ...]) -> None:
+    """Hold a run that is finished against the gates that are given now, instead of its own."""
+    for text in gates:
+        _check_gate(text, {**dict(state.started.scorers if state.started else {}), **state.scores})
+    if gates:
+        state.settings["fail_under"] = list(gates)
+
+
+def _say_finished(path: Path, state: RunState, *, as_json: bool) -> NoReturn:
+    """Say that there is nothing to do; the code is that of the run as it stands."""
+    words = f"{path} is finished: {state.completed:,} ok, {state.failed:,} failed; there is nothing to resume"
+    if state.failed:
         words += f"\n{command('resume', path, ' --retry-failed')} tries those that failed again"
     click.echo(words, err=True)
+    say_missed(state)
+    code = exit_code(state, stopped=False)
     if as_json:
-        print_json({"path": str(path), "stopped": None, **in_json(summarise(see(path).state))})
+        print_json({"path": str(path), "stopped": None, "exit_code": code, **in_json(summarise(state))})
+    sys.exit(code)
 
 
 def find_again(path: Path, reference: str | None = None) -> Found:
@@ -362,7 +382,8 @@ class _Session:
             self._output.finish(outcome.path)
         words = ending(outcome.state, path=outcome.path, total=self._total, stopped=outcome.stopped, why=outcome.why)
         click.echo(words, err=True)
-        say_missed(outcome)
+        if not outcome.stopped:
+            say_missed(outcome.state)
         code = exit_code(outcome.state, stopped=bool(outcome.stopped))
         if self._as_json:
             print_json(
@@ -437,9 +458,9 @@ def gates_of(state: RunState) -> list[str]:
     return [str(gate) for gate in gates] if isinstance(gates, list) else []
 
 
-def say_missed(outcome: Outcome) -> None:
+def say_missed(state: RunState) -> None:
     """Say last which scores were not reached."""
-    for why in [] if outcome.stopped else missed(gates_of(outcome.state), outcome.state):
+    for why in missed(gates_of(state), state):
         click.echo(f"not reached: {why}", err=True)
 
 

@@ -355,6 +355,27 @@ def test_resume_of_a_finished_run_changes_nothing() -> None:
     assert before == content(Path("runs"))
 
 
+def test_resume_of_a_finished_run_has_the_code_of_the_run() -> None:
+    """Nothing to do is no success by itself: what failed still failed, and a gate is asked, also one that is given only now."""
+    define("FAILS = 'cuba'" + QUICK)
+    evaljournal("run", "evals/capitals.py")
+    assert (1, 1) == (evaljournal("resume").exit_code, orjson.loads(evaljournal("resume", "--json").stdout)["exit_code"])
+
+    define("FAILS = None" + QUICK.replace("expected=name.upper()", "expected='PERU'"))
+    evaljournal("run", "evals/capitals.py", "--fail-under", "exact=0.5")
+    before = content(Path("runs"))
+    own, lower, higher = (
+        evaljournal("resume", *gate) for gate in ((), ("--fail-under", "exact=0.2"), ("--fail-under", "exact=0.3"))
+    )
+    mistyped = evaljournal("resume", "--fail-under", "exat=1")
+
+    assert [1, 0, 1, 2] == [each.exit_code for each in (own, lower, higher, mistyped)]
+    assert "not reached: exact=0.5: the mean of exact is 0.2" == own.stderr.splitlines()[-1]
+    assert "not reached: exact=0.3: the mean of exact is 0.2" == higher.stderr.splitlines()[-1]
+    assert "there is no scorer 'exat'; did you mean 'exact'?" in mistyped.stderr
+    assert before == content(Path("runs"))
+
+
 def test_what_failed_can_be_tried_again() -> None:
     """`resume --retry-failed` tries what was given up again, and nothing else."""
     define("import os\nFAILS = os.environ.get('FAILS')" + QUICK)
