@@ -150,6 +150,20 @@ def _adopted(before: RunStarted, now: RunStarted) -> Iterator[str]:
             yield f"scorer {scorer}{how}"
 
 
+@attrs.frozen
+class LastError:
+    """What went wrong last in the present session, whichever trial it was."""
+
+    said: str
+    """Its type and message, in short."""
+    t: float
+    """When that was, in the seconds of `t`."""
+    in_a_row: int
+    """Attempts that have failed or timed out since the last answer, this one among them."""
+    answers: int
+    """How many answers there were by then."""
+
+
 @attrs.define
 class Session:
     """One process life of the run."""
@@ -226,6 +240,9 @@ class RunState:
         self._under_way: dict[str, list[Any]] = {}
         """What the attempts that are running have noted that they use."""
 
+        self.last_error: LastError | None = None
+        self.done_at = 0.0
+        """When a trial last came to its end in the present session; 0 while none has."""
         self.limits: dict[str, int] = {}
         """Key → attempts that may run at once."""
         self.pauses: dict[str, tuple[float, str]] = {}
@@ -291,6 +308,7 @@ class RunState:
         self.settings.update(event.settings or {})
         self.planned = event.trials or self.planned
         self.ending = ""
+        self.last_error, self.done_at = None, 0.0
         self.pauses.clear()
         self.limits.clear()
 
@@ -346,7 +364,7 @@ class RunState:
             self._under_way.pop(event.trial, None)
         self._use(event.usage)
 
-    def _attempt_failed(self, event: AttemptFailed, _: Record) -> None:
+    def _attempt_failed(self, event: AttemptFailed, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "unsettled")
         trouble = trial.trouble = trial.trouble or Trouble()
@@ -358,9 +376,10 @@ class RunState:
             trouble.errors += 1
         trouble.error = f"{event.error}: {event.message}"[:_SHOWN]
         self.errors[event.error] += 1
+        self._go_wrong(trouble.error, record)
         self._lose(event.trial, event.usage)
 
-    def _attempt_timed_out(self, event: AttemptTimedOut, _: Record) -> None:
+    def _attempt_timed_out(self, event: AttemptTimedOut, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "unsettled")
         trouble = trial.trouble = trial.trouble or Trouble()
@@ -369,7 +388,13 @@ class RunState:
         trouble.timeouts += 1
         trouble.error = f"timed out after {event.limit:g} s"
         self.timeouts += 1
+        self._go_wrong(trouble.error, record)
         self._lose(event.trial, event.usage)
+
+    def _go_wrong(self, said: str, record: Record) -> None:
+        before, answers = self.last_error, len(self.latencies)
+        others = before.in_a_row if before is not None and before.answers == answers else 0
+        self.last_error = LastError(said, record.t, others + 1, answers)
 
     def _attempt_interrupted(self, event: AttemptInterrupted, _: Record) -> None:
         self._move(event.trial, self.trials[event.trial], "interrupted")
@@ -433,16 +458,18 @@ class RunState:
         tally.failed += 1
         tally.error = f"{event.error}: {event.message}"[:_SHOWN]
 
-    def _trial_completed(self, event: TrialCompleted, _: Record) -> None:
+    def _trial_completed(self, event: TrialCompleted, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "completed")
         trial.since = 0.0
+        self.done_at = record.t
         if trial.trouble is not None:
             self.recovered += 1
 
-    def _trial_failed(self, event: TrialFailed, _: Record) -> None:
+    def _trial_failed(self, event: TrialFailed, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "failed")
+        self.done_at = record.t
         trouble = trial.trouble = trial.trouble or Trouble()
         trouble.cause = event.cause
 

@@ -14,7 +14,7 @@ import attrs
 from journal import Blob, Record
 from journal.events import TrialEnqueued
 from journal.lifecycle import STAGES
-from replay.state import RunState, TrialState
+from replay.state import LastError, RunState, TrialState
 from replay.statistics import mean_of_shares, pass_all, pass_at, quantile
 from replay.tally import Tally
 from replay.text import as_text
@@ -166,6 +166,8 @@ class Summary:
     attempts: Attempts
     retries: Mapping[str, int]
     errors: Mapping[str, int]
+    last_error: LastError | None
+    """What went wrong last in the present session."""
     failures: Mapping[str, int]
     """Cause → trials that were given up for it."""
     scores: Mapping[str, Score]
@@ -207,6 +209,7 @@ def summarise(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         ),
         retries=dict(state.retries),
         errors=dict(state.errors),
+        last_error=state.last_error,
         failures=dict(Counter(trial.cause for trial in state.trials.values() if trial.stage == "failed")),
         scores=_scores(state.scores),
         latency=latency(state.latencies),

@@ -4,8 +4,11 @@ import contextlib
 import os
 import shlex
 import signal
+import socket
 import sys
+import time
 from collections.abc import Generator, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -196,7 +199,7 @@ def status(run: Path | None, by: str | None, as_json: bool) -> None:
     if as_json:
         print_json(summary_of(seen, by))
     elif seen.is_live or seen.problem is not None:
-        draw(seen.history)
+        draw(seen.history, seen.state.t + age(seen.state, time.time()) if seen.problem is None else None)
         if seen.problem is None:
             click.echo(_by_whom(seen.state))
     else:
@@ -253,6 +256,16 @@ def draw(history: History, now: float | None = None) -> None:
     """Draw the screen as it stood at a moment (in the seconds of `t`), or when the last record was written."""
     console = terminal()
     console.print(picture(history, history.state.t if now is None else now, console.width))
+
+
+def age(state: RunState, now: float) -> float:
+    """Tell how long ago the last record was written, where its clock on the wall is ours; else it is new to us."""
+    if not state.sessions or state.sessions[-1].host != socket.gethostname():
+        return 0.0
+    try:
+        return max(0.0, now - datetime.fromisoformat(state.at).timestamp())
+    except ValueError:
+        return 0.0
 
 
 def picture(history: History, now: float, width: int) -> "Group":
