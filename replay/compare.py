@@ -6,6 +6,7 @@ because their names agree. Failures and missing scores are counted beside every 
 """
 
 import hashlib
+import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -26,6 +27,7 @@ SLOWER: Final = 2.0
 SLOWER_BY: Final = 0.1
 """Seconds that it takes longer at least: below, it is the machine that varies."""
 _DIGEST: Final = 8
+_ADDRESS: Final = re.compile(r"\bat 0x[0-9a-f]+", re.IGNORECASE)
 
 
 class NothingInCommon(JournalError):
@@ -215,8 +217,13 @@ def _change(name: str, a: TrialState, b: TrialState, scorers: Iterable[str], *, 
         return "fixed", change
     if ends == ("failed", "completed"):
         return "changed" if any(now is False for _, now in differing.values()) else "fixed", change
-    is_same = not (differing or change.output) and (a.stage == "completed" or a.error == b.error)
+    is_same = not (differing or change.output) and (a.stage == "completed" or _error(a) == _error(b))
     return "same" if is_same else "changed", change
+
+
+def _error(trial: TrialState) -> str:
+    """Tell an error without what is another in every process: `<object at 0x7f3a…>`."""
+    return _ADDRESS.sub("at 0x…", trial.error)
 
 
 def _said(trial: TrialState, scorer: str) -> Value | None:

@@ -430,9 +430,16 @@ def how_it_ended(state: RunState, stopped: str = "") -> str:
 
 def _verdict(state: RunState, path: Path | str, total: int | None, stopped: str) -> str:
     name = printable(state.started.evaluation) if state.started else "the run"
-    known = max(total or 0, state.total, state.planned if state.ending != "finished" else 0)
     how, where = how_it_ended(state, stopped), printable(str(path), 500)
-    return f"{name} {how}: {state.done:,} of {plural(known, 'trial')} done, in {where}"
+    return f"{name} {how}: {how_many(state, total)} done, in {where}"
+
+
+def how_many(state: RunState, total: int | None = None) -> str:
+    """Say how many of how many trials are done; of cases that come one after the other, nobody knows how many there will be."""
+    is_over = state.ending == "finished"
+    if not (is_over or total or state.planned) and state.total:
+        return plural(state.done, "trial")
+    return f"{state.done:,} of {plural(max(total or 0, state.total, 0 if is_over else state.planned), 'trial')}"
 
 
 def _adopted(state: RunState) -> Iterator[str]:

@@ -133,6 +133,8 @@ class Remainder:
         self._retry_failed = retry_failed
         self._on_ambiguous = on_ambiguous
         self._failure: Exception | None = None
+        self.is_closed = False
+        """Whether every case was read, and nothing is left out that should not be."""
         self._known = {trial for trial, state in recorder.state.trials.items() if state.stage != "withdrawn"}
         """Trials that the journal knows and the cases have not named yet."""
 
@@ -239,9 +241,7 @@ class Remainder:
 
     def close(self) -> None:
         """After the last case: leave out the trials whose cases are gone, or refuse to go on without them."""
-        if not self._known:
-            return
-        if not self._adopt:
+        if self._known and not self._adopt:
             one = len(self._known) == 1
             raise RunChanged(
                 f"{plural(len(self._known), 'trial')} of this run {'is' if one else 'are'} no longer among the cases: "
@@ -249,6 +249,7 @@ class Remainder:
             )
         for trial in sorted(self._known):
             self._recorder.record(TrialWithdrawn(trial=trial, why="removed"))
+        self.is_closed = True
 
 
 def ended(known: TrialState) -> Failure | TimedOut:

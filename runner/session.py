@@ -432,11 +432,12 @@ class Session:
             )
             await stack.enter_async_context(self._company(live))
             await self._execute(executor, remainder, recorder)
-        if executor.stopped is None:
+        is_all = remainder.is_closed or state.total == plan.total  # What came with the last trial leaves nothing to resume.
+        if executor.stopped is None or (is_all and state.done == state.total and executor.stopped != "intake_failed"):
             recorder.finish()
-        else:
-            recorder.record(RunStopped(reason=executor.stopped))
-        return Outcome(self.path, state, "", executor.stopped or "", executor.why)
+            return Outcome(self.path, state, "", "", "")
+        recorder.record(RunStopped(reason=executor.stopped))
+        return Outcome(self.path, state, "", executor.stopped, executor.why)
 
     async def _tasks(self, stack: AsyncExitStack, settings: Settings, run: str) -> tuple[Task, dict[str, tuple[Scorer, Task]]]:
         opening = Opening(stack, run, grace=settings.grace, in_thread=self.options.in_thread)

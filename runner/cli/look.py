@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 import socket
 import sys
@@ -26,7 +27,7 @@ from journal.lock import is_held
 from journal.scan import Stop
 from replay import History, RunState, load
 from replay.history import understanding
-from replay.screen import ending, group_lines, how_it_ended, next_command, panel, printable
+from replay.screen import ending, group_lines, how_it_ended, next_command, panel, plural, printable
 from replay.summary import Grouping, in_json, summarise
 from runner.cli import DAMAGED
 from runner.cli.arguments import RUNS, chosen_run, newest_run
@@ -40,6 +41,8 @@ _TAIL: Final = 1 << 16
 """Bytes at the end of a file in which its last records are looked for."""
 _GROUPS: Final = 20
 """Groups that are told one by one; `--json` has all."""
+_LITTLE: Final = 1 << 20
+"""Bytes below which a disk is as good as full."""
 _FILES_OWN: Final = ("segment_opened", "segment_sealed")
 
 
@@ -204,7 +207,15 @@ def status(run: Path | None, by: str | None, as_json: bool) -> None:
             click.echo(_by_whom(seen.state))
     else:
         click.echo(ending(seen.state, path=seen.path))
+        _say_room(seen)
     say_damage(seen.problem, quiet=as_json)
+
+
+def _say_room(seen: Seen) -> None:
+    """Say that a disk is full, where a run was cut off on it: its last word may not have had room."""
+    free = shutil.disk_usage(seen.path).free
+    if seen.standing == "cut_off" and free < _LITTLE:
+        click.echo(f"its disk has {plural(free, 'byte')} left, which may be why; make room before it is resumed")
 
 
 def say_damage(problem: JournalError | None, *, quiet: bool = False) -> None:
@@ -347,7 +358,7 @@ def _entry(path: Path) -> dict[str, Any]:
         "started_at": state.sessions[0].at if state.sessions else None,
         "completed": state.completed,
         "failed": state.failed,
-        "trials": max(state.total, state.planned),
+        "trials": max(state.total, state.planned) if state.planned or state.ending == "finished" else None,
         "standing": seen.standing,
         "ended": seen.standing if seen.problem or seen.is_live else how_it_ended(state),
     }

@@ -22,7 +22,7 @@ from journal.errors import JournalExists, JournalLocked, command
 from journal.events import RunFinished
 from journal.lock import is_held
 from replay import RunState
-from replay.screen import duration, ending, number, panel, printable, stopping_in_words, usage_of
+from replay.screen import duration, ending, number, panel, plural, printable, stopping_in_words, usage_of
 from replay.summary import in_json, summarise
 from runner.cli import UNFINISHED, Refused, Unfinished, one_at_a_time
 from runner.cli.arguments import OFF, RUNS, chosen_run, options, seconds
@@ -500,22 +500,22 @@ def _rehearse(found: Found, path: Path, settings: Settings, *, as_json: bool) ->
         return
     click.echo(f"{found.evaluation.name} ({found.reference}) would be run in {path}; nothing was written")
     click.echo(f"  {_trials_in_words(cases, settings.repeats)}")
-    calls = f"{most} calls for each trial" if trials is None else f"{trials * most:,} calls"
+    calls = f"{plural(most, 'call')} for each trial" if trials is None else plural(trials * most, "call")
     click.echo(f"  at least {'1' if trials is None else f'{trials:,}'}, at most {calls}, and what rate limits refuse on top")
     click.echo(
         f"  retries: {retry.errors} after errors, {retry.timeouts} after timeouts, {duration(retry.rate_limits)} of rate limits"
     )
     limit = "no limit" if settings.timeout is None else duration(settings.timeout)
-    click.echo(f"  {settings.slots:,} slots at the most ({settings.policy}), {limit} for an attempt")
+    click.echo(f"  {plural(settings.slots, 'slot')} at the most ({settings.policy}), {limit} for an attempt")
     click.echo(f"  scorers: {', '.join(found.evaluation.scorers) or 'none'}")
     click.echo(f"  {_usage_in_words(before, trials, most)}")
 
 
 def _trials_in_words(cases: int | None, repeats: int) -> str:
-    many = "as many cases as can be read (they can be read only once)" if cases is None else f"{cases:,} cases"
+    many = "as many cases as can be read (they can be read only once)" if cases is None else plural(cases, "case")
     if repeats == 1:
         return f"{many}, each asked once"
-    return f"{many} × {repeats:,} repeats{'' if cases is None else f' = {cases * repeats:,} trials'}"
+    return f"{many} × {repeats:,} repeats" + ("" if cases is None else f" = {plural(cases * repeats, 'trial')}")
 
 
 @attrs.frozen

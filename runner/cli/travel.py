@@ -20,7 +20,7 @@ from journal.events import SessionStarted
 from journal.lock import is_held
 from replay import History, Timeline
 from replay.history import understanding
-from replay.screen import ending, next_command, printable
+from replay.screen import ending, next_command, plural, printable
 from replay.timeline import OUTSIDE
 from runner.cli import UNFINISHED
 from runner.cli.arguments import chosen_run
@@ -278,6 +278,6 @@ def fork(run: Path, at: int | None, target: Path) -> None:
     """
     forked = trio.run(fork_run, run, target, at)
     state = forked.state
-    what = f"{state.done:,} trials done, {state.total - state.done:,} to go on with"
+    what = f"{plural(state.done, 'trial')} done, {state.total - state.done:,} to go on with"
     click.echo(f"{target}: forked from {run} at record {forked.seq:,}; {what}", err=True)
     click.echo(f"next: {next_command(state, target)}", err=True)

@@ -34,6 +34,7 @@ from journal.events import (
     TrialWithdrawn,
 )
 from replay import RunState
+from replay.export.page import verdict
 from replay.screen import (
     duration,
     ending,
@@ -428,7 +429,7 @@ def test_the_ending_says_what_may_have_been_paid_twice() -> None:
     )
     told = ending(state, path="r")
 
-    assert "capitals cut off without a word: 0 of 3 trials done, in r" in told
+    assert "capitals cut off without a word: 0 trials done, in r" in told
     assert "1 retry: 1 × timed_out" in told
     assert "1 attempt was cut off: if tried again, the call may have been paid for twice" in told
     assert "1 attempt had no ending yet, and will be made again" in told
@@ -499,6 +500,19 @@ def test_printable_text() -> None:
     assert '{"a":[1,2]}' == printable({"a": [1, 2]})
     assert "\\x1b[31m\\x202ex" == printable("\x1b[31m\u202ex")
     assert "aaaa…" == printable("a" * 9, 5)
+
+
+def test_of_how_many_is_not_said_where_nobody_knows() -> None:
+    """A run that takes its cases as they come, and was stopped, tells what is done, and not how many it had looked at."""
+    events = [*ok("a"), *queued("b", "c"), RunStopped(reason="interrupted")]
+    finished = [*ok("a"), RunFinished(completed=1, failed=0, withdrawn=0, head="")]
+
+    assert ending(state_of(events), path="r").startswith("capitals interrupted: 1 trial done, in r\n")
+    assert ending(state_of(finished), path="r").startswith("capitals finished: 1 of 1 trial done, in r\n")
+    assert ending(state_of(events), path="r", total=9).startswith("capitals interrupted: 1 of 9 trials done, in r\n")
+    assert verdict(summarise(state_of(events)), "stopped", "interrupted").startswith(
+        "capitals was interrupted: 1 trial done of nobody knows how many, "
+    )
 
 
 def test_the_next_command_can_be_copied() -> None:

@@ -299,10 +299,20 @@ async def test_a_key_refused_twice_does_not_cut_off_the_others() -> None:
         return Answer(1, 2) if value == "case-2" else Fail(Unauthorized("bad key"), 0.5 if value == "case-0" else 1.0)
 
     disk = SimulatedDisk()
-    outcome = await go(made(Scripted(step), named(3), slots=3), disk, policy="fixed", grace=5)
+    outcome = await go(made(Scripted(step), named(4), slots=3), disk, policy="fixed", grace=5)
 
     assert ("failed_fast", 1, 2) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
     assert 0 == count(disk, AttemptInterrupted)
+
+
+@pytest.mark.parametrize("read", [list, iter])
+async def test_a_stop_with_the_last_trial_leaves_nothing_to_resume(read: Callable[[Any], Any]) -> None:
+    """A run that is told to stop when everything is done is finished, though its last trial failed; nothing is left."""
+    task = Scripted(lambda value, _: Fail(Fatal("no"), 2) if value == "case-2" else Answer(1, 1))
+    disk = SimulatedDisk()
+    outcome = await go(made(task, read(named(3)), slots=3), disk, policy="fixed", fail_fast=True)
+
+    assert ("", "finished", 2, 1) == (outcome.stopped, outcome.state.ending, outcome.state.completed, outcome.state.failed)
 
 
 async def test_most_failures_can_be_a_part() -> None:

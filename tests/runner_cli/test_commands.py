@@ -83,7 +83,7 @@ def test_verify_ends_with_4_at_damage(damaged: Path) -> None:
     result = evaljournal("verify", damaged)
 
     assert (4, "") == (result.exit_code, result.stdout)
-    assert f"{damaged}: 9 records verify, then: {damaged} is damaged at record 10" in result.stderr
+    assert f"{damaged}: 9 records verified, then: {damaged} is damaged at record 10" in result.stderr
     assert f"`evaljournal salvage {damaged} -o NEW`" in result.stderr
 
 
@@ -207,7 +207,7 @@ def test_verify_finds_the_expected_head(run: Path) -> None:
     result = evaljournal("verify", run, "--expect-head", head)
 
     assert 0 == result.exit_code
-    assert f"the expected head is record {len(whole_run()) + 2}; 3 records were added since" in result.stdout
+    assert f"the expected head is record {len(whole_run()) + 2}; 3 records added since" in result.stdout
 
 
 @pytest.mark.parametrize("lines", [1, 4])
@@ -235,7 +235,7 @@ def test_verify_tells_of_an_unfinished_end(run: Path) -> None:
     result = evaljournal("verify", run)
 
     assert 0 == result.exit_code
-    assert "7 bytes behind the last record were never confirmed" in result.stdout
+    assert "7 bytes behind the last record, never confirmed" in result.stdout
 
 
 def test_salvage_names_the_next_command(damaged: Path, tmp_path: Path) -> None:

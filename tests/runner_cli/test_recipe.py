@@ -353,7 +353,7 @@ def test_what_is_scored_already_is_left_alone() -> None:
     after = len(list(read("runs/qa/0001")))
     again = evaljournal("rescore", "runs/qa/0001", "--again")
 
-    assert "0 outputs scored anew by exact; 3 were scored so before" in same.stderr
+    assert "0 outputs scored anew by exact; 3 scored so before" in same.stderr
     assert before == after
     assert "3 outputs scored anew by exact" in again.stderr
     assert 6 == len(events("runs/qa/0001", TrialScored))

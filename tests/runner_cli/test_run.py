@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -751,7 +752,7 @@ def test_ls() -> None:
     assert [
         "RUN                 EVALUATION  STARTED              OK  FAILED  TRIALS  ENDED",
         "runs/capitals/0001  capitals    2026-11-15 00:00:00  2   0       2       finished",
-        "runs/capitals/0002  capitals    2026-11-15 00:00:00  2   0       2       cut off without a word",
+        "runs/capitals/0002  capitals    2026-11-15 00:00:00  2   0       -       cut off without a word",
         "runs/capitals/0003  capitals    2026-11-15 00:00:00  2   0       2       finished",
     ] == result.stdout.splitlines()[:4]
     assert "unreadable" == answer[3]["standing"]
@@ -761,10 +762,20 @@ def test_ls() -> None:
         "started_at": "2026-11-15T00:00:00.003000Z",
         "completed": 2,
         "failed": 0,
-        "trials": 2,
+        "trials": None,
         "standing": "cut_off",
         "ended": "cut off without a word",
     }
+
+
+def test_a_run_that_was_cut_off_on_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the last word may not have had room, `status` tells how full the disk is now."""
+    written(Path("runs/capitals/0001"), whole_run()[:-1])
+    roomy = evaljournal("status").stdout
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 100, 1))
+    full = evaljournal("status").stdout
+
+    assert roomy + "its disk has 1 byte left, which may be why; make room before it is resumed\n" == full
 
 
 def test_ls_of_a_directory(here: Path) -> None:
