@@ -24,7 +24,7 @@ from journal.lock import is_held
 from replay import RunState
 from replay.screen import duration, ending, number, panel, plural, printable, stopping_in_words, usage_of
 from replay.summary import in_json, summarise
-from runner.cli import UNFINISHED, Refused, Unfinished, one_at_a_time
+from runner.cli import UNFINISHED, Interrupted, Refused, Unfinished, one_at_a_time
 from runner.cli.arguments import OFF, RUNS, chosen_run, options, seconds
 from runner.cli.look import first_records, last_record, print_json, runs_under, say_damage, see, terminal
 from runner.cli.onlooker import FRAME, Teller, is_screen, tenth
@@ -377,7 +377,8 @@ class _Session:
     def finish(self, outcome: Outcome) -> NoReturn:
         """Say how it ended, and end with the code that says so too."""
         if outcome.stopped and outcome.state.started is None:
-            raise Unfinished(f"{outcome.why}; nothing was recorded, so begin it anew")
+            kind = Interrupted if outcome.stopped == "interrupted" else Unfinished
+            raise kind(f"{outcome.why or outcome.stopped}; nothing was recorded, so begin it anew")
         if self._output is not None:
             self._output.finish(outcome.path)
         words = ending(outcome.state, path=outcome.path, total=self._total, stopped=outcome.stopped, why=outcome.why)

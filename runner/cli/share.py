@@ -50,6 +50,8 @@ def export(run: Path | None, name: str, target: Path | None, rows: Rows | None, 
     with Source(load(path)) as source:
         try:
             _write(source, format_, target, rows or "trials")
+        except OSError:
+            raise  # Whoever reads it has had enough, or there is no room.
         except Exception as exc:
             found = verify_journal(path).problem
             if found is None:

@@ -1,5 +1,6 @@
 """The command line, as somebody at a terminal meets it: what is printed where, and which code it ends with."""
 
+import errno
 import os
 import shutil
 import signal
@@ -571,3 +572,29 @@ def test_log_shows_what_a_trial_answered(run: Path) -> None:
     answers = [record.event.output for record in read(run) if isinstance(record.event, AttemptSucceeded)]
 
     assert len(answers) == evaljournal("log", run, "--type", "attempt_succeeded").stdout.count(f"output={answers[0]}")
+
+
+@pytest.mark.parametrize("command", [["log"], ["status"], ["export"], ["verify"], ["show", "case-1"]])
+def test_a_reader_that_goes_away_ends_a_command_quietly(tmp_path: Path, command: list[str]) -> None:
+    """`evaljournal log | head` ends as other programs do whose reader has had enough: with 141, and without a word."""
+    written(tmp_path / "run", whole_run())
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as gone:
+        arguments = [*COMMAND, command[0], str(tmp_path / "run"), *command[1:]]
+        done = subprocess.run(arguments, stdout=gone, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+
+    assert (141, "") == (done.returncode, done.stderr)
+
+
+def test_a_full_disk_is_not_called_bad_input(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could not be written for want of room is not done, and can be done again: code 3."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("runner.cli.share.write_whole", full)
+    result = CliRunner().invoke(cli, ["export", str(run), "-o", str(tmp_path / "trials.jsonl")])
+
+    assert 3 == result.exit_code
+    assert "No space left on device; nothing was lost: make room, and do it again" in result.stderr

@@ -503,11 +503,11 @@ def test_ctrl_c_then_resume(here: Path) -> None:
 
 
 def test_ctrl_c_before_anything_has_begun() -> None:
-    """Ctrl-C while the user's file is imported is no failed trial: code 3, not 1, and nothing is left behind."""
+    """Ctrl-C while the user's file is imported leaves nothing to resume: the code is 130, as of any program, and not 3."""
     define("raise KeyboardInterrupt" + QUICK)
     result = evaljournal("run", "evals/capitals.py")
 
-    assert (3, "Error: interrupted\n") == (result.exit_code, result.stderr)
+    assert (130, "Error: interrupted\n") == (result.exit_code, result.stderr)
     assert not Path("runs").exists()
 
 
@@ -670,7 +670,7 @@ async def late(number):
         running.send_signal(number)
         out, err = running.communicate(timeout=30)
 
-    assert (3, "", "Error: interrupted\n") == (running.returncode, out, err)
+    assert (130, "", "Error: interrupted\n") == (running.returncode, out, err)
     assert not Path("runs").exists()
 
 
