@@ -29,7 +29,7 @@ from replay import History, RunState, load
 from replay.history import understanding
 from replay.screen import ending, group_lines, how_it_ended, next_command, panel, plural, printable
 from replay.summary import Grouping, in_json, summarise
-from runner.cli import DAMAGED
+from runner.cli import DAMAGED, Refused
 from runner.cli.arguments import RUNS, chosen_run, newest_run
 from runner.nearest import nearest
 from runner.signals import unless_told
@@ -105,8 +105,10 @@ class _View:
 def run_and_trial(run: str | None, trial: str | None) -> tuple[Path, str | None]:
     """Tell a run from a trial: one word that is no directory is a trial of the newest run."""
     if run is not None and trial is None and not Path(run).exists():
-        with contextlib.suppress(click.UsageError):
+        try:
             return newest_run(), run
+        except click.UsageError as exc:
+            raise Refused(f"{run} does not exist, and there is no run under {RUNS}/ here of which it could be a trial") from exc
     return chosen_run(Path(run) if run is not None else None), trial
 
 

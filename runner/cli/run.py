@@ -290,8 +290,13 @@ def _given(options: dict[str, Any], ctx: click.Context | None = None) -> dict[st
 
 
 def _refuse_taken(path: Path) -> None:
-    """Refuse to begin a run where one is, and say what can be done with that one."""
+    """Refuse to begin a run where one is, and say what can be done with that one; or where runs are kept."""
     if not _is_run(path):
+        if path.resolve() == RUNS.resolve() or (path.is_dir() and runs_under(path)):
+            raise Refused(f"{path} is where runs are kept, and not one itself; give it a name there: -o {path / 'NAME'}")
+        for folder in path.resolve().parents:
+            if _is_run(folder):
+                raise Refused(f"{path} is in {folder}, which is a run, and holds nothing but its journal; give another -o")
         return
     last = last_record(path)
     if is_held(path):
@@ -478,6 +483,7 @@ def _rehearse(found: Found, path: Path, settings: Settings, *, as_json: bool) ->
     with _prose_on_stderr():
         cases = found.evaluation.cases.select(settings, repeats=settings.repeats).cases
     trials = None if cases is None else cases * settings.repeats
+    at_most = trials if cases is not None or settings.limit is None else settings.limit * settings.repeats
     retry = settings.retry
     most = 1 + retry.errors + retry.timeouts
     before = _used_before(found.evaluation.name)
@@ -489,7 +495,8 @@ def _rehearse(found: Found, path: Path, settings: Settings, *, as_json: bool) ->
                 "path": str(path),
                 "cases": cases,
                 "trials": trials,
-                "calls": None if trials is None else {"at_least": trials, "at_most": trials * most},
+                "trials_at_most": at_most,
+                "calls": None if at_most is None else {"at_least": trials, "at_most": at_most * most},
                 "scorers": list(found.evaluation.scorers),
                 "settings": settings.facts(),
                 "usage_per_trial": before.per_trial if before else None,
@@ -500,8 +507,8 @@ def _rehearse(found: Found, path: Path, settings: Settings, *, as_json: bool) ->
         )
         return
     click.echo(f"{found.evaluation.name} ({found.reference}) would be run in {path}; nothing was written")
-    click.echo(f"  {_trials_in_words(cases, settings.repeats)}")
-    calls = f"{plural(most, 'call')} for each trial" if trials is None else plural(trials * most, "call")
+    click.echo(f"  {_trials_in_words(cases, settings)}")
+    calls = f"{plural(most, 'call')} for each trial" if at_most is None else plural(at_most * most, "call")
     click.echo(f"  at least {'1' if trials is None else f'{trials:,}'}, at most {calls}, and what rate limits refuse on top")
     click.echo(
         f"  retries: {retry.errors} after errors, {retry.timeouts} after timeouts, {duration(retry.rate_limits)} of rate limits"
@@ -512,8 +519,13 @@ def _rehearse(found: Found, path: Path, settings: Settings, *, as_json: bool) ->
     click.echo(f"  {_usage_in_words(before, trials, most)}")
 
 
-def _trials_in_words(cases: int | None, repeats: int) -> str:
-    many = "as many cases as can be read (they can be read only once)" if cases is None else plural(cases, "case")
+def _trials_in_words(cases: int | None, settings: Settings) -> str:
+    repeats = settings.repeats
+    if cases is not None:
+        many = plural(cases, "case")
+    else:
+        limit = "as many cases as can be read" if settings.limit is None else f"at most {plural(settings.limit, 'case')}"
+        many = f"{limit} (they can be read only once)"
     if repeats == 1:
         return f"{many}, each asked once"
     return f"{many} × {repeats:,} repeats" + ("" if cases is None else f" = {plural(cases * repeats, 'trial')}")

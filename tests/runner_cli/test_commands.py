@@ -574,7 +574,7 @@ def test_log_shows_what_a_trial_answered(run: Path) -> None:
     assert len(answers) == evaljournal("log", run, "--type", "attempt_succeeded").stdout.count(f"output={answers[0]}")
 
 
-@pytest.mark.parametrize("command", [["log"], ["status"], ["export"], ["verify"], ["show", "case-1"]])
+@pytest.mark.parametrize("command", [["log"], ["status"], ["export"], ["ls"], ["show", "case-1"]])
 def test_a_reader_that_goes_away_ends_a_command_quietly(tmp_path: Path, command: list[str]) -> None:
     """`evaljournal log | head` ends as other programs do whose reader has had enough: with 141, and without a word."""
     written(tmp_path / "run", whole_run())
@@ -598,3 +598,23 @@ def test_a_full_disk_is_not_called_bad_input(run: Path, tmp_path: Path, monkeypa
 
     assert 3 == result.exit_code
     assert "No space left on device; nothing was lost: make room, and do it again" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["status", "log", "rescore", "report", "watch", "replay", "simulate", "export", "resume"])
+def test_a_file_is_no_run(tmp_path: Path, command: str) -> None:
+    """Whoever names a file where a run is meant is told what a run is, whatever the command."""
+    (tmp_path / "file").write_text("")
+    result = evaljournal(command, tmp_path / "file")
+
+    assert 2 == result.exit_code
+    assert f"Error: {tmp_path}/file is a file; a run is a directory with journal-000001.jsonl in it\n" == result.stderr
+
+
+@pytest.mark.parametrize("command", ["show", "log"])
+def test_a_trial_of_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    """Where there are no runs at all, a trial's name is not taken for a run's path that was mistyped."""
+    monkeypatch.chdir(tmp_path)
+    result = evaljournal(command, "peru")
+
+    assert 2 == result.exit_code
+    assert "Error: peru does not exist, and there is no run under runs/ here of which it could be a trial\n" == result.stderr

@@ -341,6 +341,24 @@ def test_dry_run_of_cases_that_can_be_read_only_once() -> None:
     words = evaljournal("run", "evals/capitals.py", "--dry-run").stdout
     assert "  as many cases as can be read (they can be read only once), each asked once\n" in words
     assert "  at least 1, at most 3 calls for each trial, and what rate limits refuse on top\n" in words
+    limited = evaljournal("run", "evals/capitals.py", "--dry-run", "--limit", "2").stdout
+    assert "  at most 2 cases (they can be read only once), each asked once\n" in limited
+    assert "  at least 1, at most 6 calls, and what rate limits refuse on top\n" in limited
+    answer = orjson.loads(evaljournal("run", "evals/capitals.py", "--dry-run", "--limit", "2", "--json").stdout)
+    assert (None, 2, 6) == (answer["trials"], answer["trials_at_most"], answer["calls"]["at_most"])
+
+
+def test_where_runs_are_kept_is_no_run() -> None:
+    """A run is neither begun over the place of all runs, nor in a directory that has some, nor inside another run."""
+    evaljournal("run", "evals/capitals.py", "-o", "mine/first")
+    before = content(Path())
+    refused = [evaljournal("run", "evals/capitals.py", "-o", path) for path in ("runs", "mine", "mine/first/second")]
+
+    assert [2, 2, 2] == [each.exit_code for each in refused]
+    assert "runs is where runs are kept, and not one itself; give it a name there: -o runs/NAME" in refused[0].stderr
+    assert "mine is where runs are kept" in refused[1].stderr
+    assert "which is a run, and holds nothing but its journal" in refused[2].stderr
+    assert before == content(Path())
 
 
 def test_resume_of_a_finished_run_changes_nothing() -> None:
