@@ -305,6 +305,8 @@ def score_in_words(score: Score, *, failed: int = 0) -> str:
 
 
 def _versions(versions: int, by_older: int) -> str:
+    if by_older and versions == 1:
+        return "all by an older version of the scorer"
     return f"by {plural(versions, 'version')} of the scorer, {by_older:,} by an older one" if by_older else ""
 
 
@@ -449,7 +451,8 @@ def _adopted(state: RunState) -> Iterator[str]:
             yield f"session {session.n} adopted what had changed: {printable(', '.join(session.adopted), 200)}"
     if state.by_older_task:
         answers = state.stages["completed"] + state.stages["answered"]
-        yield f"{state.by_older_task:,} of {plural(answers, 'answer')} are by an older version of the task"
+        are = "is" if state.by_older_task == 1 else "are"
+        yield f"{state.by_older_task:,} of {plural(answers, 'answer')} {are} by an older version of the task"
 
 
 def mixtures(state: RunState) -> Iterator[str]:

@@ -319,6 +319,10 @@ class RunState:
         before, taken = self.started, {name: adopted[name] for name in PINNED if name in adopted}
         now = self.started = attrs.evolve(before, **taken)  # type: ignore[misc]  # a fact is an attrs class
         self.sessions[-1].adopted = tuple(_adopted(before, now))
+        for scorer, tally in self.scores.items():
+            version = now.scorers.get(scorer.partition(".")[0])
+            if version is not None and version != before.scorers.get(scorer.partition(".")[0]):
+                tally.hear(version)  # Though it has judged nothing yet.
         if now.task_fingerprint != before.task_fingerprint:
             self._task_since = _packed(record)
             self.by_older_task = sum(trial.answer is not None for trial in self.trials.values() if trial.stage != "withdrawn")

@@ -56,7 +56,7 @@ class Tally:
     sizes: int = 0
     """Where cases have repeats, the sum of the squares of the cases' numbers."""
     version: str = ""
-    """The version of the scorer that spoke last."""
+    """The version of the scorer that spoke last, or was adopted since."""
     _older: dict[str, int] = attrs.field(factory=dict)
     """Another version → how many values are still its own; those of the last are the rest."""
 

@@ -38,7 +38,7 @@ from journal.events import (
 )
 from replay import fold
 from replay.audit import audit
-from replay.screen import ending
+from replay.screen import ending, score_in_words
 from replay.summary import Adoption, summarise
 from runner import Case, Evaluation, Fatal, RateLimited, Retry, UsageError, evaluation, note
 from runner.errors import RunChanged
@@ -845,6 +845,17 @@ async def test_what_was_adopted_is_recorded_and_told() -> None:
     notes = audit(read(PATH, files=disk)).notes
     assert "6 scores of exact by 2 versions of the scorer, 2 by an older one" in notes
     assert summary.adopted == summarise(fold(read(PATH, files=disk))).adopted
+
+
+async def test_a_scorer_that_is_adopted_when_all_is_judged() -> None:
+    """A scorer that was changed and adopted, and has nothing left to judge, does not make the old scores its own."""
+    disk = SimulatedDisk()
+    await go(judged("old", verdict=False), disk)
+    outcome = await go(judged("old", verdict=True), disk, resume=True, adopt=True)
+
+    exact = summarise(outcome.state).scores["exact"]
+    assert (1, 6, 0) == (exact.versions, exact.by_older, exact.passed)
+    assert score_in_words(exact).endswith("; all by an older version of the scorer")
 
 
 async def test_answers_of_an_older_task_that_no_longer_count_are_not_counted() -> None:
