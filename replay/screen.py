@@ -475,8 +475,9 @@ def _notable(state: RunState) -> Iterator[str]:
         if state.made_again:
             again = f", and {state.made_again:,} made again: as many calls may have been paid for twice"
         yield f"{plural(state.interrupted, 'attempt')} {were} cut off{again}"
-    if state.last_error is not None and state.ending != "finished":
-        yield f"the last error{', ' if state.last_error.in_a_row > 1 else ': '}{_error(state.last_error)}"
+    error = state.last_error
+    if error is not None and error.answers == len(state.latencies) and state.ending != "finished":
+        yield f"no answer has come since the last error{', ' if error.in_a_row > 1 else ': '}{_error(error)}"
     if state.running:
         yield f"{plural(len(state.running), 'attempt')} had no ending yet, and will be made again"
     crashes = sum(not session.ended for session in state.sessions[:-1])

@@ -209,7 +209,8 @@ def test_what_went_wrong_last_is_told() -> None:
     assert "2 in a row, the last 1 min 59 s ago: timed out after 5 s" == row(drawn(state, now=125.5), "error")
     assert "2 in a row, the last 3 s ago: timed out after 5 s" == row(drawn(well, now=9.5), "error")
     assert not [each for each in drawn(well, now=125.5) if each.startswith("error")]
-    assert "\n  the last error, 2 in a row: timed out after 5 s\n" in ending(state, path="r")
+    assert "\n  no answer has come since the last error, 2 in a row: timed out after 5 s\n" in ending(state, path="r")
+    assert "the last error" not in ending(well, path="r")
     assert None is state_of([*ill, SessionStarted(n=2, pid=1, host="here", boot="b1")]).last_error
 
 
