@@ -130,7 +130,8 @@ def _written_to_the_end() -> Generator[None]:
     try:
         yield
     finally:
-        sys.stdout.flush()
+        if sys.stdout is not None:  # It is None where standard output was closed beforehand.
+            sys.stdout.flush()
 
 
 def _starting() -> contextlib.AbstractContextManager[object]:

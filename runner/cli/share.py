@@ -72,6 +72,8 @@ def _check(name: str, format_: Format, target: Path | None, rows: str | None, *,
         check_target(target, directory=isinstance(format_, Files), force=force)
     elif isinstance(format_, Files):
         raise click.UsageError(f"{name} is several files; give a directory for them: -o DIRECTORY")
+    elif sys.stdout is None:
+        raise click.UsageError("standard output is closed; give a file: -o PATH")
     elif not format_.is_text and sys.stdout.isatty():
         raise click.UsageError(f"{name} is nothing for a terminal; give a file, -o PATH, or send it on through a pipe")
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -618,3 +619,12 @@ def test_a_trial_of_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comm
 
     assert 2 == result.exit_code
     assert "Error: peru does not exist, and there is no run under runs/ here of which it could be a trial\n" == result.stderr
+
+
+def test_standard_output_may_be_closed(tmp_path: Path) -> None:
+    """Whoever closes standard output wants to hear nothing, and that is no bug."""
+    written(tmp_path / "run", whole_run())
+    closed = shlex.join([*COMMAND, "log", str(tmp_path / "run")]) + " >&-"
+    done = subprocess.run(["/bin/sh", "-c", closed], stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+
+    assert (0, "") == (done.returncode, done.stderr)
