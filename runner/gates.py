@@ -48,7 +48,7 @@ class Gate:
             if score.mean is None:
                 what = "has no mean"
             elif score.standard_error == 0:
-                what = f"is {score.mean:.4g} every time, which tells no range; leave @lower away, or score from 0 to 1"
+                what = f"is {score.mean:.4g} for every case, which tells no range; leave @lower away, or score from 0 to 1"
             return f"{self.text}: {self.scorer} {what}"
         if reached >= self.least:
             return None

@@ -133,7 +133,8 @@ def test_repeats_of_a_case_are_not_independent(cases: list[list[float]]) -> None
 
     assert math.isclose(mean, found.mean, abs_tol=within)
     assert math.isclose(error, found.standard_error or 0.0, abs_tol=within)
-    assert math.isclose(mean + t * error, found.high or 0.0, abs_tol=20 * within)
+    high = found.mean if found.high is None else found.high  # There is none where all cases came out alike.
+    assert math.isclose(mean + t * error, high, abs_tol=20 * within)
 
 
 VERDICTS = st.lists(st.lists(st.booleans(), min_size=1, max_size=5), min_size=1, max_size=12)
@@ -300,7 +301,7 @@ def test_paired_difference(pairs: list[tuple[float, float]]) -> None:
     a, b = zip(*pairs, strict=True)
     differences = [after - before for before, after in pairs]
     found = paired_numbers(differences)
-    if len(set(differences)) > 1:
+    if max(differences) - min(differences) > TINY + 1e-5 * abs(np.mean(differences)):  # Otherwise they are alike.
         expected = stats.ttest_rel(b, a).confidence_interval(0.95)
 
         assert close(float(expected.low), found.low, within=1e-6)

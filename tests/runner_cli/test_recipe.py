@@ -256,7 +256,7 @@ def test_a_recipe_is_resumed_from_the_journal_alone() -> None:
     Path("prompt me.sh").write_text('#!/bin/sh\n[ -e ready ] || exit 127\necho "$1" | tr a-z A-Z\n')
     Path("prompt me.sh").chmod(0o700)
     line = "'./prompt me.sh' {question}"
-    once = ("--score", "iexact", "--max-failures", 0, "--policy", "fixed")
+    once = ("--score", "iexact", "--max-failures", 0, "--policy", "fixed", "--slots", 1)
     result = evaljournal("run", "--data", "qa.jsonl", "--command", line, *once)
     Path("ready").touch()
     resumed = evaljournal("resume", "--retry-failed", "--max-failures", "none")
@@ -306,7 +306,7 @@ def test_a_gate_decides_the_code(gate: str, code: int, said: str) -> None:
     [
         ("1.0", "mine>=0.9@lower", 1, "the lower end of mine is 0.4385"),
         ("1.0", "mine>=0.9", 0, ""),
-        ("5.0", "mine>=4@lower", 1, "mine is 5 every time, which tells no range; leave @lower away, or score from 0 to 1"),
+        ("5.0", "mine>=4@lower", 1, "mine is 5 for every case, which tells no range; leave @lower away, or score from 0 to 1"),
     ],
 )
 def test_a_gate_on_a_range_takes_no_three_for_certain(said: str, gate: str, code: int, why: str) -> None:
