@@ -136,6 +136,8 @@ class SessionStarted:
     """Those settings that differ from the session before."""
     trials: int = 0
     """How many trials there are to be made now; 0 where that is not known beforehand, or as it was."""
+    adopted: Json = None
+    """Members of `run_started` that had changed (`evaluation`, `scorers`, fingerprints), as they are from here on."""
 
 
 @fact

@@ -207,7 +207,9 @@ class Lifecycle:
                 self.sessions = n
             case RunFinished():
                 if self.open:
-                    raise IllegalEvent(f"RunFinished may not happen while {self.open} trials are open")
+                    raise IllegalEvent(
+                        f"RunFinished may not happen while {self.open} {'trial is' if self.open == 1 else 'trials are'} open"
+                    )
             case _:
                 pass
         self.stage = after

@@ -54,8 +54,8 @@ def is_held(path: Path, files: Files = DISK) -> bool:
     for last in (False, True):
         try:
             fd = again(lambda: files.open(file, os.O_RDONLY))
-        except FileNotFoundError:
-            return False
+        except (FileNotFoundError, NotADirectoryError):
+            return False  # Whoever reads what is there will say what it is.
         try:
             if files.lock(fd):
                 return False

@@ -45,6 +45,7 @@ from journal.events import (
     fields_of,
 )
 from journal.lifecycle import Lifecycle
+from replay.screen import mixtures, plural
 from replay.state import RunState, TrialState
 
 T = TypeVar("T")
@@ -202,12 +203,12 @@ class Auditor:
         findings, found = list(self._findings), self._found
         if not self._is_over and totals.enqueued != rest:
             found += 1
-            what = f"{totals.enqueued:,} trials were enqueued, and {rest:,} are accounted for"
+            what = f"{plural(totals.enqueued, 'trial')} enqueued, and {rest:,} accounted for"
             findings.append(Finding(state.seq, "totals", what))
         return Audit(
             findings=tuple(findings),
             more=found - len(findings),
-            notes=tuple(self._notes),
+            notes=(*self._notes, *mixtures(state)),
             totals=totals,
             decisions=self._decisions,
         )
@@ -390,7 +391,7 @@ class Auditor:
             if event.before != state.limits.get(event.key, event.before):
                 self._find(record, "limit", f"it changes a limit of {event.before}, and {state.limits[event.key]} was in force")
             if event.after < 1 or (isinstance(slots, int) and event.after > slots):
-                self._find(record, "limit", f"it sets a limit of {event.after}, and the settings have {slots} slots")
+                self._find(record, "limit", f"it sets a limit of {event.after}, and the settings have slots={slots!r}")
         elif isinstance(event, IntakeResumed) and event.key not in state.pauses:
             self._find(record, "intake", "it resumes an intake that was not paused")
         rules = self._rules

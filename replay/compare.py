@@ -6,6 +6,7 @@ because their names agree. Failures and missing scores are counted beside every 
 """
 
 import hashlib
+import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -26,6 +27,7 @@ SLOWER: Final = 2.0
 SLOWER_BY: Final = 0.1
 """Seconds that it takes longer at least: below, it is the machine that varies."""
 _DIGEST: Final = 8
+_ADDRESS: Final = re.compile(r"\bat 0x[0-9a-f]+", re.IGNORECASE)
 
 
 class NothingInCommon(JournalError):
@@ -215,8 +217,13 @@ def _change(name: str, a: TrialState, b: TrialState, scorers: Iterable[str], *, 
         return "fixed", change
     if ends == ("failed", "completed"):
         return "changed" if any(now is False for _, now in differing.values()) else "fixed", change
-    is_same = not (differing or change.output) and (a.stage == "completed" or a.error == b.error)
+    is_same = not (differing or change.output) and (a.stage == "completed" or _error(a) == _error(b))
     return "same" if is_same else "changed", change
+
+
+def _error(trial: TrialState) -> str:
+    """Tell an error without what is another in every process: `<object at 0x7f3a…>`."""
+    return _ADDRESS.sub("at 0x…", trial.error)
 
 
 def _said(trial: TrialState, scorer: str) -> Value | None:
@@ -282,6 +289,7 @@ class _Pairing:
         a, b = array("d"), array("d")
         versions: tuple[set[str], set[str]] = set(), set()
         kinds: set[type] = set()
+        is_share = True
         for pair in cases.values():
             said = [[trial.scores[scorer] for trial in trials if trial.scores and scorer in trial.scores] for trials in pair]
             for known, values in zip(versions, said, strict=True):
@@ -289,12 +297,14 @@ class _Pairing:
             numbers = [[value for _, value in values if can_be_summed(value)] for values in said]
             if numbers[0] and numbers[1]:
                 kinds.update(map(type, (*numbers[0], *numbers[1])))
+                is_share = is_share and all(value in (0, 1) for value in (*numbers[0], *numbers[1]))
                 a.append(sum(numbers[0]) / len(numbers[0]))
                 b.append(sum(numbers[1]) / len(numbers[1]))
         is_other = versions[0] != versions[1]
         if not a and (labels := self._labels(scorer, cases, is_other_version=is_other)).n:
             return labels
-        return _paired("pass" if kinds == {bool} else "number", a, b, of=len(cases), is_other_version=is_other)
+        kind: Literal["pass", "number"] = "pass" if kinds == {bool} else "number"
+        return _paired(kind, a, b, of=len(cases), is_other_version=is_other, is_share=is_share)
 
     def _labels(self, scorer: str, cases: Mapping[str, _Pair], *, is_other_version: bool) -> Paired:
         """Compare labels trial by trial: they have no mean in which the repeats of a case could be taken together."""
@@ -307,13 +317,19 @@ class _Pairing:
 
 
 def _paired(
-    kind: Literal["pass", "number"], a: "array[float]", b: "array[float]", *, of: int, is_other_version: bool
+    kind: Literal["pass", "number"],
+    a: "array[float]",
+    b: "array[float]",
+    *,
+    of: int,
+    is_other_version: bool,
+    is_share: bool = False,
 ) -> Paired:
     differences = [after - before for before, after in zip(a, b, strict=True)]
     n = len(differences)
     found: Estimate | None = None
     if n:
-        found = paired_shares(differences) if kind == "pass" else paired_numbers(differences)
+        found = paired_shares(differences) if is_share else paired_numbers(differences)
     low, high = (found.low, found.high) if found else (None, None)
     return Paired(
         kind=kind,

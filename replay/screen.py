@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from journal import Blob
-from replay.state import RunState, TrialState
+from replay.state import LastError, RunState, TrialState
 from replay.summary import Latency, Part, Score, Summary, latency, score_of, summarise
 from replay.text import as_text
 
@@ -36,14 +36,20 @@ _SHOWN: Final = 5
 _LABELS: Final = 6
 _FEW: Final = 3
 """Trials that must be done before it is said how long the rest will take."""
+_LONG: Final = 5.0
+"""Seconds from which on a pause is worth more than a glance; shorter ones are part of the pace."""
+_QUIET: Final = 10.0
+"""Seconds in which nothing is done before that is said; in a slow run, as many times what a trial takes on average as below."""
+_TIMES: Final = 5
 _MINUTE: Final = 60
 _HOUR: Final = 3600
 
+_ILLNESS: Final = "illness"
 _PAUSES: Final = {
     "retry_after": "429 Retry-After",
     "rate_limited": "429, too many requests",
     "quota": "the quota is used up",
-    "illness": "the other side is ill, one probe at a time",
+    _ILLNESS: "the other side is ill, one probe at a time",
 }
 """Why nothing may start, in words; any other cause is shown as it stands."""
 
@@ -89,11 +95,33 @@ def duration(seconds: float) -> str:
 
 
 def remaining(state: RunState, *, now: float, total: int | None, before: int) -> float | None:
-    """Seconds that the rest will take at the pace of this session so far; None while that is not known."""
+    """Seconds that the rest will take at the pace of this session so far; None where that is not known, or not the pace now."""
     here = state.done - before
-    if total is None or here < _FEW or now <= 0:
+    if total is None or here < _FEW or now <= 0 or held_up(state, now=now, before=before):
         return None
     return max(0, total - state.done) * now / here
+
+
+def held_up(state: RunState, *, now: float, before: int) -> str:
+    """Say why the pace so far tells nothing about the rest: nothing may start, or nothing was done for long. Else, nothing."""
+    if state.ending:
+        return ""
+    paused = {key: pause for key, pause in state.pauses.items() if _is_in_force(*pause, now)}
+    if paused and paused.keys() >= state.limits.keys():  # Otherwise another back end goes on.
+        if any(cause == _ILLNESS for _, cause in paused.values()):
+            return "held up: the other side is ill"
+        until = min(until for until, _ in paused.values())
+        if until - now > _LONG:
+            return f"paused for {duration(until - now)}"
+    quiet, here = now - state.done_at, state.done - before
+    if quiet > max(_QUIET, _TIMES * now / here if here > 0 else 0.0) and (state.running or state.backing_off or paused):
+        return f"nothing done for {duration(quiet)}"
+    return ""
+
+
+def _is_in_force(until: float, cause: str, now: float) -> bool:
+    """Say whether a pause lasts; an illness lasts until somebody says that it is over, whenever the next probe is."""
+    return until > now or cause == _ILLNESS
 
 
 def panel(
@@ -143,11 +171,16 @@ def _heading(state: RunState, title: str, line: "Text") -> "Text":
 
 def _progress(state: RunState, line: "Text", *, now: float, total: int | None, width: int, before: int) -> "Text":
     if total is None:
-        return line.append(f"{state.done:,} done of {state.total:,} so far; how many there will be is not known")
+        why = held_up(state, now=now, before=before)
+        words = f"{state.done:,} done of {state.total:,} so far; how many there will be is not known"
+        return line.append(f"{words} · {why}" if why else words)
     share = min(1.0, state.done / total) if total else 1.0
     words = f"  {state.done:,} of {total:,} · {math.floor(100 * share)} %"
     here = state.done - before
-    if here >= _FEW and now > 0:
+    why = held_up(state, now=now, before=before)
+    if why:
+        words += f" · {why}"
+    elif here >= _FEW and now > 0:
         words += f" · {here / now:.3g}/s"
     left = remaining(state, now=now, total=total, before=before)
     if left:
@@ -178,11 +211,15 @@ _Row = tuple[str, str, str]
 def _rows(state: RunState, now: float, durable: int, total: int | None) -> Iterator[_Row]:
     yield "slots", _slots(state, total), ""
     for until, cause in state.pauses.values():
-        if until > now:
-            yield "paused", f"waiting {duration(until - now)}: {_PAUSES.get(cause, printable(cause))}", "yellow"
+        if _is_in_force(until, cause, now):
+            waiting = f"waiting {duration(until - now)}: " if until > now else ""
+            yield "paused", f"{waiting}{_PAUSES.get(cause, printable(cause))}", "yellow"
     if state.backing_off:
         yield "back-off", _back_off(state.backing_off, now), "yellow"
+    if (error := state.last_error) is not None and (error.answers == len(state.latencies) or now - error.t < _MINUTE):
+        yield "error", _error(error, now), "yellow"
     yield "trials", _trials(state), ""
+    yield from (("adopted", sentence, "yellow") for sentence in _adopted(state))
     if state.failed:
         yield "failed", f"{state.failed:,} of {state.done:,} done", "red"
     scores = {scorer: score_of(tally) for scorer, tally in state.scores.items()}
@@ -218,6 +255,13 @@ def _back_off(waiting: dict[str, TrialState], now: float) -> str:
     soonest = min(trial.due for trial in waiting.values()) - now
     why = ", ".join(f"{count:,} × {printable(cause)}" for cause, count in causes.most_common())
     return f"{plural(len(waiting), 'trial')}, the next in {duration(soonest)}: {why}"
+
+
+def _error(error: LastError, now: float | None = None) -> str:
+    """Tell what went wrong last, how long ago that was, and how many have since the last answer."""
+    said = [f"{error.in_a_row:,} in a row"] if error.in_a_row > 1 else []
+    said += [f"the last {duration(now - error.t)} ago" if said else f"{duration(now - error.t)} ago"] if now is not None else []
+    return f"{', '.join(said)}{': ' if said else ''}{printable(' '.join(error.said.split()), 120)}"
 
 
 def _trials(state: RunState) -> str:
@@ -256,7 +300,14 @@ def score_in_words(score: Score, *, failed: int = 0) -> str:
     unscored = "could not be scored" + (f" ({printable(' '.join(score.error.split()), 200)})" if score.error else "")
     missing = [(failed, "failed"), (score.not_scored, unscored), (score.beyond, "not finite or too large")]
     without = ", ".join(f"{count:,} {why}" for count, why in missing if count)
-    return f"{' '.join(said) or 'nothing yet'}{f'; not in it: {without}' if without else ''}"
+    mixed = _versions(score.versions, score.by_older)
+    return f"{' '.join(said) or 'nothing yet'}{f'; not in it: {without}' if without else ''}{f'; {mixed}' if mixed else ''}"
+
+
+def _versions(versions: int, by_older: int) -> str:
+    if by_older and versions == 1:
+        return "all by an older version of the scorer"
+    return f"by {plural(versions, 'version')} of the scorer, {by_older:,} by an older one" if by_older else ""
 
 
 def _labels(score: Score) -> str:
@@ -337,6 +388,9 @@ def line(state: RunState, *, now: float, durable: int, total: int | None, before
     left = remaining(state, now=now, total=total, before=before)
     if left:
         parts.append(f"about {duration(max(1, round(left)))} left")
+    why = held_up(state, now=now, before=before)
+    if why:
+        parts += [why, *([_error(state.last_error, now)] if state.last_error else [])]
     parts.append(f"seq {state.seq:,}, on disk to {durable:,}")
     return " · ".join(parts)
 
@@ -353,6 +407,7 @@ def ending(state: RunState, *, path: Path | str, total: int | None = None, stopp
     lines += [f"  {sentence}" for sentence in _notable(state)]
     lines += _failures(state)
     lines += [f"look closer: {closer}" for closer in _closer(state, path)]
+    lines += _to_mend(state, path)
     lines.append(f"next: {next_command(state, path)}")
     return "\n".join(lines)
 
@@ -377,12 +432,39 @@ def how_it_ended(state: RunState, stopped: str = "") -> str:
 
 def _verdict(state: RunState, path: Path | str, total: int | None, stopped: str) -> str:
     name = printable(state.started.evaluation) if state.started else "the run"
-    known = max(total or 0, state.total, state.planned if state.ending != "finished" else 0)
     how, where = how_it_ended(state, stopped), printable(str(path), 500)
-    return f"{name} {how}: {state.done:,} of {plural(known, 'trial')} done, in {where}"
+    return f"{name} {how}: {how_many(state, total)} done, in {where}"
+
+
+def how_many(state: RunState, total: int | None = None) -> str:
+    """Say how many of how many trials are done; of cases that come one after the other, nobody knows how many there will be."""
+    is_over = state.ending == "finished"
+    if not (is_over or total or state.planned) and state.total:
+        return plural(state.done, "trial")
+    return f"{state.done:,} of {plural(max(total or 0, state.total, 0 if is_over else state.planned), 'trial')}"
+
+
+def _adopted(state: RunState) -> Iterator[str]:
+    """Tell what was changed on the way: then not all numbers are about the same thing."""
+    for session in state.sessions:
+        if session.adopted:
+            yield f"session {session.n} adopted what had changed: {printable(', '.join(session.adopted), 200)}"
+    if state.by_older_task:
+        answers = state.stages["completed"] + state.stages["answered"]
+        are = "is" if state.by_older_task == 1 else "are"
+        yield f"{state.by_older_task:,} of {plural(answers, 'answer')} {are} by an older version of the task"
+
+
+def mixtures(state: RunState) -> Iterator[str]:
+    """Tell all that makes the numbers of a run not those of one thing: what was adopted, and scores of several versions."""
+    yield from _adopted(state)
+    for scorer, tally in state.scores.items():
+        if mixed := _versions(tally.versions, tally.by_older):
+            yield f"{plural(tally.scored, 'score')} of {printable(scorer, 24)} {mixed}"
 
 
 def _notable(state: RunState) -> Iterator[str]:
+    yield from _adopted(state)
     if state.retries:
         asked = {"asked": "asked for"}
         causes = ", ".join(f"{count:,} × {asked.get(cause, printable(cause))}" for cause, count in state.retries.most_common())
@@ -393,6 +475,9 @@ def _notable(state: RunState) -> Iterator[str]:
         if state.made_again:
             again = f", and {state.made_again:,} made again: as many calls may have been paid for twice"
         yield f"{plural(state.interrupted, 'attempt')} {were} cut off{again}"
+    error = state.last_error
+    if error is not None and error.answers == len(state.latencies) and state.ending != "finished":
+        yield f"no answer has come since the last error{', ' if error.in_a_row > 1 else ': '}{_error(error)}"
     if state.running:
         yield f"{plural(len(state.running), 'attempt')} had no ending yet, and will be made again"
     crashes = sum(not session.ended for session in state.sessions[:-1])
@@ -450,6 +535,13 @@ def _closer(state: RunState, path: Path | str) -> Iterator[str]:
         yield f"evaljournal log {run} {printable(shlex.quote(name), 200)}"
     if any(tally.failed for tally in state.scores.values()):
         yield f"evaljournal log {run} --type scoring_failed"
+
+
+def _to_mend(state: RunState, path: Path | str) -> Iterator[str]:
+    """Name the command that lets one version of each scorer judge everything, where several have."""
+    mixed = [printable(scorer, 24) for scorer, tally in state.scores.items() if tally.by_older]
+    if mixed:
+        yield f"judge all by one version of {', '.join(mixed)}: evaljournal rescore {printable(shlex.quote(str(path)), 1_000)}"
 
 
 def plural(count: int, one: str, many: str = "") -> str:

@@ -9,7 +9,7 @@ import itertools
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import attrs
@@ -137,6 +137,35 @@ class TrialState:
         return self.trouble is not None and self.stage == "completed"
 
 
+PINNED: Final = ("evaluation", "task_fingerprint", "dataset_fingerprint", "scorers")
+"""What makes a run the run of one thing: the members of `RunStarted` that may only change where somebody adopts it."""
+
+
+def _adopted(before: RunStarted, now: RunStarted) -> Iterator[str]:
+    """Name what a session has taken over."""
+    names = {"evaluation": "name", "task_fingerprint": "task", "dataset_fingerprint": "cases"}
+    yield from (name for field, name in names.items() if getattr(before, field) != getattr(now, field))
+    old, new = dict(before.scorers), dict(now.scorers)
+    for scorer in {**old, **new}:
+        if old.get(scorer) != new.get(scorer):
+            how = " (new)" if scorer not in old else " (gone)" if scorer not in new else ""
+            yield f"scorer {scorer}{how}"
+
+
+@attrs.frozen
+class LastError:
+    """What went wrong last in the present session, whichever trial it was."""
+
+    said: str
+    """Its type and message, in short."""
+    t: float
+    """When that was, in the seconds of `t`."""
+    in_a_row: int
+    """Attempts that have failed or timed out since the last answer, this one among them."""
+    answers: int
+    """How many answers there were by then."""
+
+
 @attrs.define
 class Session:
     """One process life of the run."""
@@ -148,6 +177,8 @@ class Session:
     host: str
     ended: str = ""
     """`finished`, or why it stopped; empty while it lives, or if it died."""
+    adopted: tuple[str, ...] = ()
+    """What had changed since the session before, and was taken over: `task`, `cases`, `scorer exact`."""
 
 
 _SHOWN: Final = 200
@@ -165,6 +196,7 @@ class RunState:
         self.head = ""
         """The hash of the last record."""
         self.started: RunStarted | None = None
+        """What it is a run of; what was adopted since stands in the place of what was begun with."""
         self.planned = 0
         """How many trials there are to be made; 0 where that was not known beforehand."""
         self.settings: dict[str, Any] = {}
@@ -196,6 +228,10 @@ class RunState:
         self.made_again = 0
         """Attempts that were made because the one before was cut off: its call may have been paid for twice."""
         self.late = 0
+        self.by_older_task = 0
+        """Outputs that count, and are those of a task that was changed since."""
+        self._task_since = 0
+        """The place from which on outputs are those of the present task."""
         self.latencies = array("d")
         """Seconds of every attempt that gave an output."""
         self.scores: dict[str, Tally] = {}
@@ -206,6 +242,9 @@ class RunState:
         self._under_way: dict[str, list[Any]] = {}
         """What the attempts that are running have noted that they use."""
 
+        self.last_error: LastError | None = None
+        self.done_at = 0.0
+        """When a trial last came to its end in the present session; 0 while none has."""
         self.limits: dict[str, int] = {}
         """Key → attempts that may run at once."""
         self.pauses: dict[str, tuple[float, str]] = {}
@@ -267,11 +306,29 @@ class RunState:
         for trial in self.backing_off.values():  # Seconds count anew; what is left of a wait is waited for.
             trial.due = max(0.0, trial.due - self._ended_at)
         self.sessions.append(Session(n=event.n, seq=record.seq, at=record.at, pid=event.pid, host=event.host))
+        if event.adopted is not None:
+            self._adopt(event.adopted, record)
         self.settings.update(event.settings or {})
         self.planned = event.trials or self.planned
         self.ending = ""
+        self.last_error, self.done_at = None, 0.0
         self.pauses.clear()
         self.limits.clear()
+
+    def _adopt(self, adopted: Any, record: Record) -> None:
+        """Let what was taken over stand in the place of what it was before."""
+        if self.started is None or not isinstance(adopted, dict):
+            return
+        before, taken = self.started, {name: adopted[name] for name in PINNED if name in adopted}
+        now = self.started = attrs.evolve(before, **taken)  # type: ignore[misc]  # a fact is an attrs class
+        self.sessions[-1].adopted = tuple(_adopted(before, now))
+        for scorer, tally in self.scores.items():
+            version = now.scorers.get(scorer.partition(".")[0])
+            if version is not None and version != before.scorers.get(scorer.partition(".")[0]):
+                tally.hear(version)  # Though it has judged nothing yet.
+        if now.task_fingerprint != before.task_fingerprint:
+            self._task_since = _packed(record)
+            self.by_older_task = sum(trial.answer is not None for trial in self.trials.values() if trial.stage != "withdrawn")
 
     def _trial_enqueued(self, event: TrialEnqueued, record: Record) -> None:
         before = self.trials.get(event.trial)
@@ -314,7 +371,7 @@ class RunState:
             self._under_way.pop(event.trial, None)
         self._use(event.usage)
 
-    def _attempt_failed(self, event: AttemptFailed, _: Record) -> None:
+    def _attempt_failed(self, event: AttemptFailed, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "unsettled")
         trouble = trial.trouble = trial.trouble or Trouble()
@@ -326,9 +383,10 @@ class RunState:
             trouble.errors += 1
         trouble.error = f"{event.error}: {event.message}"[:_SHOWN]
         self.errors[event.error] += 1
+        self._go_wrong(trouble.error, record)
         self._lose(event.trial, event.usage)
 
-    def _attempt_timed_out(self, event: AttemptTimedOut, _: Record) -> None:
+    def _attempt_timed_out(self, event: AttemptTimedOut, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "unsettled")
         trouble = trial.trouble = trial.trouble or Trouble()
@@ -337,7 +395,13 @@ class RunState:
         trouble.timeouts += 1
         trouble.error = f"timed out after {event.limit:g} s"
         self.timeouts += 1
+        self._go_wrong(trouble.error, record)
         self._lose(event.trial, event.usage)
+
+    def _go_wrong(self, said: str, record: Record) -> None:
+        before, answers = self.last_error, len(self.latencies)
+        others = before.in_a_row if before is not None and before.answers == answers else 0
+        self.last_error = LastError(said, record.t, others + 1, answers)
 
     def _attempt_interrupted(self, event: AttemptInterrupted, _: Record) -> None:
         self._move(event.trial, self.trials[event.trial], "interrupted")
@@ -377,7 +441,10 @@ class RunState:
             tally = self.scores[event.scorer] = Tally(by_case={} if self.has_repeats else None)
         scores = trial.scores = trial.scores or {}
         if event.scorer in scores:
-            tally.add(scores[event.scorer][1], -1, trial.case)
+            version, value = scores[event.scorer]
+            tally.take_back(value, version, trial.case)
+        if event.version != tally.version:
+            tally.hear(event.version)
         tally.add(event.value, 1, trial.case)
         if trial.unscored:
             self._score_at_last(trial, event.scorer.partition(".")[0])
@@ -398,16 +465,18 @@ class RunState:
         tally.failed += 1
         tally.error = f"{event.error}: {event.message}"[:_SHOWN]
 
-    def _trial_completed(self, event: TrialCompleted, _: Record) -> None:
+    def _trial_completed(self, event: TrialCompleted, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "completed")
         trial.since = 0.0
+        self.done_at = record.t
         if trial.trouble is not None:
             self.recovered += 1
 
-    def _trial_failed(self, event: TrialFailed, _: Record) -> None:
+    def _trial_failed(self, event: TrialFailed, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "failed")
+        self.done_at = record.t
         trouble = trial.trouble = trial.trouble or Trouble()
         trouble.cause = event.cause
 
@@ -415,8 +484,9 @@ class RunState:
         trial = self.trials[event.trial]
         self.recovered -= trial.recovered
         self._move(event.trial, trial, "withdrawn")
-        for scorer, (_, value) in (trial.scores or {}).items():
-            self.scores[scorer].add(value, -1, trial.case)
+        for scorer, (version, value) in (trial.scores or {}).items():
+            self.scores[scorer].take_back(value, version, trial.case)
+        self.by_older_task -= trial.answer is not None and trial._answer < self._task_since
         for scorer in trial.unscored:
             self.scores[scorer].failed -= 1
         trial.scores, trial.unscored = None, ()

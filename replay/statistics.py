@@ -17,6 +17,10 @@ LEVEL: Final = 0.95
 _SHARE: Final = (1 + LEVEL) / 2
 Z: Final = NormalDist().inv_cdf(_SHARE)
 """Standard errors on either side of the mean that hold 95 % of a normal distribution."""
+DUST: Final = 1e-12
+"""The part of a sum of squares below which what differs is nothing but rounding."""
+_ONE_WAY: Final = 6
+"""Differences that all go one way by chance less often than 1 time in 20: 1 in 32."""
 _MANY: Final = 100
 """Degrees of freedom from which on Student's t is so near to normal that a series of four terms has ten right digits."""
 
@@ -67,13 +71,28 @@ def mean_of_numbers(mean: float, *, n: int, cases: int, scatter: float) -> Estim
 
     Repeats of a case are alike, so that ten answers to one question say less than one answer to each of ten. `scatter` is the
     sum, over the cases, of the square of what a case's numbers together differ from the mean (Liang and Zeger's estimate, with
-    the usual correction for few clusters). Where each case has one number this is the plain standard error of a mean.
+    the usual correction for few clusters). Where each case has one number this is the plain standard error of a mean. Where all
+    cases came out alike there is no range to tell: that they vary was not seen, which is not to say that they do not.
     """
     error = _standard_error(n, cases, scatter)
-    if error is None:
-        return Estimate(mean, None, None, None)
+    if not error:
+        return Estimate(mean, error, None, None)
     half = t_quantile(cases - 1) * error
     return Estimate(mean, error, mean - half, mean + half)
+
+
+def mean_of_parts(mean: float, *, n: int, cases: int, scatter: float) -> Estimate:
+    """Say how sure the mean of `n` numbers from 0 to 1 is: the same, within that scale.
+
+    Where all cases came out alike, how much they vary cannot be seen; but on this scale nothing varies more than a share does,
+    so that Wilson's interval, each case counted once, is wide enough.
+    """
+    found = mean_of_numbers(mean, n=n, cases=cases, scatter=scatter)
+    if found.standard_error == 0:
+        return Estimate(mean, 0.0, *wilson(mean, cases))
+    if found.low is None or found.high is None:
+        return found
+    return attrs.evolve(found, low=max(0.0, found.low), high=min(1.0, found.high))
 
 
 def mean_of_shares(mean: float, *, n: int, cases: int, scatter: float) -> Estimate:
@@ -106,10 +125,18 @@ def wilson(share: float, n: float) -> tuple[float, float]:
 
 
 def paired_numbers(differences: Sequence[float]) -> Estimate:
-    """Say how sure the mean of paired differences is, one for each case: Student's t over the cases."""
+    """Say how sure the mean of paired differences is, one for each case: Student's t over the cases.
+
+    Where all differ alike there is no t. Six or more that all go one way are then enough, as they are for the sign test; fewer
+    say nothing, however alike.
+    """
     n = len(differences)
     mean = math.fsum(differences) / n
-    return mean_of_numbers(mean, n=n, cases=n, scatter=math.fsum((each - mean) ** 2 for each in differences))
+    scatter = math.fsum((each - mean) ** 2 for each in differences)
+    if scatter <= DUST * n * mean**2:
+        low, high = (mean, mean) if n >= _ONE_WAY else (None, None)
+        return Estimate(mean, 0.0 if n > 1 else None, low, high)
+    return mean_of_numbers(mean, n=n, cases=n, scatter=scatter)
 
 
 def paired_shares(differences: Sequence[float]) -> Estimate:

@@ -14,7 +14,7 @@ import attrs
 from journal import Blob, Record
 from journal.events import TrialEnqueued
 from journal.lifecycle import STAGES
-from replay.state import RunState, TrialState
+from replay.state import LastError, RunState, TrialState
 from replay.statistics import mean_of_shares, pass_all, pass_at, quantile
 from replay.tally import Tally
 from replay.text import as_text
@@ -89,6 +89,10 @@ class Score:
     """The range that holds the true mean 95 times in 100."""
     labels: Mapping[str, int]
     """Label → how many times, the most frequent first."""
+    versions: int
+    """How many versions of the scorer the values are of; more than one where it was changed on the way."""
+    by_older: int
+    """Values of another version than the one that spoke last; `evaljournal rescore` makes them all one."""
     passes: Sequence[PassK]
     """Where cases have repeats and every value is true or false: for 1, 2, 4, … trials, and for as many as there are."""
 
@@ -120,6 +124,15 @@ class Attempts:
 
 
 @attrs.frozen
+class Adoption:
+    """What a session took over that had changed since the one before."""
+
+    session: int
+    what: Sequence[str]
+    """`task`, `cases`, `scorer exact`."""
+
+
+@attrs.frozen
 class Part:
     """The same for the trials that have something in common."""
 
@@ -145,10 +158,16 @@ class Summary:
     """`finished`, or why the last session stopped; None while it lives, or if it died."""
     planned: int
     """How many trials there are to be made; 0 where that was not known beforehand."""
+    adopted: Sequence["Adoption"]
+    """Which sessions took over something that had changed."""
+    by_older_task: int
+    """Outputs that count, and are those of a task that was changed since."""
     trials: Trials
     attempts: Attempts
     retries: Mapping[str, int]
     errors: Mapping[str, int]
+    last_error: LastError | None
+    """What went wrong last in the present session."""
     failures: Mapping[str, int]
     """Cause → trials that were given up for it."""
     scores: Mapping[str, Score]
@@ -176,6 +195,8 @@ def summarise(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         crashes=sum(not session.ended for session in state.sessions[:-1]),
         ending=state.ending or None,
         planned=state.planned,
+        adopted=[Adoption(session.n, session.adopted) for session in state.sessions if session.adopted],
+        by_older_task=state.by_older_task,
         trials=_trials(state.stages, state.recovered),
         attempts=Attempts(
             started=state.attempts,
@@ -188,6 +209,7 @@ def summarise(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         ),
         retries=dict(state.retries),
         errors=dict(state.errors),
+        last_error=state.last_error,
         failures=dict(Counter(trial.cause for trial in state.trials.values() if trial.stage == "failed")),
         scores=_scores(state.scores),
         latency=latency(state.latencies),
@@ -244,6 +266,8 @@ def score_of(tally: Tally) -> Score:
         low=found.low if found else None,
         high=found.high if found else None,
         labels={label: count for label, count in tally.labels.most_common() if count},
+        versions=tally.versions,
+        by_older=tally.by_older,
         passes=[],
     )
 
@@ -320,8 +344,11 @@ class _Gathered:
         self.recovered += trial.recovered
         if trial.answer is not None and trial.stage != "withdrawn":
             self.latencies.append(trial.elapsed)
-        for scorer, (_, value) in (trial.scores or {}).items():
-            self._tally(scorer, has_repeats).add(value, 1, trial.case)
+        for scorer, (version, value) in (trial.scores or {}).items():
+            tally = self._tally(scorer, has_repeats)
+            if version != tally.version:
+                tally.hear(version)
+            tally.add(value, 1, trial.case)
         for scorer in trial.unscored:
             self._tally(scorer, has_repeats).failed += 1
 
@@ -336,6 +363,9 @@ def _groups(state: RunState, groups: Mapping[str, str]) -> dict[str, Part]:
     gathered: dict[str, _Gathered] = {}
     for name, trial in state.trials.items():
         gathered.setdefault(groups.get(name, NO_GROUP), _Gathered()).take(trial, has_repeats=state.has_repeats)
+    for group in gathered.values():
+        for scorer, tally in group.scores.items():
+            tally.hear(state.scores[scorer].version)  # Trials are not gone through in the order in which they were scored.
     return {
         label: Part(
             trials=_trials(group.stages, group.recovered),

@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeGuard
 
 import attrs
 
-from replay.statistics import Estimate, mean_of_numbers, mean_of_shares
+from replay.statistics import DUST, Estimate, mean_of_numbers, mean_of_parts, mean_of_shares
 
 LARGEST: Final = 1e100
 """The largest number that goes into a mean: the squares of a million such can still be summed."""
@@ -37,6 +37,10 @@ class Tally:
     """Values that are in the mean; true counts as 1, false as 0."""
     verdicts: int = 0
     """Those of them that are true or false."""
+    bits: int = 0
+    """Numbers that are 0 or 1, those that are true or false among them."""
+    off_scale: int = 0
+    """Numbers that do not lie between 0 and 1."""
     beyond: int = 0
     """Numbers that are not finite, or larger than `LARGEST`; they are counted, and not in the mean."""
     labels: Counter[str] = attrs.field(factory=Counter)
@@ -51,6 +55,10 @@ class Tally:
     """Where cases have repeats, the sum of each case's sum times its numbers."""
     sizes: int = 0
     """Where cases have repeats, the sum of the squares of the cases' numbers."""
+    version: str = ""
+    """The version of the scorer that spoke last, or was adopted since."""
+    _older: dict[str, int] = attrs.field(factory=dict)
+    """Another version → how many values are still its own; those of the last are the rest."""
 
     def add(self, value: object, times: int = 1, case: str = "") -> None:
         """Count a value, or (-1) take it back because a later one supersedes it."""
@@ -61,11 +69,15 @@ class Tally:
             self.beyond += times
         else:
             is_verdict = isinstance(value, bool)
+            is_bit = is_verdict or value in (0, 1)
             if not self.numbers:  # Passes are counted from 0, so that their share has no rounding in it.
-                self.origin = 0.0 if is_verdict else float(value)
+                self.origin = 0.0 if is_bit else float(value)
                 self.total = self.squares = self.products = 0.0
-            if is_verdict:
-                self.verdicts += times
+            if is_bit:
+                self.bits += times
+                self.verdicts += times * is_verdict
+            elif not 0 < value < 1:
+                self.off_scale += times
             self.numbers += times
             value -= self.origin
             self.total += times * value
@@ -95,6 +107,31 @@ class Tally:
         self.by_case = {case: (1, float(value) - self.origin) for case, value in scores if can_be_summed(value)}
         self.products, self.sizes = self.total, self.numbers
 
+    def hear(self, version: str) -> None:
+        """Take what is said from here on for that of another version of the scorer."""
+        if own := self.scored - self.by_older:
+            self._older[self.version] = own
+        self.version = version
+        self._older.pop(version, None)  # It may have spoken before.
+
+    def take_back(self, value: object, version: str, case: str = "") -> None:
+        """Take back a value that is superseded, or no longer counts."""
+        self.add(value, -1, case)
+        if version != self.version:
+            self._older[version] -= 1
+            if not self._older[version]:
+                del self._older[version]
+
+    @property
+    def by_older(self) -> int:
+        """How many values are those of another version of the scorer than the one that spoke last."""
+        return sum(self._older.values())
+
+    @property
+    def versions(self) -> int:
+        """How many versions of the scorer the values are of."""
+        return len(self._older) + (self.scored > self.by_older)
+
     @property
     def cases(self) -> int:
         """How many cases have at least one number."""
@@ -123,7 +160,9 @@ class Tally:
         shift = self.total / self.numbers
         products, sizes = (self.total, self.numbers) if self.by_case is None else (self.products, self.sizes)
         scatter = max(0.0, self.squares - 2 * shift * products + shift**2 * sizes)
-        estimate = mean_of_shares if self.verdicts == self.numbers else mean_of_numbers
+        if scatter < DUST * self.squares:
+            scatter = 0.0  # They are all alike, but for what is left of sums that were taken back.
+        estimate = mean_of_numbers if self.off_scale else mean_of_shares if self.bits == self.numbers else mean_of_parts
         return estimate(self.origin + shift, n=self.numbers, cases=self.cases, scatter=scatter)
 
     @property

@@ -153,7 +153,7 @@ def _case(row: Any, columns: Columns) -> Case:
         case tuple():
             pair = cast("Any", row)
             if len(pair) != _PAIR:
-                raise UsageError(f"a tuple is (input, expected), and this one has {len(pair)} members; give Case(input=…)")
+                raise UsageError(f"a tuple is (input, expected), and this one is {len(pair)} long; give Case(input=…)")
             return Case(input=pair[0], expected=pair[1])
         case _:
             return Case(input=row)

@@ -176,7 +176,7 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         return self.task(value)
 
     def __repr__(self) -> str:
-        return f"<evaluation {self.name!r}: {len(self.scorers)} scorers, {self.settings}>"
+        return f"<evaluation {self.name!r}: scored by {', '.join(self.scorers) or 'nobody'}, {self.settings}>"
 
     @property
     def is_async(self) -> bool:

@@ -31,6 +31,7 @@ from journal.events import (
     TrialFailed,
 )
 from journal.writer import InThread
+from replay.screen import plural
 from runner.attempt import Answered, Cut, Flight, Home, Landing, OutOfTime, Raised
 from runner.concurrency import Policy, Steering
 from runner.definition import Settings
@@ -471,7 +472,7 @@ class Executor:
         self._failures += 1
         self._let_go()
         if self._failures > self._most_failures:
-            self.stop("failed_fast", f"{self._failures} trials failed")
+            self.stop("failed_fast", f"{plural(self._failures, 'trial')} failed")
 
     def _let_go(self) -> None:
         self._in_hand -= 1

@@ -44,7 +44,11 @@ class Gate:
         score = score_of(tally)
         reached = score.mean if self.end == "mean" else score.low
         if reached is None:
-            what = "has no mean" if score.mean is None else "has too few values for a range"
+            what = "has too few values for a range"
+            if score.mean is None:
+                what = "has no mean"
+            elif score.standard_error == 0:
+                what = f"is {score.mean:.4g} for every case, which tells no range; leave @lower away, or score from 0 to 1"
             return f"{self.text}: {self.scorer} {what}"
         if reached >= self.least:
             return None

@@ -6,7 +6,8 @@ of it; nothing here waits or calls anything.
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal
+from itertools import islice
+from typing import Any, Final, Literal
 
 import attrs
 
@@ -22,6 +23,8 @@ from journal.events import (
 )
 from journal.files import Files
 from replay import RunState, TrialState
+from replay.screen import plural
+from replay.state import PINNED
 from runner.case import Trial
 from runner.definition import WHAT_IS_ASKED, Settings
 from runner.errors import RunChanged, UsageError
@@ -49,24 +52,51 @@ def in_force(own: Settings, given: Mapping[str, Any], before: Mapping[str, Any])
     return attrs.evolve(settings, **given), [name for name in names if name in kept or name in given]
 
 
+def changes(before: RunStarted, now: RunStarted) -> dict[str, Any]:
+    """Pick out what a run is now to be the run of, where that is not what it was; a session that takes it over records it."""
+    return {field: new for field in PINNED if (new := getattr(now, field)) != getattr(before, field)}
+
+
+def changed_cases(state: RunState, trials: Iterable[Trial]) -> Iterator[str]:
+    """Say which of the cases that were taken in are no longer what they were, or are gone; others are not known by name."""
+    known = {name: trial for name, trial in state.trials.items() if trial.stage != "withdrawn"}
+    changed: dict[str, None] = {}
+    gone = dict.fromkeys(trial.case for trial in known.values())
+    for trial in trials:
+        gone.pop(trial.case.name, None)
+        if trial.id in known and known[trial.id].fingerprint != trial.case.fingerprint:
+            changed[trial.case.name] = None
+    for names, what in ((changed, "changed"), (gone, "no longer there")):
+        if names:
+            yield f"{plural(len(names), 'case')} {'is' if len(names) == 1 else 'are'} {what}: {_some(names)}"
+    if not changed and not gone:
+        yield "none of the cases that were taken in so far has changed; others have, are new, or are gone"
+
+
+def _some(names: Iterable[str]) -> str:
+    """Name a few."""
+    first = list(islice(names, _NAMED + 1))
+    return ", ".join(map(repr, first[:_NAMED])) + (", …" if len(first) > _NAMED else "")
+
+
 def differences(before: RunStarted, now: RunStarted, settings: Mapping[str, Any]) -> list[str]:
     """Say, field by field, how what is to be resumed asks or judges otherwise than what was begun.
 
     How it is carried out (slots, timeouts, retries and so on) may change from one session to the next.
     """
-    found: list[str] = []
-    for field in ("evaluation", "task_fingerprint", "dataset_fingerprint", "scorers"):
-        old, new = getattr(before, field), getattr(now, field)
-        if field == "scorers":
-            old, new = dict(old), dict(new)
-        if old != new:
-            found.append(f"{field.replace('_', ' ')}: {old!r} is now {new!r}")
+    found = [
+        f"{field.replace('_', ' ')}: {getattr(before, field)!r} is now {new!r}" for field, new in changes(before, now).items()
+    ]
     found += [
         f"setting {name}: {settings[name]!r} is now {now.settings[name]!r}"
         for name in WHAT_IS_ASKED
         if name in settings and settings[name] != now.settings[name]
     ]
     return found
+
+
+_NAMED: Final = 5
+"""Cases that are named as examples."""
 
 
 @fact
@@ -103,6 +133,8 @@ class Remainder:
         self._retry_failed = retry_failed
         self._on_ambiguous = on_ambiguous
         self._failure: Exception | None = None
+        self.is_closed = False
+        """Whether every case was read, and nothing is left out that should not be."""
         self.found: deque[Left] = deque()
         """Filled in a thread, emptied by whoever takes them in."""
         self._known = {trial for trial, state in recorder.state.trials.items() if state.stage != "withdrawn"}
@@ -210,15 +242,15 @@ class Remainder:
 
     def close(self) -> None:
         """After the last case: leave out the trials whose cases are gone, or refuse to go on without them."""
-        if not self._known:
-            return
-        if not self._adopt:
-            some = ", ".join(sorted(self._known)[:3])
+        if self._known and not self._adopt:
+            one = len(self._known) == 1
             raise RunChanged(
-                f"{len(self._known)} trials of this run are no longer among the cases, such as {some}; --adopt leaves them out"
+                f"{plural(len(self._known), 'trial')} of this run {'is' if one else 'are'} no longer among the cases: "
+                f"{_some(sorted(self._known))}; --adopt leaves {'it' if one else 'them'} out"
             )
         for trial in sorted(self._known):
             self._recorder.record(TrialWithdrawn(trial=trial, why="removed"))
+        self.is_closed = True
 
 
 def ended(known: TrialState) -> Failure | TimedOut:

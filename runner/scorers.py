@@ -78,7 +78,7 @@ def _difference(left: Any, right: Any, at: str) -> str | None:  # noqa: PLR0911 
             for place, (mine, theirs) in enumerate(pairs):
                 if found := _difference(mine, theirs, f"{at}[{place}]"):
                     return found
-            return None if len(left) == len(right) else f"{at or 'it'} has {len(left)} members, not {len(right)}"
+            return None if len(left) == len(right) else f"{at or 'it'} is {len(left)} long, not {len(right)}"
         case _:
             if isinstance(left, bool) == isinstance(right, bool) and left == right:
                 return None

@@ -32,7 +32,7 @@ from runner.executor import Executor
 from runner.failure import describe
 from runner.nearest import nearest
 from runner.recorder import Clock, Recorder
-from runner.resume import Remainder, differences, in_force
+from runner.resume import Remainder, changed_cases, changes, differences, in_force
 from runner.score import Scorer
 from runner.surroundings import Surroundings
 from runner.tasks import Task
@@ -257,6 +257,8 @@ class Session:
         if state.started is None or self._is_done(state) or self.options.adopt:
             return Plan(settings, trials, begun)
         found = differences(state.started, begun, state.settings)
+        if begun.dataset_fingerprint != state.started.dataset_fingerprint:
+            found += changed_cases(state, chosen)
         if found:
             raise RunChanged(
                 f"{self.path} was begun with something else:\n  "
@@ -299,6 +301,7 @@ class Session:
                 boot=self.here.boot,
                 settings=changed or None,
                 trials=0 if plan.begun.trials == state.planned else plan.begun.trials,
+                adopted=changes(state.started or plan.begun, plan.begun) or None,
             )
         )
         remainder = Remainder(
@@ -336,11 +339,12 @@ class Session:
             )
             await stack.enter_async_context(self._company(live))
             await self._execute(executor, remainder, recorder)
-        if executor.stopped is None:
+        is_all = remainder.is_closed or state.total == plan.total  # What came with the last trial leaves nothing to resume.
+        if executor.stopped is None or (is_all and state.done == state.total and executor.stopped != "intake_failed"):
             recorder.finish()
-        else:
-            recorder.record(RunStopped(reason=executor.stopped))
-        return Outcome(self.path, state, "", executor.stopped or "", executor.why)
+            return Outcome(self.path, state, "", "", "")
+        recorder.record(RunStopped(reason=executor.stopped))
+        return Outcome(self.path, state, "", executor.stopped, executor.why)
 
     async def _tasks(self, stack: AsyncExitStack, settings: Settings, run: str) -> tuple[Task, dict[str, tuple[Scorer, Task]]]:
         opening = Opening(stack, run, grace=settings.grace, in_thread=self.options.in_thread)

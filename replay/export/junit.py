@@ -13,6 +13,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from replay.export.source import Source
 from replay.export.story import Result, Setback, Story, described
+from replay.screen import plural
 from replay.state import TrialState
 from replay.text import as_text
 
@@ -90,7 +91,10 @@ def _test(story: Story, suite: str, trial: str, verdict: Verdict) -> bytes:
 def _error(result: Result) -> bytes:
     if result.stage == "failed":
         kind, message = result.error
-        told = [f"given up after {result.attempts} attempts: {result.cause}", *(_told(each) for each in result.setbacks)]
+        told = [
+            f"given up after {plural(result.attempts, 'attempt')}: {result.cause}",
+            *(_told(each) for each in result.setbacks),
+        ]
     else:
         scorer, failed = next(iter(result.unscored.items()))
         kind, message = failed.error, f"{scorer} could not judge: {failed.message}"

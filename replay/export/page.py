@@ -106,6 +106,8 @@ def verdict(summary: Summary, standing: str, ended: str) -> str:
     parts = [f"{done:,} of {plural(of, 'trial')} done" if done < of else f"all {plural(of, 'trial')} done"]
     if not of:
         parts = ["no trial was taken in"]
+    elif not summary.planned and summary.ending != "finished":
+        parts = [f"{plural(done, 'trial')} done"]
     parts += [_score_in_brief(scorer, score) for scorer, score in list(summary.scores.items())[:1] if score.scored]
     parts.append(f"{trials.failed:,} failed" if trials.failed else "none failed" if done else "nothing answered yet")
     if trials.recovered:

@@ -96,7 +96,8 @@ class Page {
   scoreTile(name, score) {
     const title = oneLine(name, 40), isShare = score.passed !== null, show = isShare ? percent : (value) => digits(value, 3);
     const missing = [[this.run.facts.summary.trials.failed, "failed"], [score.not_scored, "could not be scored"], [score.beyond, "not finite"]].filter(([count]) => count).map(([count, why]) => `${grouped(count)} ${why}`).join(", ");
-    const without = missing ? `not in it: ${missing}` : "";
+    const mixed = !score.by_older ? "" : score.versions === 1 ? "all by an older version of the scorer" : `by ${plural(score.versions, "version")} of the scorer, ${grouped(score.by_older)} by an older one`;
+    const without = [missing ? `not in it: ${missing}` : "", mixed].filter(Boolean).join("; ");
     if (score.mean === null) {
       const labels = Object.entries(score.labels).slice(0, 4);
       return this.tile(title, labels.length ? oneLine(labels[0][0], 24) : NONE, labels.map(([label, count]) => `${oneLine(label, 24)} ${Math.round((100 * count) / score.scored)} %`).join(" · ") || "nothing yet", `n = ${grouped(score.scored)}`, without);
@@ -112,7 +113,7 @@ class Page {
     const tiles = Object.entries(summary.scores).map(([name, score]) => this.scoreTile(name, score));
     const counts = [[trials.failed, "failed"], [trials.recovered, "recovered"], [trials.open, "open"], [trials.withdrawn, "withdrawn"]].filter(([count, name]) => count || name === "failed");
     tiles.push(this.tile("trials", el("span", {}, grouped(trials.completed), el("small", { text: " ok" })), counts.map(([count, name]) => `${grouped(count)} ${name}`).join(" · "), `of ${plural(Math.max(trials.enqueued, facts.total || 0), "trial")}`));
-    tiles.push(this.tile("answers", duration(latency.p50), `p50 of ${grouped(latency.answers)}`, `p95 ${duration(latency.p95)}`, `longest ${duration(latency.max)}`));
+    tiles.push(this.tile("answers", duration(latency.p50), `p50 of ${grouped(latency.answers)}`, `p95 ${duration(latency.p95)}`, `longest ${duration(latency.max)}`, summary.by_older_task ? `${grouped(summary.by_older_task)} by an older version of the task` : ""));
     const cost = Object.entries(facts.usage), lost = Object.entries(facts.usage_lost).filter(([, value]) => value);
     if (cost.length) {
       const first = cost.find(([name]) => /cost/i.test(name)) || cost[0];
@@ -215,7 +216,7 @@ class Page {
         el("details", {}, el("summary", { text: "Settings" }), pairs(Object.entries(facts.settings))),
         el("details", {}, el("summary", { text: "Environment" }), pairs(Object.entries(facts.environment))),
         el("details", {}, el("summary", { text: "What was pinned" }), pairs(Object.entries(facts.pinned))),
-        el("details", {}, el("summary", { text: "Sessions" }), pairs(facts.lives.map((life) => [`${life.n}`, `${life.at}, process ${life.pid} on ${life.host}: ${life.ended ? words(life.ended) : "no ending"}`])))));
+        el("details", {}, el("summary", { text: "Sessions" }), pairs(facts.lives.map((life) => [`${life.n}`, `${life.at}, process ${life.pid} on ${life.host}: ${life.ended ? words(life.ended) : "no ending"}${life.adopted.length ? `; adopted what had changed: ${life.adopted.join(", ")}` : ""}`])))));
   }
 
   open(trial) {

@@ -5,6 +5,7 @@ Only here are arguments parsed and exit codes chosen. A command's module is impo
 """
 
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -42,6 +43,10 @@ COMMANDS: Final = {
 UNFINISHED: Final = 3
 DAMAGED: Final = 4
 BUG: Final = 70
+INTERRUPTED: Final = 130
+"""As of any program that Ctrl-C ends."""
+BROKEN_PIPE: Final = 141
+"""As of any program whose reader goes away: `evaljournal log | head`."""
 
 
 class Damaged(click.ClickException):
@@ -54,6 +59,12 @@ class Unfinished(click.ClickException):
     """The run is not done; `resume` goes on with it."""
 
     exit_code = UNFINISHED
+
+
+class Interrupted(click.ClickException):
+    """Somebody asked for the end before anything was recorded: there is nothing to resume."""
+
+    exit_code = INTERRUPTED
 
 
 class Refused(click.ClickException):
@@ -94,7 +105,7 @@ class _Commands(click.Group):
             from runner.errors import UsageError  # noqa: PLC0415  # the same
 
         try:
-            with one_at_a_time():
+            with one_at_a_time(), _written_to_the_end():
                 return super().invoke(ctx)
         except (errors.JournalDamaged, errors.RulesBroken, errors.BlobDamaged) as exc:
             raise Damaged(str(exc)) from exc
@@ -103,11 +114,24 @@ class _Commands(click.Group):
         except (errors.JournalError, UsageError) as exc:
             raise Refused(str(exc)) from exc
         except KeyboardInterrupt:
-            raise Unfinished("interrupted") from None  # A run that has begun notices by itself; this was before, or a view.
+            raise Interrupted("interrupted") from None  # A run that has begun notices by itself; this was before, or a view.
         except BrokenPipeError:
-            raise  # click ends quietly.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Or Python would complain of what it cannot write any more.
+            sys.exit(BROKEN_PIPE)
         except OSError as exc:
+            if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise Unfinished(f"{exc}; nothing was lost: make room, and do it again") from exc
             raise Refused(str(exc)) from exc
+
+
+@contextlib.contextmanager
+def _written_to_the_end() -> Generator[None]:
+    """Notice a full disk, or a reader that is gone, also where it is only the last words that are not written."""
+    try:
+        yield
+    finally:
+        if sys.stdout is not None:  # It is None where standard output was closed beforehand.
+            sys.stdout.flush()
 
 
 def _starting() -> contextlib.AbstractContextManager[object]:
@@ -115,7 +139,7 @@ def _starting() -> contextlib.AbstractContextManager[object]:
 
     def leave(_: int, __: object) -> None:
         os.write(2, b"Error: interrupted\n")
-        os._exit(UNFINISHED)
+        os._exit(INTERRUPTED)
 
     return told(leave, *STOPS)
 

@@ -14,7 +14,7 @@ from journal import verify as verify_journal
 from journal.errors import RulesBroken, command
 from replay.audit import Audit, Auditor
 from replay.compare import Side, compare, in_json, lines, outputs
-from replay.screen import how_it_ended, printable
+from replay.screen import how_it_ended, plural, printable
 from runner.cli import DAMAGED
 from runner.cli.arguments import chosen_run
 from runner.cli.look import Seen, groups_of, print_json, say_damage, see
@@ -92,11 +92,11 @@ def _say(result: Verification, audit: Audit, expect_head: str | None) -> None:
     for finding in audit.findings:
         click.echo(f"record {finding.seq:,} ({finding.check}): {printable(finding.what, _LONGEST)}", err=True)
     if audit.more:
-        click.echo(f"and {audit.more:,} further findings", err=True)
+        click.echo(f"and {plural(audit.more, 'further finding')}", err=True)
     for note in notes:
         click.echo(note, err=True)
     if result.problem is not None:
-        click.echo(f"{result.path}: {result.records:,} records verify, then: {result.problem}", err=True)
+        click.echo(f"{result.path}: {plural(result.records, 'record')} verified, then: {result.problem}", err=True)
     else:
         number = len(audit.findings) + audit.more
         places = "one place" if number == 1 else f"{number:,} places"
@@ -107,17 +107,19 @@ def _say(result: Verification, audit: Audit, expect_head: str | None) -> None:
 def _in_words(result: Verification, audit: Audit, expect_head: str | None) -> list[str]:
     trials = audit.totals
     ends = f"{trials.completed:,} completed + {trials.failed:,} failed + {trials.withdrawn:,} withdrawn + {trials.open:,} open"
+    counts = ((result.records, "record"), (result.segments, "file"), (result.blobs, "blob"))
+    recomputed = plural(audit.decisions, "decision")
     parts = [
-        f"{result.path} holds: {result.records:,} records, {result.segments} files, {result.blobs} blobs, nothing changed",
+        f"{result.path} holds: {', '.join(plural(*each) for each in counts)}, nothing changed",
         f"head {result.head}",
-        f"the log and the rules agree: {trials.enqueued:,} trials = {ends}; {audit.decisions:,} decisions recomputed: equal",
+        f"the log and the rules agree: {plural(trials.enqueued, 'trial')} = {ends}; {recomputed} recomputed: equal",
     ]
     if expect_head and result.expected_at is not None:
-        since = result.records - result.expected_at
-        parts.append(f"the expected head is record {result.expected_at:,}; {since:,} records were added since")
+        since = plural(result.records - result.expected_at, "record")
+        parts.append(f"the expected head is record {result.expected_at:,}; {since} added since")
     if result.unfinished:
         parts.append(
-            f"{result.unfinished:,} bytes behind the last record were never confirmed: a writer is at work, or was cut off"
+            f"{plural(result.unfinished, 'byte')} behind the last record, never confirmed: a writer is at work, or was cut off"
         )
     return parts
 
@@ -135,7 +137,7 @@ def salvage(run: Path, target: Path) -> None:
     evaljournal salvage runs/capitals/0001 -o runs/capitals/0001-salvaged
     """
     saved = trio.run(salvage_journal, run, target)
-    click.echo(f"{target}: {saved.kept:,} records kept, {saved.lost:,} lost, {saved.left_out:,} left out", err=True)
+    click.echo(f"{target}: {plural(saved.kept, 'record')} kept, {saved.lost:,} lost, {saved.left_out:,} left out", err=True)
     click.echo(f"next: evaljournal verify {target}", err=True)
 
 
@@ -179,4 +181,5 @@ def _which(seen: Seen) -> str:
     name = printable(state.started.evaluation) if state.started else "a run that has not begun"
     how = seen.standing if seen.problem or seen.is_live else how_it_ended(state)
     failed = f", {state.failed:,} failed" if state.failed else ""
-    return f"{printable(str(seen.path), 200)}: {name}, {how}, {state.completed:,} ok{failed} of {state.total:,}"
+    older = f"; {plural(state.by_older_task, 'answer')} by an older version of its task" if state.by_older_task else ""
+    return f"{printable(str(seen.path), 200)}: {name}, {how}, {state.completed:,} ok{failed} of {state.total:,}{older}"

@@ -3,9 +3,13 @@
 import contextlib
 import os
 import shlex
+import shutil
 import signal
+import socket
 import sys
+import time
 from collections.abc import Generator, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -23,9 +27,9 @@ from journal.lock import is_held
 from journal.scan import Stop
 from replay import History, RunState, load
 from replay.history import understanding
-from replay.screen import ending, group_lines, how_it_ended, next_command, panel, printable
+from replay.screen import ending, group_lines, how_it_ended, next_command, panel, plural, printable
 from replay.summary import Grouping, in_json, summarise
-from runner.cli import DAMAGED
+from runner.cli import DAMAGED, Refused
 from runner.cli.arguments import RUNS, chosen_run, newest_run, runs_under
 from runner.nearest import nearest
 from runner.signals import unless_told
@@ -37,6 +41,8 @@ _TAIL: Final = 1 << 16
 """Bytes at the end of a file in which its last records are looked for."""
 _GROUPS: Final = 20
 """Groups that are told one by one; `--json` has all."""
+_LITTLE: Final = 1 << 20
+"""Bytes below which a disk is as good as full."""
 _FILES_OWN: Final = ("segment_opened", "segment_sealed")
 
 
@@ -99,8 +105,10 @@ class _View:
 def run_and_trial(run: str | None, trial: str | None) -> tuple[Path, str | None]:
     """Tell a run from a trial: one word that is no directory is a trial of the newest run."""
     if run is not None and trial is None and not Path(run).exists():
-        with contextlib.suppress(click.UsageError):
+        try:
             return newest_run(), run
+        except click.UsageError as exc:
+            raise Refused(f"{run} does not exist, and there is no run under {RUNS}/ here of which it could be a trial") from exc
     return chosen_run(Path(run) if run is not None else None), trial
 
 
@@ -196,12 +204,20 @@ def status(run: Path | None, by: str | None, as_json: bool) -> None:
     if as_json:
         print_json(summary_of(seen, by))
     elif seen.is_live or seen.problem is not None:
-        draw(seen.history)
+        draw(seen.history, seen.state.t + age(seen.state, time.time()) if seen.problem is None else None)
         if seen.problem is None:
             click.echo(_by_whom(seen.state))
     else:
         click.echo(ending(seen.state, path=seen.path))
+        _say_room(seen)
     say_damage(seen.problem, quiet=as_json)
+
+
+def _say_room(seen: Seen) -> None:
+    """Say that a disk is full, where a run was cut off on it: its last word may not have had room."""
+    free = shutil.disk_usage(seen.path).free
+    if seen.standing == "cut_off" and free < _LITTLE:
+        click.echo(f"its disk has {plural(free, 'byte')} left, which may be why; make room before it is resumed")
 
 
 def say_damage(problem: JournalError | None, *, quiet: bool = False) -> None:
@@ -253,6 +269,16 @@ def draw(history: History, now: float | None = None) -> None:
     """Draw the screen as it stood at a moment (in the seconds of `t`), or when the last record was written."""
     console = terminal()
     console.print(picture(history, history.state.t if now is None else now, console.width))
+
+
+def age(state: RunState, now: float) -> float:
+    """Tell how long ago the last record was written, where its clock on the wall is ours; else it is new to us."""
+    if not state.sessions or state.sessions[-1].host != socket.gethostname():
+        return 0.0
+    try:
+        return max(0.0, now - datetime.fromisoformat(state.at).timestamp())
+    except ValueError:
+        return 0.0
 
 
 def picture(history: History, now: float, width: int) -> "Group":
@@ -328,7 +354,7 @@ def _entry(path: Path) -> dict[str, Any]:
         "started_at": state.sessions[0].at if state.sessions else None,
         "completed": state.completed,
         "failed": state.failed,
-        "trials": max(state.total, state.planned),
+        "trials": max(state.total, state.planned) if state.planned or state.ending == "finished" else None,
         "standing": seen.standing,
         "ended": seen.standing if seen.problem or seen.is_live else how_it_ended(state),
     }

@@ -9,7 +9,7 @@ import click
 import trio
 
 from journal.lock import is_held
-from replay.screen import ending
+from replay.screen import ending, plural
 from replay.summary import in_json, summarise
 from runner.cli import Refused, one_at_a_time
 from runner.cli.arguments import chosen_run
@@ -48,10 +48,12 @@ def rescore(run: Path | None, again: bool, slots: int, as_json: bool, **options:
     with one_at_a_time():
         done: Rescored = trio.run(functools.partial(score_anew, path, scorers, again=again, slots=slots, signals=True))
     outcome = done.outcome
-    words = f"{done.outputs:,} outputs scored anew by {', '.join(scorer.name for scorer in scorers)}"
-    click.echo(f"{words}; {done.current:,} were scored so before" if done.current else words, err=True)
+    words = f"{plural(done.outputs, 'output')} scored anew by {', '.join(scorer.name for scorer in scorers)}"
+    before = f"; {done.current:,} scored so before" if done.current else ""
+    click.echo(f"{words}{before}", err=True)
     click.echo(ending(outcome.state, path=path, stopped=outcome.stopped), err=True)
-    say_missed(outcome)
+    if not outcome.stopped:
+        say_missed(outcome.state)
     code = exit_code(outcome.state, stopped=outcome.state.ending != "finished")
     if as_json:
         print_json({"path": str(path), "outputs": done.outputs, "exit_code": code, **in_json(summarise(outcome.state))})

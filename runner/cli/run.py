@@ -23,9 +23,9 @@ from journal.errors import JournalExists, JournalLocked, command
 from journal.events import RunFinished
 from journal.lock import is_held
 from replay import RunState
-from replay.screen import duration, ending, number, panel, printable, stopping_in_words, usage_of
+from replay.screen import duration, ending, number, panel, plural, printable, stopping_in_words, usage_of
 from replay.summary import in_json, summarise
-from runner.cli import UNFINISHED, Refused, Unfinished, one_at_a_time
+from runner.cli import UNFINISHED, Interrupted, Refused, Unfinished, one_at_a_time
 from runner.cli.arguments import OFF, RUNS, chosen_run, options, runs_under, seconds
 from runner.cli.look import first_records, last_record, print_json, say_damage, see, terminal
 from runner.cli.onlooker import FRAME, Teller, is_screen, tenth
@@ -162,7 +162,8 @@ def resume(run: Path | None, reference: str | None, **options: Any) -> None:
     """Go on with a run that was stopped or cut off, in the same journal.
 
     What is done stays done; only what was in the air is asked again. What was said on the command line when the run began still
-    holds, until something else is said here. A run that is finished is left as it is.
+    holds, until something else is said here. A run that is finished is left as it is, and the code is that of the run as it
+    stands; a --fail-under that is given here is asked of it all the same.
 
     How the run is carried out (slots, timeouts, retries …) may be changed, here or in the file. Where what is asked or how it
     is judged (the task, its cases, scorers or repeats) was changed, nothing is done unless --adopt takes the change.
@@ -177,13 +178,16 @@ def resume(run: Path | None, reference: str | None, **options: Any) -> None:
     if (output := _nat_output(options)) is not None:
         output.refuse_taken(path)
     if last is not None and isinstance(last.event, RunFinished) and _has_nothing_to_do(last.event, options):
-        say_damage(see(path).problem)
-        _say_finished(path, last.event, as_json=options["as_json"])
+        seen = see(path)
+        say_damage(seen.problem)
+        _ask_finished(seen.state, options["fail_under"])
         if output is not None:
             output.finish(path)
-        return
+        _say_finished(path, seen.state, as_json=options["as_json"])
     with _prose_on_stderr():
-        session = _Session(find_again(path, reference), _given(options), options, resume=True)
+        found, given = find_again(path, reference), _given(options)
+        _check_gates(found, given)
+        session = _Session(found, given, options, resume=True)
         outcome = session.run(path)
     session.finish(outcome)
 
@@ -212,22 +216,38 @@ def _find(reference: str | None, ctx: click.Context) -> Found:
 def _check_gates(found: Found, given: dict[str, Any]) -> None:
     """Refuse a gate on a score that no scorer will give."""
     for text in attrs.evolve(found.evaluation.settings, **given).fail_under:
-        name = Gate.parse(text).scorer
-        if name.partition(".")[0] not in found.evaluation.scorers:
-            raise UsageError(f"--fail-under {text!r}: there is no scorer {name!r}{nearest(name, found.evaluation.scorers)}")
+        _check_gate(text, found.evaluation.scorers)
+
+
+def _check_gate(text: str, scorers: Iterable[str]) -> None:
+    name = Gate.parse(text).scorer
+    if name.partition(".")[0] not in {scorer.partition(".")[0] for scorer in scorers}:
+        raise UsageError(f"--fail-under {text!r}: there is no scorer {name!r}{nearest(name, scorers)}")
 
 
 def _has_nothing_to_do(finished: RunFinished, options: dict[str, Any]) -> bool:
     return not options["adopt"] and not (options["retry_failed"] and finished.failed)
 
 
-def _say_finished(path: Path, finished: RunFinished, *, as_json: bool) -> None:
-    words = f"{path} is finished: {finished.completed:,} ok, {finished.failed:,} failed; there is nothing to resume"
-    if finished.failed:
+def _ask_finished(state: RunState, gates: tuple[str, ...]) -> None:
+    """Hold a run that is finished against the gates that are given now, instead of its own."""
+    for text in gates:
+        _check_gate(text, {**dict(state.started.scorers if state.started else {}), **state.scores})
+    if gates:
+        state.settings["fail_under"] = list(gates)
+
+
+def _say_finished(path: Path, state: RunState, *, as_json: bool) -> NoReturn:
+    """Say that there is nothing to do; the code is that of the run as it stands."""
+    words = f"{path} is finished: {state.completed:,} ok, {state.failed:,} failed; there is nothing to resume"
+    if state.failed:
         words += f"\n{command('resume', path, ' --retry-failed')} tries those that failed again"
     click.echo(words, err=True)
+    say_missed(state)
+    code = exit_code(state, stopped=False)
     if as_json:
-        print_json({"path": str(path), "stopped": None, **in_json(summarise(see(path).state))})
+        print_json({"path": str(path), "stopped": None, "exit_code": code, **in_json(summarise(state))})
+    sys.exit(code)
 
 
 def find_again(path: Path, reference: str | None = None) -> Found:
@@ -271,8 +291,13 @@ def _given(options: dict[str, Any], ctx: click.Context | None = None) -> dict[st
 
 
 def _refuse_taken(path: Path) -> None:
-    """Refuse to begin a run where one is, and say what can be done with that one."""
+    """Refuse to begin a run where one is, and say what can be done with that one; or where runs are kept."""
     if not segments.is_run(path):
+        if path.resolve() == RUNS.resolve() or (path.is_dir() and runs_under(path)):
+            raise Refused(f"{path} is where runs are kept, and not one itself; give it a name there: -o {path / 'NAME'}")
+        for folder in path.resolve().parents:
+            if segments.is_run(folder):
+                raise Refused(f"{path} is in {folder}, which is a run, and holds nothing but its journal; give another -o")
         return
     last = last_record(path)
     if is_held(path):
@@ -354,12 +379,14 @@ class _Session:
     def finish(self, outcome: Outcome) -> NoReturn:
         """Say how it ended, and end with the code that says so too."""
         if outcome.stopped and outcome.state.started is None:
-            raise Unfinished(f"{outcome.why}; nothing was recorded, so begin it anew")
+            kind = Interrupted if outcome.stopped == "interrupted" else Unfinished
+            raise kind(f"{outcome.why or outcome.stopped}; nothing was recorded, so begin it anew")
         if self._output is not None:
             self._output.finish(outcome.path)
         words = ending(outcome.state, path=outcome.path, total=self._total, stopped=outcome.stopped, why=outcome.why)
         click.echo(words, err=True)
-        say_missed(outcome)
+        if not outcome.stopped:
+            say_missed(outcome.state)
         code = exit_code(outcome.state, stopped=bool(outcome.stopped))
         if self._as_json:
             print_json(
@@ -434,9 +461,9 @@ def gates_of(state: RunState) -> list[str]:
     return [str(gate) for gate in gates] if isinstance(gates, list) else []
 
 
-def say_missed(outcome: Outcome) -> None:
+def say_missed(state: RunState) -> None:
     """Say last which scores were not reached."""
-    for why in [] if outcome.stopped else missed(gates_of(outcome.state), outcome.state):
+    for why in missed(gates_of(state), state):
         click.echo(f"not reached: {why}", err=True)
 
 
@@ -453,6 +480,7 @@ def _rehearse(found: Found, path: Path, settings: Settings, *, as_json: bool) ->
     with _prose_on_stderr():
         cases = found.evaluation.cases.select(settings, repeats=settings.repeats).cases
     trials = None if cases is None else cases * settings.repeats
+    at_most = trials if cases is not None or settings.limit is None else settings.limit * settings.repeats
     retry = settings.retry
     most = 1 + retry.errors + retry.timeouts
     before = _used_before(found.evaluation.name)
@@ -464,7 +492,8 @@ def _rehearse(found: Found, path: Path, settings: Settings, *, as_json: bool) ->
                 "path": str(path),
                 "cases": cases,
                 "trials": trials,
-                "calls": None if trials is None else {"at_least": trials, "at_most": trials * most},
+                "trials_at_most": at_most,
+                "calls": None if at_most is None else {"at_least": trials, "at_most": at_most * most},
                 "scorers": list(found.evaluation.scorers),
                 "settings": settings.facts(),
                 "usage_per_trial": before.per_trial if before else None,
@@ -475,23 +504,28 @@ def _rehearse(found: Found, path: Path, settings: Settings, *, as_json: bool) ->
         )
         return
     click.echo(f"{found.evaluation.name} ({found.reference}) would be run in {path}; nothing was written")
-    click.echo(f"  {_trials_in_words(cases, settings.repeats)}")
-    calls = f"{most} calls for each trial" if trials is None else f"{trials * most:,} calls"
+    click.echo(f"  {_trials_in_words(cases, settings)}")
+    calls = f"{plural(most, 'call')} for each trial" if at_most is None else plural(at_most * most, "call")
     click.echo(f"  at least {'1' if trials is None else f'{trials:,}'}, at most {calls}, and what rate limits refuse on top")
     click.echo(
         f"  retries: {retry.errors} after errors, {retry.timeouts} after timeouts, {duration(retry.rate_limits)} of rate limits"
     )
     limit = "no limit" if settings.timeout is None else duration(settings.timeout)
-    click.echo(f"  {settings.slots:,} slots at the most ({settings.policy}), {limit} for an attempt")
+    click.echo(f"  {plural(settings.slots, 'slot')} at the most ({settings.policy}), {limit} for an attempt")
     click.echo(f"  scorers: {', '.join(found.evaluation.scorers) or 'none'}")
     click.echo(f"  {_usage_in_words(before, trials, most)}")
 
 
-def _trials_in_words(cases: int | None, repeats: int) -> str:
-    many = "as many cases as can be read (they can be read only once)" if cases is None else f"{cases:,} cases"
+def _trials_in_words(cases: int | None, settings: Settings) -> str:
+    repeats = settings.repeats
+    if cases is not None:
+        many = plural(cases, "case")
+    else:
+        limit = "as many cases as can be read" if settings.limit is None else f"at most {plural(settings.limit, 'case')}"
+        many = f"{limit} (they can be read only once)"
     if repeats == 1:
         return f"{many}, each asked once"
-    return f"{many} × {repeats:,} repeats{'' if cases is None else f' = {cases * repeats:,} trials'}"
+    return f"{many} × {repeats:,} repeats" + ("" if cases is None else f" = {plural(cases * repeats, 'trial')}")
 
 
 @attrs.frozen

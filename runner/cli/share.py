@@ -50,6 +50,8 @@ def export(run: Path | None, name: str, target: Path | None, rows: Rows | None, 
     with Source(load(path)) as source:
         try:
             _write(source, format_, target, rows or "trials")
+        except OSError:
+            raise  # Whoever reads it has had enough, or there is no room.
         except Exception as exc:
             found = verify_journal(path).problem
             if found is None:
@@ -70,6 +72,8 @@ def _check(name: str, format_: Format, target: Path | None, rows: str | None, *,
         check_target(target, directory=isinstance(format_, Files), force=force)
     elif isinstance(format_, Files):
         raise click.UsageError(f"{name} is several files; give a directory for them: -o DIRECTORY")
+    elif sys.stdout is None:
+        raise click.UsageError("standard output is closed; give a file: -o PATH")
     elif not format_.is_text and sys.stdout.isatty():
         raise click.UsageError(f"{name} is nothing for a terminal; give a file, -o PATH, or send it on through a pipe")
 

@@ -154,4 +154,4 @@ def _block(label: str, value: Any) -> Iterator[str]:
     for at, line in enumerate(lines[:_LINES]):
         yield f"{label if not at else '':<{len(_INDENT)}}{printable(line.expandtabs(), _LINE)}".rstrip()
     if len(lines) > _LINES:
-        yield f"{_INDENT}… {len(lines) - _LINES:,} more lines; --json has them"
+        yield f"{_INDENT}… {plural(len(lines) - _LINES, 'more line')}; --json has all"

@@ -5,7 +5,7 @@ from pathlib import Path
 import attrs
 import click
 
-from replay.screen import duration
+from replay.screen import duration, plural
 from runner.cli.arguments import chosen_run
 from runner.cli.look import print_json, say_damage, see
 from runner.concurrency import POLICIES
@@ -74,7 +74,7 @@ def _in_words(path: Path, recording: Recording, figures: Figures) -> str:
     ]
     first, second, third = (max(len(row[at]) for row in rows) for at in range(3))
     table = [f"{name:<{first}}  {before:>{second}}  {after:>{third}}".rstrip() for name, before, after in rows]
-    head = f"{path}: {len(recording.ended):,} trials again, on a virtual clock"
+    head = f"{path}: {plural(len(recording.ended), 'trial')} again, on a virtual clock"
     if recording.left_out:
         head += f"; {recording.left_out:,} that had not come to an end are left out"
     return "\n".join([head, *table, BOUND])

@@ -3,7 +3,6 @@
 import math
 import re
 import signal
-import socket
 import sys
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -21,11 +20,11 @@ from journal.events import SessionStarted
 from journal.lock import is_held
 from replay import History, Timeline
 from replay.history import understanding
-from replay.screen import ending, next_command, printable
+from replay.screen import ending, next_command, plural, printable
 from replay.timeline import OUTSIDE
 from runner.cli import UNFINISHED
 from runner.cli.arguments import chosen_run
-from runner.cli.look import Seen, draw, fork_command, last_record, print_json, say_damage, see, summary_of
+from runner.cli.look import Seen, age, draw, fork_command, last_record, print_json, say_damage, see, summary_of
 from runner.cli.onlooker import FRAME, Show, showing
 from runner.errors import UsageError
 from runner.fork import fork as fork_run
@@ -235,19 +234,9 @@ class Watching:
             with understanding(self.history.path, lambda: self.history.seq + 1):
                 async for record in follow(self.history.path, load_blobs=False):
                     self.history.take(record)
-                    self._heard = self._clock.now() - self._age(record)
+                    self._heard = self._clock.now() - age(self.history.state, self._clock.wall())
         except (JournalDamaged, RulesBroken):
             self._is_broken = True  # Whoever reads it again, from the beginning, says what it is.
-
-    def _age(self, record: Record) -> float:
-        """Tell how long ago a record was written, where its clock on the wall is ours; else it is new to us."""
-        sessions = self.history.state.sessions
-        if not sessions or sessions[-1].host != socket.gethostname():
-            return 0.0
-        try:
-            return max(0.0, self._clock.wall() - datetime.fromisoformat(record.at).timestamp())
-        except ValueError:
-            return 0.0
 
     def _now(self) -> float:
         """Tell the time of the run, in the seconds of its `t`: that of its last record, and what has passed since."""
@@ -289,6 +278,6 @@ def fork(run: Path, at: int | None, target: Path) -> None:
     """
     forked = trio.run(fork_run, run, target, at)
     state = forked.state
-    what = f"{state.done:,} trials done, {state.total - state.done:,} to go on with"
+    what = f"{plural(state.done, 'trial')} done, {state.total - state.done:,} to go on with"
     click.echo(f"{target}: forked from {run} at record {forked.seq:,}; {what}", err=True)
     click.echo(f"next: {next_command(state, target)}", err=True)

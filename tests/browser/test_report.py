@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import attrs
 import orjson
 import pytest
 from click.testing import CliRunner
@@ -67,6 +68,20 @@ def capitals(path: Path, *, wrong: Sequence[str] = (), seconds: float = 0.25) ->
     return path
 
 
+def test_numbers_of_several_versions_say_so(tmp_path: Path, opens: Opens) -> None:
+    """What was adopted on the way, and whose scores and answers are pooled, stands beside the numbers."""
+    path = tmp_path / "run"
+    adopted = {"task_fingerprint": "t2", "scorers": {"exact": "v2"}}
+    second = attrs.evolve(session(2), adopted=adopted)  # type: ignore[misc]  # a fact is an attrs class
+    written(path, [started(), session(), *answered("peru", {"exact": True})])
+    written(path, [second, *answered("oslo", {"exact": False}, version="v2")], new=False)
+    tab = opens(reported(tmp_path / "report.html", path))
+
+    tiles = tab.text("body")
+    assert "by 2 versions of the scorer, 1 by an older one" in tiles
+    assert "1 by an older version of the task" in tiles
+
+
 def test_opens_from_a_file_in_silence(tmp_path: Path, opens: Opens) -> None:
     """The page opens from a file without a message in the console, and asks for nothing but itself."""
     address = reported(tmp_path / "report.html", eventful(tmp_path / "run"))
@@ -75,7 +90,7 @@ def test_opens_from_a_file_in_silence(tmp_path: Path, opens: Opens) -> None:
 
     assert [] == tab.said
     assert [address] == tab.requests
-    assert "capitals was interrupted: 4 of 5 trials done, 50.0 % exact, 1 failed." == tab.text("h1")
+    assert "capitals was interrupted: 4 trials done, 50.0 % exact, 1 failed." == tab.text("h1")
     assert "The log and the rules" in tab.text("footer")
 
 

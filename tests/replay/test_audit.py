@@ -514,9 +514,7 @@ def test_trials_that_are_not_accounted_for_are_missed() -> None:
         auditor.take(record)
     auditor._lifecycle.open += 1
 
-    assert (Finding(recorded()[-1].seq, "totals", "150 trials were enqueued, and 151 are accounted for"),) == (
-        auditor.result().findings
-    )
+    assert (Finding(recorded()[-1].seq, "totals", "150 trials enqueued, and 151 accounted for"),) == (auditor.result().findings)
 
 
 def test_so_many_findings_are_kept() -> None:

@@ -109,6 +109,24 @@ def test_an_answer_where_there_was_none() -> None:
     assert "  still: failed in another way" in told
 
 
+def test_an_address_in_an_error_is_no_difference() -> None:
+    """Where a thing happens to lie in memory is another each time; what else an error says is compared."""
+    said = ("<object at 0x7f3a2c> is not JSON", "<object at 0x7F99> is not JSON", "code 0x80070005", "code 0x80070006")
+    was, now, code, other = (side(failed("a", message=message)) for message in said)
+
+    assert (1, 0) == (compare(was, now).same, len(compare(was, now).changed))
+    assert (0, 1) == (compare(code, other).same, len(compare(code, other).changed))
+
+
+def test_a_judge_of_zeros_and_ones_differs_as_passes_do() -> None:
+    """Whether a scorer says 1.0 and 0.0 or true and false, the same difference is as sure."""
+    floats = compare(scored("judge", [0.0] * 9), scored("judge", [1.0] * 4 + [0.0] * 5)).scores["judge"]
+    verdicts = compare(scored("judge", [False] * 9), scored("judge", [True] * 4 + [False] * 5)).scores["judge"]
+
+    assert ("number", "pass") == (floats.kind, verdicts.kind)
+    assert (floats.low, floats.high) == (verdicts.low, verdicts.high)
+
+
 def test_the_same_name_with_other_content_is_a_different_case() -> None:
     """It is named, and compared with nothing."""
     a = side(answered("x", {"exact": PASS}), answered("y", {"exact": PASS}, fingerprint="old"), answered("z", {"exact": PASS}))

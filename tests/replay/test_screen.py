@@ -34,6 +34,7 @@ from journal.events import (
     TrialWithdrawn,
 )
 from replay import RunState
+from replay.export.page import verdict
 from replay.screen import (
     duration,
     ending,
@@ -45,6 +46,7 @@ from replay.screen import (
     score_in_words,
     stopping_in_words,
 )
+from replay.state import LastError
 from replay.summary import score_of, summarise
 from replay.tally import Tally
 
@@ -159,14 +161,15 @@ def test_the_panel_of_a_run_that_goes_on() -> None:
 
     assert [
         "capitals  runs/1",
-        f"{12 * '━'}{28 * '─'}  3 of 10 · 30 % · 0.167/s · about 42 s left",
+        f"{12 * '━'}{28 * '─'}  3 of 10 · 30 % · paused for 12 s",
         "slots    1 of 4 busy · 1 queued · 4 to come",
         "paused   waiting 12 s: 429 Retry-After",
         "back-off 1 trial, the next in 9 s: 1 × rate_limited",
+        "error    2 in a row, the last 3.5 s ago: RateLimited: slow down",
         "trials   2 ok of 3 done · 1 of 2 ok recovered after a failure",
         "failed   1 of 3 done",
         "scores   exact      50.0 %  1 of 2 scored (95 %: 9.5–90.5 %); not in it: 1 failed",
-        "         closeness  0.75  mean of 2 scored (95 %: -2.43 to 3.93); not in it: 1 failed",
+        "         closeness  0.75  mean of 2 scored (95 %: 0 to 1); not in it: 1 failed",
         "         tone       polite 50 %, rude 50 %  of 2 scored; not in it: 1 failed",
         "answers  p50 0.25 s · p95 0.25 s of 2 answers",
         "usage    tokens 1,200 · cost 0.25",
@@ -190,6 +193,72 @@ def test_the_pace_is_that_of_this_session() -> None:
     assert "8 of 10 · 80 % · 0.8/s · about 2 s left" in drawn(state, now=10.0, total=10)[1]
     assert "8 of 10 · 80 % · 0.3/s · about 7 s left" in drawn(state, now=10.0, total=10, before=5)[1]
     assert drawn(state, now=10.0, total=10, before=6)[1].endswith("8 of 10 · 80 %")
+
+
+def timed_out(name: str, attempt: int = 1) -> Event:
+    """Let an attempt run out of time."""
+    return AttemptTimedOut(trial=name, attempt=attempt, limit=5.0, elapsed=5.0)
+
+
+def test_what_went_wrong_last_is_told() -> None:
+    """The last error stands on the screen as long as no answer has followed it, and for a minute in any case."""
+    ill = [*ok("z"), *queued("a", "b"), begun("a"), *refused("a"), begun("b"), timed_out("b")]
+    state = state_of(ill)
+    well = state_of([*ill, *ok("c")])
+
+    assert "2 in a row, the last 1 min 59 s ago: timed out after 5 s" == row(drawn(state, now=125.5), "error")
+    assert "2 in a row, the last 3 s ago: timed out after 5 s" == row(drawn(well, now=9.5), "error")
+    assert not [each for each in drawn(well, now=125.5) if each.startswith("error")]
+    assert "\n  no answer has come since the last error, 2 in a row: timed out after 5 s\n" in ending(state, path="r")
+    assert "the last error" not in ending(well, path="r")
+    assert None is state_of([*ill, SessionStarted(n=2, pid=1, host="here", boot="b1")]).last_error
+
+
+def test_a_row_of_errors_ends_with_an_answer() -> None:
+    """Only what failed since the last answer is counted as a row."""
+    state = state_of([*queued("a", "b"), begun("a"), *refused("a"), *ok("c"), begun("b"), *refused("b")])
+
+    assert LastError("RateLimited: slow down", 6.5, in_a_row=1, answers=1) == state.last_error
+
+
+DONE = list(itertools.chain.from_iterable(ok(f"t{number}") for number in range(8)))
+
+
+@pytest.mark.parametrize(
+    ("events", "now", "said"),
+    [
+        ([], 25.0, "· 0.32/s · about 6 s left"),
+        ([], 60.0, "· nothing done for 42 s"),
+        (refused("x"), 60.0, "· nothing done for 42 s"),
+        ([IntakePaused(until=29.0, cause="retry_after")], 25.0, "· 0.32/s · about 6 s left"),
+        ([IntakePaused(until=85.0, cause="retry_after")], 25.0, "· paused for 1 min 0 s"),
+        ([IntakePaused(until=20.0, cause="illness")], 25.0, "· held up: the other side is ill"),
+        ([IntakePaused(until=20.0, cause="illness"), IntakeResumed(cause="illness")], 25.0, "· 0.32/s · about 6 s left"),
+        (
+            [LimitChanged(before=0, after=4, cause="start", key="b"), IntakePaused(until=85.0, cause="quota", key="a")],
+            25.0,
+            "left",
+        ),
+        ([RunStopped(reason="interrupted")], 25.0, "left"),
+    ],
+)
+def test_no_end_is_foretold_by_a_pace_that_is_over(events: list[Event], now: float, said: str) -> None:
+    """While nothing may start, or nothing has been done for long, that is said instead of how long the rest will take."""
+    state = state_of([*queued("x"), begun("x"), *DONE, *events])
+
+    assert drawn(state, now=now, total=10)[1].endswith(said)
+    assert ("left" in said) == ("left" in line(state, now=now, durable=9, total=10))
+
+
+def test_an_illness_lasts_until_it_is_over() -> None:
+    """While the other side is ill, the screen says so, also where the next probe is due or in the air; and so does a log."""
+    events = [*DONE, *queued("x"), begun("x"), *refused("x"), IntakePaused(until=25.0, cause="illness")]
+    state = state_of(events)
+
+    assert "waiting 2 s: the other side is ill, one probe at a time" == row(drawn(state, now=23.0), "paused")
+    assert "the other side is ill, one probe at a time" == row(drawn(state, now=99.0), "paused")
+    told = "held up: the other side is ill · 1 min 20 s ago: RateLimited: slow down"
+    assert told in line(state, now=99.0, durable=1, total=10)
 
 
 def test_an_attempt_that_cannot_be_stopped_is_named() -> None:
@@ -361,7 +430,7 @@ def test_the_ending_says_what_may_have_been_paid_twice() -> None:
     )
     told = ending(state, path="r")
 
-    assert "capitals cut off without a word: 0 of 3 trials done, in r" in told
+    assert "capitals cut off without a word: 0 trials done, in r" in told
     assert "1 retry: 1 × timed_out" in told
     assert "1 attempt was cut off: if tried again, the call may have been paid for twice" in told
     assert "1 attempt had no ending yet, and will be made again" in told
@@ -432,6 +501,18 @@ def test_printable_text() -> None:
     assert '{"a":[1,2]}' == printable({"a": [1, 2]})
     assert "\\x1b[31m\\x202ex" == printable("\x1b[31m\u202ex")
     assert "aaaa…" == printable("a" * 9, 5)
+
+
+def test_of_how_many_is_not_said_where_nobody_knows() -> None:
+    """A run that takes its cases as they come, and was stopped, tells what is done, and not how many it had looked at."""
+    events = [*ok("a"), *queued("b", "c"), RunStopped(reason="interrupted")]
+    finished = [*ok("a"), RunFinished(completed=1, failed=0, withdrawn=0, head="")]
+
+    assert ending(state_of(events), path="r").startswith("capitals interrupted: 1 trial done, in r\n")
+    assert ending(state_of(finished), path="r").startswith("capitals finished: 1 of 1 trial done, in r\n")
+    assert ending(state_of(events), path="r", total=9).startswith("capitals interrupted: 1 of 9 trials done, in r\n")
+    told = verdict(summarise(state_of(events)), "stopped", "interrupted")
+    assert told.startswith("capitals was interrupted: 1 trial done, ")
 
 
 def test_the_next_command_can_be_copied() -> None:

@@ -29,6 +29,8 @@ from replay.tally import LARGEST, Tally
 from tests.journal.samples import examples
 
 NUMBERS = st.floats(-1e6, 1e6)
+PARTS = st.integers(0, 20).map(lambda number: number / 20)
+TINY = 1e-100
 
 
 def tallied(values: Iterable[tuple[str, object]], *, repeats: bool = True) -> Tally:
@@ -84,8 +86,14 @@ def test_a_share_has_wilsons_interval(passed: int, of: int, low: float, high: fl
     assert (passed / of, low, high) == (found.mean, round(found.low or 0.0, 4), round(found.high or 0.0, 4))
 
 
+def has_students_interval(values: Iterable[float]) -> bool:
+    """Say whether numbers differ by more than a float can square, and lie on no scale from 0 to 1."""
+    known = set(values)
+    return max(known) - min(known) > TINY and not (min(known) >= 0 and max(known) <= 1)
+
+
 @examples(100)
-@given(st.lists(NUMBERS, min_size=2, max_size=40))
+@given(st.lists(NUMBERS, min_size=2, max_size=40).filter(has_students_interval))
 def test_a_mean_has_students_interval(values: list[float]) -> None:
     """Numbers, one trial a case: mean, standard error and interval are scipy's."""
     found = estimated(tallied(((str(at), value) for at, value in enumerate(values)), repeats=False))
@@ -107,7 +115,7 @@ def clustered(values: list[tuple[str, float]]) -> tuple[float, float]:
 
 
 CLUSTERS = st.lists(st.lists(NUMBERS, min_size=1, max_size=4), min_size=2, max_size=8).filter(
-    lambda cases: any(len(case) > 1 for case in cases)
+    lambda cases: any(len(case) > 1 for case in cases) and has_students_interval(itertools.chain.from_iterable(cases))
 )
 
 
@@ -125,7 +133,8 @@ def test_repeats_of_a_case_are_not_independent(cases: list[list[float]]) -> None
 
     assert math.isclose(mean, found.mean, abs_tol=within)
     assert math.isclose(error, found.standard_error or 0.0, abs_tol=within)
-    assert math.isclose(mean + t * error, found.high or 0.0, abs_tol=20 * within)
+    high = found.mean if found.high is None else found.high  # There is none where all cases came out alike.
+    assert math.isclose(mean + t * error, high, abs_tol=20 * within)
 
 
 VERDICTS = st.lists(st.lists(st.booleans(), min_size=1, max_size=5), min_size=1, max_size=12)
@@ -173,6 +182,54 @@ def test_one_case_alone_has_no_error() -> None:
     assert Estimate(0.5, None, None, None) == number
     assert share.standard_error is None
     assert all(map(close, wilson(2 / 3, 1), (share.low, share.high)))
+
+
+BITS = st.lists(st.lists(st.sampled_from([0, 1]), min_size=1, max_size=4), min_size=1, max_size=12)
+
+
+@examples(100)
+@given(BITS)
+def test_zeros_and_ones_are_passes_and_failures(cases: list[list[int]]) -> None:
+    """A judge that says 1.0 and 0.0 is as sure as one that says true and false: three times 1.0 are not certain."""
+    said = [tallied((str(at), kind(value)) for at, case in enumerate(cases) for value in case) for kind in (bool, float, int)]
+    verdicts, floats, ints = map(estimated, said)
+
+    assert verdicts == floats == ints
+    assert "number" == said[1].kind
+
+
+@examples(100)
+@given(st.lists(PARTS, min_size=2, max_size=20).filter(lambda values: not {0.0, 1.0} >= set(values)))
+def test_a_mean_of_numbers_from_0_to_1_stays_there(values: list[float]) -> None:
+    """Numbers from 0 to 1 have Student's interval within that scale; where all are alike, that of a share."""
+    found = estimated(tallied(((str(at), value) for at, value in enumerate(values)), repeats=False))
+    if len(set(values)) == 1:
+        assert (0.0, *wilson(values[0], len(values))) == (found.standard_error, found.low, found.high)
+        return
+    half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
+
+    assert close(max(0.0, float(np.mean(values) - half)), found.low, within=1e-6)
+    assert close(min(1.0, float(np.mean(values) + half)), found.high, within=1e-6)
+
+
+def test_numbers_that_are_all_alike_have_no_range() -> None:
+    """Three marks of 5 out of nobody knows how many do not say how marks vary; nor do old ones that were taken back."""
+    tally = tallied([("a", 4.1), ("b", 3.3), ("c", 2.7)], repeats=False)
+    for case, value in (("a", 4.1), ("b", 3.3), ("c", 2.7)):
+        tally.add(5.0, 1, case)
+        tally.add(value, -1, case)
+
+    found = estimated(tally)
+    assert (0.0, None, None) == (found.standard_error, found.low, found.high)
+    assert close(5.0, found.mean)
+
+
+@pytest.mark.parametrize(("n", "low"), [(1, None), (2, None), (5, None), (6, 0.1), (60, 0.1)])
+def test_differences_that_are_all_alike(n: int, low: float | None) -> None:
+    """From six on, differences that are all the same are no chance; fewer tell no range."""
+    found = paired_numbers([0.3 - 0.2] * n)
+
+    assert (low, low) == tuple(None if each is None else round(each, 9) for each in (found.low, found.high))
 
 
 def test_no_estimate_of_labels_or_of_nothing() -> None:
@@ -244,7 +301,7 @@ def test_paired_difference(pairs: list[tuple[float, float]]) -> None:
     a, b = zip(*pairs, strict=True)
     differences = [after - before for before, after in pairs]
     found = paired_numbers(differences)
-    if len(set(differences)) > 1:
+    if max(differences) - min(differences) > TINY + 1e-5 * abs(np.mean(differences)):  # Otherwise they are alike.
         expected = stats.ttest_rel(b, a).confidence_interval(0.95)
 
         assert close(float(expected.low), found.low, within=1e-6)

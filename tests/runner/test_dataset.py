@@ -318,7 +318,7 @@ def test_a_generator_is_read_once() -> None:
     ("source", "message"),
     [
         (["1?", "1?"], "case 2: the same as case 1; give them ids, or ask each case several times by repeats=…"),
-        ([("a", "b", "c")], "case 1: a tuple is (input, expected), and this one has 3 members"),
+        ([("a", "b", "c")], "case 1: a tuple is (input, expected), and this one is 3 long"),
         ([{"input": {3: 4}}], "case 1: input has the key 3; JSON has only text for keys"),
         ([{"input": object()}], "case 1: input is of type object, which cannot be kept as JSON"),
         ([{"input": b"x"}], "case 1: input is of type bytes"),

@@ -345,7 +345,8 @@ def test_a_refused_key_stops_the_run(server: Server, path: Path, name: str, stat
 
 def test_an_account_without_money_stops_the_run(server: Server, path: Path, name: str) -> None:
     """A 429 that says `insufficient_quota` does not go away by waiting."""
-    outcome = go(made(Endpoint(server.url(name, "spent")), retry=Retry()), path)
+    cases = [Case(name=each, input=each) for each in ("lima", "oslo")]
+    outcome = go(made(Endpoint(server.url(name, "spent")), cases, retry=Retry(), slots=1), path)
 
     assert ("failed_fast", 1) == (outcome.stopped, len(server.seen(name)))
 

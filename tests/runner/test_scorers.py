@@ -120,7 +120,7 @@ def test_an_output_is_scored(scorer: Callable[..., Score], output: Any, expected
         (scorers.json_equal, {"a": [{"b": 1}]}, {"a": [{"b": 2}]}, "a[0].b is '1', not '2'"),
         (scorers.json_equal, {"a": 1, "c": 2}, {"a": 1}, "c is too much"),
         (scorers.json_equal, {}, {"a": 1}, "a is missing"),
-        (scorers.json_equal, [1], [1, 2], "it has 1 members, not 2"),
+        (scorers.json_equal, [1], [1, 2], "it is 1 long, not 2"),
         (scorers.contains, "x", ["y", "z"], "it lacks 'y', 'z'"),
         (scorers.close_to(), 5, 4, "5 is 1 off 4"),
     ],

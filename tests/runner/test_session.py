@@ -38,6 +38,9 @@ from journal.events import (
     TrialWithdrawn,
 )
 from replay import fold
+from replay.audit import audit
+from replay.screen import ending, score_in_words
+from replay.summary import Adoption, summarise
 from runner import Case, Evaluation, Fatal, RateLimited, Retry, UsageError, evaluation, note
 from runner.doors import arun
 from runner.errors import RunChanged
@@ -299,10 +302,20 @@ async def test_a_key_refused_twice_does_not_cut_off_the_others() -> None:
         return Answer(1, 2) if value == "case-2" else Fail(Unauthorized("bad key"), 0.5 if value == "case-0" else 1.0)
 
     disk = SimulatedDisk()
-    outcome = await go(made(Scripted(step), named(3), slots=3), disk, policy="fixed", grace=5)
+    outcome = await go(made(Scripted(step), named(4), slots=3), disk, policy="fixed", grace=5)
 
     assert ("failed_fast", 1, 2) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
     assert 0 == count(disk, AttemptInterrupted)
+
+
+@pytest.mark.parametrize("read", [list, iter])
+async def test_a_stop_with_the_last_trial_leaves_nothing_to_resume(read: Callable[[Any], Any]) -> None:
+    """A run that is told to stop when everything is done is finished, though its last trial failed; nothing is left."""
+    task = Scripted(lambda value, _: Fail(Fatal("no"), 2) if value == "case-2" else Answer(1, 1))
+    disk = SimulatedDisk()
+    outcome = await go(made(task, read(named(3)), slots=3), disk, policy="fixed", fail_fast=True)
+
+    assert ("", "finished", 2, 1) == (outcome.stopped, outcome.state.ending, outcome.state.completed, outcome.state.failed)
 
 
 async def test_most_failures_can_be_a_part() -> None:
@@ -797,8 +810,9 @@ async def test_changed_cases_are_refused_and_adopted() -> None:
     await go(made(task, named(6), slots=1), disk, onlooker=stop)
     changed = [*named(5)[:1], Case(name="case-1", input="another"), *named(8)[3:]]
 
-    with pytest.raises(RunChanged, match="dataset fingerprint"):
+    with pytest.raises(RunChanged, match="dataset fingerprint") as refused:
         await go(made(task, changed, slots=1), disk, resume=True)
+    assert "\n  1 case is changed: 'case-1'\n  1 case is no longer there: 'case-2'\n" in str(refused.value)
     outcome = await go(made(task, changed, slots=1), disk, resume=True, adopt=True)
 
     events = events_of(PATH, files=disk)
@@ -806,6 +820,84 @@ async def test_changed_cases_are_refused_and_adopted() -> None:
     assert TrialWithdrawn(trial="case-2", why="removed") in events
     assert (7, 1) == (outcome.state.completed, task.calls["case-0"])
     assert 1 == task.calls["another"]
+
+
+async def stopped_after(it: Made, disk: SimulatedDisk, seconds: float, **options: Any) -> Outcome:
+    """Run it for so long."""
+    return await go(it, disk, **{"deadline": seconds, "grace": 0.0, **options})
+
+
+def judged(answer: str, verdict: bool) -> Made:  # noqa: FBT001  # what it says
+    """Make an evaluation of six cases whose task and scorer are known by what they say."""
+
+    async def task(_: str) -> str:
+        await trio.sleep(1)
+        return answer
+
+    def exact(*_: object) -> bool:
+        return verdict
+
+    task.fingerprint, exact.fingerprint = f"task {answer}", f"exact {verdict}"  # type: ignore[attr-defined]  # as users do
+    it = made(task, named(6), slots=1)
+    it.score(exact)
+    return it
+
+
+async def test_what_was_adopted_is_recorded_and_told() -> None:
+    """A changed task and scorer that are adopted stand in the journal; how much is by the older ones is told, everywhere."""
+    disk = SimulatedDisk()
+    await stopped_after(judged("old", verdict=False), disk, 2.5)
+    await stopped_after(judged("new", verdict=True), disk, 1.5, resume=True, adopt=True)
+    with pytest.raises(RunChanged, match="task fingerprint: 'task new' is now 'task old'"):
+        await go(judged("old", verdict=True), disk, resume=True)
+    outcome = await go(judged("new", verdict=True), disk, resume=True, deadline=None)
+
+    begun = [event.adopted for event in events_of(PATH, files=disk) if isinstance(event, SessionStarted)]
+    assert [None, {"task_fingerprint": "task new", "scorers": {"exact": "exact True"}}, None] == begun
+    summary = summarise(outcome.state)
+    assert [Adoption(2, ("task", "scorer exact"))] == summary.adopted
+    assert (2, 2, 2) == (summary.by_older_task, summary.scores["exact"].versions, summary.scores["exact"].by_older)
+    told = ending(outcome.state, path=PATH)
+    assert "\n  session 2 adopted what had changed: task, scorer exact\n" in told
+    assert "\n  2 of 6 answers are by an older version of the task\n" in told
+    notes = audit(read(PATH, files=disk)).notes
+    assert "6 scores of exact by 2 versions of the scorer, 2 by an older one" in notes
+    assert summary.adopted == summarise(fold(read(PATH, files=disk))).adopted
+
+
+async def test_a_scorer_that_is_adopted_when_all_is_judged() -> None:
+    """A scorer that was changed and adopted, and has nothing left to judge, does not make the old scores its own."""
+    disk = SimulatedDisk()
+    await go(judged("old", verdict=False), disk)
+    outcome = await go(judged("old", verdict=True), disk, resume=True, adopt=True)
+
+    exact = summarise(outcome.state).scores["exact"]
+    assert (1, 6, 0) == (exact.versions, exact.by_older, exact.passed)
+    assert score_in_words(exact).endswith("; all by an older version of the scorer")
+
+
+async def test_answers_of_an_older_task_that_no_longer_count_are_not_counted() -> None:
+    """A case that is changed with the task is asked again, and its answer is no longer one of the older task."""
+    disk = SimulatedDisk()
+    await stopped_after(judged("old", verdict=True), disk, 3.5)
+    it = judged("new", verdict=True)
+    changed = made(it.task, [Case(name="case-0", input="another"), *named(6)[1:]], slots=1)
+    changed.score(it.scorers["exact"].function)
+    outcome = await go(changed, disk, resume=True, adopt=True, deadline=None)
+
+    assert (2, 6) == (outcome.state.by_older_task, outcome.state.completed)
+    assert ("task", "cases") == outcome.state.sessions[-1].adopted
+
+
+async def test_cases_that_were_not_taken_in_yet_cannot_be_named() -> None:
+    """Where only cases have changed that the run has not come to, it is refused as well, and said so."""
+    disk = SimulatedDisk()
+    task = Scripted(lambda *_: Answer(1, 10))
+    await stopped_after(made(task, named(200), slots=1), disk, 5)
+    others = [*named(199), Case(name="case-199", input="another")]
+
+    with pytest.raises(RunChanged, match="none of the cases that were taken in so far has changed"):
+        await go(made(task, others, slots=1), disk, resume=True)
 
 
 def settings_of_sessions(disk: SimulatedDisk) -> list[dict[str, Any] | None]:

@@ -1,6 +1,8 @@
 """The command line, as somebody at a terminal meets it: what is printed where, and which code it ends with."""
 
+import errno
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -83,7 +85,7 @@ def test_verify_ends_with_4_at_damage(damaged: Path) -> None:
     result = evaljournal("verify", damaged)
 
     assert (4, "") == (result.exit_code, result.stdout)
-    assert f"{damaged}: 9 records verify, then: {damaged} is damaged at record 10" in result.stderr
+    assert f"{damaged}: 9 records verified, then: {damaged} is damaged at record 10" in result.stderr
     assert f"`evaljournal salvage {damaged} -o NEW`" in result.stderr
 
 
@@ -207,7 +209,7 @@ def test_verify_finds_the_expected_head(run: Path) -> None:
     result = evaljournal("verify", run, "--expect-head", head)
 
     assert 0 == result.exit_code
-    assert f"the expected head is record {len(whole_run()) + 2}; 3 records were added since" in result.stdout
+    assert f"the expected head is record {len(whole_run()) + 2}; 3 records added since" in result.stdout
 
 
 @pytest.mark.parametrize("lines", [1, 4])
@@ -235,7 +237,7 @@ def test_verify_tells_of_an_unfinished_end(run: Path) -> None:
     result = evaljournal("verify", run)
 
     assert 0 == result.exit_code
-    assert "7 bytes behind the last record were never confirmed" in result.stdout
+    assert "7 bytes behind the last record, never confirmed" in result.stdout
 
 
 def test_salvage_names_the_next_command(damaged: Path, tmp_path: Path) -> None:
@@ -580,3 +582,58 @@ def test_log_shows_what_a_trial_answered(run: Path) -> None:
     answers = [record.event.output for record in read(run) if isinstance(record.event, AttemptSucceeded)]
 
     assert len(answers) == evaljournal("log", run, "--type", "attempt_succeeded").stdout.count(f"output={answers[0]}")
+
+
+@pytest.mark.parametrize("command", [["log"], ["status"], ["export"], ["ls"], ["show", "case-1"]])
+def test_a_reader_that_goes_away_ends_a_command_quietly(tmp_path: Path, command: list[str]) -> None:
+    """`evaljournal log | head` ends as other programs do whose reader has had enough: with 141, and without a word."""
+    written(tmp_path / "run", whole_run())
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as gone:
+        arguments = [*COMMAND, command[0], str(tmp_path / "run"), *command[1:]]
+        done = subprocess.run(arguments, stdout=gone, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+
+    assert (141, "") == (done.returncode, done.stderr)
+
+
+def test_a_full_disk_is_not_called_bad_input(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could not be written for want of room is not done, and can be done again: code 3."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("runner.cli.share.write_whole", full)
+    result = CliRunner().invoke(cli, ["export", str(run), "-o", str(tmp_path / "trials.jsonl")])
+
+    assert 3 == result.exit_code
+    assert "No space left on device; nothing was lost: make room, and do it again" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["status", "log", "rescore", "report", "watch", "replay", "simulate", "export", "resume"])
+def test_a_file_is_no_run(tmp_path: Path, command: str) -> None:
+    """Whoever names a file where a run is meant is told what a run is, whatever the command."""
+    (tmp_path / "file").write_text("")
+    result = evaljournal(command, tmp_path / "file")
+
+    assert 2 == result.exit_code
+    assert f"Error: {tmp_path}/file is a file; a run is a directory with journal-000001.jsonl in it\n" == result.stderr
+
+
+@pytest.mark.parametrize("command", ["show", "log"])
+def test_a_trial_of_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    """Where there are no runs at all, a trial's name is not taken for a run's path that was mistyped."""
+    monkeypatch.chdir(tmp_path)
+    result = evaljournal(command, "peru")
+
+    assert 2 == result.exit_code
+    assert "Error: peru does not exist, and there is no run under runs/ here of which it could be a trial\n" == result.stderr
+
+
+def test_standard_output_may_be_closed(tmp_path: Path) -> None:
+    """Whoever closes standard output wants to hear nothing, and that is no bug."""
+    written(tmp_path / "run", whole_run())
+    closed = shlex.join([*COMMAND, "log", str(tmp_path / "run")]) + " >&-"
+    done = subprocess.run(["/bin/sh", "-c", closed], stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+
+    assert (0, "") == (done.returncode, done.stderr)

@@ -101,12 +101,12 @@ def test_two_runs_never_share_a_file() -> None:
 
 
 def test_a_finished_run_has_its_files_made_again() -> None:
-    """Resuming a finished run makes the files anew; a run's own directory is no place for them."""
+    """Resuming a finished run, in which a trial failed, makes the files anew; a run's own directory is no place for them."""
     evaljournal("run", "quick.py")
     result = evaljournal("resume", "--nat-output", "nat")
     inside = evaljournal("resume", "--nat-output", "runs/capitals/0001/nat")
 
-    assert (0, [OWNER, *FILES]) == (result.exit_code, sorted(os.listdir("nat")))
+    assert (1, [OWNER, *FILES]) == (result.exit_code, sorted(os.listdir("nat")))
     assert (2, True) == (inside.exit_code, "which is a run, and holds nothing but its journal" in inside.stderr)
 
 

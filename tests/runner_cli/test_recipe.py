@@ -256,7 +256,7 @@ def test_a_recipe_is_resumed_from_the_journal_alone() -> None:
     Path("prompt me.sh").write_text('#!/bin/sh\n[ -e ready ] || exit 127\necho "$1" | tr a-z A-Z\n')
     Path("prompt me.sh").chmod(0o700)
     line = "'./prompt me.sh' {question}"
-    once = ("--score", "iexact", "--max-failures", 0, "--policy", "fixed")
+    once = ("--score", "iexact", "--max-failures", 0, "--policy", "fixed", "--slots", 1)
     result = evaljournal("run", "--data", "qa.jsonl", "--command", line, *once)
     Path("ready").touch()
     resumed = evaljournal("resume", "--retry-failed", "--max-failures", "none")
@@ -301,6 +301,23 @@ def test_a_gate_decides_the_code(gate: str, code: int, said: str) -> None:
     assert said in result.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("said", "gate", "code", "why"),
+    [
+        ("1.0", "mine>=0.9@lower", 1, "the lower end of mine is 0.4385"),
+        ("1.0", "mine>=0.9", 0, ""),
+        ("5.0", "mine>=4@lower", 1, "mine is 5 for every case, which tells no range; leave @lower away, or score from 0 to 1"),
+    ],
+)
+def test_a_gate_on_a_range_takes_no_three_for_certain(said: str, gate: str, code: int, why: str) -> None:
+    """A judge that says the same three times has not proved that it always will."""
+    Path("mine.py").write_text(f"def mine(output, case):\n    return {said}\n")
+    result = evaljournal(*COMMANDED, "--score", "mine.py:mine", "--fail-under", gate)
+
+    assert code == result.exit_code
+    assert why in result.stderr.splitlines()[-1]
+
+
 # Scores anew.
 
 
@@ -336,7 +353,7 @@ def test_what_is_scored_already_is_left_alone() -> None:
     after = len(list(read("runs/qa/0001")))
     again = evaljournal("rescore", "runs/qa/0001", "--again")
 
-    assert "0 outputs scored anew by exact; 3 were scored so before" in same.stderr
+    assert "0 outputs scored anew by exact; 3 scored so before" in same.stderr
     assert before == after
     assert "3 outputs scored anew by exact" in again.stderr
     assert 6 == len(events("runs/qa/0001", TrialScored))

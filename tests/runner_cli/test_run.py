@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -340,6 +341,24 @@ def test_dry_run_of_cases_that_can_be_read_only_once() -> None:
     words = evaljournal("run", "evals/capitals.py", "--dry-run").stdout
     assert "  as many cases as can be read (they can be read only once), each asked once\n" in words
     assert "  at least 1, at most 3 calls for each trial, and what rate limits refuse on top\n" in words
+    limited = evaljournal("run", "evals/capitals.py", "--dry-run", "--limit", "2").stdout
+    assert "  at most 2 cases (they can be read only once), each asked once\n" in limited
+    assert "  at least 1, at most 6 calls, and what rate limits refuse on top\n" in limited
+    answer = orjson.loads(evaljournal("run", "evals/capitals.py", "--dry-run", "--limit", "2", "--json").stdout)
+    assert (None, 2, 6) == (answer["trials"], answer["trials_at_most"], answer["calls"]["at_most"])
+
+
+def test_where_runs_are_kept_is_no_run() -> None:
+    """A run is neither begun over the place of all runs, nor in a directory that has some, nor inside another run."""
+    evaljournal("run", "evals/capitals.py", "-o", "mine/first")
+    before = content(Path())
+    refused = [evaljournal("run", "evals/capitals.py", "-o", path) for path in ("runs", "mine", "mine/first/second")]
+
+    assert [2, 2, 2] == [each.exit_code for each in refused]
+    assert "runs is where runs are kept, and not one itself; give it a name there: -o runs/NAME" in refused[0].stderr
+    assert "mine is where runs are kept" in refused[1].stderr
+    assert "which is a run, and holds nothing but its journal" in refused[2].stderr
+    assert before == content(Path())
 
 
 def test_resume_of_a_finished_run_changes_nothing() -> None:
@@ -352,6 +371,27 @@ def test_resume_of_a_finished_run_changes_nothing() -> None:
     assert "runs/capitals/0001 is finished: 5 ok, 0 failed; there is nothing to resume\n" == result.stderr
     assert 5 == orjson.loads(evaljournal("resume", "--json").stdout)["trials"]["completed"]
     assert 0 == evaljournal("resume", "--retry-failed").exit_code
+    assert before == content(Path("runs"))
+
+
+def test_resume_of_a_finished_run_has_the_code_of_the_run() -> None:
+    """Nothing to do is no success by itself: what failed still failed, and a gate is asked, also one that is given only now."""
+    define("FAILS = 'cuba'" + QUICK)
+    evaljournal("run", "evals/capitals.py")
+    assert (1, 1) == (evaljournal("resume").exit_code, orjson.loads(evaljournal("resume", "--json").stdout)["exit_code"])
+
+    define("FAILS = None" + QUICK.replace("expected=name.upper()", "expected='PERU'"))
+    evaljournal("run", "evals/capitals.py", "--fail-under", "exact=0.5")
+    before = content(Path("runs"))
+    own, lower, higher = (
+        evaljournal("resume", *gate) for gate in ((), ("--fail-under", "exact=0.2"), ("--fail-under", "exact=0.3"))
+    )
+    mistyped = evaljournal("resume", "--fail-under", "exat=1")
+
+    assert [1, 0, 1, 2] == [each.exit_code for each in (own, lower, higher, mistyped)]
+    assert "not reached: exact=0.5: the mean of exact is 0.2" == own.stderr.splitlines()[-1]
+    assert "not reached: exact=0.3: the mean of exact is 0.2" == higher.stderr.splitlines()[-1]
+    assert "there is no scorer 'exat'; did you mean 'exact'?" in mistyped.stderr
     assert before == content(Path("runs"))
 
 
@@ -481,11 +521,11 @@ def test_ctrl_c_then_resume(here: Path) -> None:
 
 
 def test_ctrl_c_before_anything_has_begun() -> None:
-    """Ctrl-C while the user's file is imported is no failed trial: code 3, not 1, and nothing is left behind."""
+    """Ctrl-C while the user's file is imported leaves nothing to resume: the code is 130, as of any program, and not 3."""
     define("raise KeyboardInterrupt" + QUICK)
     result = evaljournal("run", "evals/capitals.py")
 
-    assert (3, "Error: interrupted\n") == (result.exit_code, result.stderr)
+    assert (130, "Error: interrupted\n") == (result.exit_code, result.stderr)
     assert not Path("runs").exists()
 
 
@@ -648,7 +688,7 @@ async def late(number):
         running.send_signal(number)
         out, err = running.communicate(timeout=30)
 
-    assert (3, "", "Error: interrupted\n") == (running.returncode, out, err)
+    assert (130, "", "Error: interrupted\n") == (running.returncode, out, err)
     assert not Path("runs").exists()
 
 
@@ -745,7 +785,7 @@ def test_ls() -> None:
     assert [
         "RUN                 EVALUATION  STARTED              OK  FAILED  TRIALS  ENDED",
         "runs/capitals/0001  capitals    2026-11-15 00:00:00  2   0       2       finished",
-        "runs/capitals/0002  capitals    2026-11-15 00:00:00  2   0       2       cut off without a word",
+        "runs/capitals/0002  capitals    2026-11-15 00:00:00  2   0       -       cut off without a word",
         "runs/capitals/0003  capitals    2026-11-15 00:00:00  2   0       2       finished",
     ] == result.stdout.splitlines()[:4]
     assert "unreadable" == answer[3]["standing"]
@@ -755,10 +795,20 @@ def test_ls() -> None:
         "started_at": "2026-11-15T00:00:00.003000Z",
         "completed": 2,
         "failed": 0,
-        "trials": 2,
+        "trials": None,
         "standing": "cut_off",
         "ended": "cut off without a word",
     }
+
+
+def test_a_run_that_was_cut_off_on_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the last word may not have had room, `status` tells how full the disk is now."""
+    written(Path("runs/capitals/0001"), whole_run()[:-1])
+    roomy = evaljournal("status").stdout
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 100, 1))
+    full = evaljournal("status").stdout
+
+    assert roomy + "its disk has 1 byte left, which may be why; make room before it is resumed\n" == full
 
 
 def test_ls_of_a_directory(here: Path) -> None:

@@ -247,7 +247,7 @@ def test_a_failure_half_way_leaves_what_was_there(run: Path, tmp_path: Path, mon
     (tmp_path / "out").write_text("mine")
     result = evaljournal("export", run, "-o", tmp_path / "out", "--force")
 
-    assert (2, True) == (result.exit_code, "No space left on device" in result.stderr)
+    assert (3, True) == (result.exit_code, "No space left on device" in result.stderr)
     assert ("mine", ["out", "run"]) == ((tmp_path / "out").read_text(), sorted(os.listdir(tmp_path)))
 
 

@@ -153,7 +153,7 @@ def test_a_value_that_is_gone() -> None:
     """A large value that is missing is told as such, with code 4; everything else is shown."""
     written(Path("run"), [started(), session(), *trial("a", ["x" * 100] * 3_000)])
     assert ["x" * 100] * 3_000 == shown("run", "a")["output"]
-    assert "… 2,962 more lines; --json has them" in evaljournal("show", "run", "a").stdout
+    assert "… 2,962 more lines; --json has all" in evaljournal("show", "run", "a").stdout
 
     shutil.rmtree("run/blobs")
     result = evaljournal("show", "run", "a")

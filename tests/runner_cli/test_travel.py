@@ -242,7 +242,7 @@ def test_watching_what_was_cut_off(run: Path) -> None:
     cut_tail(segment(run), 3)
     result = evaljournal("watch", run)
 
-    assert (3, True) == (result.exit_code, result.stdout.startswith("capitals cut off without a word: 1 of 2 trials done"))
+    assert (3, True) == (result.exit_code, result.stdout.startswith("capitals cut off without a word: 1 trial done"))
     assert "its writer, process 4711 on here, is gone without a word\n" == result.stderr
 
 
@@ -342,7 +342,7 @@ def test_a_fork_keeps_what_was_done(run: Path) -> None:
     result = evaljournal("fork", run, "--at", 10, "-o", "new")
 
     assert (0, "") == (result.exit_code, result.stdout)
-    assert "new: forked from run at record 10; 1 trials done, 1 to go on with\nnext: evaljournal resume new\n" == result.stderr
+    assert "new: forked from run at record 10; 1 trial done, 1 to go on with\nnext: evaljournal resume new\n" == result.stderr
     assert (before, True) == (content(run), verify("new").holds)
     assert events_of(run)[1:9] == events_of("new")[1:]
     assert {"run": RUN, "seq": 10, "h": list(read(run))[9].h} == forked_from("new")
