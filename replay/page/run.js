@@ -244,6 +244,12 @@ class Run {
     return this.pauses.filter((pause) => pause[0] <= seq && (!pause[7] || pause[7] > seq));
   }
 
+  // When a pause began and ended on the axis.
+  reachOf(pause) {
+    const base = this.base[pause[1] - 1], session = this.sessions[pause[1] - 1], from = pause[2] / 1e6;
+    return [base + from, base + Math.min(pause[3] / 1e6, Math.max(session.end, from))];
+  }
+
   sessionAt(seq) {
     return lastAt(this.sessions.map((each) => each.seq), seq);
   }
