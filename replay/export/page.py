@@ -63,7 +63,7 @@ class Shown:
             "standing": self.standing,
             "problem": None if self.problem is None else str(self.problem),
             "verdict": verdict(summary, self.standing, how_it_ended(state)),
-            "next": next_command(state, path),
+            "next": f"evaljournal watch {shlex.quote(str(path))}" if self.standing == "running" else next_command(state, path),
             "show": f"evaljournal show {shlex.quote(str(path))}",
             "verify": f"evaljournal verify {shlex.quote(str(path))}",
             "head": state.head,

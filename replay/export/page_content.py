@@ -121,7 +121,7 @@ class Content:
         self.marks: list[tuple[Any, ...]] = []
         """What was decided about the limit: seq, session, t, before, after, cause, evidence, key."""
         self.pauses: list[list[Any]] = []
-        """Record, session, t, until when, cause, evidence, key; and the record by which it was over, 0 while it is not."""
+        """Record, session, t, until when as was said, cause, evidence, key; and the record by which it was over, 0 while none was."""
         self.waits: list[list[Any]] = []
         """Trial, the record that began a back-off, the one that ended it (0 while none has), when it is due, and its cause."""
         self._waiting: dict[int, int] = {}
@@ -320,7 +320,6 @@ class Content:
             if not pause[7] and (key is None or pause[6] == key):
                 pause[7] = seq
                 if key is not None:
-                    pause[3] = min(pause[3], self._now)
                     return
 
     @property

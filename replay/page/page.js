@@ -109,7 +109,7 @@ class Page {
     const told = this.comparison ? this.runs.map((run, at) => el("span", {}, el("b", { text: "AB"[at] }), ` ${oneLine(run.facts.path, 80)}, ${STANDINGS[run.facts.standing]}`))
       : [el("span", { class: `badge ${facts.standing}`, text: STANDINGS[facts.standing] }), this.live ? el("span", { id: "live", class: "live", text: this.live.words }) : "", el("span", { text: oneLine(facts.path, 120) }), el("span", { text: `${when}${sessions}` })];
     refill(this.top,
-      el("p", { class: "eyebrow" }, told, this.painter),
+      this.painter, el("p", { class: "eyebrow" }, told),
       el("h1", { text: visible(this.comparison ? this.comparison.verdict : facts.verdict).replace(/ (?=[%=])|(?<==) /g, "\u00a0") }),
       facts.problem ? el("p", { class: "banner", role: "alert", text: `This is how far the journal can be trusted: ${visible(facts.problem)}` }) : "");
   }
@@ -227,22 +227,24 @@ class Page {
   }
 
   drawErrors() {
-    const { run } = this, counts = run.groups.map(() => ({ attempts: 0, trials: new Set() }));
+    const { run } = this, counts = run.groups.map(() => ({ attempts: 0, trials: new Set(), last: 0 }));
     run.spans.details.forEach((details, span) => {
       if (!details || details.error === undefined) return;
       const group = counts[run.errors[details.error][4]];
       group.attempts += 1;
       group.trials.add(run.spans.trial[span]);
+      group.last = Math.max(group.last, run.spans.end_seq[span]);
     });
     this.errors.hidden = !run.groups.length;
     const order = [...counts.keys()].sort((a, b) => counts[b].attempts - counts[a].attempts), most = 30;
     refill(this.errors,
       el("div", { class: "section-head" }, el("h2", { id: "errors-title", text: "Errors" }), el("p", { class: "hint", text: "by class and message; numbers in messages are taken as alike" })),
-      el("div", { class: "scrolls" }, el("table", { class: "facts errors" }, el("thead", {}, el("tr", {}, ["attempts", "trials", "class", "error", "message"].map((head) => el("th", { scope: "col", text: head })))),
+      el("div", { class: "scrolls" }, el("table", { class: "facts errors" }, el("thead", {}, el("tr", {}, ["attempts", "trials", "last", "class", "error", "message"].map((head) => el("th", { scope: "col", text: head })))),
         el("tbody", {}, order.slice(0, most).map((group) => {
           const [category, error, message] = run.groups[group], ending = category === "error" ? "failed" : category;
           return el("tr", {}, el("td", { class: "num", text: grouped(counts[group].attempts) }),
             el("td", { class: "num" }, el("button", { type: "button", class: "link", text: grouped(counts[group].trials.size), "aria-label": "Show these trials", onclick: () => { this.trials.chooseGroup(group); this.trials.element.scrollIntoView({ block: "start" }); } })),
+            el("td", { class: "num" }, el("button", { type: "button", class: "link", text: `seq ${grouped(counts[group].last)}`, title: "Show the run as it stood then", onclick: () => { this.history.go(counts[group].last); this.history.element.scrollIntoView({ block: "start" }); } })),
             el("td", { class: "tight" }, el("i", { class: `pip end-${ending.replaceAll("_", "-")}`, text: ENDINGS[ending]?.letter ?? "?" }), ` ${words(category)}`), el("td", { class: "tight", text: oneLine(error, 60) }), el("td", { text: oneLine(message, 300) }));
         })))),
       order.length > most ? el("p", { class: "faint", text: `and ${plural(order.length - most, "more kind")}` }) : "");

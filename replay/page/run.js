@@ -244,10 +244,11 @@ class Run {
     return this.pauses.filter((pause) => pause[0] <= seq && (!pause[7] || pause[7] > seq));
   }
 
-  // When a pause began and ended on the axis.
+  // When a pause began and ended on the axis; it may have ended sooner, or with its session, than was said.
   reachOf(pause) {
-    const base = this.base[pause[1] - 1], session = this.sessions[pause[1] - 1], from = pause[2] / 1e6;
-    return [base + from, base + Math.min(pause[3] / 1e6, Math.max(session.end, from))];
+    const [, session, from, until, , , , over] = pause, base = this.base[session - 1];
+    const ended = Math.min(until / 1e6, Math.max(this.sessions[session - 1].end, from / 1e6));
+    return [base + from / 1e6, Math.min(base + ended, over ? this.x[over - 1] : Infinity)];
   }
 
   sessionAt(seq) {

@@ -463,7 +463,7 @@ def test_axis_tells_moments_apart(tmp_path: Path, opens: Opens) -> None:
 
 
 def test_why_nothing_starts(tmp_path: Path, opens: Opens) -> None:
-    """The last decision about the limit and its evidence are told at every record, and over the time in which nothing may start."""
+    """The last decision about the limit and its evidence are told at every record, and where nothing may start."""
     run = eventful(tmp_path / "run")
     pause = next(record for record in _records(run) if isinstance(record.event, IntakePaused))
     tab = opens(reported(tmp_path / "report.html", run))
