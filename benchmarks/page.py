@@ -171,13 +171,12 @@ def _life(dice: random.Random, t: float, number: int, slot: int) -> Iterator[tup
     attempt = 1
     yield t, AttemptStarted(trial=name, attempt=1, slot=slot)
     if dice.random() < 0.1:
-        t += dice.uniform(0.01, 0.1)
-        yield (
-            t,
-            AttemptFailed(
-                trial=name, attempt=1, error="RateLimited", message="429", category="rate_limited", elapsed=0.01, retry_after=1
-            ),
+        elapsed = round(dice.uniform(0.01, 0.1), 6)
+        t += elapsed
+        refused = AttemptFailed(
+            trial=name, attempt=1, error="RateLimited", message="429", category="rate_limited", elapsed=elapsed, retry_after=1
         )
+        yield t, refused
         yield t, RetryScheduled(trial=name, attempt=2, delay=0.1, cause="rate_limited")
         attempt, t = 2, t + 0.1
         yield t, AttemptStarted(trial=name, attempt=2, slot=slot)

@@ -121,7 +121,7 @@ class Content:
         self.marks: list[tuple[Any, ...]] = []
         """What was decided about the limit: seq, session, t, before, after, cause, evidence, key."""
         self.pauses: list[list[Any]] = []
-        """Record, session, t, until when as was said, cause, evidence, key; and the record by which it was over, 0 while none was."""
+        """Record, session, t, until when as was said, cause, evidence, key; and the record that ended it, 0 while none has."""
         self.waits: list[list[Any]] = []
         """Trial, the record that began a back-off, the one that ended it (0 while none has), when it is due, and its cause."""
         self._waiting: dict[int, int] = {}

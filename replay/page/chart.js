@@ -87,21 +87,40 @@ function drawLanes(canvas, run, view, width) {
 function drawLane(pen, run, lane, place) {
   const { view, scale, wide, top, high, colours, inks } = place;
   const { spans } = run, gap = high > 6 ? 1.5 : high > 3 ? 0.5 : 0;
-  // Of the many attempts that fall on one pixel the first is drawn, and every one that went wrong.
-  let drawn = -Infinity;
-  let first = firstSpan(run, lane, view[0]);
-  for (let at = first; at < lane.length; at++) {
+  // Attempts that are shorter than a pixel are put together: how much of its time went to which ending, the one with most above.
+  let column = -1, times = new Map();
+  const pour = () => {
+    const all = [...times.values()].reduce((sum, time) => sum + time, 0), [main, ...others] = [...times.entries()].sort((a, b) => b[1] - a[1]);
+    times = new Map();
+    if (!main) return;
+    let bottom = top + high - gap;
+    pen.fillStyle = colours[main[0]];
+    pen.fillRect(GUTTER + column, top + gap, 1, high - 2 * gap);
+    for (const [ending, time] of others) {
+      const part = Math.min(bottom - top - gap, Math.max(2, (time / all) * (high - 2 * gap))); // However short it was, it is seen.
+      pen.fillStyle = colours[ending];
+      pen.fillRect(GUTTER + column, bottom - part, 1, part);
+      bottom -= part;
+    }
+  };
+  for (let at = firstSpan(run, lane, view[0]); at < lane.length; at++) {
     const span = lane[at], start = run.startOf(span);
     if (start > view[1]) break;
     const ending = run.endings[spans.ending[span]];
     let left = (start - view[0]) * scale, right = (run.endOf(span) - view[0]) * scale;
-    if (right < drawn + 0.7 && ending === "succeeded") continue;
+    if (right - left < 1) {
+      const place = Math.min(Math.max(0, Math.floor((left + right) / 2)), wide - 1);
+      if (place !== column) pour();
+      column = place;
+      times.set(ending, (times.get(ending) || 0) + right - left);
+      continue;
+    }
     left = Math.max(left, 0);
-    right = Math.min(Math.max(right, left + 0.7), wide);
-    drawn = right;
+    right = Math.min(right, wide);
     if (right - left > 3) right -= 0.8;
     drawBar(pen, ending, { left: GUTTER + left, wide: right - left, top: top + gap, high: high - 2 * gap, colours, ...inks }, spans.attempt[span]);
   }
+  pour();
 }
 
 function firstSpan(run, lane, x) {
@@ -169,7 +188,10 @@ function drawPauses(pen, run, view, scale, height, tint) {
   }
 }
 
-// What held longest in each pixel's time: a hand-over, which lasts no time, draws no spike, and nothing is invented.
+// What held longest in each pixel's time: a hand-over, which lasts no time, draws no spike. Where much happened in a pixel, the mean
+// over its time: what holds for a tenth of every second is not nothing.
+const MANY = 6; // Steps.
+
 function columnsOf(steps, view, count) {
   const { x, value } = steps, each = (view[1] - view[0]) / count, values = new Array(count).fill(null);
   if (!x.length) return values;
@@ -179,13 +201,15 @@ function columnsOf(steps, view, count) {
     while (at + 1 < x.length && x[at + 1] <= from) at += 1;
     if (x[at] >= to) continue;
     let best = value[at], longest = (at + 1 < x.length ? Math.min(x[at + 1], to) : to) - Math.max(from, x[at]);
-    let held = new Map([[best, longest]]);
+    let held = new Map([[best, longest]]), sum = best * longest, steps = 0;
     for (let next = at + 1; next < x.length && x[next] < to; next++) {
-      const time = (held.get(value[next]) || 0) + (next + 1 < x.length ? Math.min(x[next + 1], to) : to) - x[next];
+      const lasted = (next + 1 < x.length ? Math.min(x[next + 1], to) : to) - x[next], time = (held.get(value[next]) || 0) + lasted;
       held.set(value[next], time);
+      sum += value[next] * lasted;
+      steps += 1;
       if (time > longest) { longest = time; best = value[next]; }
     }
-    values[column] = best;
+    values[column] = steps < MANY ? best : sum / (to - Math.max(from, x[0]));
   }
   return values;
 }

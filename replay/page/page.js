@@ -127,7 +127,7 @@ class Page {
   }
 
   tile(title, figure, ...notes) {
-    return el("div", { class: "tile" }, el("h3", { text: title }), el("p", { class: "figure" }, figure), notes.filter(Boolean).map((note) => (typeof note === "string" ? el("p", { class: "note", text: note }) : note)));
+    return el("div", { class: "tile" }, el("h3", { text: title }), el("p", { class: "figure" }, figure), notes.filter(Boolean).map((note) => (typeof note === "string" ? el("p", { class: "note", text: note.replace(/(?<=\d) (?=(?:%|s|ms|min|h)(?![\p{L}\d]))/gu, "\u00a0") }) : note)));
   }
 
   scoreTile(name, score) {
@@ -138,10 +138,10 @@ class Page {
       const labels = Object.entries(score.labels).slice(0, 4);
       return this.tile(title, labels.length ? oneLine(labels[0][0], 24) : NONE, labels.map(([label, count]) => `${oneLine(label, 24)} ${Math.round((100 * count) / score.scored)} %`).join(" · ") || "nothing yet", `n = ${grouped(score.scored)}`, without);
     }
-    const of = isShare ? `${grouped(score.passed)} of ${grouped(score.numbers)}` : `mean of ${grouped(score.numbers)}`;
+    const of = `${isShare ? grouped(score.passed) : "mean"} of n = ${grouped(score.numbers)}`;
     const range = score.low === null ? "" : isShare ? `95 %: ${(100 * score.low).toFixed(1)}–${(100 * score.high).toFixed(1)} %` : `95 %: ${digits(score.low, 3)} to ${digits(score.high, 3)}`;
     const several = score.passes.filter((each) => each.k > 1).map((each) => `pass@${each.k} ${percent(each.at_least_one)}, pass^${each.k} ${percent(each.all)}`);
-    return this.tile(title, show(score.mean), isShare && score.low !== null ? interval(score) : "", `n = ${grouped(score.numbers)} · ${of}`, range, ...several, without);
+    return this.tile(title, show(score.mean), isShare && score.low !== null ? interval(score) : "", of, range, ...several, without);
   }
 
   drawTiles() {
