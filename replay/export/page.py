@@ -157,7 +157,7 @@ def page(runs: Sequence[Mapping[str, Any]], comparison: Mapping[str, Any] | None
     title = " and ".join(run["name"] for run in runs)
     evaluation = runs[0]["summary"]["evaluation"] or "a run"
     data = orjson.dumps({"runs": runs, "comparison": comparison}, option=orjson.OPT_NON_STR_KEYS)
-    packed = gzip.compress(data, 6, mtime=0)
+    packed = gzip.compress(data, 5, mtime=0)  # Half the time of 6, for a twentieth more bytes.
     yield _top(f"{evaluation} · {title}", connect="'none'")
     yield b'<script type="application/octet-stream" id="data">'
     for at in range(0, len(packed), _AT_ONCE):

@@ -10,7 +10,8 @@ import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
+from operator import sub
 from typing import Any, Final, NamedTuple, get_args
 
 import orjson
@@ -433,19 +434,20 @@ class Content:
 
     def _tell_spans(self, which: Sequence[int]) -> dict[str, Any]:
         spans = self.told.spans
+        starts, ends = _micro(spans.start, which), _micro(spans.end, which)
         return {
             "at": _deltas(which),
-            "trial": [self._span_trial[at] for at in which],
-            "attempt": [spans.attempt[at] for at in which],
-            "slot": [spans.slot[at] for at in which],
-            "session": [spans.session[at] for at in which],
-            "start": _deltas(round(spans.start[at] * _MICRO) for at in which),
-            "took": [round((spans.end[at] - spans.start[at]) * _MICRO) for at in which],
-            "ending": [spans.ending[at] for at in which],
-            "seq": _deltas(spans.seq[at] for at in which),
-            "end_seq": _deltas(spans.end_seq[at] for at in which),
-            "waited": [round(self._waited[0][at] * _MICRO) for at in which],
-            "backed_off": [round(self._waited[1][at] * _MICRO) for at in which],
+            "trial": _those(self._span_trial, which),
+            "attempt": _those(spans.attempt, which),
+            "slot": _those(spans.slot, which),
+            "session": _those(spans.session, which),
+            "start": _deltas(starts),
+            "took": list(map(sub, ends, starts)),
+            "ending": _those(spans.ending, which),
+            "seq": _deltas(_those(spans.seq, which)),
+            "end_seq": _deltas(_those(spans.end_seq, which)),
+            "waited": _micro(self._waited[0], which),
+            "backed_off": _micro(self._waited[1], which),
             "details": [self.details[at] or 0 for at in which],
         }
 
@@ -489,14 +491,18 @@ class Content:
         return {"t": _deltas(told[0]), "value": _deltas(told[1]), "session": _deltas(told[2])}
 
 
-def _deltas(numbers: Iterable[int]) -> list[int]:
+def _those(column: Sequence[int], which: Iterable[int]) -> list[int]:
+    return list(map(column.__getitem__, which))
+
+
+def _micro(column: Sequence[float], which: Iterable[int]) -> list[int]:
+    """Tell seconds in microseconds."""
+    return [round(column[at] * _MICRO) for at in which]
+
+
+def _deltas(numbers: Sequence[int]) -> list[int]:
     """Tell how much larger each number is than the one before: that is short, and much of it alike."""
-    told: list[int] = []
-    before = 0
-    for number in numbers:
-        told.append(number - before)
-        before = number
-    return told
+    return list(map(sub, numbers, chain((0,), numbers)))
 
 
 def _json(value: Any) -> Any:
