@@ -78,7 +78,7 @@ function drawLanes(canvas, run, view, width) {
       pen.fillStyle = faint;
       pen.font = font(10);
       pen.textAlign = "right";
-      pen.fillText(String(slot), GUTTER - 8, middle);
+      pen.fillText(String(slot), GUTTER - 8, Math.max(middle, 6 * UNIT));
     }
     drawLane(pen, run, run.lanes[slot] || [], { view, scale, wide, top, high, colours, inks });
   }
@@ -214,11 +214,14 @@ function columnsOf(steps, view, count) {
   return values;
 }
 
+// What may lie between two labels of the time axis: below ten seconds as numbers are counted, above as clocks count.
+const SECONDS = [...[-6, -5, -4, -3, -2, -1, 0].flatMap((power) => [1, 2, 5].map((digit) => Number(`${digit}e${power}`))), 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, ...[1, 2, 5, 10, 20, 50, 100].map((days) => 86400 * days)];
+
 function axes(side) {
   const ink = colour("faint"), hair = colour("hair");
   const shared = { stroke: ink, font: font(11), ticks: { show: false } };
   return [
-    { ...shared, show: side !== "none", size: 24 * UNIT, gap: 4 * UNIT, grid: { show: false }, values: (_, splits) => moments(splits), space: 80 * UNIT },
+    { ...shared, show: side !== "none", size: 24 * UNIT, gap: 4 * UNIT, grid: { show: false }, values: (_, splits) => moments(splits), incrs: SECONDS, space: 80 * UNIT },
     { ...shared, size: GUTTER, gap: 6, grid: { stroke: hair, width: 1 }, space: 24 * UNIT, incrs: [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 500000, 1000000], values: (_, splits) => splits.map((split) => (Number.isInteger(split) ? grouped(split) : "")) },
   ];
 }
@@ -283,7 +286,7 @@ class Histogram {
     this.plot = new uPlot({
       width, height: Math.round(150 * UNIT), padding: [14 * UNIT, EDGE, 0, 0], legend: { show: false }, cursor: { show: false },
       scales: { x: { time: false, range: () => [0, reach] }, y: { range: (_, low, high) => [0, Math.max(1, high || 0) * 1.05] } },
-      axes: [{ ...axes("both")[0], values: (_, splits) => splits.map((split) => duration(split)) }, axes("both")[1]],
+      axes: [{ ...axes("both")[0], incrs: undefined, values: (_, splits) => splits.map((split) => duration(split)) }, axes("both")[1]],
       series: [{}, ...sets.map((set) => ({ label: set.label, stroke: colour(set.tint), width: 1.5, dash: set.dash, fill: colour(set.fill), paths: stepped, points: { show: false } }))],
       hooks: { draw: [(plot) => this.mark(plot, sets)] },
     }, [x, ...shares], this.holder);
