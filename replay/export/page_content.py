@@ -59,6 +59,7 @@ _TRACEBACK: Final = 6_000
 _MESSAGE: Final = 1_000
 _NOTE: Final = 300
 _MICRO: Final = 1_000_000
+_PLAIN: Final = frozenset({bool, int, float})
 
 _TYPES: Final = (*NAMES.values(), "x-")
 _TYPE: Final[dict[type[Event], int]] = {**{kind: at for at, kind in enumerate(NAMES)}, Extension: len(NAMES)}
@@ -373,7 +374,7 @@ class Content:
 
     def _short(self, value: Any) -> Any:
         """Keep a small value as it is, and of a large one the beginning."""
-        if value is None or isinstance(value, bool | int | float):
+        if value is None or value.__class__ in _PLAIN:
             return value if not isinstance(value, int) or abs(value) < 1 << 53 else str(value)
         text = self._text(value)
         text = text["cut"] if isinstance(text, dict) else text[0] if isinstance(text, list) else text
