@@ -39,6 +39,7 @@ from journal.events import (
     TrialScored,
     TrialWithdrawn,
 )
+from journal.lifecycle import STAGES
 from replay.tally import Tally
 from replay.usage import add, noted
 
@@ -174,7 +175,7 @@ class RunState:
         self.trials: dict[str, TrialState] = {}
         self.has_repeats = False
         """Whether any case is asked more than once."""
-        self.stages: Counter[str] = Counter()
+        self.stages = dict.fromkeys(STAGES, 0)
         """How many trials stand in each stage."""
         self.running: dict[str, TrialState] = {}
         """The trials that hold a slot."""
@@ -213,10 +214,10 @@ class RunState:
     def apply(self, record: Record) -> None:
         """Take in one record."""
         self._ended_at = self.t
-        self.seq, self.at, self.t, self.head = record.seq, record.at, record.t, record.h
-        meaning = _MEANINGS.get(record.event.__class__)
+        self.seq, self.at, self.t, event, _, self.head, _, _ = record
+        meaning = _MEANINGS.get(event.__class__)
         if meaning is not None:
-            meaning(self, record.event, record)
+            meaning(self, event, record)
 
     @property
     def total(self) -> int:
@@ -247,11 +248,12 @@ class RunState:
         return self.completed + self.failed
 
     def _move(self, name: str, trial: TrialState, stage: str) -> None:
-        self.stages[trial.stage] -= 1
-        self.stages[stage] += 1
-        if trial.stage == "running":
+        before, stages = trial.stage, self.stages
+        stages[before] -= 1
+        stages[stage] += 1
+        if before == "running":
             del self.running[name]
-        elif trial.stage == "backing_off":
+        elif before == "backing_off":
             del self.backing_off[name]
         trial.stage = stage
 

@@ -49,7 +49,6 @@ class Fixed:
                 changes += state.hold.retry_after(state.now, signal.retry_after, f"429 at {len(state.flying) + 1} in flight")
         return Decision(
             limit=self.slots,
-            next_start=state.hold.earliest(state.now),
             paused=state.hold.pause,
             changes=tuple(changes),
         )
