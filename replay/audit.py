@@ -11,7 +11,7 @@ records, and are asked what they would have decided.
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, get_args
 
 import attrs
 
@@ -175,7 +175,7 @@ class Auditor:
         """Judge the next record."""
         if self._is_over:
             return
-        is_of_a_file = isinstance(record.event, FileEvent)
+        is_of_a_file = record.event.__class__ in _OF_A_FILE
         try:
             if not is_of_a_file:
                 self._lifecycle.advance(record.event)
@@ -227,12 +227,14 @@ class Auditor:
         event = record.event
         if isinstance(event, SessionStarted):
             self._begin_session(event, record)
-        elif isinstance(event, JournalRecovered | JournalSalvaged):
+        elif isinstance(event, JournalRecovered) or isinstance(event, JournalSalvaged):  # noqa: SIM101  # asked of every record
             self._begin_anew(event, record)
         elif self._lifecycle.stage == "session" or isinstance(event, RunStopped | RunFinished):
             if record.t < self._t:
                 self._find(record, "time", f"its time, {record.t:.6f} s, is before that of the record before, {self._t:.6f} s")
-            self._judge_in_session(record)
+            judge = _JUDGES.get(event.__class__)
+            if judge is not None:
+                judge(self, event, record)
             self._t = max(self._t, record.t)
 
     def _begin_session(self, event: SessionStarted, record: Record) -> None:
@@ -267,44 +269,33 @@ class Auditor:
     def _is_forked(self) -> bool:
         return self._state.started is not None and self._state.started.forked_from is not None
 
-    def _judge_in_session(self, record: Record) -> None:
-        event = record.event
-        match event:
-            case LimitChanged() | IntakePaused() | IntakeResumed():
-                self._judge_decision(event, record)
-            case RetryScheduled() | TrialFailed():
-                self._judge_settlement(event, record)
-            case TrialScored() | ScoringFailed():
-                answered = self._answered.get(event.trial)
-                since = "the session began" if answered is None else "its trial was answered"
-                self._judge_elapsed(record, event.elapsed, 0.0, record.t - (answered or 0.0), since)
-            case TrialCompleted():
-                self._answered.pop(event.trial, None)
-            case RunStopped() | RunFinished():
-                self._judge_last_word(event, record)
-            case _:
-                self._judge_attempt(record)
+    # Attempts, and their scores.
 
-    # Attempts.
+    def _judge_score(self, event: TrialScored | ScoringFailed, record: Record) -> None:
+        answered = self._answered.get(event.trial)
+        since = "the session began" if answered is None else "its trial was answered"
+        self._judge_elapsed(record, event.elapsed, 0.0, record.t - (answered or 0.0), since)
 
-    def _judge_attempt(self, record: Record) -> None:
-        match record.event:
-            case AttemptStarted() as event:
-                self._judge_start(event, record)
-                self._tell(record)
-            case AttemptInterrupted(why="process_died"):
-                pass  # Of another session, whose clock, slots and policy are gone.
-            case AttemptInterrupted() as event if event.why == "cancelled" or (self._is_forked and event.elapsed is None):
-                self._judge_end(event, record)
-                self._rules = None  # The run was cancelled as a whole, or forked here: no policy has heard of it any more.
-                self._due.clear()
-            case AttemptSucceeded() | AttemptFailed() | AttemptTimedOut() | AttemptInterrupted() as event:
-                self._judge_end(event, record)
-                self._tell(record)
-            case Noted(name="quota"):
-                self._tell(record)
-            case _:
-                pass
+    def _judge_completion(self, event: TrialCompleted, _: Record) -> None:
+        self._answered.pop(event.trial, None)
+
+    def _judge_note(self, event: Noted, record: Record) -> None:
+        if event.name == "quota":
+            self._tell(record)
+
+    def _judge_interruption(self, event: AttemptInterrupted, record: Record) -> None:
+        if event.why == "process_died":
+            return  # Of another session, whose clock, slots and policy are gone.
+        if event.why == "cancelled" or (self._is_forked and event.elapsed is None):
+            self._judge_end(event, record)
+            self._rules = None  # The run was cancelled as a whole, or forked here: no policy has heard of it any more.
+            self._due.clear()
+        else:
+            self._judge_ending(event, record)
+
+    def _judge_ending(self, event: AttemptEnding, record: Record) -> None:
+        self._judge_end(event, record)
+        self._tell(record)
 
     def _judge_start(self, event: AttemptStarted, record: Record) -> None:
         state, found = self._state, self._found
@@ -329,6 +320,7 @@ class Auditor:
             closed = self._asked(record, lambda: rules.closed(event.key, record.t + HAIR), "")
             if closed:
                 self._disagree(record, f"{event.trial!r} starts, and the policy does not let it: {closed}")
+        self._tell(record)
 
     def _judge_room(self, event: AttemptStarted, record: Record) -> None:
         limit, flying = self._state.limits[event.key], self._at_once[event.key]
@@ -464,3 +456,25 @@ class Auditor:
 def _in_words(event: Event) -> str:
     said = ((field.name, getattr(event, field.name), field.default) for field in fields_of(type(event)))
     return " ".join([name_of(event), *(f"{name}={value!r}" for name, value, default in said if value != default)])
+
+
+_OF_A_FILE: Final = frozenset(get_args(FileEvent))
+_JUDGES: Final[dict[type[Event], Callable[[Auditor, Any, Record], None]]] = {
+    LimitChanged: Auditor._judge_decision,
+    IntakePaused: Auditor._judge_decision,
+    IntakeResumed: Auditor._judge_decision,
+    RetryScheduled: Auditor._judge_settlement,
+    TrialFailed: Auditor._judge_settlement,
+    TrialScored: Auditor._judge_score,
+    ScoringFailed: Auditor._judge_score,
+    TrialCompleted: Auditor._judge_completion,
+    RunStopped: Auditor._judge_last_word,
+    RunFinished: Auditor._judge_last_word,
+    AttemptStarted: Auditor._judge_start,
+    AttemptSucceeded: Auditor._judge_ending,
+    AttemptFailed: Auditor._judge_ending,
+    AttemptTimedOut: Auditor._judge_ending,
+    AttemptInterrupted: Auditor._judge_interruption,
+    Noted: Auditor._judge_note,
+}
+"""What is held against a record within a session, by its type."""

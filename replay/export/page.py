@@ -8,9 +8,11 @@ itself.
 import base64
 import gzip
 import hashlib
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +35,8 @@ MARK: Final = (
 """How every page of ours begins."""
 
 _SCRIPTS: Final = ("uPlot.iife.min.js", "words.js", "run.js", "chart.js", "history.js", "trials.js", "drawer.js", "page.js")
-_STYLES: Final = ("uPlot.min.css", "page.css")
+_STYLES: Final = {"uPlot.min.css": "", "page.css": "", "dark.css": ' id="dark" media="screen and (prefers-color-scheme: dark)"'}
+"""Each with what its element says; the page changes when the last applies, for who wants another theme than the system's."""
 _AT_ONCE: Final = 57 * 1024
 """Bytes that are put into base64 at a time; a multiple of three."""
 
@@ -60,7 +63,7 @@ class Shown:
             "standing": self.standing,
             "problem": None if self.problem is None else str(self.problem),
             "verdict": verdict(summary, self.standing, how_it_ended(state)),
-            "next": next_command(state, path),
+            "next": f"evaljournal watch {shlex.quote(str(path))}" if self.standing == "running" else next_command(state, path),
             "show": f"evaljournal show {shlex.quote(str(path))}",
             "verify": f"evaljournal verify {shlex.quote(str(path))}",
             "head": state.head,
@@ -126,21 +129,29 @@ def _score_in_brief(scorer: str, score: Score) -> str:
 
 
 def compared(comparison: Comparison) -> dict[str, Any]:
-    """Tell a comparison, and each difference in a sentence."""
+    """Tell a comparison, and each difference in a few words; its numbers stand beside them."""
     return {
         **comparison_in_json(comparison),
         "verdict": _comparison_verdict(comparison),
-        "sentences": {scorer: sentence(paired) for scorer, paired in comparison.scores.items()},
-        "latency_sentence": sentence(comparison.latency, more="slower", less="faster", unit=" s"),
+        "sentences": {scorer: _in_brief(sentence(paired)) for scorer, paired in comparison.scores.items()},
+        "latency_sentence": _in_brief(sentence(comparison.latency, more="slower", less="faster")),
     }
 
 
 def _comparison_verdict(comparison: Comparison) -> str:
     """Say in one sentence what the first scorer makes of it, and how many trials are no longer what they were."""
-    said = [f"{printable(name, 40)}: {sentence(paired).partition(' (')[0]}; " for name, paired in comparison.scores.items()]
+    said = ""
+    for name, paired in islice(comparison.scores.items(), 1):
+        told = sentence(paired).partition(" (")[0]
+        said = f"By {printable(name, 40)}, {'A and B are ' if told.startswith('not ') else ''}{told}: "
     changed = f", {len(comparison.changed):,} otherwise changed" if comparison.changed else ""
     same = f"{comparison.same:,} of {plural(comparison.compared, 'trial')} the same"
-    return f"{said[0] if said else ''}{len(comparison.fixed):,} fixed, {len(comparison.broke):,} broke{changed}, {same}."
+    return f"{said}{len(comparison.fixed):,} fixed, {len(comparison.broke):,} broke{changed}, {same}."
+
+
+def _in_brief(said: str) -> str:
+    """Leave out of a sentence about a difference what its numbers are."""
+    return re.split(r" (?:by|at) | \(", said, maxsplit=1)[0]
 
 
 def page(runs: Sequence[Mapping[str, Any]], comparison: Mapping[str, Any] | None = None) -> Iterator[bytes]:
@@ -148,7 +159,7 @@ def page(runs: Sequence[Mapping[str, Any]], comparison: Mapping[str, Any] | None
     title = " and ".join(run["name"] for run in runs)
     evaluation = runs[0]["summary"]["evaluation"] or "a run"
     data = orjson.dumps({"runs": runs, "comparison": comparison}, option=orjson.OPT_NON_STR_KEYS)
-    packed = gzip.compress(data, 6, mtime=0)
+    packed = gzip.compress(data, 5, mtime=0)  # Half the time of 6, for a twentieth more bytes.
     yield _top(f"{evaluation} · {title}", connect="'none'")
     yield b'<script type="application/octet-stream" id="data">'
     for at in range(0, len(packed), _AT_ONCE):
@@ -181,7 +192,7 @@ def _hash(text: str) -> str:
 
 
 def _top(title: str, *, connect: str) -> bytes:
-    styles = "".join(f"<style>{_resource(name)}</style>\n" for name in _STYLES)
+    styles = "".join(f"<style{said}>{_resource(name)}</style>\n" for name, said in _STYLES.items())
     body = _resource("page.html")
     head = (
         f'<meta http-equiv="Content-Security-Policy" content="{policy(connect=connect)}">\n'

@@ -10,7 +10,8 @@ import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
+from operator import sub
 from typing import Any, Final, NamedTuple, get_args
 
 import orjson
@@ -58,6 +59,7 @@ _TRACEBACK: Final = 6_000
 _MESSAGE: Final = 1_000
 _NOTE: Final = 300
 _MICRO: Final = 1_000_000
+_PLAIN: Final = frozenset({bool, int, float})
 
 _TYPES: Final = (*NAMES.values(), "x-")
 _TYPE: Final[dict[type[Event], int]] = {**{kind: at for at, kind in enumerate(NAMES)}, Extension: len(NAMES)}
@@ -121,7 +123,7 @@ class Content:
         self.marks: list[tuple[Any, ...]] = []
         """What was decided about the limit: seq, session, t, before, after, cause, evidence, key."""
         self.pauses: list[list[Any]] = []
-        """Record, session, t, until when, cause, evidence, key; and the record by which it was over, 0 while it is not."""
+        """Record, session, t, until when as was said, cause, evidence, key; and the record that ended it, 0 while none has."""
         self.waits: list[list[Any]] = []
         """Trial, the record that began a back-off, the one that ended it (0 while none has), when it is due, and its cause."""
         self._waiting: dict[int, int] = {}
@@ -320,7 +322,6 @@ class Content:
             if not pause[7] and (key is None or pause[6] == key):
                 pause[7] = seq
                 if key is not None:
-                    pause[3] = min(pause[3], self._now)
                     return
 
     @property
@@ -373,7 +374,7 @@ class Content:
 
     def _short(self, value: Any) -> Any:
         """Keep a small value as it is, and of a large one the beginning."""
-        if value is None or isinstance(value, bool | int | float):
+        if value is None or value.__class__ in _PLAIN:
             return value if not isinstance(value, int) or abs(value) < 1 << 53 else str(value)
         text = self._text(value)
         text = text["cut"] if isinstance(text, dict) else text[0] if isinstance(text, list) else text
@@ -434,19 +435,20 @@ class Content:
 
     def _tell_spans(self, which: Sequence[int]) -> dict[str, Any]:
         spans = self.told.spans
+        starts, ends = _micro(spans.start, which), _micro(spans.end, which)
         return {
             "at": _deltas(which),
-            "trial": [self._span_trial[at] for at in which],
-            "attempt": [spans.attempt[at] for at in which],
-            "slot": [spans.slot[at] for at in which],
-            "session": [spans.session[at] for at in which],
-            "start": _deltas(round(spans.start[at] * _MICRO) for at in which),
-            "took": [round((spans.end[at] - spans.start[at]) * _MICRO) for at in which],
-            "ending": [spans.ending[at] for at in which],
-            "seq": _deltas(spans.seq[at] for at in which),
-            "end_seq": _deltas(spans.end_seq[at] for at in which),
-            "waited": [round(self._waited[0][at] * _MICRO) for at in which],
-            "backed_off": [round(self._waited[1][at] * _MICRO) for at in which],
+            "trial": _those(self._span_trial, which),
+            "attempt": _those(spans.attempt, which),
+            "slot": _those(spans.slot, which),
+            "session": _those(spans.session, which),
+            "start": _deltas(starts),
+            "took": list(map(sub, ends, starts)),
+            "ending": _those(spans.ending, which),
+            "seq": _deltas(_those(spans.seq, which)),
+            "end_seq": _deltas(_those(spans.end_seq, which)),
+            "waited": _micro(self._waited[0], which),
+            "backed_off": _micro(self._waited[1], which),
             "details": [self.details[at] or 0 for at in which],
         }
 
@@ -490,14 +492,18 @@ class Content:
         return {"t": _deltas(told[0]), "value": _deltas(told[1]), "session": _deltas(told[2])}
 
 
-def _deltas(numbers: Iterable[int]) -> list[int]:
+def _those(column: Sequence[int], which: Iterable[int]) -> list[int]:
+    return list(map(column.__getitem__, which))
+
+
+def _micro(column: Sequence[float], which: Iterable[int]) -> list[int]:
+    """Tell seconds in microseconds."""
+    return [round(column[at] * _MICRO) for at in which]
+
+
+def _deltas(numbers: Sequence[int]) -> list[int]:
     """Tell how much larger each number is than the one before: that is short, and much of it alike."""
-    told: list[int] = []
-    before = 0
-    for number in numbers:
-        told.append(number - before)
-        before = number
-    return told
+    return list(map(sub, numbers, chain((0,), numbers)))
 
 
 def _json(value: Any) -> Any:

@@ -4,12 +4,14 @@
 // Everything that is measured in pixels grows with the letters, so that it can be read on a large screen too.
 let UNIT = 1;
 let GUTTER = 52; // Pixels left of every chart on the time axis, for its numbers; in the style sheet, 3.4rem.
+let EDGE = 20; // Pixels right of it, for half of the last label.
 let ROW = 36; // Pixels that a row of the table is high.
 
 function measure() {
   const letter = parseFloat(getComputedStyle(document.documentElement).fontSize);
   UNIT = letter / 15.4;
   GUTTER = Math.round(3.4 * letter);
+  EDGE = Math.round(1.3 * letter);
   ROW = Math.round(2.35 * letter);
 }
 
@@ -26,10 +28,17 @@ function palette() {
   return Object.fromEntries(Object.keys(ENDINGS).map((ending) => [ending, colour(`end-${(ending || "open").replaceAll("_", "-")}`)]));
 }
 
-function seconds(value) {
-  if (value < 60) return `${digits(value, 3)} s`;
-  if (value < 3600) return `${Math.floor(value / 60)}:${String(Math.round(value % 60)).padStart(2, "0")}`;
-  return `${Math.floor(value / 3600)}:${String(Math.floor((value % 3600) / 60)).padStart(2, "0")}:${String(Math.round(value % 60)).padStart(2, "0")}`;
+// Moments on the axis, all in one form: 2.5 s, or 1:05, or 2:01:05; with as many places as tell each from the next.
+function moments(splits) {
+  const most = Math.max(...splits), each = splits.length > 1 ? splits[1] - splits[0] : 1;
+  let places = 0;
+  while (places < 6 && Math.abs(each - Number(each.toFixed(places))) > each / 1000) places += 1;
+  const two = (value, wide = 2) => value.toFixed(places).padStart(places ? wide + places + 1 : wide, "0");
+  return splits.map((split) => {
+    if (most < 60) return `${split.toFixed(places)} s`;
+    const minutes = Math.floor(split / 60 + 1e-9), rest = two(Math.max(0, split - 60 * minutes));
+    return most < 3600 ? `${minutes}:${rest}` : `${Math.floor(minutes / 60)}:${String(minutes % 60).padStart(2, "0")}:${rest}`;
+  });
 }
 
 function sized(canvas, width, height) {
@@ -52,10 +61,15 @@ function laneHeight(slots) {
 function drawLanes(canvas, run, view, width) {
   const slots = Math.max(1, run.lanes.length), high = laneHeight(slots), height = Math.ceil(slots * high) + 2;
   const pen = sized(canvas, width, height);
-  const wide = width - GUTTER, scale = wide / (view[1] - view[0]);
-  const colours = palette(), ink = colour("ink"), faint = colour("faint"), ground = colour("ground"), hair = colour("hair");
+  const wide = width - GUTTER - EDGE, scale = wide / (view[1] - view[0]);
+  const colours = palette(), faint = colour("faint"), hair = colour("hair");
+  const inks = { ink: colour("ink"), ground: colour("ground"), onBar: colour("on-bar"), onPale: colour("on-pale") };
+  pen.save();
+  pen.rect(GUTTER, 0, wide, height);
+  pen.clip();
   drawGaps(pen, run, view, scale, height, hair);
   drawPauses(pen, run, view, scale, height, colour("pause"));
+  pen.restore();
   pen.textBaseline = "middle";
   const every = Math.max(1, Math.ceil((14 * UNIT) / high));
   for (let slot = 0; slot < slots; slot++) {
@@ -64,30 +78,49 @@ function drawLanes(canvas, run, view, width) {
       pen.fillStyle = faint;
       pen.font = font(10);
       pen.textAlign = "right";
-      pen.fillText(String(slot), GUTTER - 8, middle);
+      pen.fillText(String(slot), GUTTER - 8, Math.max(middle, 6 * UNIT));
     }
-    drawLane(pen, run, run.lanes[slot] || [], { view, scale, wide, top, high, colours, ink, ground });
+    drawLane(pen, run, run.lanes[slot] || [], { view, scale, wide, top, high, colours, inks });
   }
 }
 
 function drawLane(pen, run, lane, place) {
-  const { view, scale, wide, top, high, colours, ink, ground } = place;
+  const { view, scale, wide, top, high, colours, inks } = place;
   const { spans } = run, gap = high > 6 ? 1.5 : high > 3 ? 0.5 : 0;
-  // Of the many attempts that fall on one pixel the first is drawn, and every one that went wrong.
-  let drawn = -Infinity;
-  let first = firstSpan(run, lane, view[0]);
-  for (let at = first; at < lane.length; at++) {
+  // Attempts that are shorter than a pixel are put together: how much of its time went to which ending, the one with most above.
+  let column = -1, times = new Map();
+  const pour = () => {
+    const all = [...times.values()].reduce((sum, time) => sum + time, 0), [main, ...others] = [...times.entries()].sort((a, b) => b[1] - a[1]);
+    times = new Map();
+    if (!main) return;
+    let bottom = top + high - gap;
+    pen.fillStyle = colours[main[0]];
+    pen.fillRect(GUTTER + column, top + gap, 1, high - 2 * gap);
+    for (const [ending, time] of others) {
+      const part = Math.min(bottom - top - gap, Math.max(2, (time / all) * (high - 2 * gap))); // However short it was, it is seen.
+      pen.fillStyle = colours[ending];
+      pen.fillRect(GUTTER + column, bottom - part, 1, part);
+      bottom -= part;
+    }
+  };
+  for (let at = firstSpan(run, lane, view[0]); at < lane.length; at++) {
     const span = lane[at], start = run.startOf(span);
     if (start > view[1]) break;
     const ending = run.endings[spans.ending[span]];
     let left = (start - view[0]) * scale, right = (run.endOf(span) - view[0]) * scale;
-    if (right < drawn + 0.7 && ending === "succeeded") continue;
+    if (right - left < 1) {
+      const place = Math.min(Math.max(0, Math.floor((left + right) / 2)), wide - 1);
+      if (place !== column) pour();
+      column = place;
+      times.set(ending, (times.get(ending) || 0) + right - left);
+      continue;
+    }
     left = Math.max(left, 0);
-    right = Math.min(Math.max(right, left + 0.7), wide);
-    drawn = right;
+    right = Math.min(right, wide);
     if (right - left > 3) right -= 0.8;
-    drawBar(pen, ending, { left: GUTTER + left, wide: right - left, top: top + gap, high: high - 2 * gap, colours, ink, ground }, spans.attempt[span]);
+    drawBar(pen, ending, { left: GUTTER + left, wide: right - left, top: top + gap, high: high - 2 * gap, colours, ...inks }, spans.attempt[span]);
   }
+  pour();
 }
 
 function firstSpan(run, lane, x) {
@@ -100,7 +133,7 @@ function firstSpan(run, lane, x) {
   return low;
 }
 
-function drawBar(pen, ending, { left, wide, top, high, colours, ink, ground }, attempt) {
+function drawBar(pen, ending, { left, wide, top, high, colours, ink, ground, onBar, onPale }, attempt) {
   pen.fillStyle = colours[ending];
   if (ending === "interrupted" && wide > 3) {
     pen.strokeStyle = colours[ending];
@@ -134,7 +167,7 @@ function drawBar(pen, ending, { left, wide, top, high, colours, ink, ground }, a
   if (said && high > 9 && wide > (7 * said.length + 4) * UNIT) {
     pen.font = font(10, "600");
     pen.textAlign = "left";
-    pen.fillStyle = ending === "interrupted" ? ink : colour("on-bar");
+    pen.fillStyle = ending === "interrupted" ? ink : ["", "succeeded", "rate_limited"].includes(ending) ? onPale : onBar;
     pen.fillText(said, left + 3, top + high / 2 + 0.5);
   }
 }
@@ -142,24 +175,23 @@ function drawBar(pen, ending, { left, wide, top, high, colours, ink, ground }, a
 function drawGaps(pen, run, view, scale, height, hair) {
   for (let at = 1; at < run.sessions.length; at++) {
     const from = run.base[at - 1] + run.sessions[at - 1].end, to = run.base[at] + run.sessions[at].start;
-    const left = GUTTER + (from - view[0]) * scale, wide = Math.max(1, (to - from) * scale);
-    if (left + wide < GUTTER || from > view[1]) continue;
     pen.fillStyle = hair;
-    pen.fillRect(Math.max(GUTTER, left), 0, wide - Math.max(0, GUTTER - left), height);
+    pen.fillRect(GUTTER + (from - view[0]) * scale, 0, Math.max(1, (to - from) * scale), height);
   }
 }
 
 function drawPauses(pen, run, view, scale, height, tint) {
   pen.fillStyle = tint;
   for (const pause of run.pauses) {
-    const base = run.base[pause[1] - 1], session = run.sessions[pause[1] - 1];
-    const from = base + pause[2] / 1e6, to = base + Math.min(pause[3] / 1e6, Math.max(session.end, pause[2] / 1e6));
-    const left = Math.max(GUTTER, GUTTER + (from - view[0]) * scale), right = GUTTER + (to - view[0]) * scale;
-    if (right > left && from < view[1]) pen.fillRect(left, 0, right - left, height);
+    const [from, to] = run.reachOf(pause);
+    pen.fillRect(GUTTER + (from - view[0]) * scale, 0, (to - from) * scale, height);
   }
 }
 
-// What held longest in each pixel's time: a hand-over, which lasts no time, draws no spike, and nothing is invented.
+// What held longest in each pixel's time: a hand-over, which lasts no time, draws no spike. Where much happened in a pixel, the mean
+// over its time: what holds for a tenth of every second is not nothing.
+const MANY = 6; // Steps.
+
 function columnsOf(steps, view, count) {
   const { x, value } = steps, each = (view[1] - view[0]) / count, values = new Array(count).fill(null);
   if (!x.length) return values;
@@ -169,22 +201,27 @@ function columnsOf(steps, view, count) {
     while (at + 1 < x.length && x[at + 1] <= from) at += 1;
     if (x[at] >= to) continue;
     let best = value[at], longest = (at + 1 < x.length ? Math.min(x[at + 1], to) : to) - Math.max(from, x[at]);
-    let held = new Map([[best, longest]]);
+    let held = new Map([[best, longest]]), sum = best * longest, steps = 0;
     for (let next = at + 1; next < x.length && x[next] < to; next++) {
-      const time = (held.get(value[next]) || 0) + (next + 1 < x.length ? Math.min(x[next + 1], to) : to) - x[next];
+      const lasted = (next + 1 < x.length ? Math.min(x[next + 1], to) : to) - x[next], time = (held.get(value[next]) || 0) + lasted;
       held.set(value[next], time);
+      sum += value[next] * lasted;
+      steps += 1;
       if (time > longest) { longest = time; best = value[next]; }
     }
-    values[column] = best;
+    values[column] = steps < MANY ? best : sum / (to - Math.max(from, x[0]));
   }
   return values;
 }
+
+// What may lie between two labels of the time axis: below ten seconds as numbers are counted, above as clocks count.
+const SECONDS = [...[-6, -5, -4, -3, -2, -1, 0].flatMap((power) => [1, 2, 5].map((digit) => Number(`${digit}e${power}`))), 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, ...[1, 2, 5, 10, 20, 50, 100].map((days) => 86400 * days)];
 
 function axes(side) {
   const ink = colour("faint"), hair = colour("hair");
   const shared = { stroke: ink, font: font(11), ticks: { show: false } };
   return [
-    { ...shared, show: side !== "none", size: 24 * UNIT, gap: 4 * UNIT, grid: { show: false }, values: (_, splits) => splits.map((split) => seconds(split)), space: 80 * UNIT },
+    { ...shared, show: side !== "none", size: 24 * UNIT, gap: 4 * UNIT, grid: { show: false }, values: (_, splits) => moments(splits), incrs: SECONDS, space: 80 * UNIT },
     { ...shared, size: GUTTER, gap: 6, grid: { stroke: hair, width: 1 }, space: 24 * UNIT, incrs: [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 500000, 1000000], values: (_, splits) => splits.map((split) => (Number.isInteger(split) ? grouped(split) : "")) },
   ];
 }
@@ -200,7 +237,7 @@ class StepChart {
   }
 
   draw(run, view, width) {
-    const count = Math.max(2, Math.min(4000, Math.floor(width - GUTTER)));
+    const count = Math.max(2, Math.min(4000, Math.floor(width - GUTTER - EDGE)));
     const each = (view[1] - view[0]) / count, x = Array.from({ length: count }, (_, at) => view[0] + at * each);
     const ends = run.endX;
     const data = [x, ...this.series.map(({ name }) => {
@@ -210,7 +247,7 @@ class StepChart {
     if (this.plot) this.plot.destroy();
     const stepped = uPlot.paths.stepped({ align: 1 });
     this.plot = new uPlot({
-      width, height: Math.round(this.height * UNIT), padding: [6 * UNIT, 0, this.showAxis ? 0 : 7 * UNIT, 0], legend: { show: false }, cursor: { show: false },
+      width, height: Math.round(this.height * UNIT), padding: [6 * UNIT, EDGE, this.showAxis ? 0 : 7 * UNIT, 0], legend: { show: false }, cursor: { show: false },
       scales: { x: { time: false, range: () => view }, y: { range: (_, low, high) => [-0.02 * Math.max(1, high || 0), Math.max(1, high || 0) * 1.08] } },
       axes: axes(this.showAxis ? "both" : "none"),
       series: [{}, ...this.series.map(({ label, tint, fill, dash }) => ({
@@ -231,10 +268,12 @@ class Histogram {
     const all = sets.flatMap((set) => set.times);
     if (this.plot) this.plot.destroy();
     this.plot = null;
+    this.beyond = "";
     if (!all.length) return;
     let most = 0;
     for (const time of all) most = Math.max(most, time);
     const sorted = Float64Array.from(all).sort(), reach = Math.min(most, 1.6 * sorted[Math.ceil(0.99 * sorted.length) - 1]) || 1e-6;
+    this.beyond = most > reach ? `answers of more than ${duration(reach)}, up to ${duration(most)}, are in the last bar` : "";
     const bins = Math.max(8, Math.min(60, Math.ceil(2 * Math.cbrt(all.length)), Math.floor(width / (12 * UNIT)))), each = reach / bins;
     const x = Array.from({ length: bins + 1 }, (_, at) => at * each);
     const shares = sets.map((set) => {
@@ -245,35 +284,33 @@ class Histogram {
     });
     const stepped = uPlot.paths.stepped({ align: 1 });
     this.plot = new uPlot({
-      width, height: Math.round(150 * UNIT), padding: [14 * UNIT, 8 * UNIT, 0, 0], legend: { show: false }, cursor: { show: false },
+      width, height: Math.round(150 * UNIT), padding: [14 * UNIT, EDGE, 0, 0], legend: { show: false }, cursor: { show: false },
       scales: { x: { time: false, range: () => [0, reach] }, y: { range: (_, low, high) => [0, Math.max(1, high || 0) * 1.05] } },
-      axes: [{ ...axes("both")[0], values: (_, splits) => splits.map((split) => duration(split)) }, axes("both")[1]],
-      series: [{}, ...sets.map((set) => ({ label: set.label, stroke: colour(set.tint), width: 1.5, fill: colour(set.fill), paths: stepped, points: { show: false } }))],
+      axes: [{ ...axes("both")[0], incrs: undefined, values: (_, splits) => splits.map((split) => duration(split)) }, axes("both")[1]],
+      series: [{}, ...sets.map((set) => ({ label: set.label, stroke: colour(set.tint), width: 1.5, dash: set.dash, fill: colour(set.fill), paths: stepped, points: { show: false } }))],
       hooks: { draw: [(plot) => this.mark(plot, sets)] },
     }, [x, ...shares], this.holder);
-    this.beyond = most > reach ? most : null;
   }
 
   mark(plot, sets) {
     const pen = plot.ctx, ratio = window.devicePixelRatio || 1;
     pen.save();
     pen.font = `${10 * UNIT * ratio}px system-ui, sans-serif`;
-    sets.forEach((set, row) => {
-      for (const [label, value] of set.marks) {
-        if (value === null) continue;
-        const x = plot.valToPos(value, "x", true);
-        if (x > plot.bbox.left + plot.bbox.width) continue;
+    for (const set of sets) {
+      const marks = set.marks.filter(([, value]) => value !== null).map(([label, value]) => [label, plot.valToPos(value, "x", true)]);
+      marks.forEach(([label, x], at) => {
+        if (x > plot.bbox.left + plot.bbox.width) return;
         pen.strokeStyle = pen.fillStyle = colour(set.tint);
         pen.setLineDash([3 * ratio, 3 * ratio]);
         pen.beginPath();
         pen.moveTo(x, plot.bbox.top);
         pen.lineTo(x, plot.bbox.top + plot.bbox.height);
         pen.stroke();
-        const isNear = x > plot.bbox.left + plot.bbox.width - 30 * ratio;
+        const isNear = at + 1 < marks.length && marks[at + 1][1] - x < 30 * UNIT * ratio; // Two labels must not lie on each other.
         pen.textAlign = isNear ? "right" : "left";
-        pen.fillText(label, x + (isNear ? -3 : 3) * ratio, plot.bbox.top - 3 * ratio + row * 11 * ratio);
-      }
-    });
+        pen.fillText(label, x + (isNear ? -3 : 3) * ratio, plot.bbox.top - 3 * ratio);
+      });
+    }
     pen.restore();
   }
 }

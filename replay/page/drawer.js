@@ -7,7 +7,11 @@ function tokens(text) {
   return text.match(/\s+|[\p{L}\p{N}_]+|[^\s\p{L}\p{N}_]/gu) || [];
 }
 
-// Mark which words of either text the other does not have, in order.
+function isBlank(token) {
+  return !token.trim();
+}
+
+// Mark which words of either text the other does not have, in order. Blanks decide nothing: every text is full of them.
 function difference(a, b) {
   const one = tokens(a), two = tokens(b);
   let begin = 0, endOne = one.length, endTwo = two.length;
@@ -21,7 +25,7 @@ function difference(a, b) {
     const lengths = new Uint16Array((rows + 1) * (columns + 1)), wide = columns + 1;
     for (let row = rows - 1; row >= 0; row--) {
       for (let column = columns - 1; column >= 0; column--) {
-        lengths[row * wide + column] = one[begin + row] === two[begin + column] ? lengths[(row + 1) * wide + column + 1] + 1 : Math.max(lengths[(row + 1) * wide + column], lengths[row * wide + column + 1]);
+        lengths[row * wide + column] = one[begin + row] === two[begin + column] ? lengths[(row + 1) * wide + column + 1] + (isBlank(one[begin + row]) ? 1 : 32) : Math.max(lengths[(row + 1) * wide + column], lengths[row * wide + column + 1]);
       }
     }
     for (let row = 0, column = 0; row < rows && column < columns;) {
@@ -35,6 +39,7 @@ function difference(a, b) {
 
 function marked(parts, kept, kind) {
   const nodes = [];
+  for (let at = 1; at + 1 < parts.length; at++) if (kept[at] && isBlank(parts[at]) && !kept[at - 1] && !kept[at + 1]) kept[at] = 0;
   for (let at = 0; at < parts.length;) {
     let end = at;
     while (end < parts.length && kept[end] === kept[at]) end += 1;
@@ -61,19 +66,21 @@ class Drawer {
     if (!this.isOpen) return;
     this.element.hidden = true;
     this.trial = -1;
-    document.body.classList.remove("with-drawer");
+    this.before?.focus({ preventScroll: true });
     this.onClose();
   }
 
   // Show a trial; where the same stands in another run, that beside it.
   open(run, trial, other) {
     const isSame = this.isOpen && this.trial === trial && this.run === run;
+    if (!this.isOpen) this.before = document.activeElement;
     this.run = run;
     this.trial = trial;
     const { trials } = run, stage = run.stageOf(trial), scroll = isSame ? this.element.scrollTop : 0;
     const cause = trials.cause[trial] ? ` (${words(trials.cause[trial])})` : "";
     const times = `waited ${micro(trials.waited[trial])} · back-off ${micro(trials.backed_off[trial])} · service ${micro(trials.served[trial])} · scoring ${micro(trials.scored[trial])}`;
-    this.element.replaceChildren(
+    const fill = isSame ? refill : (element, ...children) => element.replaceChildren(...children);
+    fill(this.element,
       el("header", {}, el("h2", { id: "drawer-title", tabindex: -1, text: visible(trials.name[trial]) }),
         el("button", { type: "button", class: "close", "aria-label": "Close", onclick: () => this.close(), text: "✕" })),
       el("p", { class: "standing" }, el("i", { class: `stage ${stage}`, text: STAGES[stage].glyph }), ` ${STAGES[stage].words}${cause}, ${plural(trials.attempts[trial].length, "attempt")}`, trials.recovered[trial] ? ", recovered after a failure" : ""),
@@ -88,7 +95,6 @@ class Drawer {
       el("p", { class: "faint command" }, "all of it: ", el("code", { text: `${run.facts.show} ${quoted(trials.name[trial])}` })));
     this.element.hidden = false;
     this.element.scrollTop = scroll;
-    document.body.classList.add("with-drawer");
     if (!isSame) this.element.querySelector("h2").focus({ preventScroll: true });
   }
 

@@ -19,6 +19,7 @@ class HistoryView {
     this.seq = run.seq;
     this.follows = true;
     this.zoomed = null;
+    this.made = [];
     this.build();
   }
 
@@ -50,6 +51,7 @@ class HistoryView {
     const labels = [...NOW, ["limit", "limit"], ["attempts", "attempts"]];
     this.now = el("dl", { class: "now", id: "now" }, labels.map(([name, label]) => el("div", {}, el("dt", { text: label }), this.counts[name])));
     this.said = el("p", { class: "said" });
+    this.decided = el("p", { class: "said", id: "decided" });
     this.holders = el("ul", { class: "holders", "aria-label": "Attempts that hold a slot" });
     this.waiting = el("ul", { class: "holders", "aria-label": "Trials in back-off" });
     this.counted = el("ul", { class: "legend", "aria-label": "How attempts ended" });
@@ -64,7 +66,7 @@ class HistoryView {
         this.slider,
         el("button", { type: "button", "aria-label": "One record on", onclick: () => this.step(1), text: "→" }),
         el("label", {}, "record ", this.field, el("span", { class: "of" }))),
-      this.what, this.now, this.said, el("div", { class: "sides" }, this.holders, this.waiting), this.decisions);
+      this.what, this.decided, this.now, this.said, el("div", { class: "sides" }, this.holders, this.waiting), this.decisions);
     this.area.addEventListener("pointerdown", (event) => this.grab(event));
     this.area.addEventListener("pointermove", (event) => this.hover(event));
     this.area.addEventListener("pointerleave", () => { this.tip.hidden = true; });
@@ -82,7 +84,7 @@ class HistoryView {
 
   xOf(event) {
     const box = this.area.getBoundingClientRect(), view = this.view;
-    const share = (event.clientX - box.left - GUTTER) / (box.width - GUTTER);
+    const share = (event.clientX - box.left - GUTTER) / (box.width - GUTTER - EDGE);
     return view[0] + Math.min(1, Math.max(0, share)) * (view[1] - view[0]);
   }
 
@@ -106,7 +108,7 @@ class HistoryView {
     const slot = Math.floor((event.clientY - box.top - 1) / laneHeight(Math.max(1, run.lanes.length)));
     const lane = run.lanes[slot];
     if (!lane) return -1;
-    const x = this.xOf(event), near = (2 * (this.view[1] - this.view[0])) / (box.width - GUTTER);
+    const x = this.xOf(event), near = (2 * (this.view[1] - this.view[0])) / (box.width - GUTTER - EDGE);
     const at = firstSpan(run, lane, x - near);
     return at < lane.length && run.startOf(lane[at]) <= x + near ? lane[at] : -1;
   }
@@ -117,19 +119,32 @@ class HistoryView {
       this.go(this.run.seqAt(this.xOf(event)));
       return;
     }
-    const span = this.spanAt(event);
-    this.tip.hidden = span < 0;
-    if (span < 0) return;
+    const span = this.spanAt(event), told = span < 0 ? this.tellPause(event) : this.tellSpan(span);
+    this.tip.hidden = !told;
+    if (!told) return;
+    this.tip.replaceChildren(...told);
+    const box = this.area.getBoundingClientRect(), left = event.clientX - box.left;
+    this.tip.style.left = `${Math.max(0, Math.min(left + 12, box.width - this.tip.offsetWidth - 2))}px`;
+    this.tip.style.top = `${event.clientY - box.top + 16}px`;
+  }
+
+  tellSpan(span) {
     const { run } = this, { spans } = run, details = spans.details[span] || {};
     const error = details.error === undefined ? null : run.errors[details.error];
-    this.tip.replaceChildren(
+    return [
       el("strong", { text: oneLine(run.trials.name[spans.trial[span]], 60) }),
       el("span", { text: `attempt ${spans.attempt[span]}, ${ENDINGS[run.endingOf(span)].words} after ${duration(run.endOf(span) - run.startOf(span))}` }),
       error ? el("span", { text: oneLine(`${error[1]}: ${error[2]}`, 100) }) : "",
-      el("span", { class: "faint", text: `slot ${spans.slot[span]} · seq ${grouped(spans.seq[span])}` }));
-    const box = this.area.getBoundingClientRect(), left = event.clientX - box.left;
-    this.tip.style.left = `${Math.max(0, Math.min(left + 12, box.width - 270))}px`;
-    this.tip.style.top = `${event.clientY - box.top + 16}px`;
+      el("span", { class: "faint", text: `slot ${spans.slot[span]} · seq ${grouped(spans.seq[span])}` }),
+    ];
+  }
+
+  // Why nothing might start there, if that is so.
+  tellPause(event) {
+    const { run } = this, box = this.lanes.getBoundingClientRect(), x = this.xOf(event);
+    if (event.clientY < box.top || event.clientY > box.bottom) return null;
+    const pause = run.pauses.findLast((each) => { const [from, to] = run.reachOf(each); return from <= x && x <= to; });
+    return pause && [el("strong", { text: `Nothing may start for ${micro(pause[3] - pause[2])}` }), el("span", { text: oneLine(words(pause[4]), 60) }), el("span", { text: oneLine(pause[5], 200) }), el("span", { class: "faint", text: `seq ${grouped(pause[0])}` })];
   }
 
   open(event) {
@@ -180,7 +195,7 @@ class HistoryView {
       this.draw();
       return;
     }
-    const wide = this.wide - GUTTER, left = GUTTER + ((x - view[0]) / (view[1] - view[0])) * wide;
+    const wide = this.wide - GUTTER - EDGE, left = GUTTER + ((x - view[0]) / (view[1] - view[0])) * wide;
     this.line.style.transform = `translateX(${left}px)`;
     this.veil.style.left = `${left}px`;
     this.slider.max = this.field.max = run.seq;
@@ -191,19 +206,18 @@ class HistoryView {
     for (const [name] of NOW) put(this.counts[name], grouped(state.trials[name]));
     put(this.counts.limit, state.limit === null ? NONE : grouped(state.limit));
     put(this.counts.attempts, grouped(state.attempts.started));
-    const scores = Object.entries(state.scores).filter(([, said]) => said.scored).slice(0, 4);
-    put(this.said, scores.length ? `by then ${scores.map(([name, said]) => this.saidBy(name, said)).join(" · ")}` : "");
-    this.describe(x);
+    const scores = Object.entries(state.scores).filter(([, said]) => said.mean !== null).slice(0, 4);
+    put(this.said, scores.length ? `by then ${scores.map(([name, said]) => this.saidBy(name, said)).join(" · ")}` : "no score by then");
+    this.describe();
     this.list();
   }
 
   saidBy(name, said) {
     const kind = this.run.facts.summary.scores[name];
-    const mean = said.mean === null ? "" : kind && kind.kind === "pass" ? percent(said.mean) : digits(said.mean, 3);
-    return `${oneLine(name, 30)} ${mean} of ${grouped(said.scored)}`.replace("  ", " ");
+    return `${oneLine(name, 30)} ${kind && kind.kind === "pass" ? percent(said.mean) : digits(said.mean, 3)} of ${grouped(said.numbers)}`;
   }
 
-  describe(x) {
+  describe() {
     const { run, seq } = this, { events } = run, trial = events.trial[seq - 1];
     const session = run.sessionAt(seq);
     const parts = [`seq ${grouped(seq)}`, words(run.types[events.type[seq - 1]])];
@@ -211,14 +225,18 @@ class HistoryView {
     this.what.replaceChildren(parts.join(" · "), trial >= 0 ? " · " : "", trial >= 0 ? el("a", { href: `#trial=${encodeURIComponent(run.trials.name[trial])}&seq=${seq}`, text: oneLine(run.trials.name[trial], 60), onclick: (event) => { event.preventDefault(); this.onTrial(trial); } }) : "", ` · ${(events.t[seq - 1] / 1e6).toFixed(3)} s${where}`);
     for (const pause of run.pausesAt(seq)) {
       const left = (pause[3] - events.t[seq - 1]) / 1e6;
-      if (left > 0) this.what.append(el("span", { class: "paused", text: ` · nothing may start for ${duration(left)}: ${oneLine(words(pause[4]), 40)}${pause[5] ? `, ${oneLine(pause[5], 80)}` : ""}` }));
+      if (left > 0) this.what.append(el("span", { class: "paused", text: ` · nothing may start for ${duration(left)}: ${oneLine(words(pause[4]), 40)}` }));
     }
+    const last = this.made[lastAt(this.made.map((each) => each.seq), seq)];
+    if (last) this.decided.replaceChildren("last decision: ", el("button", { type: "button", class: "link", text: `seq ${grouped(last.seq)}`, onclick: () => this.go(last.seq) }), ` · ${last.what}: ${last.why}`);
+    else put(this.decided, "nothing was decided about the limit by then");
   }
 
   list() {
     const { run, seq } = this, { spans } = run, now = run.x[seq - 1];
     const running = run.runningAt(seq), most = 9;
     const rows = running.slice(0, most).map((span) => el("li", {}, el("span", { class: "slot", text: `slot ${spans.slot[span]}` }), el("span", { class: "name", text: oneLine(run.trials.name[spans.trial[span]], 40) }), el("span", { class: "faint", text: `attempt ${spans.attempt[span]} · ${duration(Math.max(0, now - run.startOf(span)))}` })));
+    if (!rows.length) rows.push(el("li", { class: "faint", text: "no slot is held" }));
     if (running.length > most) rows.push(el("li", { class: "faint", text: `and ${grouped(running.length - most)} more` }));
     this.holders.replaceChildren(...rows);
     const waits = run.waits.size > 20000 && this.drags ? [] : run.backingOffAt(seq);
@@ -229,12 +247,22 @@ class HistoryView {
 
   draw() {
     this.wide = Math.floor(this.area.clientWidth);
-    if (this.wide < GUTTER + 20) return;
+    if (this.wide < GUTTER + EDGE + 20) return;
     drawLanes(this.lanes, this.run, this.view, this.wide);
     for (const chart of this.charts) chart.draw(this.run, this.view, this.wide);
     this.drawLegend();
+    this.made = this.decisionsOf(this.run);
     this.drawDecisions();
     this.show();
+  }
+
+  // What was decided about the limit, in order, and why.
+  decisionsOf(run) {
+    const told = (what, cause, evidence, key) => ({ what: `${what}${key ? ` (${oneLine(key, 40)})` : ""}`, why: `${oneLine(words(cause), 40)}${evidence ? `, ${oneLine(evidence, 200)}` : ""}` });
+    return [
+      ...run.marks.map(([seq, , t, before, after, ...why]) => ({ seq, t, ...told(`limit ${before} → ${after}`, ...why) })),
+      ...run.pauses.map(([seq, , t, until, ...why]) => ({ seq, t, ...told(`no start for ${micro(until - t)}`, ...why.slice(0, 3)) })),
+    ].sort((a, b) => a.seq - b.seq);
   }
 
   drawLegend() {
@@ -245,26 +273,21 @@ class HistoryView {
       return el("li", {}, el("i", { class: `pip end-${(name || "open").replaceAll("_", "-")}`, text: said.letter, "aria-hidden": "true" }), `${said.words} `, el("b", { text: grouped(count) }));
     });
     if (run.pauses.length) entries.push(el("li", {}, el("i", { class: "swatch pause" }), "nothing may start ", el("b", { text: grouped(run.pauses.length) })));
+    if (run.sessions.length > 1) entries.push(el("li", {}, el("i", { class: "swatch gap" }), "between two sessions ", el("b", { text: grouped(run.sessions.length - 1) })));
     this.counted.replaceChildren(...entries);
   }
 
   drawDecisions() {
-    const { run } = this;
-    const made = [
-      ...run.marks.map(([seq, session, t, before, after, cause, evidence, key]) => ({ seq, session, t, what: `limit ${before} → ${after}`, cause, evidence, key })),
-      ...run.pauses.map(([seq, session, t, until, cause, evidence, key]) => ({ seq, session, t, what: `no start for ${micro(until - t)}`, cause, evidence, key })),
-    ].sort((a, b) => a.seq - b.seq);
-    const most = 200, wasOpen = this.decisions.querySelector("details")?.open;
+    const { made } = this, most = 200;
     if (!made.length) return this.decisions.replaceChildren();
-    this.decisions.replaceChildren(el("details", { open: wasOpen },
+    refill(this.decisions, el("details", {},
       el("summary", { text: `${plural(made.length, "decision")} about the limit, with causes` }),
-      el("div", { class: "scrolls" }, el("table", { class: "facts" }, el("thead", {}, el("tr", {}, ["seq", "at", "decision", "cause", "evidence"].map((head) => el("th", { scope: "col", text: head })))),
+      el("div", { class: "scrolls" }, el("table", { class: "facts" }, el("thead", {}, el("tr", {}, ["seq", "at", "decision", "why"].map((head) => el("th", { scope: "col", text: head })))),
         el("tbody", {}, made.slice(0, most).map((each) => el("tr", {},
           el("td", {}, el("button", { type: "button", class: "link", text: grouped(each.seq), onclick: () => this.go(each.seq) })),
           el("td", { class: "num", text: `${(each.t / 1e6).toFixed(3)} s` }),
-          el("td", { text: each.what + (each.key ? ` (${oneLine(each.key, 40)})` : "") }),
-          el("td", { text: oneLine(words(each.cause), 40) }),
-          el("td", { text: oneLine(each.evidence, 200) })))))),
+          el("td", { class: "tight", text: each.what }),
+          el("td", { text: each.why })))))),
       made.length > most ? el("p", { class: "faint", text: `and ${grouped(made.length - most)} more` }) : ""));
   }
 

@@ -7,9 +7,12 @@ async function opened(text) {
   return JSON.parse(await new Response(stream).text());
 }
 
+const DARK = document.getElementById("dark"), BY_SYSTEM = DARK.media; // Paper is light, whatever the screen is.
+
 class Page {
   constructor(told, live) {
     this.live = live;
+    this.theme = "";
     this.runs = told.runs.map((each) => new Run(each));
     this.comparison = told.comparison;
     this.at = this.runs.length - 1;
@@ -19,7 +22,9 @@ class Page {
     this.readAddress();
     window.addEventListener("hashchange", () => this.readAddress());
     window.addEventListener("resize", () => this.redraw());
-    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
+    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.paint(this.theme));
+    window.addEventListener("beforeprint", () => this.lay(true));
+    window.addEventListener("afterprint", () => this.lay(false));
     document.addEventListener("keydown", (event) => this.press(event));
     this.main.removeAttribute("aria-busy");
   }
@@ -33,6 +38,7 @@ class Page {
     this.history = new HistoryView(this.run, { onSeq: () => this.remember(), onTrial: (trial) => this.open(trial) });
     this.trials = new TrialsView(this.run, { onTrial: (trial) => this.open(trial), onChange: () => this.remember() });
     this.top = el("header", { class: "top" });
+    this.painter = el("button", { type: "button", id: "theme", "aria-label": "Change between light and dark", text: this.isDark ? "☀ light" : "☾ dark", onclick: () => this.paint(this.isDark ? "light" : "dark") });
     this.tiles = el("section", { class: "tiles", "aria-label": "Results" });
     this.compared = el("section", { "aria-labelledby": "compared-title", hidden: !this.comparison });
     this.times = el("section", { class: "times", "aria-labelledby": "times-title" });
@@ -55,25 +61,56 @@ class Page {
   }
 
   redraw() {
-    if (this.waits) return;
+    if (this.waits || this.isPaper) return;
     this.waits = requestAnimationFrame(() => {
       this.waits = 0;
-      measure();
-      this.history.draw();
-      this.drawHistogram();
+      this.fit();
       this.trials.refresh();
     });
+  }
+
+  fit() {
+    measure();
+    this.fitTiles();
+    this.history.draw();
+    this.drawHistogram();
+  }
+
+  get isDark() {
+    return this.theme ? this.theme === "dark" : window.matchMedia("(prefers-color-scheme: dark)").matches;
+  }
+
+  // Light, dark, or as the system is, which is told by nothing.
+  paint(theme) {
+    this.theme = ["light", "dark"].includes(theme) ? theme : "";
+    DARK.media = { light: "not all", dark: "screen" }[this.theme] || BY_SYSTEM;
+    this.painter.textContent = this.isDark ? "☀ light" : "☾ dark";
+    this.redraw();
+    this.remember();
+  }
+
+  // Lay the page out for paper, or for the screen again.
+  lay(isPaper) {
+    this.isPaper = isPaper;
+    DARK.media = "not all";
+    document.documentElement.classList.toggle("paper", isPaper);
+    const folds = [...this.foot.querySelectorAll("details")];
+    if (isPaper) this.unfolded = folds.filter((each) => each.open);
+    for (const each of folds) each.open = isPaper || this.unfolded.includes(each);
+    if (!isPaper) return this.paint(this.theme);
+    this.fit();
+    this.trials.render(true);
   }
 
   drawTop() {
     const { facts } = this.run, { summary } = facts;
     const when = summary.started_at ? `${visible(summary.started_at.slice(0, 19)).replace("T", " ")} UTC` : "not begun";
     const sessions = summary.sessions > 1 ? `, in ${plural(summary.sessions, "session")}${summary.crashes ? `, ${grouped(summary.crashes)} of them died` : ""}` : "";
-    const standing = { running: "going on", finished: "finished", stopped: "stopped", cut_off: "cut off", damaged: "damaged" }[facts.standing];
-    this.top.replaceChildren(
-      el("p", { class: "eyebrow" }, el("span", { class: `badge ${facts.standing}`, text: standing }), this.live ? el("span", { id: "live", class: "live", text: this.live.words }) : "",
-        el("span", { text: this.comparison ? this.runs.map((run) => oneLine(run.facts.path, 80)).join("  →  ") : oneLine(facts.path, 120) }), el("span", { text: `${when}${sessions}` })),
-      el("h1", { text: visible(this.comparison ? this.comparison.verdict : facts.verdict).replaceAll(" %", "\u00a0%") }),
+    const told = this.comparison ? this.runs.map((run, at) => el("span", {}, el("b", { text: "AB"[at] }), ` ${oneLine(run.facts.path, 80)}, ${STANDINGS[run.facts.standing]}`))
+      : [el("span", { class: `badge ${facts.standing}`, text: STANDINGS[facts.standing] }), this.live ? el("span", { id: "live", class: "live", text: this.live.words }) : "", el("span", { text: oneLine(facts.path, 120) }), el("span", { text: `${when}${sessions}` })];
+    refill(this.top,
+      this.painter, el("p", { class: "eyebrow" }, told),
+      el("h1", { text: visible(this.comparison ? this.comparison.verdict : facts.verdict).replace(/ (?=[%=])|(?<==) /g, "\u00a0") }),
       facts.problem ? el("p", { class: "banner", role: "alert", text: `This is how far the journal can be trusted: ${visible(facts.problem)}` }) : "");
   }
 
@@ -90,7 +127,7 @@ class Page {
   }
 
   tile(title, figure, ...notes) {
-    return el("div", { class: "tile" }, el("h3", { text: title }), el("p", { class: "figure" }, figure), notes.filter(Boolean).map((note) => (typeof note === "string" ? el("p", { class: "note", text: note }) : note)));
+    return el("div", { class: "tile" }, el("h3", { text: title }), el("p", { class: "figure" }, figure), notes.filter(Boolean).map((note) => (typeof note === "string" ? el("p", { class: "note", text: note.replace(/(?<=\d) (?=(?:%|s|ms|min|h)(?![\p{L}\d]))/gu, "\u00a0") }) : note)));
   }
 
   scoreTile(name, score) {
@@ -102,10 +139,10 @@ class Page {
       const labels = Object.entries(score.labels).slice(0, 4);
       return this.tile(title, labels.length ? oneLine(labels[0][0], 24) : NONE, labels.map(([label, count]) => `${oneLine(label, 24)} ${Math.round((100 * count) / score.scored)} %`).join(" · ") || "nothing yet", `n = ${grouped(score.scored)}`, without);
     }
-    const of = isShare ? `${grouped(score.passed)} of ${grouped(score.numbers)}` : `mean of ${grouped(score.numbers)}`;
+    const of = `${isShare ? grouped(score.passed) : "mean"} of n = ${grouped(score.numbers)}`;
     const range = score.low === null ? "" : isShare ? `95 %: ${(100 * score.low).toFixed(1)}–${(100 * score.high).toFixed(1)} %` : `95 %: ${digits(score.low, 3)} to ${digits(score.high, 3)}`;
     const several = score.passes.filter((each) => each.k > 1).map((each) => `pass@${each.k} ${percent(each.at_least_one)}, pass^${each.k} ${percent(each.all)}`);
-    return this.tile(title, show(score.mean), isShare && score.low !== null ? interval(score) : "", `n = ${grouped(score.numbers)} · ${of}`, range, ...several, without);
+    return this.tile(title, show(score.mean), isShare && score.low !== null ? interval(score) : "", of, range, ...several, without);
   }
 
   drawTiles() {
@@ -113,33 +150,41 @@ class Page {
     const tiles = Object.entries(summary.scores).map(([name, score]) => this.scoreTile(name, score));
     const counts = [[trials.failed, "failed"], [trials.recovered, "recovered"], [trials.open, "open"], [trials.withdrawn, "withdrawn"]].filter(([count, name]) => count || name === "failed");
     tiles.push(this.tile("trials", el("span", {}, grouped(trials.completed), el("small", { text: " ok" })), counts.map(([count, name]) => `${grouped(count)} ${name}`).join(" · "), `of ${plural(Math.max(trials.enqueued, facts.total || 0), "trial")}`));
-    tiles.push(this.tile("answers", duration(latency.p50), `p50 of ${grouped(latency.answers)}`, `p95 ${duration(latency.p95)}`, `longest ${duration(latency.max)}`, summary.by_older_task ? `${grouped(summary.by_older_task)} by an older version of the task` : ""));
+    tiles.push(this.tile("time to an answer", duration(latency.p50), latency.answers ? `p50 of ${plural(latency.answers, "answer")}` : "nothing answered yet", ...(latency.answers ? [`p95 ${duration(latency.p95)}`, `longest ${duration(latency.max)}`] : []), summary.by_older_task ? `${grouped(summary.by_older_task)} by an older version of the task` : ""));
     const cost = Object.entries(facts.usage), lost = Object.entries(facts.usage_lost).filter(([, value]) => value);
     if (cost.length) {
       const first = cost.find(([name]) => /cost/i.test(name)) || cost[0];
-      tiles.push(this.tile(oneLine(first[0], 30), number(first[1]), cost.filter(([name]) => name !== first[0]).slice(0, 4).map(([name, value]) => `${oneLine(words(name), 24)} ${number(value)}`).join(" · "), lost.length ? `without an output: ${lost.slice(0, 3).map(([name, value]) => `${oneLine(words(name), 24)} ${number(value)}`).join(" · ")}` : ""));
+      tiles.push(this.tile(oneLine(words(first[0]), 30), number(first[1]), cost.filter(([name]) => name !== first[0]).slice(0, 4).map(([name, value]) => `${oneLine(words(name), 24)} ${number(value)}`).join(" · "), lost.length ? `without an output: ${lost.slice(0, 3).map(([name, value]) => `${oneLine(words(name), 24)} ${number(value)}`).join(" · ")}` : ""));
     }
     tiles.push(this.tile("attempts", grouped(attempts.started), [[attempts.failed, "failed"], [attempts.timed_out, "timed out"], [attempts.interrupted, "cut off"]].filter(([count]) => count).map(([count, name]) => `${grouped(count)} ${name}`).join(" · ") || "none went wrong", attempts.made_again ? `${plural(attempts.made_again, "call")} may have been paid twice` : "no call paid twice", attempts.returned_late ? `${grouped(attempts.returned_late)} came late` : ""));
     this.tiles.replaceChildren(...tiles);
+    this.fitTiles();
+  }
+
+  // As many in a row as there is room for, and no row with a few only.
+  fitTiles() {
+    const count = this.tiles.children.length, most = Math.max(1, Math.floor(this.tiles.clientWidth / (172 * UNIT)));
+    this.tiles.style.gridTemplateColumns = `repeat(${Math.ceil(count / Math.ceil(count / most))}, 1fr)`;
   }
 
   drawCompared() {
     const { comparison } = this;
-    const rows = Object.entries(comparison.scores).map(([name, paired]) => this.pairedRow(oneLine(name, 40), paired, comparison.sentences[name], paired.kind === "pass" ? percent : (value) => digits(value, 3)));
-    rows.push(this.pairedRow("seconds to an answer", comparison.latency, comparison.latency_sentence, duration));
+    const points = (value) => (100 * value).toFixed(1), plainly = (value) => digits(value, 3);
+    const rows = Object.entries(comparison.scores).map(([name, paired]) => (paired.kind === "pass" ? this.pairedRow(oneLine(name, 40), paired, comparison.sentences[name], percent, points, " points") : this.pairedRow(oneLine(name, 40), paired, comparison.sentences[name], plainly, plainly)));
+    rows.push(this.pairedRow("time to an answer", comparison.latency, comparison.latency_sentence, duration, duration));
     const lists = [["broke", comparison.broke], ["fixed", comparison.fixed], ["changed", comparison.changed], ["slower", comparison.slower]];
     const only = [[comparison.only_a, "only in A"], [comparison.only_b, "only in B"], [comparison.different, "with the same name and other content"]].filter(([names]) => names.length).map(([names, what]) => `${grouped(names.length)} ${what}`);
     if (!comparison.is_same_task) only.push("the task's source was changed");
-    this.compared.replaceChildren(
+    refill(this.compared,
       el("div", { class: "section-head" }, el("h2", { id: "compared-title", text: "B against A" }), el("p", { class: "hint", text: [`${plural(comparison.compared, "trial")} done in both`, ...only].join(" · ") })),
-      el("div", { class: "scrolls" }, el("table", { class: "facts paired" }, el("thead", {}, el("tr", {}, ["", "A", "B", "difference", "95 %", ""].map((head) => el("th", { scope: "col", text: head })))), el("tbody", {}, rows))),
+      el("div", { class: "scrolls" }, el("table", { class: "facts paired" }, el("thead", {}, el("tr", {}, ["", "A", "B", "difference", "95 % range", "n", ""].map((head) => el("th", { scope: "col", text: head })))), el("tbody", {}, rows))),
       el("div", { class: "lists" }, lists.map(([kind, entries]) => this.changes(kind, entries))), this.chooser());
   }
 
-  pairedRow(name, paired, said, show) {
-    const sign = (value) => (value === null ? NONE : `${value > 0 ? "+" : value < 0 ? "−" : ""}${show(Math.abs(value))}`);
+  pairedRow(name, paired, said, show, showDifference, unit = "") {
+    const sign = (value) => `${value > 0 ? "+" : value < 0 ? "−" : ""}${showDifference(Math.abs(value))}`;
     return el("tr", {}, el("th", { scope: "row", text: name }), el("td", { class: "num", text: paired.a === null ? NONE : show(paired.a) }), el("td", { class: "num", text: paired.b === null ? NONE : show(paired.b) }),
-      el("td", { class: "num", text: sign(paired.difference) }), el("td", { class: "num", text: paired.low === null ? NONE : `${sign(paired.low)} to ${sign(paired.high)}` }), el("td", { class: paired.is_distinguishable ? "told" : "faint", text: visible(said) }));
+      el("td", { class: "num", text: paired.difference === null ? NONE : `${sign(paired.difference)}${unit}` }), el("td", { class: "num", text: paired.low === null ? NONE : `${sign(paired.low)} to ${sign(paired.high)}` }), el("td", { class: "num", text: grouped(paired.n) }), el("td", { class: paired.is_distinguishable ? "told" : "faint", text: visible(said) }));
   }
 
   changes(kind, entries) {
@@ -153,20 +198,22 @@ class Page {
     const { run } = this, { trials } = run, total = { waited: 0, backed_off: 0, served: 0, scored: 0 };
     for (const name of Object.keys(total)) for (const value of trials[name]) total[name] += value;
     const all = Object.values(total).reduce((sum, value) => sum + value, 0) || 1;
+    const share = (value) => { const whole = Math.round((100 * value) / all); return value && !whole ? "< 1 %" : `${whole} %`; };
     const labels = { waited: "waiting for a slot", backed_off: "in back-off", served: "in service", scored: "being scored" };
     this.histogramAt = el("div", { class: "plot", role: "img", "aria-label": "How many answers took how long" });
     this.histogram = new Histogram(this.histogramAt);
+    this.histogramNote = el("p", { class: "hint" });
     this.times.replaceChildren(
       el("div", { class: "section-head" }, el("h2", { id: "times-title", text: "Where the time went" })),
       el("div", { class: "two" },
-        el("div", {}, el("h3", { text: "Time to an answer" }), this.histogramAt, this.comparison ? el("div", { class: "chart-label" }, el("span", { class: "key" }, el("i", { class: "swatch line run-a" }), "A"), el("span", { class: "key" }, el("i", { class: "swatch line run-b" }), "B")) : ""),
-        el("div", {}, el("h3", { text: "A trial's time, all together" }),
-          el("div", { class: "split", role: "img", "aria-label": Object.entries(labels).map(([name, label]) => `${label} ${Math.round((100 * total[name]) / all)} %`).join(", ") }, Object.keys(labels).map((name) => {
+        el("div", {}, el("h3", { text: "Answers, by how long they took" }), this.histogramAt, this.histogramNote, this.comparison ? el("div", { class: "chart-label" }, el("span", { class: "key" }, el("i", { class: "swatch line run-a" }), "A"), el("span", { class: "key" }, el("i", { class: "swatch line run-b" }), "B")) : ""),
+        el("div", {}, el("h3", { text: "The time of all trials together" }),
+          el("div", { class: "split", role: "img", "aria-label": Object.entries(labels).map(([name, label]) => `${label} ${share(total[name])}`).join(", ") }, Object.keys(labels).map((name) => {
             const part = el("i", { class: `part ${name}` });
             part.style.flexGrow = String(total[name] / all);
             return part;
           })),
-          el("dl", { class: "split-legend" }, Object.entries(labels).map(([name, label]) => el("div", {}, el("dt", {}, el("i", { class: `swatch fill ${name}` }), label), el("dd", { class: "num", text: micro(total[name]) }), el("dd", { class: "num faint", text: `${Math.round((100 * total[name]) / all)} %` })))))));
+          el("dl", { class: "split-legend" }, Object.entries(labels).map(([name, label]) => el("div", {}, el("dt", {}, el("i", { class: `swatch fill ${name}` }), label), el("dd", { class: "num", text: micro(total[name]) }), el("dd", { class: "num faint", text: share(total[name]) })))))));
     this.drawHistogram();
   }
 
@@ -174,28 +221,31 @@ class Page {
     const timesOf = (run) => run.trials.elapsed.filter((value) => value !== null).map((value) => value / 1e6);
     const marks = (run) => [["p50", run.facts.summary.latency.p50], ["p95", run.facts.summary.latency.p95]];
     const sets = this.comparison
-      ? this.runs.map((run, at) => ({ label: "AB"[at], times: timesOf(run), tint: `run-${"ab"[at]}`, fill: `run-${"ab"[at]}-fill`, marks: [] }))
+      ? this.runs.map((run, at) => ({ label: "AB"[at], times: timesOf(run), tint: `run-${"ab"[at]}`, fill: `run-${"ab"[at]}-fill`, dash: at ? undefined : [5, 3], marks: [] }))
       : [{ label: "answers", times: timesOf(this.run), tint: "flight", fill: "flight-fill", marks: marks(this.run) }];
     this.histogram.draw(sets, Math.floor(this.histogramAt.clientWidth));
+    put(this.histogramNote, this.histogram.beyond || (this.histogram.plot ? "" : "Nothing was answered yet."));
   }
 
   drawErrors() {
-    const { run } = this, counts = run.groups.map(() => ({ attempts: 0, trials: new Set() }));
+    const { run } = this, counts = run.groups.map(() => ({ attempts: 0, trials: new Set(), last: 0 }));
     run.spans.details.forEach((details, span) => {
       if (!details || details.error === undefined) return;
       const group = counts[run.errors[details.error][4]];
       group.attempts += 1;
       group.trials.add(run.spans.trial[span]);
+      group.last = Math.max(group.last, run.spans.end_seq[span]);
     });
     this.errors.hidden = !run.groups.length;
     const order = [...counts.keys()].sort((a, b) => counts[b].attempts - counts[a].attempts), most = 30;
-    this.errors.replaceChildren(
+    refill(this.errors,
       el("div", { class: "section-head" }, el("h2", { id: "errors-title", text: "Errors" }), el("p", { class: "hint", text: "by class and message; numbers in messages are taken as alike" })),
-      el("div", { class: "scrolls" }, el("table", { class: "facts" }, el("thead", {}, el("tr", {}, ["attempts", "trials", "class", "error", "message"].map((head) => el("th", { scope: "col", text: head })))),
+      el("div", { class: "scrolls" }, el("table", { class: "facts errors" }, el("thead", {}, el("tr", {}, ["attempts", "trials", "last", "class", "error", "message"].map((head) => el("th", { scope: "col", text: head })))),
         el("tbody", {}, order.slice(0, most).map((group) => {
           const [category, error, message] = run.groups[group], ending = category === "error" ? "failed" : category;
           return el("tr", {}, el("td", { class: "num", text: grouped(counts[group].attempts) }),
             el("td", { class: "num" }, el("button", { type: "button", class: "link", text: grouped(counts[group].trials.size), "aria-label": "Show these trials", onclick: () => { this.trials.chooseGroup(group); this.trials.element.scrollIntoView({ block: "start" }); } })),
+            el("td", { class: "num" }, el("button", { type: "button", class: "link", text: `seq ${grouped(counts[group].last)}`, title: "Show the run as it stood then", onclick: () => { this.history.go(counts[group].last); this.history.element.scrollIntoView({ block: "start" }); } })),
             el("td", { class: "tight" }, el("i", { class: `pip end-${ending.replaceAll("_", "-")}`, text: ENDINGS[ending]?.letter ?? "?" }), ` ${words(category)}`), el("td", { class: "tight", text: oneLine(error, 60) }), el("td", { text: oneLine(message, 300) }));
         })))),
       order.length > most ? el("p", { class: "faint", text: `and ${plural(order.length - most, "more kind")}` }) : "");
@@ -206,13 +256,13 @@ class Page {
     const pairs = (entries) => el("dl", { class: "pairs" }, entries.map(([name, value]) => el("div", {}, el("dt", { text: oneLine(name, 60) }), el("dd", { text: visible(value) }))));
     const found = audit.findings.length + audit.more;
     const agrees = `The log and the rules agree: ${plural(totals.enqueued, "trial")} = ${grouped(totals.completed)} completed + ${grouped(totals.failed)} failed + ${grouped(totals.withdrawn)} withdrawn + ${grouped(totals.open)} open; ${plural(audit.decisions, "decision")} recomputed, all equal.`;
-    this.foot.replaceChildren(
+    refill(this.foot,
       el("h2", { text: "Proof" }),
       el("p", { class: audit.agrees ? "audit ok" : "audit not" }, audit.agrees ? `✓ ${agrees}` : `✕ The log and the rules disagree in ${plural(found, "place")}.`),
       audit.findings.length ? el("ul", {}, audit.findings.slice(0, 20).map((each) => el("li", { text: `record ${grouped(each.seq)} (${each.check}): ${visible(each.what)}` }))) : "",
       el("p", { class: "faint", text: audit.notes.map((note) => visible(note)).join(" · ") }),
-      el("p", { class: "faint" }, "Every record's hash was checked when this page was made, up to ", el("code", { text: `seq ${grouped(this.run.seq)}` }), ", head ", el("code", { id: "head", text: facts.head }), ". Files and large values too: ", el("code", { text: facts.verify }), ". Next: ", el("code", { text: facts.next })),
-      el("div", { class: "two" },
+      el("p", { class: "faint" }, "Every record's hash was checked when this page was made, up to ", el("code", { text: `seq ${grouped(this.run.seq)}` }), ", head ", el("code", { id: "head", text: facts.head }), ". Files and large values too: ", el("code", { text: facts.verify }), ".", facts.next === facts.verify ? "" : " Next: ", facts.next === facts.verify ? "" : el("code", { text: facts.next })),
+      el("div", { class: "more" },
         el("details", {}, el("summary", { text: "Settings" }), pairs(Object.entries(facts.settings))),
         el("details", {}, el("summary", { text: "Environment" }), pairs(Object.entries(facts.environment))),
         el("details", {}, el("summary", { text: "What was pinned" }), pairs(Object.entries(facts.pinned))),
@@ -242,6 +292,8 @@ class Page {
       if (!this.history.follows) asked.set("seq", this.history.seq);
       if (this.trials.filter !== "all") asked.set("filter", this.trials.filter);
       if (this.trials.query) asked.set("q", this.trials.query);
+      if (this.trials.meta) asked.set("meta", this.trials.meta);
+      if (this.theme) asked.set("theme", this.theme);
       if (this.comparison && this.at === 0) asked.set("run", "A");
       const address = asked.toString();
       if (address !== location.hash.slice(1)) history.replaceState(null, "", `#${address}`);
@@ -250,13 +302,14 @@ class Page {
 
   readAddress() {
     const asked = new URLSearchParams(location.hash.slice(1));
+    if (location.hash && !location.hash.includes("=")) return; // A place on the page.
     this.isReading = true;
+    this.paint(asked.get("theme"));
     if (this.comparison && (asked.get("run") === "A") !== (this.at === 0)) this.choose(asked.get("run") === "A" ? 0 : 1);
-    if (asked.has("filter") || asked.has("q")) {
-      this.trials.query = asked.get("q") || "";
-      this.trials.choose(asked.get("filter") || "all");
-    }
-    if (asked.has("seq")) this.history.go(Number(asked.get("seq")));
+    this.trials.query = asked.get("q") || "";
+    this.trials.meta = this.trials.offers(asked.get("meta"));
+    this.trials.choose(asked.get("filter") || "all");
+    this.history.go(asked.has("seq") ? Number(asked.get("seq")) : this.run.seq);
     if (asked.has("trial")) this.openName(asked.get("trial"));
     else this.drawer.close();
     this.isReading = false;
@@ -276,7 +329,7 @@ class Page {
       "/": () => this.trials.search.focus(),
       j: () => this.step(1),
       k: () => this.step(-1),
-      Enter: () => { if (!event.target.closest?.("button, a, summary") && this.trials.selected >= 0) this.open(this.trials.selected); },
+      Enter: () => { if (this.trials.selected >= 0) this.open(this.trials.selected); },
       ArrowLeft: () => isSlider || this.history.step(event.shiftKey ? -10 : -1),
       ArrowRight: () => isSlider || this.history.step(event.shiftKey ? 10 : 1),
       "+": () => this.history.zoomHere(0.6),
@@ -284,7 +337,8 @@ class Page {
       0: () => this.history.fit(),
     };
     const act = keys[event.key];
-    if (!act || (event.target.closest?.("pre, .scroller") && event.key.startsWith("Arrow"))) return;
+    const own = { Enter: "button, a, summary", ArrowLeft: "pre", ArrowRight: "pre" }[event.key]; // What the key means something to by itself.
+    if (!act || (own && event.target.closest?.(own))) return;
     if (!isSlider || !event.key.startsWith("Arrow")) event.preventDefault();
     act();
   }
@@ -297,9 +351,11 @@ class Page {
   take(told) {
     this.run.take(told);
     this.draw();
-    if (this.drawer.isOpen) this.open(this.drawer.trial);
+    if (this.drawer.isOpen && told.columns.trials.name.includes(this.run.trials.name[this.drawer.trial])) this.open(this.drawer.trial);
   }
 }
+
+const STANDINGS = { running: "going on", finished: "finished", stopped: "stopped", cut_off: "cut off", damaged: "damaged" };
 
 function interval(score) {
   const range = el("i", { class: "range" }), point = el("i", { class: "point" });

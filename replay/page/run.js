@@ -244,6 +244,13 @@ class Run {
     return this.pauses.filter((pause) => pause[0] <= seq && (!pause[7] || pause[7] > seq));
   }
 
+  // When a pause began and ended on the axis; it may have ended sooner, or with its session, than was said.
+  reachOf(pause) {
+    const [, session, from, until, , , , over] = pause, base = this.base[session - 1];
+    const ended = Math.min(until / 1e6, Math.max(this.sessions[session - 1].end, from / 1e6));
+    return [base + from / 1e6, Math.min(base + ended, over ? this.x[over - 1] : Infinity)];
+  }
+
   sessionAt(seq) {
     return lastAt(this.sessions.map((each) => each.seq), seq);
   }

@@ -39,19 +39,17 @@ class TrialsView {
     this.head = el("div", { class: "row head", role: "row" });
     this.inner = el("div", { class: "inner" });
     this.scroller = el("div", { class: "scroller", tabindex: 0, role: "rowgroup", "aria-label": "Trials", onscroll: () => this.render() }, this.head, this.inner);
+    this.table = el("div", { class: "table", role: "grid", "aria-label": "Trials", "aria-readonly": "true" }, this.scroller);
     this.element = el("section", { "aria-labelledby": "trials-title" },
       el("div", { class: "section-head" }, el("h2", { id: "trials-title", text: "Trials" }),
         el("p", { class: "hint" }, el("kbd", { text: "/" }), " search, ", el("kbd", { text: "j" }), " ", el("kbd", { text: "k" }), " rows, ", el("kbd", { text: "Enter" }), " opens, ", el("kbd", { text: "Esc" }), " closes")),
-      el("div", { class: "tools" }, this.search, this.chips, this.metadata), this.count,
-      el("div", { class: "table", role: "table", "aria-label": "Trials" }, this.scroller));
-    window.addEventListener("beforeprint", () => this.render(true));
-    window.addEventListener("afterprint", () => this.render());
+      el("div", { class: "tools" }, this.search, this.chips, this.metadata), this.count, this.table);
   }
 
   get columns() {
     const { run } = this, { trials } = run;
     const scorers = run.scorers.slice(0, SHOWN_SCORERS).map((name, scorer) => ({
-      id: `score-${scorer}`, label: oneLine(name, 20), kind: "score", cell: (trial) => this.scoreCell(scorer, trial), key: (trial) => orderOf(trials.scores[scorer]?.[trial]),
+      id: `score-${scorer}`, label: oneLine(name, 20), kind: run.facts.summary.scores[name]?.kind === "number" ? "score num" : "score", cell: (trial) => this.scoreCell(scorer, trial), key: (trial) => orderOf(trials.scores[scorer]?.[trial]),
     }));
     return [
       { id: "number", label: "trial", kind: "name", cell: (trial) => this.nameCell(trial), key: (trial) => trial },
@@ -128,7 +126,7 @@ class TrialsView {
     const { run } = this, all = run.trials.name.keys();
     const counts = Object.fromEntries(Object.keys(FILTERS).map((name) => [name, 0]));
     for (const trial of all) for (const [name, { keep }] of Object.entries(FILTERS)) if (keep(run, trial)) counts[name] += 1;
-    this.chips.replaceChildren(...Object.entries(FILTERS).filter(([name]) => name === "all" || counts[name] || name === this.filter).map(([name, filter]) =>
+    refill(this.chips, ...Object.entries(FILTERS).filter(([name]) => name === "all" || counts[name] || name === this.filter).map(([name, filter]) =>
       el("button", { type: "button", "data-filter": name, "aria-pressed": String(this.filter === name), onclick: () => this.choose(name) }, `${filter.words} `, el("b", { text: grouped(counts[name]) }))),
       this.group === null ? "" : el("button", { type: "button", class: "group", "aria-pressed": "true", onclick: () => this.chooseGroup(null), text: `with ${oneLine(run.groups[this.group][1], 30)} ✕`, "aria-label": "All errors again" }));
   }
@@ -138,6 +136,11 @@ class TrialsView {
     if (name === "slowest") this.sort = { by: "elapsed", down: true };
     this.refresh();
     this.onChange();
+  }
+
+  // A choice that the metadata have; nothing if it is none.
+  offers(meta) {
+    return [...this.metadata.options].some((option) => option.value === meta) ? meta : "";
   }
 
   chooseGroup(group) {
@@ -168,8 +171,10 @@ class TrialsView {
     }
     this.found = found;
     if (this.search.value !== this.query) this.search.value = this.query;
+    if (this.metadata.value !== this.meta) this.metadata.value = this.meta;
     this.drawChips();
     this.drawHead();
+    this.table.setAttribute("aria-rowcount", found.length + 1);
     put(this.count, found.length === run.trials.name.length ? plural(found.length, "trial") : `${grouped(found.length)} of ${plural(run.trials.name.length, "trial")}`);
     this.scroller.style.setProperty("--row", `${ROW}px`);
     this.inner.style.height = `${Math.max(1, found.length) * ROW}px`;
@@ -180,7 +185,7 @@ class TrialsView {
   drawHead() {
     const { columns } = this;
     this.element.style.setProperty("--scorers", String(Math.min(SHOWN_SCORERS, this.run.scorers.length)));
-    this.head.replaceChildren(...columns.map((column) => {
+    refill(this.head, ...columns.map((column) => {
       const isSorted = this.sort.by === column.id && (column.id !== "number" || this.sort.down);
       return el("div", { class: `cell ${column.kind}`, role: "columnheader", "aria-sort": isSorted ? (this.sort.down ? "descending" : "ascending") : "none" },
         el("button", { type: "button", text: `${column.label}${isSorted ? (this.sort.down ? " ↓" : " ↑") : ""}`, onclick: () => {
@@ -196,12 +201,14 @@ class TrialsView {
     const last = all ? Math.min(found.length, PRINTED) : Math.min(found.length, first + Math.ceil(this.scroller.clientHeight / ROW) + 9);
     const { columns } = this, rows = [];
     for (let at = first; at < last; at++) rows.push(this.row(found[at], at, columns));
-    this.inner.replaceChildren(...(rows.length ? rows : [el("p", { class: "nothing", text: "No trial is like that." })]));
+    if (!rows.length) rows.push(el("p", { class: "nothing", text: this.run.trials.name.length ? "No trial is like that." : "No trial was taken in yet." }));
+    if (all && last < found.length) rows.push(el("p", { class: "nothing", text: `and ${plural(found.length - last, "more trial")}` }));
+    this.inner.replaceChildren(...rows);
   }
 
   row(trial, at, columns) {
     const row = el("div", { class: "row", role: "row", "data-trial": this.run.trials.name[trial], "aria-rowindex": at + 2, "aria-selected": String(trial === this.selected), onclick: () => { this.selected = trial; this.render(); this.onTrial(trial); } },
-      columns.map((column) => el("div", { class: `cell ${column.kind}`, role: "cell" }, column.cell(trial))));
+      columns.map((column) => el("div", { class: `cell ${column.kind}`, role: "gridcell" }, column.cell(trial))));
     row.style.transform = `translateY(${at * ROW}px)`;
     return row;
   }
@@ -209,7 +216,9 @@ class TrialsView {
   move(by) {
     const at = this.found.indexOf(this.selected);
     const next = Math.min(Math.max(0, at < 0 ? 0 : at + by), this.found.length - 1);
-    if (next >= 0 && this.found.length) this.select(this.found[next]);
+    if (!this.found.length) return;
+    this.select(this.found[next]);
+    this.scroller.scrollIntoView({ block: "nearest" });
   }
 
   select(trial) {

@@ -3,6 +3,7 @@
 "use strict";
 
 const NONE = "–";
+const FOCUSED = "a, button, input, select, summary, [tabindex]";
 
 function grouped(value) {
   return Math.round(value).toString().replace(/\B(?=(\d{3})+(?!\d))/g, ",");
@@ -50,7 +51,7 @@ function words(name) {
 function visible(text) {
   return String(text).replace(
     /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff0-\ufffc]/g,
-    (char) => (char === "\r" ? "␍" : char < " " ? String.fromCharCode(0x2400 + char.charCodeAt(0)) : `⟨U+${char.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`),
+    (char) => (char === "\r" ? "⟨CR⟩" : `⟨U+${char.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`),
   );
 }
 
@@ -92,6 +93,15 @@ function el(tag, given, ...children) {
 
 function put(element, text) {
   if (element.textContent !== text) element.textContent = text;
+}
+
+// Put other children into an element; what had the focus there has it still, and what was unfolded is.
+function refill(element, ...children) {
+  const place = [...element.querySelectorAll(FOCUSED)].indexOf(document.activeElement);
+  const open = [...element.querySelectorAll("details")].map((each) => each.open);
+  element.replaceChildren(...children);
+  element.querySelectorAll("details").forEach((each, at) => { each.open = Boolean(open[at]); });
+  if (place >= 0) element.querySelectorAll(FOCUSED)[place]?.focus({ preventScroll: true });
 }
 
 const ENDINGS = {

@@ -16,6 +16,7 @@ from journal.events import (
     AttemptStarted,
     AttemptSucceeded,
     FileEvent,
+    IntakePaused,
     JournalRecovered,
     LimitChanged,
     Noted,
@@ -407,6 +408,110 @@ def test_fits_the_screen(width: int, scheme: Any, tmp_path: Path, opens: Opens) 
     assert 0 == tab.ask(nameless)
 
 
+def test_theme_can_be_chosen(tmp_path: Path, opens: Opens) -> None:
+    """The page is as light or dark as the system, until somebody chooses; the choice stands in the address."""
+    address = reported(tmp_path / "report.html", capitals(tmp_path / "run"))
+    ground = "() => getComputedStyle(document.body).backgroundColor"
+    light, dark = opens(address).ask(ground), opens(address, scheme="dark").ask(ground)
+
+    tab = opens(address)
+    tab.page.click("#theme")
+    assert dark == tab.ask(ground)
+    tab.page.wait_for_function("() => location.hash === '#theme=dark'")
+    tab.page.click("#theme")
+    assert light == tab.ask(ground)
+    assert light != dark == opens(f"{address}#theme=dark").ask(ground)
+    assert light == opens(f"{address}#theme=light", scheme="dark").ask(ground)
+    assert [] == tab.said
+
+
+def test_paper_is_light_and_whole(tmp_path: Path, opens: Opens) -> None:
+    """A page that is printed from a dark screen is light and laid out for paper, with every row; then it is as it was."""
+    events = [event for number in range(60) for event in answered(f"case-{number}", {"exact": True})]
+    written(tmp_path / "run", [started(), session(), *events])
+    tab = opens(reported(tmp_path / "report.html", tmp_path / "run"), scheme="dark", width=1600)
+    tab.ask("""() => {
+        window.laid = () => [colour("ground"), document.querySelector(".timeline canvas").clientWidth < 700,
+            document.querySelectorAll("[data-trial]").length === 60, document.querySelector("footer details").open];
+        addEventListener("beforeprint", () => { window.printed = laid(); });
+    }""")
+    before = tab.ask("() => laid()")
+
+    tab.page.pdf()
+
+    assert ["#fff", True, True, True] == tab.ask("() => printed")
+    tab.page.wait_for_function("before => JSON.stringify(laid()) === JSON.stringify(before)", arg=before)
+    assert [False, False, False] == before[1:]
+
+
+def test_controls_keep_the_focus(tmp_path: Path, opens: Opens) -> None:
+    """What is pressed by key has the focus still when the page has drawn itself anew, and closing a trial gives it back."""
+    tab = opens(reported(tmp_path / "report.html", capitals(tmp_path / "run", wrong=["chad"])))
+    focused = "() => document.activeElement.textContent"
+
+    tab.page.focus("[data-filter=wrong]")
+    tab.page.keyboard.press("Enter")
+    assert ["chad"] == tab.rows()
+    assert "wrong 1" == tab.ask(focused)
+
+    tab.page.keyboard.press("j")
+    tab.ask("() => page.open(page.trials.selected)")
+    assert "chad" == tab.ask(focused)
+    tab.page.keyboard.press("Escape")
+    assert "wrong 1" == tab.ask(focused)
+
+
+def test_axis_tells_moments_apart(tmp_path: Path, opens: Opens) -> None:
+    """The labels of the axis are all of one form, with as many places as tell each from the next, and none is cut off."""
+    tab = opens(reported(tmp_path / "report.html", capitals(tmp_path / "run")))
+
+    for expected, splits in {
+        ("0 s", "10 s"): [0, 10],
+        ("0.0 s", "2.5 s"): [0, 2.5],
+        ("12.3410 s", "12.3415 s"): [12.341, 12.3415],
+        ("0:50", "1:00"): [50, 60],
+        ("0:59.5", "1:00.0"): [59.5, 60],
+        ("0:50:00", "1:00:00"): [3000, 3600],
+    }.items():
+        assert list(expected) == tab.ask("splits => moments(splits)", splits)
+    assert 15 < tab.ask("() => EDGE")
+
+
+def test_why_nothing_starts(tmp_path: Path, opens: Opens) -> None:
+    """The last decision about the limit and its evidence are told at every record, and where nothing may start."""
+    run = eventful(tmp_path / "run")
+    pause = next(record for record in _records(run) if isinstance(record.event, IntakePaused))
+    tab = opens(reported(tmp_path / "report.html", run))
+
+    tab.go(pause.seq)
+    assert f"last decision: seq {pause.seq} · no start for" in tab.text("#decided")
+    assert pause.event.evidence in tab.text("#decided")
+    tab.ask("""() => {
+        const [from, to] = page.run.reachOf(page.run.pauses[0]), view = page.history.view;
+        const box = page.history.lanes.getBoundingClientRect(), wide = box.width - GUTTER - EDGE;
+        const x = box.left + GUTTER + (((from + to) / 2 - view[0]) / (view[1] - view[0])) * wide;
+        page.history.spanAt = () => -1;
+        page.history.hover({ clientX: x, clientY: box.top + 3 });
+    }""")
+    assert "Nothing may start for" in tab.text(".tip")
+
+
+def test_address_says_what_is_filtered(tmp_path: Path, opens: Opens) -> None:
+    """A search, a filter and a value of the metadata stand in the address, and an address without them shows all again."""
+    address = reported(tmp_path / "report.html", capitals(tmp_path / "run", wrong=["chad", "oslo"]))
+
+    tab = opens(address)
+    tab.page.click("[data-filter=wrong]")
+    tab.page.select_option("#metadata", label="level: hard (2)")
+    tab.page.wait_for_function("() => location.hash.includes('meta=')")
+    assert ["chad"] == opens(tab.page.url).rows()
+    tab.ask("() => { location.hash = 'seq=4'; }")
+    tab.page.wait_for_function("() => page.trials.found.length === 5")
+    tab.ask("() => { location.hash = 'meta=nonsense&filter=nonsense&seq=nonsense&trial=nonsense'; }")
+    tab.page.wait_for_function("() => page.trials.found.length === 5")
+    assert [] == tab.said
+
+
 def test_page_of_a_run_that_has_not_begun(opens: Opens, tmp_path: Path) -> None:
     """A journal with nothing in it but its first record can be shown."""
     written(tmp_path / "run", [])
@@ -414,4 +519,4 @@ def test_page_of_a_run_that_has_not_begun(opens: Opens, tmp_path: Path) -> None:
     tab = opens(reported(tmp_path / "report.html", tmp_path / "run"))
 
     assert [] == tab.said
-    assert "No trial is like that." in tab.text(".scroller")
+    assert "No trial was taken in yet." in tab.text(".scroller")

@@ -15,7 +15,8 @@ from replay import History
 from replay.export.page_content import Content, Cursor
 from tests.browser.conftest import Opens
 from tests.browser.test_report import made_up, reported
-from tests.journal.samples import written
+from tests.journal.samples import session, started, written
+from tests.replay.lives import failed
 from tests.replay.stories import eventful, first_session, second_session, stamps
 
 COMMAND = "from runner.cli import main; main()"
@@ -115,6 +116,29 @@ def test_connects_again_from_where_it_stands(tmp_path: Path, starts: Any, opens:
     assert address == again.stdout.readline().strip()
     tab.page.wait_for_function("() => document.getElementById('live').textContent === 'live · seq 50'")
     assert known == tab.ask("() => page.told")
+
+
+def test_errors_are_told_as_they_come(tmp_path: Path, starts: Any, opens: Opens) -> None:
+    """Errors are grouped by class and message as they come; what is unfolded stays so, and what has the focus keeps it."""
+    run = tmp_path / "run"
+    written(run, [started(), session(), *failed("peru", message="no city 1")], stamp=stamps(0))
+    tab = opens(starts(code=SERVE.format(run=str(run), port=0)).stdout.readline().strip())
+    table = tab.page.locator(".errors tbody tr")
+    assert [["1", "1", "no city 1"]] == [_some(row) for row in table.all_inner_texts()]
+    tab.page.click("footer summary >> text=Settings")
+
+    more = [*failed("chad", message="no city 2"), *failed("oslo", message="the map is torn")]
+    written(run, [session(2), *more], new=False, stamp=stamps(10))
+    tab.page.wait_for_function("() => document.querySelectorAll('.errors tbody tr').length === 2")
+
+    assert [["2", "2", "no city 1"], ["1", "1", "the map is torn"]] == [_some(row) for row in table.all_inner_texts()]
+    assert ["Settings", True] == tab.ask("() => [document.activeElement.textContent, document.activeElement.parentNode.open]")
+    assert [] == tab.said
+
+
+def _some(row: str) -> list[str]:
+    attempts, trials, *_, message = row.split("\t")
+    return [attempts, trials, message]
 
 
 @pytest.mark.parametrize("seed", [3, 4])

@@ -114,7 +114,7 @@ def test_policy_names_every_script_and_style(tmp_path: Path) -> None:
     page = (tmp_path / "report.html").read_text()
 
     allowed = set(re.findall(r"'sha256-([^']+)'", page[: page.index("<title>")]))
-    parts = re.findall(r"<(?:script|style)>(.*?)</(?:script|style)>", page, re.DOTALL)
+    parts = re.findall(r"<(?:script|style)(?: id=\"dark\"[^>]*)?>(.*?)</(?:script|style)>", page, re.DOTALL)
     assert allowed == {base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in parts}
     assert "default-src 'none'" in policy(connect="'none'")
     assert not re.search(r"unsafe|https?:|\*", policy(connect="'none'"))
@@ -128,6 +128,33 @@ def test_no_script_makes_markup_of_text() -> None:
     assert 7 == len(ours)
     assert [] == [file.name for file in ours if re.search(forbidden, file.read_text())]
     assert [] == [file.name for file in PAGE.iterdir() if file.suffix in {".js", ".css"} and "</s" in file.read_text()]
+
+
+@pytest.mark.parametrize("sheets", [("page.css",), ("page.css", "dark.css")])
+def test_everything_can_be_read(sheets: tuple[str, ...]) -> None:
+    """Letters stand out from the ground as WCAG's AA asks for, those on bars too, and bars as it asks for graphics."""
+    colours: dict[str, str] = {}
+    for sheet in sheets:
+        colours |= re.findall(r"--([\w-]+): (#[0-9a-f]{6})", (PAGE / sheet).read_text())
+    pale = {"end-open", "end-succeeded", "end-rate-limited"}
+    endings = {name for name in colours if name.startswith("end-")}
+
+    pairs = [(name, ground) for name in ("ink", "soft", "faint", "accent", "bad") for ground in ("ground", "raised")]
+    pairs += [("on-pale" if name in pale else "on-bar", name) for name in endings - {"end-interrupted"}]
+    assert [] == [pair for pair in pairs if _contrast(*(colours[name] for name in pair)) < 4.5]
+    assert [] == [name for name in endings if _contrast(colours[name], colours["ground"]) < 3]
+
+
+def _contrast(one: str, other: str) -> float:
+    """Tell how much lighter one colour is than another, as WCAG counts it."""
+
+    def light(colour: str) -> float:
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    darker, lighter = sorted((light(one), light(other)))
+    return (lighter + 0.05) / (darker + 0.05)
 
 
 def test_vendored_files_are_what_they_were() -> None:
