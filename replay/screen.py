@@ -51,6 +51,7 @@ _ENDINGS: Final = {
     "finished": "finished",
     "interrupted": "interrupted",
     "failed_fast": "stopped because too many trials failed",
+    "refused": "stopped because the key or the account was refused",
     "deadline": "stopped at its deadline",
     "disk_full": "stopped because the disk is full",
     "intake_failed": "stopped because its cases could not be read",
@@ -59,6 +60,7 @@ _ENDINGS: Final = {
 
 _REASONS: Final = {
     "failed_fast": "too many trials failed",
+    "refused": "the key or the account was refused",
     "deadline": "its time is over",
     "disk_full": "the disk is full",
     "intake_failed": "its cases could not be read",
@@ -384,7 +386,7 @@ def _verdict(state: RunState, path: Path | str, total: int | None, stopped: str)
 
 def _notable(state: RunState) -> Iterator[str]:
     if state.retries:
-        asked = {"asked": "asked for"}
+        asked = {"asked": "asked for", "stopped": "because the run was stopped"}
         causes = ", ".join(f"{count:,} × {asked.get(cause, printable(cause))}" for cause, count in state.retries.most_common())
         yield f"{plural(sum(state.retries.values()), 'retry', 'retries')}: {causes}"
     if state.interrupted:

@@ -33,7 +33,7 @@ class Again:
 
     delay: float = field(converter=_to_the_microsecond)
     """Seconds from the end of the last attempt until the next may start, jitter included; exactly as they are recorded."""
-    cause: Literal["error", "unavailable", "rate_limited", "timed_out", "probe"]
+    cause: Literal["error", "unavailable", "rate_limited", "timed_out", "probe", "stopped"]
 
 
 @frozen(kw_only=True)
@@ -154,6 +154,8 @@ class Retry:
         `spent` counts this ending already (`spent.plus(ended)`). `chance` is a number from 0 up to 1, see `chance()`.
         A breaker's `probe` is made for everyone's sake; the trial that makes it does not pay for it.
         """
+        if isinstance(ended, Failure) and ended.stop_run:
+            return Again(delay=0.0, cause="stopped")  # It is not the trial's failure: a resumption asks it again.
         decided = self._after(ended, spent, chance)
         if not probe or decided == GiveUp(cause="fatal"):
             return decided

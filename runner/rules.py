@@ -114,6 +114,8 @@ class Remade:
         decided = self._retry.after(ended(known), spent(known), luck, probe=probe)
         if isinstance(decided, Again):
             return RetryScheduled(trial=trial, attempt=attempts + 1, delay=decided.delay, cause=decided.cause)
+        if decided.cause == "fatal" and isinstance(event, RetryScheduled):  # What stopped the run is not told by its category.
+            return RetryScheduled(trial=trial, attempt=attempts + 1, delay=0.0, cause="stopped")
         is_unwritten = decided.cause == "fatal" and known.error.startswith("Unserialisable: ")
         if is_unwritten and isinstance(event, TrialFailed) and event.cause == "unserialisable":
             return event  # The task may also have raised an error of that name, so either is right.

@@ -49,8 +49,10 @@ def rescore(run: Path | None, again: bool, slots: int, as_json: bool, **options:
         done: Rescored = trio.run(functools.partial(score_anew, path, scorers, again=again, slots=slots, signals=True))
     outcome = done.outcome
     words = f"{done.outputs:,} outputs scored anew by {', '.join(scorer.name for scorer in scorers)}"
-    click.echo(f"{words}; {done.current:,} were scored so before" if done.current else words, err=True)
-    click.echo(ending(outcome.state, path=path, stopped=outcome.stopped), err=True)
+    words += f"; {done.current:,} were scored so before" if done.current else ""
+    words += f"; {done.left:,} are left, and the same command goes on with them" if done.left else ""
+    click.echo(words, err=True)
+    click.echo(ending(outcome.state, path=path, stopped=outcome.stopped, why=outcome.why), err=True)
     say_missed(outcome)
     code = exit_code(outcome.state, stopped=outcome.state.ending != "finished")
     if as_json:

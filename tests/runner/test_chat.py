@@ -330,7 +330,7 @@ def test_sdks_are_understood(
     answered = [(event.output, None) for event in of(path, AttemptSucceeded)]
     failed = [(event.category, event.retry_after) for event in of(path, AttemptFailed)]
     assert [expected] == answered + failed
-    assert ("failed_fast" if steps == "401" else "") == outcome.stopped
+    assert ("refused" if steps == "401" else "") == outcome.stopped
 
 
 def test_it_can_be_asked_by_hand(server: Server, name: str) -> None:

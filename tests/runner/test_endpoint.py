@@ -28,7 +28,10 @@ from journal.events import (
     TrialCompleted,
 )
 from replay import fold
-from runner import Case, Evaluation, Outcome, Retry, UsageError, arun, evaluation, run
+from replay.audit import audit
+from replay.screen import ending
+from runner import Case, Evaluation, Outcome, Retry, UsageError, arun, evaluation, run, scorers
+from runner.rules import remake
 from runner.secrets import mask
 from runner.tasks.endpoint import Endpoint
 from runner.tasks.http import Address, _tls
@@ -338,16 +341,50 @@ def test_a_refused_key_stops_the_run(server: Server, path: Path, name: str, stat
     cases = [Case(name=str(n), input=n) for n in range(1000)]
     outcome = go(made(Endpoint(server.url(name, status)), cases, slots=4), path)
 
-    assert "failed_fast" == outcome.stopped
+    assert "refused" == outcome.stopped
     assert status in outcome.why
     assert len(server.seen(name)) <= 4
+    assert "key or the account was refused: 0 of 1,000 trials done" in ending(outcome.state, path=path)
+
+
+@pytest.mark.parametrize("policy", ["fixed", "adaptive"])
+def test_a_key_that_was_mended_is_tried_on_all(server: Server, path: Path, name: str, policy: str) -> None:
+    """What stopped a run uses up no trial: those that met it are asked again when the run goes on, with all their attempts."""
+    cases = [Case(name=str(n), input=n) for n in range(8)]
+    it = made(Endpoint(server.url(name, "401,401,401,401,500,ok")), cases, slots=4, retry=Retry(errors=1, base_delay=0.01))
+    stops = 0
+    outcome = go(it, path, policy=policy)
+    while outcome.stopped == "refused":
+        stops += 1
+        assert (0, 0) == (outcome.state.completed, outcome.state.failed)
+        outcome = go(it, path, policy=policy, resume=True)
+
+    assert 1 <= stops <= 4
+    assert ("", 8, 0) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
+    assert {"stopped": 4, "unavailable": 1} == dict(outcome.state.retries)
+    assert () == audit(read(path), remake=remake).findings
+
+
+def test_a_refused_judge_stops_the_run(server: Server, path: Path, name: str) -> None:
+    """A judge whose key is refused stops the run as well; what was answered is kept, and only judged when the run goes on."""
+    cases = [Case(name=str(n), input=n) for n in range(20)]
+    it = made(Endpoint(server.url(name, "ok")), cases, slots=1)
+    it.score(scorers.judge("m", base_url=server.url(f"{name}-judge", "401,say:verdict: correct", "v1")))
+    outcome = go(it, path)
+    again = go(it, path, resume=True)
+
+    assert ("refused", 0, {}) == (outcome.stopped, outcome.state.completed, dict(outcome.state.scores))
+    assert "401" in outcome.why
+    assert ("", 20, 20) == (again.stopped, again.state.completed, again.state.scores["judge"].numbers)
+    assert (20, 21) == (len(server.seen(name)), len(server.seen(f"{name}-judge")))
+    assert ["0"] == [noted.trial for noted in of(path, Noted) if noted.name == "refused"]
 
 
 def test_an_account_without_money_stops_the_run(server: Server, path: Path, name: str) -> None:
     """A 429 that says `insufficient_quota` does not go away by waiting."""
     outcome = go(made(Endpoint(server.url(name, "spent")), retry=Retry()), path)
 
-    assert ("failed_fast", 1) == (outcome.stopped, len(server.seen(name)))
+    assert ("refused", 1) == (outcome.stopped, len(server.seen(name)))
 
 
 def test_a_hang_is_a_timeout(server: Server, path: Path, name: str) -> None:

@@ -281,7 +281,7 @@ async def test_a_refused_key_stops_the_run_at_once() -> None:
     disk = SimulatedDisk()
     outcome = await go(made(Scripted(lambda *_: Fail(Unauthorized("bad key"), 0.1)), named(50), slots=2), disk)
 
-    assert "failed_fast" == outcome.stopped
+    assert "refused" == outcome.stopped
     assert "bad key" in outcome.why
     assert outcome.state.failed <= 3
 
@@ -298,7 +298,7 @@ async def test_a_key_refused_twice_does_not_cut_off_the_others() -> None:
     disk = SimulatedDisk()
     outcome = await go(made(Scripted(step), named(3), slots=3), disk, policy="fixed", grace=5)
 
-    assert ("failed_fast", 1, 2) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
+    assert ("refused", 1, 0) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
     assert 0 == count(disk, AttemptInterrupted)
 
 

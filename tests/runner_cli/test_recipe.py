@@ -379,6 +379,23 @@ def test_a_judge_may_come_later(server: Server, name: str) -> None:
     assert 1.0 == orjson.loads(result.stdout)["scores"]["judge"]["mean"]
 
 
+def test_a_refused_judge_stops_the_rescoring(server: Server, name: str) -> None:
+    """A key that is refused is told once, with code 3; the run stays as it was, and the same command goes on."""
+    evaljournal(*COMMANDED)
+    line = ("rescore", "--judge", "m", "--judge-url", server.url(name, "401,say:verdict: correct", "v1"), "--slots", 1)
+    refused = evaljournal(*line)
+    again = evaljournal(*line)
+
+    assert 3 == refused.exit_code
+    assert "0 outputs scored anew by judge; 3 are left, and the same command goes on with them" in refused.stderr
+    assert "every other output would meet the same: runner.tasks.http.BadStatus: 401" in refused.stderr
+    assert "refused" == events("runs/qa/0001", RunStopped)[-1].reason
+    assert 0 == again.exit_code, again.stderr
+    assert "qa finished: 3 of 3 trials done" in again.stderr
+    assert {"peru": True, "cuba": True, "chile": True} == scores("runs/qa/0001", "judge")
+    assert () == tuple(audit(read("runs/qa/0001"), remake=remake).findings)
+
+
 def wait_until(condition: Callable[[], bool]) -> bool:
     """Wait for something that another process does; no longer than ten seconds."""
     until = time.monotonic() + 10
