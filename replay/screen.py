@@ -401,7 +401,7 @@ def _notable(state: RunState) -> Iterator[str]:
     if crashes:
         yield f"{crashes:,} of {plural(len(state.sessions), 'session')} died without a word"
     if state.late:
-        yield f"{plural(state.late, 'answer')} came after the limit, and {'is' if state.late == 1 else 'are'} not used"
+        yield f"{plural(state.late, 'attempt')} went on beyond the limit; what came of that is not used"
     if state.recoveries:
         yield f"the journal was recovered {plural(state.recoveries, 'time')} after a crash; what was set aside is under torn/"
 

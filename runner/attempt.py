@@ -79,7 +79,10 @@ class Flight:
             outcome = Answered(output=await task.ask(value, late))
         except (trio.Cancelled, KeyboardInterrupt):
             raise
-        except BaseException as exc:  # noqa: BLE001  # whatever the user's code raises is a fact about this attempt
+        except BaseException as exc:
+            if self.scope.cancel_called and _is_cancelled(exc):
+                raise
+            # Whatever else the user's code raises is a fact about this attempt.
             # Without our own frame in its traceback, or the two would keep each other alive until the next collection.
             outcome = Raised(exc=exc.with_traceback(exc.__traceback__ and exc.__traceback__.tb_next))
         if self._is_cut and isinstance(outcome, Raised):
@@ -90,6 +93,11 @@ class Flight:
                 return OutOfTime(came="succeeded" if isinstance(outcome, Answered) else "failed")
             self.scope.deadline = math.inf
         return outcome
+
+
+def _is_cancelled(exc: BaseException) -> bool:
+    """Whether nothing but a cancellation came back; a nursery has one from each of its tasks, and raises them as a group."""
+    return isinstance(exc, BaseExceptionGroup) and exc.split(trio.Cancelled)[1] is None
 
 
 class Home:
