@@ -11,8 +11,12 @@ The steps:
     limit:0.3     the same, with 429 and `Retry-After: 3`
     say:TEXT      a chat completion of that text
     echo          all that was sent, headers too
-    empty, text, notjson, big (10 MB), error (200 with an error in it), gzip, redirect, nooutput, spent (no money left)
-    sse, ndjson   a stream; `sse:cut` and `ndjson:cut` end half-way; `sse:error` says an error in the middle
+    empty, text, notjson, big (10 MB), error (200 with an error in it), redirect, nooutput, spent (no money left)
+    number:N      answer: {"output": N}, to the letter
+    gzip          an answer packed so; `gzip:cut`, `gzip:bomb` and `gzip:lie` are not what they should be
+    deflate, br   the same, packed so; `deflate:bare` without a head
+    sse, ndjson   a stream; `sse:cut` and `ndjson:cut` end half-way; `:error` says an error in the middle, `:piece` in a piece
+                  `:close` has no end but that of the connection; `:torn` ends so in the middle of a piece, `:short` before the last
     quota         an answer with x-ratelimit headers of which little is left
     hang          never answers
     reset, close  ends the connection without an answer; rudely, or not
@@ -31,6 +35,7 @@ import struct
 import subprocess
 import sys
 import time
+import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -149,8 +154,10 @@ class Connection(asyncio.Protocol):
             self._json(200, {"output": "x" * BIG})
         elif step == "error":
             self._json(200, {"error": {"message": "the model is asleep", "code": argument and int(argument)}})
-        elif step == "gzip":
-            self._send(200, "application/json", b"\x1f\x8b", more={"content-encoding": "gzip"})
+        elif step == "number":
+            self._send(200, "application/json", b'{"output": %b}' % argument.encode())
+        elif step in {"gzip", "deflate", "br"}:
+            self._send(200, "application/json", _packed(step, argument), more={"content-encoding": step})
         elif step == "redirect":
             self._send(307, "text/plain", b"", more={"location": "http://elsewhere.test/?key=abcdefgh12345678"})
         elif step == "nooutput":
@@ -183,7 +190,9 @@ class Connection(asyncio.Protocol):
 
     def _stream(self, kind: str, argument: str, end: str, body: bytes) -> None:
         kinds = {"sse": "text/event-stream; charset=utf-8", "ndjson": "application/x-ndjson"}
-        head = f"HTTP/1.1 200 OK\r\ncontent-type: {kinds[kind]}\r\ntransfer-encoding: chunked\r\n\r\n"
+        closes = argument in {"close", "torn", "short"}
+        framing = "connection: close" if closes else "transfer-encoding: chunked"
+        head = f"HTTP/1.1 200 OK\r\ncontent-type: {kinds[kind]}\r\n{framing}\r\n\r\n"
         self._transport.write(head.encode())
         pieces = list(_pieces(end, body))
         form = "data: {}\r\n\r\n" if kind == "sse" else "{}\n"
@@ -191,9 +200,16 @@ class Connection(asyncio.Protocol):
         texts += [form.format(json.dumps(piece, ensure_ascii=False)) for piece in pieces]
         if argument == "error":
             texts[2:] = ['event: error\ndata: {"message": "overloaded"}\n\n']
-        elif kind == "sse":
+        elif argument == "piece":
+            texts[3:] = [form.format('{"error": {"message": "overloaded", "code": 503}}')]
+        elif kind == "sse" and not closes:
             texts.append("data: [DONE]\n\n")
-        self._chunk(texts, cut=argument == "cut")
+        if closes:
+            whole = "".join(texts[:-1] if argument == "short" else texts).encode()
+            self._transport.write(whole[:-6] if argument == "torn" else whole)
+            self._transport.close()
+        else:
+            self._chunk(texts, cut=argument == "cut")
 
     def _chunk(self, texts: list[str], *, cut: bool) -> None:
         """Send one piece after the other, each in two chunks, a moment apart; or stop half-way."""
@@ -219,6 +235,16 @@ class Connection(asyncio.Protocol):
         lines = [f"HTTP/1.1 {status} Whatever", f"content-type: {media}", f"content-length: {length or len(body)}"]
         lines += [f"{name}: {value}" for name, value in (more or {}).items()]
         self._transport.write("\r\n".join([*lines, "", ""]).encode() + body)
+
+
+def _packed(coding: str, argument: str) -> bytes:
+    """Pack an answer, well or badly."""
+    content = b'{"output": "LIMA"}' if argument != "bomb" else b"0" * 2_000_000
+    packer = zlib.compressobj(wbits={"gzip": 31, "deflate": -15 if argument == "bare" else 15}.get(coding, 15))
+    packed = packer.compress(content) + packer.flush()
+    if argument == "lie":
+        return content
+    return packed[: len(packed) // 2] if argument == "cut" else packed
 
 
 def _asked(body: bytes) -> str:
@@ -275,7 +301,7 @@ def _pieces(end: str, body: bytes) -> Iterator[Any]:
         yield {"start": True}
         for letter in said:
             yield {"output": letter}
-        yield {"output": "\u2028é"}
+        yield {"output": "\u2028é", "done": True}
 
 
 async def _main() -> None:

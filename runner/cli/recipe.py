@@ -29,7 +29,7 @@ from runner.secrets import mask, names_a_secret
 _HTTP: Final = ("header", "connect_timeout", "read_timeout")
 
 TASKS: Final[Mapping[str, tuple[str, str, tuple[str, ...]]]] = {
-    "endpoint": ("Endpoint", "url", ("method", "body", "output_path", "error_path", *_HTTP)),
+    "endpoint": ("Endpoint", "url", ("method", "body", "output_path", "error_path", "done_path", *_HTTP)),
     "chat": (
         "Chat",
         "model",
@@ -112,6 +112,7 @@ recipe_options = options(
     click.option("--header", multiple=True, metavar="'NAME: VALUE'", help="Sent too; $NAME is read from the environment."),
     click.option("--output-path", metavar="PATH", help="Where the output is in the reply, such as choices.0.text."),
     click.option("--error-path", metavar="PATH", help="Where an error is in a reply whose status says success."),
+    click.option("--done-path", metavar="PATH", help="Where a stream says that it is complete; one that does not was cut off."),
     click.option("--connect-timeout", type=seconds, metavar="S", help="Seconds to get through; else 10."),
     click.option("--read-timeout", type=seconds, metavar="S", help="Seconds without a byte; else as long as --timeout."),
     click.option("--chat", metavar="MODEL", help="Ask a chat model that speaks as OpenAI's do."),

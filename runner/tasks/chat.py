@@ -16,6 +16,7 @@ import orjson
 from replay.text import as_text
 from runner.case import Case
 from runner.errors import UsageError
+from runner.exactly import read_json
 from runner.fingerprint import canonical, digest
 from runner.notes import note
 from runner.prices import OURS, Prices, read_prices
@@ -302,6 +303,6 @@ class _Live:
         if self._chat.schema is None:
             return said.text
         try:
-            return orjson.loads(said.text)
+            return read_json(said.text)
         except ValueError as exc:
             raise WrongReply(f"the model was asked for JSON, and said {said.text[:300]!r} ({exc})") from exc

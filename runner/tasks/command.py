@@ -21,6 +21,7 @@ import trio
 
 from runner.case import Case
 from runner.errors import UsageError
+from runner.exactly import read_json
 from runner.failure import Fatal
 from runner.fingerprint import canonical, digest
 from runner.secrets import mask
@@ -192,7 +193,7 @@ class _Live:
         if not text.strip():
             return ""
         try:
-            value = orjson.loads(text)
+            value = read_json(printed)
             return value if command.output_path is None else find(value, command.output_path)
         except ValueError as exc:
             raise WrongReply(f"what the command printed is not JSON ({exc}): {text[:300]!r}") from exc

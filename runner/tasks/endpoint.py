@@ -21,7 +21,7 @@ from runner.notes import note
 from runner.quota import quota_in
 from runner.secrets import mask
 from runner.tasks import Asked, Ending
-from runner.tasks.http import Address, Client, ErrorReply, Reply, WrongReply, described
+from runner.tasks.http import Address, Client, CutShort, ErrorReply, Reply, WrongReply, code_in, described
 from runner.templates import Absent, Body, Fields, find
 
 _JSON: Final = ((b"Content-Type", b"application/json"), (b"Accept", b"application/json, text/event-stream;q=0.9, */*;q=0.8"))
@@ -50,7 +50,10 @@ class Endpoint:
     output_path: str | None = None
     """Where the output stands in the reply, such as `choices.0.text`. None: all of it, as JSON if it says that it is JSON."""
     error_path: str | None = None
-    """Where an error stands in a reply whose status says success; something there fails the attempt."""
+    """Where an error stands in a reply whose status says success; something there fails the attempt. None: nowhere, but in the
+    pieces of a stream `error`."""
+    done_path: str | None = None
+    """Where a stream says that it has come to its end, such as `done`; one that never says so was cut off."""
     connect_timeout: float | None = 10.0
     """Seconds to get through to the other side, within the attempt's own limit."""
     read_timeout: float | None = None
@@ -76,6 +79,7 @@ class Endpoint:
             "headers": described(self.headers),
             "output_path": self.output_path,
             "error_path": self.error_path,
+            **({} if self.done_path is None else {"done_path": self.done_path}),
         }
         return digest(canonical(facts, "the endpoint"))
 
@@ -129,7 +133,7 @@ class _Live:
         else:
             reply = await self._client.call("POST", orjson.dumps(content), *_JSON, *key)
         heed(reply)
-        return output_of(reply, endpoint.output_path, endpoint.error_path)
+        return output_of(reply, endpoint.output_path, endpoint.error_path, endpoint.done_path)
 
 
 def idempotency(header: str, run: str, trial: str) -> tuple[tuple[bytes, bytes], ...]:
@@ -153,12 +157,12 @@ def heed(reply: Reply) -> None:
         note(stream={"first_byte": round(reply.first_byte, 6), "bytes": len(reply.body)})
 
 
-def output_of(reply: Reply, output_path: str | None, error_path: str | None) -> Any:
+def output_of(reply: Reply, output_path: str | None, error_path: str | None, done_path: str | None) -> Any:
     """Find the output in a reply. An empty reply is an output too: an empty one."""
-    if not reply.body:
+    if not reply.body and not (reply.is_stream and (done_path or reply.ends_by_closing)):
         return ""
     if reply.is_stream:
-        return _gathered(reply, output_path, error_path)
+        return _gathered(reply, output_path, error_path, done_path)
     if output_path is None and error_path is None and "json" not in reply.media:
         return reply.text()
     value = reply.json()
@@ -169,17 +173,21 @@ def output_of(reply: Reply, output_path: str | None, error_path: str | None) -> 
         raise WrongReply(f"the reply has no {output_path!r}: {exc}") from exc
 
 
-def _gathered(reply: Reply, output_path: str | None, error_path: str | None) -> Any:
+def _gathered(reply: Reply, output_path: str | None, error_path: str | None, done_path: str | None) -> Any:
     """Put the pieces of a stream together: texts into one text, anything else into a list."""
     pieces: list[Any] = []
+    done = done_path is None or reply.is_done
     for piece in reply.pieces():
-        refuse_error(piece, error_path)
+        refuse_error(piece, error_path or "error")  # Whatever a piece with an error is, it is not the end of an answer.
+        done = done or _is_true(piece, done_path)
         try:
             found = piece if output_path is None else find(piece, output_path)
         except Absent:
             continue  # Streams begin and end with pieces that hold something else.
         if found is not None:
             pieces.append(found)
+    if not done:
+        raise CutShort(f"the stream ended, and nothing at {done_path!r} had said that it was done")
     if not pieces and output_path is not None:
         raise WrongReply(f"no piece of the stream has {output_path!r}: {reply.body[:300].decode(errors='replace')!r}")
     return "".join(pieces) if all(isinstance(piece, str) for piece in pieces) else pieces
@@ -194,8 +202,14 @@ def refuse_error(value: Any, path: str | None) -> None:
     except Absent:
         return
     if error:
-        code = cast("Mapping[str, Any]", error).get("code") if isinstance(error, Mapping) else None
-        raise ErrorReply(f"the reply says at {path!r}: {as_text(error)[:500]}", code)
+        raise ErrorReply(f"the reply says at {path!r}: {as_text(error)[:500]}", code_in(error))
+
+
+def _is_true(value: Any, path: str | None) -> bool:
+    try:
+        return path is not None and bool(find(value, path))
+    except Absent:
+        return False
 
 
 @attrs.frozen

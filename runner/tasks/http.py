@@ -13,6 +13,7 @@ import os
 import re
 import ssl
 import string
+import zlib
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import suppress
@@ -28,6 +29,7 @@ import orjson
 import trio
 
 from runner.errors import UsageError
+from runner.exactly import read_json
 from runner.failure import Fatal
 from runner.secrets import SHORTEST, keep_secret, mask, names_a_secret
 
@@ -42,6 +44,9 @@ _MOMENT: Final = 0.001
 
 _EXCERPT: Final = 500
 _LINE_END: Final = re.compile(r"\r\n|\n|\r")
+_EVENT_ENDS: Final = ("\n\n", "\r\n\r\n", "\r\r")
+_DONE: Final = re.compile(rb"^data: ?\[DONE\]\s*$", re.MULTILINE)
+_PACKED: Final = ("gzip", "x-gzip", "deflate")
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
 _STREAMS: Final = ("text/event-stream", "ndjson", "jsonl", "stream+json", "jsonlines", "json-seq")
@@ -97,16 +102,27 @@ class ErrorReply(Exception):
         self.code = code
 
 
+class CutShort(ConnectionError):
+    """The reply came to an end before it was complete."""
+
+
 class TooLarge(Fatal):
     """The reply does not come to an end."""
 
 
 def _code(reply: "Reply") -> object:
     try:
-        error = orjson.loads(reply.body)["error"]
-        return error.get("code") or error.get("type")
-    except (ValueError, TypeError, KeyError, AttributeError):
+        said = orjson.loads(reply.body)["error"]
+    except (ValueError, TypeError, KeyError):
         return None
+    return code_in(said) or (said.get("type") if isinstance(said, dict) else None)
+
+
+def code_in(error: object) -> object:
+    """Find the other side's own word, or number, for an error that it tells."""
+    while isinstance(error, dict) and isinstance(error.get("error"), dict):
+        error = error["error"]
+    return error.get("code") if isinstance(error, dict) else None
 
 
 def _excerpt(body: bytes) -> str:
@@ -219,10 +235,20 @@ class Reply:
         """Whether it came as a stream of events or of lines."""
         return self.media != "application/json" and any(kind in self.media for kind in _STREAMS)
 
+    @property
+    def ends_by_closing(self) -> bool:
+        """Whether nothing but the end of the connection says where it ends: a cut would look the same."""
+        return "content-length" not in self.headers and "transfer-encoding" not in self.headers
+
+    @property
+    def is_done(self) -> bool:
+        """Whether a stream says, as many do, that nothing more comes."""
+        return _DONE.search(self.body) is not None
+
     def json(self) -> Any:
         """Read it as JSON."""
         try:
-            return orjson.loads(self.body)
+            return read_json(self.body)
         except ValueError as exc:
             raise WrongReply(f"the reply is not JSON ({exc}): {_excerpt(self.body)!r}") from exc
 
@@ -236,17 +262,21 @@ class Reply:
     def pieces(self) -> Iterator[Any]:
         """Read a stream: what each event or line holds, as JSON where it is JSON, up to `[DONE]`."""
         in_events = self.media == "text/event-stream"
-        for event, data in _events(self.text()) if in_events else _lines(self.text()):
+        text = self.text()
+        if self.ends_by_closing and not self.is_done and not text.endswith(_EVENT_ENDS if in_events else "\n"):
+            raise CutShort(f"the stream was cut off in the middle of {text[-_EXCERPT // 5 :]!r}")
+        for event, data in _events(text) if in_events else _lines(text):
             if data == "[DONE]":
                 return
-            if event == "error":
-                raise ErrorReply(f"the stream ended with an error: {data[:_EXCERPT]}")
             try:
-                yield orjson.loads(data)
+                piece = read_json(data)
             except ValueError as exc:
                 if not in_events:
                     raise WrongReply(f"a line of the stream is not JSON ({exc}): {data[:_EXCERPT]!r}") from exc
-                yield data
+                piece = data
+            if event == "error":
+                raise ErrorReply(f"the stream ended with an error: {data[:_EXCERPT]}", code_in(piece))
+            yield piece
 
 
 def _events(text: str) -> Iterator[tuple[str, str]]:
@@ -370,14 +400,12 @@ class Client:
                 raise NoAnswer(exc, self._address.shown) from exc
             raise
         await self._keep(connection)
+        known = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
+        reply = Reply(response.status, known, body, first_byte)
+        if "content-encoding" in known:
+            _unpack(reply)
         for secret in self._address.secrets:
-            body = body.replace(secret, b"***")
-        reply = Reply(
-            response.status,
-            {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers},
-            body,
-            first_byte,
-        )
+            reply.body = reply.body.replace(secret, b"***")
         return self._judged(reply)
 
     def _judged(self, reply: Reply) -> Reply:
@@ -385,8 +413,6 @@ class Client:
             raise BadStatus(reply, self._address.shown)
         if reply.status >= HTTPStatus.MULTIPLE_CHOICES:
             raise Moved(reply, self._address.shown)
-        if reply.headers.get("content-encoding", "identity").lower() != "identity":
-            raise WrongReply(f"the reply is encoded as {reply.headers['content-encoding']!r}, which was not asked for")
         return reply
 
     async def _connection(self) -> httpcore2.AsyncHTTP11Connection:
@@ -424,6 +450,34 @@ async def _drop(connection: httpcore2.AsyncHTTP11Connection | httpcore2.AsyncNet
     """Close a connection at once: a polite goodbye may wait for somebody who does not listen."""
     with trio.CancelScope(deadline=-math.inf, shield=True):
         await connection.aclose()
+
+
+def _unpack(reply: Reply) -> None:
+    """Unpack what was packed although we had not asked for it; of a refusal, its status is enough."""
+    try:
+        for coding in reversed(reply.headers["content-encoding"].lower().replace(" ", "").split(",")):
+            if reply.body and coding not in {"", "identity"}:
+                reply.body = _unpacked(reply.body, coding)
+    except (WrongReply, CutShort, TooLarge):
+        if reply.status < HTTPStatus.MULTIPLE_CHOICES:
+            raise
+        reply.body = b""
+
+
+def _unpacked(body: bytes, coding: str) -> bytes:
+    if coding not in _PACKED:
+        raise WrongReply(f"the reply is packed as {coding!r}, which was not asked for; {', '.join(_PACKED)} are understood")
+    is_bare = coding == "deflate" and body[0] & 15 != zlib.DEFLATED  # Some leave the head away that the standard wants.
+    unpacker = zlib.decompressobj(-zlib.MAX_WBITS if is_bare else zlib.MAX_WBITS | 32)
+    try:
+        unpacked = unpacker.decompress(body, LARGEST + 1)  # A few bytes may stand for any number of them.
+    except zlib.error as exc:
+        raise WrongReply(f"the reply says that it is packed as {coding!r}, and cannot be unpacked: {exc}") from exc
+    if len(unpacked) > LARGEST:
+        raise TooLarge(f"the reply, unpacked, is longer than {LARGEST // 1024 // 1024} MiB")
+    if not unpacker.eof:
+        raise CutShort(f"the reply, packed as {coding!r}, was cut off")
+    return unpacked
 
 
 async def _body(response: httpcore2.Response, began: float) -> tuple[bytes, float]:

@@ -260,6 +260,13 @@ def test_what_a_command_leaves_behind_is_ended(path: Path, tmp_path: Path, scrip
     assert wait_until(lambda: not any(is_alive(pid) for pid in family(tmp_path)))
 
 
+def test_a_number_that_is_too_long_is_refused_not_rounded(path: Path) -> None:
+    """An integer that the journal cannot keep to its last digit is named, and fails its trial."""
+    go(made(Command("echo 123456789012345678901234", output="json")), path)
+
+    assert ("Unserialisable", True) == (failure(path).error, "123456789012345678901234" in failure(path).message)
+
+
 def test_too_much_output_is_cut_off(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that prints for ever is ended, and its trial fails."""
     monkeypatch.setattr("runner.tasks.command.LARGEST", 100_000)

@@ -206,8 +206,16 @@ def test_a_connection_that_was_closed_is_not_used(server: Server, path: Path, na
         ("text", {}, "Lima, naturally"),
         ("sse", {"output_path": "output"}, "LIMA\u2028é"),
         ("ndjson", {"output_path": "output"}, "LIMA\u2028é"),
-        ("ndjson", {}, [{"start": True}, *({"output": letter} for letter in "LIMA"), {"output": "\u2028é"}]),
+        ("ndjson", {}, [{"start": True}, *({"output": letter} for letter in "LIMA"), {"output": "\u2028é", "done": True}]),
+        ("sse:close", {"output_path": "output"}, "LIMA\u2028é"),
+        ("ndjson:close", {"output_path": "output", "done_path": "done"}, "LIMA\u2028é"),
+        ("sse", {"output_path": "output", "done_path": "nowhere"}, "LIMA\u2028é"),  # It says [DONE].
+        ("gzip", {"output_path": "output"}, "LIMA"),
+        ("deflate", {"output_path": "output"}, "LIMA"),
+        ("deflate:bare", {"output_path": "output"}, "LIMA"),
         ("ok", {"output_path": "output", "error_path": "error"}, "LIMA"),
+        ("number:9007199254740993", {"output_path": "output"}, 9007199254740993),
+        ("number:18446744073709551615", {"output_path": "output"}, 18446744073709551615),
     ],
 )
 def test_the_output_is_found(server: Server, path: Path, name: str, *, steps: str, options: Any, expected: Any) -> None:
@@ -273,7 +281,15 @@ def test_a_large_reply_is_kept(server: Server, path: Path, name: str) -> None:
         ("sse", {"output_path": "outptu"}, "error", "no piece of the stream has 'outptu'"),
         ("error", {"output_path": "output", "error_path": "error"}, "error", "the model is asleep"),
         ("error:503", {"error_path": "error"}, "unavailable", "the model is asleep"),
-        ("gzip", {}, "error", "encoded as 'gzip'"),
+        ("ndjson:piece", {"output_path": "output"}, "unavailable", "overloaded"),
+        ("sse:piece", {}, "unavailable", "overloaded"),
+        ("sse:torn", {"output_path": "output"}, "unavailable", "the stream was cut off in the middle of"),
+        ("ndjson:torn", {}, "unavailable", "the stream was cut off in the middle of"),
+        ("ndjson:short", {"output_path": "output", "done_path": "done"}, "unavailable", "nothing at 'done' had said"),
+        ("gzip:cut", {}, "unavailable", "packed as 'gzip', was cut off"),
+        ("gzip:lie", {}, "error", "cannot be unpacked"),
+        ("br", {}, "error", "packed as 'br', which was not asked for; gzip, x-gzip, deflate are understood"),
+        ("number:123456789012345678901234", {"output_path": "output"}, "fatal", "output"),
         ("redirect", {}, "fatal", "it points to http://elsewhere.test/?key=***"),
         ("hang", {"read_timeout": 0.05}, "unavailable", "ReadTimeout"),
     ],
@@ -286,6 +302,15 @@ def test_a_failure_is_what_it_is(
 
     assert (category, True) == (failure(path).category, said in failure(path).message)
     assert [] == outputs(path)
+
+
+def test_a_bomb_is_not_unpacked(server: Server, path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few bytes that stand for very many are refused before they fill the memory, and not asked for again."""
+    monkeypatch.setattr("runner.tasks.http.LARGEST", 1_000_000)
+    go(made(Endpoint(server.url(name, "gzip:bomb")), retry=Retry()), path)
+
+    assert "fatal" == failure(path).category
+    assert "the reply, unpacked, is longer than" in failure(path).message
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/", "http://nowhere.invalid/"])
