@@ -16,7 +16,7 @@ The steps:
     gzip          an answer packed so; `gzip:cut`, `gzip:bomb` and `gzip:lie` are not what they should be
     deflate, br   the same, packed so; `deflate:bare` without a head
     sse, ndjson   a stream; `sse:cut` and `ndjson:cut` end half-way; `:error` says an error in the middle, `:piece` in a piece
-                  `:close` has no end but that of the connection; `:torn` ends so in the middle of a piece, `:short` before the last
+                  `:close` has no end but that of the connection; `:torn` ends so within a piece, `:short` before the last
     quota         an answer with x-ratelimit headers of which little is left
     hang          never answers
     reset, close  ends the connection without an answer; rudely, or not
