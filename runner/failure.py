@@ -70,7 +70,7 @@ class Description:
 _MAY_PASS_LATER = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_EARLY}
 """The refusals below 500 that speak of a moment, not of the request; 409 is a lock that was held."""
 
-_KEY_REFUSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
+_KEY_REFUSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.PROXY_AUTHENTICATION_REQUIRED}
 
 _NO_MONEY = {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"}
 """Sent with status 429, but waiting does not help."""
@@ -103,6 +103,7 @@ _UNAVAILABLE = {
     "Timeout",
     "ChunkedEncodingError",
     "HTTPClientError",
+    "ProxyError",
     "ProtocolError",  # urllib3
     "TimeoutError",
     "MaxRetryError",

@@ -6,7 +6,7 @@ anything runs.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, cast
 
 import attrs
@@ -137,9 +137,9 @@ class Text:
         """The fields that it names."""
         return [piece[0] for piece in self.pieces if isinstance(piece, tuple)]
 
-    def fill(self, fields: Fields) -> str:
-        """Put the case's values in: texts as they are, all else as JSON."""
-        return "".join(piece if isinstance(piece, str) else as_text(fields.get(piece[0])) for piece in self.pieces)
+    def fill(self, fields: Fields, written: Callable[[str], str] = str) -> str:
+        """Put the case's values in: texts as they are, all else as JSON; each `written` as the place wants it."""
+        return "".join(piece if isinstance(piece, str) else written(as_text(fields.get(piece[0]))) for piece in self.pieces)
 
     def fill_whole(self, fields: Fields) -> Any:
         """Put the case's values in; a template that is nothing but one field becomes its value, of whatever type."""

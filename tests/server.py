@@ -24,6 +24,8 @@ The steps:
     goodbye       answers and then closes, although it had not said so
     last          the same, but it had said so
     wait:0.1      answers after so many seconds
+
+It is also a proxy: for addresses of http as if they were its own, for tunnels to ports of this machine.
 """
 
 import asyncio
@@ -57,12 +59,17 @@ class Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._buffer = b""
+        self._beyond: asyncio.StreamWriter | None = None
+        """The other end of a tunnel, once we are one."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
+        if self._beyond is not None:
+            self._beyond.write(data)
+            return
         self._buffer += data
         if self._buffer[0] == 0x16:  # The first byte of TLS, which is not spoken here.
             self._send(400, "text/plain", b"speak plainly")
@@ -88,7 +95,11 @@ class Connection(asyncio.Protocol):
         first, *lines = head.split("\r\n")
         method, target, _ = first.split(" ")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        name, _, rest = unquote(target).lstrip("/").partition("/")
+        if method == "CONNECT":
+            self._relay = asyncio.ensure_future(self._tunnel(int(target.rpartition(":")[2])))
+            return
+        path = target.split("/", 3)[3] if "://" in target else target  # A proxy is told the whole address.
+        name, _, rest = unquote(path).lstrip("/").partition("/")
         if not rest:
             self._json(200, _seen[name])
             return
@@ -108,6 +119,18 @@ class Connection(asyncio.Protocol):
         script = steps.split(",")
         step, _, argument = script[min(len(_seen[name]), len(script)) - 1].partition(":")
         self._do(step, argument, name, end, headers, body)
+
+    async def _tunnel(self, port: int) -> None:
+        """Be a proxy to a port of this machine, whatever the host is called."""
+        try:
+            reader, self._beyond = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            self._refuse(502, "")
+            return
+        self._transport.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        while data := await reader.read(65_536):
+            self._transport.write(data)
+        self._transport.close()
 
     def _do(self, step: str, argument: str, name: str, end: str, headers: dict[str, str], body: bytes) -> None:  # noqa: C901, PLR0912, PLR0915, PLR0917  # a list
         transport = self._transport

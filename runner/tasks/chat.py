@@ -82,7 +82,10 @@ def _address(chat: "Chat") -> Address:
     headers = dict(chat.headers)
     if key is not None and "authorization" not in named:
         headers["Authorization"] = f"Bearer ${{{key}}}"
-    return Address.parse(f"{base.rstrip('/')}/chat/completions{f'?{query}' if query else ''}", headers)
+    address = Address.parse(f"{base.rstrip('/')}/chat/completions{f'?{query}' if query else ''}", headers)
+    if address.path.fields:
+        raise UsageError(f"the address {mask(chat.base_url)!r} is the same for all cases; the model may come from them")
+    return address
 
 
 @attrs.frozen(kw_only=True)

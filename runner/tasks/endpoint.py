@@ -41,11 +41,12 @@ class Endpoint:
     __name__ = "endpoint"
 
     url: str = attrs.field(kw_only=False, repr=lambda url: repr(mask(url)))
-    """May hold `$NAME` for a variable of the environment, as may the headers; neither is written down with its value."""
+    """May hold `$NAME` for a variable of the environment, as may the headers; neither is written down with its value. Its path
+    and its parameters may hold `{fields}` of the case."""
     method: Literal["POST", "GET"] = attrs.field(default="POST", validator=attrs.validators.in_(("POST", "GET")))
     body: Any = attrs.field(default=None)
     """A JSON value, or its text, with `{fields}` in its texts. None: the input if it is an object, else `{"input": …}`.
-    With GET, its members are the parameters."""
+    With GET, its members are the parameters; None adds none where the URL has fields."""
     headers: Mapping[str, str] = attrs.field(factory=dict[str, str], repr=lambda headers: repr(described(headers)))
     output_path: str | None = None
     """Where the output stands in the reply, such as `choices.0.text`. None: all of it, as JSON if it says that it is JSON."""
@@ -84,13 +85,20 @@ class Endpoint:
         return digest(canonical(facts, "the endpoint"))
 
     def check(self, case: Case) -> None:
-        """Refuse a case that lacks a field of the body."""
+        """Refuse a case that lacks a field of the address or of the body."""
+        self.target(case)
         self.content(case)
+
+    def target(self, case: Case) -> str | None:
+        """Say which path and query a case is sent to; None where that is the same for all."""
+        return self._address.target_for(Fields(case, input_name=self.input_name)) if self._address.path.fields else None
 
     def content(self, case: Case) -> Any:
         """Say what is sent for a case."""
         if self._body is not None:
             content = self._body.fill(Fields(case, input_name=self.input_name))
+        elif self.method == "GET" and self._address.path.fields:
+            content = {}
         else:
             content = case.input if isinstance(case.input, Mapping) else {"input": case.input}
         if self.method == "GET" and not isinstance(content, Mapping):
@@ -122,16 +130,15 @@ class _Live:
     async def ask(self, asked: Asked, _: object) -> Any:
         """Send the case, and find the output in the reply."""
         endpoint = self._endpoint
-        content = endpoint.content(asked.case)
+        target, content = endpoint.target(asked.case), endpoint.content(asked.case)
         key = idempotency(endpoint.idempotency_header, self._run, asked.trial)
         if endpoint.method == "GET":
             query = urlencode({name: as_text(value) for name, value in cast("dict[str, Any]", content).items()})
-            target = self._address.target
-            reply = await self._client.call(
-                "GET", None, *_JSON[1:], *key, target=f"{target}{'&' if '?' in target else '?'}{query}"
-            )
+            path = target or self._address.target
+            between = "" if not query else "&" if "?" in path else "?"
+            reply = await self._client.call("GET", None, *_JSON[1:], *key, target=f"{path}{between}{query}")
         else:
-            reply = await self._client.call("POST", orjson.dumps(content), *_JSON, *key)
+            reply = await self._client.call("POST", orjson.dumps(content), *_JSON, *key, target=target)
         heed(reply)
         return output_of(reply, endpoint.output_path, endpoint.error_path, endpoint.done_path)
 

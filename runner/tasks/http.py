@@ -20,8 +20,10 @@ from contextlib import suppress
 from functools import cached_property
 from http import HTTPStatus
 from http.client import responses
+from ipaddress import ip_address
 from typing import Any, Final, Self, cast
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.request import getproxies_environment, proxy_bypass
 
 import attrs
 import httpcore2
@@ -32,6 +34,7 @@ from runner.errors import UsageError
 from runner.exactly import read_json
 from runner.failure import Fatal
 from runner.secrets import SHORTEST, keep_secret, mask, names_a_secret
+from runner.templates import Fields, Text
 
 LARGEST: Final = 64 * 1024 * 1024
 """Bytes of a reply that are taken in; a stream without an end must not fill the memory."""
@@ -50,7 +53,7 @@ _PACKED: Final = ("gzip", "x-gzip", "deflate")
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
 _STREAMS: Final = ("text/event-stream", "ndjson", "jsonl", "stream+json", "jsonlines", "json-seq")
-_FAILURES: Final = (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProtocolError)
+_FAILURES: Final = (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProtocolError, httpcore2.ProxyError)
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -150,9 +153,21 @@ class Address:
     shown: str
     """The URL as it may be written down."""
     origin: httpcore2.Origin
-    target: str
+    path: Text
+    """Path and query, as they are sent, but for the fields of a case."""
     headers: tuple[tuple[bytes, bytes], ...]
     secrets: frozenset[bytes] = attrs.field(repr=False)
+    proxy: "Proxy | None" = attrs.field(repr=False)
+    """Who passes calls on."""
+
+    @property
+    def target(self) -> str:
+        """What is sent for every case, where no fields are in it."""
+        return "".join(piece if isinstance(piece, str) else f"{{{piece[0]}}}" for piece in self.path.pieces)
+
+    def target_for(self, fields: Fields) -> str:
+        """Say what is sent for a case; nothing that is filled in can lead to another path."""
+        return self.path.fill(fields, lambda text: quote(text, safe=""))
 
     @classmethod
     def parse(cls, url: str, headers: Mapping[str, str]) -> Self:
@@ -161,6 +176,8 @@ class Address:
         parts = urlsplit(expanded(url, f"the address {mask(url)!r}", secrets))
         if parts.scheme not in _PORTS or not parts.hostname:
             raise UsageError(f"{mask(url)!r} is not an address; give one that begins with http:// or https://")
+        if "{" in parts.netloc:
+            raise UsageError(f"the host in {mask(url)!r} may not come from a case; its path and its parameters may")
         try:
             host, port = parts.hostname.encode("idna"), parts.port or _PORTS[parts.scheme]
         except ValueError as exc:  # a UnicodeError is one
@@ -172,14 +189,15 @@ class Address:
             secrets |= {unquote(parts.password or ""), basic}
             sent.append((b"Authorization", f"Basic {basic}".encode()))
         secrets |= {value for name, value in parse_qsl(parts.query) if names_a_secret(name)}
+        proxy = Proxy.to(parts.scheme, parts.hostname, port, secrets)
         for secret in secrets:
             keep_secret(secret)
-        query = f"?{quote(parts.query, safe=_SAFE)}" if parts.query else ""
+        query = f"?{parts.query}" if parts.query else ""
         named = b"[%b]" % host if b":" in host else host  # The colons of an IPv6 address are not that of the port.
         return cls(
             shown=mask(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}{query}"),
             origin=httpcore2.Origin(parts.scheme.encode(), host, port),
-            target=f"{quote(parts.path, safe=_SAFE) or '/'}{query}",
+            path=_written(Text.parse(f"{parts.path or '/'}{query}", f"the address {mask(url)!r}")),
             headers=(
                 (b"Host", named if port == _PORTS[parts.scheme] else b"%b:%d" % (named, port)),
                 (b"Accept-Encoding", b"identity"),
@@ -187,7 +205,46 @@ class Address:
                 *sent,
             ),
             secrets=frozenset(secret.encode() for secret in secrets if len(secret) >= SHORTEST),
+            proxy=proxy,
         )
+
+
+@attrs.frozen
+class Proxy:
+    """Who passes our calls on, where the environment says that somebody must."""
+
+    url: str
+    login: tuple[bytes, bytes] | None = attrs.field(repr=False)
+
+    @classmethod
+    def to(cls, scheme: str, host: str, port: int, secrets: set[str]) -> Self | None:
+        """Find it: HTTP_PROXY, HTTPS_PROXY or ALL_PROXY, but not for this machine, nor for what NO_PROXY names."""
+        named = getproxies_environment()
+        url = named.get(scheme) or named.get("all")
+        if not url or _is_here(host) or proxy_bypass(f"{host}:{port}"):
+            return None
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        if parts.scheme not in _PORTS or not parts.hostname:
+            said = f"the environment names the proxy {mask(url)!r} for {scheme}"
+            raise UsageError(f"{said}; it must begin with http:// or https://, or NO_PROXY={host} goes without")
+        login = None
+        if parts.username is not None:
+            user, word = unquote(parts.username), unquote(parts.password or "")
+            login = user.encode(), word.encode()
+            secrets |= {word, base64.b64encode(f"{user}:{word}".encode()).decode()}
+        return cls(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", login)
+
+
+def _is_here(host: str) -> bool:
+    """Whether a host is this machine, which a proxy on another could not reach."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _written(path: Text) -> Text:
+    return Text(tuple(quote(piece, safe=_SAFE) if isinstance(piece, str) else piece for piece in path.pieces))
 
 
 _SAFE: Final = "/%:@!$&'()*+,;=~?-._"
@@ -362,13 +419,22 @@ class Client:
         self._address = address
         self._timeouts = {"connect": connect_timeout, "read": read_timeout, "write": read_timeout}
         self._network = cast("httpcore2.AsyncNetworkBackend", httpcore2.TrioBackend())
-        self._idle: deque[tuple[float, httpcore2.AsyncHTTP11Connection]] = deque()
+        self._idle: deque[tuple[float, httpcore2.AsyncConnectionInterface]] = deque()
+        self._proxied: httpcore2.AsyncHTTPProxy | None = None
         # A request is copied from this one: to make one means to check, each time, what is the same each time.
         self._request = httpcore2.Request("POST", _Url(address.origin, address.target), extensions={"timeout": self._timeouts})
 
     async def __aenter__(self) -> Self:
-        if self._address.origin.scheme == b"https":
+        proxy = self._address.proxy
+        is_proxy_secure = proxy is not None and proxy.url.startswith("https:")
+        if self._address.origin.scheme == b"https" or is_proxy_secure:
             await trio.to_thread.run_sync(_tls)
+        if proxy is not None:
+            secure = _tls() if is_proxy_secure else None
+            ours = _tls() if self._address.origin.scheme == b"https" else None
+            self._proxied = httpcore2.AsyncHTTPProxy(
+                proxy.url, proxy.login, ssl_context=ours, proxy_ssl_context=secure, network_backend=self._network
+            )
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -415,13 +481,15 @@ class Client:
             raise Moved(reply, self._address.shown)
         return reply
 
-    async def _connection(self) -> httpcore2.AsyncHTTP11Connection:
+    async def _connection(self) -> httpcore2.AsyncConnectionInterface:
         while self._idle:
             since, connection = self._idle.pop()
             # The other side may have closed it meanwhile; to look costs a call of the system.
             if trio.current_time() - since < _MOMENT or not connection.has_expired():
                 return connection
             await _drop(connection)
+        if self._proxied is not None:
+            return self._proxied.create_connection(self._address.origin)
         return httpcore2.AsyncHTTP11Connection(self._address.origin, _Stream(await self._connect()))
 
     async def _connect(self) -> httpcore2.AsyncNetworkStream:
@@ -436,7 +504,7 @@ class Client:
             await _drop(stream)
             raise
 
-    async def _keep(self, connection: httpcore2.AsyncHTTP11Connection) -> None:
+    async def _keep(self, connection: httpcore2.AsyncConnectionInterface) -> None:
         """Put a connection back on top, and close the undermost if it was not needed for long: there are fewer slots now."""
         if connection.is_closed():
             return  # The reply was the last on it.
@@ -446,7 +514,7 @@ class Client:
             await _drop(self._idle.popleft()[1])
 
 
-async def _drop(connection: httpcore2.AsyncHTTP11Connection | httpcore2.AsyncNetworkStream) -> None:
+async def _drop(connection: httpcore2.AsyncConnectionInterface | httpcore2.AsyncNetworkStream) -> None:
     """Close a connection at once: a polite goodbye may wait for somebody who does not listen."""
     with trio.CancelScope(deadline=-math.inf, shield=True):
         await connection.aclose()

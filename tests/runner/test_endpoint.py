@@ -152,6 +152,35 @@ def test_get_sends_parameters(server: Server, path: Path, name: str) -> None:
     assert ("GET", "", "v=1&q=a%26b&n=2") == (seen["method"], seen["body"], seen["target"].partition("?")[2])
 
 
+@pytest.mark.parametrize(
+    ("method", "end", "body", "sent"),
+    [
+        ("GET", "items/{id}", None, ("items/a%2F..%3Fb%20%C3%A9%26", "")),
+        ("GET", "items/{topic.0}?q={question}", None, ("items/1?q=x%26y%3D%23", "")),
+        ("GET", "items/{{id}}", {"q": "{question}"}, ("items/%7Bid%7D?q=x%26y%3D%23", "")),
+        ("GET", "items?v=1&t={topic}", {"q": 1}, ("items?v=1&t=%5B1%5D&q=1", "")),
+        ("POST", "items/{id}", None, ("items/a%2F..%3Fb%20%C3%A9%26", '{"input":"x&y=#"}')),
+    ],
+)
+def test_an_address_is_filled_in(
+    server: Server, path: Path, name: str, *, method: Any, end: str, body: Any, sent: tuple[str, str]
+) -> None:
+    """Fields in a path or in parameters are filled in so that they cannot lead elsewhere; a GET then adds no others."""
+    rows = [{"id": "a/..?b é&", "question": "x&y=#", "topic": [1]}]
+    go(made(Endpoint(server.url(name, "ok", end), method=method, body=body), rows), path)
+
+    (seen,) = server.seen(name)
+    assert sent == (seen["target"].removeprefix(f"/{name}/ok/"), seen["body"])
+
+
+def test_an_unknown_field_in_an_address_is_an_error_before_the_start(path: Path) -> None:
+    """An address that names what a case does not have is refused, and nothing is written."""
+    with pytest.raises(UsageError, match=r"case 1: the case 'a' has no field {idd}"):
+        go(made(Endpoint("http://127.0.0.1:9/{idd}"), "a"), path)
+
+    assert not path.exists()
+
+
 def test_a_trial_has_one_idempotency_key(server: Server, path: Path, name: str) -> None:
     """All attempts at a trial carry the same key, other trials and other runs another."""
     go(made(Endpoint(server.url(name, "ok")), [Case(name="a", input=1), Case(name="b", input=2)]), path)
@@ -334,7 +363,7 @@ def secure(tmp_path: Path) -> Iterator[tuple[Server, Path]]:
     authority = trustme.CA()
     trusted, own = tmp_path / "authority.pem", tmp_path / "server.pem"
     authority.cert_pem.write_to_path(trusted)
-    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(own)
+    authority.issue_cert("127.0.0.1", "nowhere.invalid").private_key_and_cert_chain_pem.write_to_path(own)
     _tls.cache_clear()  # It is built once, from what the environment says then.
     with serving(str(own)) as server:
         yield server, trusted
@@ -360,7 +389,95 @@ def test_a_certificate_that_is_not_trusted_is_told(secure: tuple[Server, Path], 
     assert "CERTIFICATE_VERIFY_FAILED" in failure(path).message
 
 
-@pytest.mark.parametrize("status", ["401", "403"])
+# Who passes calls on.
+
+
+@pytest.fixture
+def proxied(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """An environment that names no proxy yet."""
+    for variable in ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "REQUEST_METHOD"):
+        monkeypatch.delenv(variable, raising=False)
+        monkeypatch.delenv(variable.upper(), raising=False)
+    return monkeypatch
+
+
+def test_a_proxy_passes_calls_on(server: Server, path: Path, name: str, proxied: pytest.MonkeyPatch) -> None:
+    """A proxy from the environment is given the whole address, and its password, which is nowhere in the journal."""
+    proxied.setenv("HTTP_PROXY", server.root.replace("http://", "http://me:pass-phrase-2@"))
+    cases = [Case(name=str(n), input="lima") for n in range(3)]
+    go(made(Endpoint(f"http://nowhere.invalid/{name}/echo,ok/x", output_path="output"), cases, slots=1), path)
+
+    first, *others = server.seen(name)
+    assert (f"http://nowhere.invalid:80/{name}/echo,ok/x", "nowhere.invalid") == (first["target"], first["headers"]["host"])
+    assert "Basic bWU6cGFzcy1waHJhc2UtMg==" == first["headers"]["proxy-authorization"]
+    assert 1 == len({seen["connection"] for seen in (first, *others)})
+    assert 3 == len(outputs(path))
+    written = b"".join(file.read_bytes() for file in path.rglob("*") if file.is_file())
+    assert b"pass-phrase-2" not in written
+    assert b"bWU6cGFzcy" not in written
+
+
+def test_a_tunnel_that_is_refused_is_no_answer(server: Server, path: Path, proxied: pytest.MonkeyPatch) -> None:
+    """To an address with TLS a proxy is asked for a tunnel; if it refuses, that is what is told."""
+    proxied.setenv("HTTPS_PROXY", server.root)
+    go(made(Endpoint("https://nowhere.invalid:9/x")), path)
+
+    assert "unavailable" == failure(path).category
+    assert "no answer from https://nowhere.invalid:9/x: 502" in failure(path).message
+
+
+def test_tls_goes_through_a_tunnel(
+    server: Server, secure: tuple[Server, Path], path: Path, name: str, proxied: pytest.MonkeyPatch
+) -> None:
+    """Through a tunnel, the host behind it is spoken to, with its own certificate, and the connection is kept."""
+    behind, trusted = secure
+    proxied.setenv("HTTPS_PROXY", server.root)
+    proxied.setenv("SSL_CERT_FILE", str(trusted))
+    url = behind.url(name, "ok").replace("127.0.0.1", "nowhere.invalid")
+    cases = [Case(name=str(n), input="lima") for n in range(3)]
+    go(made(Endpoint(url, output_path="output"), cases, slots=1), path)
+
+    assert ["LIMA"] * 3 == outputs(path)
+    assert [] == server.seen(name)
+
+
+@pytest.mark.parametrize(
+    ("url", "proxy", "no_proxy", "expected"),
+    [
+        ("http://h/", "http://p:3128", "", "http://p:3128"),
+        ("http://h/", "p", "", "http://p"),
+        ("http://h/", "http://p", "h", None),
+        ("http://a.h/", "http://p", ".h", None),
+        ("http://h:81/", "http://p", "h:80", "http://p"),
+        ("http://h/", "http://p", "*", None),
+        ("http://localhost/", "http://p", "", None),
+        ("http://127.0.0.9:1/", "http://p", "", None),
+        ("http://[::1]/", "http://p", "", None),
+        ("https://h/", "http://p", "", None),
+    ],
+)
+def test_the_environment_names_the_proxy(
+    proxied: pytest.MonkeyPatch, url: str, proxy: str, no_proxy: str, expected: str | None
+) -> None:
+    """HTTP_PROXY is for http, NO_PROXY names whom we ask ourselves, and this machine is never asked through a proxy."""
+    proxied.setenv("HTTP_PROXY", proxy)
+    proxied.setenv("NO_PROXY", no_proxy)
+    found = Address.parse(url, {}).proxy
+
+    assert expected == (found and found.url)
+
+
+def test_a_proxy_that_we_cannot_speak_to_is_refused(proxied: pytest.MonkeyPatch) -> None:
+    """SOCKS is not spoken; that is said before anything starts, with the way around it."""
+    proxied.setenv("ALL_PROXY", "socks5://me:pass-phrase-3@p:1080")
+
+    with pytest.raises(UsageError, match="must begin with http:// or https://, or NO_PROXY=h goes without") as caught:
+        Endpoint("http://h/")
+
+    assert "pass-phrase-3" not in str(caught.value)
+
+
+@pytest.mark.parametrize("status", ["401", "403", "407"])
 def test_a_refused_key_stops_the_run(server: Server, path: Path, name: str, status: str) -> None:
     """A key that is refused once would be refused ten thousand times: the run stops at once, and says so once."""
     cases = [Case(name=str(n), input=n) for n in range(1000)]
@@ -527,6 +644,8 @@ def test_an_address_is_written_as_http_wants_it(url: str, host: bytes, target: s
         ("ftp://localhost/", {}, "is not an address"),
         ("http://", {}, "is not an address"),
         ("http://h:99999/", {}, "is not an address"),
+        ("http://{host}/", {}, "the host in 'http://{host}/' may not come from a case"),
+        ("http://h/{", {}, "is not a template"),
         ("http://h/", {"A b": "x"}, "cannot be the name of a header"),
         ("http://h/", {"A": "x\r\nB: y"}, "holds a line break"),
         ("http://h/", {"A": "$NO_SUCH_VARIABLE"}, "needs $NO_SUCH_VARIABLE, and the environment has none"),
