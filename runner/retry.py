@@ -7,7 +7,7 @@ in as arguments; what to do comes out as a value.
 import hashlib
 import math
 from collections.abc import Callable
-from typing import Any, Literal, assert_never, get_args
+from typing import Any, Final, Literal, assert_never, get_args
 
 from attrs import Attribute, evolve, field, frozen
 
@@ -189,6 +189,10 @@ class Retry:
     def _back_off(self, times: int, chance: float) -> float:
         """Seconds after the n-th trouble of a kind: full jitter under a ceiling that doubles."""
         return chance * min(self.max_delay, self.base_delay * float(1 << min(max(times - 1, 0), _WIDEST)))
+
+
+NUMBERS: Final = ("errors", "timeouts", "rate_limits", "base_delay", "max_delay")
+"""What of a `Retry` can be said in numbers: on a command line, and in a journal, from which they are read again."""
 
 
 @frozen(kw_only=True)

@@ -75,8 +75,6 @@ class Fields:
 
     case: Case
     more: Mapping[str, Any] = attrs.field(factory=dict[str, Any])
-    input_name: str = "input"
-    """What the column of the input is called, where the user has said so."""
 
     def get(self, path: str) -> Any:
         """Find a field; raise `Absent` where there is none."""
@@ -97,14 +95,14 @@ class Fields:
                 return place[name]
         if name in {"id", "name"}:
             return self.case.name
-        if name == self.input_name or name.casefold() in INPUT_NAMES:
+        if name == self.case.input_name or name.casefold() in INPUT_NAMES:
             return given
         return _MISSING
 
     def _names(self) -> list[str]:
         given = self.case.input
         members = list(given) if isinstance(given, Mapping) else []
-        return list(dict.fromkeys([*self.more, *members, *self.case.metadata, "id", self.input_name]))
+        return list(dict.fromkeys([*self.more, *members, *self.case.metadata, "id", self.case.input_name]))
 
 
 @attrs.frozen

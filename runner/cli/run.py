@@ -22,13 +22,23 @@ from journal.errors import JournalExists, JournalLocked, command
 from journal.events import RunFinished
 from journal.lock import is_held
 from replay import RunState
-from replay.screen import duration, ending, number, panel, printable, stopping_in_words, usage_of
+from replay.screen import duration, ending, number, panel, plural, printable, stopping_in_words, usage_of
 from replay.summary import in_json, summarise
 from runner.cli import UNFINISHED, Refused, Unfinished, one_at_a_time
 from runner.cli.arguments import OFF, RUNS, chosen_run, options, seconds
 from runner.cli.look import first_records, last_record, print_json, runs_under, say_damage, see, terminal
 from runner.cli.onlooker import FRAME, Teller, is_screen, tenth
-from runner.cli.recipe import DESCRIBES, find_recipe, found_in, is_recipe, recipe_options, scorer_options
+from runner.cli.recipe import (
+    DESCRIBES,
+    find_recipe,
+    found_in,
+    is_recipe,
+    is_said,
+    recipe_options,
+    retry_numbers,
+    retry_options,
+    scorer_options,
+)
 from runner.concurrency import POLICIES
 from runner.definition import Settings
 from runner.errors import UsageError
@@ -67,6 +77,7 @@ _how = options(
     click.option("--slots", type=int, metavar="N", help="The most attempts at one time."),
     click.option("--timeout", type=seconds, metavar="S", help=f"Seconds for one attempt; {OFF} turns it off."),
     click.option("--deadline", type=seconds, metavar="S", help="Seconds for this session; the rest is left for a resumption."),
+    *retry_options,
     click.option("--limit-key", metavar="FIELD", help="The field of a case that names its back end; each has its own slots."),
     click.option("--policy", type=click.Choice(list(POLICIES)), help="How the number of attempts at one time is found."),
     click.option("--fail-fast/--no-fail-fast", default=None, help="Stop at the first trial that fails."),
@@ -81,6 +92,9 @@ _how = options(
         multiple=True,
         metavar="GATE",
         help="End with code 1 unless SCORER=NUMBER is reached, or 'SCORER>=NUMBER@lower' by its range; can be given again.",
+    ),
+    click.option(
+        "--write-ahead", is_flag=True, default=None, help="Have the start of an attempt on disk before its call leaves."
     ),
     click.option("--durability", type=click.Choice(["sync", "os"]), help="os: faster, but a power cut may cost half a minute."),
     click.option("--grace", type=float, metavar="S", help="Seconds for attempts in the air when stopped; else 5."),
@@ -131,7 +145,7 @@ def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run
     with _prose_on_stderr():
         found = _find(reference, ctx)
         _check_gates(found, given)
-        settings = attrs.evolve(found.evaluation.settings, **given)
+        settings = found.evaluation.settings.changed(given)
         if path is not None and not dry_run:
             _refuse_taken(path)
         if (output := _nat_output(options)) is not None and not dry_run:
@@ -210,7 +224,7 @@ def _find(reference: str | None, ctx: click.Context) -> Found:
 
 def _check_gates(found: Found, given: dict[str, Any]) -> None:
     """Refuse a gate on a score that no scorer will give."""
-    for text in attrs.evolve(found.evaluation.settings, **given).fail_under:
+    for text in found.evaluation.settings.changed(given).fail_under:
         name = Gate.parse(text).scorer
         if name.partition(".")[0] not in found.evaluation.scorers:
             raise UsageError(f"--fail-under {text!r}: there is no scorer {name!r}{nearest(name, found.evaluation.scorers)}")
@@ -264,9 +278,10 @@ def _given(options: dict[str, Any], ctx: click.Context | None = None) -> dict[st
     """
     names = [field.name for field in attrs.fields(Settings)]
     if ctx is not None:
-        names = [name for name in names if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+        names = [name for name in names if is_said(ctx, name)]
     given = {name: value for name in names if (value := options.get(name)) is not None and value != ()}
-    return {name: None if value == OFF else value for name, value in given.items()}
+    numbers = retry_numbers({name: value for name, value in options.items() if ctx is None or is_said(ctx, name)})
+    return {name: None if value == OFF else value for name, value in given.items()} | ({"retry": numbers} if numbers else {})
 
 
 def _refuse_taken(path: Path) -> None:
@@ -491,7 +506,7 @@ def _rehearse(found: Found, path: Path, settings: Settings, *, as_json: bool) ->
 
 
 def _trials_in_words(cases: int | None, repeats: int) -> str:
-    many = "as many cases as can be read (they can be read only once)" if cases is None else f"{cases:,} cases"
+    many = "as many cases as can be read (they can be read only once)" if cases is None else plural(cases, "case")
     if repeats == 1:
         return f"{many}, each asked once"
     return f"{many} × {repeats:,} repeats{'' if cases is None else f' = {cases * repeats:,} trials'}"

@@ -124,8 +124,6 @@ class Chat:
     """Seconds to get through to the other side, within the attempt's own limit."""
     read_timeout: float | None = None
     """Seconds without a byte from the other side; None: as long as the attempt may take."""
-    input_name: str = "input"
-    """What templates may call the input."""
     _model: Text = attrs.field(
         init=False, repr=False, default=attrs.Factory(lambda self: Text.parse(self.model, "the model"), takes_self=True)
     )
@@ -180,11 +178,11 @@ class Chat:
 
     def model_for(self, case: Case) -> str:
         """Say which model a case is put to."""
-        return self._model.fill(Fields(case, input_name=self.input_name))
+        return self._model.fill(Fields(case))
 
     def conversation(self, case: Case) -> list[Any]:
         """Put a case into messages."""
-        messages: list[Any] = self._template.fill(Fields(case, input_name=self.input_name))
+        messages: list[Any] = self._template.fill(Fields(case))
         if self.prompt is not None or self.messages is not None:
             return messages
         if is_messages(case.input):

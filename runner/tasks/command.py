@@ -102,8 +102,6 @@ class Command:
     """How standard output is read; as text, without the line break at its end."""
     output_path: str | None = None
     """Where the output stands in the JSON that was printed, such as `answer.text`."""
-    input_name: str = "input"
-    """What fields may call the input."""
     _arguments: tuple[Text, ...] = attrs.field(init=False, repr=False, default=attrs.Factory(_arguments, takes_self=True))
 
     @property
@@ -131,7 +129,7 @@ class Command:
         if self.shell:
             assert isinstance(self.command, str)
             return ["/bin/sh", "-c", self.command] if os.name == "posix" else ["cmd", "/c", self.command]
-        fields = Fields(case, input_name=self.input_name)
+        fields = Fields(case)
         return [argument.fill(fields) for argument in self._arguments]
 
     def given(self, case: Case) -> bytes:

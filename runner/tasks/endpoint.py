@@ -61,8 +61,6 @@ class Endpoint:
     """Seconds without a byte from the other side; None: as long as the attempt may take."""
     idempotency_header: str = "Idempotency-Key"
     """Sent with a value that is the same for all attempts at a trial; empty to send none."""
-    input_name: str = "input"
-    """What templates may call the input."""
     _body: Body | None = attrs.field(
         init=False, repr=False, default=attrs.Factory(lambda self: _parsed(self.body), takes_self=True)
     )
@@ -91,12 +89,12 @@ class Endpoint:
 
     def target(self, case: Case) -> str | None:
         """Say which path and query a case is sent to; None where that is the same for all."""
-        return self._address.target_for(Fields(case, input_name=self.input_name)) if self._address.path.fields else None
+        return self._address.target_for(Fields(case)) if self._address.path.fields else None
 
     def content(self, case: Case) -> Any:
         """Say what is sent for a case."""
         if self._body is not None:
-            content = self._body.fill(Fields(case, input_name=self.input_name))
+            content = self._body.fill(Fields(case))
         elif self.method == "GET" and self._address.path.fields:
             content = {}
         else:

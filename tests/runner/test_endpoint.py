@@ -117,7 +117,7 @@ def test_a_body_is_filled_in(server: Server, path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ({"q": "{quetsion}"}, "'a' has no field {quetsion}; there are 'context', 'id', 'input'"),
+        ({"q": "{quetsion}"}, "'a' has no field {quetsion}; there are 'context', 'id', 'question'; did you mean {question}?"),
         ({"q": "{answer}"}, "has no field {answer}"),
         ({"q": "{expected}"}, "has no field {expected}"),
         ({"q": "{context.x}"}, "has no field {context.x}: there is no 'x' in it, which is a list of 1"),

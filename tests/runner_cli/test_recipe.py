@@ -150,7 +150,8 @@ def test_scorers_may_be_functions() -> None:
         ("--data qa.jsonl --chat m --base-url http://h --prompt {qestion}", "did you mean {question}?"),
         ("--data qa.jsonl --chat m --base-url http://h --prompt @no.txt", "--prompt='@no.txt' cannot be read"),
         ("--data qa.jsonl --command no-such-command", "there is no command 'no-such-command'"),
-        ("--data qa.jsonl --command cat --score exat", "there is no scorer 'exat'; did you mean 'exact'"),
+        ("--data qa.jsonl --command cat --score exat", "similarity, or give file.py:function; did you mean 'exact'"),
+        ("--data qa.jsonl --command cat --score nope", "there is no scorer 'nope'; there are exact, iexact, contains, one_of"),
         ("--data qa.jsonl --command cat --score exact:1", "exact takes no argument"),
         ("--data qa.jsonl --command cat --score no.py:f", "there is no file no.py"),
         ("--data qa.jsonl --command cat --score 'regex:('", "is not a pattern"),
@@ -159,6 +160,13 @@ def test_scorers_may_be_functions() -> None:
         ("--data qa.jsonl --command cat --score exact --fail-under exact", "give SCORER=NUMBER"),
         ("--data qa.jsonl --command cat --score exact --fail-under exat=1", "no scorer 'exat'; did you mean 'exact'?"),
         ("--data qa.jsonl --endpoint http://h --header X", "give 'Name: value'"),
+        ("--data qa.jsonl --endpoint http://h --retry-errors -1", "errors=-1): give a whole number"),
+        ("--data qa.jsonl --endpoint http://h --retry-max-delay 0.5", "max_delay=0.5) is less than base_delay=1.0"),
+        ("--data qa.jsonl --endpoint http://h/{idd}", "has no field {idd}; there are 'topic', 'id', 'question'"),
+        ("--data qa.jsonl --endpoint http://{topic}/", "may not come from a case"),
+        ("--data qa.jsonl --chat m --base-url http://h/{topic}", "is the same for all cases; the model may come from them"),
+        ("--data qa.jsonl --chat m --base-url http://h --more x", "--more is not JSON"),
+        ("--data qa.jsonl --chat m --base-url http://h --more [1]", "--more is an object"),
         ("--data qa.jsonl --endpoint http://h --header 'X: $NO_SUCH'", "needs $NO_SUCH"),
         ("--data qa.jsonl --endpoint http://h --header 'Authorization: Bearer x'", "--header holds a key"),
         ("--data qa.jsonl --endpoint 'http://h/?key=abcdefgh1'", "--endpoint holds a key"),
@@ -194,6 +202,40 @@ def test_a_file_says_what_flags_do_not() -> None:
     assert ["slots"] == begun.settings["given"]
     assert "--config eval.toml" == begun.task
     assert {"exact", "iexact"} == set(begun.scorers)
+
+
+def test_retries_are_said_in_numbers(server: Server, name: str) -> None:
+    """Every number of the retries is a flag and a key; a flag wins, and holds for the sessions that resume the run."""
+    Path("eval.toml").write_text(
+        f'data = "qa.jsonl"\nendpoint = "{server.url(name, "500")}"\nslots = 1\npolicy = "fixed"\nlimit = 1\n'
+        "retry-errors = 3\nretry-timeouts = 0\nretry-rate-limits = 5\nretry-base-delay = 0.01\nretry-max-delay = 0.02\n"
+    )
+    result = evaljournal("run", "--config", "eval.toml", "--retry-errors", 1)
+    asked = len(server.seen(name))
+    evaljournal("resume", "--retry-failed", "--retry-timeouts", 7)
+    Path("eval.toml").write_text(Path("eval.toml").read_text().replace("limits = 5", "limits = 6"))
+    evaljournal("resume", "--retry-failed")
+    begun, sessions = events("runs/qa/0001", RunStarted)[0], events("runs/qa/0001", SessionStarted)
+    numbers = {"errors": 1, "timeouts": 0, "rate_limits": 5.0, "base_delay": 0.01, "max_delay": 0.02}
+
+    assert (1, 2) == (result.exit_code, asked)
+    assert numbers == {each: begun.settings["retry"][each] for each in numbers}
+    assert ["retry.errors"] == begun.settings["given"]
+    later = [session.settings["retry"] for session in sessions[1:]]
+    assert [(1, 7, 5.0), (1, 7, 6.0)] == [(each["errors"], each["timeouts"], each["rate_limits"]) for each in later]
+    assert 6 == len(server.seen(name))
+    assert () == tuple(audit(read("runs/qa/0001"), remake=remake).findings)
+
+
+def test_what_else_a_model_is_sent(server: Server, name: str) -> None:
+    """Whatever a model understands can be sent, from a flag or from a table."""
+    line = ("run", "--data", "qa.jsonl", "--chat", "m", "--base-url", server.url(name, "ok", "v1"), "--limit", 1)
+    evaljournal(*line, "--more", '{"top_p": 0.5, "stop": ["."]}')
+    Path("eval.toml").write_text("[more]\ntop_p = 0.25\n")
+    evaljournal(*line, "--config", "eval.toml")
+    sent = [orjson.loads(seen["body"]) for seen in server.seen(name)]
+
+    assert [(0.5, ["."]), (0.25, None)] == [(body["top_p"], body.get("stop")) for body in sent]
 
 
 def test_tables_are_understood(server: Server, name: str) -> None:
