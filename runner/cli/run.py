@@ -7,6 +7,7 @@ own prints go to standard error too.
 import contextlib
 import functools
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
@@ -243,30 +244,39 @@ def _say_finished(path: Path, finished: RunFinished, *, as_json: bool) -> None:
         print_json({"path": str(path), "stopped": None, **in_json(summarise(see(path).state))})
 
 
-def find_again(path: Path, reference: str | None = None) -> Found:
+def find_again(path: Path, reference: str | None = None, *, verb: str = "resume") -> Found:
     """Find the evaluation of a run: where it is said to be now, or where it was when the run began."""
-    if reference is None:
-        reference = _recorded_reference(path)
+    if reference is not None:
+        return _found_at(reference)
+    reference = _recorded_reference(path, verb)
+    try:
+        found = _found_at(reference)
+        source = found.evaluation.cases.source
+        if verb == "resume" and isinstance(source, Path) and not source.exists():
+            raise UsageError(f"there is no file {source}, which holds the cases")
+    except UsageError as exc:
+        now = command(verb, path, f" --task {shlex.quote(reference)}")
+        raise UsageError(
+            f"{exc}\n{path} was begun with {reference}; go to where that is, or, if it was moved, say what it is now: {now}"
+        ) from exc
+    return found
+
+
+def _found_at(reference: str) -> Found:
     return find_recipe(reference, run) if is_recipe(reference) else find(reference)
 
 
-def _recorded_reference(path: Path) -> str:
+def _recorded_reference(path: Path, verb: str) -> str:
     first = first_records(path)
     if first is None:
         raise UsageError(
-            f"{path} was cut off before it said what it is a run of; {command('resume', path, ' --task REFERENCE')} says it"
+            f"{path} was cut off before it said what it is a run of; {command(verb, path, ' --task REFERENCE')} says it"
         )
     started, _ = first
     if not started.task:
         raise UsageError(
             f"{path} was begun from Python, with {started.evaluation!r}; resume it there, with resume=True, "
-            f"or say where that is: {command('resume', path, ' --task REFERENCE')}"
-        )
-    file = re.match(r"(.+\.py):", started.task)
-    if file and not Path(file[1]).exists():
-        raise UsageError(
-            f"{path} is a run of {started.task}, and there is no such file here; go to where it was begun, "
-            f"or say where it is now: {command('resume', path, ' --task REFERENCE')}"
+            f"or say where that is: {command(verb, path, ' --task REFERENCE')}"
         )
     return started.task
 

@@ -309,6 +309,38 @@ def test_a_recipe_is_resumed_from_the_journal_alone() -> None:
     assert verify("runs/qa/0001").holds
 
 
+@pytest.mark.parametrize(
+    ("verb", "line", "moved"),
+    [
+        ("resume", "--data qa.jsonl --command ./some.sh --score mine.py:shout", "mine.py"),
+        ("resume", "--data qa.jsonl --command ./some.sh --score mine.py:shout", "qa.jsonl"),
+        ("resume", "--config eval.toml", "eval.toml"),
+        ("rescore", "--data qa.jsonl --command ./some.sh --score mine.py:shout", "mine.py"),
+        ("rescore", "--config eval.toml", "eval.toml"),
+    ],
+)
+def test_what_was_moved_is_named(verb: str, line: str, moved: str) -> None:
+    """Where a file is gone that a run needs, it is named, with the command that says where it is; the rest is as it was."""
+    Path("mine.py").write_text("def shout(output, case):\n    return output.isupper()\n")
+    Path("some.sh").write_text("#!/bin/sh\n[ -e ready ] || exit 127\necho LIMA\n")
+    Path("some.sh").chmod(0o700)
+    Path("eval.toml").write_text("data = 'qa.jsonl'\ncommand = './some.sh'\nscore = 'mine.py:shout'\n")
+    evaljournal("run", *shlex.split(line), "--max-failures", 0, "--policy", "fixed", "-o", "run")
+    there = evaljournal(verb, "run", *(["--retry-failed"] if verb == "resume" else ["--again"]))
+    Path("away").mkdir()
+    Path(moved).rename(f"away/{moved}")
+    gone = evaljournal(verb, "run", *(["--retry-failed"] if verb == "resume" else ["--again"]))
+    Path("ready").touch()
+    found = evaljournal(verb, "run", "--task", line.replace(moved, f"away/{moved}"))
+
+    assert "there is no file" not in there.stderr
+    assert 2 == gone.exit_code
+    assert moved in gone.stderr.splitlines()[0]
+    assert f"run was begun with {line}; go to where that is, or, if it was moved, say what it is now" in gone.stderr
+    assert f"`evaljournal {verb} run --task {shlex.quote(line)}`" in gone.stderr
+    assert 2 != found.exit_code, found.stderr
+
+
 def test_a_recipe_that_was_changed_is_not_resumed() -> None:
     """Another prompt in the file is another experiment: it is refused, unless it is adopted."""
     Path("eval.toml").write_text('data = "qa.jsonl"\ncommand = "sh -c \\"exit 127\\""\nscore = "exact"\nmax-failures = 0\n')
@@ -368,6 +400,14 @@ def test_outputs_are_scored_anew() -> None:
     shown = evaljournal("show", "chile").stdout
     assert "(superseded)" in shown
     assert [False] == [each["value"] for each in orjson.loads(evaljournal("show", "chile", "--json").stdout)["superseded"]]
+
+
+def test_outputs_are_scored_anew_without_the_data() -> None:
+    """The cases are in the journal, so nobody misses the file that they came from."""
+    evaljournal(*COMMANDED)
+    Path("qa.jsonl").unlink()
+
+    assert 0 == evaljournal("rescore", "--again").exit_code
 
 
 def test_what_is_scored_already_is_left_alone() -> None:
