@@ -9,7 +9,7 @@ The steps:
     429:3         and with `Retry-After: 3`; `429:date` with a date two seconds ahead; `429:quota` with x-ratelimit headers
     until:0.3     503 until 0.3 s after the first request under this name, then ok
     limit:0.3     the same, with 429 and `Retry-After: 3`
-    say:TEXT      a chat completion of that text
+    say:TEXT      a chat completion of that text; `say:another` says that another model has answered
     echo          all that was sent, headers too
     empty, text, notjson, big (10 MB), error (200 with an error in it), redirect, nooutput, spent (no money left)
     number:N      answer: {"output": N}, to the letter
@@ -166,6 +166,7 @@ class Connection(asyncio.Protocol):
         elif step == "say":
             answer = _answer("chat/completions", body)
             answer["choices"][0]["message"]["content"] = argument or None
+            answer["model"] = "another" if argument == "another" else answer["model"]
             self._json(200, answer)
         elif step == "empty":
             self._send(200, "application/json", b"")
@@ -316,10 +317,11 @@ def _answer(end: str, body: bytes) -> Any:
 def _pieces(end: str, body: bytes) -> Iterator[Any]:
     said = _asked(body).upper()
     if end.endswith("chat/completions"):
+        model = orjson.loads(body)["model"]
         for piece in ({"role": "assistant", "content": ""}, *({"content": letter} for letter in said)):
-            yield {"model": "small", "choices": [{"index": 0, "delta": piece, "finish_reason": None}]}
-        yield {"model": "small", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
-        yield {"model": "small", "choices": [], "usage": {"prompt_tokens": 1000, "completion_tokens": 100}}
+            yield {"model": model, "choices": [{"index": 0, "delta": piece, "finish_reason": None}]}
+        yield {"model": model, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+        yield {"model": model, "choices": [], "usage": {"prompt_tokens": 1000, "completion_tokens": 100}}
     else:
         yield {"start": True}
         for letter in said:

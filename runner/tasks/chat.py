@@ -221,16 +221,16 @@ class Line:
         reply = await self._client.call("POST", orjson.dumps(self._chat.body(messages, model)), *_HEADERS, *headers)
         heed(reply)
         if reply.is_stream:
-            return self._gathered(reply)
+            return self._gathered(reply, model)
         value = reply.json()
         refuse_error(value, "error")
         try:
             message, choice = find(value, "choices.0.message"), find(value, "choices.0")
         except Absent as exc:
             raise WrongReply(f"the reply is not a chat completion: {exc}") from exc
-        return self._completion(value, message, choice.get("finish_reason"))
+        return self._completion(value, message, choice.get("finish_reason"), model)
 
-    def _gathered(self, reply: Reply) -> Completion:
+    def _gathered(self, reply: Reply, model: str | None) -> Completion:
         """Put a reply together that came in pieces."""
         text: list[str] = []
         last: dict[str, Any] = {}
@@ -245,13 +245,15 @@ class Line:
                 finish = choice.get("finish_reason") or finish
         if finish is None:
             raise WrongReply("the stream ended before the model had said that it was done")
-        return self._completion(last, {"content": "".join(text)}, finish)
+        return self._completion(last, {"content": "".join(text)}, finish, model)
 
-    def _completion(self, reply: Mapping[str, Any], message: Mapping[str, Any], finish: object) -> Completion:
+    def _completion(
+        self, reply: Mapping[str, Any], message: Mapping[str, Any], finish: object, asked: str | None
+    ) -> Completion:
         content = message.get("content")
         if isinstance(content, list):  # Some send text in parts.
             content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
-        model = str(reply.get("model") or self._chat.model)
+        model = str(reply.get("model") or asked or self._chat.model)
         return Completion(
             text=content if isinstance(content, str) else "",
             message=message,
@@ -260,6 +262,8 @@ class Line:
         )
 
     def _usage(self, model: str, said: object) -> dict[str, float]:
+        """Say what was used. Whose price it is, is for the reply to say: another model may have answered than was asked."""
+
         def count(path: str) -> int:
             try:
                 found = find(said, path)
@@ -274,7 +278,7 @@ class Line:
         usage: dict[str, float] = {"input_tokens": asked, "output_tokens": answered}
         if cached:
             usage["cached_tokens"] = cached
-        price = self._prices.of(model) or self._prices.of(self._chat.model)
+        price = self._prices.of(model)
         if price is not None:
             usage["cost"] = price.cost(asked=asked, answered=answered, cached=cached)
         return usage

@@ -172,6 +172,13 @@ def test_tokens_have_a_price(server: Server, path: Path, name: str, model: str, 
     assert (1000, 100, cost or 0) == tuple(outcome.state.usage[each] for each in ("input_tokens", "output_tokens", "cost"))
 
 
+def test_a_price_is_that_of_the_model_that_answered(server: Server, path: Path, name: str) -> None:
+    """Where another model has answered than was asked, the price of the one that was asked would be wrong: none is said."""
+    go(made(Chat("gpt-4o", base_url=server.url(name, "say:another", "v1"))), path)
+
+    assert [{"input_tokens": 1000, "output_tokens": 100}] == noted(path, "usage")
+
+
 def test_prices_can_be_replaced(server: Server, path: Path, name: str, tmp_path: Path) -> None:
     """A file of the user's own takes the place of ours."""
     file = tmp_path / "prices.toml"
