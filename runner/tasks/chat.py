@@ -83,7 +83,7 @@ def _address(chat: "Chat") -> Address:
     if key is not None and "authorization" not in named:
         headers["Authorization"] = f"Bearer ${{{key}}}"
     address = Address.parse(f"{base.rstrip('/')}/chat/completions{f'?{query}' if query else ''}", headers)
-    if address.path.fields:
+    if address.is_template:
         raise UsageError(f"the address {mask(chat.base_url)!r} is the same for all cases; the model may come from them")
     return address
 

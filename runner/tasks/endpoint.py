@@ -89,13 +89,13 @@ class Endpoint:
 
     def target(self, case: Case) -> str | None:
         """Say which path and query a case is sent to; None where that is the same for all."""
-        return self._address.target_for(Fields(case)) if self._address.path.fields else None
+        return self._address.target_for(Fields(case)) if self._address.is_template else None
 
     def content(self, case: Case) -> Any:
         """Say what is sent for a case."""
         if self._body is not None:
             content = self._body.fill(Fields(case))
-        elif self.method == "GET" and self._address.path.fields:
+        elif self.method == "GET" and self._address.is_template:
             content = {}
         else:
             content = case.input if isinstance(case.input, Mapping) else {"input": case.input}

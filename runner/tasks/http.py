@@ -159,6 +159,8 @@ class Address:
     secrets: frozenset[bytes] = attrs.field(repr=False)
     proxy: "Proxy | None" = attrs.field(repr=False)
     """Who passes calls on."""
+    is_template: bool = attrs.field(init=False, default=attrs.Factory(lambda self: bool(self.path.fields), takes_self=True))
+    """Whether the cases decide what is sent to."""
 
     @property
     def target(self) -> str:
