@@ -49,6 +49,7 @@ _NAMES: Final = {"model_seed": "seed", "output_format": "output"}
 """Options that have another name than what they are given to."""
 _TEXTS: Final = ("body", "more", "prompt", "system", "rubric")
 """Options whose text may stand in a file: `@prompt.txt`."""
+_VARIABLE: Final = re.compile(r"\$(?:\w+|\{\w+\})")
 _SHOWN: Final = ("endpoint", "base_url", "judge_url", "command")
 """Options in which people put keys, and which are recorded."""
 
@@ -215,7 +216,8 @@ def _refuse_keys(said: Mapping[str, Any]) -> None:
     """A key on the command line is seen by everyone on the machine, and would be recorded."""
     headers = [text for text in said.get("header", ()) if names_a_secret(text.partition(":")[0]) and "$" not in text]
     for name, text in [("header", headers[0])] if headers else [(name, said[name]) for name in _SHOWN if name in said]:
-        if headers or mask(text) != text:
+        bare = _VARIABLE.sub("", text)
+        if headers or mask(bare) != bare:
             flag = _flag(name)
             raise UsageError(f"{flag} holds a key, which would be recorded; put it into the environment, and write $NAME here")
 

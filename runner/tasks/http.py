@@ -15,7 +15,7 @@ import ssl
 import string
 import zlib
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from http import HTTPStatus
@@ -133,8 +133,8 @@ def _excerpt(body: bytes) -> str:
     return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}…"
 
 
-def expanded(text: str, what: str, secrets: set[str] | None = None) -> str:
-    """Put the environment's values in for `$NAME`; those whose name says so are added to the secrets."""
+def expanded(text: str, what: str, secrets: set[str] | None = None, written: Callable[[str], str] = str) -> str:
+    """Put the environment's values in for `$NAME`, `written` as the place wants it; those whose name says so are secrets."""
     template = string.Template(text)
     if not template.is_valid():
         raise UsageError(f"{what} has a '$' that begins no name; $NAME stands for a variable of the environment, $$ for a '$'")
@@ -143,7 +143,7 @@ def expanded(text: str, what: str, secrets: set[str] | None = None) -> str:
             raise UsageError(f"{what} needs ${name}, and the environment has none; set it: export {name}=…")
         if secrets is not None and (names_a_secret(name) or names_a_secret(what)):
             secrets.add(os.environ[name])
-    return template.substitute(os.environ)
+    return template.substitute({name: written(os.environ[name]) for name in template.get_identifiers()})
 
 
 @attrs.frozen
@@ -175,7 +175,7 @@ class Address:
     def parse(cls, url: str, headers: Mapping[str, str]) -> Self:
         """Read a URL and headers, in which `$NAME` stands for a variable of the environment."""
         secrets: set[str] = set()
-        parts = urlsplit(expanded(url, f"the address {mask(url)!r}", secrets))
+        parts = urlsplit(expanded(url, f"the address {mask(url)!r}", secrets, _without_braces))
         if parts.scheme not in _PORTS or not parts.hostname:
             raise UsageError(f"{mask(url)!r} is not an address; give one that begins with http:// or https://")
         if "{" in parts.netloc:
@@ -243,6 +243,11 @@ def _is_here(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
+
+
+def _without_braces(value: str) -> str:
+    """Keep a variable of the environment from bringing fields along."""
+    return value.replace("{", "%7B").replace("}", "%7D")
 
 
 def _written(path: Text) -> Text:

@@ -99,6 +99,19 @@ def test_an_endpoint_is_asked(server: Server, name: str, monkeypatch: pytest.Mon
     assert b"word-of-no-shape" not in b"".join(file.read_bytes() for file in Path("runs").rglob("*.jsonl"))
 
 
+def test_a_key_may_stand_in_the_address_by_its_name(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`$NAME` in an address is no key: it is recorded as it stands, and read from the environment again by a resumption."""
+    monkeypatch.setenv("MY_KEY", "word{of}no-shape")
+    url = server.url(name, "echo,500,ok")
+    evaljournal("run", "--data", "qa.jsonl", "--endpoint", f"{url}?api_key=$MY_KEY", "--retry-errors", 0, "--slots", 1)
+    resumed = evaljournal("resume", "--retry-failed")
+
+    assert 0 == resumed.exit_code, resumed.stderr
+    assert {"api_key=word%7Bof%7Dno-shape"} == {seen["target"].partition("?")[2] for seen in server.seen(name)}
+    assert f"--endpoint '{url}?api_key=$MY_KEY'" in events("runs/qa/0001", RunStarted)[0].task
+    assert b"no-shape" not in b"".join(file.read_bytes() for file in Path("runs").rglob("*.jsonl"))
+
+
 def test_a_chat_model_is_asked_and_judged(server: Server, name: str) -> None:
     """A prompt, a model and a judge are an evaluation too; prompts may stand in files."""
     Path("prompt.txt").write_text("Answer: {question}")
