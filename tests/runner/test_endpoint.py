@@ -5,6 +5,7 @@ The clock is real, or runs many times as fast where seconds are to pass.
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -348,6 +349,16 @@ def test_nobody_there_is_unavailable(path: Path, url: str) -> None:
     go(made(Endpoint(url)), path)
 
     assert "unavailable" == failure(path).category
+
+
+def test_nobody_who_answers_is_waited_for_only_so_long(path: Path) -> None:
+    """A connection that comes to nothing is given up after its own time, within that of the attempt."""
+    with socket.create_server(("127.0.0.1", 0)) as deaf:  # It never shakes hands.
+        url = f"https://127.0.0.1:{deaf.getsockname()[1]}/"
+        go(made(Endpoint(url, connect_timeout=0.05)), path)
+
+    assert ("unavailable", True) == (failure(path).category, "ConnectTimeout" in failure(path).message)
+    assert [] == of(path, AttemptTimedOut)
 
 
 def test_tls_that_fails_is_unavailable(server: Server, path: Path, name: str) -> None:

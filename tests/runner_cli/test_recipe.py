@@ -16,7 +16,16 @@ import pytest
 from click.testing import CliRunner, Result
 
 from journal import read, verify
-from journal.events import AttemptStarted, Noted, RunFinished, RunStarted, RunStopped, SessionStarted, TrialScored
+from journal.events import (
+    AttemptStarted,
+    AttemptSucceeded,
+    Noted,
+    RunFinished,
+    RunStarted,
+    RunStopped,
+    SessionStarted,
+    TrialScored,
+)
 from journal.files import DISK
 from journal.lock import Lock
 from replay import fold
@@ -196,6 +205,21 @@ def test_what_makes_no_sense_is_refused(arguments: str, said: str) -> None:
     assert said in result.stderr
     assert "abcdefgh1" not in result.stderr
     assert not Path("runs").exists()
+
+
+def test_back_ends_have_limits_of_their_own(server: Server, name: str) -> None:
+    """With --limit-key, a back end that asks to be left alone holds up nobody who is put to another."""
+    steps = {"busy": "429:1,ok", "free": "ok"}
+    rows = [{"id": f"{n}", "question": "q", "host": host, "steps": steps[host]} for n, host in enumerate(["busy", "free"] * 4)]
+    Path("two.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    url = f"{server.root}/{name}-{{host}}/{{steps}}/generate"
+    result = evaljournal("run", "--data", "two.jsonl", "--endpoint", url, "--limit-key", "host", "--slots", 1)
+    seen = [record.event for record in read("runs/two/0001")]
+    again = next(at for at, event in enumerate(seen) if isinstance(event, AttemptStarted) and event.attempt == 2)
+
+    assert 0 == result.exit_code
+    assert (5, 4) == (len(server.seen(f"{name}-busy")), len(server.seen(f"{name}-free")))
+    assert 4 == sum(isinstance(event, AttemptSucceeded) for event in seen[:again])
 
 
 # Files.
