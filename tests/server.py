@@ -16,7 +16,8 @@ The steps:
     gzip          an answer packed so; `gzip:cut`, `gzip:bomb` and `gzip:lie` are not what they should be
     deflate, br   the same, packed so; `deflate:bare` without a head
     sse, ndjson   a stream; `sse:cut` and `ndjson:cut` end half-way; `:error` says an error in the middle, `:piece` in a piece
-                  `:close` has no end but that of the connection; `:torn` ends so within a piece, `:short` before the last
+                  `:close` has no end but that of the connection; `:torn` ends so within a piece, `:short` before the last,
+                  `:unended` without a line break, `:nothing` at once
     quota         an answer with x-ratelimit headers of which little is left
     hang          never answers
     reset, close  ends the connection without an answer; rudely, or not
@@ -214,7 +215,7 @@ class Connection(asyncio.Protocol):
 
     def _stream(self, kind: str, argument: str, end: str, body: bytes) -> None:
         kinds = {"sse": "text/event-stream; charset=utf-8", "ndjson": "application/x-ndjson"}
-        closes = argument in {"close", "torn", "short"}
+        closes = argument in {"close", "torn", "short", "unended", "nothing"}
         framing = "connection: close" if closes else "transfer-encoding: chunked"
         head = f"HTTP/1.1 200 OK\r\ncontent-type: {kinds[kind]}\r\n{framing}\r\n\r\n"
         self._transport.write(head.encode())
@@ -230,7 +231,8 @@ class Connection(asyncio.Protocol):
             texts.append("data: [DONE]\n\n")
         if closes:
             whole = "".join(texts[:-1] if argument == "short" else texts).encode()
-            self._transport.write(whole[:-6] if argument == "torn" else whole)
+            whole = {"torn": whole[:-6], "unended": whole.rstrip(), "nothing": b""}.get(argument, whole)
+            self._transport.write(whole)
             self._transport.close()
         else:
             self._chunk(texts, cut=argument == "cut")

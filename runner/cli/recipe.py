@@ -349,6 +349,31 @@ _INTRO: Final = """\
 """
 _ACTIVE: Final = {"data": '"qa.jsonl"', "command": '"./answer.sh"', "score": '["exact"]', "slots": "8", "timeout": "60"}
 
+_EXAMPLES: Final = {
+    "endpoint": '"http://localhost:8000/generate"',
+    "body": '{ question = "{question}" }',
+    "header": '{ Authorization = "Bearer $MY_KEY" }',
+    "output-path": '"choices.0.text"',
+    "error-path": '"error"',
+    "done-path": '"done"',
+    "idempotency-header": '"Idempotency-Key"',
+    "chat": '"gpt-4o-mini"',
+    "base-url": '"http://localhost:8000/v1"',
+    "key-env": '"MY_KEY"',
+    "prompt": '"Answer briefly: {question}"',
+    "system": '"@system.txt"',
+    "more": "{ top_p = 0.9 }",
+    "judge": '"gpt-4o"',
+    "rubric": '"@rubric.txt"',
+    "choice": "{ good = 1, bad = 0 }",
+    "limit-key": '"model"',
+    "max-failures": '"5%"',
+    "fail-under": '["exact=0.9"]',
+    "only": '["peru*"]',
+    "skip": '["test-*"]',
+}
+"""What a key may look like, where its type does not say enough."""
+
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path), default=Path("eval.toml"), metavar="[FILE]")
@@ -369,7 +394,7 @@ def init(path: Path) -> None:
         assert flag is not None
         key = flag.removeprefix("--")
         lines += [f"# {param.help}\n"] if param.help else []
-        lines.append(f"{key} = {_ACTIVE[key]}\n\n" if key in _ACTIVE else f"# {key} = {_example(param)}\n\n")
+        lines.append(f"{key} = {_ACTIVE[key]}\n\n" if key in _ACTIVE else f"# {key} = {_example(param, key)}\n\n")
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write("".join(lines).rstrip("\n") + "\n")
@@ -378,7 +403,9 @@ def init(path: Path) -> None:
     click.echo(f"{path} is written; say in it whom to ask, then: evaljournal run --config {path}", err=True)
 
 
-def _example(param: click.Option) -> str:
+def _example(param: click.Option, key: str) -> str:
+    if key in _EXAMPLES:
+        return _EXAMPLES[key]
     if param.is_flag:
         return "true"
     if isinstance(param.type, click.Choice):

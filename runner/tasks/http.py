@@ -327,7 +327,8 @@ class Reply:
         """Read a stream: what each event or line holds, as JSON where it is JSON, up to `[DONE]`."""
         in_events = self.media == "text/event-stream"
         text = self.text()
-        if self.ends_by_closing and not self.is_done and not text.endswith(_EVENT_ENDS if in_events else "\n"):
+        is_torn = self.ends_by_closing and not self.is_done and not text.endswith(_EVENT_ENDS if in_events else "\n")
+        if is_torn and (in_events or not text):
             raise CutShort(f"the stream was cut off in the middle of {text[-_EXCERPT // 5 :]!r}")
         for event, data in _events(text) if in_events else _lines(text):
             if data == "[DONE]":
@@ -335,6 +336,8 @@ class Reply:
             try:
                 piece = read_json(data)
             except ValueError as exc:
+                if is_torn:
+                    raise CutShort(f"the stream was cut off in the middle of {data[-_EXCERPT // 5 :]!r}") from exc
                 if not in_events:
                     raise WrongReply(f"a line of the stream is not JSON ({exc}): {data[:_EXCERPT]!r}") from exc
                 piece = data

@@ -239,6 +239,7 @@ def test_a_connection_that_was_closed_is_not_used(server: Server, path: Path, na
         ("ndjson", {}, [{"start": True}, *({"output": letter} for letter in "LIMA"), {"output": "\u2028é", "done": True}]),
         ("sse:close", {"output_path": "output"}, "LIMA\u2028é"),
         ("ndjson:close", {"output_path": "output", "done_path": "done"}, "LIMA\u2028é"),
+        ("ndjson:unended", {"output_path": "output"}, "LIMA\u2028é"),
         ("sse", {"output_path": "output", "done_path": "nowhere"}, "LIMA\u2028é"),  # It says [DONE].
         ("gzip", {"output_path": "output"}, "LIMA"),
         ("deflate", {"output_path": "output"}, "LIMA"),
@@ -315,6 +316,9 @@ def test_a_large_reply_is_kept(server: Server, path: Path, name: str) -> None:
         ("sse:piece", {}, "unavailable", "overloaded"),
         ("sse:torn", {"output_path": "output"}, "unavailable", "the stream was cut off in the middle of"),
         ("ndjson:torn", {}, "unavailable", "the stream was cut off in the middle of"),
+        ("sse:unended", {}, "unavailable", "the stream was cut off in the middle of"),
+        ("sse:nothing", {}, "unavailable", "the stream was cut off"),
+        ("ndjson:nothing", {}, "unavailable", "the stream was cut off"),
         ("ndjson:short", {"output_path": "output", "done_path": "done"}, "unavailable", "nothing at 'done' had said"),
         ("gzip:cut", {}, "unavailable", "packed as 'gzip', was cut off"),
         ("gzip:lie", {}, "error", "cannot be unpacked"),

@@ -1,6 +1,7 @@
 """Evaluations without code, from the command line: flags, files, scores, gates, and scores given anew."""
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -31,6 +32,8 @@ from journal.lock import Lock
 from replay import fold
 from replay.audit import audit
 from runner.cli import cli
+from runner.cli.recipe import configured
+from runner.cli.run import run
 from runner.rules import remake
 from tests.runner_cli.test_commands import COMMAND
 from tests.server import Server
@@ -325,6 +328,18 @@ def test_init_writes_a_file_that_runs() -> None:
     assert {"data", "command", "score", "slots", "timeout"} == set(tomllib.loads(text))
     assert all(f"# {each} = " in text for each in ("endpoint", "chat", "prompt", "judge", "fail-under", "max-failures", "only"))
     assert 0 == evaljournal("run", "--config", "eval.toml").exit_code
+
+
+def test_every_key_that_init_writes_is_known() -> None:
+    """Each key in the file can be used by taking its mark away: it is TOML, and it means something."""
+    evaljournal("init")
+    lines = [line.removeprefix("# ") for line in Path("eval.toml").read_text().splitlines() if re.match(r"# [\w-]+ = ", line)]
+    Path("all.toml").write_text("\n".join(lines))
+    known = configured(Path("all.toml"), run)
+
+    assert len(lines) == len(known) > 50
+    assert ("Authorization: Bearer $MY_KEY",) == tuple(known["header"])
+    assert '{"top_p":0.9}' == known["more"]
 
 
 # Going on.
