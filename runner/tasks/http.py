@@ -15,13 +15,13 @@ import ssl
 import string
 import zlib
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from http import HTTPStatus
 from http.client import responses
 from ipaddress import ip_address
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self, TypeVar, cast
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
@@ -35,6 +35,8 @@ from runner.exactly import read_json
 from runner.failure import Fatal
 from runner.secrets import SHORTEST, keep_secret, mask, names_a_secret
 from runner.templates import Fields, Text
+
+T = TypeVar("T")
 
 LARGEST: Final = 64 * 1024 * 1024
 """Bytes of a reply that are taken in; a stream without an end must not fill the memory."""
@@ -379,25 +381,39 @@ def _tls() -> ssl.SSLContext:
 class _Stream(httpcore2.AsyncNetworkStream):
     """A stream that sends what is written when an answer is waited for: a request at once, not its head and body apart."""
 
-    def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
+    def __init__(self, stream: trio.abc.Stream, socket: trio.SocketStream) -> None:
         self._stream = stream
+        self._socket = socket
         self._written: list[bytes] = []
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109  # as it is called
         self._written.append(buffer)
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109  # the same
-        if self._written:
-            written, self._written = b"".join(self._written), []
-            with suppress(httpcore2.WriteError):  # Who does not want to hear us out may have said why.
-                await self._stream.write(written, timeout)
-        return await self._stream.read(max_bytes, timeout)
+        try:
+            if self._written:
+                written, self._written = b"".join(self._written), []
+                with suppress(trio.BrokenResourceError):  # Who does not want to hear us out may have said why.
+                    await _within(timeout, self._stream.send_all, written)
+            return bytes(await _within(timeout, self._stream.receive_some, max_bytes))
+        except trio.TooSlowError as exc:
+            raise httpcore2.ReadTimeout from exc
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
+            raise httpcore2.ReadError from exc
 
     async def aclose(self) -> None:
         await self._stream.aclose()
 
     def get_extra_info(self, info: str) -> Any:
-        return self._stream.get_extra_info(info)
+        return self._socket.socket.is_readable() if info == "is_readable" else None
+
+
+async def _within(seconds: float | None, call: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+    """Wait no longer than that. Most calls have no limit of their own, and a scope costs as much as a call of the system."""
+    if seconds is None:
+        return await call(*arguments)
+    with trio.fail_after(seconds):
+        return await call(*arguments)
 
 
 class _Body:
@@ -500,19 +516,26 @@ class Client:
             await _drop(connection)
         if self._proxied is not None:
             return self._proxied.create_connection(self._address.origin)
-        return httpcore2.AsyncHTTP11Connection(self._address.origin, _Stream(await self._connect()))
+        return httpcore2.AsyncHTTP11Connection(self._address.origin, await self._connect())
 
     async def _connect(self) -> httpcore2.AsyncNetworkStream:
         origin, timeout = self._address.origin, self._timeouts["connect"]
         host = origin.host.decode()
-        stream = await self._network.connect_tcp(host, origin.port, timeout=timeout)
-        if origin.scheme != b"https":
-            return stream
         try:
-            return await stream.start_tls(_tls(), server_hostname=host, timeout=timeout)
-        except BaseException:  # Cancelled in the middle of the handshake, say.
-            await _drop(stream)
-            raise
+            socket = await _within(timeout, trio.open_tcp_stream, host, origin.port)
+            if origin.scheme != b"https":
+                return _Stream(socket, socket)
+            stream = trio.SSLStream(socket, _tls(), server_hostname=host, https_compatible=True)
+            try:
+                await _within(timeout, stream.do_handshake)
+            except BaseException:  # Cancelled in the middle of the handshake, say.
+                await _drop(socket)
+                raise
+        except trio.TooSlowError as exc:
+            raise httpcore2.ConnectTimeout from exc
+        except (OSError, trio.BrokenResourceError) as exc:
+            raise httpcore2.ConnectError from exc
+        return _Stream(stream, socket)
 
     async def _keep(self, connection: httpcore2.AsyncConnectionInterface) -> None:
         """Put a connection back on top, and close the undermost if it was not needed for long: there are fewer slots now."""
@@ -524,7 +547,7 @@ class Client:
             await _drop(self._idle.popleft()[1])
 
 
-async def _drop(connection: httpcore2.AsyncConnectionInterface | httpcore2.AsyncNetworkStream) -> None:
+async def _drop(connection: httpcore2.AsyncConnectionInterface | trio.abc.AsyncResource) -> None:
     """Close a connection at once: a polite goodbye may wait for somebody who does not listen."""
     with trio.CancelScope(deadline=-math.inf, shield=True):
         await connection.aclose()
