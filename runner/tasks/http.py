@@ -22,7 +22,7 @@ from http import HTTPStatus
 from http.client import responses
 from ipaddress import ip_address
 from typing import Any, Final, Self, TypeVar, cast
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
 import attrs
@@ -178,7 +178,7 @@ class Address:
         """Read a URL and headers, in which `$NAME` stands for a variable of the environment."""
         secrets: set[str] = set()
         parts = urlsplit(expanded(url, f"the address {mask(url)!r}", secrets, _without_braces))
-        if parts.scheme not in _PORTS or not parts.hostname:
+        if parts.scheme not in _PORTS or not parts.hostname or not _has_port(parts):
             raise UsageError(f"{mask(url)!r} is not an address; give one that begins with http:// or https://")
         if "{" in parts.netloc:
             raise UsageError(f"the host in {mask(url)!r} may not come from a case; its path and its parameters may")
@@ -228,15 +228,23 @@ class Proxy:
         if not url or _is_here(host) or proxy_bypass(f"{host}:{port}"):
             return None
         parts = urlsplit(url if "://" in url else f"http://{url}")
-        if parts.scheme not in _PORTS or not parts.hostname:
-            said = f"the environment names the proxy {mask(url)!r} for {scheme}"
-            raise UsageError(f"{said}; it must begin with http:// or https://, or NO_PROXY={host} goes without")
+        if parts.scheme not in _PORTS or not parts.hostname or not _has_port(parts):
+            said = f"the environment names the proxy {mask(url)!r} for {scheme}, to which we cannot speak"
+            raise UsageError(f"{said}; give an address that begins with http:// or https://, or go without: NO_PROXY={host}")
         login = None
         if parts.username is not None:
             user, word = unquote(parts.username), unquote(parts.password or "")
             login = user.encode(), word.encode()
             secrets |= {word, base64.b64encode(f"{user}:{word}".encode()).decode()}
         return cls(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", login)
+
+
+def _has_port(parts: SplitResult) -> bool:
+    """Whether the port is one, where there is any."""
+    try:
+        return parts.port != 0
+    except ValueError:
+        return False
 
 
 def _is_here(host: str) -> bool:

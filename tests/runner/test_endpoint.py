@@ -482,11 +482,12 @@ def test_the_environment_names_the_proxy(
     assert expected == (found and found.url)
 
 
-def test_a_proxy_that_we_cannot_speak_to_is_refused(proxied: pytest.MonkeyPatch) -> None:
-    """SOCKS is not spoken; that is said before anything starts, with the way around it."""
-    proxied.setenv("ALL_PROXY", "socks5://me:pass-phrase-3@p:1080")
+@pytest.mark.parametrize("proxy", ["socks5://me:pass-phrase-3@p:1080", "http://", "http://p:99999", "p:no"])
+def test_a_proxy_that_we_cannot_speak_to_is_refused(proxied: pytest.MonkeyPatch, proxy: str) -> None:
+    """SOCKS is not spoken, nor what is no address; that is said before anything starts, with the way around it."""
+    proxied.setenv("ALL_PROXY", proxy)
 
-    with pytest.raises(UsageError, match="must begin with http:// or https://, or NO_PROXY=h goes without") as caught:
+    with pytest.raises(UsageError, match="begins with http:// or https://, or go without: NO_PROXY=h") as caught:
         Endpoint("http://h/")
 
     assert "pass-phrase-3" not in str(caught.value)
