@@ -13,6 +13,7 @@ The steps:
     echo          all that was sent, headers too
     empty, text, notjson, big (10 MB), error (200 with an error in it), redirect, nooutput, spent (no money left)
     number:N      answer: {"output": N}, to the letter
+    raw:BODY      that body, as JSON if it begins like it, else as a stream
     gzip          an answer packed so; `gzip:cut`, `gzip:bomb` and `gzip:lie` are not what they should be
     deflate, br   the same, packed so; `deflate:bare` without a head
     sse, ndjson   a stream; `sse:cut` and `ndjson:cut` end half-way; `:error` says an error in the middle, `:piece` in a piece
@@ -181,6 +182,9 @@ class Connection(asyncio.Protocol):
             self._json(200, {"error": {"message": "the model is asleep", "code": argument and int(argument)}})
         elif step == "number":
             self._send(200, "application/json", b'{"output": %b}' % argument.encode())
+        elif step == "raw":
+            body = argument.encode()
+            self._send(200, "application/json" if body[:1] == b"{" else "text/event-stream", body)
         elif step in {"gzip", "deflate", "br"}:
             self._send(200, "application/json", _packed(step, argument), more={"content-encoding": step})
         elif step == "redirect":

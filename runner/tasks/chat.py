@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import attrs
 import orjson
@@ -228,6 +228,8 @@ class Line:
             message, choice = find(value, "choices.0.message"), find(value, "choices.0")
         except Absent as exc:
             raise WrongReply(f"the reply is not a chat completion: {exc}") from exc
+        if not isinstance(message, Mapping):
+            raise WrongReply(f"the reply is not a chat completion: its message is {as_text(message)[:200]!r}")
         return self._completion(value, message, choice.get("finish_reason"), model)
 
     def _gathered(self, reply: Reply, model: str | None) -> Completion:
@@ -237,12 +239,13 @@ class Line:
         finish: object = None
         for piece in reply.pieces():
             refuse_error(piece, "error")
-            if not isinstance(piece, Mapping):
-                raise WrongReply(f"a piece of the stream is not a chat completion: {as_text(piece)[:200]!r}")
-            last |= {name: value for name, value in cast("dict[str, Any]", piece).items() if value}
-            for choice in cast("list[Any]", piece.get("choices") or [])[:1]:
-                text.append(choice.get("delta", {}).get("content") or "")
-                finish = choice.get("finish_reason") or finish
+            try:
+                last |= {name: value for name, value in piece.items() if value}
+                for choice in (piece.get("choices") or [])[:1]:
+                    text.append(str((choice.get("delta") or {}).get("content") or ""))
+                    finish = choice.get("finish_reason") or finish
+            except (AttributeError, TypeError) as exc:
+                raise WrongReply(f"a piece of the stream is not a chat completion: {as_text(piece)[:200]!r}") from exc
         if finish is None:
             raise WrongReply("the stream ended before the model had said that it was done")
         return self._completion(last, {"content": "".join(text)}, finish, model)

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import anthropic
 import openai
@@ -233,6 +234,11 @@ def test_saying_nothing_is_an_answer(server: Server, path: Path, name: str) -> N
         ("notjson", {}, "error", "not JSON"),
         ("empty", {}, "error", "not JSON"),
         ("error:503", {}, "unavailable", "the model is asleep"),
+        (quote('raw:{"choices": [{"message": null}]}'), {}, "error", "its message is 'null'"),
+        (quote('raw:{"choices": [{"message": "no"}]}'), {}, "error", "its message is 'no'"),
+        (quote("raw:data: [1]\n\n"), {"stream": True}, "error", "a piece of the stream is not a chat completion: '[1]'"),
+        (quote('raw:data: {"choices": [1]}\n\n'), {"stream": True}, "error", "is not a chat completion"),
+        (quote('raw:data: {"choices": [{"delta": null}]}\n\n'), {"stream": True}, "error", "before the model had said"),
         ("say:no json", {"schema": {}}, "error", "asked for JSON, and said 'no json'"),
         ("ndjson:cut", {"stream": True}, "unavailable", "peer closed"),
         ("429:1", {}, "rate_limited", "429"),
