@@ -22,8 +22,9 @@ from runner.notes import note
 from runner.prices import OURS, Prices, read_prices
 from runner.secrets import mask
 from runner.tasks import Asked
+from runner.tasks.address import Address, described
 from runner.tasks.endpoint import ask_once, heed, idempotency, refuse_error
-from runner.tasks.http import Address, Client, Reply, WrongReply, described
+from runner.tasks.http import Client, Reply, WrongReply
 from runner.templates import Absent, Body, Fields, Text, find
 
 OPENAI: Final = "https://api.openai.com/v1"

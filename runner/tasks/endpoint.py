@@ -21,7 +21,8 @@ from runner.notes import note
 from runner.quota import quota_in
 from runner.secrets import mask
 from runner.tasks import Asked, Ending
-from runner.tasks.http import Address, Client, CutShort, ErrorReply, Reply, WrongReply, code_in, described
+from runner.tasks.address import Address, described
+from runner.tasks.http import Client, CutShort, ErrorReply, Reply, WrongReply, code_in
 from runner.templates import Absent, Body, Fields, find
 
 _JSON: Final = ((b"Content-Type", b"application/json"), (b"Accept", b"application/json, text/event-stream;q=0.9, */*;q=0.8"))

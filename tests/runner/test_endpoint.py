@@ -34,8 +34,9 @@ from replay.screen import ending
 from runner import Case, Evaluation, Outcome, Retry, UsageError, arun, evaluation, run, scorers
 from runner.rules import remake
 from runner.secrets import mask
+from runner.tasks.address import Address
 from runner.tasks.endpoint import Endpoint
-from runner.tasks.http import Address, _tls
+from runner.tasks.http import _tls
 from runner.testing import events_of
 from tests.server import BIG, Server, serving
 
