@@ -112,6 +112,11 @@ class Proxy:
     url: str
     login: tuple[bytes, bytes] | None = attrs.field(repr=False)
 
+    @property
+    def is_secure(self) -> bool:
+        """Whether it is spoken to over TLS itself."""
+        return self.url.startswith("https:")
+
     @classmethod
     def to(cls, scheme: str, host: str, port: int, secrets: set[str]) -> Self | None:
         """Find it: HTTP_PROXY, HTTPS_PROXY or ALL_PROXY, but not for this machine, nor for what NO_PROXY names."""

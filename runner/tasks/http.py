@@ -290,22 +290,23 @@ class Client:
     def __init__(self, address: Address, *, connect_timeout: float | None, read_timeout: float | None) -> None:
         self._address = address
         self._timeouts = {"connect": connect_timeout, "read": read_timeout, "write": read_timeout}
-        self._network = cast("httpcore2.AsyncNetworkBackend", httpcore2.TrioBackend())
         self._idle: deque[tuple[float, httpcore2.AsyncConnectionInterface]] = deque()
         self._proxied: httpcore2.AsyncHTTPProxy | None = None
+        """Makes connections, where somebody passes calls on."""
         # A request is copied from this one: to make one means to check, each time, what is the same each time.
         self._request = httpcore2.Request("POST", _Url(address.origin, address.target), extensions={"timeout": self._timeouts})
 
     async def __aenter__(self) -> Self:
-        proxy = self._address.proxy
-        is_proxy_secure = proxy is not None and proxy.url.startswith("https:")
-        if self._address.origin.scheme == b"https" or is_proxy_secure:
+        proxy, is_secure = self._address.proxy, self._address.origin.scheme == b"https"
+        if is_secure or (proxy is not None and proxy.is_secure):
             await trio.to_thread.run_sync(_tls)
         if proxy is not None:
-            secure = _tls() if is_proxy_secure else None
-            ours = _tls() if self._address.origin.scheme == b"https" else None
             self._proxied = httpcore2.AsyncHTTPProxy(
-                proxy.url, proxy.login, ssl_context=ours, proxy_ssl_context=secure, network_backend=self._network
+                proxy.url,
+                proxy.login,
+                ssl_context=_tls() if is_secure else None,
+                proxy_ssl_context=_tls() if proxy.is_secure else None,
+                network_backend=cast("httpcore2.AsyncNetworkBackend", httpcore2.TrioBackend()),
             )
         return self
 
