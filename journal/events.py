@@ -350,7 +350,7 @@ class Noted:
 class RunStopped:
     """The run was stopped before its end; it can be resumed."""
 
-    reason: Literal["interrupted", "failed_fast", "deadline", "disk_full", "intake_failed"]
+    reason: Literal["interrupted", "failed_fast", "refused", "deadline", "disk_full", "intake_failed"]
 
 
 @fact

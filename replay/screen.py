@@ -57,6 +57,7 @@ _ENDINGS: Final = {
     "finished": "finished",
     "interrupted": "interrupted",
     "failed_fast": "stopped because too many trials failed",
+    "refused": "stopped because the key or the account was refused",
     "deadline": "stopped at its deadline",
     "disk_full": "stopped because the disk is full",
     "intake_failed": "stopped because its cases could not be read",
@@ -65,6 +66,7 @@ _ENDINGS: Final = {
 
 _REASONS: Final = {
     "failed_fast": "too many trials failed",
+    "refused": "the key or the account was refused",
     "deadline": "its time is over",
     "disk_full": "the disk is full",
     "intake_failed": "its cases could not be read",
@@ -466,7 +468,7 @@ def mixtures(state: RunState) -> Iterator[str]:
 def _notable(state: RunState) -> Iterator[str]:
     yield from _adopted(state)
     if state.retries:
-        asked = {"asked": "asked for"}
+        asked = {"asked": "asked for", "stopped": "because the run was stopped"}
         causes = ", ".join(f"{count:,} × {asked.get(cause, printable(cause))}" for cause, count in state.retries.most_common())
         yield f"{plural(sum(state.retries.values()), 'retry', 'retries')}: {causes}"
     if state.interrupted:
@@ -484,7 +486,7 @@ def _notable(state: RunState) -> Iterator[str]:
     if crashes:
         yield f"{crashes:,} of {plural(len(state.sessions), 'session')} died without a word"
     if state.late:
-        yield f"{plural(state.late, 'answer')} came after the limit, and {'is' if state.late == 1 else 'are'} not used"
+        yield f"{plural(state.late, 'attempt')} went on beyond the limit; what came of that is not used"
     if state.recoveries:
         yield f"the journal was recovered {plural(state.recoveries, 'time')} after a crash; what was set aside is under torn/"
 

@@ -421,7 +421,7 @@ class RunState:
             match event.cause:
                 case "rate_limited":
                     trial.trouble.refused_for += event.delay
-                case "probe":  # Made for everyone's sake: the trial gets back what it seemed to have spent.
+                case "probe" | "stopped":  # Everyone's trouble, not its own: the trial gets back what it seemed to have spent.
                     if trial.trouble.category == "timed_out":
                         trial.trouble.timeouts -= 1
                     elif trial.trouble.category == "rate_limited":

@@ -1,5 +1,6 @@
 """A value where only text can stand: in a cell, a prompt, a label, a line for people."""
 
+import json
 from typing import Any
 
 import orjson
@@ -7,4 +8,9 @@ import orjson
 
 def as_text(value: Any) -> str:
     """Write a value into a text: a text as it is, anything else as JSON."""
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
+    if isinstance(value, str):
+        return value
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:  # It holds an integer of more than 64 bits.
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

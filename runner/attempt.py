@@ -82,7 +82,7 @@ class Flight:
         except trio.Cancelled:
             raise
         except BaseException as exc:
-            if is_from_a_signal(exc):
+            if is_from_a_signal(exc) or (self.scope.cancel_called and _is_cancelled(exc)):
                 raise  # Whatever else the user's code raises is a fact about this attempt.
             # Without our own frame in its traceback, or the two would keep each other alive until the next collection.
             outcome = Raised(exc=exc.with_traceback(exc.__traceback__ and exc.__traceback__.tb_next))
@@ -94,6 +94,11 @@ class Flight:
                 return OutOfTime(came="succeeded" if isinstance(outcome, Answered) else "failed")
             self.scope.deadline = math.inf
         return outcome
+
+
+def _is_cancelled(exc: BaseException) -> bool:
+    """Whether nothing but a cancellation came back; a nursery has one from each of its tasks, and raises them as a group."""
+    return isinstance(exc, BaseExceptionGroup) and exc.split(trio.Cancelled)[1] is None
 
 
 class Home:

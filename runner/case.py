@@ -48,6 +48,8 @@ class Case(Generic[InputT_co, ExpectedT_co]):
     """Anything else that is known of the case."""
     name: str = field(default=Factory(_content, takes_self=True), validator=_nameable)
     """How people call it; unique in a dataset. Left out, it is the fingerprint."""
+    input_name: str = field(default="input", eq=False, repr=False)
+    """What the input is called where it comes from, a column's name mostly; the fields of a template may call it so."""
 
     @cached_property
     def fingerprint(self) -> str:

@@ -52,8 +52,9 @@ class Columns:
         rest = {column: value for column, value in row.items() if column not in used}
         expected = None if expected_key is None else row[expected_key]
         if name_key is None:
-            return Case(input=row[input_key], expected=expected, metadata=rest)
-        return Case(name=_name(row[name_key], name_key), input=row[input_key], expected=expected, metadata=rest)
+            return Case(input=row[input_key], expected=expected, metadata=rest, input_name=input_key)
+        name = _name(row[name_key], name_key)
+        return Case(name=name, input=row[input_key], expected=expected, metadata=rest, input_name=input_key)
 
     def _keys(self, columns: tuple[str, ...]) -> tuple[str | None, str, str | None]:
         input_key = self._key("input", columns)

@@ -7,11 +7,11 @@ import functools
 import inspect
 import math
 import re
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, Generic, Literal, Protocol, cast, overload, runtime_checkable
 
 import orjson
-from attrs import Attribute, asdict, field, frozen
+from attrs import Attribute, asdict, evolve, field, frozen
 from typing_extensions import TypeVar
 
 from journal import Durability
@@ -21,7 +21,8 @@ from runner.dataset import Dataset, Selection, Source, texts
 from runner.errors import UsageError
 from runner.fingerprint import digest, of_function
 from runner.gates import Gate
-from runner.retry import Retry
+from runner.nearest import nearest
+from runner.retry import NUMBERS, Retry
 from runner.score import Scorer, Verdicts, is_async
 
 InputT = TypeVar("InputT")
@@ -127,6 +128,16 @@ class Settings(Selection):
     """Scores that must be reached for the run to count as a success: `exact=0.9`, or `exact>=0.9@lower` for its range's end."""
     durability: Durability = field(default="sync", validator=_one_of("sync", "os"))
     """What is promised about a power cut: `sync` syncs all the time, `os` at the end."""
+
+    def changed(self, given: Mapping[str, Any]) -> "Settings":
+        """Give the same settings but for those that are given; of `retry`, that may be some of its numbers."""
+        retry = given.get("retry")
+        if isinstance(retry, Mapping):
+            numbers = cast("Mapping[str, Any]", retry)
+            if unknown := set(numbers) - set(NUMBERS):
+                raise UsageError(f"retry has no number {min(unknown)!r}{nearest(min(unknown), NUMBERS)}")
+            given = {**given, "retry": evolve(self.retry, **numbers)}
+        return evolve(self, **given)
 
     def facts(self) -> dict[str, Any]:
         """Put the settings into JSON: what a run records, and what is compared, field by field, when it is resumed."""

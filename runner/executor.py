@@ -60,7 +60,7 @@ TURN: Final = 0.01
 PATIENCE: Final = 1.0
 """Seconds that an attempt gets to end after it was cut off, before it counts as stuck."""
 
-Reason = Literal["interrupted", "failed_fast", "deadline", "disk_full", "intake_failed"]
+Reason = Literal["interrupted", "failed_fast", "refused", "deadline", "disk_full", "intake_failed"]
 
 
 class Intake(Protocol):
@@ -118,7 +118,7 @@ class Executor:
         self._most_failures = most_failures
         self._in_thread = in_thread
         self._home = Home()
-        self._scoring = Scoring(scorers, recorder, seed=settings.seed, sink=self._sink)
+        self._scoring = Scoring(scorers, recorder, seed=settings.seed, sink=self._sink, refused=self._refused)
 
         self._lanes: dict[str, Lane] = {}
         """Key → who waits for that back end, and how many it is asked at once; without keys there is one lane, for all."""
@@ -453,7 +453,11 @@ class Executor:
         self._tell(record, work)
         self._settle(work, failure)
         if failure.stop_run:
-            self.stop("failed_fast", f"every other trial would meet the same: {said.type}: {said.message}")
+            self._refused(exc)
+
+    def _refused(self, exc: BaseException) -> None:
+        said = describe(exc)
+        self.stop("refused", f"every other trial would meet the same: {said.type}: {said.message}")
 
     def _settle(self, work: Work, ended: Failure | TimedOut) -> None:
         """Decide what follows an attempt that did not work out, and record it."""

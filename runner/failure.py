@@ -69,7 +69,7 @@ class Description:
 _MAY_PASS_LATER = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_EARLY}
 """The refusals below 500 that speak of a moment, not of the request; 409 is a lock that was held."""
 
-_KEY_REFUSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
+_KEY_REFUSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.PROXY_AUTHENTICATION_REQUIRED}
 
 _NO_MONEY = {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"}
 """Sent with status 429, but waiting does not help."""
@@ -102,6 +102,7 @@ _UNAVAILABLE = {
     "Timeout",
     "ChunkedEncodingError",
     "HTTPClientError",
+    "ProxyError",
     "ProtocolError",  # urllib3
     "TimeoutError",
     "MaxRetryError",
@@ -137,6 +138,9 @@ _MESSAGE, _TRACEBACK = 2_000, 16_000
 
 _OURS = (os.path.join(os.path.dirname(__file__), ""), os.path.join(os.path.dirname(outcome.__file__), ""))
 """Where the frames between us and a task come from: this package, and what carries an exception out of a thread."""
+
+_OUR_TASKS = "runner.tasks."
+"""What is raised in there says all that there is to say; a traceback would lead into our own code and the client's."""
 
 
 def classify(exc: BaseException, *, now: float) -> Failure:
@@ -183,6 +187,8 @@ def describe(exc: BaseException) -> Description:
         message = str(exc)
     except Exception as second:  # noqa: BLE001 - the user's class may do anything here, and the trial still needs its record
         message = f"(its text could not be had: {type(second).__name__})"
+    if cls.__module__.startswith(_OUR_TASKS):
+        return Description(type=name, message=_shorten(message, _MESSAGE), traceback="")
     try:
         trace = "".join(traceback.format_exception(cls, exc, _theirs(exc.__traceback__)))
     except Exception as second:  # noqa: BLE001 - the same

@@ -95,7 +95,7 @@ class Judge:
         """Say what the judge is asked. What is judged is fenced in by a word that its author could not know."""
         fence = hashlib.sha256(as_text(output).encode()).hexdigest()[:12]
         fenced = f"<answer-{fence}>\n{as_text(output)}\n</answer-{fence}>"
-        fields = Fields(case, {"output": fenced, "expected": case.expected}, self.chat.input_name)
+        fields = Fields(case, {"output": fenced, "expected": case.expected})
         words = ", ".join(self.choices)
         return (
             f"{self._rubric.fill(fields)}\n\n"

@@ -15,6 +15,7 @@ _FORMS = (
     "x-ratelimit-{}",
     "ratelimit-{}",  # the drafts of the standard
 )
+_NAMES = tuple({what: form.format(what) for what in ("remaining", "reset", "limit")} for form in _FORMS)
 
 
 def quota_in(headers: Mapping[str, str]) -> dict[str, float] | None:
@@ -23,12 +24,12 @@ def quota_in(headers: Mapping[str, str]) -> dict[str, float] | None:
     `headers` have lower-case names. A date is held against the headers' own; without that, it tells nothing. While half of the
     quota is left, there is nothing to heed, and it need not be written down with every answer.
     """
-    for form in _FORMS:
-        remaining = number_in(headers.get(form.format("remaining"), ""))
+    for names in _NAMES:
+        remaining = number_in(headers.get(names["remaining"], ""))
         if remaining is None:
             continue
-        reset = seconds_in(headers.get(form.format("reset"), ""), time_there(headers, math.inf))
-        limit = number_in(headers.get(form.format("limit"), ""))
+        reset = seconds_in(headers.get(names["reset"], ""), time_there(headers, math.inf))
+        limit = number_in(headers.get(names["limit"], ""))
         if reset is None or (limit is not None and remaining >= limit / 2):
             return None
         said = {"remaining": remaining, "reset": round(reset, 3)}

@@ -7,7 +7,7 @@ version, and is what counts from here on.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 import attrs
 import trio
@@ -21,6 +21,7 @@ from runner.attempt import Flight, Home
 from runner.case import Case
 from runner.errors import UsageError
 from runner.executor import Reason
+from runner.failure import describe
 from runner.notes import Sink
 from runner.plain import plain
 from runner.recorder import Clock, Recorder
@@ -29,6 +30,7 @@ from runner.scoring import Scoring
 from runner.session import Outcome
 from runner.signals import STOPS, unless_told
 from runner.surroundings import Surroundings
+from runner.tasks import Task
 from runner.tasks.opening import Opening
 from runner.work import Work
 
@@ -46,6 +48,8 @@ class Rescored:
     """Outputs that were scored anew by at least one scorer."""
     current: int
     """Outputs that all these scorers had scored already, in their present version."""
+    left: int
+    """Outputs that it did not come to."""
 
 
 async def rescore(
@@ -64,13 +68,13 @@ async def rescore(
     here = await in_thread(Surroundings.here)
     before = await in_thread(lambda: fold(read(path, load_blobs=False, files=files)))
     if before.started is not None and not list(_to_do(before, scorers, again=again)):
-        return Rescored(Outcome(path, before, before.head, "", ""), 0, _answered(before))  # And nothing is written.
+        return Rescored(Outcome(path, before, before.head, "", ""), 0, _answered(before), 0)  # And nothing is written.
     clock = Clock()
     async with writing(path, new=False, stamp=clock.stamp, files=files, in_thread=in_thread) as journal:
         state = await in_thread(lambda: fold(read(path, load_blobs=False, files=files), at=journal.found))
         if state.started is None:
             raise UsageError(f"{path} was cut off before it said what it is a run of; there is nothing to score")
-        ending = state.ending
+        ending = "finished" if _is_finished(state) else state.ending
         recorder = Recorder(journal, state, clock)
         recorder.record(SessionStarted(n=len(state.sessions) + 1, pid=here.pid, host=here.host, boot=here.boot))
         recorder.close_attempts()
@@ -78,14 +82,20 @@ async def rescore(
         async with AsyncExitStack() as stack:
             opening = Opening(stack, journal.run, grace=1.0, in_thread=in_thread)
             tasks = {scorer.name: (scorer, await opening.scorer(scorer)) for scorer in scorers}
-            run = _Rescoring(recorder, Scoring(tasks, recorder, seed=0, sink=_sinks(recorder)), path, files, in_thread)
+            run = _Rescoring(recorder, tasks, path, files, in_thread)
             done = await run.work_off(left, slots, signals=signals)
+        why: Reason | Literal[""] = "" if done else "refused" if run.refusal else "interrupted"
         if done and ending == "finished":
             recorder.finish()
         else:
-            recorder.record(RunStopped(reason=cast("Reason", ending or "interrupted") if done else "interrupted"))
-    outcome = Outcome(path, state, journal.head, "" if done else "interrupted", "")
-    return Rescored(outcome, run.scored, _answered(state) - len(left))
+            recorder.record(RunStopped(reason=why or cast("Reason", ending or "interrupted")))
+    outcome = Outcome(path, state, journal.head, why, run.refusal)
+    return Rescored(outcome, run.scored, _answered(state) - len(left), len(left) - run.scored)
+
+
+def _is_finished(state: RunState) -> bool:
+    """Whether every trial has come to its end, though a rescoring since then may have been stopped."""
+    return any(session.ended == "finished" for session in state.sessions) and state.done >= max(state.total, state.planned)
 
 
 def _answered(state: RunState) -> int:
@@ -117,22 +127,33 @@ def _sinks(recorder: Recorder) -> Callable[[Work], Sink]:
 class _Rescoring:
     """The outputs that are still to be scored."""
 
-    def __init__(self, recorder: Recorder, scoring: Scoring, path: Path, files: Files, in_thread: InThread) -> None:
+    def __init__(
+        self, recorder: Recorder, tasks: dict[str, tuple[Scorer, Task]], path: Path, files: Files, in_thread: InThread
+    ) -> None:
         self._recorder = recorder
-        self._scoring = scoring
+        self._scoring = Scoring(tasks, recorder, seed=0, sink=_sinks(recorder), refused=self._refuse)
+        self._all = trio.CancelScope()
         self._path = path
         self._files = files
         self._in_thread = in_thread
         self.scored = 0
+        self.refusal = ""
+        """Why nothing more is scored, where a scorer was refused as it would be each time."""
+
+    def _refuse(self, exc: BaseException) -> None:
+        said = describe(exc)
+        self.refusal = f"every other output would meet the same: {said.type}: {said.message}"
+        self._all.cancel()
 
     async def work_off(self, left: Sequence[Work], slots: int, *, signals: bool) -> bool:
         """Score them all; say whether it came to that, or was stopped."""
         works = iter(left)
 
         async def score() -> None:
-            async with trio.open_nursery() as nursery:
-                for _ in range(min(slots, len(left))):
-                    nursery.start_soon(self._slot, works)
+            with self._all:
+                async with trio.open_nursery() as nursery:
+                    for _ in range(min(slots, len(left))):
+                        nursery.start_soon(self._slot, works)
 
         await (unless_told(score, *STOPS) if signals else score())
         return self.scored == len(left)
@@ -147,7 +168,8 @@ class _Rescoring:
             with flight.scope:
                 await self._scoring.score(work, flight)
             work.output = None
-            self.scored += 1
+            if not flight.is_over:
+                self.scored += 1
 
     def _fetched(self, trial: str) -> tuple[TrialEnqueued, AttemptSucceeded]:
         """Read what was asked and answered again."""

@@ -31,7 +31,7 @@ from runner.errors import RunChanged, UsageError
 from runner.executor import SOON
 from runner.failure import Failure
 from runner.recorder import Recorder
-from runner.retry import Again, GiveUp, Retry, Spent, TimedOut, chance
+from runner.retry import NUMBERS, Again, GiveUp, Retry, Spent, TimedOut, chance
 from runner.work import Work
 
 
@@ -41,15 +41,22 @@ def in_force(own: Settings, given: Mapping[str, Any], before: Mapping[str, Any])
     There are three places a setting can come from: it is given now; it was given to an earlier session, `before`; or it is the
     evaluation's `own`, as that stands now.
     """
-    names = [field.name for field in attrs.fields(Settings) if field.name != "retry"]  # A function is not read from a journal.
+    names = [field.name for field in attrs.fields(Settings) if field.name != "retry"]
     earlier = before.get("given")
     earlier = earlier if isinstance(earlier, list) else []
     kept = {name: before[name] for name in names if name in earlier and name in before and name not in given}
+    # Of the retries, only numbers are read from a journal: the rest of them are functions and classes.
+    retry, recorded = given.get("retry", {}), before.get("retry")
+    numbers: dict[str, Any] = {}
+    if isinstance(retry, Mapping) and isinstance(recorded, Mapping):
+        numbers = {name: recorded[name] for name in NUMBERS if f"retry.{name}" in earlier and name in recorded}
     try:
-        settings = attrs.evolve(own, **kept)
+        settings = own.changed({**kept, "retry": numbers})
     except (UsageError, TypeError) as exc:
         raise UsageError(f"the journal has a setting that cannot be ({exc}); give another in its place") from exc
-    return attrs.evolve(settings, **given), [name for name in names if name in kept or name in given]
+    said = {*numbers, *(retry if isinstance(retry, Mapping) else ())}
+    names = [name for name in names if name in kept or name in given] + [f"retry.{name}" for name in NUMBERS if name in said]
+    return settings.changed(given), names
 
 
 def changes(before: RunStarted, now: RunStarted) -> dict[str, Any]:

@@ -7,7 +7,7 @@ in as arguments; what to do comes out as a value.
 import hashlib
 import math
 from collections.abc import Callable
-from typing import Any, Literal, assert_never, get_args
+from typing import Any, Final, Literal, assert_never, get_args
 
 from attrs import Attribute, evolve, field, frozen
 
@@ -34,7 +34,7 @@ class Again:
 
     delay: float = field(converter=_to_the_microsecond)
     """Seconds from the end of the last attempt until the next may start, jitter included; exactly as they are recorded."""
-    cause: Literal["error", "unavailable", "rate_limited", "timed_out", "probe"]
+    cause: Literal["error", "unavailable", "rate_limited", "timed_out", "probe", "stopped"]
 
 
 @frozen(kw_only=True)
@@ -155,6 +155,8 @@ class Retry:
         `spent` counts this ending already (`spent.plus(ended)`). `chance` is a number from 0 up to 1, see `chance()`.
         A breaker's `probe` is made for everyone's sake; the trial that makes it does not pay for it.
         """
+        if isinstance(ended, Failure) and ended.stop_run:
+            return Again(delay=0.0, cause="stopped")  # It is not the trial's failure: a resumption asks it again.
         decided = self._after(ended, spent, chance)
         if not probe or decided == GiveUp(cause="fatal"):
             return decided
@@ -188,6 +190,10 @@ class Retry:
     def _back_off(self, times: int, chance: float) -> float:
         """Seconds after the n-th trouble of a kind: full jitter under a ceiling that doubles."""
         return chance * min(self.max_delay, self.base_delay * float(1 << min(max(times - 1, 0), _WIDEST)))
+
+
+NUMBERS: Final = ("errors", "timeouts", "rate_limits", "base_delay", "max_delay")
+"""What of a `Retry` can be said in numbers: on a command line, and in a journal, from which they are read again."""
 
 
 @frozen(kw_only=True)

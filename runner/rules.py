@@ -15,7 +15,7 @@ from replay.audit import Settled
 from runner.concurrency import AIMD_NUMBERS, POLICIES, Aimd, Policy, Steering
 from runner.errors import UsageError
 from runner.resume import ended, spent
-from runner.retry import Again, OneBudget, Retry, chance
+from runner.retry import NUMBERS, Again, OneBudget, Retry, chance
 
 
 def recorded_policy(settings: Mapping[str, Any]) -> str | None:
@@ -28,7 +28,7 @@ def recorded_retry(settings: Mapping[str, Any]) -> Retry:
     """Make the retries again that were in force; how exceptions were told apart is left out: what came of it is recorded."""
     given: Mapping[str, Any] = settings.get("retry", {})
     try:
-        numbers = {name: given[name] for name in ("errors", "timeouts", "rate_limits", "base_delay", "max_delay")}
+        numbers = {name: given[name] for name in NUMBERS}
         return OneBudget(**numbers, total=given["total"]) if "total" in given else Retry(**numbers)
     except (KeyError, TypeError) as exc:
         raise UsageError(f"retry={given!r} is none") from exc
@@ -114,6 +114,8 @@ class Remade:
         decided = self._retry.after(ended(known), spent(known), luck, probe=probe)
         if isinstance(decided, Again):
             return RetryScheduled(trial=trial, attempt=attempts + 1, delay=decided.delay, cause=decided.cause)
+        if decided.cause == "fatal" and isinstance(event, RetryScheduled):  # What stopped the run is not told by its category.
+            return RetryScheduled(trial=trial, attempt=attempts + 1, delay=0.0, cause="stopped")
         is_unwritten = decided.cause == "fatal" and known.error.startswith("Unserialisable: ")
         if is_unwritten and isinstance(event, TrialFailed) and event.cause == "unserialisable":
             return event  # The task may also have raised an error of that name, so either is right.

@@ -14,12 +14,12 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import attrs
-import orjson
 import trio
 
 from replay.text import as_text
 from runner.case import Case
 from runner.errors import UsageError
+from runner.exactly import read_json
 from runner.failure import Fatal
 from runner.fingerprint import canonical, digest, of_function
 from runner.score import Score
@@ -159,10 +159,10 @@ def json_equal(output: Any, case: Case) -> Score:
     expected = _expected(case)
     if isinstance(expected, str):
         with suppress(ValueError):  # Then it is a text, and to be compared as one.
-            expected = orjson.loads(expected)
+            expected = read_json(expected)
     if isinstance(output, str):
         try:
-            output = orjson.loads(output)
+            output = read_json(output)
         except ValueError as exc:
             if not isinstance(expected, str):
                 return Score(value=False, reason=f"it is not JSON: {exc}")

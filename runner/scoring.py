@@ -10,7 +10,7 @@ from typing import Any
 import trio
 
 from journal.errors import JournalError, Unserialisable
-from journal.events import ScoringFailed, TrialScored
+from journal.events import Noted, ScoringFailed, TrialScored
 from runner.attempt import Answered, Flight, Raised
 from runner.failure import describe
 from runner.notes import Sink
@@ -31,11 +31,14 @@ class Scoring:
         *,
         seed: int,
         sink: Callable[[Work], Sink],
+        refused: Callable[[BaseException], None],
     ) -> None:
         self._scorers = tuple(scorers.values())
         self._recorder = recorder
         self._seed = seed
         self._sink = sink
+        self._refused = refused
+        """Stops everything, because every other output would meet the same."""
 
     async def score(self, work: Work, flight: Flight) -> None:
         """Let every scorer have its turn that has not had it."""
@@ -54,6 +57,10 @@ class Scoring:
                 return
             assert isinstance(outcome, Raised)  # It has no limit.
             failure = scorer.retry.judge(outcome.exc, now=clock.wall())
+            if failure.stop_run:
+                self._record_refusal(scorer, work, outcome.exc)
+                flight.cut()
+                await trio.sleep_forever()  # Until that is felt. The output has no score of this scorer, and gets it later.
             spent = spent.plus(failure)
             decision = scorer.retry.after(failure, spent, chance(self._seed, f"{work.trial}\0{scorer.name}", times))
             if isinstance(decision, GiveUp):
@@ -81,6 +88,12 @@ class Scoring:
             if isinstance(exc, JournalError) and not isinstance(exc, Unserialisable):
                 raise
             self._failed(scorer, work, exc, began)
+
+    def _record_refusal(self, scorer: Scorer, work: Work, exc: BaseException) -> None:
+        said = describe(exc)
+        words = f"{scorer.name}: {said.type}: {said.message}"
+        self._recorder.record(Noted(name="refused", value=words, trial=work.trial, attempt=work.attempts))
+        self._refused(exc)
 
     def _failed(self, scorer: Scorer, work: Work, exc: BaseException, began: float) -> None:
         said = describe(exc)

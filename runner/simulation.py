@@ -137,7 +137,7 @@ class Recording:
             case AttemptTimedOut():
                 self._longest = max(self._longest, event.limit)
                 life.steps.append(Hang())
-            case RetryScheduled(cause="asked"):
+            case RetryScheduled(cause="asked" | "stopped"):
                 life.steps.clear()
             case TrialCompleted():
                 life.scoring = t - self._answered.pop(event.trial, t)

@@ -6,7 +6,7 @@ anything runs.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, cast
 
 import attrs
@@ -75,8 +75,6 @@ class Fields:
 
     case: Case
     more: Mapping[str, Any] = attrs.field(factory=dict[str, Any])
-    input_name: str = "input"
-    """What the column of the input is called, where the user has said so."""
 
     def get(self, path: str) -> Any:
         """Find a field; raise `Absent` where there is none."""
@@ -97,14 +95,14 @@ class Fields:
                 return place[name]
         if name in {"id", "name"}:
             return self.case.name
-        if name == self.input_name or name.casefold() in INPUT_NAMES:
+        if name == self.case.input_name or name.casefold() in INPUT_NAMES:
             return given
         return _MISSING
 
     def _names(self) -> list[str]:
         given = self.case.input
         members = list(given) if isinstance(given, Mapping) else []
-        return list(dict.fromkeys([*self.more, *members, *self.case.metadata, "id", self.input_name]))
+        return list(dict.fromkeys([*self.more, *members, *self.case.metadata, "id", self.case.input_name]))
 
 
 @attrs.frozen
@@ -137,9 +135,9 @@ class Text:
         """The fields that it names."""
         return [piece[0] for piece in self.pieces if isinstance(piece, tuple)]
 
-    def fill(self, fields: Fields) -> str:
-        """Put the case's values in: texts as they are, all else as JSON."""
-        return "".join(piece if isinstance(piece, str) else as_text(fields.get(piece[0])) for piece in self.pieces)
+    def fill(self, fields: Fields, written: Callable[[str], str] = str) -> str:
+        """Put the case's values in: texts as they are, all else as JSON; each `written` as the place wants it."""
+        return "".join(piece if isinstance(piece, str) else written(as_text(fields.get(piece[0]))) for piece in self.pieces)
 
     def fill_whole(self, fields: Fields) -> Any:
         """Put the case's values in; a template that is nothing but one field becomes its value, of whatever type."""

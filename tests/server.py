@@ -9,10 +9,16 @@ The steps:
     429:3         and with `Retry-After: 3`; `429:date` with a date two seconds ahead; `429:quota` with x-ratelimit headers
     until:0.3     503 until 0.3 s after the first request under this name, then ok
     limit:0.3     the same, with 429 and `Retry-After: 3`
-    say:TEXT      a chat completion of that text
+    say:TEXT      a chat completion of that text; `say:another` says that another model has answered
     echo          all that was sent, headers too
-    empty, text, notjson, big (10 MB), error (200 with an error in it), gzip, redirect, nooutput, spent (no money left)
-    sse, ndjson   a stream; `sse:cut` and `ndjson:cut` end half-way; `sse:error` says an error in the middle
+    empty, text, notjson, big (10 MB), error (200 with an error in it), redirect, nooutput, spent (no money left)
+    number:N      answer: {"output": N}, to the letter
+    raw:BODY      that body, as JSON if it begins like it, else as a stream
+    gzip          an answer packed so; `gzip:cut`, `gzip:bomb` and `gzip:lie` are not what they should be
+    deflate, br   the same, packed so; `deflate:bare` without a head
+    sse, ndjson   a stream; `sse:cut` and `ndjson:cut` end half-way; `:error` says an error in the middle, `:piece` in a piece
+                  `:close` has no end but that of the connection; `:torn` ends so within a piece, `:short` before the last,
+                  `:unended` without a line break, `:nothing` at once
     quota         an answer with x-ratelimit headers of which little is left
     hang          never answers
     reset, close  ends the connection without an answer; rudely, or not
@@ -20,6 +26,8 @@ The steps:
     goodbye       answers and then closes, although it had not said so
     last          the same, but it had said so
     wait:0.1      answers after so many seconds
+
+It is also a proxy: for addresses of http as if they were its own, for tunnels to ports of this machine.
 """
 
 import asyncio
@@ -31,6 +39,7 @@ import struct
 import subprocess
 import sys
 import time
+import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,12 +61,17 @@ class Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._buffer = b""
+        self._beyond: asyncio.StreamWriter | None = None
+        """The other end of a tunnel, once we are one."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
+        if self._beyond is not None:
+            self._beyond.write(data)
+            return
         self._buffer += data
         if self._buffer[0] == 0x16:  # The first byte of TLS, which is not spoken here.
             self._send(400, "text/plain", b"speak plainly")
@@ -83,7 +97,11 @@ class Connection(asyncio.Protocol):
         first, *lines = head.split("\r\n")
         method, target, _ = first.split(" ")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        name, _, rest = unquote(target).lstrip("/").partition("/")
+        if method == "CONNECT":
+            self._relay = asyncio.ensure_future(self._tunnel(int(target.rpartition(":")[2])))
+            return
+        path = target.split("/", 3)[3] if "://" in target else target  # A proxy is told the whole address.
+        name, _, rest = unquote(path).lstrip("/").partition("/")
         if not rest:
             self._json(200, _seen[name])
             return
@@ -103,6 +121,18 @@ class Connection(asyncio.Protocol):
         script = steps.split(",")
         step, _, argument = script[min(len(_seen[name]), len(script)) - 1].partition(":")
         self._do(step, argument, name, end, headers, body)
+
+    async def _tunnel(self, port: int) -> None:
+        """Be a proxy to a port of this machine, whatever the host is called."""
+        try:
+            reader, self._beyond = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            self._refuse(502, "")
+            return
+        self._transport.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        while data := await reader.read(65_536):
+            self._transport.write(data)
+        self._transport.close()
 
     def _do(self, step: str, argument: str, name: str, end: str, headers: dict[str, str], body: bytes) -> None:  # noqa: C901, PLR0912, PLR0915, PLR0917  # a list
         transport = self._transport
@@ -138,6 +168,7 @@ class Connection(asyncio.Protocol):
         elif step == "say":
             answer = _answer("chat/completions", body)
             answer["choices"][0]["message"]["content"] = argument or None
+            answer["model"] = "another" if argument == "another" else answer["model"]
             self._json(200, answer)
         elif step == "empty":
             self._send(200, "application/json", b"")
@@ -149,8 +180,13 @@ class Connection(asyncio.Protocol):
             self._json(200, {"output": "x" * BIG})
         elif step == "error":
             self._json(200, {"error": {"message": "the model is asleep", "code": argument and int(argument)}})
-        elif step == "gzip":
-            self._send(200, "application/json", b"\x1f\x8b", more={"content-encoding": "gzip"})
+        elif step == "number":
+            self._send(200, "application/json", b'{"output": %b}' % argument.encode())
+        elif step == "raw":
+            body = argument.encode()
+            self._send(200, "application/json" if body[:1] == b"{" else "text/event-stream", body)
+        elif step in {"gzip", "deflate", "br"}:
+            self._send(200, "application/json", _packed(step, argument), more={"content-encoding": step})
         elif step == "redirect":
             self._send(307, "text/plain", b"", more={"location": "http://elsewhere.test/?key=abcdefgh12345678"})
         elif step == "nooutput":
@@ -183,7 +219,9 @@ class Connection(asyncio.Protocol):
 
     def _stream(self, kind: str, argument: str, end: str, body: bytes) -> None:
         kinds = {"sse": "text/event-stream; charset=utf-8", "ndjson": "application/x-ndjson"}
-        head = f"HTTP/1.1 200 OK\r\ncontent-type: {kinds[kind]}\r\ntransfer-encoding: chunked\r\n\r\n"
+        closes = argument in {"close", "torn", "short", "unended", "nothing"}
+        framing = "connection: close" if closes else "transfer-encoding: chunked"
+        head = f"HTTP/1.1 200 OK\r\ncontent-type: {kinds[kind]}\r\n{framing}\r\n\r\n"
         self._transport.write(head.encode())
         pieces = list(_pieces(end, body))
         form = "data: {}\r\n\r\n" if kind == "sse" else "{}\n"
@@ -191,9 +229,17 @@ class Connection(asyncio.Protocol):
         texts += [form.format(json.dumps(piece, ensure_ascii=False)) for piece in pieces]
         if argument == "error":
             texts[2:] = ['event: error\ndata: {"message": "overloaded"}\n\n']
-        elif kind == "sse":
+        elif argument == "piece":
+            texts[3:] = [form.format('{"error": {"message": "overloaded", "code": 503}}')]
+        elif kind == "sse" and not closes:
             texts.append("data: [DONE]\n\n")
-        self._chunk(texts, cut=argument == "cut")
+        if closes:
+            whole = "".join(texts[:-1] if argument == "short" else texts).encode()
+            whole = {"torn": whole[:-6], "unended": whole.rstrip(), "nothing": b""}.get(argument, whole)
+            self._transport.write(whole)
+            self._transport.close()
+        else:
+            self._chunk(texts, cut=argument == "cut")
 
     def _chunk(self, texts: list[str], *, cut: bool) -> None:
         """Send one piece after the other, each in two chunks, a moment apart; or stop half-way."""
@@ -219,6 +265,16 @@ class Connection(asyncio.Protocol):
         lines = [f"HTTP/1.1 {status} Whatever", f"content-type: {media}", f"content-length: {length or len(body)}"]
         lines += [f"{name}: {value}" for name, value in (more or {}).items()]
         self._transport.write("\r\n".join([*lines, "", ""]).encode() + body)
+
+
+def _packed(coding: str, argument: str) -> bytes:
+    """Pack an answer, well or badly."""
+    content = b'{"output": "LIMA"}' if argument != "bomb" else b"0" * 2_000_000
+    packer = zlib.compressobj(wbits={"gzip": 31, "deflate": -15 if argument == "bare" else 15}.get(coding, 15))
+    packed = packer.compress(content) + packer.flush()
+    if argument == "lie":
+        return content
+    return packed[: len(packed) // 2] if argument == "cut" else packed
 
 
 def _asked(body: bytes) -> str:
@@ -267,15 +323,16 @@ def _answer(end: str, body: bytes) -> Any:
 def _pieces(end: str, body: bytes) -> Iterator[Any]:
     said = _asked(body).upper()
     if end.endswith("chat/completions"):
+        model = orjson.loads(body)["model"]
         for piece in ({"role": "assistant", "content": ""}, *({"content": letter} for letter in said)):
-            yield {"model": "small", "choices": [{"index": 0, "delta": piece, "finish_reason": None}]}
-        yield {"model": "small", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
-        yield {"model": "small", "choices": [], "usage": {"prompt_tokens": 1000, "completion_tokens": 100}}
+            yield {"model": model, "choices": [{"index": 0, "delta": piece, "finish_reason": None}]}
+        yield {"model": model, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+        yield {"model": model, "choices": [], "usage": {"prompt_tokens": 1000, "completion_tokens": 100}}
     else:
         yield {"start": True}
         for letter in said:
             yield {"output": letter}
-        yield {"output": "\u2028é"}
+        yield {"output": "\u2028é", "done": True}
 
 
 async def _main() -> None:

@@ -24,18 +24,19 @@ from runner.definition import Evaluation, Settings
 from runner.errors import UsageError
 from runner.loading import AnyEvaluation, Found, find_function
 from runner.nearest import nearest
+from runner.retry import NUMBERS, Retry
 from runner.secrets import mask, names_a_secret
 
 _HTTP: Final = ("header", "connect_timeout", "read_timeout")
 
 TASKS: Final[Mapping[str, tuple[str, str, tuple[str, ...]]]] = {
-    "endpoint": ("Endpoint", "url", ("method", "body", "output_path", "error_path", *_HTTP)),
+    "endpoint": ("Endpoint", "url", ("method", "body", "output_path", "error_path", "done_path", "idempotency_header", *_HTTP)),
     "chat": (
         "Chat",
         "model",
         (
             *("base_url", "key_env", "prompt", "messages", "system", "temperature", "max_tokens", "model_seed"),
-            *("schema", "stream", "prices", *_HTTP),
+            *("schema", "stream", "more", "prices", *_HTTP),
         ),
     ),
     "command": ("Command", "command", ("shell", "output_format", "output_path")),
@@ -46,8 +47,9 @@ TASKS: Final[Mapping[str, tuple[str, str, tuple[str, ...]]]] = {
 _JUDGE: Final = ("rubric", "choice", "judge_url", "judge_key_env")
 _NAMES: Final = {"model_seed": "seed", "output_format": "output"}
 """Options that have another name than what they are given to."""
-_TEXTS: Final = ("body", "prompt", "system", "rubric")
+_TEXTS: Final = ("body", "more", "prompt", "system", "rubric")
 """Options whose text may stand in a file: `@prompt.txt`."""
+_VARIABLE: Final = re.compile(r"\$(?:\w+|\{\w+\})")
 _SHOWN: Final = ("endpoint", "base_url", "judge_url", "command")
 """Options in which people put keys, and which are recorded."""
 
@@ -82,7 +84,7 @@ def configured(path: Path, command: click.Command) -> dict[str, Any]:
 
 def _as_given(value: Any, *, many: bool, name: str) -> Any:
     """Put a value of the file into the words that a flag would have been given."""
-    if name == "body" and not isinstance(value, str):
+    if name in {"body", "more"} and not isinstance(value, str):
         return orjson.dumps(value).decode()
     if not many:
         return value if isinstance(value, bool) else str(value)
@@ -112,6 +114,10 @@ recipe_options = options(
     click.option("--header", multiple=True, metavar="'NAME: VALUE'", help="Sent too; $NAME is read from the environment."),
     click.option("--output-path", metavar="PATH", help="Where the output is in the reply, such as choices.0.text."),
     click.option("--error-path", metavar="PATH", help="Where an error is in a reply whose status says success."),
+    click.option("--done-path", metavar="PATH", help="Where a stream says that it is complete; one that does not was cut off."),
+    click.option(
+        "--idempotency-header", metavar="NAME", help="Carries a key that is the same for all attempts at a trial; '' for none."
+    ),
     click.option("--connect-timeout", type=seconds, metavar="S", help="Seconds to get through; else 10."),
     click.option("--read-timeout", type=seconds, metavar="S", help="Seconds without a byte; else as long as --timeout."),
     click.option("--chat", metavar="MODEL", help="Ask a chat model that speaks as OpenAI's do."),
@@ -125,6 +131,7 @@ recipe_options = options(
     click.option("--model-seed", type=int, metavar="N", help="The model's own seed, where it has one."),
     click.option("--schema", type=click.Path(path_type=Path), metavar="FILE", help="A JSON schema; the output is JSON then."),
     click.option("--stream", is_flag=True, default=None, help="Have the reply in pieces, and time the first."),
+    click.option("--more", metavar="JSON", help="What else it is sent: '{\"top_p\": 0.9}'; @FILE reads it from a file."),
     click.option(
         "--prices", type=click.Path(path_type=Path), metavar="FILE", help="What tokens cost, in TOML; else our table."
     ),
@@ -151,6 +158,15 @@ scorer_options = options(
 )
 """Who judges the outputs."""
 
+retry_options = (
+    click.option("--retry-errors", type=int, metavar="N", help="How many times a trial is tried again after errors; else 4."),
+    click.option("--retry-timeouts", type=int, metavar="N", help="And after timeouts; else 2."),
+    click.option("--retry-rate-limits", type=float, metavar="S", help="Seconds that refusals may hold up a trial; else 600."),
+    click.option("--retry-base-delay", type=float, metavar="S", help="Seconds before the first retry, at most; else 1."),
+    click.option("--retry-max-delay", type=float, metavar="S", help="Seconds to which that may grow; else 60."),
+)
+"""The numbers of a `Retry`."""
+
 
 @recipe_options
 @scorer_options
@@ -165,12 +181,11 @@ DESCRIBES: Final = frozenset(str(param.name) for param in getattr(_described, "_
 def found_in(ctx: click.Context) -> Found:
     """Make the evaluation that a command line describes."""
     given = {name: value for name, value in ctx.params.items() if value is not None and value != ()}
-    said = {name: value for name, value in given.items() if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    said = {name: value for name, value in given.items() if is_said(ctx, name)}
     _refuse_keys(said)
     names = {field.name for field in attrs.fields(Settings)}
-    own: dict[str, Any] = {
-        name: None if value == OFF else value for name, value in given.items() if name in names and name not in said
-    }
+    filed = {name: value for name, value in given.items() if name not in said}
+    own: dict[str, Any] = {name: None if value == OFF else value for name, value in filed.items() if name in names}
     task = _task(given)
     if "data" not in given:
         raise UsageError("--data is missing: the file that holds the cases")
@@ -179,19 +194,30 @@ def found_in(ctx: click.Context) -> Found:
         cases=Dataset(
             given["data"], **{name: given[name] for name in ("id_key", "input_key", "expected_key") if name in given}
         ),
-        settings=Settings(**own),
+        settings=Settings(**own, retry=Retry(**retry_numbers(filed))),
         name=given.get("name") or re.sub(r"[^\w.-]+", "-", given["data"].stem).strip("-.") or "data",
     )
     for name, scorer in scorers_in(given):
-        evaluation.score(name=name)(scorer)
+        evaluation.score(name=name, retry=Retry())(scorer)
     return Found(evaluation, _reference(ctx, said))
+
+
+def is_said(ctx: click.Context, name: str) -> bool:
+    """Whether an option was given on the command line, not in a file."""
+    return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def retry_numbers(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Pick out what was said of retries."""
+    return {name: given[f"retry_{name}"] for name in NUMBERS if given.get(f"retry_{name}") is not None}
 
 
 def _refuse_keys(said: Mapping[str, Any]) -> None:
     """A key on the command line is seen by everyone on the machine, and would be recorded."""
     headers = [text for text in said.get("header", ()) if names_a_secret(text.partition(":")[0]) and "$" not in text]
     for name, text in [("header", headers[0])] if headers else [(name, said[name]) for name in _SHOWN if name in said]:
-        if headers or mask(text) != text:
+        bare = _VARIABLE.sub("", text)
+        if headers or mask(bare) != bare:
             flag = _flag(name)
             raise UsageError(f"{flag} holds a key, which would be recorded; put it into the environment, and write $NAME here")
 
@@ -215,10 +241,10 @@ def _task(given: Mapping[str, Any]) -> Any:
             whose = " or ".join(_flag(task) for task, (_, _, names) in TASKS.items() if name in names)
             raise UsageError(f"{_flag(name)} is about {whose}, and {_flag(chosen[0])} was given")
     settings = {_NAMES.get(name, name): _value(name, given[name]) for name in about if name in given}
+    if "more" in settings:
+        settings["more"] = _object(settings["more"])
     if "header" in settings:
         settings["headers"] = settings.pop("header")
-    if "input_key" in given and first != "output_key":
-        settings["input_name"] = given["input_key"]
     return make(**{first: given[chosen[0]], **settings})
 
 
@@ -231,6 +257,17 @@ def _value(name: str, value: Any) -> Any:
     if name == "header":
         return dict(_parts(value, ":", "header", "'Name: value'"))
     return None if value == OFF else value
+
+
+def _object(text: str) -> dict[str, Any]:
+    """Read what else is sent."""
+    try:
+        value = orjson.loads(text)
+    except ValueError as exc:
+        raise UsageError(f"--more is not JSON ({exc}): {text[:200]!r}") from exc
+    if not isinstance(value, dict):
+        raise UsageError(f"--more is an object, {{…}}, and not {text[:200]!r}")
+    return value
 
 
 def _parts(texts: Iterable[str], between: str, name: str, form: str) -> Iterator[tuple[str, str]]:
@@ -246,7 +283,8 @@ def scorers_in(given: Mapping[str, Any]) -> Iterator[tuple[str | None, Any]]:
     for text in given.get("score", ()):
         scorer: Any = scorers.named(text)
         if scorer is None and ":" not in text:
-            raise UsageError(f"there is no scorer {text!r}{nearest(text, scorers.NAMES)}; or give file.py:function")
+            there = f"there are {', '.join(scorers.NAMES)}, or give file.py:function"
+            raise UsageError(f"there is no scorer {text!r}; {there}{nearest(text, scorers.NAMES)}")
         yield None, find_function(text) if scorer is None else scorer
     about = {name: given[name] for name in _JUDGE if name in given}
     if "judge" not in given:
@@ -263,7 +301,7 @@ def scorers_in(given: Mapping[str, Any]) -> Iterator[tuple[str | None, Any]]:
         url, key = given["base_url"], key or given.get("key_env")
     address = {name: value for name, value in (("base_url", url), ("key_env", key)) if value is not None}
     prices = {"prices": given["prices"]} if "prices" in given else {}
-    yield "judge", scorers.judge(given["judge"], **options, **address, **prices, input_name=given.get("input_key", "input"))
+    yield "judge", scorers.judge(given["judge"], **options, **address, **prices)
 
 
 def _score(text: str) -> bool | float | str:
@@ -311,6 +349,31 @@ _INTRO: Final = """\
 """
 _ACTIVE: Final = {"data": '"qa.jsonl"', "command": '"./answer.sh"', "score": '["exact"]', "slots": "8", "timeout": "60"}
 
+_EXAMPLES: Final = {
+    "endpoint": '"http://localhost:8000/generate"',
+    "body": '{ question = "{question}" }',
+    "header": '{ Authorization = "Bearer $MY_KEY" }',
+    "output-path": '"choices.0.text"',
+    "error-path": '"error"',
+    "done-path": '"done"',
+    "idempotency-header": '"Idempotency-Key"',
+    "chat": '"gpt-4o-mini"',
+    "base-url": '"http://localhost:8000/v1"',
+    "key-env": '"MY_KEY"',
+    "prompt": '"Answer briefly: {question}"',
+    "system": '"@system.txt"',
+    "more": "{ top_p = 0.9 }",
+    "judge": '"gpt-4o"',
+    "rubric": '"@rubric.txt"',
+    "choice": "{ good = 1, bad = 0 }",
+    "limit-key": '"model"',
+    "max-failures": '"5%"',
+    "fail-under": '["exact=0.9"]',
+    "only": '["peru*"]',
+    "skip": '["test-*"]',
+}
+"""What a key may look like, where its type does not say enough."""
+
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path), default=Path("eval.toml"), metavar="[FILE]")
@@ -331,7 +394,7 @@ def init(path: Path) -> None:
         assert flag is not None
         key = flag.removeprefix("--")
         lines += [f"# {param.help}\n"] if param.help else []
-        lines.append(f"{key} = {_ACTIVE[key]}\n\n" if key in _ACTIVE else f"# {key} = {_example(param)}\n\n")
+        lines.append(f"{key} = {_ACTIVE[key]}\n\n" if key in _ACTIVE else f"# {key} = {_example(param, key)}\n\n")
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write("".join(lines).rstrip("\n") + "\n")
@@ -340,7 +403,9 @@ def init(path: Path) -> None:
     click.echo(f"{path} is written; say in it whom to ask, then: evaljournal run --config {path}", err=True)
 
 
-def _example(param: click.Option) -> str:
+def _example(param: click.Option, key: str) -> str:
+    if key in _EXAMPLES:
+        return _EXAMPLES[key]
     if param.is_flag:
         return "true"
     if isinstance(param.type, click.Choice):

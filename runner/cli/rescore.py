@@ -27,9 +27,10 @@ from runner.score import Scorer
 @click.argument("run", type=click.Path(path_type=Path), required=False)
 @scorer_options
 @click.option("--again", is_flag=True, help="Also what these scorers have scored before, just as they are now.")
+@click.option("--task", "reference", metavar="REFERENCE", help="Where the evaluation is now, if it was moved.")
 @click.option("--slots", type=click.IntRange(min=1), default=32, metavar="N", help="The most outputs at one time; else 32.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON at the end.")
-def rescore(run: Path | None, again: bool, slots: int, as_json: bool, **options: Any) -> None:
+def rescore(run: Path | None, again: bool, reference: str | None, slots: int, as_json: bool, **options: Any) -> None:
     """Score the outputs of a run anew, in the same journal, without a single call of the task.
 
     Without --score or --judge, the evaluation's own scorers do it, as they are now. What was said before is kept, and is
@@ -44,14 +45,17 @@ def rescore(run: Path | None, again: bool, slots: int, as_json: bool, **options:
     if is_held(path):
         raise Refused(f"{path} is a run that is going on; its outputs can be scored anew when it is done")
     given = {name: value for name, value in options.items() if value is not None and value != ()}
-    scorers = _named(given) if given else _own(path)
+    if given and reference is not None:
+        raise Refused("--task is where the evaluation's own scorers are, and others were named")
+    scorers = _named(given) if given else _own(path, reference)
     with one_at_a_time():
         done: Rescored = trio.run(functools.partial(score_anew, path, scorers, again=again, slots=slots, signals=True))
     outcome = done.outcome
     words = f"{plural(done.outputs, 'output')} scored anew by {', '.join(scorer.name for scorer in scorers)}"
-    before = f"; {done.current:,} scored so before" if done.current else ""
-    click.echo(f"{words}{before}", err=True)
-    click.echo(ending(outcome.state, path=path, stopped=outcome.stopped), err=True)
+    words += f"; {done.current:,} scored so before" if done.current else ""
+    words += f"; {done.left:,} left, and the same command goes on with them" if done.left else ""
+    click.echo(words, err=True)
+    click.echo(ending(outcome.state, path=path, stopped=outcome.stopped, why=outcome.why), err=True)
     if not outcome.stopped:
         say_missed(outcome.state)
     code = exit_code(outcome.state, stopped=outcome.state.ending != "finished")
@@ -72,6 +76,6 @@ def _nobody(_: object) -> None:
     """Stand in for a task that is not asked."""
 
 
-def _own(path: Path) -> list[Scorer]:
+def _own(path: Path, reference: str | None) -> list[Scorer]:
     """Find the scorers of the evaluation itself."""
-    return list(find_again(path).evaluation.scorers.values())
+    return list(find_again(path, reference, verb="rescore").evaluation.scorers.values())

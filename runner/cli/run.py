@@ -7,6 +7,7 @@ own prints go to standard error too.
 import contextlib
 import functools
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
@@ -29,7 +30,17 @@ from runner.cli import UNFINISHED, Interrupted, Refused, Unfinished, one_at_a_ti
 from runner.cli.arguments import OFF, RUNS, chosen_run, options, runs_under, seconds
 from runner.cli.look import first_records, last_record, print_json, say_damage, see, terminal
 from runner.cli.onlooker import FRAME, Teller, is_screen, tenth
-from runner.cli.recipe import DESCRIBES, find_recipe, found_in, is_recipe, recipe_options, scorer_options
+from runner.cli.recipe import (
+    DESCRIBES,
+    find_recipe,
+    found_in,
+    is_recipe,
+    is_said,
+    recipe_options,
+    retry_numbers,
+    retry_options,
+    scorer_options,
+)
 from runner.concurrency import POLICIES
 from runner.definition import Settings
 from runner.doors import run as run_evaluation
@@ -68,6 +79,7 @@ _how = options(
     click.option("--slots", type=int, metavar="N", help="The most attempts at one time."),
     click.option("--timeout", type=seconds, metavar="S", help=f"Seconds for one attempt; {OFF} turns it off."),
     click.option("--deadline", type=seconds, metavar="S", help="Seconds for this session; the rest is left for a resumption."),
+    *retry_options,
     click.option("--limit-key", metavar="FIELD", help="The field of a case that names its back end; each has its own slots."),
     click.option("--policy", type=click.Choice(list(POLICIES)), help="How the number of attempts at one time is found."),
     click.option("--fail-fast/--no-fail-fast", default=None, help="Stop at the first trial that fails."),
@@ -82,6 +94,9 @@ _how = options(
         multiple=True,
         metavar="GATE",
         help="End with code 1 unless SCORER=NUMBER is reached, or 'SCORER>=NUMBER@lower' by its range; can be given again.",
+    ),
+    click.option(
+        "--write-ahead", is_flag=True, default=None, help="Have the start of an attempt on disk before its call leaves."
     ),
     click.option("--durability", type=click.Choice(["sync", "os"]), help="os: faster, but a power cut may cost half a minute."),
     click.option("--grace", type=float, metavar="S", help="Seconds for attempts in the air when stopped; else 5."),
@@ -132,7 +147,7 @@ def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run
     with _prose_on_stderr():
         found = _find(reference, ctx)
         _check_gates(found, given)
-        settings = attrs.evolve(found.evaluation.settings, **given)
+        settings = found.evaluation.settings.changed(given)
         if path is not None and not dry_run:
             _refuse_taken(path)
         if (output := _nat_output(options)) is not None and not dry_run:
@@ -215,7 +230,7 @@ def _find(reference: str | None, ctx: click.Context) -> Found:
 
 def _check_gates(found: Found, given: dict[str, Any]) -> None:
     """Refuse a gate on a score that no scorer will give."""
-    for text in attrs.evolve(found.evaluation.settings, **given).fail_under:
+    for text in found.evaluation.settings.changed(given).fail_under:
         _check_gate(text, found.evaluation.scorers)
 
 
@@ -250,30 +265,39 @@ def _say_finished(path: Path, state: RunState, *, as_json: bool) -> NoReturn:
     sys.exit(code)
 
 
-def find_again(path: Path, reference: str | None = None) -> Found:
+def find_again(path: Path, reference: str | None = None, *, verb: str = "resume") -> Found:
     """Find the evaluation of a run: where it is said to be now, or where it was when the run began."""
-    if reference is None:
-        reference = _recorded_reference(path)
+    if reference is not None:
+        return _found_at(reference)
+    reference = _recorded_reference(path, verb)
+    try:
+        found = _found_at(reference)
+        source = found.evaluation.cases.source
+        if verb == "resume" and isinstance(source, Path) and not source.exists():
+            raise UsageError(f"there is no file {source}, which holds the cases")
+    except UsageError as exc:
+        now = command(verb, path, f" --task {shlex.quote(reference)}")
+        raise UsageError(
+            f"{exc}\n{path} was begun with {reference}; go to where that is, or, if it was moved, say what it is now: {now}"
+        ) from exc
+    return found
+
+
+def _found_at(reference: str) -> Found:
     return find_recipe(reference, run) if is_recipe(reference) else find(reference)
 
 
-def _recorded_reference(path: Path) -> str:
+def _recorded_reference(path: Path, verb: str) -> str:
     first = first_records(path)
     if first is None:
         raise UsageError(
-            f"{path} was cut off before it said what it is a run of; {command('resume', path, ' --task REFERENCE')} says it"
+            f"{path} was cut off before it said what it is a run of; {command(verb, path, ' --task REFERENCE')} says it"
         )
     started, _ = first
     if not started.task:
         raise UsageError(
             f"{path} was begun from Python, with {started.evaluation!r}; resume it there, with resume=True, "
-            f"or say where that is: {command('resume', path, ' --task REFERENCE')}"
-        )
-    file = re.match(r"(.+\.py):", started.task)
-    if file and not Path(file[1]).exists():
-        raise UsageError(
-            f"{path} is a run of {started.task}, and there is no such file here; go to where it was begun, "
-            f"or say where it is now: {command('resume', path, ' --task REFERENCE')}"
+            f"or say where that is: {command(verb, path, ' --task REFERENCE')}"
         )
     return started.task
 
@@ -285,9 +309,10 @@ def _given(options: dict[str, Any], ctx: click.Context | None = None) -> dict[st
     """
     names = [field.name for field in attrs.fields(Settings)]
     if ctx is not None:
-        names = [name for name in names if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+        names = [name for name in names if is_said(ctx, name)]
     given = {name: value for name in names if (value := options.get(name)) is not None and value != ()}
-    return {name: None if value == OFF else value for name, value in given.items()}
+    numbers = retry_numbers({name: value for name, value in options.items() if ctx is None or is_said(ctx, name)})
+    return {name: None if value == OFF else value for name, value in given.items()} | ({"retry": numbers} if numbers else {})
 
 
 def _refuse_taken(path: Path) -> None:

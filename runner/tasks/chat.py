@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import attrs
 import orjson
@@ -16,13 +16,15 @@ import orjson
 from replay.text import as_text
 from runner.case import Case
 from runner.errors import UsageError
+from runner.exactly import read_json
 from runner.fingerprint import canonical, digest
 from runner.notes import note
 from runner.prices import OURS, Prices, read_prices
 from runner.secrets import mask
 from runner.tasks import Asked
+from runner.tasks.address import Address, described
 from runner.tasks.endpoint import ask_once, heed, idempotency, refuse_error
-from runner.tasks.http import Address, Client, Reply, WrongReply, described
+from runner.tasks.http import Client, Reply, WrongReply
 from runner.templates import Absent, Body, Fields, Text, find
 
 OPENAI: Final = "https://api.openai.com/v1"
@@ -81,7 +83,10 @@ def _address(chat: "Chat") -> Address:
     headers = dict(chat.headers)
     if key is not None and "authorization" not in named:
         headers["Authorization"] = f"Bearer ${{{key}}}"
-    return Address.parse(f"{base.rstrip('/')}/chat/completions{f'?{query}' if query else ''}", headers)
+    address = Address.parse(f"{base.rstrip('/')}/chat/completions{f'?{query}' if query else ''}", headers)
+    if address.is_template:
+        raise UsageError(f"the address {mask(chat.base_url)!r} is the same for all cases; the model may come from them")
+    return address
 
 
 @attrs.frozen(kw_only=True)
@@ -120,8 +125,6 @@ class Chat:
     """Seconds to get through to the other side, within the attempt's own limit."""
     read_timeout: float | None = None
     """Seconds without a byte from the other side; None: as long as the attempt may take."""
-    input_name: str = "input"
-    """What templates may call the input."""
     _model: Text = attrs.field(
         init=False, repr=False, default=attrs.Factory(lambda self: Text.parse(self.model, "the model"), takes_self=True)
     )
@@ -176,11 +179,11 @@ class Chat:
 
     def model_for(self, case: Case) -> str:
         """Say which model a case is put to."""
-        return self._model.fill(Fields(case, input_name=self.input_name))
+        return self._model.fill(Fields(case))
 
     def conversation(self, case: Case) -> list[Any]:
         """Put a case into messages."""
-        messages: list[Any] = self._template.fill(Fields(case, input_name=self.input_name))
+        messages: list[Any] = self._template.fill(Fields(case))
         if self.prompt is not None or self.messages is not None:
             return messages
         if is_messages(case.input):
@@ -219,37 +222,42 @@ class Line:
         reply = await self._client.call("POST", orjson.dumps(self._chat.body(messages, model)), *_HEADERS, *headers)
         heed(reply)
         if reply.is_stream:
-            return self._gathered(reply)
+            return self._gathered(reply, model)
         value = reply.json()
         refuse_error(value, "error")
         try:
             message, choice = find(value, "choices.0.message"), find(value, "choices.0")
         except Absent as exc:
             raise WrongReply(f"the reply is not a chat completion: {exc}") from exc
-        return self._completion(value, message, choice.get("finish_reason"))
+        if not isinstance(message, Mapping):
+            raise WrongReply(f"the reply is not a chat completion: its message is {as_text(message)[:200]!r}")
+        return self._completion(value, message, choice.get("finish_reason"), model)
 
-    def _gathered(self, reply: Reply) -> Completion:
+    def _gathered(self, reply: Reply, model: str | None) -> Completion:
         """Put a reply together that came in pieces."""
         text: list[str] = []
         last: dict[str, Any] = {}
         finish: object = None
         for piece in reply.pieces():
             refuse_error(piece, "error")
-            if not isinstance(piece, Mapping):
-                raise WrongReply(f"a piece of the stream is not a chat completion: {as_text(piece)[:200]!r}")
-            last |= {name: value for name, value in cast("dict[str, Any]", piece).items() if value}
-            for choice in cast("list[Any]", piece.get("choices") or [])[:1]:
-                text.append(choice.get("delta", {}).get("content") or "")
-                finish = choice.get("finish_reason") or finish
+            try:
+                last |= {name: value for name, value in piece.items() if value}
+                for choice in (piece.get("choices") or [])[:1]:
+                    text.append(str((choice.get("delta") or {}).get("content") or ""))
+                    finish = choice.get("finish_reason") or finish
+            except (AttributeError, TypeError) as exc:
+                raise WrongReply(f"a piece of the stream is not a chat completion: {as_text(piece)[:200]!r}") from exc
         if finish is None:
             raise WrongReply("the stream ended before the model had said that it was done")
-        return self._completion(last, {"content": "".join(text)}, finish)
+        return self._completion(last, {"content": "".join(text)}, finish, model)
 
-    def _completion(self, reply: Mapping[str, Any], message: Mapping[str, Any], finish: object) -> Completion:
+    def _completion(
+        self, reply: Mapping[str, Any], message: Mapping[str, Any], finish: object, asked: str | None
+    ) -> Completion:
         content = message.get("content")
         if isinstance(content, list):  # Some send text in parts.
             content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
-        model = str(reply.get("model") or self._chat.model)
+        model = str(reply.get("model") or asked or self._chat.model)
         return Completion(
             text=content if isinstance(content, str) else "",
             message=message,
@@ -258,6 +266,8 @@ class Line:
         )
 
     def _usage(self, model: str, said: object) -> dict[str, float]:
+        """Say what was used. Whose price it is, is for the reply to say: another model may have answered than was asked."""
+
         def count(path: str) -> int:
             try:
                 found = find(said, path)
@@ -272,7 +282,7 @@ class Line:
         usage: dict[str, float] = {"input_tokens": asked, "output_tokens": answered}
         if cached:
             usage["cached_tokens"] = cached
-        price = self._prices.of(model) or self._prices.of(self._chat.model)
+        price = self._prices.of(model)
         if price is not None:
             usage["cost"] = price.cost(asked=asked, answered=answered, cached=cached)
         return usage
@@ -302,6 +312,6 @@ class _Live:
         if self._chat.schema is None:
             return said.text
         try:
-            return orjson.loads(said.text)
+            return read_json(said.text)
         except ValueError as exc:
             raise WrongReply(f"the model was asked for JSON, and said {said.text[:300]!r} ({exc})") from exc

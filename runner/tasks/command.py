@@ -21,6 +21,7 @@ import trio
 
 from runner.case import Case
 from runner.errors import UsageError
+from runner.exactly import read_json
 from runner.failure import Fatal
 from runner.fingerprint import canonical, digest
 from runner.secrets import mask
@@ -101,8 +102,6 @@ class Command:
     """How standard output is read; as text, without the line break at its end."""
     output_path: str | None = None
     """Where the output stands in the JSON that was printed, such as `answer.text`."""
-    input_name: str = "input"
-    """What fields may call the input."""
     _arguments: tuple[Text, ...] = attrs.field(init=False, repr=False, default=attrs.Factory(_arguments, takes_self=True))
 
     @property
@@ -130,7 +129,7 @@ class Command:
         if self.shell:
             assert isinstance(self.command, str)
             return ["/bin/sh", "-c", self.command] if os.name == "posix" else ["cmd", "/c", self.command]
-        fields = Fields(case, input_name=self.input_name)
+        fields = Fields(case)
         return [argument.fill(fields) for argument in self._arguments]
 
     def given(self, case: Case) -> bytes:
@@ -192,7 +191,7 @@ class _Live:
         if not text.strip():
             return ""
         try:
-            value = orjson.loads(text)
+            value = read_json(printed)
             return value if command.output_path is None else find(value, command.output_path)
         except ValueError as exc:
             raise WrongReply(f"what the command printed is not JSON ({exc}): {text[:300]!r}") from exc

@@ -21,7 +21,8 @@ from runner.notes import note
 from runner.quota import quota_in
 from runner.secrets import mask
 from runner.tasks import Asked, Ending
-from runner.tasks.http import Address, Client, ErrorReply, Reply, WrongReply, described
+from runner.tasks.address import Address, described
+from runner.tasks.http import Client, CutShort, ErrorReply, Reply, WrongReply, code_in
 from runner.templates import Absent, Body, Fields, find
 
 _JSON: Final = ((b"Content-Type", b"application/json"), (b"Accept", b"application/json, text/event-stream;q=0.9, */*;q=0.8"))
@@ -41,24 +42,26 @@ class Endpoint:
     __name__ = "endpoint"
 
     url: str = attrs.field(kw_only=False, repr=lambda url: repr(mask(url)))
-    """May hold `$NAME` for a variable of the environment, as may the headers; neither is written down with its value."""
+    """May hold `$NAME` for a variable of the environment, as may the headers; neither is written down with its value. Its path
+    and its parameters may hold `{fields}` of the case."""
     method: Literal["POST", "GET"] = attrs.field(default="POST", validator=attrs.validators.in_(("POST", "GET")))
     body: Any = attrs.field(default=None)
     """A JSON value, or its text, with `{fields}` in its texts. None: the input if it is an object, else `{"input": …}`.
-    With GET, its members are the parameters."""
+    With GET, its members are the parameters; None adds none where the URL has fields."""
     headers: Mapping[str, str] = attrs.field(factory=dict[str, str], repr=lambda headers: repr(described(headers)))
     output_path: str | None = None
     """Where the output stands in the reply, such as `choices.0.text`. None: all of it, as JSON if it says that it is JSON."""
     error_path: str | None = None
-    """Where an error stands in a reply whose status says success; something there fails the attempt."""
+    """Where an error stands in a reply whose status says success; something there fails the attempt. None: nowhere, but in the
+    pieces of a stream `error`."""
+    done_path: str | None = None
+    """Where a stream says that it has come to its end, such as `done`; one that never says so was cut off."""
     connect_timeout: float | None = 10.0
     """Seconds to get through to the other side, within the attempt's own limit."""
     read_timeout: float | None = None
     """Seconds without a byte from the other side; None: as long as the attempt may take."""
     idempotency_header: str = "Idempotency-Key"
     """Sent with a value that is the same for all attempts at a trial; empty to send none."""
-    input_name: str = "input"
-    """What templates may call the input."""
     _body: Body | None = attrs.field(
         init=False, repr=False, default=attrs.Factory(lambda self: _parsed(self.body), takes_self=True)
     )
@@ -76,17 +79,25 @@ class Endpoint:
             "headers": described(self.headers),
             "output_path": self.output_path,
             "error_path": self.error_path,
+            **({} if self.done_path is None else {"done_path": self.done_path}),
         }
         return digest(canonical(facts, "the endpoint"))
 
     def check(self, case: Case) -> None:
-        """Refuse a case that lacks a field of the body."""
+        """Refuse a case that lacks a field of the address or of the body."""
+        self.target(case)
         self.content(case)
+
+    def target(self, case: Case) -> str | None:
+        """Say which path and query a case is sent to; None where that is the same for all."""
+        return self._address.target_for(Fields(case)) if self._address.is_template else None
 
     def content(self, case: Case) -> Any:
         """Say what is sent for a case."""
         if self._body is not None:
-            content = self._body.fill(Fields(case, input_name=self.input_name))
+            content = self._body.fill(Fields(case))
+        elif self.method == "GET" and self._address.is_template:
+            content = {}
         else:
             content = case.input if isinstance(case.input, Mapping) else {"input": case.input}
         if self.method == "GET" and not isinstance(content, Mapping):
@@ -118,18 +129,17 @@ class _Live:
     async def ask(self, asked: Asked, _: object) -> Any:
         """Send the case, and find the output in the reply."""
         endpoint = self._endpoint
-        content = endpoint.content(asked.case)
+        target, content = endpoint.target(asked.case), endpoint.content(asked.case)
         key = idempotency(endpoint.idempotency_header, self._run, asked.trial)
         if endpoint.method == "GET":
             query = urlencode({name: as_text(value) for name, value in cast("dict[str, Any]", content).items()})
-            target = self._address.target
-            reply = await self._client.call(
-                "GET", None, *_JSON[1:], *key, target=f"{target}{'&' if '?' in target else '?'}{query}"
-            )
+            path = target or self._address.target
+            between = "" if not query else "&" if "?" in path else "?"
+            reply = await self._client.call("GET", None, *_JSON[1:], *key, target=f"{path}{between}{query}")
         else:
-            reply = await self._client.call("POST", orjson.dumps(content), *_JSON, *key)
+            reply = await self._client.call("POST", orjson.dumps(content), *_JSON, *key, target=target)
         heed(reply)
-        return output_of(reply, endpoint.output_path, endpoint.error_path)
+        return output_of(reply, endpoint.output_path, endpoint.error_path, endpoint.done_path)
 
 
 def idempotency(header: str, run: str, trial: str) -> tuple[tuple[bytes, bytes], ...]:
@@ -153,12 +163,12 @@ def heed(reply: Reply) -> None:
         note(stream={"first_byte": round(reply.first_byte, 6), "bytes": len(reply.body)})
 
 
-def output_of(reply: Reply, output_path: str | None, error_path: str | None) -> Any:
+def output_of(reply: Reply, output_path: str | None, error_path: str | None, done_path: str | None) -> Any:
     """Find the output in a reply. An empty reply is an output too: an empty one."""
-    if not reply.body:
+    if not reply.body and not (reply.is_stream and (done_path or reply.ends_by_closing)):
         return ""
     if reply.is_stream:
-        return _gathered(reply, output_path, error_path)
+        return _gathered(reply, output_path, error_path, done_path)
     if output_path is None and error_path is None and "json" not in reply.media:
         return reply.text()
     value = reply.json()
@@ -169,17 +179,21 @@ def output_of(reply: Reply, output_path: str | None, error_path: str | None) -> 
         raise WrongReply(f"the reply has no {output_path!r}: {exc}") from exc
 
 
-def _gathered(reply: Reply, output_path: str | None, error_path: str | None) -> Any:
+def _gathered(reply: Reply, output_path: str | None, error_path: str | None, done_path: str | None) -> Any:
     """Put the pieces of a stream together: texts into one text, anything else into a list."""
     pieces: list[Any] = []
+    done = done_path is None or reply.is_done
     for piece in reply.pieces():
-        refuse_error(piece, error_path)
+        refuse_error(piece, error_path or "error")  # Whatever a piece with an error is, it is not the end of an answer.
+        done = done or _is_true(piece, done_path)
         try:
             found = piece if output_path is None else find(piece, output_path)
         except Absent:
             continue  # Streams begin and end with pieces that hold something else.
         if found is not None:
             pieces.append(found)
+    if not done:
+        raise CutShort(f"the stream ended, and nothing at {done_path!r} had said that it was done")
     if not pieces and output_path is not None:
         raise WrongReply(f"no piece of the stream has {output_path!r}: {reply.body[:300].decode(errors='replace')!r}")
     return "".join(pieces) if all(isinstance(piece, str) for piece in pieces) else pieces
@@ -194,8 +208,14 @@ def refuse_error(value: Any, path: str | None) -> None:
     except Absent:
         return
     if error:
-        code = cast("Mapping[str, Any]", error).get("code") if isinstance(error, Mapping) else None
-        raise ErrorReply(f"the reply says at {path!r}: {as_text(error)[:500]}", code)
+        raise ErrorReply(f"the reply says at {path!r}: {as_text(error)[:500]}", code_in(error))
+
+
+def _is_true(value: Any, path: str | None) -> bool:
+    try:
+        return path is not None and bool(find(value, path))
+    except Absent:
+        return False
 
 
 @attrs.frozen

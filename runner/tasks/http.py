@@ -5,31 +5,31 @@ is looked for. Nothing here tries again: a stale connection, a refusal, a reply 
 decides.
 """
 
-import base64
 import copy
 import functools
 import math
-import os
 import re
 import ssl
-import string
+import zlib
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import cached_property
 from http import HTTPStatus
 from http.client import responses
-from typing import Any, Final, Self, cast
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from typing import Any, Final, Self, TypeVar, cast
 
 import attrs
 import httpcore2
 import orjson
 import trio
 
-from runner.errors import UsageError
+from runner.exactly import read_json
 from runner.failure import Fatal
-from runner.secrets import SHORTEST, keep_secret, mask, names_a_secret
+from runner.secrets import mask
+from runner.tasks.address import Address
+
+T = TypeVar("T")
 
 LARGEST: Final = 64 * 1024 * 1024
 """Bytes of a reply that are taken in; a stream without an end must not fill the memory."""
@@ -42,11 +42,11 @@ _MOMENT: Final = 0.001
 
 _EXCERPT: Final = 500
 _LINE_END: Final = re.compile(r"\r\n|\n|\r")
-_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
+_EVENT_ENDS: Final = ("\n\n", "\r\n\r\n", "\r\r")
+_DONE: Final = re.compile(rb"^data: ?\[DONE\]\s*$", re.MULTILINE)
+_PACKED: Final = ("gzip", "x-gzip", "deflate")
 _STREAMS: Final = ("text/event-stream", "ndjson", "jsonl", "stream+json", "jsonlines", "json-seq")
-_FAILURES: Final = (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProtocolError)
-_PORTS: Final = {"http": 80, "https": 443}
+_FAILURES: Final = (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProtocolError, httpcore2.ProxyError)
 
 
 class BadStatus(Exception):
@@ -97,104 +97,32 @@ class ErrorReply(Exception):
         self.code = code
 
 
+class CutShort(ConnectionError):
+    """The reply came to an end before it was complete."""
+
+
 class TooLarge(Fatal):
     """The reply does not come to an end."""
 
 
 def _code(reply: "Reply") -> object:
     try:
-        error = orjson.loads(reply.body)["error"]
-        return error.get("code") or error.get("type")
-    except (ValueError, TypeError, KeyError, AttributeError):
+        said = orjson.loads(reply.body)["error"]
+    except (ValueError, TypeError, KeyError):
         return None
+    return code_in(said) or (said.get("type") if isinstance(said, dict) else None)
+
+
+def code_in(error: object) -> object:
+    """Find the other side's own word, or number, for an error that it tells."""
+    while isinstance(error, dict) and isinstance(error.get("error"), dict):
+        error = error["error"]
+    return error.get("code") if isinstance(error, dict) else None
 
 
 def _excerpt(body: bytes) -> str:
     text = body[: 4 * _EXCERPT].decode("utf-8", "replace").strip()
     return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}…"
-
-
-def expanded(text: str, what: str, secrets: set[str] | None = None) -> str:
-    """Put the environment's values in for `$NAME`; those whose name says so are added to the secrets."""
-    template = string.Template(text)
-    if not template.is_valid():
-        raise UsageError(f"{what} has a '$' that begins no name; $NAME stands for a variable of the environment, $$ for a '$'")
-    for name in template.get_identifiers():
-        if not os.environ.get(name):
-            raise UsageError(f"{what} needs ${name}, and the environment has none; set it: export {name}=…")
-        if secrets is not None and (names_a_secret(name) or names_a_secret(what)):
-            secrets.add(os.environ[name])
-    return template.substitute(os.environ)
-
-
-@attrs.frozen
-class Address:
-    """Where calls go, what is sent with each of them, and what of it is secret."""
-
-    shown: str
-    """The URL as it may be written down."""
-    origin: httpcore2.Origin
-    target: str
-    headers: tuple[tuple[bytes, bytes], ...]
-    secrets: frozenset[bytes] = attrs.field(repr=False)
-
-    @classmethod
-    def parse(cls, url: str, headers: Mapping[str, str]) -> Self:
-        """Read a URL and headers, in which `$NAME` stands for a variable of the environment."""
-        secrets: set[str] = set()
-        parts = urlsplit(expanded(url, f"the address {mask(url)!r}", secrets))
-        if parts.scheme not in _PORTS or not parts.hostname:
-            raise UsageError(f"{mask(url)!r} is not an address; give one that begins with http:// or https://")
-        try:
-            host, port = parts.hostname.encode("idna"), parts.port or _PORTS[parts.scheme]
-        except ValueError as exc:  # a UnicodeError is one
-            raise UsageError(f"{mask(url)!r} is not an address: {exc}") from exc
-        sent = _sent(headers, secrets)
-        if parts.username is not None and "authorization" not in {name.lower() for name in headers}:
-            login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-            basic = base64.b64encode(login.encode()).decode()
-            secrets |= {unquote(parts.password or ""), basic}
-            sent.append((b"Authorization", f"Basic {basic}".encode()))
-        secrets |= {value for name, value in parse_qsl(parts.query) if names_a_secret(name)}
-        for secret in secrets:
-            keep_secret(secret)
-        query = f"?{quote(parts.query, safe=_SAFE)}" if parts.query else ""
-        named = b"[%b]" % host if b":" in host else host  # The colons of an IPv6 address are not that of the port.
-        return cls(
-            shown=mask(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}{query}"),
-            origin=httpcore2.Origin(parts.scheme.encode(), host, port),
-            target=f"{quote(parts.path, safe=_SAFE) or '/'}{query}",
-            headers=(
-                (b"Host", named if port == _PORTS[parts.scheme] else b"%b:%d" % (named, port)),
-                (b"Accept-Encoding", b"identity"),
-                (b"User-Agent", b"evaljournal"),
-                *sent,
-            ),
-            secrets=frozenset(secret.encode() for secret in secrets if len(secret) >= SHORTEST),
-        )
-
-
-_SAFE: Final = "/%:@!$&'()*+,;=~?-._"
-"""Left as they are: the user's own escapes, and what has a meaning in a URL."""
-
-
-def _sent(headers: Mapping[str, str], secrets: set[str]) -> list[tuple[bytes, bytes]]:
-    sent: list[tuple[bytes, bytes]] = []
-    for name, text in headers.items():
-        if not _HEADER_NAME.fullmatch(name):
-            raise UsageError(f"{name!r} cannot be the name of a header")
-        value = expanded(text, f"the header {name!r}", secrets)
-        if not _HEADER_VALUE.fullmatch(value):
-            raise UsageError(f"the header {name!r} holds a line break, or a character that headers cannot have")
-        if names_a_secret(name):
-            secrets |= {value, value.rpartition(" ")[2]}
-        sent.append((name.encode(), value.strip().encode()))
-    return sent
-
-
-def described(headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers as they may be written down: `$NAME` unexpanded, and what is a secret itself left out."""
-    return {name: text if "$" in text or not names_a_secret(name) else "***" for name, text in headers.items()}
 
 
 @attrs.define
@@ -219,10 +147,20 @@ class Reply:
         """Whether it came as a stream of events or of lines."""
         return self.media != "application/json" and any(kind in self.media for kind in _STREAMS)
 
+    @property
+    def ends_by_closing(self) -> bool:
+        """Whether nothing but the end of the connection says where it ends: a cut would look the same."""
+        return "content-length" not in self.headers and "transfer-encoding" not in self.headers
+
+    @property
+    def is_done(self) -> bool:
+        """Whether a stream says, as many do, that nothing more comes."""
+        return _DONE.search(self.body) is not None
+
     def json(self) -> Any:
         """Read it as JSON."""
         try:
-            return orjson.loads(self.body)
+            return read_json(self.body)
         except ValueError as exc:
             raise WrongReply(f"the reply is not JSON ({exc}): {_excerpt(self.body)!r}") from exc
 
@@ -236,17 +174,24 @@ class Reply:
     def pieces(self) -> Iterator[Any]:
         """Read a stream: what each event or line holds, as JSON where it is JSON, up to `[DONE]`."""
         in_events = self.media == "text/event-stream"
-        for event, data in _events(self.text()) if in_events else _lines(self.text()):
+        text = self.text()
+        is_torn = self.ends_by_closing and not self.is_done and not text.endswith(_EVENT_ENDS if in_events else "\n")
+        if is_torn and (in_events or not text):
+            raise CutShort(f"the stream was cut off in the middle of {text[-_EXCERPT // 5 :]!r}")
+        for event, data in _events(text) if in_events else _lines(text):
             if data == "[DONE]":
                 return
-            if event == "error":
-                raise ErrorReply(f"the stream ended with an error: {data[:_EXCERPT]}")
             try:
-                yield orjson.loads(data)
+                piece = read_json(data)
             except ValueError as exc:
+                if is_torn:
+                    raise CutShort(f"the stream was cut off in the middle of {data[-_EXCERPT // 5 :]!r}") from exc
                 if not in_events:
                     raise WrongReply(f"a line of the stream is not JSON ({exc}): {data[:_EXCERPT]!r}") from exc
-                yield data
+                piece = data
+            if event == "error":
+                raise ErrorReply(f"the stream ended with an error: {data[:_EXCERPT]}", code_in(piece))
+            yield piece
 
 
 def _events(text: str) -> Iterator[tuple[str, str]]:
@@ -282,25 +227,39 @@ def _tls() -> ssl.SSLContext:
 class _Stream(httpcore2.AsyncNetworkStream):
     """A stream that sends what is written when an answer is waited for: a request at once, not its head and body apart."""
 
-    def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
+    def __init__(self, stream: trio.abc.Stream, socket: trio.SocketStream) -> None:
         self._stream = stream
+        self._socket = socket
         self._written: list[bytes] = []
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109  # as it is called
         self._written.append(buffer)
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109  # the same
-        if self._written:
-            written, self._written = b"".join(self._written), []
-            with suppress(httpcore2.WriteError):  # Who does not want to hear us out may have said why.
-                await self._stream.write(written, timeout)
-        return await self._stream.read(max_bytes, timeout)
+        try:
+            if self._written:
+                written, self._written = b"".join(self._written), []
+                with suppress(trio.BrokenResourceError):  # Who does not want to hear us out may have said why.
+                    await _within(timeout, self._stream.send_all, written)
+            return bytes(await _within(timeout, self._stream.receive_some, max_bytes))
+        except trio.TooSlowError as exc:
+            raise httpcore2.ReadTimeout from exc
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
+            raise httpcore2.ReadError from exc
 
     async def aclose(self) -> None:
         await self._stream.aclose()
 
     def get_extra_info(self, info: str) -> Any:
-        return self._stream.get_extra_info(info)
+        return self._socket.socket.is_readable() if info == "is_readable" else None
+
+
+async def _within(seconds: float | None, call: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+    """Wait no longer than that. Most calls have no limit of their own, and a scope costs as much as a call of the system."""
+    if seconds is None:
+        return await call(*arguments)
+    with trio.fail_after(seconds):
+        return await call(*arguments)
 
 
 class _Body:
@@ -331,14 +290,24 @@ class Client:
     def __init__(self, address: Address, *, connect_timeout: float | None, read_timeout: float | None) -> None:
         self._address = address
         self._timeouts = {"connect": connect_timeout, "read": read_timeout, "write": read_timeout}
-        self._network = cast("httpcore2.AsyncNetworkBackend", httpcore2.TrioBackend())
-        self._idle: deque[tuple[float, httpcore2.AsyncHTTP11Connection]] = deque()
+        self._idle: deque[tuple[float, httpcore2.AsyncConnectionInterface]] = deque()
+        self._proxied: httpcore2.AsyncHTTPProxy | None = None
+        """Makes connections, where somebody passes calls on."""
         # A request is copied from this one: to make one means to check, each time, what is the same each time.
         self._request = httpcore2.Request("POST", _Url(address.origin, address.target), extensions={"timeout": self._timeouts})
 
     async def __aenter__(self) -> Self:
-        if self._address.origin.scheme == b"https":
+        proxy, is_secure = self._address.proxy, self._address.origin.scheme == b"https"
+        if is_secure or (proxy is not None and proxy.is_secure):
             await trio.to_thread.run_sync(_tls)
+        if proxy is not None:
+            self._proxied = httpcore2.AsyncHTTPProxy(
+                proxy.url,
+                proxy.login,
+                ssl_context=_tls() if is_secure else None,
+                proxy_ssl_context=_tls() if proxy.is_secure else None,
+                network_backend=cast("httpcore2.AsyncNetworkBackend", httpcore2.TrioBackend()),
+            )
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -370,14 +339,12 @@ class Client:
                 raise NoAnswer(exc, self._address.shown) from exc
             raise
         await self._keep(connection)
+        known = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
+        reply = Reply(response.status, known, body, first_byte)
+        if "content-encoding" in known:
+            _unpack(reply)
         for secret in self._address.secrets:
-            body = body.replace(secret, b"***")
-        reply = Reply(
-            response.status,
-            {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers},
-            body,
-            first_byte,
-        )
+            reply.body = reply.body.replace(secret, b"***")
         return self._judged(reply)
 
     def _judged(self, reply: Reply) -> Reply:
@@ -385,32 +352,39 @@ class Client:
             raise BadStatus(reply, self._address.shown)
         if reply.status >= HTTPStatus.MULTIPLE_CHOICES:
             raise Moved(reply, self._address.shown)
-        if reply.headers.get("content-encoding", "identity").lower() != "identity":
-            raise WrongReply(f"the reply is encoded as {reply.headers['content-encoding']!r}, which was not asked for")
         return reply
 
-    async def _connection(self) -> httpcore2.AsyncHTTP11Connection:
+    async def _connection(self) -> httpcore2.AsyncConnectionInterface:
         while self._idle:
             since, connection = self._idle.pop()
             # The other side may have closed it meanwhile; to look costs a call of the system.
             if trio.current_time() - since < _MOMENT or not connection.has_expired():
                 return connection
             await _drop(connection)
-        return httpcore2.AsyncHTTP11Connection(self._address.origin, _Stream(await self._connect()))
+        if self._proxied is not None:
+            return self._proxied.create_connection(self._address.origin)
+        return httpcore2.AsyncHTTP11Connection(self._address.origin, await self._connect())
 
     async def _connect(self) -> httpcore2.AsyncNetworkStream:
         origin, timeout = self._address.origin, self._timeouts["connect"]
         host = origin.host.decode()
-        stream = await self._network.connect_tcp(host, origin.port, timeout=timeout)
-        if origin.scheme != b"https":
-            return stream
         try:
-            return await stream.start_tls(_tls(), server_hostname=host, timeout=timeout)
-        except BaseException:  # Cancelled in the middle of the handshake, say.
-            await _drop(stream)
-            raise
+            socket = await _within(timeout, trio.open_tcp_stream, host, origin.port)
+            if origin.scheme != b"https":
+                return _Stream(socket, socket)
+            stream = trio.SSLStream(socket, _tls(), server_hostname=host, https_compatible=True)
+            try:
+                await _within(timeout, stream.do_handshake)
+            except BaseException:  # Cancelled in the middle of the handshake, say.
+                await _drop(socket)
+                raise
+        except trio.TooSlowError as exc:
+            raise httpcore2.ConnectTimeout from exc
+        except (OSError, trio.BrokenResourceError) as exc:
+            raise httpcore2.ConnectError from exc
+        return _Stream(stream, socket)
 
-    async def _keep(self, connection: httpcore2.AsyncHTTP11Connection) -> None:
+    async def _keep(self, connection: httpcore2.AsyncConnectionInterface) -> None:
         """Put a connection back on top, and close the undermost if it was not needed for long: there are fewer slots now."""
         if connection.is_closed():
             return  # The reply was the last on it.
@@ -420,10 +394,38 @@ class Client:
             await _drop(self._idle.popleft()[1])
 
 
-async def _drop(connection: httpcore2.AsyncHTTP11Connection | httpcore2.AsyncNetworkStream) -> None:
+async def _drop(connection: httpcore2.AsyncConnectionInterface | trio.abc.AsyncResource) -> None:
     """Close a connection at once: a polite goodbye may wait for somebody who does not listen."""
     with trio.CancelScope(deadline=-math.inf, shield=True):
         await connection.aclose()
+
+
+def _unpack(reply: Reply) -> None:
+    """Unpack what was packed although we had not asked for it; of a refusal, its status is enough."""
+    try:
+        for coding in reversed(reply.headers["content-encoding"].lower().replace(" ", "").split(",")):
+            if reply.body and coding not in {"", "identity"}:
+                reply.body = _unpacked(reply.body, coding)
+    except (WrongReply, CutShort, TooLarge):
+        if reply.status < HTTPStatus.MULTIPLE_CHOICES:
+            raise
+        reply.body = b""
+
+
+def _unpacked(body: bytes, coding: str) -> bytes:
+    if coding not in _PACKED:
+        raise WrongReply(f"the reply is packed as {coding!r}, which was not asked for; {', '.join(_PACKED)} are understood")
+    is_bare = coding == "deflate" and body[0] & 15 != zlib.DEFLATED  # Some leave the head away that the standard wants.
+    unpacker = zlib.decompressobj(-zlib.MAX_WBITS if is_bare else zlib.MAX_WBITS | 32)
+    try:
+        unpacked = unpacker.decompress(body, LARGEST + 1)  # A few bytes may stand for any number of them.
+    except zlib.error as exc:
+        raise WrongReply(f"the reply says that it is packed as {coding!r}, and cannot be unpacked: {exc}") from exc
+    if len(unpacked) > LARGEST:
+        raise TooLarge(f"the reply, unpacked, is longer than {LARGEST // 1024 // 1024} MiB")
+    if not unpacker.eof:
+        raise CutShort(f"the reply, packed as {coding!r}, was cut off")
+    return unpacked
 
 
 async def _body(response: httpcore2.Response, began: float) -> tuple[bytes, float]:

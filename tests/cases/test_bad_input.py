@@ -19,6 +19,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -411,16 +412,19 @@ def test_of_two_resumptions_by_two_processes_one_goes_on() -> None:
 
 def test_a_late_thread_of_a_cancelled_run_does_no_harm(tmp_path: Path) -> None:
     """A thread that comes back after its run was cancelled from outside does not bring down the caller's loop."""
-    is_over, came_back = threading.Event(), threading.Event()
+    has_begun, is_over, came_back = threading.Event(), threading.Event(), threading.Event()
 
     def slow(value: str) -> str:
+        has_begun.set()
         is_over.wait(10)
         came_back.set()
         return value
 
     async def main() -> bool:
-        with trio.move_on_after(0.1):
-            await arun(evaluation(cases=["a"])(slow), tmp_path / "run")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(arun, evaluation(cases=["a"])(slow), tmp_path / "run"))
+            await trio.to_thread.run_sync(has_begun.wait, 10)
+            nursery.cancel_scope.cancel()
         is_over.set()
         return await trio.to_thread.run_sync(came_back.wait, 10)
 

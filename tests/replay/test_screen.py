@@ -434,7 +434,7 @@ def test_the_ending_says_what_may_have_been_paid_twice() -> None:
     assert "1 retry: 1 × timed_out" in told
     assert "1 attempt was cut off: if tried again, the call may have been paid for twice" in told
     assert "1 attempt had no ending yet, and will be made again" in told
-    assert "1 answer came after the limit, and is not used" in told
+    assert "1 attempt went on beyond the limit; what came of that is not used" in told
     assert "the journal was recovered 1 time after a crash" in told
     assert told.endswith("next: evaljournal resume r")
 

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import anthropic
 import openai
@@ -172,6 +173,13 @@ def test_tokens_have_a_price(server: Server, path: Path, name: str, model: str, 
     assert (1000, 100, cost or 0) == tuple(outcome.state.usage[each] for each in ("input_tokens", "output_tokens", "cost"))
 
 
+def test_a_price_is_that_of_the_model_that_answered(server: Server, path: Path, name: str) -> None:
+    """Where another model has answered than was asked, the price of the one that was asked would be wrong: none is said."""
+    go(made(Chat("gpt-4o", base_url=server.url(name, "say:another", "v1"))), path)
+
+    assert [{"input_tokens": 1000, "output_tokens": 100}] == noted(path, "usage")
+
+
 def test_prices_can_be_replaced(server: Server, path: Path, name: str, tmp_path: Path) -> None:
     """A file of the user's own takes the place of ours."""
     file = tmp_path / "prices.toml"
@@ -226,6 +234,11 @@ def test_saying_nothing_is_an_answer(server: Server, path: Path, name: str) -> N
         ("notjson", {}, "error", "not JSON"),
         ("empty", {}, "error", "not JSON"),
         ("error:503", {}, "unavailable", "the model is asleep"),
+        (quote('raw:{"choices": [{"message": null}]}'), {}, "error", "its message is 'null'"),
+        (quote('raw:{"choices": [{"message": "no"}]}'), {}, "error", "its message is 'no'"),
+        (quote("raw:data: [1]\n\n"), {"stream": True}, "error", "a piece of the stream is not a chat completion: '[1]'"),
+        (quote('raw:data: {"choices": [1]}\n\n'), {"stream": True}, "error", "is not a chat completion"),
+        (quote('raw:data: {"choices": [{"delta": null}]}\n\n'), {"stream": True}, "error", "before the model had said"),
         ("say:no json", {"schema": {}}, "error", "asked for JSON, and said 'no json'"),
         ("ndjson:cut", {"stream": True}, "unavailable", "peer closed"),
         ("429:1", {}, "rate_limited", "429"),
@@ -332,7 +345,7 @@ def test_sdks_are_understood(
     answered = [(event.output, None) for event in of(path, AttemptSucceeded)]
     failed = [(event.category, event.retry_after) for event in of(path, AttemptFailed)]
     assert [expected] == answered + failed
-    assert ("failed_fast" if stops else "") == outcome.stopped
+    assert ("refused" if stops else "") == outcome.stopped
 
 
 def test_it_can_be_asked_by_hand(server: Server, name: str) -> None:

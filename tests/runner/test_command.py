@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from journal.events import AttemptFailed, AttemptInterrupted, AttemptSucceeded, AttemptTimedOut
+from journal.events import AttemptFailed, AttemptInterrupted, AttemptReturnedLate, AttemptSucceeded, AttemptTimedOut
 from runner import Case, Evaluation, Outcome, Retry, UsageError, evaluation, run
 from runner.tasks.command import Command
 from runner.testing import events_of
@@ -243,6 +243,7 @@ def test_a_timeout_ends_the_whole_group(path: Path, tmp_path: Path, script: Call
     go(made(Command(line), timeout=0.3), path)
 
     assert 1 == sum(isinstance(event, AttemptTimedOut) for event in events_of(path))
+    assert not any(isinstance(event, AttemptReturnedLate) for event in events_of(path))
     assert time.monotonic() - began < 5
     assert 3 == len(family(tmp_path))
     assert wait_until(lambda: not any(is_alive(pid) for pid in family(tmp_path)))
@@ -257,6 +258,13 @@ def test_what_a_command_leaves_behind_is_ended(path: Path, tmp_path: Path, scrip
     assert ["done"] == outputs(path)
     assert time.monotonic() - began < 5
     assert wait_until(lambda: not any(is_alive(pid) for pid in family(tmp_path)))
+
+
+def test_a_number_that_is_too_long_is_refused_not_rounded(path: Path) -> None:
+    """An integer that the journal cannot keep to its last digit is named, and fails its trial."""
+    go(made(Command("echo 123456789012345678901234", output="json")), path)
+
+    assert ("Unserialisable", True) == (failure(path).error, "123456789012345678901234" in failure(path).message)
 
 
 def test_too_much_output_is_cut_off(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

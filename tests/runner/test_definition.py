@@ -341,6 +341,15 @@ print(of_function(task))
     assert 1 == len({run("1", "/a.py"), run("2", "/b.py"), run("3", "c.py")})
 
 
+def test_retries_may_be_changed_in_part() -> None:
+    """Some numbers of the retries can be given, and the rest stays; a number that there is not is refused."""
+    settings = Settings(retry=Retry(errors=1, timeouts=1, on=TypeError))
+
+    assert Retry(errors=3, timeouts=1, on=TypeError) == settings.changed({"retry": {"errors": 3}}).retry
+    with pytest.raises(UsageError, match="no number 'eror'; did you mean 'errors'"):
+        settings.changed({"retry": {"eror": 3}})
+
+
 def test_the_door() -> None:
     """These names are public."""
     assert {

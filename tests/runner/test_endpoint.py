@@ -5,6 +5,7 @@ The clock is real, or runs many times as fast where seconds are to pass.
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -28,10 +29,14 @@ from journal.events import (
     TrialCompleted,
 )
 from replay import fold
-from runner import Case, Evaluation, Outcome, Retry, UsageError, arun, evaluation, run
+from replay.audit import audit
+from replay.screen import ending
+from runner import Case, Evaluation, Outcome, Retry, UsageError, arun, evaluation, run, scorers
+from runner.rules import remake
 from runner.secrets import mask
+from runner.tasks.address import Address
 from runner.tasks.endpoint import Endpoint
-from runner.tasks.http import Address, _tls
+from runner.tasks.http import _tls
 from runner.testing import events_of
 from tests.server import BIG, Server, serving
 
@@ -114,7 +119,7 @@ def test_a_body_is_filled_in(server: Server, path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ({"q": "{quetsion}"}, "'a' has no field {quetsion}; there are 'context', 'id', 'input'"),
+        ({"q": "{quetsion}"}, "'a' has no field {quetsion}; there are 'context', 'id', 'question'; did you mean {question}?"),
         ({"q": "{answer}"}, "has no field {answer}"),
         ({"q": "{expected}"}, "has no field {expected}"),
         ({"q": "{context.x}"}, "has no field {context.x}: there is no 'x' in it, which is a list of 1"),
@@ -147,6 +152,35 @@ def test_get_sends_parameters(server: Server, path: Path, name: str) -> None:
 
     (seen,) = server.seen(name)
     assert ("GET", "", "v=1&q=a%26b&n=2") == (seen["method"], seen["body"], seen["target"].partition("?")[2])
+
+
+@pytest.mark.parametrize(
+    ("method", "end", "body", "sent"),
+    [
+        ("GET", "items/{id}", None, ("items/a%2F..%3Fb%20%C3%A9%26", "")),
+        ("GET", "items/{topic.0}?q={question}", None, ("items/1?q=x%26y%3D%23", "")),
+        ("GET", "items/{{id}}", {"q": "{question}"}, ("items/%7Bid%7D?q=x%26y%3D%23", "")),
+        ("GET", "items?v=1&t={topic}", {"q": 1}, ("items?v=1&t=%5B1%5D&q=1", "")),
+        ("POST", "items/{id}", None, ("items/a%2F..%3Fb%20%C3%A9%26", '{"input":"x&y=#"}')),
+    ],
+)
+def test_an_address_is_filled_in(
+    server: Server, path: Path, name: str, *, method: Any, end: str, body: Any, sent: tuple[str, str]
+) -> None:
+    """Fields in a path or in parameters are filled in so that they cannot lead elsewhere; a GET then adds no others."""
+    rows = [{"id": "a/..?b é&", "question": "x&y=#", "topic": [1]}]
+    go(made(Endpoint(server.url(name, "ok", end), method=method, body=body), rows), path)
+
+    (seen,) = server.seen(name)
+    assert sent == (seen["target"].removeprefix(f"/{name}/ok/"), seen["body"])
+
+
+def test_an_unknown_field_in_an_address_is_an_error_before_the_start(path: Path) -> None:
+    """An address that names what a case does not have is refused, and nothing is written."""
+    with pytest.raises(UsageError, match=r"case 1: the case 'a' has no field {idd}"):
+        go(made(Endpoint("http://127.0.0.1:9/{idd}"), "a"), path)
+
+    assert not path.exists()
 
 
 def test_a_trial_has_one_idempotency_key(server: Server, path: Path, name: str) -> None:
@@ -203,8 +237,17 @@ def test_a_connection_that_was_closed_is_not_used(server: Server, path: Path, na
         ("text", {}, "Lima, naturally"),
         ("sse", {"output_path": "output"}, "LIMA\u2028é"),
         ("ndjson", {"output_path": "output"}, "LIMA\u2028é"),
-        ("ndjson", {}, [{"start": True}, *({"output": letter} for letter in "LIMA"), {"output": "\u2028é"}]),
+        ("ndjson", {}, [{"start": True}, *({"output": letter} for letter in "LIMA"), {"output": "\u2028é", "done": True}]),
+        ("sse:close", {"output_path": "output"}, "LIMA\u2028é"),
+        ("ndjson:close", {"output_path": "output", "done_path": "done"}, "LIMA\u2028é"),
+        ("ndjson:unended", {"output_path": "output"}, "LIMA\u2028é"),
+        ("sse", {"output_path": "output", "done_path": "nowhere"}, "LIMA\u2028é"),  # It says [DONE].
+        ("gzip", {"output_path": "output"}, "LIMA"),
+        ("deflate", {"output_path": "output"}, "LIMA"),
+        ("deflate:bare", {"output_path": "output"}, "LIMA"),
         ("ok", {"output_path": "output", "error_path": "error"}, "LIMA"),
+        ("number:9007199254740993", {"output_path": "output"}, 9007199254740993),
+        ("number:18446744073709551615", {"output_path": "output"}, 18446744073709551615),
     ],
 )
 def test_the_output_is_found(server: Server, path: Path, name: str, *, steps: str, options: Any, expected: Any) -> None:
@@ -270,7 +313,18 @@ def test_a_large_reply_is_kept(server: Server, path: Path, name: str) -> None:
         ("sse", {"output_path": "outptu"}, "error", "no piece of the stream has 'outptu'"),
         ("error", {"output_path": "output", "error_path": "error"}, "error", "the model is asleep"),
         ("error:503", {"error_path": "error"}, "unavailable", "the model is asleep"),
-        ("gzip", {}, "error", "encoded as 'gzip'"),
+        ("ndjson:piece", {"output_path": "output"}, "unavailable", "overloaded"),
+        ("sse:piece", {}, "unavailable", "overloaded"),
+        ("sse:torn", {"output_path": "output"}, "unavailable", "the stream was cut off in the middle of"),
+        ("ndjson:torn", {}, "unavailable", "the stream was cut off in the middle of"),
+        ("sse:unended", {}, "unavailable", "the stream was cut off in the middle of"),
+        ("sse:nothing", {}, "unavailable", "the stream was cut off"),
+        ("ndjson:nothing", {}, "unavailable", "the stream was cut off"),
+        ("ndjson:short", {"output_path": "output", "done_path": "done"}, "unavailable", "nothing at 'done' had said"),
+        ("gzip:cut", {}, "unavailable", "packed as 'gzip', was cut off"),
+        ("gzip:lie", {}, "error", "cannot be unpacked"),
+        ("br", {}, "error", "packed as 'br', which was not asked for; gzip, x-gzip, deflate are understood"),
+        ("number:123456789012345678901234", {"output_path": "output"}, "fatal", "output"),
         ("redirect", {}, "fatal", "it points to http://elsewhere.test/?key=***"),
         ("hang", {"read_timeout": 0.05}, "unavailable", "ReadTimeout"),
     ],
@@ -285,12 +339,31 @@ def test_a_failure_is_what_it_is(
     assert [] == outputs(path)
 
 
+def test_a_bomb_is_not_unpacked(server: Server, path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few bytes that stand for very many are refused before they fill the memory, and not asked for again."""
+    monkeypatch.setattr("runner.tasks.http.LARGEST", 1_000_000)
+    go(made(Endpoint(server.url(name, "gzip:bomb")), retry=Retry()), path)
+
+    assert "fatal" == failure(path).category
+    assert "the reply, unpacked, is longer than" in failure(path).message
+
+
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/", "http://nowhere.invalid/"])
 def test_nobody_there_is_unavailable(path: Path, url: str) -> None:
     """A host that cannot be reached, or has no address, is unavailable, not wrong."""
     go(made(Endpoint(url)), path)
 
     assert "unavailable" == failure(path).category
+
+
+def test_nobody_who_answers_is_waited_for_only_so_long(path: Path) -> None:
+    """A connection that comes to nothing is given up after its own time, within that of the attempt."""
+    with socket.create_server(("127.0.0.1", 0)) as deaf:  # It never shakes hands.
+        url = f"https://127.0.0.1:{deaf.getsockname()[1]}/"
+        go(made(Endpoint(url, connect_timeout=0.05)), path)
+
+    assert ("unavailable", True) == (failure(path).category, "ConnectTimeout" in failure(path).message)
+    assert [] == of(path, AttemptTimedOut)
 
 
 def test_tls_that_fails_is_unavailable(server: Server, path: Path, name: str) -> None:
@@ -306,7 +379,7 @@ def secure(tmp_path: Path) -> Iterator[tuple[Server, Path]]:
     authority = trustme.CA()
     trusted, own = tmp_path / "authority.pem", tmp_path / "server.pem"
     authority.cert_pem.write_to_path(trusted)
-    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(own)
+    authority.issue_cert("127.0.0.1", "nowhere.invalid").private_key_and_cert_chain_pem.write_to_path(own)
     _tls.cache_clear()  # It is built once, from what the environment says then.
     with serving(str(own)) as server:
         yield server, trusted
@@ -332,15 +405,138 @@ def test_a_certificate_that_is_not_trusted_is_told(secure: tuple[Server, Path], 
     assert "CERTIFICATE_VERIFY_FAILED" in failure(path).message
 
 
-@pytest.mark.parametrize("status", ["401", "403"])
+# Who passes calls on.
+
+
+@pytest.fixture
+def proxied(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """An environment that names no proxy yet."""
+    for variable in ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "REQUEST_METHOD"):
+        monkeypatch.delenv(variable, raising=False)
+        monkeypatch.delenv(variable.upper(), raising=False)
+    return monkeypatch
+
+
+def test_a_proxy_passes_calls_on(server: Server, path: Path, name: str, proxied: pytest.MonkeyPatch) -> None:
+    """A proxy from the environment is given the whole address, and its password, which is nowhere in the journal."""
+    proxied.setenv("HTTP_PROXY", server.root.replace("http://", "http://me:pass-phrase-2@"))
+    cases = [Case(name=str(n), input="lima") for n in range(3)]
+    go(made(Endpoint(f"http://nowhere.invalid/{name}/echo,ok/x", output_path="output"), cases, slots=1), path)
+
+    first, *others = server.seen(name)
+    assert (f"http://nowhere.invalid:80/{name}/echo,ok/x", "nowhere.invalid") == (first["target"], first["headers"]["host"])
+    assert "Basic bWU6cGFzcy1waHJhc2UtMg==" == first["headers"]["proxy-authorization"]
+    assert 1 == len({seen["connection"] for seen in (first, *others)})
+    assert 3 == len(outputs(path))
+    written = b"".join(file.read_bytes() for file in path.rglob("*") if file.is_file())
+    assert b"pass-phrase-2" not in written
+    assert b"bWU6cGFzcy" not in written
+
+
+def test_a_tunnel_that_is_refused_is_no_answer(server: Server, path: Path, proxied: pytest.MonkeyPatch) -> None:
+    """To an address with TLS a proxy is asked for a tunnel; if it refuses, that is what is told."""
+    proxied.setenv("HTTPS_PROXY", server.root)
+    go(made(Endpoint("https://nowhere.invalid:9/x")), path)
+
+    assert "unavailable" == failure(path).category
+    assert "no answer from https://nowhere.invalid:9/x: 502" in failure(path).message
+
+
+def test_tls_goes_through_a_tunnel(
+    server: Server, secure: tuple[Server, Path], path: Path, name: str, proxied: pytest.MonkeyPatch
+) -> None:
+    """Through a tunnel, the host behind it is spoken to, with its own certificate, and the connection is kept."""
+    behind, trusted = secure
+    proxied.setenv("HTTPS_PROXY", server.root)
+    proxied.setenv("SSL_CERT_FILE", str(trusted))
+    url = behind.url(name, "ok").replace("127.0.0.1", "nowhere.invalid")
+    cases = [Case(name=str(n), input="lima") for n in range(3)]
+    go(made(Endpoint(url, output_path="output"), cases, slots=1), path)
+
+    assert ["LIMA"] * 3 == outputs(path)
+    assert [] == server.seen(name)
+
+
+@pytest.mark.parametrize(
+    ("url", "proxy", "no_proxy", "expected"),
+    [
+        ("http://h/", "http://p:3128", "", "http://p:3128"),
+        ("http://h/", "p", "", "http://p"),
+        ("http://h/", "http://p", "h", None),
+        ("http://a.h/", "http://p", ".h", None),
+        ("http://h:81/", "http://p", "h:80", "http://p"),
+        ("http://h/", "http://p", "*", None),
+        ("http://localhost/", "http://p", "", None),
+        ("http://127.0.0.9:1/", "http://p", "", None),
+        ("http://[::1]/", "http://p", "", None),
+        ("https://h/", "http://p", "", None),
+    ],
+)
+def test_the_environment_names_the_proxy(
+    proxied: pytest.MonkeyPatch, url: str, proxy: str, no_proxy: str, expected: str | None
+) -> None:
+    """HTTP_PROXY is for http, NO_PROXY names whom we ask ourselves, and this machine is never asked through a proxy."""
+    proxied.setenv("HTTP_PROXY", proxy)
+    proxied.setenv("NO_PROXY", no_proxy)
+    found = Address.parse(url, {}).proxy
+
+    assert expected == (found and found.url)
+
+
+@pytest.mark.parametrize("proxy", ["socks5://me:pass-phrase-3@p:1080", "http://", "http://p:99999", "p:no"])
+def test_a_proxy_that_we_cannot_speak_to_is_refused(proxied: pytest.MonkeyPatch, proxy: str) -> None:
+    """SOCKS is not spoken, nor what is no address; that is said before anything starts, with the way around it."""
+    proxied.setenv("ALL_PROXY", proxy)
+
+    with pytest.raises(UsageError, match="begins with http:// or https://, or go without: NO_PROXY=h") as caught:
+        Endpoint("http://h/")
+
+    assert "pass-phrase-3" not in str(caught.value)
+
+
+@pytest.mark.parametrize("status", ["401", "403", "407"])
 def test_a_refused_key_stops_the_run(server: Server, path: Path, name: str, status: str) -> None:
     """A key that is refused once would be refused ten thousand times: the run stops at once, and says so once."""
     cases = [Case(name=str(n), input=n) for n in range(1000)]
     outcome = go(made(Endpoint(server.url(name, status)), cases, slots=4), path)
 
-    assert "failed_fast" == outcome.stopped
+    assert "refused" == outcome.stopped
     assert status in outcome.why
     assert len(server.seen(name)) <= 4
+    assert "key or the account was refused: 0 of 1,000 trials done" in ending(outcome.state, path=path)
+
+
+@pytest.mark.parametrize("policy", ["fixed", "adaptive"])
+def test_a_key_that_was_mended_is_tried_on_all(server: Server, path: Path, name: str, policy: str) -> None:
+    """What stopped a run uses up no trial: those that met it are asked again when the run goes on, with all their attempts."""
+    cases = [Case(name=str(n), input=n) for n in range(8)]
+    it = made(Endpoint(server.url(name, "401,401,401,401,500,ok")), cases, slots=4, retry=Retry(errors=1, base_delay=0.01))
+    stops = 0
+    outcome = go(it, path, policy=policy)
+    while outcome.stopped == "refused":
+        stops += 1
+        assert (0, 0) == (outcome.state.completed, outcome.state.failed)
+        outcome = go(it, path, policy=policy, resume=True)
+
+    assert 1 <= stops <= 4
+    assert ("", 8, 0) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
+    assert {"stopped": 4, "unavailable": 1} == dict(outcome.state.retries)
+    assert () == audit(read(path), remake=remake).findings
+
+
+def test_a_refused_judge_stops_the_run(server: Server, path: Path, name: str) -> None:
+    """A judge whose key is refused stops the run as well; what was answered is kept, and only judged when the run goes on."""
+    cases = [Case(name=str(n), input=n) for n in range(20)]
+    it = made(Endpoint(server.url(name, "ok")), cases, slots=1)
+    it.score(scorers.judge("m", base_url=server.url(f"{name}-judge", "401,say:verdict: correct", "v1")))
+    outcome = go(it, path)
+    again = go(it, path, resume=True)
+
+    assert ("refused", 0, {}) == (outcome.stopped, outcome.state.completed, dict(outcome.state.scores))
+    assert "401" in outcome.why
+    assert ("", 20, 20) == (again.stopped, again.state.completed, again.state.scores["judge"].numbers)
+    assert (20, 21) == (len(server.seen(name)), len(server.seen(f"{name}-judge")))
+    assert ["0"] == [noted.trial for noted in of(path, Noted) if noted.name == "refused"]
 
 
 def test_an_account_without_money_stops_the_run(server: Server, path: Path, name: str) -> None:
@@ -348,7 +544,7 @@ def test_an_account_without_money_stops_the_run(server: Server, path: Path, name
     cases = [Case(name=each, input=each) for each in ("lima", "oslo")]
     outcome = go(made(Endpoint(server.url(name, "spent")), cases, retry=Retry(), slots=1), path)
 
-    assert ("failed_fast", 1) == (outcome.stopped, len(server.seen(name)))
+    assert ("refused", 1) == (outcome.stopped, len(server.seen(name)))
 
 
 def test_a_hang_is_a_timeout(server: Server, path: Path, name: str) -> None:
@@ -466,6 +662,8 @@ def test_an_address_is_written_as_http_wants_it(url: str, host: bytes, target: s
         ("ftp://localhost/", {}, "is not an address"),
         ("http://", {}, "is not an address"),
         ("http://h:99999/", {}, "is not an address"),
+        ("http://{host}/", {}, "the host in 'http://{host}/' may not come from a case"),
+        ("http://h/{", {}, "is not a template"),
         ("http://h/", {"A b": "x"}, "cannot be the name of a header"),
         ("http://h/", {"A": "x\r\nB: y"}, "holds a line break"),
         ("http://h/", {"A": "$NO_SUCH_VARIABLE"}, "needs $NO_SUCH_VARIABLE, and the environment has none"),

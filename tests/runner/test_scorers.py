@@ -75,6 +75,7 @@ def name(request: pytest.FixtureRequest) -> str:
         (scorers.json_equal, {"a": 1}, '{"a": 1}', True),
         (scorers.json_equal, '{"a": 1, "b": 2}', {"a": 1}, False),
         (scorers.json_equal, "[1, 2]", [2, 1], False),
+        (scorers.json_equal, "123456789012345678901234", "123456789012345678901235", False),
         (scorers.json_equal, "not json", {"a": 1}, False),
         (scorers.json_equal, "plain words", "plain words", True),
         (scorers.regex(r"^\d+$"), "123", None, True),

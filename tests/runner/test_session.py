@@ -212,6 +212,21 @@ async def test_a_task_that_swallows_cancellation_is_late_not_right() -> None:
     assert 0 == count(disk, AttemptSucceeded)
 
 
+async def test_a_nursery_that_is_cancelled_is_not_late() -> None:
+    """A task whose own nursery ends with it when its time is over has timed out, and that is all."""
+
+    async def several(_: Any) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep, 50)
+            nursery.start_soon(trio.sleep, 60)
+
+    disk = SimulatedDisk()
+    await go(made(several, [Case(name="a", input="a")], timeout=30, retry=Retry(timeouts=0)), disk)
+
+    assert AttemptTimedOut(trial="a", attempt=1, limit=30.0, elapsed=30.0) in events_of(PATH, files=disk)
+    assert 0 == count(disk, AttemptReturnedLate)
+
+
 async def test_notes_are_kept_with_their_attempt() -> None:
     """What a task notes is recorded, and numbers are added up."""
 
@@ -287,7 +302,7 @@ async def test_a_refused_key_stops_the_run_at_once() -> None:
     disk = SimulatedDisk()
     outcome = await go(made(Scripted(lambda *_: Fail(Unauthorized("bad key"), 0.1)), named(50), slots=2), disk)
 
-    assert "failed_fast" == outcome.stopped
+    assert "refused" == outcome.stopped
     assert "bad key" in outcome.why
     assert outcome.state.failed <= 3
 
@@ -304,7 +319,7 @@ async def test_a_key_refused_twice_does_not_cut_off_the_others() -> None:
     disk = SimulatedDisk()
     outcome = await go(made(Scripted(step), named(4), slots=3), disk, policy="fixed", grace=5)
 
-    assert ("failed_fast", 1, 2) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
+    assert ("refused", 1, 0) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
     assert 0 == count(disk, AttemptInterrupted)
 
 

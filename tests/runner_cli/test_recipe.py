@@ -1,6 +1,7 @@
 """Evaluations without code, from the command line: flags, files, scores, gates, and scores given anew."""
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -16,12 +17,23 @@ import pytest
 from click.testing import CliRunner, Result
 
 from journal import read, verify
-from journal.events import AttemptStarted, Noted, RunFinished, RunStarted, RunStopped, SessionStarted, TrialScored
+from journal.events import (
+    AttemptStarted,
+    AttemptSucceeded,
+    Noted,
+    RunFinished,
+    RunStarted,
+    RunStopped,
+    SessionStarted,
+    TrialScored,
+)
 from journal.files import DISK
 from journal.lock import Lock
 from replay import fold
 from replay.audit import audit
 from runner.cli import cli
+from runner.cli.recipe import configured
+from runner.cli.run import run
 from runner.rules import remake
 from tests.runner_cli.test_commands import COMMAND
 from tests.server import Server
@@ -99,6 +111,19 @@ def test_an_endpoint_is_asked(server: Server, name: str, monkeypatch: pytest.Mon
     assert b"word-of-no-shape" not in b"".join(file.read_bytes() for file in Path("runs").rglob("*.jsonl"))
 
 
+def test_a_key_may_be_named_in_an_address(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`$NAME` in an address is no key: it is recorded as it stands, and read from the environment again by a resumption."""
+    monkeypatch.setenv("MY_KEY", "word{of}no-shape")
+    url = server.url(name, "echo,500,ok")
+    evaljournal("run", "--data", "qa.jsonl", "--endpoint", f"{url}?api_key=$MY_KEY", "--retry-errors", 0, "--slots", 1)
+    resumed = evaljournal("resume", "--retry-failed")
+
+    assert 0 == resumed.exit_code, resumed.stderr
+    assert {"api_key=word%7Bof%7Dno-shape"} == {seen["target"].partition("?")[2] for seen in server.seen(name)}
+    assert f"--endpoint '{url}?api_key=$MY_KEY'" in events("runs/qa/0001", RunStarted)[0].task
+    assert b"no-shape" not in b"".join(file.read_bytes() for file in Path("runs").rglob("*.jsonl"))
+
+
 def test_a_chat_model_is_asked_and_judged(server: Server, name: str) -> None:
     """A prompt, a model and a judge are an evaluation too; prompts may stand in files."""
     Path("prompt.txt").write_text("Answer: {question}")
@@ -150,7 +175,8 @@ def test_scorers_may_be_functions() -> None:
         ("--data qa.jsonl --chat m --base-url http://h --prompt {qestion}", "did you mean {question}?"),
         ("--data qa.jsonl --chat m --base-url http://h --prompt @no.txt", "--prompt='@no.txt' cannot be read"),
         ("--data qa.jsonl --command no-such-command", "there is no command 'no-such-command'"),
-        ("--data qa.jsonl --command cat --score exat", "there is no scorer 'exat'; did you mean 'exact'"),
+        ("--data qa.jsonl --command cat --score exat", "similarity, or give file.py:function; did you mean 'exact'"),
+        ("--data qa.jsonl --command cat --score nope", "there is no scorer 'nope'; there are exact, iexact, contains, one_of"),
         ("--data qa.jsonl --command cat --score exact:1", "exact takes no argument"),
         ("--data qa.jsonl --command cat --score no.py:f", "there is no file no.py"),
         ("--data qa.jsonl --command cat --score 'regex:('", "is not a pattern"),
@@ -159,6 +185,13 @@ def test_scorers_may_be_functions() -> None:
         ("--data qa.jsonl --command cat --score exact --fail-under exact", "give SCORER=NUMBER"),
         ("--data qa.jsonl --command cat --score exact --fail-under exat=1", "no scorer 'exat'; did you mean 'exact'?"),
         ("--data qa.jsonl --endpoint http://h --header X", "give 'Name: value'"),
+        ("--data qa.jsonl --endpoint http://h --retry-errors -1", "errors=-1): give a whole number"),
+        ("--data qa.jsonl --endpoint http://h --retry-max-delay 0.5", "max_delay=0.5) is less than base_delay=1.0"),
+        ("--data qa.jsonl --endpoint http://h/{idd}", "has no field {idd}; there are 'topic', 'id', 'question'"),
+        ("--data qa.jsonl --endpoint http://{topic}/", "may not come from a case"),
+        ("--data qa.jsonl --chat m --base-url http://h/{topic}", "is the same for all cases; the model may come from them"),
+        ("--data qa.jsonl --chat m --base-url http://h --more x", "--more is not JSON"),
+        ("--data qa.jsonl --chat m --base-url http://h --more [1]", "--more is an object"),
         ("--data qa.jsonl --endpoint http://h --header 'X: $NO_SUCH'", "needs $NO_SUCH"),
         ("--data qa.jsonl --endpoint http://h --header 'Authorization: Bearer x'", "--header holds a key"),
         ("--data qa.jsonl --endpoint 'http://h/?key=abcdefgh1'", "--endpoint holds a key"),
@@ -175,6 +208,21 @@ def test_what_makes_no_sense_is_refused(arguments: str, said: str) -> None:
     assert said in result.stderr
     assert "abcdefgh1" not in result.stderr
     assert not Path("runs").exists()
+
+
+def test_back_ends_have_limits_of_their_own(server: Server, name: str) -> None:
+    """With --limit-key, a back end that asks to be left alone holds up nobody who is put to another."""
+    steps = {"busy": "429:1,ok", "free": "ok"}
+    rows = [{"id": f"{n}", "question": "q", "host": host, "steps": steps[host]} for n, host in enumerate(["busy", "free"] * 4)]
+    Path("two.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    url = f"{server.root}/{name}-{{host}}/{{steps}}/generate"
+    result = evaljournal("run", "--data", "two.jsonl", "--endpoint", url, "--limit-key", "host", "--slots", 1)
+    seen = [record.event for record in read("runs/two/0001")]
+    _, again, *_ = [at for at, event in enumerate(seen) if isinstance(event, AttemptStarted) and event.key == "busy"]
+
+    assert 0 == result.exit_code
+    assert (5, 4) == (len(server.seen(f"{name}-busy")), len(server.seen(f"{name}-free")))
+    assert 4 == sum(isinstance(event, AttemptSucceeded) for event in seen[:again])
 
 
 # Files.
@@ -194,6 +242,40 @@ def test_a_file_says_what_flags_do_not() -> None:
     assert ["slots"] == begun.settings["given"]
     assert "--config eval.toml" == begun.task
     assert {"exact", "iexact"} == set(begun.scorers)
+
+
+def test_retries_are_said_in_numbers(server: Server, name: str) -> None:
+    """Every number of the retries is a flag and a key; a flag wins, and holds for the sessions that resume the run."""
+    Path("eval.toml").write_text(
+        f'data = "qa.jsonl"\nendpoint = "{server.url(name, "500")}"\nslots = 1\npolicy = "fixed"\nlimit = 1\n'
+        "retry-errors = 3\nretry-timeouts = 0\nretry-rate-limits = 5\nretry-base-delay = 0.01\nretry-max-delay = 0.02\n"
+    )
+    result = evaljournal("run", "--config", "eval.toml", "--retry-errors", 1)
+    asked = len(server.seen(name))
+    evaljournal("resume", "--retry-failed", "--retry-timeouts", 7)
+    Path("eval.toml").write_text(Path("eval.toml").read_text().replace("limits = 5", "limits = 6"))
+    evaljournal("resume", "--retry-failed")
+    begun, sessions = events("runs/qa/0001", RunStarted)[0], events("runs/qa/0001", SessionStarted)
+    numbers = {"errors": 1, "timeouts": 0, "rate_limits": 5.0, "base_delay": 0.01, "max_delay": 0.02}
+
+    assert (1, 2) == (result.exit_code, asked)
+    assert numbers == {each: begun.settings["retry"][each] for each in numbers}
+    assert ["retry.errors"] == begun.settings["given"]
+    later = [session.settings["retry"] for session in sessions[1:]]
+    assert [(1, 7, 5.0), (1, 7, 6.0)] == [(each["errors"], each["timeouts"], each["rate_limits"]) for each in later]
+    assert 6 == len(server.seen(name))
+    assert () == tuple(audit(read("runs/qa/0001"), remake=remake).findings)
+
+
+def test_what_else_a_model_is_sent(server: Server, name: str) -> None:
+    """Whatever a model understands can be sent, from a flag or from a table."""
+    line = ("run", "--data", "qa.jsonl", "--chat", "m", "--base-url", server.url(name, "ok", "v1"), "--limit", 1)
+    evaljournal(*line, "--more", '{"top_p": 0.5, "stop": ["."]}')
+    Path("eval.toml").write_text("[more]\ntop_p = 0.25\n")
+    evaljournal(*line, "--config", "eval.toml")
+    sent = [orjson.loads(seen["body"]) for seen in server.seen(name)]
+
+    assert [(0.5, ["."]), (0.25, None)] == [(body["top_p"], body.get("stop")) for body in sent]
 
 
 def test_tables_are_understood(server: Server, name: str) -> None:
@@ -248,6 +330,18 @@ def test_init_writes_a_file_that_runs() -> None:
     assert 0 == evaljournal("run", "--config", "eval.toml").exit_code
 
 
+def test_every_key_that_init_writes_is_known() -> None:
+    """Each key in the file can be used by taking its mark away: it is TOML, and it means something."""
+    evaljournal("init")
+    lines = [line.removeprefix("# ") for line in Path("eval.toml").read_text().splitlines() if re.match(r"# [\w-]+ = ", line)]
+    Path("all.toml").write_text("\n".join(lines))
+    known = configured(Path("all.toml"), run)
+
+    assert len(lines) == len(known) > 50
+    assert ("Authorization: Bearer $MY_KEY",) == tuple(known["header"])
+    assert '{"top_p":0.9}' == known["more"]
+
+
 # Going on.
 
 
@@ -265,6 +359,38 @@ def test_a_recipe_is_resumed_from_the_journal_alone() -> None:
     assert 0 == resumed.exit_code, resumed.stderr
     assert {"peru": True, "cuba": True, "chile": False} == scores("runs/qa/0001", "iexact")
     assert verify("runs/qa/0001").holds
+
+
+@pytest.mark.parametrize(
+    ("verb", "line", "moved"),
+    [
+        ("resume", "--data qa.jsonl --command ./some.sh --score mine.py:shout", "mine.py"),
+        ("resume", "--data qa.jsonl --command ./some.sh --score mine.py:shout", "qa.jsonl"),
+        ("resume", "--config eval.toml", "eval.toml"),
+        ("rescore", "--data qa.jsonl --command ./some.sh --score mine.py:shout", "mine.py"),
+        ("rescore", "--config eval.toml", "eval.toml"),
+    ],
+)
+def test_what_was_moved_is_named(verb: str, line: str, moved: str) -> None:
+    """Where a file is gone that a run needs, it is named, with the command that says where it is; the rest is as it was."""
+    Path("mine.py").write_text("def shout(output, case):\n    return output.isupper()\n")
+    Path("some.sh").write_text("#!/bin/sh\n[ -e ready ] || exit 127\necho LIMA\n")
+    Path("some.sh").chmod(0o700)
+    Path("eval.toml").write_text("data = 'qa.jsonl'\ncommand = './some.sh'\nscore = 'mine.py:shout'\n")
+    evaljournal("run", *shlex.split(line), "--max-failures", 0, "--policy", "fixed", "-o", "run")
+    there = evaljournal(verb, "run", *(["--retry-failed"] if verb == "resume" else ["--again"]))
+    Path("away").mkdir()
+    Path(moved).rename(f"away/{moved}")
+    gone = evaljournal(verb, "run", *(["--retry-failed"] if verb == "resume" else ["--again"]))
+    Path("ready").touch()
+    found = evaljournal(verb, "run", "--task", line.replace(moved, f"away/{moved}"))
+
+    assert "there is no file" not in there.stderr
+    assert 2 == gone.exit_code
+    assert moved in gone.stderr.splitlines()[0]
+    assert f"run was begun with {line}; go to where that is, or, if it was moved, say what it is now" in gone.stderr
+    assert f"`evaljournal {verb} run --task {shlex.quote(line)}`" in gone.stderr
+    assert 2 != found.exit_code, found.stderr
 
 
 def test_a_recipe_that_was_changed_is_not_resumed() -> None:
@@ -345,6 +471,14 @@ def test_outputs_are_scored_anew() -> None:
     assert [False] == [each["value"] for each in orjson.loads(evaljournal("show", "chile", "--json").stdout)["superseded"]]
 
 
+def test_outputs_are_scored_anew_without_the_data() -> None:
+    """The cases are in the journal, so nobody misses the file that they came from."""
+    evaljournal(*COMMANDED)
+    Path("qa.jsonl").unlink()
+
+    assert 0 == evaljournal("rescore", "--again").exit_code
+
+
 def test_what_is_scored_already_is_left_alone() -> None:
     """The same scorer in the same version adds nothing, unless it is asked to; then nothing at all is written."""
     evaljournal(*COMMANDED)
@@ -394,6 +528,23 @@ def test_a_judge_may_come_later(server: Server, name: str) -> None:
     assert {"peru": True, "cuba": True, "chile": True} == scores("runs/qa/0001", "judge")
     assert 3 == len([event for event in events("runs/qa/0001", Noted) if event.name == "judge"])
     assert 1.0 == orjson.loads(result.stdout)["scores"]["judge"]["mean"]
+
+
+def test_a_refused_judge_stops_the_rescoring(server: Server, name: str) -> None:
+    """A key that is refused is told once, with code 3; the run stays as it was, and the same command goes on."""
+    evaljournal(*COMMANDED)
+    line = ("rescore", "--judge", "m", "--judge-url", server.url(name, "401,say:verdict: correct", "v1"), "--slots", 1)
+    refused = evaljournal(*line)
+    again = evaljournal(*line)
+
+    assert 3 == refused.exit_code
+    assert "0 outputs scored anew by judge; 3 are left, and the same command goes on with them" in refused.stderr
+    assert "every other output would meet the same: runner.tasks.http.BadStatus: 401" in refused.stderr
+    assert "refused" == events("runs/qa/0001", RunStopped)[-1].reason
+    assert 0 == again.exit_code, again.stderr
+    assert "qa finished: 3 of 3 trials done" in again.stderr
+    assert {"peru": True, "cuba": True, "chile": True} == scores("runs/qa/0001", "judge")
+    assert () == tuple(audit(read("runs/qa/0001"), remake=remake).findings)
 
 
 def wait_until(condition: Callable[[], bool]) -> bool:

@@ -458,7 +458,7 @@ def test_resume_of_something_else_is_refused() -> None:
 @pytest.mark.parametrize(
     ("first", "said"),
     [
-        ([started()], "is a run of evals/capitals.py:capitals, and there is no such file here"),
+        ([started()], "was begun with evals/capitals.py:capitals; go to where that is"),
         ([], "was cut off before it said what it is a run of"),
     ],
 )
@@ -469,7 +469,7 @@ def test_resume_that_does_not_find_its_evaluation(first: list[Any], said: str) -
     result = evaljournal("resume", "r")
 
     assert (2, True) == (result.exit_code, said in result.stderr)
-    assert "`evaljournal resume r --task REFERENCE`" in result.stderr
+    assert "`evaljournal resume r --task " in result.stderr
 
 
 def test_resume_after_the_evaluation_was_moved() -> None:

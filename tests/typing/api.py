@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, assert_type
 
 from replay import Span, load
-from runner import Case, Dataset, Evaluation, RateLimited, Retry, Score, evaluation, note
+from runner import Case, Dataset, Evaluation, RateLimited, Retry, Score, evaluation, note, scorers
 from runner.executors import (
     AsyncExecutor,
     ConcurrencyController,
@@ -17,6 +17,10 @@ from runner.executors import (
     SyncExecutor,
     get_executor_on_sync_context,
 )
+from runner.tasks.chat import Chat
+from runner.tasks.command import Command
+from runner.tasks.endpoint import Endpoint
+from runner.tasks.given import Given
 
 CASES = [
     Case(name="fr", input="Capital of France?", expected="Paris"),
@@ -117,6 +121,24 @@ evaluation(cases=CASES, slots="8")  # type: ignore[arg-type]
 evaluation(cases=CASES, loop="curio")  # type: ignore[arg-type]
 evaluation(cases=3)  # type: ignore[arg-type]
 Retry(classify=lambda _: "maybe")  # type: ignore[arg-type, return-value]
+
+asked = evaluation(cases="qa.jsonl", retry=Retry(errors=0))(Endpoint("http://h/{id}", method="GET", done_path="done"))
+assert_type(asked, Evaluation[Any, Any, Coroutine[Any, Any, Any]])
+asked.score(scorers.exact)
+asked.score(scorers.regex("^[A-Z]"))
+asked.score(name="judge", retry=Retry(errors=1))(scorers.judge("m", rubric="{output}", choices={"good": 1.0, "bad": False}))
+evaluation(cases="qa.jsonl")(Chat("m", prompt="{question}", more={"top_p": 0.9}, schema={"type": "object"}))
+evaluation(cases="qa.jsonl")(Command(["./answer.sh", "{question}"], output="json"))
+evaluation(cases="qa.jsonl")(Given("generated"))
+Endpoint("http://h/", method="PUT")  # type: ignore[arg-type]
+Command("cat", output="xml")  # type: ignore[arg-type]
+Chat("m", temperature="hot")  # type: ignore[arg-type]
+
+
+async def by_hand() -> None:
+    """A task without code is called like a function."""
+    assert_type(await asked("?"), Any)
+
 
 history = load("runs/capitals/0001", at=725)
 assert_type(history.trials["fr"].stage, str)
