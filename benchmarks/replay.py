@@ -26,7 +26,8 @@ from journal.events import RunFinished
 from replay import RunState, fold
 from replay.summary import in_json, summarise
 from runner import Case, evaluation
-from runner.session import Live, arun
+from runner.doors import arun
+from runner.session import Live
 
 ROUNDS = 5
 

@@ -15,6 +15,9 @@ PAYLOAD = object()
 Json = Annotated[Any, PAYLOAD]
 """The user's own data: anything that JSON can say. Where it is large, it is kept in a blob beside the journal."""
 
+Kind = Literal["error", "rate_limited", "unavailable", "fatal"]
+"""What it means that an attempt failed."""
+
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def fact(cls: type[T]) -> type[T]:
@@ -187,7 +190,7 @@ class AttemptFailed:
     """The exception's type."""
     message: str
     traceback: str = ""
-    category: Literal["error", "rate_limited", "unavailable", "fatal"]
+    category: Kind
     """What it means for a retry."""
     retry_after: float | None = None
     """Seconds for which the other side asked to be left alone."""
@@ -385,6 +388,9 @@ TrialEvent = (
 
 FileEvent = SegmentOpened | SegmentSealed
 
+Decided = LimitChanged | IntakePaused | IntakeResumed
+"""What a policy decides."""
+
 Known = (
     FileEvent
     | JournalRecovered
@@ -392,9 +398,7 @@ Known = (
     | RunStarted
     | SessionStarted
     | TrialEvent
-    | LimitChanged
-    | IntakePaused
-    | IntakeResumed
+    | Decided
     | Noted
     | RunStopped
     | RunFinished

@@ -7,6 +7,7 @@ that forgets what was not synced. Nothing here knows what the bytes mean.
 import contextlib
 import errno
 import os
+import shutil
 import stat
 import sys
 import time
@@ -58,8 +59,12 @@ class Files:
         os.close(fd)
 
     def replace(self, source: str, target: str) -> None:
-        """Give a file its final name, in one step."""
+        """Give a file or a directory its final name, in one step."""
         os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        """Take away a directory with all that is in it."""
+        shutil.rmtree(path)
 
     def mkdir(self, path: str) -> None:
         """Make a directory that only its owner may enter."""
@@ -95,6 +100,10 @@ class Files:
     def names(self, path: str) -> list[str]:
         """List a directory."""
         return os.listdir(path)
+
+    def is_there(self, path: str) -> bool:
+        """Say whether the name is taken, be it by a link that leads nowhere."""
+        return os.path.lexists(path)
 
     def is_directory(self, path: str) -> bool:
         """Say whether the path is a directory."""

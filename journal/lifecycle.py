@@ -4,6 +4,7 @@ Everything that decides whether a step is legal lives here, in one table: the wr
 and the diagram in the documentation is drawn from it. Nothing here knows the time, the disk or the network.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
@@ -99,14 +100,14 @@ RUN: Final[dict[type[Event], dict[str, str]]] = {
 class _Step:
     """One row of the table in the form that the hot path reads: stages are numbers, for a million trials stay small."""
 
-    after: tuple[int, ...]
-    """Stage before → stage after; -1 where the event may not happen."""
+    change: tuple[int | None, ...]
+    """Stage before → what is added to the number that stands for a trial; None where the event may not happen."""
+    opens: tuple[int, ...]
+    """Stage before → how many more trials are open."""
     number: Callable[[Event], int] | None
     """Which attempt the event speaks of; None where it speaks of none that could be wrong."""
     ahead: int
     """0 where that is the attempt under way or the last one, 1 where it is the next."""
-    begins: int
-    """1 where the event begins that attempt."""
 
 
 _NUMBER: Final = {stage: number for number, stage in enumerate(STAGES)}
@@ -125,11 +126,13 @@ _SPEAKS_OF: Final[dict[type[Event], tuple[str, int]]] = {
 
 def _step(event: type[TrialEvent], row: dict[str, str]) -> _Step:
     attribute, ahead = _SPEAKS_OF.get(event, (None, 0))
+    begins = int(event is AttemptStarted) << 4
+    after = [_NUMBER[row[stage]] if stage in row else None for stage in STAGES]
     return _Step(
-        after=tuple(_NUMBER[row[stage]] if stage in row else -1 for stage in STAGES),
+        change=tuple(None if to is None else to - number + begins for number, to in enumerate(after)),
+        opens=tuple(0 if to is None else _IS_OPEN[to] - _IS_OPEN[number] for number, to in enumerate(after)),
         number=attrgetter(attribute) if attribute else None,
         ahead=ahead,
-        begins=int(event is AttemptStarted),
     )
 
 
@@ -156,14 +159,17 @@ class Lifecycle:
             return
         trial: str = event.trial  # type: ignore[union-attr]  # every event that has a step has a trial
         before = self._trials.get(trial, 0)
-        after = step.after[before & 15]
-        attempts = before >> 4
-        if after < 0 or self.stage != "session" or (step.number is not None and step.number(event) != attempts + step.ahead):
+        change = step.change[before & 15]
+        if (
+            change is None
+            or self.stage != "session"
+            or (step.number is not None and step.number(event) != (before >> 4) + step.ahead)
+        ):
             raise self._refusal(event, trial, step)
-        if isinstance(event, AttemptReturnedLate) and not 1 <= event.attempt <= attempts:
+        if event.__class__ is AttemptReturnedLate and not 1 <= event.attempt <= before >> 4:
             raise IllegalEvent(f"attempt {event.attempt} of trial {trial!r} cannot return late: it was never made")
-        self._trials[trial] = after | (attempts + step.begins) << 4
-        self.open += _IS_OPEN[after] - _IS_OPEN[before & 15]
+        self._trials[trial] = before + change
+        self.open += step.opens[before & 15]
 
     def retrace(self, record: Record, path: Path) -> None:
         """Take the step that a record tells of which was read at this path; refuse the journal if it may not stand there."""
@@ -181,6 +187,10 @@ class Lifecycle:
     def attempts_of(self, trial: str) -> int:
         """How many attempts the trial has had, the one under way included."""
         return self._trials.get(trial, 0) >> 4
+
+    def counts(self) -> Counter[str]:
+        """How many trials stand where."""
+        return Counter(STAGES[known & 15] for known in self._trials.values())
 
     def _advance_run(self, event: Event) -> None:
         name = type(event).__name__
@@ -206,7 +216,7 @@ class Lifecycle:
         name, stage, attempts = type(event).__name__, self.stage_of(trial), self.attempts_of(trial)
         if self.stage != "session":
             why = f"the run is {_RUN_IN_WORDS[self.stage]}"
-        elif step.after[_NUMBER[stage]] < 0:
+        elif step.change[_NUMBER[stage]] is None:
             legal = ", ".join(kind.__name__ for kind, row in TRIAL.items() if stage in row)
             why = f"the trial is {stage}; what may follow is {legal}"
         else:

@@ -21,6 +21,8 @@ class Lock:
         file = self._file = str(path / "LOCK")
         fd = again(lambda: files.open(file, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)))
         self._fd: int | None = fd
+        self.is_held = True
+        """Whether this process has it; a child that was forked has not. Plain, because every record asks for it."""
         try:
             if not files.lock(fd):
                 raise JournalLocked(f"{path} is being written by {_holder(file, files)}; {command('watch', path)} looks on")
@@ -31,11 +33,6 @@ class Lock:
             raise
         _held.add(self)
 
-    @property
-    def is_held(self) -> bool:
-        """Say whether this process has it; a child that was forked has not."""
-        return self._fd is not None
-
     def is_in_place(self) -> bool:
         """Say whether the lock still is that of the directory at this path: neither may have been moved or removed."""
         return self._fd is not None and self._files.is_at(self._fd, self._file)
@@ -43,7 +40,7 @@ class Lock:
     def release(self) -> None:
         """Let the next writer in."""
         if self._fd is not None:
-            fd, self._fd = self._fd, None
+            fd, self._fd, self.is_held = self._fd, None, False
             self._files.close(fd)
 
 

@@ -1,7 +1,7 @@
 """What a writer finds when it opens a run's directory, and what it must do before it may go on.
 
 Under the lock: read everything, refuse damage, mend the end that a crash left. For a new run: make the directory, and refuse to
-begin where a run is already, or inside of one that is copied.
+begin where a run is already.
 """
 
 from hashlib import sha256
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from journal import chain, segments
-from journal.errors import JournalError, JournalExists, NotAJournal, command
+from journal.errors import JournalExists, NotAJournal, command
 from journal.files import Files, make_directory
 from journal.lifecycle import Lifecycle
 from journal.recovery import SetAside, damage, recover
@@ -48,12 +48,6 @@ def make_room(path: Path, files: Files) -> None:
         make_directory(files, str(path))
     except (FileExistsError, NotADirectoryError) as exc:
         raise JournalExists(f"{path} cannot become a run's directory: {exc.strerror}; choose another") from exc
-
-
-def keep_apart(source: Path, target: Path) -> None:
-    """Refuse to make a copy inside of what is copied."""
-    if source.resolve() in target.resolve().parents:
-        raise JournalError(f"{target} lies in {source}, which is only read; choose a place outside of it")
 
 
 def find(path: Path, files: Files, *, new: bool, run: str) -> Found:

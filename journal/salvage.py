@@ -14,19 +14,27 @@ from typing import Final
 
 import attrs
 import orjson
-import trio
 
 from journal import blobs, segments
 from journal.codec import decode, encode
+from journal.copying import check_target, copying
 from journal.errors import BlobDamaged, IllegalEvent, JournalError, command
-from journal.events import Event, Extension, FileEvent, JournalRecovered, JournalSalvaged, RunStarted, SessionStarted
+from journal.events import (
+    Event,
+    Extension,
+    FileEvent,
+    JournalRecovered,
+    JournalSalvaged,
+    RunFinished,
+    RunStarted,
+    SessionStarted,
+)
 from journal.files import DISK, Files, create
 from journal.lifecycle import Lifecycle
-from journal.opening import keep_apart
 from journal.recovery import intact_after
 from journal.scan import Scan
 from journal.verification import verify
-from journal.writer import writing
+from journal.writer import InThread, Journal, in_a_thread, writing
 
 LEFT_OUT: Final = "left-out.jsonl"
 
@@ -52,33 +60,46 @@ class _Intact:
     event: Event
 
 
-async def salvage(source: Path | str, target: Path | str, *, files: Files = DISK) -> Salvaged:
+async def salvage(
+    source: Path | str, target: Path | str, *, files: Files = DISK, in_thread: InThread = in_a_thread
+) -> Salvaged:
     """Copy what is intact in a damaged journal into a new directory; the old one is only read."""
     source, target = Path(source), Path(target)
-    keep_apart(source, target)
+    check_target(source, target, files)
     started, run = _look_over(source, files)
     current = started
     seq = whole = kept = 0
     left_out: list[bytes] = []
-    async with writing(target, new=True, stamp=lambda: (current.at, current.t), files=files) as journal:
-        for current in _intact(source, files, run):
-            whole += 1
-            seq = current.seq
-            if isinstance(current.event, FileEvent | JournalSalvaged):
-                continue  # These speak of the files that are left behind.
-            for n in range(journal.lifecycle.sessions + 1, _session_of(current.event, journal.lifecycle) + 1):
-                # That it began is certain, for here is what happened in it; by which process is not known any more.
-                journal.append(SessionStarted(n=n, pid=0, host="", boot=""))
-            try:
-                journal.append(current.event)
-                kept += 1
-            except IllegalEvent:
-                left_out.append(_as_line(current))
-            await journal.wait_room()
+    async with copying(target, files=files, in_thread=in_thread) as place:
+        async with writing(place, new=True, stamp=lambda: (current.at, current.t), files=files, in_thread=in_thread) as journal:
+            for current in _intact(source, files, run):
+                whole += 1
+                seq = current.seq
+                if isinstance(current.event, FileEvent | JournalSalvaged):
+                    continue  # These speak of the files that are left behind.
+                for n in range(journal.lifecycle.sessions + 1, _session_of(current.event, journal.lifecycle) + 1):
+                    # That it began is certain, for here is what happened in it; by which process is not known any more.
+                    journal.append(SessionStarted(n=n, pid=0, host="", boot=""))
+                try:
+                    journal.append(_as_own(current.event, journal))
+                    kept += 1
+                except IllegalEvent:
+                    left_out.append(_as_line(current))
+                await journal.wait_room()
+            journal.append(JournalSalvaged(run=run.decode(), kept=kept, lost=seq - whole, left_out=len(left_out)))
         if left_out:
-            await trio.to_thread.run_sync(create, files, str(target), LEFT_OUT, b"".join(left_out))
-        journal.append(JournalSalvaged(run=run.decode(), kept=kept, lost=seq - whole, left_out=len(left_out)))
+            await in_thread(lambda: create(files, str(place), LEFT_OUT, b"".join(left_out)))
     return Salvaged(path=target, kept=kept, lost=seq - whole, left_out=len(left_out))
+
+
+def _as_own(event: Event, journal: Journal) -> Event:
+    """Let the last word of a run be true of the new journal, or refuse it: a run that has lost trials is not finished."""
+    if not isinstance(event, RunFinished):
+        return event
+    counts = journal.lifecycle.counts()
+    if (event.completed, event.failed, event.withdrawn) != (counts["completed"], counts["failed"], counts["withdrawn"]):
+        raise IllegalEvent("RunFinished speaks of trials that are lost")
+    return attrs.evolve(event, head=journal.head if event.head else "")  # type: ignore[misc]  # a fact is an attrs class
 
 
 def _session_of(event: Event, lifecycle: Lifecycle) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from journal.errors import NotAJournal
-from journal.files import Files
+from journal.files import DISK, Files
 
 FORMAT: Final = "evaljournal"
 VERSION: Final = "1.0"
@@ -43,3 +43,17 @@ def numbers(path: Path, files: Files) -> list[int]:
     if not found:
         raise NotAJournal(f"{path} holds no journal: there is no {name(1)} in it")
     return found
+
+
+def is_run(path: Path) -> bool:
+    """Say whether there is a journal at this path, damaged as it may be."""
+    try:
+        return bool(numbers(path, DISK))
+    except (NotAJournal, OSError):
+        return False
+
+
+def run_around(path: Path) -> Path | None:
+    """Find the run that a path is, or lies in, however it is written; nothing else may be put there."""
+    real = Path(os.path.realpath(path))
+    return next((each for each in (real, *real.parents) if is_run(each)), None)

@@ -11,13 +11,13 @@ import functools
 import heapq
 import math
 import re
-import threading
 import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, get_args
 
 import attrs
@@ -102,7 +102,8 @@ class _Segment:
     """The file that lines are being built for: how long it will be, and what its bytes will add up to."""
 
     number: int
-    records: int
+    before: int
+    """The last record before its first."""
     bytes: int
     digest: "_Hash"
     """Of the lines that were handed over to be written; see `Journal._digest`."""
@@ -113,11 +114,10 @@ class _Batch:
     """Lines that are written together, into one file, after the values that they point to."""
 
     segment: int
-    first: int = 0
+    first: int
     """The first record among the lines."""
     lines: list[bytes] = attrs.field(factory=list)
     values: dict[str, bytes] = attrs.field(factory=dict)
-    bytes: int = 0
 
 
 class Journal:
@@ -156,8 +156,8 @@ class Journal:
         # The end of the chain, and the lines that wait to be written.
         self._seq = found.seq
         self._h = found.h
-        self._segment = _Segment(found.segment, found.records, found.bytes, found.digest)
-        self._batches: deque[_Batch] = deque([_Batch(found.segment)])
+        self._segment = _Segment(found.segment, found.seq - found.records, found.bytes, found.digest)
+        self._batches: deque[_Batch] = deque([_Batch(found.segment, found.seq + 1)])
         self._pending = 0
 
         # How far writing and syncing have come; what was found is durable.
@@ -169,7 +169,8 @@ class Journal:
         """Held while the file is synced or left for the next one: a file must not be closed under a sync."""
 
         self._failure: JournalFailed | None = None
-        self._closing = False
+        self._is_open = True
+        """Whether it takes records."""
         self._done = False
         self._is_sealed = False
         self._idle = False
@@ -187,7 +188,7 @@ class Journal:
 
     def _begin_with(self, found: Found) -> None:
         """Begin the file that is needed, and say what a crash had left."""
-        self._home = threading.get_ident()
+        self._home = get_ident()
         if not found.is_open:
             self._begin(self._time())
         if found.aside:
@@ -223,14 +224,10 @@ class Journal:
     @trio.lowlevel.enable_ki_protection
     def append(self, event: Event) -> Record:
         """Take an event into the journal. Never waits; raises, and changes nothing, if it cannot be taken."""
-        if self._failure is not None:
-            raise self._failure
-        if self._closing:
-            raise JournalClosed(f"{self.path} was closed; it takes no more records")
-        if threading.get_ident() != self._home or not self._lock.is_held:
-            raise JournalClosed(f"{self.path} takes records only from the thread and the process that opened it")
+        if not self._is_open or get_ident() != self._home or not self._lock.is_held:
+            raise self._refusal()
         members = encode(event)
-        large: dict[str, bytes] = {}
+        large: dict[str, bytes] | None = None
         if len(members) > blobs.LIMIT:
             large = blobs.too_large(event)
             members = encode(event, without=tuple(large)) + blobs.references(large)
@@ -239,17 +236,24 @@ class Journal:
                     f"{type(event).__name__} would be {len(members):,} bytes long, and a record may have {RECORD_LIMIT:,}; "
                     "nothing was written. Only inputs, outputs and notes may be longer",
                 )
-        now = self._time()  # Before anything changes.
+        now = self._time()  # It may raise: before anything changes.
         self.lifecycle.advance(event)
         if self._segment.bytes >= self._roll_at:
             self._seal(now)
             self._begin(now)
         if large:
-            batch = self._batches[-1]
-            batch.values.update((sha256(value).hexdigest(), value) for value in large.values())
-            batch.bytes += sum(map(len, large.values()))
-            self._pending += sum(map(len, large.values()))
+            values = self._batches[-1].values
+            self._pending -= sum(map(len, values.values()))
+            values.update((sha256(value).hexdigest(), value) for value in large.values())
+            self._pending += sum(map(len, values.values()))
         return self._add(event, members, now)
+
+    def _refusal(self) -> JournalError:
+        if self._failure is not None:
+            return self._failure
+        if not self._is_open:
+            return JournalClosed(f"{self.path} was closed; it takes no more records")
+        return JournalClosed(f"{self.path} takes records only from the thread and the process that opened it")
 
     async def wait_durable(self, seq: int) -> None:
         """Wait until the record is as safe as this journal's durability promises: on disk, or (`os`) with the system."""
@@ -275,7 +279,7 @@ class Journal:
             while self._batches[0].lines:
                 batch = self._batches.popleft()
                 if not self._batches:
-                    self._batches.append(_Batch(batch.segment))
+                    self._batches.append(_Batch(batch.segment, self._seq + 1))
                 if batch.segment == self._segment.number:  # Otherwise its file is sealed, and its sum was taken.
                     self._segment.digest.update(b"".join(batch.lines))
                 await self._write(batch)
@@ -309,7 +313,7 @@ class Journal:
     @trio.lowlevel.enable_ki_protection
     async def _close(self) -> None:
         """Seal the journal once everything in it is durable, and let the two tasks end."""
-        self._closing = True
+        self._is_open = False
         try:
             if self._failure is None:
                 await self._wait_synced()
@@ -342,7 +346,7 @@ class Journal:
 
     def _add(self, event: Event, members: bytes, now: tuple[str, float]) -> Record:
         at, t = now
-        t = round(t, 6)
+        t = int(t * 1e6 + 0.5) / 1e6  # As `round` does, for half the price.
         seq = self._seq + 1
         body = b'{"seq":%d,"at":"%b","t":%.6f,%b,"d":%d' % (seq, at.encode(), t, members, self._durable)
         digits = sha256(self._run + self._h + body).hexdigest()[:32]  # As `chain.link` does, without the calls.
@@ -350,12 +354,8 @@ class Journal:
         line = b'%b,"h":"%b"}\n' % (body, h)  # As `chain.close` does.
         segment, batch, length = self._segment, self._batches[-1], len(line)
         record = new_record(Record, (seq, at, t, event, self._durable, digits, segment.number, segment.bytes))
-        segment.records += 1
         segment.bytes += length
-        if not batch.lines:
-            batch.first = seq
         batch.lines.append(line)
-        batch.bytes += length
         self._pending += length
         self._seq = seq
         self._h = h
@@ -377,8 +377,8 @@ class Journal:
             previous_bytes=before.bytes,
             previous_sha256=self._digest() if self._seq else "",
         )
-        self._segment = _Segment(before.number + 1, 0, 0, sha256())
-        self._batches.append(_Batch(self._segment.number))
+        self._segment = _Segment(before.number + 1, self._seq, 0, sha256())
+        self._batches.append(_Batch(self._segment.number, self._seq + 1))
         if not self._batches[0].lines:
             self._batches.popleft()
         self._add(opened, encode(opened), now)
@@ -397,7 +397,7 @@ class Journal:
         seal = SegmentSealed(
             run=self.run,
             segment=segment.number,
-            records=segment.records,
+            records=self._seq - segment.before,
             bytes=segment.bytes,
             sha256=self._digest(),
         )
@@ -442,7 +442,7 @@ class Journal:
         data = b"".join(lines)
         await self._guarded(lambda: self._write_lines(data, batch.values))
         self._written = batch.first + len(batch.lines) - 1
-        self._pending -= batch.bytes
+        self._pending -= sum(map(len, batch.lines)) + sum(map(len, batch.values.values()))
         self._room.set()
         self._to_sync.set()
         if self._durability == "os":
@@ -499,6 +499,7 @@ class Journal:
 
     def _fail(self, exc: BaseException) -> None:
         """Take, write and confirm nothing from now on, and tell everyone who waits. The first reason is the one that counts."""
+        self._is_open = False
         if self._failure is None:
             if isinstance(exc, JournalFailed):
                 self._failure = exc

@@ -25,6 +25,7 @@ from journal.events import (
     AttemptStarted,
     AttemptSucceeded,
     AttemptTimedOut,
+    Decided,
     FileEvent,
     IntakePaused,
     IntakeResumed,
@@ -53,8 +54,6 @@ HAIR: Final = 2e-6
 MOST: Final = 100
 """Findings that are kept; of more, only the number."""
 
-Decided = LimitChanged | IntakePaused | IntakeResumed
-"""What a policy decides."""
 Settled = RetryScheduled | TrialFailed
 """What is decided of a trial whose attempt did not work out."""
 

@@ -436,10 +436,12 @@ def failed_trials(state: RunState) -> Iterator[tuple[str, TrialState]]:
 def next_command(state: RunState, path: Path | str) -> str:
     """Name the command that somebody would use next, so that it can be copied as it stands."""
     run = printable(shlex.quote(str(path)), 1_000)
+    is_known = state.started is not None and state.started.task
+    where = "" if is_known else " --task FILE.py:NAME"  # It was begun from Python, which is not found again by itself.
     if state.ending != "finished":
-        return f"evaljournal resume {run}"
+        return f"evaljournal resume {run}{where}"
     if state.failed:
-        return f"evaljournal resume {run} --retry-failed"
+        return f"evaljournal resume {run} --retry-failed{where}"
     return f"evaljournal verify {run}"
 
 

@@ -5,6 +5,7 @@ looks at a run later, so the two cannot differ. Only sums, and a few words about
 stay on disk, and are found again by their place. Nothing here knows the time: `t` comes from the records.
 """
 
+import itertools
 import sys
 from array import array
 from collections import Counter
@@ -39,6 +40,7 @@ from journal.events import (
     TrialScored,
     TrialWithdrawn,
 )
+from journal.lifecycle import STAGES
 from replay.tally import Tally
 from replay.usage import add, noted
 
@@ -174,7 +176,7 @@ class RunState:
         self.trials: dict[str, TrialState] = {}
         self.has_repeats = False
         """Whether any case is asked more than once."""
-        self.stages: Counter[str] = Counter()
+        self.stages = dict.fromkeys(STAGES, 0)
         """How many trials stand in each stage."""
         self.running: dict[str, TrialState] = {}
         """The trials that hold a slot."""
@@ -213,10 +215,10 @@ class RunState:
     def apply(self, record: Record) -> None:
         """Take in one record."""
         self._ended_at = self.t
-        self.seq, self.at, self.t, self.head = record.seq, record.at, record.t, record.h
-        meaning = _MEANINGS.get(record.event.__class__)
+        self.seq, self.at, self.t, event, _, self.head, _, _ = record
+        meaning = _MEANINGS.get(event.__class__)
         if meaning is not None:
-            meaning(self, record.event, record)
+            meaning(self, event, record)
 
     @property
     def total(self) -> int:
@@ -247,11 +249,12 @@ class RunState:
         return self.completed + self.failed
 
     def _move(self, name: str, trial: TrialState, stage: str) -> None:
-        self.stages[trial.stage] -= 1
-        self.stages[stage] += 1
-        if trial.stage == "running":
+        before, stages = trial.stage, self.stages
+        stages[before] -= 1
+        stages[stage] += 1
+        if before == "running":
             del self.running[name]
-        elif trial.stage == "backing_off":
+        elif before == "backing_off":
             del self.backing_off[name]
         trial.stage = stage
 
@@ -502,8 +505,7 @@ _MEANINGS: Final[dict[type[Event], Callable[[RunState, Any, Record], None]]] = {
 def fold(records: Iterable[Record], *, at: int | None = None) -> RunState:
     """Fold records into the state after the last of them, or after record `at`."""
     state = RunState()
-    for record in records:
-        if at is not None and record.seq > at:
-            break
-        state.apply(record)
+    apply = state.apply
+    for record in records if at is None else itertools.takewhile(lambda record: record.seq <= at, records):
+        apply(record)
     return state

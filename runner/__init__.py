@@ -10,13 +10,14 @@ if TYPE_CHECKING:
     from runner.case import Case
     from runner.dataset import Dataset
     from runner.definition import Evaluation, evaluation
+    from runner.doors import arun, run
     from runner.errors import UsageError
     from runner.failure import Fatal, RateLimited
     from runner.notes import note
     from runner.recorder import stamps
     from runner.retry import Retry
     from runner.score import Score
-    from runner.session import Outcome, arun, run
+    from runner.session import Outcome
 
 __all__ = [
     "Case",
@@ -47,8 +48,8 @@ _ROOMS: Final = {
     "evaluation": "definition",
     "note": "notes",
     "Outcome": "session",
-    "arun": "session",
-    "run": "session",
+    "arun": "doors",
+    "run": "doors",
     "stamps": "recorder",
 }
 """Name → the module that it lives in."""

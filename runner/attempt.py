@@ -13,6 +13,7 @@ import trio
 
 from journal.events import fact
 from runner.notes import Sink, send_notes_to
+from runner.signals import is_from_a_signal
 from runner.tasks import Ending, Task
 
 
@@ -43,7 +44,8 @@ class Cut:
     """The run was stopped, and the attempt with it."""
 
 
-Outcome = Answered | Raised | OutOfTime
+Landing = Answered | Raised | OutOfTime
+"""How what was asked came back."""
 
 
 class Flight:
@@ -69,20 +71,19 @@ class Flight:
         """What became of the attempt that was cancelled."""
         return Cut() if self._is_cut else OutOfTime()
 
-    async def ask(self, task: Task, value: Any, *, limit: float | None, sink: Sink, late: Callable[[Ending], None]) -> Outcome:
+    async def ask(self, task: Task, value: Any, *, limit: float | None, sink: Sink, late: Callable[[Ending], None]) -> Landing:
         """Ask a task for its answer to a value."""
         if limit is not None:
             self.scope.deadline = trio.current_time() + limit
         send_notes_to(sink)
-        outcome: Outcome
+        outcome: Landing
         try:
             outcome = Answered(output=await task.ask(value, late))
-        except (trio.Cancelled, KeyboardInterrupt):
+        except trio.Cancelled:
             raise
         except BaseException as exc:
-            if self.scope.cancel_called and _is_cancelled(exc):
-                raise
-            # Whatever else the user's code raises is a fact about this attempt.
+            if is_from_a_signal(exc) or (self.scope.cancel_called and _is_cancelled(exc)):
+                raise  # Whatever else the user's code raises is a fact about this attempt.
             # Without our own frame in its traceback, or the two would keep each other alive until the next collection.
             outcome = Raised(exc=exc.with_traceback(exc.__traceback__ and exc.__traceback__.tb_next))
         if self._is_cut and isinstance(outcome, Raised):

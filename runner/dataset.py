@@ -63,7 +63,7 @@ class Selection:
 
     def wants(self, name: str) -> bool:
         """Whether a case of this name is used."""
-        return (not self.only or _matches(name, self.only)) and not _matches(name, self.skip)
+        return (not self.only or _matches(name, self.only)) and not (self.skip and _matches(name, self.skip))
 
     def rank(self, name: str) -> bytes:
         """Where a name comes in the shuffled order: a digest, so that a new row does not move the others."""

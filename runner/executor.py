@@ -9,7 +9,7 @@ import heapq
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, Literal, Protocol
 
 import attrs
@@ -31,7 +31,7 @@ from journal.events import (
     TrialFailed,
 )
 from journal.writer import InThread
-from runner.attempt import Answered, Cut, Flight, Home, Outcome, OutOfTime, Raised
+from runner.attempt import Answered, Cut, Flight, Home, Landing, OutOfTime, Raised
 from runner.concurrency import Policy, Steering
 from runner.definition import Settings
 from runner.failure import Failure, describe
@@ -50,6 +50,9 @@ AHEAD: Final = 64
 MOST_AHEAD: Final = 10_000
 """Trials that are taken in where there are keys: those of a back end that is not to be asked now must not hide the others'."""
 
+SOON: Final = 0.02
+"""Seconds after which what was read so far is taken in: where cases come slowly, the first must not wait for the others."""
+
 TURN: Final = 0.01
 """Seconds after which tasks that never wait must let others have their turn."""
 
@@ -62,8 +65,16 @@ Reason = Literal["interrupted", "failed_fast", "refused", "deadline", "disk_full
 class Intake(Protocol):
     """Where trials come from."""
 
-    def read(self, most: int) -> Sequence[Any]:
-        """Read what comes next, so much at the most; nothing when there is no more. It may block: it is called in a thread."""
+    @property
+    def found(self) -> deque[Any]:
+        """What was read and is not taken in yet."""
+        ...
+
+    def read(self, most: int) -> bool:
+        """Find what comes next, so much at the most; say whether there was anything.
+
+        It may block, for it is called in a thread; what it has found until then is taken in meanwhile.
+        """
         ...
 
     def admit(self, item: Any) -> Work | None:
@@ -94,8 +105,6 @@ class Executor:
         policy: Callable[[], Policy],
         settings: Settings,
         *,
-        seed: int,
-        grace: float,
         most_failures: float,
         in_thread: InThread,
     ) -> None:
@@ -105,12 +114,10 @@ class Executor:
         self._task = task
         self._new_policy = policy
         self._settings = settings
-        self._seed = seed
-        self._grace = grace
         self._most_failures = most_failures
         self._in_thread = in_thread
         self._home = Home()
-        self._scoring = Scoring(scorers, recorder, seed=seed, sink=self._sink, refused=self._refused)
+        self._scoring = Scoring(scorers, recorder, seed=settings.seed, sink=self._sink, refused=self._refused)
 
         self._lanes: dict[str, Lane] = {}
         """Key → who waits for that back end, and how many it is asked at once; without keys there is one lane, for all."""
@@ -182,7 +189,7 @@ class Executor:
         if self.stopped is not None:
             return
         self.stopped, self.why = reason, why
-        self.cut_at = self._now() + self._grace
+        self.cut_at = self._now() + self._settings.grace
         self._parked.unpark_all()
         self._hungry.set()
         self._nursery.start_soon(self._land)
@@ -207,19 +214,9 @@ class Executor:
                     await self._hungry.wait()
                     continue
                 await self._recorder.journal.wait_room()
-                items = await self._in_thread(lambda: intake.read(room))  # noqa: B023  # called at once
-                if not items:
+                if not await self._read(intake, room):
                     intake.close()
                     break
-                for item in items:
-                    work = intake.admit(item)
-                    if work is not None:
-                        if self._settings.limit_key is not None:
-                            work.key = key_of(work.case, self._settings.limit_key)
-                            self._open_lane(work.key)
-                        self._in_hand += 1
-                        self._put(work)
-                self._wake()
         except Exception as exc:
             if isinstance(exc, JournalError):
                 raise
@@ -227,6 +224,39 @@ class Executor:
             self.stop("intake_failed", f"the cases could not be read to their end ({said.type}: {said.message})")
         self._intake_is_open = False
         self._end_if_done()
+
+    async def _read(self, intake: Intake, most: int) -> bool:
+        """Read on, and take in what comes: where the rest keeps us waiting, without it. Say whether there was anything."""
+        results: list[bool | BaseException] = []
+        is_read = trio.Event()
+
+        def read() -> None:
+            try:
+                results.append(intake.read(most))
+            except BaseException as exc:  # noqa: BLE001  # it is raised again where it is waited for
+                results.append(exc)
+            self._home.call(is_read.set)
+
+        with trio.move_on_after(SOON):
+            await self._in_thread(read)
+        self._admit(intake)
+        if not is_read.is_set():
+            await is_read.wait()
+            self._admit(intake)
+        if isinstance(results[0], BaseException):
+            raise results[0]
+        return results[0]
+
+    def _admit(self, intake: Intake) -> None:
+        while intake.found:
+            work = intake.admit(intake.found.popleft())
+            if work is not None:
+                if self._settings.limit_key is not None:
+                    work.key = key_of(work.case, self._settings.limit_key)
+                    self._open_lane(work.key)
+                self._in_hand += 1
+                self._put(work)
+        self._wake()
 
     def _put(self, work: Work) -> None:
         if work.delay > 0:
@@ -288,7 +318,7 @@ class Executor:
                 self._record(TrialCompleted(trial=work.trial, attempts=work.attempts))
                 self._let_go()
             del self._flights[number]
-            if self._now() > self._turn_ends:
+            if self._recorder.state.t > self._turn_ends:  # The time of the last record: to ask for another costs more.
                 await trio.lowlevel.checkpoint()
                 self._turn_ends = self._now() + TURN
 
@@ -352,7 +382,7 @@ class Executor:
             elapsed = round(self._now() - work.began, 6)
             self._aside(AttemptInterrupted(trial=work.trial, attempt=work.attempts, why="cancelled", elapsed=elapsed))
 
-    def _ended(self, work: Work, outcome: Outcome | Cut) -> bool:
+    def _ended(self, work: Work, outcome: Landing | Cut) -> bool:
         """Record how an attempt ended, and what follows; say whether it gave an output."""
         trial, number = work.trial, work.attempts
         elapsed = round(self._now() - work.began, 6)
@@ -431,7 +461,7 @@ class Executor:
     def _settle(self, work: Work, ended: Failure | TimedOut) -> None:
         """Decide what follows an attempt that did not work out, and record it."""
         spent, probe = work.spent.plus(ended), work.trial in self._lanes[work.key].steering.free
-        match self._settings.retry.after(ended, spent, chance(self._seed, work.trial, work.attempts), probe=probe):
+        match self._settings.retry.after(ended, spent, chance(self._settings.seed, work.trial, work.attempts), probe=probe):
             case Again(delay=delay, cause=cause) as again:
                 work.spent = work.spent if cause == "probe" else spent.plus(again)
                 work.delay, work.is_last = delay, cause == "probe"
@@ -484,7 +514,8 @@ class Executor:
         before = steering.limit
         for event in steering.take(record):
             self._record(event)
-        self._limit += steering.limit - before
+        if steering.limit != before:
+            self._limit += steering.limit - before
 
     # Time, and the end.
 
@@ -517,7 +548,7 @@ class Executor:
 
     async def _land(self) -> None:
         """Wait for what is in the air, cut off what is not down in time, and leave what resists."""
-        for scope, seconds in ((self._in_grace, self._grace), (trio.CancelScope(), PATIENCE)):
+        for scope, seconds in ((self._in_grace, self._settings.grace), (trio.CancelScope(), PATIENCE)):
             if self._flights:
                 self._landed = trio.Event()
                 scope.deadline = trio.current_time() + seconds

@@ -12,15 +12,14 @@ import traceback
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from types import TracebackType
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import outcome
 from attrs import evolve, frozen
 
+from journal.events import Kind
 from runner.retry_after import requested_wait, wait_until_reset
 from runner.secrets import mask
-
-Kind = Literal["error", "rate_limited", "unavailable", "fatal"]
 
 
 class RateLimited(Exception):

@@ -5,14 +5,13 @@ they come from. Nothing is added: any beginning of a journal is a valid state of
 process had died there.
 """
 
-import os
 from pathlib import Path
 from typing import Any
 
 import attrs
 
 from journal import Event, JournalError, writing
-from journal.errors import JournalExists
+from journal.copying import check_target, copying
 from journal.events import (
     FileEvent,
     JournalRecovered,
@@ -22,7 +21,6 @@ from journal.events import (
 )
 from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
-from journal.opening import keep_apart
 from journal.writer import InThread, in_a_thread
 from replay import History, RunState, load
 
@@ -43,25 +41,27 @@ async def fork(
     source: Path | str, target: Path | str, at: int | None = None, *, files: Files = DISK, in_thread: InThread = in_a_thread
 ) -> Forked:
     """Write the records of a run, up to record `at` or all of them, into a new run; the old one is only read."""
-    history, origin = await in_thread(lambda: _look_over(Path(source), Path(target), at))
+    source, target = Path(source), Path(target)
+    history, origin = await in_thread(lambda: _look_over(source, target, at, files))
     state = RunState()
     records = history.records(load_blobs=True)
     current = next(records)  # It only says how the old file began.
-    async with writing(target, new=True, stamp=lambda: (current.at, current.t), files=files, in_thread=in_thread) as journal:
+    async with (
+        copying(target, files=files, in_thread=in_thread) as place,
+        writing(place, new=True, stamp=lambda: (current.at, current.t), files=files, in_thread=in_thread) as journal,
+    ):
         for record in records:
             if isinstance(record.event, FileEvent | JournalRecovered):
                 continue  # These speak of files that stay behind.
             current = record
             state.apply(journal.append(_as_own(record.event, origin, journal.head)))
             await journal.wait_room()
-    return Forked(Path(target), state, history.seq)
+    return Forked(target, state, history.seq)
 
 
-def _look_over(source: Path, target: Path, at: int | None) -> tuple[History, dict[str, Any]]:
+def _look_over(source: Path, target: Path, at: int | None, files: Files) -> tuple[History, dict[str, Any]]:
     """Make sure that every record can be taken over, before anything is written; tell where they come from."""
-    if os.path.lexists(target):
-        raise JournalExists(f"{target} exists already, and nothing is ever overwritten; choose another place")
-    keep_apart(source, target)
+    check_target(source, target, files)
     history = load(source, at)
     if history.problem is not None:
         raise history.problem

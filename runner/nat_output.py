@@ -48,8 +48,7 @@ class NatOutput:
 
     def refuse_taken(self, run: Path | None = None) -> None:
         """Refuse a directory that holds something else's output: two runs in one file would be worth nothing."""
-        real = Path(os.path.realpath(self.directory))
-        if inside := next((each for each in (real, *real.parents) if (each / segments.name(1)).exists()), None):
+        if inside := segments.run_around(self.directory):
             raise UsageError(f"{self.directory} is in {inside}, which is a run, and holds nothing but its journal")
         if self.directory.exists() and not self.directory.is_dir():
             raise UsageError(f"{self.directory} is not a directory; give another --nat-output")

@@ -17,16 +17,16 @@ from replay import RunState
 def stamps(monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> Stamp:
     """Give the records of a session their times; `t` counts from this call."""
     began = monotonic()
-    second, text = -1, ""
+    since, until, text = 0.0, 0.0, ""
 
     def stamp() -> tuple[str, float]:
-        nonlocal second, text
+        nonlocal since, until, text
         now = wall()
-        whole = int(now)
-        if whole != second:  # The text of a second serves all records of that second.
-            second, text = whole, time.strftime("%Y-%m-%dT%H:%M:%S.", time.gmtime(whole))
-        # Six digits, by way of a seventh: filling up with zeros costs more than all the rest.
-        return text + str(1_000_000 + int((now - whole) * 1_000_000))[1:] + "Z", monotonic() - began
+        if not since <= now < until:  # The text of a second serves all records of that second.
+            since = now // 1
+            until, text = since + 1, time.strftime("%Y-%m-%dT%H:%M:%S.", time.gmtime(since))
+        # Six digits, by way of a seventh: to fill up with zeros costs more than all the rest.
+        return f"{text}{str(1_000_000 + int((now - since) * 1_000_000))[1:]}Z", monotonic() - began
 
     return stamp
 

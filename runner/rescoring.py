@@ -27,10 +27,11 @@ from runner.plain import plain
 from runner.recorder import Clock, Recorder
 from runner.score import Scorer
 from runner.scoring import Scoring
-from runner.session import Opening, Outcome
+from runner.session import Outcome
 from runner.signals import STOPS, unless_told
 from runner.surroundings import Surroundings
 from runner.tasks import Task
+from runner.tasks.opening import Opening
 from runner.work import Work
 
 _HAS_OUTPUT: Final = ("answered", "completed")

@@ -4,8 +4,9 @@ A resumption is a run that starts from `fold(journal)` instead of from nothing. 
 of it; nothing here waits or calls anything.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import attrs
 
@@ -24,6 +25,7 @@ from replay import RunState, TrialState
 from runner.case import Trial
 from runner.definition import WHAT_IS_ASKED, Settings
 from runner.errors import RunChanged, UsageError
+from runner.executor import SOON
 from runner.failure import Failure
 from runner.recorder import Recorder
 from runner.retry import NUMBERS, Again, GiveUp, Retry, Spent, TimedOut, chance
@@ -74,10 +76,6 @@ def differences(before: RunStarted, now: RunStarted, settings: Mapping[str, Any]
     return found
 
 
-_SOON: Final = 0.02
-"""Seconds after which what was read so far is handed over: where cases come slowly, the first must not wait for the others."""
-
-
 @fact
 class Left:
     """A trial of which something may be left to do."""
@@ -112,6 +110,8 @@ class Remainder:
         self._retry_failed = retry_failed
         self._on_ambiguous = on_ambiguous
         self._failure: Exception | None = None
+        self.found: deque[Left] = deque()
+        """Filled in a thread, emptied by whoever takes them in."""
         self._known = {trial for trial, state in recorder.state.trials.items() if state.stage != "withdrawn"}
         """Trials that the journal knows and the cases have not named yet."""
 
@@ -119,23 +119,22 @@ class Remainder:
     def _state(self) -> RunState:
         return self._recorder.state
 
-    def read(self, most: int) -> list["Left"]:
+    def read(self, most: int) -> bool:
         """Go on through the cases; find those of which something is left to do. It reads files, and records nothing."""
         if self._failure is not None:
             raise self._failure
-        found: list[Left] = []
-        now = self._recorder.clock.now
-        until = now() + _SOON
+        now, number = self._recorder.clock.now, 0
+        until = now() + SOON
         try:
-            for left in self._left:
-                found.append(left)
-                if len(found) == most or now() > until:
+            for number, left in enumerate(self._left, 1):
+                self.found.append(left)
+                if number == most or now() > until:
                     break
         except Exception as exc:
-            if not found:
+            if not number:
                 raise
             self._failure = exc  # First what was read before it.
-        return found
+        return number > 0
 
     def _look(self, trials: Iterable[Trial]) -> Iterator["Left"]:
         for trial in trials:

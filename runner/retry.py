@@ -11,8 +11,9 @@ from typing import Any, Final, Literal, assert_never, get_args
 
 from attrs import Attribute, evolve, field, frozen
 
+from journal.events import Kind
 from runner.errors import UsageError
-from runner.failure import Failure, Kind, classify, leaves, worst
+from runner.failure import Failure, classify, leaves, worst
 
 _WIDEST = 60
 """Doublings after which the back-off has long met its ceiling; more would overflow a float."""

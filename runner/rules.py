@@ -9,9 +9,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from journal import Record
-from journal.events import AttemptStarted, RetryScheduled, RunStarted, TrialFailed
+from journal.events import AttemptStarted, Decided, RetryScheduled, RunStarted, TrialFailed
 from replay import TrialState
-from replay.audit import Decided, Settled
+from replay.audit import Settled
 from runner.concurrency import AIMD_NUMBERS, POLICIES, Aimd, Policy, Steering
 from runner.errors import UsageError
 from runner.resume import ended, spent

@@ -4,13 +4,9 @@ Everything meets here: the evaluation, its journal, the state so far, the execut
 thing, but for what the journal already says.
 """
 
-import contextvars
 import itertools
 import math
-import os
-import signal
 import sys
-import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -22,7 +18,7 @@ import attrs
 import trio
 
 from journal import Journal, Record, read, writing
-from journal.errors import DiskFull, JournalExists, NotAJournal, command
+from journal.errors import DiskFull, JournalError, JournalExists, JournalPoisoned, NotAJournal, command
 from journal.events import RunStarted, RunStopped, SessionStarted
 from journal.files import DISK, Files
 from journal.writer import InThread, in_a_thread
@@ -38,10 +34,9 @@ from runner.nearest import nearest
 from runner.recorder import Clock, Recorder
 from runner.resume import Remainder, differences, in_force
 from runner.score import Scorer
-from runner.signals import STOPS, told
 from runner.surroundings import Surroundings
-from runner.tasks import Opens, Task
-from runner.tasks.function import AsyncioThread, FunctionTask, Loop
+from runner.tasks import Task
+from runner.tasks.opening import Opening
 from runner.work import key_of
 
 T = TypeVar("T")
@@ -121,105 +116,6 @@ class Plan:
     def total(self) -> int | None:
         """How many trials there are, where that is known beforehand."""
         return self.begun.trials or None
-
-
-async def arun(evaluation: Evaluation[Any, Any, Any], path: Path | str, **options: Any) -> Outcome:
-    """Run an evaluation, or go on with a run of it (`resume=True`), inside trio.
-
-    Every setting can be given (`slots=4, only="c*"`): it then holds instead of the evaluation's own, in this session and in all
-    that resume it, until another is given; see `Settings`, and `Options` for the rest.
-    """
-    return await Session(evaluation, Path(path), **options).run()
-
-
-def run(evaluation: Evaluation[Any, Any, Any], path: Path | str, *, signals: bool | None = None, **options: Any) -> Outcome:
-    """Run an evaluation from a script, a thread, or a notebook's cell in which another loop is running; see `arun`.
-
-    In the main thread, Ctrl-C and SIGTERM first stop the run in good order, and then do what they would have done anyway: raise
-    KeyboardInterrupt, and end the process. With `signals=True` they only stop the run; with False they do not even do that.
-    """
-    hears = threading.current_thread() is threading.main_thread()
-    if signals and not hears:
-        raise UsageError("signals=True: only the main thread hears of signals; leave it out in others")
-    session = Session(evaluation, Path(path), **options)
-    live = _in_own_thread if is_in_a_loop() else _in_this_thread
-    if signals is False or not hears:
-        return live(session)
-    session.leave = _exit
-    heard: list[int] = []
-
-    def stop(number: int, _: object) -> None:
-        heard.append(number)
-        session.interrupt()
-
-    try:
-        with told(stop, *STOPS):
-            return live(session)
-    finally:
-        if heard and signals is None:
-            _pass_on(heard[0], session)
-
-
-def _pass_on(number: int, session: "Session") -> None:
-    """Let a signal do what it would have done had nobody been told of it."""
-    try:
-        signal.raise_signal(number)
-    except KeyboardInterrupt as exc:
-        if session.is_begun:
-            exc.add_note(f"{session.path} was stopped in good order; run(…, resume=True) goes on with it")
-        raise
-
-
-def _exit(_: Outcome) -> None:
-    os._exit(3)
-
-
-def _in_this_thread(session: "Session") -> Outcome:
-    return in_trio(session.run)
-
-
-def in_trio(call: Callable[[], Awaitable[T]]) -> T:
-    """Run it here; take an interruption out of the nurseries' groups."""
-    try:
-        return trio.run(call)
-    except BaseExceptionGroup as group:
-        if group.split(KeyboardInterrupt)[1] is None:
-            raise KeyboardInterrupt from group
-        raise
-
-
-def _in_own_thread(session: "Session") -> Outcome:
-    """Run it beside a loop that runs in this thread. If its last attempts do not end, the thread is left behind with them."""
-    results: list[Outcome | BaseException] = []
-    there = threading.Event()
-
-    def deliver(result: Outcome | BaseException) -> None:
-        results.append(result)
-        there.set()
-
-    def live() -> None:
-        try:
-            deliver(_in_this_thread(session))
-        except BaseException as exc:  # noqa: BLE001  # it is raised again where it is waited for
-            deliver(exc)
-
-    session.leave = deliver
-    threading.Thread(target=contextvars.copy_context().run, args=(live,), name="evaljournal", daemon=True).start()
-    there.wait()
-    if isinstance(results[0], BaseException):
-        raise results[0]
-    return results[0]
-
-
-def is_in_a_loop() -> bool:
-    """Say whether an event loop, of asyncio or of trio, runs in this thread."""
-    import asyncio  # noqa: PLC0415  # a plain script need not pay for it
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return trio.lowlevel.in_trio_run()
-    return True
 
 
 class Session:
@@ -307,7 +203,20 @@ class Session:
             return attrs.evolve(outcome, head=journal.head)
         except DiskFull as exc:
             await self._say_disk_full(clock)
-            return Outcome(self.path, await options.in_thread(self._on_disk), "", "disk_full", str(exc))
+            return Outcome(self.path, await options.in_thread(self._on_disk), "", "disk_full", self._said(exc))
+        except (JournalExists, JournalPoisoned) as exc:
+            exc.args = (self._said(exc),)
+            raise
+
+    def _way_on(self, *, adopt: bool = False) -> str:
+        """Say what goes on with the run: a command, if one can find the evaluation again, or else a call."""
+        if self.options.task:
+            return command("resume", self.path, " --adopt" if adopt else "")
+        return f"`run(…, resume=True{', adopt=True' if adopt else ''})`"
+
+    def _said(self, exc: JournalError) -> str:
+        """Repeat what the journal says, which knows of commands only."""
+        return str(exc).replace(command("resume", self.path), self._way_on())
 
     async def _prepare(self) -> tuple[RunState, Plan | None]:
         """Find out how things stand, and what is to be done, if anything; nothing is changed."""
@@ -352,7 +261,7 @@ class Session:
             raise RunChanged(
                 f"{self.path} was begun with something else:\n  "
                 + "\n  ".join(found)
-                + f"\n{command('resume', self.path, ' --adopt')} takes the changes: what is unchanged keeps its results"
+                + f"\n{self._way_on(adopt=True)} takes the changes: what is unchanged keeps its results"
             )
         return Plan(settings, trials, begun)
 
@@ -412,8 +321,6 @@ class Session:
                 scorers,
                 partial(options.limits or POLICIES[settings.policy], settings.slots),
                 settings,
-                seed=settings.seed,
-                grace=settings.grace,
                 most_failures=_most_failures(settings, plan.total),
                 in_thread=self._look,
             )
@@ -483,7 +390,7 @@ class Session:
                 await self._onlooked.wait()
             sys.stderr.write(
                 f"stuck, and left behind: {', '.join(executor.stuck)}\n"
-                f"everything recorded is on disk; {command('resume', self.path)} goes on\n"
+                f"everything recorded is on disk; {self._way_on()} goes on\n"
             )
             sys.stderr.flush()
             self.leave(Outcome(self.path, recorder.state, stopped.h, executor.stopped, executor.why))
@@ -522,42 +429,3 @@ def _most_failures(settings: Settings, total: int | None) -> float:
     if isinstance(most, float):
         return most * total if total is not None else float("inf")
     return most
-
-
-class Opening:
-    """Makes what can be asked of functions, and opens what has to be opened; all of it is closed with the stack."""
-
-    def __init__(self, stack: AsyncExitStack, run: str, *, grace: float, in_thread: InThread) -> None:
-        self._stack = stack
-        self._run = run
-        self._grace = grace
-        self._instead = None if in_thread is in_a_thread else in_thread
-        self._thread: AsyncioThread | None = None
-
-    async def task(self, asked: Any, loop: Loop | None) -> Task:
-        """Open a task."""
-        return await self._open(asked, asked, loop)
-
-    async def scorer(self, scorer: Scorer) -> Task:
-        """Open a scorer, to be asked with an output and a case."""
-        return await self._open(scorer.function, _as_task(scorer), None)
-
-    async def _open(self, asked: object, function: Callable[[Any], Any], loop: Loop | None) -> Task:
-        if isinstance(asked, Opens):
-            return await self._stack.enter_async_context(asked.opened(self._run))
-        if self._thread is None:
-            self._thread = await self._stack.enter_async_context(AsyncioThread(grace=self._grace))
-        return FunctionTask(function, loop=loop, asyncio_thread=self._thread, in_thread=self._instead)
-
-
-def _as_task(scorer: Scorer) -> Callable[[Any], Any]:
-    """Let a scorer, which takes an output and a case, be asked like any other task."""
-    function: Any = scorer.function
-    if scorer.is_async:
-
-        async def ask(pair: tuple[Any, Any]) -> Any:
-            return await function(*pair)
-
-        ask.__wrapped__ = function  # type: ignore[attr-defined]  # which loop it needs is seen from its own code
-        return ask
-    return lambda pair: function(*pair)

@@ -2,13 +2,17 @@
 
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any, Final
 
 STOPS: Final = (signal.SIGINT, signal.SIGTERM)
 """The signals by which people and machines ask a program to stop."""
+
+_DEEPEST: Final = 10
+"""How far back is looked for what an exception was raised for; one may come round to itself."""
 
 Handler = Callable[[int, FrameType | None], object]
 
@@ -49,23 +53,51 @@ def told(handler: Handler, *numbers: int, shares: bool = False) -> Generator[boo
         yield bool(heard)
 
 
+def is_from_a_signal(exc: BaseException) -> bool:
+    """Say whether an exception is an interruption by a signal, or holds one; code may also raise KeyboardInterrupt of itself.
+
+    A signal's handler has raised it then, in the main thread, and stands in its traceback. One handler leaves no trace,
+    Python's own: where that is in force, nothing can be told, and the interruption counts.
+    """
+    if isinstance(exc, BaseExceptionGroup):
+        return any(map(is_from_a_signal, exc.exceptions))
+    if not isinstance(exc, KeyboardInterrupt) or threading.current_thread() is not threading.main_thread():
+        return False
+    handlers = [signal.getsignal(number) for number in STOPS]
+    codes = {_code(handler) for handler in handlers} - {None}
+    return signal.default_int_handler in handlers or any(code in codes for code in _codes(exc))
+
+
+def _code(handler: Any) -> object:
+    """Find the code that a handler runs; None for one that is not written in Python."""
+    while isinstance(handler, partial):
+        handler = handler.func
+    if not hasattr(handler, "__code__"):
+        handler = getattr(handler, "__call__", handler)  # noqa: B004  # an object is known by the method that is called
+    return getattr(handler, "__code__", None)
+
+
+def _codes(exc: BaseException) -> Iterator[object]:
+    """Go through the code that an exception came out of, and then that of what it was raised for: it may be raised anew."""
+    link: BaseException | None = exc
+    for _ in range(_DEEPEST):
+        if link is None:
+            return
+        place = link.__traceback__
+        while place is not None:
+            yield place.tb_frame.f_code
+            place = place.tb_next
+        link = link.__cause__ or link.__context__
+
+
 async def unless_told(call: Callable[[], Awaitable[object]], *numbers: int) -> bool:
     """Do something inside trio until it is done, or until one of the signals comes; say whether it came to its own end."""
     import trio  # noqa: PLC0415  # the command line starts without it
 
-    is_done = False
-    with trio.open_signal_receiver(*numbers) as signals:
-        async with trio.open_nursery() as nursery:
-
-            async def wait_signal() -> None:
-                async for _ in signals:
-                    nursery.cancel_scope.cancel()
-
-            nursery.start_soon(wait_signal)
-            await call()
-            is_done = True
-            nursery.cancel_scope.cancel()
-    return is_done
+    loop = trio.lowlevel.current_trio_token()
+    with trio.CancelScope() as scope, told(lambda *_: loop.run_sync_soon(scope.cancel), *numbers):
+        await call()
+    return not scope.cancelled_caught
 
 
 @contextmanager

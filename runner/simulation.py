@@ -22,6 +22,7 @@ from journal.events import (
     FileEvent,
     JournalRecovered,
     JournalSalvaged,
+    Kind,
     RetryScheduled,
     SessionStarted,
     TrialCompleted,
@@ -32,12 +33,12 @@ from replay import RunState
 from replay.state import DONE
 from runner.case import Case
 from runner.definition import Evaluation, evaluation
+from runner.doors import arun
 from runner.errors import UsageError
-from runner.failure import Failure, Kind, RateLimited
+from runner.failure import Failure, RateLimited
 from runner.nowhere import Nowhere
 from runner.retry import Retry
 from runner.rules import recorded_policy, recorded_retry
-from runner.session import arun
 from runner.testing import Answer, Fail, Hang, Scripted, Step, repeatable
 
 BOUND: Final = (

@@ -20,7 +20,7 @@ class Work:
     """How many it has had, in all sessions; the one under way is the last of them."""
     began: float = 0.0
     """When that began, in the seconds of `t`."""
-    spent: Spent = attrs.field(factory=Spent)
+    spent: Spent = Spent()  # noqa: RUF009  # it never changes
     is_answered: bool = False
     """Whether it has an output already, and is only to be scored."""
     output: Any = None

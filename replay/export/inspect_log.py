@@ -14,7 +14,7 @@ import orjson
 from journal.events import AttemptFailed
 from replay.export.source import Source
 from replay.export.spool import Spool
-from replay.export.story import Result, Story, Trouble, described
+from replay.export.story import Result, Setback, Story, described
 from replay.state import DONE
 from replay.summary import Score, score_of
 from replay.text import as_text
@@ -173,7 +173,7 @@ def _sample(story: Story, result: Result) -> dict[str, Any]:
         "events": [],
         "attachments": {},
         "scores": {scorer: _verdict(score.value, score.reason) for scorer, score in result.scores.items()},
-        "error_retries": [_trouble(each) for each in _before_the_last(result)] or None,
+        "error_retries": [_setback(each) for each in _before_the_last(result)] or None,
     }
     if result.stage == "completed":
         message = {"id": _uuid(story, asked.trial, "answered"), "role": "assistant", "content": answer, "source": "generate"}
@@ -181,13 +181,13 @@ def _sample(story: Story, result: Result) -> dict[str, Any]:
         choice = {"message": message, "stop_reason": "stop"}
         sample["output"] = {"model": _MODEL, "choices": [choice], "completion": answer, "time": times.served}
     else:
-        sample["error"] = _trouble(result.troubles[-1]) if result.troubles else _error(result.cause, "")
+        sample["error"] = _setback(result.setbacks[-1]) if result.setbacks else _error(result.cause, "")
     return {key: value for key, value in {**sample, "messages": messages}.items() if value is not None}
 
 
-def _before_the_last(result: Result) -> tuple[Trouble, ...]:
-    """Tell those troubles that were tried again; the last of a trial that was given up is its error."""
-    return result.troubles if result.stage == "completed" else result.troubles[:-1]
+def _before_the_last(result: Result) -> tuple[Setback, ...]:
+    """Tell those setbacks that were tried again; the last of a trial that was given up is its error."""
+    return result.setbacks if result.stage == "completed" else result.setbacks[:-1]
 
 
 def _summary(story: Story, result: Result) -> dict[str, Any]:
@@ -223,9 +223,9 @@ def _verdict(value: Any, reason: str) -> dict[str, Any]:
     return {"value": value, "explanation": reason} if reason else {"value": value}
 
 
-def _trouble(trouble: Trouble) -> dict[str, Any]:
-    kind, message = described(trouble)
-    return _error(f"{kind}: {message}", trouble.traceback if isinstance(trouble, AttemptFailed) else "")
+def _setback(setback: Setback) -> dict[str, Any]:
+    kind, message = described(setback)
+    return _error(f"{kind}: {message}", setback.traceback if isinstance(setback, AttemptFailed) else "")
 
 
 def _error(message: str, traceback: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from xml.sax.saxutils import escape, quoteattr
 
 from replay.export.source import Source
-from replay.export.story import Result, Story, Trouble, described
+from replay.export.story import Result, Setback, Story, described
 from replay.state import TrialState
 from replay.text import as_text
 
@@ -90,7 +90,7 @@ def _test(story: Story, suite: str, trial: str, verdict: Verdict) -> bytes:
 def _error(result: Result) -> bytes:
     if result.stage == "failed":
         kind, message = result.error
-        told = [f"given up after {result.attempts} attempts: {result.cause}", *(_told(each) for each in result.troubles)]
+        told = [f"given up after {result.attempts} attempts: {result.cause}", *(_told(each) for each in result.setbacks)]
     else:
         scorer, failed = next(iter(result.unscored.items()))
         kind, message = failed.error, f"{scorer} could not judge: {failed.message}"
@@ -107,9 +107,9 @@ def _failure(result: Result) -> bytes:
     return _tag("failure", {"message": f"{scorers} said false", "type": scorers}) + _text("\n".join(told)) + b"</failure>"
 
 
-def _told(trouble: Trouble) -> str:
-    kind, message = described(trouble)
-    return f"attempt {trouble.attempt}: {kind}: {message}\n{getattr(trouble, 'traceback', '')}".rstrip()
+def _told(setback: Setback) -> str:
+    kind, message = described(setback)
+    return f"attempt {setback.attempt}: {kind}: {message}\n{getattr(setback, 'traceback', '')}".rstrip()
 
 
 def _short(value: Any) -> str:

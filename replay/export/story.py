@@ -34,7 +34,7 @@ from replay.usage import add, noted
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-Trouble = AttemptFailed | AttemptTimedOut | AttemptInterrupted
+Setback = AttemptFailed | AttemptTimedOut | AttemptInterrupted
 """How an attempt can end that gives no output."""
 
 
@@ -69,7 +69,7 @@ class Result:
     """None where there is none, too; the stage tells."""
     cause: str
     """Why it was given up; empty unless it was."""
-    troubles: tuple[Trouble, ...]
+    setbacks: tuple[Setback, ...]
     """How its attempts that gave no output ended."""
     scores: dict[str, TrialScored]
     unscored: dict[str, ScoringFailed]
@@ -86,7 +86,7 @@ class Result:
     @property
     def error(self) -> tuple[str, str]:
         """The type and the message of what went wrong last; both empty where nothing did, or it was made good."""
-        return described(self.troubles[-1]) if self.troubles and self.stage != "completed" else ("", "")
+        return described(self.setbacks[-1]) if self.setbacks and self.stage != "completed" else ("", "")
 
     @property
     def failure(self) -> str:
@@ -103,15 +103,15 @@ class Result:
         return sums
 
 
-def described(trouble: Trouble) -> tuple[str, str]:
+def described(setback: Setback) -> tuple[str, str]:
     """Tell how an attempt ended that gave no output: a type and a message."""
-    match trouble:
+    match setback:
         case AttemptFailed():
-            return trouble.error, trouble.message
+            return setback.error, setback.message
         case AttemptTimedOut():
-            return "timeout", f"timed out after {trouble.limit:g} s"
+            return "timeout", f"timed out after {setback.limit:g} s"
         case AttemptInterrupted():
-            return "interrupted", f"cut off: {trouble.why}"
+            return "interrupted", f"cut off: {setback.why}"
 
 
 class Story:
@@ -193,7 +193,7 @@ class Story:
             answer = find(state.answer).event
             assert isinstance(answer, AttemptSucceeded)
             output = answer.output
-        troubles = (find(place).event for place in life.endings if place != state.answer)
+        setbacks = (find(place).event for place in life.endings if place != state.answer)
         scores = {} if state.scores is None else {scorer: find(place).event for scorer, place in (life.scores or {}).items()}
         unscored = {scorer: find(place).event for scorer, place in (life.unscored or {}).items()}
         return Result(
@@ -202,7 +202,7 @@ class Story:
             attempts=state.attempts,
             output=output,
             cause=life.cause,
-            troubles=tuple(each for each in troubles if not isinstance(each, AttemptSucceeded)),  # type: ignore[misc]  # endings
+            setbacks=tuple(each for each in setbacks if not isinstance(each, AttemptSucceeded)),  # type: ignore[misc]  # endings
             scores=scores,  # type: ignore[arg-type]  # what stands at the place of a verdict
             unscored=unscored,  # type: ignore[arg-type]  # the same
             enqueued_at=enqueued.at,

@@ -8,14 +8,14 @@ import contextlib
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Generator
 from importlib import import_module
 from typing import Any, Final
 
-import click
-
 from runner.signals import STOPS, told
+
+with told(lambda number, _: os._exit(128 + number), signal.SIGINT):  # Python would tell at length where in it we were.
+    import click
 
 COMMANDS: Final = {
     "run": ("run", "Run an evaluation."),
@@ -154,7 +154,7 @@ def main() -> None:
         for number in STOPS:  # The code says how it ended; a signal that comes while Python tidies up must not change it.
             signal.signal(number, signal.SIG_IGN)
         raise
-    except Exception:  # noqa: BLE001  # whatever gets here is our own fault, and is told as such
-        traceback.print_exc()
+    except Exception as exc:  # noqa: BLE001  # whatever gets here is our own fault, and is told as such
+        sys.excepthook(type(exc), exc, exc.__traceback__)
         click.echo("\nThis is a bug in evaljournal; the journal itself is safe. Please report the lines above.", err=True)
         sys.exit(BUG)

@@ -26,7 +26,7 @@ from replay.history import understanding
 from replay.screen import ending, group_lines, how_it_ended, next_command, panel, printable
 from replay.summary import Grouping, in_json, summarise
 from runner.cli import DAMAGED
-from runner.cli.arguments import RUNS, chosen_run, newest_run
+from runner.cli.arguments import RUNS, chosen_run, newest_run, runs_under
 from runner.nearest import nearest
 from runner.signals import unless_told
 
@@ -298,12 +298,6 @@ def ls(directory: Path, as_json: bool) -> None:
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     for row in rows:
         click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def runs_under(directory: Path) -> list[Path]:
-    """Find the runs in a directory, in the order of their paths; the directory itself may be one."""
-    first = segments.name(1)
-    return sorted({file.parent for depth in ("", "*/", "*/*/", "*/*/*/") for file in directory.glob(f"{depth}{first}")})
 
 
 def _entry(path: Path) -> dict[str, Any]:

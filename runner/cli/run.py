@@ -19,6 +19,7 @@ import click
 import trio
 from click.core import ParameterSource
 
+from journal import segments
 from journal.errors import JournalExists, JournalLocked, command
 from journal.events import RunFinished
 from journal.lock import is_held
@@ -26,8 +27,8 @@ from replay import RunState
 from replay.screen import duration, ending, number, panel, plural, printable, stopping_in_words, usage_of
 from replay.summary import in_json, summarise
 from runner.cli import UNFINISHED, Refused, Unfinished, one_at_a_time
-from runner.cli.arguments import OFF, RUNS, chosen_run, options, seconds
-from runner.cli.look import first_records, last_record, print_json, runs_under, say_damage, see, terminal
+from runner.cli.arguments import OFF, RUNS, chosen_run, options, runs_under, seconds
+from runner.cli.look import first_records, last_record, print_json, say_damage, see, terminal
 from runner.cli.onlooker import FRAME, Teller, is_screen, tenth
 from runner.cli.recipe import (
     DESCRIBES,
@@ -42,12 +43,12 @@ from runner.cli.recipe import (
 )
 from runner.concurrency import POLICIES
 from runner.definition import Settings
+from runner.doors import run as run_evaluation
 from runner.errors import UsageError
 from runner.gates import Gate, missed
 from runner.loading import Found, find
 from runner.nearest import nearest
 from runner.session import Live, Outcome
-from runner.session import run as run_evaluation
 from runner.signals import told
 
 if TYPE_CHECKING:
@@ -296,7 +297,7 @@ def _given(options: dict[str, Any], ctx: click.Context | None = None) -> dict[st
 
 def _refuse_taken(path: Path) -> None:
     """Refuse to begin a run where one is, and say what can be done with that one."""
-    if not _is_run(path):
+    if not segments.is_run(path):
         return
     last = last_record(path)
     if is_held(path):
@@ -304,10 +305,6 @@ def _refuse_taken(path: Path) -> None:
     if last is not None and isinstance(last.event, RunFinished):
         raise Refused(f"{path} is a run that is finished; nothing is ever overwritten: give another -o, or leave it away")
     raise Refused(f"{path} is a run that is not finished; {command('resume', path)} goes on with it")
-
-
-def _is_run(path: Path) -> bool:
-    return path.is_dir() and any(path.glob("journal-*.jsonl"))
 
 
 def next_path(name: str) -> Path:
@@ -352,7 +349,7 @@ class _Session:
             with one_at_a_time():
                 return run_evaluation(self._evaluation, path, signals=True, onlooker=onlooker, **self._options)
         except KeyboardInterrupt:
-            if not _is_run(path):
+            if not segments.is_run(path):
                 raise
             raise Unfinished(f"interrupted; {command('resume', path)} goes on") from None
 
@@ -534,7 +531,7 @@ class _Used:
 
 def _used_before(name: str) -> _Used | None:
     """Find the latest run of this evaluation that recorded what it used."""
-    latest: Iterable[Path] = reversed(runs_under(RUNS / name)[-_BEFORE:])
+    latest: Iterable[Path] = reversed(list(runs_under(RUNS / name))[-_BEFORE:])
     for path in latest:
         state = see(path).state
         used = usage_of(state.usage)

@@ -76,10 +76,8 @@ def _check(name: str, format_: Format, target: Path | None, rows: str | None, *,
 
 def check_target(target: Path, *, directory: bool, force: bool) -> None:
     """Refuse a place that is somebody else's; that of a journal most of all."""
-    real = Path(os.path.realpath(target))
-    for folder in (real, *real.parents):
-        if (folder / segments.name(1)).exists():
-            raise Refused(f"{target} is in {folder}, which is a run, and holds nothing but its journal; give another -o")
+    if inside := segments.run_around(target):
+        raise Refused(f"{target} is in {inside}, which is a run, and holds nothing but its journal; give another -o")
     try:
         mode = os.stat(target).st_mode
     except FileNotFoundError:

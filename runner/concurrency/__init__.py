@@ -14,7 +14,6 @@ from runner.concurrency.policy import (
     Change,
     Decision,
     Failed,
-    FailureClass,
     Gate,
     Interrupted,
     LimitMoved,
@@ -27,7 +26,7 @@ from runner.concurrency.policy import (
     Succeeded,
     TimedOut,
 )
-from runner.concurrency.steering import Steered, Steering
+from runner.concurrency.steering import Steering
 
 __all__ = [
     "AIMD_NUMBERS",
@@ -39,7 +38,6 @@ __all__ = [
     "Change",
     "Decision",
     "Failed",
-    "FailureClass",
     "Fixed",
     "FixedState",
     "Gate",
@@ -51,7 +49,6 @@ __all__ = [
     "Resumed",
     "Signal",
     "Started",
-    "Steered",
     "Steering",
     "Succeeded",
     "TimedOut",

@@ -110,7 +110,6 @@ class Adaptive:
                 self._ended(begun, signal)
         return Decision(
             limit=state.limit,
-            next_start=self._earliest(now),
             paused=state.hold.pause,
             probe=probe,
             changes=tuple(self._changes),

@@ -30,6 +30,7 @@ class Fixed:
         self.slots = slots
         self.heed_retry_after = heed_retry_after
         self.state = FixedState() if state is None else state
+        self._as_ever = Decision(limit=slots)
 
     @property
     def limit(self) -> int:
@@ -41,18 +42,15 @@ class Fixed:
         state = self.state
         state.now = max(state.now, signal.t)
         changes: list[Change] = state.hold.passed(state.now)
-        if isinstance(signal, Started):
+        if signal.__class__ is Started:
             state.flying[signal.attempt] = state.now
         else:
             state.flying.pop(signal.attempt, None)
             if isinstance(signal, Failed) and signal.retry_after is not None and self.heed_retry_after:
                 changes += state.hold.retry_after(state.now, signal.retry_after, f"429 at {len(state.flying) + 1} in flight")
-        return Decision(
-            limit=self.slots,
-            next_start=state.hold.earliest(state.now),
-            paused=state.hold.pause,
-            changes=tuple(changes),
-        )
+        if not changes and state.hold.pause is None:
+            return self._as_ever
+        return Decision(limit=self.slots, paused=state.hold.pause, changes=tuple(changes))
 
     def may_start(self, t: float) -> Gate:
         """Open while fewer than `slots` are in flight and nobody asked us to stay away."""

@@ -8,11 +8,9 @@ attempt and hand in `Started`. Hand in every ending as it is recorded. If the ga
 where that is None, after the next signal. After each signal the decision says what now holds, and what to record.
 """
 
-from typing import Literal, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
-from journal.events import fact
-
-FailureClass: TypeAlias = Literal["rate_limited", "unavailable", "error", "fatal"]
+from journal.events import Kind, fact
 
 
 @fact
@@ -53,7 +51,7 @@ class Failed:
 
     t: float
     attempt: str
-    failure: FailureClass
+    failure: Kind
     retry_after: float | None = None
     """Seconds that the endpoint asked us to stay away."""
     quota: Quota | None = None
@@ -118,8 +116,6 @@ class Decision:
 
     limit: int
     """Attempts that may be in flight at once. Those in excess are left to end by themselves."""
-    next_start: float
-    """The earliest time of the next start, if there is room for one."""
     paused: Paused | None = None
     """The pause that holds now, if one does; a breaker's probes start in spite of it, when `may_start` says so."""
     probe: bool = False

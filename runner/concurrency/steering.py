@@ -15,6 +15,7 @@ from journal.events import (
     AttemptStarted,
     AttemptSucceeded,
     AttemptTimedOut,
+    Decided,
     IntakePaused,
     IntakeResumed,
     LimitChanged,
@@ -40,7 +41,6 @@ PROBES: Final = 3
 """Probes that cost a trial nothing, in one illness: after so many it may be the trial that is ill, and not the other side."""
 
 AttemptEvent = AttemptStarted | AttemptEnding
-Steered = LimitChanged | IntakePaused | IntakeResumed
 
 
 class Steering:
@@ -70,7 +70,7 @@ class Steering:
         """Say whether an attempt may start at `t`; asking changes nothing."""
         return self._policy.may_start(t)
 
-    def take(self, record: Record) -> list[Steered]:
+    def take(self, record: Record) -> list[Decided]:
         """Learn from an attempt's start, its end, or what it notes of its quota; give what is to be recorded behind it."""
         kind = record.event.__class__  # Twice for every trial: to ask for the class itself costs the least.
         if kind is Noted:
@@ -128,7 +128,7 @@ def _quota(noted: Any) -> Quota | None:
     return Quota(remaining=int(remaining), reset=float(reset), limit=int(limit) if isinstance(limit, int | float) else None)
 
 
-def _event(change: Change, key: str) -> Steered:
+def _event(change: Change, key: str) -> Decided:
     match change:
         case LimitMoved():
             return LimitChanged(before=change.before, after=change.after, cause=change.cause, evidence=change.evidence, key=key)

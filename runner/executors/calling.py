@@ -10,6 +10,7 @@ import outcome
 import trio
 
 from runner.executors.ledger import Ledger
+from runner.signals import is_from_a_signal
 from runner.tasks import Asked, Late, Task
 
 
@@ -75,6 +76,8 @@ class Desk:
 
         def call() -> None:
             result = self._made(lambda: context.run(self._function, value))
+            if isinstance(result, outcome.Error) and is_from_a_signal(result.error):
+                raise result.error
             with suppress(trio.RunFinishedError):
                 token.run_sync_soon(deliver, result)
 

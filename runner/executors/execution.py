@@ -61,7 +61,7 @@ class ExecutorSettings(Settings):
 
 
 @attrs.frozen(kw_only=True)
-class Plan:
+class Orders:
     """What an executor was told when it was made."""
 
     function: Callable[[Any], Any]
@@ -93,45 +93,45 @@ class Execution:
 
     def __init__(
         self,
-        plan: Plan,
+        orders: Orders,
         inputs: Iterable[Any],
         *,
         loop: asyncio.AbstractEventLoop | None = None,
         door: Task | None = None,
     ) -> None:
-        self._plan = plan
+        self._orders = orders
         self._loop = loop
         """The asyncio loop that functions for asyncio are called in; None for one of our own."""
         self._door = door
         """Through which the function is called; None to call it in the loop that it is written for, or in a thread."""
-        self._inputs = Inputs(inputs, journaled=plan.journal is not None)
+        self._inputs = Inputs(inputs, journaled=orders.journal is not None)
         self._ledger = Ledger(self._inputs.given)
         self._goes_on = False
         """Whether the journal has been begun by an earlier session."""
         self.reins = Reins()
-        self.fingerprint = plan.fingerprint()
-        self.__name__ = plan.name
+        self.fingerprint = orders.fingerprint()
+        self.__name__ = orders.name
 
     def __call__(self, value: Any, /) -> Any:
         """Call the function itself."""
-        return self._plan.function(value)
+        return self._orders.function(value)
 
     @property
     def _in_thread(self) -> InThread:
-        given: InThread = self._plan.options.get("in_thread", in_a_thread)
+        given: InThread = self._orders.options.get("in_thread", in_a_thread)
         return given
 
     @property
     def _files(self) -> Files:
-        return self._plan.options.get("files", DISK) if self._plan.journal is not None else NOWHERE
+        return self._orders.options.get("files", DISK) if self._orders.journal is not None else NOWHERE
 
     async def live(self) -> Results:
         """Run it, or go on with it where the journal has been begun."""
-        plan = self._plan
+        orders = self._orders
         if not await self._in_thread(self._inputs.look):
             return [], []
-        options = {**plan.options, "limits": plan.settings.limits, "listener": self._ledger.hear, "onlooker": self._attend}
-        path = plan.journal
+        options = {**orders.options, "limits": orders.settings.limits, "listener": self._ledger.hear, "onlooker": self._attend}
+        path = orders.journal
         if path is None:
             path = Path("nowhere")
             here = partial(Surroundings, pid=0, host="", boot="", environment={})
@@ -143,7 +143,7 @@ class Execution:
                 return self._results()
             # An input that is new, changed or gone is just that: what is recorded of the others is still true of them.
             options |= {"resume": True, "adopt": True, "retry_failed": True}
-        evaluation: Evaluation[Any, Any, Any] = Evaluation(self, cases=self._inputs, settings=plan.settings, name=plan.name)
+        evaluation: Evaluation[Any, Any, Any] = Evaluation(self, cases=self._inputs, settings=orders.settings, name=orders.name)
         try:
             session = Session(evaluation, path, **options)
             self.reins.hold(session.interrupt)
@@ -157,22 +157,22 @@ class Execution:
         return self._results()
 
     def _is_begun(self) -> bool:
-        assert self._plan.journal is not None
+        assert self._orders.journal is not None
         try:
-            segments.numbers(self._plan.journal, self._files)
+            segments.numbers(self._orders.journal, self._files)
         except NotAJournal:
             return False
         return True
 
     def _is_done(self) -> bool:
         """Say whether every input has been answered already; refuse to go on with another function."""
-        path = self._plan.journal
+        path = self._orders.journal
         assert path is not None
         state = fold(read(path, load_blobs=False, files=self._files))
         begun = state.started
-        if begun is not None and begun.task_fingerprint != self.fingerprint and not self._plan.options.get("adopt"):
+        if begun is not None and begun.task_fingerprint != self.fingerprint and not self._orders.options.get("adopt"):
             raise RunChanged(
-                f"{path} was begun with another function than {self._plan.name!r}, or with an earlier version of it, and its "
+                f"{path} was begun with another function than {self._orders.name!r}, or with an earlier version of it, and its "
                 "outputs would be mixed with those of this one; give another path, or say options={'adopt': True}"
             )
         names = self._inputs.names
@@ -180,27 +180,27 @@ class Execution:
         return state.ending == "finished" and answered and len(names) == state.total
 
     def _recall(self) -> None:
-        path = self._plan.journal
+        path = self._orders.journal
         self._ledger.recall(read(path, files=self._files) if path is not None and self._goes_on else ())
 
     @asynccontextmanager
     async def opened(self, _: str) -> AsyncGenerator[Task]:
         """Get ready to be asked, now that the journal is ours: first of all, read what it says already."""
         await self._in_thread(self._recall)
-        instead = self._plan.options.get("in_thread")
-        async with AsyncioThread(grace=self._plan.options.get("grace", 5.0), loop=self._loop) as thread:
+        instead = self._orders.options.get("in_thread")
+        async with AsyncioThread(grace=self._orders.options.get("grace", 5.0), loop=self._loop) as thread:
             make = partial(FunctionTask, loop=None, asyncio_thread=thread, in_thread=instead)
-            function = self._door or make(self._plan.function)
-            journaled = self._plan.journal is not None
+            function = self._door or make(self._orders.function)
+            journaled = self._orders.journal is not None
             yield ByTrial(function, make(awaited), self._inputs.given, self._ledger, journaled=journaled)
 
     async def _attend(self, live: Live) -> None:
-        if self._plan.bar_format is not None:
-            await show(live, self._plan.bar_format, self._in_thread)
+        if self._orders.bar_format is not None:
+            await show(live, self._orders.bar_format, self._in_thread)
 
     def _results(self) -> Results:
         """Put together what became of every input, in order: of those that were read, or of all if their number is known."""
-        ledger, inputs, fallback = self._ledger, self._inputs, self._plan.fallback
+        ledger, inputs, fallback = self._ledger, self._inputs, self._orders.fallback
         outputs = [ledger.outputs.get(name, fallback) for name in inputs.names]
         details = [ledger.details[name] for name in inputs.names]
         unread = (inputs.count or 0) - len(details)

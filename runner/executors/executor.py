@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import trio
 
+from runner.doors import in_trio, is_in_a_loop
 from runner.errors import UsageError
 from runner.executors.calling import Desk
-from runner.executors.execution import Execution, ExecutorSettings, Plan, Results
+from runner.executors.execution import Execution, ExecutorSettings, Orders, Results
 from runner.executors.retrying import MaxRetries
-from runner.session import in_trio, is_in_a_loop
 from runner.signals import told
 
 Where = str | os.PathLike[str] | None
@@ -61,7 +61,7 @@ class _Executor:
             if name in _OURS:
                 raise UsageError(f"options has {name!r}, which the executor sees to itself; leave it out")
         self._signals = () if termination_signal is None else (termination_signal,)
-        self._plan = Plan(
+        self._orders = Orders(
             function=function,
             settings=ExecutorSettings(slots=concurrency, timeout=timeout, retry=MaxRetries.of(max_retries), aimd=aimd),
             options={"policy": policy, "fail_fast": exit_on_error, **(options or {})},
@@ -132,7 +132,7 @@ class AsyncExecutor(_Executor):
 
     def run(self, inputs: Iterable[Any]) -> Results:
         """Call the function for all inputs: from a script, a thread, or a notebook's cell in which a loop is running."""
-        execution = Execution(self._plan, inputs)
+        execution = Execution(self._orders, inputs)
         with self._heeding(execution.reins.pull):
             if not is_in_a_loop():
                 return in_trio(execution.live)
@@ -142,11 +142,11 @@ class AsyncExecutor(_Executor):
     async def execute(self, inputs: Iterable[Any]) -> Results:
         """Do the same from inside asyncio, with the function in the caller's loop, or from inside trio."""
         if trio.lowlevel.in_trio_run():
-            execution = Execution(self._plan, inputs)
+            execution = Execution(self._orders, inputs)
             with self._heeding(execution.reins.pull):
                 return await execution.live()
         loop = asyncio.get_running_loop()
-        execution = Execution(self._plan, inputs, loop=loop)
+        execution = Execution(self._orders, inputs, loop=loop)
         context = contextvars.copy_context()
         with self._heeding(execution.reins.pull), ThreadPoolExecutor(1, "evaljournal") as pool:
             running = loop.run_in_executor(pool, lambda: context.run(in_trio, execution.live))
@@ -203,8 +203,8 @@ class SyncExecutor(_Executor):
 
     def run(self, inputs: Iterable[Any]) -> Results:
         """Call the function for all inputs. The run itself lives in a thread of its own, and is awake while a call blocks."""
-        desk = Desk(self._plan.function)
-        execution = Execution(self._plan, inputs, door=desk)
+        desk = Desk(self._orders.function)
+        execution = Execution(self._orders, inputs, door=desk)
         reins, context = execution.reins, contextvars.copy_context()
 
         def stop() -> None:

@@ -2,7 +2,8 @@
 
 import attrs
 
-from runner.failure import Failure, Kind
+from journal.events import Kind
+from runner.failure import Failure
 from runner.retry import OneBudget
 
 

@@ -44,10 +44,6 @@ class LeakedCancellation(Exception):
     """The function raised a cancellation that nobody had asked for."""
 
 
-class LeakedInterrupt(Exception):
-    """The function raised KeyboardInterrupt in a thread, which no Ctrl-C ever reaches."""
-
-
 class FunctionTask:
     """A function as a task."""
 
@@ -148,14 +144,7 @@ class FunctionTask:
             if ended:  # It came back between the cancellation and now.
                 _tell(token, late, ended[0])
             raise
-        return _unwrapped(result)
-
-
-def _unwrapped(result: outcome.Outcome[Any]) -> Any:
-    """Give what came of a call elsewhere; an interrupt that was raised there is the function's own, and ends nothing here."""
-    if isinstance(result, outcome.Error) and isinstance(result.error, KeyboardInterrupt):
-        raise LeakedInterrupt("the task raised KeyboardInterrupt, and nobody had pressed Ctrl-C") from result.error
-    return result.unwrap()
+        return result.unwrap()
 
 
 def _is_about_trio(exc: RuntimeError) -> bool:
@@ -290,7 +279,7 @@ class AsyncioThread:
             if abandoned or isinstance(getattr(results[0], "error", None), LeakedCancellation):
                 raise
             # It answered its cancellation with a result: as with trio's own, that is late, and whoever asked will say so.
-        return _unwrapped(results[0])
+        return results[0].unwrap()
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

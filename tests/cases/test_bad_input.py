@@ -21,6 +21,7 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -29,15 +30,17 @@ from click.testing import CliRunner, Result
 from journal import read, verify
 from journal.errors import JournalLocked, JournalPoisoned
 from journal.events import (
+    AttemptFailed,
     AttemptInterrupted,
     AttemptSucceeded,
     RunStopped,
+    ScoringFailed,
     SessionStarted,
     TrialCompleted,
     TrialFailed,
 )
 from replay import fold
-from runner import Retry, arun, evaluation, run
+from runner import Case, Retry, arun, evaluation, run
 from runner.cli import cli
 from runner.session import Outcome
 from runner.testing import Answer, Hang, Scripted, events_of
@@ -429,17 +432,70 @@ def test_a_late_thread_of_a_cancelled_run_does_no_harm(tmp_path: Path) -> None:
     assert "interrupted" == fold(read(tmp_path / "run")).ending
 
 
-def test_an_interrupt_out_of_a_thread_is_the_tasks_own(tmp_path: Path) -> None:
-    """A task in a thread that raises KeyboardInterrupt has failed; nobody has asked the run to stop."""
+@pytest.mark.parametrize("where", ["trio", "asyncio", "thread"])
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, BaseExceptionGroup("", [KeyboardInterrupt()])])
+def test_an_interrupt_that_a_task_raises_is_its_own(tmp_path: Path, where: str, raised: Any) -> None:
+    """A task that raises KeyboardInterrupt, wherever it runs, has failed; nobody has asked the run to stop."""
 
     def task(number: int) -> int:
         if number == 3:
-            raise KeyboardInterrupt
+            raise raised
         return number
 
-    outcome = run(evaluation(cases=list(range(6)), retry=Retry(errors=0))(task), tmp_path / "run")
+    async def in_loop(number: int) -> int:
+        return task(number)
 
-    assert (5, 1) == (outcome.state.completed, outcome.state.failed)
+    settings: dict[str, Any] = {} if where == "thread" else {"loop": where}
+    it = evaluation(cases=list(range(6)), retry=Retry(errors=2, base_delay=0.001), **settings)(
+        task if where == "thread" else in_loop
+    )
+    outcome = run(it, tmp_path / "run")
+
+    assert ("", 5, 1) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
+    failed = [event for event in events_of(tmp_path / "run") if isinstance(event, AttemptFailed)]
+    assert ["fatal"] == [event.category for event in failed]
+
+
+def test_an_interrupt_that_a_scorer_raises_is_its_own(tmp_path: Path) -> None:
+    """A scorer that raises KeyboardInterrupt costs its own score only."""
+
+    @evaluation(cases=[1, 2, 3], loop="trio")
+    async def same(number: int) -> int:
+        return number
+
+    @same.score
+    async def odd(output: int, case: Case[int, int]) -> bool:
+        await trio.lowlevel.checkpoint()
+        if output == 2:
+            raise KeyboardInterrupt
+        return True
+
+    outcome = run(same, tmp_path / "run")
+
+    assert ("", 3) == (outcome.stopped, outcome.state.completed)
+    assert ["KeyboardInterrupt"] == [event.error for event in events_of(tmp_path / "run") if isinstance(event, ScoringFailed)]
+
+
+def test_cases_that_are_there_do_not_wait_for_those_that_are_not(tmp_path: Path) -> None:
+    """A generator that gives three cases and then blocks has those three run at once, before it goes on."""
+    asked: list[int] = []
+    three = threading.Event()
+    waited: list[bool] = []
+
+    def cases() -> Iterator[int]:
+        yield from (1, 2, 3)
+        waited.append(three.wait(20))
+        yield 4
+
+    def task(number: int) -> int:
+        asked.append(number)
+        if len(asked) == 3:
+            three.set()
+        return number
+
+    outcome = run(evaluation(cases=cases)(task), tmp_path / "run")
+
+    assert ([True], [1, 2, 3, 4], 4) == (waited, sorted(asked), outcome.state.completed)
 
 
 async def test_a_full_disk_is_not_told_more_than_it_holds() -> None:

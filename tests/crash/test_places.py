@@ -1,5 +1,6 @@
 """Runs from a script, beside a loop and in a thread, really stopped: in good order first, and then as Python would."""
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -12,8 +13,8 @@ import pytest
 import trio
 
 from journal import verify
-from journal.events import AttemptInterrupted, RunStopped
-from runner import Case, UsageError, evaluation, run
+from journal.events import AttemptFailed, AttemptInterrupted, AttemptStarted, RunStopped
+from runner import Case, UsageError, arun, evaluation, run
 from runner.testing import events_of
 
 SCRIPT = textwrap.dedent(
@@ -95,6 +96,50 @@ def test_a_signal_stops_a_run_and_is_passed_on(  # noqa: PLR0917  # of its param
     assert verify(tmp_path / "run").holds
 
 
+OWN = textwrap.dedent(
+    """
+    import signal, sys
+    import trio
+    from runner import arun, evaluation, run
+
+    @evaluation(cases=[1, 2, 3], slots=1)
+    async def task(number):
+        if sys.argv[2] == "nursery":
+            async with trio.open_nursery():
+                signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    match sys.argv[1]:
+        case "arun":
+            trio.run(arun, task, "run")
+        case "run":
+            run(task, "run", signals=False)
+    """
+)
+
+
+@pytest.mark.parametrize("place", ["arun", "run"])
+@pytest.mark.parametrize("how", ["plain", "nursery"])
+def test_whoever_has_the_signals_is_interrupted(tmp_path: Path, place: str, how: str) -> None:
+    """Where signals are the caller's own, a real Ctrl-C in the midst of a task ends the run, and is no failure of the task."""
+    (tmp_path / "it.py").write_text(OWN)
+    ended = subprocess.run(
+        [sys.executable, "it.py", place, how],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(Path.cwd()), "PATH": ""},
+        timeout=30,
+        check=False,
+    )
+
+    assert "KeyboardInterrupt" in ended.stderr
+    assert ended.returncode in {1, -signal.SIGINT}  # trio's groups around it are told as such.
+    events = events_of(tmp_path / "run")
+    assert (1, 0) == tuple(sum(isinstance(event, kind) for event in events) for kind in (AttemptStarted, AttemptFailed))
+    assert verify(tmp_path / "run").holds
+
+
 def answering() -> Any:
     """Make an evaluation whose task says in which thread it runs."""
 
@@ -130,3 +175,13 @@ async def test_run_beside_a_loop(tmp_path: Path) -> None:
     assert 1 == outcome.state.completed
     with pytest.raises(UsageError, match="slots=0"):
         run(answering(), tmp_path / "other", slots=0)
+
+
+def test_arun_in_another_loop_says_what_works_there(tmp_path: Path) -> None:
+    """Awaited inside asyncio, `arun` begins nothing, and names what does the same; that works."""
+    with pytest.raises(UsageError, match=r"inside asyncio, `await asyncio.to_thread\(runner.run, …\)` does the same"):
+        asyncio.run(arun(answering(), tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+    outcome = asyncio.run(asyncio.to_thread(run, answering(), tmp_path / "run"))
+
+    assert 1 == outcome.state.completed

@@ -113,6 +113,10 @@ class SimulatedDisk(Files):
         node = self._folder(os.path.dirname(source)).shown.pop(os.path.basename(source))
         self._folder(os.path.dirname(target)).shown[os.path.basename(target)] = node
 
+    def remove(self, path: str) -> None:
+        self.before("remove")
+        del self._folder(os.path.dirname(path)).shown[os.path.basename(path)]
+
     def mkdir(self, path: str) -> None:
         self.before("mkdir")
         folder = self._folder(os.path.dirname(path))
@@ -139,6 +143,9 @@ class SimulatedDisk(Files):
 
     def names(self, path: str) -> list[str]:
         return list(self._folder(path).shown)
+
+    def is_there(self, path: str) -> bool:
+        return self.size(path) is not None
 
     def is_directory(self, path: str) -> bool:
         try:

@@ -16,6 +16,7 @@ from journal.events import (
     FileEvent,
     JournalSalvaged,
     Noted,
+    RunFinished,
     RunStopped,
     SessionStarted,
     TrialEvent,
@@ -81,19 +82,33 @@ async def test_what_is_intact_is_kept(tmp_path: Path) -> None:
 
 
 async def test_what_no_longer_fits_is_left_out(tmp_path: Path) -> None:
-    """Records whose trial has lost its beginning are kept beside the new run, as they stood."""
+    """Records whose trial has lost its beginning, and a last word that counts it, are kept beside the new run as they stood."""
     await write(tmp_path / "run", whole_run(3))
     second = trial("case-2")
     spoil(tmp_path / "run", second[0])
-    lines = [orjson.loads(line) for line in lines_of(tmp_path / "run")[9:13]]
+    lines = [orjson.loads(line) for line in (*lines_of(tmp_path / "run")[9:13], lines_of(tmp_path / "run")[-2])]
     saved = await salvage(str(tmp_path / "run"), str(tmp_path / "new"))
 
-    assert (len(whole_run(3)) - 5, 1, 4) == (saved.kept, saved.lost, saved.left_out)
-    assert [event for event in whole_run(3) if event not in second] == facts(tmp_path / "new")[:-1]
+    assert (len(whole_run(3)) - 6, 1, 5) == (saved.kept, saved.lost, saved.left_out)
+    assert [event for event in whole_run(3)[:-1] if event not in second] == facts(tmp_path / "new")[:-1]
     assert [{name: value for name, value in line.items() if name not in ("d", "h")} for line in lines] == [
         orjson.loads(line) for line in (tmp_path / "new" / "left-out.jsonl").read_bytes().splitlines()
     ]
-    assert ["attempt_started", "attempt_succeeded", "trial_scored", "trial_completed"] == [line["type"] for line in lines]
+    types = ["attempt_started", "attempt_succeeded", "trial_scored", "trial_completed", "run_finished"]
+    assert types == [line["type"] for line in lines]
+
+
+async def test_a_finished_run_says_what_is_true_of_it(tmp_path: Path) -> None:
+    """Where no trial is lost, the run is still finished, and the head that it names is one of its own."""
+    lost = Noted(name="a", value=1)
+    done = RunFinished(completed=1, failed=0, withdrawn=0, head="0" * 32)
+    await write(tmp_path / "run", [started(), session(), *trial("a"), lost, done])
+    spoil(tmp_path / "run", lost)
+    saved = await save(tmp_path / "run", tmp_path / "new")
+    *_, before, last = [record for record in read(tmp_path / "new") if not isinstance(record.event, FileEvent)][:-1]
+
+    assert (1, 0) == (saved.lost, saved.left_out)
+    assert RunFinished(completed=1, failed=0, withdrawn=0, head=before.h) == last.event
 
 
 async def test_new_run_is_a_run_of_its_own(tmp_path: Path) -> None:
@@ -163,7 +178,7 @@ async def test_existing_run_is_not_overwritten(tmp_path: Path) -> None:
     spoil(tmp_path / "run", trial("case-2")[0])
     before = content(tmp_path)
     for target in ("other", "run"):
-        with pytest.raises(JournalExists, match="already holds a run"):
+        with pytest.raises(JournalExists, match="exists already, and nothing is ever overwritten"):
             await save(tmp_path / "run", tmp_path / target)
 
     assert before == content(tmp_path)

@@ -41,9 +41,9 @@ from journal.salvage import salvage
 from replay.audit import HAIR, MOST, Audit, Auditor, Finding, audit
 from runner import Case, Fatal, RateLimited, Retry, note
 from runner.concurrency import Fixed
+from runner.doors import arun
 from runner.fork import fork
 from runner.rules import remake
-from runner.session import arun
 from runner.testing import Answer, Fail, Hang, Scripted, SimulatedEndpoint, Step, inline, repeatable
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import RUN, enqueued, examples, forge, opened, session, started

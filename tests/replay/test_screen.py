@@ -439,6 +439,15 @@ def test_the_next_command_can_be_copied() -> None:
     assert "evaljournal resume 'a b'" == next_command(state_of([]), "a b")
 
 
+def test_the_next_command_works() -> None:
+    """Where a run does not say where its evaluation is, the next command has a place for that."""
+    failed = RunState()
+    failed.ending, failed.stages["failed"] = "finished", 1
+
+    assert "evaljournal resume a --task FILE.py:NAME" == next_command(RunState(), "a")
+    assert "evaljournal resume a --retry-failed --task FILE.py:NAME" == next_command(failed, "a")
+
+
 @pytest.mark.parametrize(
     ("flying", "why", "left", "said"),
     [

@@ -273,11 +273,7 @@ def test_retry_after_pauses_everyone_and_says_so() -> None:
     assert isinstance(decision.changes[0], Paused)
     assert (decision.changes[0].until, decision.changes[0].cause) == (until, "retry_after")
     assert "Retry-After 7 s" in decision.changes[0].evidence
-    assert (drive.policy.may_start(drive.t).at, decision.next_start, decision.paused) == (
-        until,
-        until,
-        decision.changes[0],
-    )
+    assert (drive.policy.may_start(drive.t).at, decision.paused) == (until, decision.changes[0])
     drive.t = until
     decision = drive.ok(second)
 

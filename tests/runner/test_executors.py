@@ -335,7 +335,7 @@ async def test_which_policy_is_in_force(given: dict[str, Any], limits: tuple[int
     """Ours by default, a fixed number where dynamics are off, Phoenix's AIMD where one of its numbers is given."""
     task = Scripted(lambda value, _: Answer(value, 1))
     executor = AsyncExecutor(task, 20, **given, options=repeatable())
-    plan = executor._plan
+    plan = executor._orders
     outputs, _ = await executor.execute(range(200))
 
     assert list(range(200)) == outputs
@@ -419,4 +419,4 @@ def test_the_choice_between_the_two() -> None:
     kinds = [type(each) for each in (chosen(), chosen(run_sync=True), found[0], in_loop)]
     assert [AsyncExecutor, SyncExecutor, SyncExecutor, AsyncExecutor] == kinds
     assert [2, 4] == results[0]
-    assert 5 == in_loop._plan.settings.slots
+    assert 5 == in_loop._orders.settings.slots

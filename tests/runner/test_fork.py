@@ -1,11 +1,14 @@
-"""A fork at any point goes on like the run that it came from."""
+"""A fork at any point goes on like the run that it came from; and so does what was salvaged."""
 
+import errno
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from journal import JournalError, read, verify
+from journal import JournalError, read, salvage, verify
+from journal.errors import DiskFull
+from journal.events import TrialEnqueued
 from journal.lifecycle import ENDED
 from replay import load
 from replay.audit import audit
@@ -14,7 +17,7 @@ from runner import Case, Fatal, RateLimited, Retry, arun, evaluation
 from runner.fork import fork
 from runner.rules import remake
 from runner.testing import Answer, Fail, Hang, Scripted, Step, inline, repeatable
-from tests.journal.samples import Fleeting
+from tests.journal.samples import Fleeting, content, flip, segment
 
 SCRIPT: dict[str, list[Step]] = {
     "well": [Answer("fine", 1.0)],
@@ -75,3 +78,54 @@ async def test_nothing_is_written_where_something_is(tmp_path: Path) -> None:
         await fork(tmp_path / "old", tmp_path / "link", in_thread=inline)
 
     assert not (tmp_path / "nowhere").exists()
+
+
+class Full(Restless):
+    """A disk that has space for so many writes."""
+
+    def __init__(self, writes: int) -> None:
+        self.writes = writes
+
+    def write(self, fd: int, data: memoryview) -> int:
+        """Take it, or nothing more."""
+        self.writes -= 1
+        if self.writes < 0:
+            raise OSError(errno.ENOSPC, "no space left")
+        return super().write(fd, data)
+
+
+def one() -> Any:
+    """Make an evaluation with two cases."""
+
+    @evaluation(cases=[Case(name="a", input=1), Case(name="b", input=2)], loop="trio")
+    async def doubled(number: int) -> int:
+        return number * 2
+
+    return doubled
+
+
+async def test_where_there_is_no_space_there_is_no_fork(tmp_path: Path) -> None:
+    """A fork that does not fit leaves nothing behind, is not to be resumed, and says what to do."""
+    await arun(one(), tmp_path / "old", files=Restless(), **repeatable())
+    before = content(tmp_path)
+    for writes in range(3):
+        with pytest.raises(DiskFull, match=r"no space left for .*/new .*nothing is left of it.* Make space, and try again$"):
+            await fork(tmp_path / "old", tmp_path / "new", files=Full(writes), in_thread=inline)
+        assert before == content(tmp_path)
+    await fork(tmp_path / "old", tmp_path / "new", files=Restless(), in_thread=inline)
+
+    assert verify(tmp_path / "new").holds
+
+
+async def test_a_salvaged_run_that_was_finished_goes_on_with_what_is_lost(tmp_path: Path) -> None:
+    """A finished run that has lost a trial is not finished any more: a resumption asks it again, and the log agrees."""
+    await arun(one(), tmp_path / "old", files=Restless(), **repeatable())
+    lost = next(record for record in read(tmp_path / "old") if record.event.__class__ is TrialEnqueued)
+    flip(segment(tmp_path / "old"), lost.offset + 60)
+    await salvage(tmp_path / "old", tmp_path / "new", files=Restless(), in_thread=inline)
+    before = load(tmp_path / "new").state
+    outcome = await arun(one(), tmp_path / "new", resume=True, files=Restless(), **repeatable())
+
+    assert ("", 1) == (before.ending, before.completed)
+    assert ("finished", 2) == (outcome.state.ending, outcome.state.completed)
+    assert (True, ()) == (verify(tmp_path / "new").holds, audit(read(tmp_path / "new"), remake=remake).findings)

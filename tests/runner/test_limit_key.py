@@ -11,8 +11,8 @@ from journal.errors import NotAJournal
 from journal.events import AttemptStarted, IntakePaused, LimitChanged, TrialCompleted
 from replay.audit import audit
 from runner import Case, Evaluation, Outcome, Retry, UsageError, evaluation
+from runner.doors import arun
 from runner.rules import remake
-from runner.session import arun
 from runner.testing import SimulatedEndpoint, events_of, repeatable
 from tests.journal.disk import SimulatedDisk
 

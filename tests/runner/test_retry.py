@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from journal.events import Kind
 from runner.errors import UsageError
-from runner.failure import Failure, Fatal, Kind, RateLimited
+from runner.failure import Failure, Fatal, RateLimited
 from runner.retry import Again, GiveUp, Retry, Spent, TimedOut, chance
 
 NOW = 1_800_000_000.0

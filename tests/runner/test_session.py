@@ -3,6 +3,7 @@
 import itertools
 import random
 import re
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,11 @@ from journal.events import (
 )
 from replay import fold
 from runner import Case, Evaluation, Fatal, RateLimited, Retry, UsageError, evaluation, note
+from runner.doors import arun
 from runner.errors import RunChanged
 from runner.resume import in_force
-from runner.session import Outcome, Session, arun
+from runner.session import Outcome, Session
+from runner.signals import told
 from runner.testing import Answer, Fail, Hang, Scripted, SimulatedEndpoint, Step, events_of, repeatable
 from tests.journal.disk import PowerCut, SimulatedDisk
 
@@ -545,14 +548,29 @@ async def test_a_loop_that_is_held_up_is_broken_into() -> None:
 
     async def blocking(_: Any) -> None:
         for _ in range(3):
-            session.interrupt()
+            signal.raise_signal(signal.SIGINT)
 
     session = Session(made(blocking, named(5), slots=5), PATH, **repeatable(), policy="fixed", files=disk)
-    with pytest.RaisesGroup(KeyboardInterrupt, flatten_subgroups=True):
+    with pytest.RaisesGroup(KeyboardInterrupt, flatten_subgroups=True), told(lambda *_: session.interrupt(), signal.SIGINT):
         await session.run()
 
     assert 1 == count(disk, AttemptStarted)
     assert verify(PATH, files=disk).holds
+
+
+async def test_what_was_begun_from_python_goes_on_from_python() -> None:
+    """A run whose evaluation no command could find again names the call that goes on with it; another the command."""
+    disk = SimulatedDisk()
+    await go(made(Scripted(lambda *_: Answer(1)), named(2)), disk, limit=1)
+    other = made(Scripted(lambda *_: Answer(1)), named(3), repeats=2)
+
+    with pytest.raises(JournalExists, match=re.escape("already holds a run; `run(…, resume=True)` goes on")):
+        await go(other, disk)
+    with pytest.raises(JournalExists, match="already holds a run; `evaljournal resume /runs/it/0001` goes on"):
+        await go(other, disk, task="it.py:it")
+    for options, way in (({}, "`run(…, resume=True, adopt=True)`"), ({"task": "it.py:it"}, "`evaljournal resume")):
+        with pytest.raises(RunChanged, match=re.escape(way)):
+            await go(other, disk, resume=True, retry_failed=True, **options)
 
 
 async def test_run_and_resume_refuse_what_is_not_theirs() -> None:

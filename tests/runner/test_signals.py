@@ -2,11 +2,14 @@
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
+import trio
+import trio.testing
 
-from runner.signals import STOPS, told
+from runner.signals import STOPS, is_from_a_signal, told, unless_told
 
 
 @pytest.fixture(autouse=True)
@@ -96,3 +99,94 @@ def test_a_handler_that_somebody_has_put_there_is_kept() -> None:
 
     assert ["inner", "theirs"] == heard
     assert theirs is signal.getsignal(signal.SIGTERM)
+
+
+async def test_what_is_done_until_a_signal_comes_ends_with_it() -> None:
+    """Something that would go on for ever ends at the signal; what comes to its own end before says so."""
+
+    async def for_ever() -> None:
+        signal.raise_signal(signal.SIGINT)
+        await trio.sleep_forever()
+
+    before = signal.getsignal(signal.SIGINT)
+
+    assert not await unless_told(for_ever, signal.SIGINT)
+    assert await unless_told(trio.lowlevel.checkpoint, signal.SIGINT)
+    assert before is signal.getsignal(signal.SIGINT)
+
+
+async def test_what_ignores_a_signal_is_not_ended_by_it() -> None:
+    """Under `nohup`, or in the background of a shell, a signal that is ignored ends nothing."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    async def to_the_end() -> None:
+        signal.raise_signal(signal.SIGINT)
+        await trio.testing.wait_all_tasks_blocked()
+
+    assert await unless_told(to_the_end, *STOPS)
+
+
+class Handler:
+    """A handler that is an object."""
+
+    def __call__(self, *_: object) -> None:
+        raise KeyboardInterrupt
+
+
+def interrupted(*_: object) -> None:
+    """Be a handler that is a function."""
+    raise KeyboardInterrupt
+
+
+def caught(call: Callable[[], object]) -> BaseException:
+    """Give what a call raises."""
+    try:
+        call()
+    except BaseException as exc:  # noqa: BLE001  # that is what is looked at
+        return exc
+    raise AssertionError
+
+
+def raised_anew() -> None:
+    """Put another interruption in the place of the one that comes."""
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("anew") from None
+
+
+@pytest.mark.parametrize("handler", [interrupted, Handler(), partial(interrupted, 1)])
+def test_a_real_interruption_is_told_from_one_that_code_raises(handler: Handler) -> None:
+    """What a handler has raised is real, caught or in a group as it may be; what code raises of itself is not."""
+    signal.signal(signal.SIGINT, handler)
+    real = caught(lambda: signal.raise_signal(signal.SIGINT))
+    own = caught(interrupted) if handler is not interrupted else KeyboardInterrupt()
+
+    assert is_from_a_signal(real)
+    assert is_from_a_signal(caught(raised_anew))
+    assert is_from_a_signal(BaseExceptionGroup("", [ValueError(), BaseExceptionGroup("", [real])]))
+    assert not is_from_a_signal(BaseExceptionGroup("", [ValueError(), KeyboardInterrupt()]))
+    assert not is_from_a_signal(own if not isinstance(handler, partial) else KeyboardInterrupt())
+    assert not is_from_a_signal(ValueError())
+
+
+def test_who_is_told_may_raise_a_real_interruption() -> None:
+    """An interruption by somebody who is told of a signal is a real one."""
+    with told(interrupted, signal.SIGTERM):
+        real = caught(lambda: signal.raise_signal(signal.SIGTERM))
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+        assert is_from_a_signal(real)
+        assert not is_from_a_signal(KeyboardInterrupt())
+
+
+def test_an_interruption_counts_where_nothing_can_be_told() -> None:
+    """Python's own handler leaves no trace: there, in the main thread, every interruption is taken for a real one."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    elsewhere: list[bool] = []
+    thread = threading.Thread(target=lambda: elsewhere.append(is_from_a_signal(KeyboardInterrupt())))
+    thread.start()
+    thread.join()
+
+    assert is_from_a_signal(KeyboardInterrupt())
+    assert [False] == elsewhere

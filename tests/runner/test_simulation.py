@@ -16,7 +16,7 @@ from journal import Record, read
 from journal.events import AttemptFailed, AttemptSucceeded, AttemptTimedOut
 from runner import Case, Fatal, RateLimited, Retry, UsageError
 from runner.cli import cli
-from runner.session import arun
+from runner.doors import arun
 from runner.simulation import BOUND, Recording
 from runner.testing import Answer, Fail, Hang, Scripted, Step, repeatable
 from tests.journal.disk import SimulatedDisk

@@ -259,7 +259,7 @@ def test_salvage_refuses_what_it_cannot_do(run: Path, tmp_path: Path) -> None:
     written(tmp_path / "taken", whole_run())
     result = evaljournal("salvage", run, "-o", tmp_path / "taken")
 
-    assert (2, True) == (result.exit_code, "already holds a run" in result.stderr)
+    assert (2, True) == (result.exit_code, "exists already" in result.stderr)
     assert 2 == evaljournal("salvage", run).exit_code
 
 
@@ -351,6 +351,15 @@ def test_newest_run_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     os.utime(segment(Path("runs/rivers")), (2000, 2000))
     assert f"{2:032}" == orjson.loads(evaljournal("verify", "--json").stdout)["run"]
     assert 5 == len(evaljournal("log", "case-3").stdout.splitlines())
+
+
+def test_a_copy_that_was_cut_off_is_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a kill in the middle of a fork or a salvage leaves is neither listed nor meant by anyone who names no run."""
+    monkeypatch.chdir(tmp_path)
+    written(Path("runs/capitals/.0001-again.new"), whole_run()[:4])
+
+    assert [] == orjson.loads(evaljournal("ls", "--json").stdout)
+    assert "there is none under runs/ here" in evaljournal("status").stderr
 
 
 def test_no_run_at_all_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

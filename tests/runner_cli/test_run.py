@@ -652,6 +652,21 @@ async def late(number):
     assert not Path("runs").exists()
 
 
+def test_a_signal_among_the_first_imports_ends_it_quietly(tmp_path: Path) -> None:
+    """Ctrl-C while the command line itself is being imported ends the process as a signal would, without a traceback."""
+    (tmp_path / "click.py").write_text("import signal; signal.raise_signal(signal.SIGINT); raise AssertionError")
+    ended = subprocess.run(
+        [sys.executable, "-c", "from runner.cli import main; main()"],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path.cwd())]), "PATH": ""},
+        timeout=30,
+        check=False,
+    )
+
+    assert (128 + signal.SIGINT, "", "") == (ended.returncode, ended.stdout, ended.stderr)
+
+
 @pytest.mark.parametrize("how", [["--plain"], []])
 def test_no_live_screen_where_none_is_wanted(how: list[str]) -> None:
     """With --plain, or in CI, a terminal gets plain lines."""
