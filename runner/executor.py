@@ -94,6 +94,13 @@ class Lane:
     steering: Steering
     ready: deque[Work] = attrs.field(factory=deque)
 
+    def prober(self) -> Work:
+        """Take the first trial that has not failed, lest a probe tells of a trial and not of the other side; else the first."""
+        place = next((place for place, work in enumerate(self.ready) if not (work.spent.errors or work.spent.timeouts)), 0)
+        work = self.ready[place]
+        del self.ready[place]
+        return work
+
 
 class Executor:
     """The trials that wait, the slots, and who holds which."""
@@ -342,7 +349,7 @@ class Executor:
                 continue
             gate = lane.steering.may_start(now)
             if gate.open:
-                work = lane.ready.popleft()
+                work = lane.prober() if gate.probe else lane.ready.popleft()
                 self._waiting -= 1
                 if self._waiting:
                     self._wake()

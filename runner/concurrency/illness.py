@@ -4,10 +4,11 @@ Illness does not teach a limit. While it lasts, whatever we send is lost and spe
 one probe at a time asks whether it is over, and afterwards the slots come back quickly, but not all in one moment.
 
 Failures are weighed against successes among attempts that began after the first of them, because attempts that began
-earlier tell of an earlier time.
+earlier tell of an earlier time. A trial that had failed before that, while others did not, says little when it fails again:
+it may be the trial that is ill.
 """
 
-from attrs import define
+from attrs import define, field
 
 from runner.concurrency.start import Begun
 
@@ -44,6 +45,8 @@ class Illness:
     """The last attempt begun before the breaker last opened or closed; those up to it are not weighed any more."""
     ramp: int | None = None
     """The limit while the slots come back; None when they all have."""
+    suspects: dict[str, int] = field(factory=dict[str, int])
+    """Trials that failed and have not succeeded since, each with the place of the first attempt that failed."""
 
     def failed(self, begun: Begun, t: float, newest: int, in_flight: int) -> str | None:
         """Weigh a failure among so many in flight; tell what was seen if it opens the breaker, or keeps it open."""
@@ -52,7 +55,7 @@ class Illness:
                 return None
             self.next_probe = t + self._gap(t)
             return f"probe failed {t - self.began:.0f} s into the illness"
-        if begun.order <= self.barrier:
+        if begun.order <= self.barrier or self._is_suspect(begun):
             return None
         if self.first is None:
             self.first, self.first_t, self.failures, self.successes = begun.order, t, 0, 0
@@ -64,12 +67,18 @@ class Illness:
             return None
         if self.ended is None or t - self.ended > RELAPSE:
             self.began = self.first_t
+            self.suspects.clear()  # It was not their fault; unless they fail while others are answered again.
         self.open, self.first, self.ramp, self.barrier = True, None, None, newest
         self.next_probe = t + self._gap(t)
         return f"{self.failures} failed and {self.successes} succeeded in {t - self.first_t:.1f} s"
 
+    def _is_suspect(self, begun: Begun) -> bool:
+        """Tell whether the trial had failed before what is being weighed now, and remember that it fails."""
+        return self.suspects.setdefault(begun.trial, begun.order) < (begun.order if self.first is None else self.first)
+
     def answered(self, begun: Begun, t: float, newest: int) -> str | None:
         """Weigh an answer, a refusal included; tell what was seen if it closes the breaker."""
+        self.suspects.pop(begun.trial, None)
         if self.open:
             if not begun.probe:
                 return None

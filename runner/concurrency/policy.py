@@ -32,6 +32,8 @@ class Started:
     t: float
     attempt: str
     """Which attempt; any text that no other attempt in flight shares."""
+    trial: str = ""
+    """Whose attempt it is; left out, nobody else's."""
 
 
 @fact

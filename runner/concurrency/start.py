@@ -7,6 +7,7 @@ from attrs import define
 class Begun:
     """An attempt at the moment it began."""
 
+    trial: str
     order: int
     """Its place in the order of starts, from 1. Lessons are told apart by it, because endings come in any order."""
     t: float

@@ -107,7 +107,7 @@ class Steering:
 def _signal(event: AttemptEvent, t: float, attempt: str, quota: Quota | None) -> Signal:
     match event:
         case AttemptStarted():
-            return Started(t=t, attempt=attempt)
+            return Started(t=t, attempt=attempt, trial=event.trial)
         case AttemptSucceeded():
             return Succeeded(t=t, attempt=attempt, elapsed=event.elapsed, quota=quota)
         case AttemptFailed():

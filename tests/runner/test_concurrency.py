@@ -38,7 +38,7 @@ class Drive:
         self.decisions.append(self.policy.take(signal))
         return self.decisions[-1]
 
-    def start(self) -> str:
+    def start(self, trial: str = "") -> str:
         """Start one attempt, as soon as the gate allows it."""
         gate = self.policy.may_start(self.t)
         if not gate.open:
@@ -46,7 +46,7 @@ class Drive:
             self.t = gate.at
         self.count += 1
         name = str(self.count)
-        self.take(Started(t=self.t, attempt=name))
+        self.take(Started(t=self.t, attempt=name, trial=trial))
         self.flying[name] = self.t
         return name
 
@@ -416,6 +416,32 @@ def test_a_few_failures_among_successes_are_no_illness() -> None:
         drive.ill(name) if k % 3 == 0 else drive.ok(name)
 
     assert all(decision.paused is None for decision in drive.decisions)
+
+
+def test_trials_that_failed_while_others_did_not_make_no_illness() -> None:
+    """Ten trials that always fail are no illness when they are all that is left: the others were answered meanwhile."""
+    drive = Drive()
+    for k in range(10):
+        drive.ill(drive.start(f"bad-{k}"))
+        for _ in range(3):
+            drive.ok(drive.start())
+    for k in range(30):
+        drive.ill(drive.start(f"bad-{k % 10}"))
+
+    assert all(decision.paused is None for decision in drive.decisions)
+
+
+def test_trials_that_failed_in_an_illness_are_heard_when_it_comes_back() -> None:
+    """Soon after an illness, those that it has hit count again: it may be the same one."""
+    drive = Drive()
+    for k in range(5):
+        drive.ill(drive.start(f"c{k}"))
+    drive.t += 1
+    drive.ok(drive.start())
+    for k in range(5):
+        drive.ill(drive.start(f"c{k}"))
+
+    assert drive.decisions[-1].paused is not None
 
 
 def open_breaker() -> Drive:

@@ -402,6 +402,36 @@ async def test_a_second_outage_loses_nothing() -> None:
     assert (100, 0) == (outcome.state.completed, outcome.state.failed)
 
 
+async def test_trials_that_always_fail_hold_up_nobody() -> None:
+    """One case in twenty is always reset by the other side: those are given up, all others are done, and soon."""
+    cases = named(400)
+    bad = {case.input for case in cases[::20]}
+    task = Scripted(lambda value, _: Fail(ConnectionResetError("reset"), 0.5) if value in bad else Answer(1, 0.5))
+    disk = SimulatedDisk()
+    before = trio.current_time()
+    outcome = await go(made(task, cases, slots=120), disk)
+
+    assert (380, 20) == (outcome.state.completed, outcome.state.failed)
+    assert 60 > trio.current_time() - before
+
+
+async def test_a_probe_is_made_by_a_trial_that_has_not_failed() -> None:
+    """After an outage, trials that always fail do not stand between the run and the first answer."""
+    cases = named(300)
+    bad = {case.input for case in cases[:30]}
+    began = trio.current_time()
+
+    def script(value: str, _: int) -> Step:
+        down = trio.current_time() < began + 3
+        return Fail(ConnectionResetError("reset"), 0.1) if down or value in bad else Answer(1, 0.1)
+
+    disk = SimulatedDisk()
+    outcome = await go(made(Scripted(script), cases, slots=50), disk)
+
+    assert (270, 30) == (outcome.state.completed, outcome.state.failed)
+    assert 300 > trio.current_time() - began
+
+
 async def test_a_rate_limit_is_found_and_kept() -> None:
     """An endpoint of ten a second serves everything, and few calls are refused."""
     endpoint = SimulatedEndpoint(lambda value: value, latency=0.5, rate=10, burst=20, retry_after=1.0)
