@@ -236,7 +236,7 @@ class Journal:
                     f"{type(event).__name__} would be {len(members):,} bytes long, and a record may have {RECORD_LIMIT:,}; "
                     "nothing was written. Only inputs, outputs and notes may be longer",
                 )
-        now = self._time()  # It may raise: before anything changes.
+        now = self._time()  # It may raise, and nothing has changed yet.
         self.lifecycle.advance(event)
         if self._segment.bytes >= self._roll_at:
             self._seal(now)

@@ -369,7 +369,8 @@ class RunState:
         self.latencies.append(event.elapsed)
         if self._under_way:
             self._under_way.pop(event.trial, None)
-        self._use(event.usage)
+        if event.usage is not None:
+            self._use(event.usage)
 
     def _attempt_failed(self, event: AttemptFailed, record: Record) -> None:
         trial = self.trials[event.trial]

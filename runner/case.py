@@ -64,8 +64,9 @@ class Trial:
     case: Case
     repeat: int
     """Counted from 1."""
+    id: str = field(init=False, default=Factory(lambda self: _numbered(self.case.name, self.repeat), takes_self=True))
+    """The case's name, and from its second repeat on its number: `paris`, `paris#2`, `paris#3`."""
 
-    @property
-    def id(self) -> str:
-        """The case's name, and from its second repeat on its number: `paris`, `paris#2`, `paris#3`."""
-        return self.case.name if self.repeat == 1 else f"{self.case.name}#{self.repeat}"
+
+def _numbered(name: str, repeat: int) -> str:
+    return name if repeat == 1 else f"{name}#{repeat}"

@@ -487,7 +487,8 @@ class Executor:
 
     def _let_go(self) -> None:
         self._in_hand -= 1
-        self._end_if_done()
+        if not self._in_hand:
+            self._end_if_done()
 
     # What is said besides.
 

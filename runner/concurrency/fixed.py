@@ -41,7 +41,7 @@ class Fixed:
         """Count who is in flight, and note a Retry-After."""
         state = self.state
         state.now = max(state.now, signal.t)
-        changes: list[Change] = state.hold.passed(state.now)
+        changes: list[Change] = [] if state.hold.pause is None else state.hold.passed(state.now)
         if isinstance(signal, Started):
             state.flying[signal.attempt] = state.now
         else:
@@ -57,5 +57,7 @@ class Fixed:
         state = self.state
         if len(state.flying) >= self.slots:
             return FULL
+        if state.hold.pause is None:
+            return OPEN
         at = state.hold.earliest(t)
         return OPEN if t >= at else Gate(open=False, at=at)

@@ -24,7 +24,6 @@ from journal.events import (
 from runner.concurrency.policy import (
     Change,
     Failed,
-    Gate,
     Interrupted,
     LimitMoved,
     Paused,
@@ -59,16 +58,14 @@ class Steering:
         """Attempts in flight, each with what it has noted as the `quota` that the other side said was left."""
         self.limit = policy.limit
         """Attempts that may be in flight at once."""
+        self.may_start = policy.may_start
+        """Says whether an attempt may start at a time; asking changes nothing."""
         self.free: set[str] = set()
         """Trials whose last attempt was a probe that costs them nothing."""
 
     def begin(self) -> LimitChanged:
         """Say what holds before the first attempt."""
         return LimitChanged(before=0, after=self.limit, cause="start", key=self._key)
-
-    def may_start(self, t: float) -> Gate:
-        """Say whether an attempt may start at `t`; asking changes nothing."""
-        return self._policy.may_start(t)
 
     def take(self, record: Record) -> list[Decided]:
         """Learn from an attempt's start, its end, or what it notes of its quota; give what is to be recorded behind it."""
