@@ -23,8 +23,8 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 def _content(case: "Case[Any, Any]") -> str:
     """Fingerprint what a case asks; its name is not part of it, so that a case without one can be named after it."""
-    written = canonical(case.input, "input"), canonical(case.expected, "expected"), canonical(case.metadata, "metadata")
-    return digest(b"\n".join(written))
+    metadata = canonical(case.metadata, "metadata") if case.metadata else b"{}"
+    return digest(b"\n".join((canonical(case.input, "input"), canonical(case.expected, "expected"), metadata)))
 
 
 def _nameable(_: "Case[Any, Any]", __: "Attribute[str]", name: object) -> None:

@@ -213,13 +213,13 @@ class Trials:
         """Refuse a name that two cases share, or that a repeat of another case would have."""
         names, repeated = set[int](), set[int]()
         for at, case in self._dataset.read():
-            name = _short(case.name)
+            name = hash(case.name)  # 64 bits, as a fingerprint has: it stands for a name in a set of millions.
             if name in names:
                 raise self._twice(at, case)
             names.add(name)
             clash = name in repeated
             if self._repeats > 1 and (found := _REPEAT.fullmatch(case.name)) and 1 < int(found["repeat"]) <= self._repeats:
-                of = _short(found["name"])
+                of = hash(found["name"])
                 repeated.add(of)
                 clash = clash or of in names
             if clash:
@@ -264,8 +264,3 @@ class Trials:
         given = " and ".join(f"{name}={each}" for name, each in patterns.items() if each)
         names = ", ".join(map(repr, passed_over))
         return UsageError(f"no case of {source} is left by {given}; there are names such as {names}")
-
-
-def _short(name: str) -> int:
-    """Stand for a name in a set of millions: 64 bits, as few as a fingerprint has."""
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
