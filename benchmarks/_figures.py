@@ -2,6 +2,7 @@
 
 import os
 import platform
+import resource
 import sys
 from pathlib import Path
 
@@ -17,6 +18,14 @@ def machine() -> str:
         model = names[0] if names else model
     load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     return f"{model}, {os.cpu_count()} cores{load}, {platform.system()} {platform.release()}, Python {sys.version.split()[0]}"
+
+
+def peak_of_memory() -> float:
+    """Tell the most memory that this process has had, in MB; the system's own figure begins with that of the parent."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM")) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 @attrs.define

@@ -9,7 +9,6 @@ import functools
 import gc
 import importlib.util
 import itertools
-import resource
 import shutil
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from typing import Any
 import trio
 
 from benchmarks import phoenix
-from benchmarks._figures import Figures, machine
+from benchmarks._figures import Figures, machine, peak_of_memory
 from runner import Case, evaluation, run
 
 CONCURRENCIES = (10, 100, 1000)
@@ -190,7 +189,7 @@ def long_run(directory: str, count: int) -> None:
     marks.append(time.process_time())
     assert outcome.state.completed == count
     halves = [(end - begin) / (count // 2) * 1e6 for begin, end in itertools.pairwise(marks)]
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, *halves)
+    print(peak_of_memory(), *halves)
 
 
 @functools.cache

@@ -5,7 +5,6 @@ Ratios are of CPU time in one run, in pairs; memory is that of a process of its 
 
 import argparse
 import gc
-import resource
 import statistics
 import subprocess
 import sys
@@ -20,7 +19,7 @@ import orjson
 import trio
 
 from benchmarks import journal as journals
-from benchmarks._figures import Figures, machine
+from benchmarks._figures import Figures, machine, peak_of_memory
 from journal import follow, read
 from journal.events import RunFinished
 from replay import RunState, fold
@@ -92,7 +91,7 @@ def status(path: str) -> None:
     began = time.process_time()
     in_json(summarise(fold(read(path, load_blobs=False))))
     telling = time.process_time() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = peak_of_memory()
     parsing = 0.0
     for file in sorted(Path(path).glob("journal-*.jsonl")):
         lines = file.read_bytes().splitlines(keepends=True)

@@ -211,15 +211,15 @@ class Trials:
 
     def _unique(self) -> Iterator[tuple[int, Case]]:
         """Refuse a name that two cases share, or that a repeat of another case would have."""
-        names, repeated = set[int](), set[int]()
+        names, repeated = set[str](), set[str]()  # The same texts that the run's state keeps: the set itself is small.
         for at, case in self._dataset.read():
-            name = hash(case.name)  # 64 bits, as a fingerprint has: it stands for a name in a set of millions.
+            name = case.name
             if name in names:
                 raise self._twice(at, case)
             names.add(name)
             clash = name in repeated
             if self._repeats > 1 and (found := _REPEAT.fullmatch(case.name)) and 1 < int(found["repeat"]) <= self._repeats:
-                of = hash(found["name"])
+                of = found["name"]
                 repeated.add(of)
                 clash = clash or of in names
             if clash:
