@@ -61,23 +61,28 @@ def _as_it_is(value: Any, _: Any) -> Any:
     return value
 
 
-class _Trusting(Converter):
-    """Takes every value as it is, with no call for it: the line's hash vouches for the types."""
-
-    def get_structure_hook(self, type: Any, cache_result: bool = True) -> Any:  # noqa: A002, ARG002, FBT001, FBT002
-        return None
-
-
-def _readers(*, checking: bool) -> dict[str, Callable[[dict[str, Any]], Event]]:
-    """Fetch one hook per tag."""
-    converter = Converter() if checking else _Trusting()
+def _checking_readers() -> dict[str, Callable[[dict[str, Any]], Event]]:
+    """Fetch one hook per tag, which checks the type of every member."""
+    converter = Converter()
     hooks: dict[str, Callable[[dict[str, Any]], Event]] = {}
     for name, kind in KINDS.items():
-        checks: dict[str, Any] = {}
-        if checking:
-            checks = {field.name: override(struct_hook=_checked(field)) for field in fields_of(kind)}
-        hooks[name] = make_dict_structure_fn(kind, converter, _cattrs_detailed_validation=checking, **checks)
+        checks: dict[str, Any] = {field.name: override(struct_hook=_checked(field)) for field in fields_of(kind)}
+        hooks[name] = make_dict_structure_fn(kind, converter, _cattrs_detailed_validation=True, **checks)
     return hooks
+
+
+def _trusting_reader(kind: type[Known]) -> Callable[[dict[str, Any]], Event]:
+    """Write the function that makes an event of members as they are, for half the price of calling its class."""
+    known: dict[str, Any] = {"new": object.__new__, "kind": kind}
+    lines = ["def event_of(members):", "event = new(kind)"]
+    for field in fields_of(kind):
+        value = f"members[{field.name!r}]"
+        if field.default is not attrs.NOTHING:
+            known[f"default_{field.name}"] = field.default
+            value = f"{value} if {field.name!r} in members else default_{field.name}"
+        lines.append(f"event.{field.name} = {value}")
+    exec("\n    ".join([*lines, "return event"]), known)  # noqa: S102  # the text is made of our own names
+    return cast("Callable[[dict[str, Any]], Event]", known["event_of"])
 
 
 def _checked(field: "attrs.Attribute[Any]") -> Callable[[Any, Any], Any]:
@@ -148,8 +153,8 @@ def _misfit(event: Event, field: str) -> Unserialisable:
 _WRITERS: Final[dict[type[Event], Callable[[Any], dict[str, Any]]]] = {
     kind: _writer(kind, name) for name, kind in KINDS.items()
 }
-TRUSTING: Final = _readers(checking=False)
-CHECKING: Final = _readers(checking=True)
+TRUSTING: Final = {name: _trusting_reader(kind) for name, kind in KINDS.items()}
+CHECKING: Final = _checking_readers()
 """Tag → hook. The first trusts the types, for the line's hash vouches for them; the second checks each."""
 
 

@@ -5,6 +5,7 @@ Readers never change anything. They go as far as the records can be trusted, and
 
 import collections
 import functools
+import itertools
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Self
@@ -40,14 +41,8 @@ class Reading:
 
     def __iter__(self) -> Iterator[Record]:
         scan = self._scan = self._new_scan()
-        if self._load_blobs:
-            for record in scan:
-                yield _whole(record, scan.files)
-        else:
-            yield from scan
-        damaged = damage(scan)
-        if damaged is not None:
-            raise damaged
+        records = (_whole(record, scan.files) for record in scan) if self._load_blobs else scan
+        return itertools.chain(records, _end(scan))
 
     @property
     def run(self) -> str:
@@ -58,6 +53,14 @@ class Reading:
     def unfinished(self) -> Stop | None:
         """Where the last good record ends, if something that nobody was promised stands behind it."""
         return self._scan.stop
+
+
+def _end(scan: Scan) -> Iterator[Record]:
+    """Give nothing more, and raise if what follows the last good record is damage."""
+    damaged = damage(scan)
+    if damaged is not None:
+        raise damaged
+    yield from ()
 
 
 def read(path: Path | str, *, load_blobs: bool = True, files: Files = DISK, upcasters: Upcasters = UPCASTERS) -> Reading:
