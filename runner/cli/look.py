@@ -8,10 +8,10 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import click
@@ -372,10 +372,9 @@ def _columns(entry: dict[str, Any]) -> tuple[str, ...]:
 
 def first_records(path: Path) -> tuple[RunStarted, str] | None:
     """Find what a run is a run of, and when it began, without reading on; None if it had not come so far."""
-    with contextlib.closing(cast("Generator[Record]", iter(read(path, load_blobs=False)))) as records:
-        for record in records:
-            if isinstance(record.event, RunStarted):
-                return record.event, record.at
+    for record in read(path, load_blobs=False):
+        if isinstance(record.event, RunStarted):
+            return record.event, record.at
     return None
 
 
