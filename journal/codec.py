@@ -1,7 +1,8 @@
 """Events to JSON members and back.
 
-The union of events is tagged by `type`. Every hook of cattrs is fetched once, here, because looking one up costs more than
-using it. What the user's data may look like is decided here too; what is done about a value that is too large is not.
+The union of events is tagged by `type`. What writes a kind of event, and what reads it, is made once, here: to go through its
+fields each time would cost more than to write them. What the user's data may look like is decided here too; what is done about
+a value that is too large is not.
 """
 
 import math
@@ -67,7 +68,7 @@ def _checking_readers() -> dict[str, Callable[[dict[str, Any]], Event]]:
     hooks: dict[str, Callable[[dict[str, Any]], Event]] = {}
     for name, kind in KINDS.items():
         checks: dict[str, Any] = {field.name: override(struct_hook=_checked(field)) for field in fields_of(kind)}
-        hooks[name] = make_dict_structure_fn(kind, converter, _cattrs_detailed_validation=True, **checks)
+        hooks[name] = make_dict_structure_fn(kind, converter, **checks)
     return hooks
 
 
@@ -122,24 +123,26 @@ def _writer(kind: type[Known], name: str) -> Callable[[Any], dict[str, Any]]:
     leaves out what has its default. The user's data passes through untouched and is left out only where it is None: nobody
     compares it with a default, for an array would not say yes or no.
     """
-    fields = fields_of(kind)
     known: dict[str, Any] = {"misfit": _misfit}
     checks: list[str] = []
     always: list[str] = []
     otherwise: list[str] = []
-    for field in fields:
+    for field in fields_of(kind):
         member = field.name
+        is_required, put = field.default is attrs.NOTHING, f"members[{member!r}] = {member}"
         checks.append(f"{member} = event.{member}")
         if is_payload(field):
-            is_given = None if field.default is attrs.NOTHING else f"{member} is not None"
+            always.append(put if is_required else f"if {member} is not None: {put}")
+            continue
+        is_word = get_origin(field.type) is Literal
+        known[f"legal_{member}"] = get_args(field.type) if is_word else _types(field)
+        value = member if is_word else f"{member}.__class__"
+        checks.append(f"if {value} not in legal_{member}: raise misfit(event, {member!r})")
+        if is_required:
+            always.append(put)
         else:
-            known[f"types_{member}"] = get_args(field.type) if get_origin(field.type) is Literal else _types(field)
-            value = member if get_origin(field.type) is Literal else f"{member}.__class__"
-            checks.append(f"if {value} not in types_{member}: raise misfit(event, {member!r})")
             known[f"default_{member}"] = field.default
-            is_given = None if field.default is attrs.NOTHING else f"{member} != default_{member}"
-        put = f"members[{member!r}] = {member}"
-        (otherwise if is_given and not is_payload(field) else always).append(f"if {is_given}: {put}" if is_given else put)
+            otherwise.append(f"if {member} != default_{member}: {put}")
     lines = ["def members_of(event):", *checks, f"members = {{'type': {name!r}}}", *always, *otherwise, "return members"]
     exec("\n    ".join(lines), known)  # noqa: S102  # the text is made of our own names
     return cast("Callable[[Any], dict[str, Any]]", known["members_of"])
