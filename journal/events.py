@@ -18,6 +18,9 @@ Json = Annotated[Any, PAYLOAD]
 Kind = Literal["error", "rate_limited", "unavailable", "fatal"]
 """What it means that an attempt failed."""
 
+Reason = Literal["interrupted", "failed_fast", "refused", "deadline", "disk_full", "intake_failed"]
+"""Why a run was stopped before its end."""
+
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def fact(cls: type[T]) -> type[T]:
@@ -350,7 +353,7 @@ class Noted:
 class RunStopped:
     """The run was stopped before its end; it can be resumed."""
 
-    reason: Literal["interrupted", "failed_fast", "refused", "deadline", "disk_full", "intake_failed"]
+    reason: Reason
 
 
 @fact

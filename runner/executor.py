@@ -26,6 +26,7 @@ from journal.events import (
     AttemptSucceeded,
     AttemptTimedOut,
     Noted,
+    Reason,
     RetryScheduled,
     TrialCompleted,
     TrialFailed,
@@ -59,8 +60,6 @@ TURN: Final = 0.01
 
 PATIENCE: Final = 1.0
 """Seconds that an attempt gets to end after it was cut off, before it counts as stuck."""
-
-Reason = Literal["interrupted", "failed_fast", "refused", "deadline", "disk_full", "intake_failed"]
 
 
 class Intake(Protocol):
@@ -523,8 +522,7 @@ class Executor:
         before = steering.limit
         for event in steering.take(record):
             self._record(event)
-        if steering.limit != before:
-            self._limit += steering.limit - before
+        self._limit += steering.limit - before
 
     # Time, and the end.
 

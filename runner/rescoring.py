@@ -13,14 +13,13 @@ import attrs
 import trio
 
 from journal import fetch, read, writing
-from journal.events import AttemptSucceeded, Noted, RunStopped, SessionStarted, TrialEnqueued
+from journal.events import AttemptSucceeded, Noted, Reason, RunStopped, SessionStarted, TrialEnqueued
 from journal.files import DISK, Files
 from journal.writer import InThread, in_a_thread
 from replay import RunState, fold
 from runner.attempt import Flight, Home
 from runner.case import Case
 from runner.errors import UsageError
-from runner.executor import Reason
 from runner.failure import describe
 from runner.notes import Sink
 from runner.plain import plain
