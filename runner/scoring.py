@@ -58,7 +58,8 @@ class Scoring:
             assert isinstance(outcome, Raised)  # It has no limit.
             failure = scorer.retry.judge(outcome.exc, now=clock.wall())
             if failure.stop_run:
-                self._record_refusal(scorer, work, outcome.exc)
+                self._note_refusal(scorer, work, outcome.exc)
+                self._refused(outcome.exc)
                 flight.cut()
                 await trio.sleep_forever()  # Until that is felt. The output has no score of this scorer, and gets it later.
             spent = spent.plus(failure)
@@ -89,11 +90,10 @@ class Scoring:
                 raise
             self._failed(scorer, work, exc, began)
 
-    def _record_refusal(self, scorer: Scorer, work: Work, exc: BaseException) -> None:
+    def _note_refusal(self, scorer: Scorer, work: Work, exc: BaseException) -> None:
         said = describe(exc)
         words = f"{scorer.name}: {said.type}: {said.message}"
         self._recorder.record(Noted(name="refused", value=words, trial=work.trial, attempt=work.attempts))
-        self._refused(exc)
 
     def _failed(self, scorer: Scorer, work: Work, exc: BaseException, began: float) -> None:
         said = describe(exc)
