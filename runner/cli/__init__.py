@@ -5,7 +5,6 @@ Only here are arguments parsed and exit codes chosen. A command's module is impo
 """
 
 import contextlib
-import errno
 import os
 import signal
 import sys
@@ -119,7 +118,9 @@ class _Commands(click.Group):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Or Python would complain of what it cannot write any more.
             sys.exit(BROKEN_PIPE)
         except OSError as exc:
-            if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+            from journal.tape import NO_SPACE  # noqa: PLC0415  # the same
+
+            if exc.errno in NO_SPACE:
                 raise Unfinished(f"{exc}; nothing was lost: make room, and do it again") from exc
             raise Refused(str(exc)) from exc
 

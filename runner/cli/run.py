@@ -320,9 +320,8 @@ def _refuse_taken(path: Path) -> None:
     if not segments.is_run(path):
         if path.resolve() == RUNS.resolve() or (path.is_dir() and runs_under(path)):
             raise Refused(f"{path} is where runs are kept, and not one itself; give it a name there: -o {path / 'NAME'}")
-        for folder in path.resolve().parents:
-            if segments.is_run(folder):
-                raise Refused(f"{path} is in {folder}, which is a run, and holds nothing but its journal; give another -o")
+        if inside := segments.run_around(path):
+            raise Refused(f"{path} is in {inside}, which is a run, and holds nothing but its journal; give another -o")
         return
     last = last_record(path)
     if is_held(path):
