@@ -435,7 +435,7 @@ def test_a_late_thread_of_a_cancelled_run_does_no_harm(tmp_path: Path) -> None:
 @pytest.mark.parametrize("where", ["trio", "asyncio", "thread"])
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, BaseExceptionGroup("", [KeyboardInterrupt()])])
 def test_an_interrupt_that_a_task_raises_is_its_own(tmp_path: Path, where: str, raised: Any) -> None:
-    """A task that raises KeyboardInterrupt, wherever it runs, has failed; nobody has asked the run to stop."""
+    """A task that raises KeyboardInterrupt or SystemExit, wherever it runs, has failed; nobody has asked the run to stop."""
 
     def task(number: int) -> int:
         if number == 3:

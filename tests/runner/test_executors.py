@@ -335,13 +335,13 @@ async def test_which_policy_is_in_force(given: dict[str, Any], limits: tuple[int
     """Ours by default, a fixed number where dynamics are off, Phoenix's AIMD where one of its numbers is given."""
     task = Scripted(lambda value, _: Answer(value, 1))
     executor = AsyncExecutor(task, 20, **given, options=repeatable())
-    plan = executor._orders
+    orders = executor._orders
     outputs, _ = await executor.execute(range(200))
 
     assert list(range(200)) == outputs
     assert task.most_in_flight <= limits[0] + 16
     expected = "fixed" if "enable_dynamic_concurrency" in given else "aimd" if given else "adaptive"
-    assert (expected, expected == "aimd") == (plan.options["policy"], plan.settings.aimd is not None)
+    assert (expected, expected == "aimd") == (orders.options["policy"], orders.settings.aimd is not None)
 
 
 async def test_the_aimd_moves_as_it_was_told() -> None:
