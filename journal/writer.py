@@ -346,7 +346,7 @@ class Journal:
 
     def _add(self, event: Event, members: bytes, now: tuple[str, float]) -> Record:
         at, t = now
-        t = int(t * 1e6 + 0.5) / 1e6  # As `round` does, for half the price.
+        t = int(t * 1e6 + 0.5) / 1e6  # As `round` does from 0 on, for half the price.
         seq = self._seq + 1
         body = b'{"seq":%d,"at":"%b","t":%.6f,%b,"d":%d' % (seq, at.encode(), t, members, self._durable)
         digits = sha256(self._run + self._h + body).hexdigest()[:32]  # As `chain.link` does, without the calls.

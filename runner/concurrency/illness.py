@@ -46,7 +46,7 @@ class Illness:
     ramp: int | None = None
     """The limit while the slots come back; None when they all have."""
     suspects: dict[str, int] = field(factory=dict[str, int])
-    """Trials that failed and have not succeeded since, each with the place of the first attempt that failed."""
+    """Trials that failed and were not answered since, each with the place of the first attempt that failed."""
 
     def failed(self, begun: Begun, t: float, newest: int, in_flight: int) -> str | None:
         """Weigh a failure among so many in flight; tell what was seen if it opens the breaker, or keeps it open."""
