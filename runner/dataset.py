@@ -96,6 +96,8 @@ class Dataset:
         else:
             self.source = source
         self._keys = {"id_key": id_key, "input_key": input_key, "expected_key": expected_key}
+        self.input_name = input_key or "input"
+        """What its cases call the input, as far as that was said."""
         self._used_up = False
         self._checks: tuple[Callable[[Case], object], ...] = ()
 

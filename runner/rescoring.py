@@ -57,11 +57,15 @@ async def rescore(
     *,
     again: bool = False,
     slots: int = 32,
+    input_name: str = "input",
     signals: bool = False,
     files: Files = DISK,
     in_thread: InThread = in_a_thread,
 ) -> Rescored:
-    """Let scorers judge every output of a run; `again` also those that they have judged in their present version."""
+    """Let scorers judge every output of a run; `again` also those that they have judged in their present version.
+
+    The journal does not say what the input was called where it came from; scorers with templates may call it `input_name`.
+    """
     if not scorers:
         raise UsageError("there is no scorer to score with")
     here = await in_thread(Surroundings.here)
@@ -81,7 +85,7 @@ async def rescore(
         async with AsyncExitStack() as stack:
             opening = Opening(stack, journal.run, grace=1.0, in_thread=in_thread)
             tasks = {scorer.name: (scorer, await opening.scorer(scorer)) for scorer in scorers}
-            run = _Rescoring(recorder, tasks, path, files, in_thread)
+            run = _Rescoring(recorder, tasks, path, files, in_thread, input_name=input_name)
             done = await run.work_off(left, slots, signals=signals)
         why: Reason | Literal[""] = "" if done else "refused" if run.refusal else "interrupted"
         if done and ending == "finished":
@@ -127,7 +131,14 @@ class _Rescoring:
     """The outputs that are still to be scored."""
 
     def __init__(
-        self, recorder: Recorder, tasks: dict[str, tuple[Scorer, Task]], path: Path, files: Files, in_thread: InThread
+        self,
+        recorder: Recorder,
+        tasks: dict[str, tuple[Scorer, Task]],
+        path: Path,
+        files: Files,
+        in_thread: InThread,
+        *,
+        input_name: str,
     ) -> None:
         self._recorder = recorder
         self._scoring = Scoring(tasks, recorder, seed=0, sink=_sinks(recorder), refused=self._refuse)
@@ -135,6 +146,7 @@ class _Rescoring:
         self._path = path
         self._files = files
         self._in_thread = in_thread
+        self._input_name = input_name
         self.scored = 0
         self.refusal = ""
         """Why nothing more is scored, where a scorer was refused as it would be each time."""
@@ -161,7 +173,13 @@ class _Rescoring:
         for work in works:
             asked, answer = await self._in_thread(lambda: self._fetched(work.trial))  # noqa: B023  # called at once
             metadata = asked.metadata if isinstance(asked.metadata, dict) else {}
-            work.case = Case(name=asked.case, input=asked.input, expected=asked.expected, metadata=metadata)
+            work.case = Case(
+                name=asked.case,
+                input=asked.input,
+                expected=asked.expected,
+                metadata=metadata,
+                input_name=self._input_name,
+            )
             work.output = answer.output
             flight = Flight()
             with flight.scope:

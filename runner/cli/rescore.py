@@ -20,7 +20,6 @@ from runner.dataset import Dataset
 from runner.definition import Evaluation, Settings
 from runner.rescoring import Rescored
 from runner.rescoring import rescore as score_anew
-from runner.score import Scorer
 
 
 @click.command()
@@ -47,9 +46,11 @@ def rescore(run: Path | None, again: bool, reference: str | None, slots: int, as
     given = {name: value for name, value in options.items() if value is not None and value != ()}
     if given and reference is not None:
         raise Refused("--task is where the evaluation's own scorers are, and others were named")
-    scorers = _named(given) if given else _own(path, reference)
+    evaluation = _scored_by(given) if given else find_again(path, reference, verb="rescore").evaluation
+    scorers, name = list(evaluation.scorers.values()), evaluation.cases.input_name
+    anew = functools.partial(score_anew, path, scorers, again=again, slots=slots, input_name=name, signals=True)
     with one_at_a_time():
-        done: Rescored = trio.run(functools.partial(score_anew, path, scorers, again=again, slots=slots, signals=True))
+        done: Rescored = trio.run(anew)
     outcome = done.outcome
     words = f"{plural(done.outputs, 'output')} scored anew by {', '.join(scorer.name for scorer in scorers)}"
     words += f"; {done.current:,} scored so before" if done.current else ""
@@ -64,18 +65,13 @@ def rescore(run: Path | None, again: bool, reference: str | None, slots: int, as
     sys.exit(code)
 
 
-def _named(given: dict[str, Any]) -> list[Scorer]:
-    """Make the scorers that the flags name."""
+def _scored_by(given: dict[str, Any]) -> Evaluation[Any, Any, Any]:
+    """Make an evaluation of nothing with the scorers that the flags name."""
     nothing: Evaluation[Any, Any, Any] = Evaluation(_nobody, cases=Dataset([]), settings=Settings(), name="rescoring")
     for name, scorer in scorers_in(given):
         nothing.score(name=name)(scorer)
-    return list(nothing.scorers.values())
+    return nothing
 
 
 def _nobody(_: object) -> None:
     """Stand in for a task that is not asked."""
-
-
-def _own(path: Path, reference: str | None) -> list[Scorer]:
-    """Find the scorers of the evaluation itself."""
-    return list(find_again(path, reference, verb="rescore").evaluation.scorers.values())

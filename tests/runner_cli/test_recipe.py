@@ -530,6 +530,17 @@ def test_a_judge_may_come_later(server: Server, name: str) -> None:
     assert 1.0 == orjson.loads(result.stdout)["scores"]["judge"]["mean"]
 
 
+def test_a_rubric_names_the_input_in_a_rescoring_too(server: Server, name: str) -> None:
+    """Where a column was named as the input, a rubric may call the input so, when it is judged and when it is judged anew."""
+    Path("fragen.jsonl").write_text('{"id": "peru", "frage": "peru?"}\n')
+    judge = ("--judge", "m", "--judge-url", server.url(name, "say:verdict: correct", "v1"), "--rubric", "{frage} {output}")
+    evaljournal("run", "--data", "fragen.jsonl", "--input-key", "frage", "--command", "echo LIMA", *judge)
+    again = evaljournal("rescore", "--again")
+
+    assert 0 == again.exit_code, again.stderr
+    assert 2 == sum("peru?" in seen["body"] for seen in server.seen(name))
+
+
 def test_a_refused_judge_stops_the_rescoring(server: Server, name: str) -> None:
     """A key that is refused is told once, with code 3; the run stays as it was, and the same command goes on."""
     evaljournal(*COMMANDED)
