@@ -289,7 +289,8 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
         pending = asyncio.all_tasks(loop)
         for task in pending:
             task.cancel()
-        loop.run_until_complete(asyncio.wait(pending, timeout=1)) if pending else None
+        if pending and loop.run_until_complete(asyncio.wait(pending, timeout=1))[1]:
+            loop.run_forever()  # What ignores its end would spin where it is thrown away; so it is kept till the process ends.
         loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
         loop.close()

@@ -225,6 +225,27 @@ def test_a_task_that_kills_the_interpreter_every_time_can_be_left_out() -> None:
 
 
 @pytest.mark.usefixtures("here")
+def test_a_task_that_ignores_every_cancellation_does_not_keep_the_process() -> None:
+    """A loop that catches whatever is thrown into it is left behind: the run stops in time, and the process ends."""
+    define(
+        """
+        import asyncio
+        from runner import Case, evaluation
+
+        @evaluation(cases=[Case(name=f"deaf-{number}", input=number) for number in range(3)], slots=2, timeout=0.3)
+        async def it(number):
+            while True:
+                try: await asyncio.sleep(1)
+                except BaseException: pass
+        """
+    )
+    result = process("run", "it.py", "--grace", "1.5", "--deadline", "0.4")
+
+    assert (3, True) == (result.returncode, "it stopped at its deadline" in result.stderr), result.stderr
+    assert verify("runs/it/0001").holds
+
+
+@pytest.mark.usefixtures("here")
 def test_a_full_disk_ends_with_3_and_says_what_to_do() -> None:
     """Where the system takes no more, the run stops, names the record up to which it is whole, and goes on when it can."""
     define(
