@@ -9,7 +9,8 @@ The steps:
     429:3         and with `Retry-After: 3`; `429:date` with a date two seconds ahead; `429:quota` with x-ratelimit headers
     until:0.3     503 until 0.3 s after the first request under this name, then ok
     limit:0.3     the same, with 429 and `Retry-After: 3`
-    say:TEXT      a chat completion of that text; `say:another` says that another model has answered
+    say:TEXT      a chat completion of that text; `say:another` says that another model has answered,
+                  `say:nonsense` tells a usage that cannot be
     echo          all that was sent, headers too
     empty, text, notjson, big (10 MB), error (200 with an error in it), redirect, nooutput, spent (no money left)
     number:N      answer: {"output": N}, to the letter
@@ -169,6 +170,8 @@ class Connection(asyncio.Protocol):
             answer = _answer("chat/completions", body)
             answer["choices"][0]["message"]["content"] = argument or None
             answer["model"] = "another" if argument == "another" else answer["model"]
+            if argument == "nonsense":
+                answer["usage"] = {"prompt_tokens": "many", "completion_tokens": -2}
             self._json(200, answer)
         elif step == "empty":
             self._send(200, "application/json", b"")

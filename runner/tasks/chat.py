@@ -268,22 +268,22 @@ class Line:
     def _usage(self, model: str, said: object) -> dict[str, float]:
         """Say what was used. Whose price it is, is for the reply to say: another model may have answered than was asked."""
 
-        def count(path: str) -> int:
+        def count(path: str) -> int | None:
             try:
                 found = find(said, path)
             except Absent:
-                return 0
-            return int(found) if isinstance(found, int | float) and not isinstance(found, bool) else 0
+                return None
+            is_number = isinstance(found, int | float) and not isinstance(found, bool)
+            return int(found) if is_number and found >= 0 else None
 
         if not isinstance(said, Mapping):
             return {}
         asked, answered = count("prompt_tokens"), count("completion_tokens")
-        cached = count("prompt_tokens_details.cached_tokens")
-        usage: dict[str, float] = {"input_tokens": asked, "output_tokens": answered}
-        if cached:
-            usage["cached_tokens"] = cached
+        cached = count("prompt_tokens_details.cached_tokens") or 0
+        known = {"input_tokens": asked, "output_tokens": answered, "cached_tokens": cached or None}
+        usage: dict[str, float] = {name: value for name, value in known.items() if value is not None}
         price = self._prices.of(model)
-        if price is not None:
+        if price is not None and asked is not None and answered is not None:  # Better no cost than a wrong one.
             usage["cost"] = price.cost(asked=asked, answered=answered, cached=cached)
         return usage
 

@@ -180,6 +180,13 @@ def test_a_price_is_that_of_the_model_that_answered(server: Server, path: Path, 
     assert [{"input_tokens": 1000, "output_tokens": 100}] == noted(path, "usage")
 
 
+def test_a_usage_that_cannot_be_is_not_believed(server: Server, path: Path, name: str) -> None:
+    """A count that is no number, or less than nothing, is not written down, and nothing is said to have been cost by it."""
+    outcome = go(made(Chat("gpt-4o", base_url=server.url(name, "say:nonsense", "v1"))), path)
+
+    assert (1, [], {}) == (outcome.state.completed, noted(path, "usage"), dict(outcome.state.usage))
+
+
 def test_prices_can_be_replaced(server: Server, path: Path, name: str, tmp_path: Path) -> None:
     """A file of the user's own takes the place of ours."""
     file = tmp_path / "prices.toml"
