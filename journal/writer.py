@@ -243,9 +243,10 @@ class Journal:
             self._begin(now)
         if large:
             values = self._batches[-1].values
-            self._pending -= sum(map(len, values.values()))
-            values.update((sha256(value).hexdigest(), value) for value in large.values())
-            self._pending += sum(map(len, values.values()))
+            for value in large.values():
+                name = sha256(value).hexdigest()
+                self._pending += 0 if name in values else len(value)  # The same value is written once.
+                values[name] = value
         return self._add(event, members, now)
 
     def _refusal(self) -> JournalError:
