@@ -64,6 +64,9 @@ _ENDINGS: Final = {
 }
 """How a session ended, in words; one that left no word died."""
 
+_READABLE: Final = 1e15
+"""From here on, a number in full says less than its power of ten."""
+
 _REASONS: Final = {
     "failed_fast": "too many trials failed",
     "refused": "the key or the account was refused",
@@ -85,9 +88,9 @@ def printable(value: Any, width: int = _WIDTH) -> str:
 def duration(seconds: float) -> str:
     """Tell a time as people do: `0.93 ms`, `0.24 s`, `12 s`, `3 min 20 s`, `2 h 5 min`."""
     if 0 < seconds < 0.1:  # noqa: PLR2004 - below, the zeros would be in the way
-        return f"{1000 * seconds:.2g} ms"
+        return f"{digits(1000 * seconds, 2)} ms"
     if seconds < 10:  # noqa: PLR2004 - below, parts of a second are worth telling
-        return f"{max(0.0, seconds):.2g} s"
+        return f"{digits(max(0.0, seconds), 2)} s"
     whole = round(seconds)
     if whole < _MINUTE:
         return f"{whole} s"
@@ -183,7 +186,7 @@ def _progress(state: RunState, line: "Text", *, now: float, total: int | None, w
     if why:
         words += f" · {why}"
     elif here >= _FEW and now > 0:
-        words += f" · {here / now:.3g}/s"
+        words += f" · {digits(here / now, 3)}/s"
     left = remaining(state, now=now, total=total, before=before)
     if left:
         words += f" · about {duration(max(1, round(left)))} left"
@@ -294,9 +297,9 @@ def score_in_words(score: Score, *, failed: int = 0) -> str:
         if score.low is not None and score.high is not None:
             said.append(f"(95 %: {100 * score.low:.1f}–{100 * score.high:.1f} %)")
     elif score.mean is not None:
-        said.append(f"{score.mean:.3g}  mean of {of}")
+        said.append(f"{digits(score.mean, 3)}  mean of {of}")
         if score.low is not None and score.high is not None:
-            said.append(f"(95 %: {score.low:.3g} to {score.high:.3g})")
+            said.append(f"(95 %: {digits(score.low, 3)} to {digits(score.high, 3)})")
     if score.labels:
         said.append(_labels(score))
     unscored = "could not be scored" + (f" ({printable(' '.join(score.error.split()), 200)})" if score.error else "")
@@ -361,7 +364,13 @@ def _usage(used: dict[str, float]) -> str:
 
 def number(value: float) -> str:
     """Show a count in full, and anything else in four digits."""
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
+    return f"{value:,.0f}" if float(value).is_integer() else digits(value, 4)
+
+
+def digits(value: float, most: int) -> str:
+    """Show so many digits of a number, and all of those before its point: `0.0123`, `12.3`, `1,235`."""
+    plain = f"{value:.{most}g}"
+    return f"{value:,.0f}" if "e+" in plain and abs(value) < _READABLE else plain
 
 
 def _running(name: str, trial: TrialState, now: float, timeout: object) -> tuple[str, str]:
@@ -385,7 +394,7 @@ def line(state: RunState, *, now: float, durable: int, total: int | None, before
         parts.append(f"{len(state.backing_off):,} in back-off")
     for scorer, tally in state.scores.items():
         if tally.mean is not None:
-            mean = f"{100 * tally.mean:.1f} %" if tally.kind == "pass" else f"{tally.mean:.3g}"
+            mean = f"{100 * tally.mean:.1f} %" if tally.kind == "pass" else digits(tally.mean, 3)
             parts.append(f"{printable(scorer, 24)} {mean}")
     left = remaining(state, now=now, total=total, before=before)
     if left:
