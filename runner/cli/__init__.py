@@ -122,7 +122,7 @@ class _Commands(click.Group):
 
             if exc.errno in NO_SPACE:
                 raise Unfinished(f"{exc}; nothing was lost: make room, and do it again") from exc
-            raise Refused(str(exc)) from exc
+            raise Refused(str(exc) if exc.filename is None else f"{exc.filename}: {exc.strerror}") from exc
 
 
 @contextlib.contextmanager

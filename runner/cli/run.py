@@ -150,7 +150,7 @@ def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run
         if path is not None and not dry_run:
             _refuse_taken(path)
         if (output := _nat_output(options)) is not None and not dry_run:
-            output.refuse_taken()
+            output.prepare()
     if dry_run:
         with _prose_on_stderr():
             cases = found.evaluation.cases.select(settings, repeats=settings.repeats).cases
@@ -192,7 +192,7 @@ def resume(run: Path | None, reference: str | None, **options: Any) -> None:
     path = chosen_run(run)
     last = last_record(path)
     if (output := _nat_output(options)) is not None:
-        output.refuse_taken(path)
+        output.prepare(path)
     if last is not None and isinstance(last.event, RunFinished) and _has_nothing_to_do(last.event, options):
         seen = see(path)
         say_damage(seen.problem)
