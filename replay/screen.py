@@ -407,7 +407,12 @@ def line(state: RunState, *, now: float, durable: int, total: int | None, before
 
 
 def ending(state: RunState, *, path: Path | str, total: int | None = None, stopped: str = "", why: str = "") -> str:
-    """Tell how a run ended: the counts, the scores, what was lost or paid twice, what failed, and which command comes next.
+    """Tell how a run ended, and which command comes next."""
+    return f"{account(state, path=path, total=total, stopped=stopped, why=why)}\nnext: {next_command(state, path)}"
+
+
+def account(state: RunState, *, path: Path | str, total: int | None = None, stopped: str = "", why: str = "") -> str:
+    """Tell how a run ended: the counts, the scores, what was lost or paid twice, and what failed.
 
     `stopped` says why it was stopped where the last record could not any more, because the disk was full.
     """
@@ -419,7 +424,6 @@ def ending(state: RunState, *, path: Path | str, total: int | None = None, stopp
     lines += _failures(state)
     lines += [f"look closer: {closer}" for closer in _closer(state, path)]
     lines += _to_mend(state, path)
-    lines.append(f"next: {next_command(state, path)}")
     return "\n".join(lines)
 
 
