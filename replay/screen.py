@@ -306,7 +306,9 @@ def score_in_words(score: Score, *, failed: int = 0) -> str:
     missing = [(failed, "failed"), (score.not_scored, unscored), (score.beyond, "not finite or too large")]
     without = ", ".join(f"{count:,} {why}" for count, why in missing if count)
     mixed = _versions(score.versions, score.by_older)
-    return f"{' '.join(said) or 'nothing yet'}{f'; not in it: {without}' if without else ''}{f'; {mixed}' if mixed else ''}"
+    if not said:
+        return f"no score: {without}" if without else "nothing yet"
+    return f"{' '.join(said)}{f'; not in it: {without}' if without else ''}{f'; {mixed}' if mixed else ''}"
 
 
 def _versions(versions: int, by_older: int) -> str:
@@ -420,7 +422,7 @@ def account(state: RunState, *, path: Path | str, total: int | None = None, stop
     if why:
         lines.append(f"  {printable(' '.join(why.split()), 500)}")
     lines += [f"  {row}" for row in _summary_lines(state, summarise(state))]
-    lines += [f"  {sentence}" for sentence in _notable(state)]
+    lines += [f"  {sentence}" for sentence in _notable(state, why)]
     lines += _failures(state)
     lines += [f"look closer: {closer}" for closer in _closer(state, path)]
     lines += _to_mend(state, path)
@@ -478,7 +480,7 @@ def mixtures(state: RunState) -> Iterator[str]:
             yield f"{plural(tally.scored, 'score')} of {printable(scorer, 24)} {mixed}"
 
 
-def _notable(state: RunState) -> Iterator[str]:
+def _notable(state: RunState, why: str) -> Iterator[str]:
     yield from _adopted(state)
     if state.retries:
         asked = {"asked": "asked for", "stopped": "because the run was stopped"}
@@ -491,7 +493,8 @@ def _notable(state: RunState) -> Iterator[str]:
             again = f", and {state.made_again:,} made again: as many calls may have been paid for twice"
         yield f"{plural(state.interrupted, 'attempt')} {were} cut off{again}"
     error = state.last_error
-    if error is not None and error.answers == len(state.latencies) and state.ending != "finished":
+    is_last = error is not None and error.answers == len(state.latencies) and state.ending != "finished"
+    if error is not None and is_last and error.said not in why:
         yield f"no answer has come since the last error{', ' if error.in_a_row > 1 else ': '}{_error(error)}"
     if state.running:
         yield f"{plural(len(state.running), 'attempt')} had no ending yet, and will be made again"
@@ -553,10 +556,14 @@ def _closer(state: RunState, path: Path | str) -> Iterator[str]:
 
 
 def _to_mend(state: RunState, path: Path | str) -> Iterator[str]:
-    """Name the command that lets one version of each scorer judge everything, where several have."""
+    """Name the command that lets each scorer judge everything, where one could not, and in one version, where several have."""
+    rescore = f"evaljournal rescore {printable(shlex.quote(str(path)), 1_000)}"
+    own = state.started.scorers if state.started and state.started.task else {}
+    if state.ending == "finished" and any(tally.failed and scorer in own for scorer, tally in state.scores.items()):
+        yield f"score what could not be scored, when that is mended: {rescore}"
     mixed = [printable(scorer, 24) for scorer, tally in state.scores.items() if tally.by_older]
     if mixed:
-        yield f"judge all by one version of {', '.join(mixed)}: evaljournal rescore {printable(shlex.quote(str(path)), 1_000)}"
+        yield f"judge all by one version of {', '.join(mixed)}: {rescore}"
 
 
 def plural(count: int, one: str, many: str = "") -> str:

@@ -1,6 +1,6 @@
 """The command that tells all there is to know of one trial."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import attrs
@@ -125,8 +125,11 @@ def _attempt(attempt: AttemptStory) -> Iterator[str]:
         yield f"{_INDENT}asked to be left alone for {duration(attempt.retry_after)}"
     if attempt.usage is not None:
         yield from _block("", f"usage {printable(attempt.usage)}")
-    if attempt.notes:
-        yield from _block("", " · ".join(f"{name} {printable(value)}" for name, value in attempt.notes))
+    if few := [f"{name} {printable(value)}" for name, value in attempt.notes if not isinstance(value, Mapping)]:
+        yield from _block("", " · ".join(few))
+    for name, value in attempt.notes:
+        if isinstance(value, Mapping):  # Such as a judge's: what it was asked, what it said, and what that took.
+            yield from _block("", f"{name}: {' · '.join(f'{key} {printable(part)}' for key, part in value.items())}")
     if attempt.late:
         yield f"{_INDENT}came back after it had been given up: {printable(attempt.late)}, not used"
     if attempt.retry_in is not None:

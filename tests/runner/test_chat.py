@@ -234,6 +234,14 @@ def test_saying_nothing_is_an_answer(server: Server, path: Path, name: str) -> N
     assert [""] == outputs(path)
 
 
+def test_a_refusal_is_what_the_model_said(server: Server, path: Path, name: str) -> None:
+    """A model that declines says so under another name than it answers: those words are its output."""
+    reply = quote('raw:{"choices": [{"message": {"refusal": "I cannot."}}]}')
+    go(made(Chat("small", base_url=server.url(name, reply, "v1"))), path)
+
+    assert ["I cannot."] == outputs(path)
+
+
 @pytest.mark.parametrize(
     ("steps", "options", "category", "said"),
     [

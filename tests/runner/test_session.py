@@ -304,6 +304,7 @@ async def test_a_refused_key_stops_the_run_at_once() -> None:
 
     assert "refused" == outcome.stopped
     assert "bad key" in outcome.why
+    assert 1 == str(outcome).count("bad key")
     assert (0, 2) == (outcome.state.failed, count(disk, AttemptStarted))
 
 

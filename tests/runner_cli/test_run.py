@@ -168,7 +168,8 @@ def test_a_scorer_that_fails_is_no_success() -> None:
     result = evaljournal("run", "evals/capitals.py")
 
     assert 1 == result.exit_code
-    assert re.search(r"nothing yet; not in it: 5 could not be scored \(KeyError: '[A-Z]+'\)", result.stderr)
+    assert re.search(r"no score: 5 could not be scored \(KeyError: '[A-Z]+'\)", result.stderr)
+    assert "score what could not be scored, when that is mended: evaljournal rescore runs/capitals/0001" in result.stderr
 
 
 def test_the_summary_on_standard_output() -> None:

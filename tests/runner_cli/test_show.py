@@ -9,6 +9,7 @@ import pytest
 
 from journal import Event, read
 from journal.events import AttemptFailed, AttemptStarted, AttemptTimedOut, Noted, RetryScheduled, ScoringFailed, TrialFailed
+from replay.screen import printable
 from tests.journal.samples import enqueued, flip, forge, opened, segment, session, started, trial, whole_run, written
 from tests.runner_cli.test_commands import evaljournal
 
@@ -85,6 +86,19 @@ def test_an_output_and_its_scores() -> None:
         "score     exact true",
         "score     judge could not judge it: OSError: gone",
     ] == result.stdout.splitlines()[-4:]
+
+
+def test_notes_of_many_parts_have_lines_of_their_own() -> None:
+    """What a judge was asked and said stands part by part, and what is short stands together."""
+    judged = {"model": "big", "prompt": "Judge whether " * 20, "reply": "purple"}
+    notes = [("tokens", 7), ("judge", judged), ("cost", 0.5)]
+    life = trial("a")
+    said = [Noted(name=name, value=value, trial="a", attempt=1) for name, value in notes]
+    written(Path("run"), [started(), session(), *life[:-1], *said, life[-1]])
+    lines = evaljournal("show", "run", "a").stdout.splitlines()
+
+    assert "          tokens 7 · cost 0.5" in lines
+    assert f"          judge: model big · prompt {printable(judged['prompt'])} · reply purple" in lines
 
 
 def test_a_trial_as_json() -> None:
