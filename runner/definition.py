@@ -219,7 +219,8 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         if name in self.scorers and not _is_redefined(self.scorers[name].function, scorer):
             raise UsageError(f"{self.name!r} has a scorer {name!r} already; give this one a name of its own: score(name=…)")
         self.cases = _fit(self.cases, scorer)
-        self.scorers[name] = Scorer(name=name, function=scorer, retry=self.settings.retry if retry is None else retry)
+        again = self.settings.retry if retry is None else retry
+        self.scorers[name] = Scorer(name=name, function=scorer, retry=again, inherits=retry is None)
         return scorer
 
 

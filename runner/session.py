@@ -361,7 +361,8 @@ class Session:
     async def _tasks(self, stack: AsyncExitStack, settings: Settings, run: str) -> tuple[Task, dict[str, tuple[Scorer, Task]]]:
         opening = Opening(stack, run, grace=settings.grace, in_thread=self.options.in_thread)
         task = await opening.task(self.evaluation.task, settings.loop)
-        return task, {name: (scorer, await opening.scorer(scorer)) for name, scorer in self.evaluation.scorers.items()}
+        scorers = [scorer.under(settings.retry) for scorer in self.evaluation.scorers.values()]
+        return task, {scorer.name: (scorer, await opening.scorer(scorer)) for scorer in scorers}
 
     async def _execute(self, executor: Executor, remainder: Remainder, recorder: Recorder) -> None:
         """Let the executor make the trials; from here on, whoever asks to stop asks it."""

@@ -4,6 +4,7 @@ import itertools
 import random
 import re
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -265,6 +266,27 @@ async def test_a_scorer_that_fails_never_runs_the_task_again() -> None:
     assert 1 == count(disk, ScoringFailed)
     assert 0.5 == outcome.state.scores["fine"].mean
     assert 1 == outcome.state.completed
+
+
+async def test_scorers_are_asked_again_as_the_run_is_told() -> None:
+    """A retry that is given for a run holds for its scorers too, but for those that have one of their own."""
+    it, asked = made(Scripted(lambda _, __: Answer("yes", 0.5)), named(1)), Counter[str]()
+
+    def exact(output: str, case: Case[str, str]) -> bool:
+        asked["exact"] += 1
+        raise OSError(output, case)
+
+    def judge(output: str, case: Case[str, str]) -> bool:
+        asked["judge"] += 1
+        raise OSError(output, case)
+
+    it.score(exact)
+    it.score(retry=Retry(errors=2))(judge)
+    disk = SimulatedDisk()
+    await go(it, disk, retry=Retry(errors=1))
+
+    assert {"exact": 2, "judge": 3} == asked
+    assert {"exact", "judge"} == {event.scorer for event in events_of(PATH, files=disk) if isinstance(event, ScoringFailed)}
 
 
 async def test_a_scorer_may_say_several_things() -> None:
