@@ -45,7 +45,7 @@ from runner.cli.rehearsal import rehearse
 from runner.concurrency import POLICIES
 from runner.definition import Settings
 from runner.doors import run as run_evaluation
-from runner.errors import UsageError
+from runner.errors import Unset, UsageError
 from runner.gates import Gate, missed
 from runner.loading import Found, find
 from runner.nearest import nearest
@@ -276,6 +276,8 @@ def find_again(path: Path, reference: str | None = None, *, verb: str = "resume"
         source = found.evaluation.cases.source
         if verb == "resume" and isinstance(source, Path) and not source.exists():
             raise UsageError(f"there is no file {source}, which holds the cases")
+    except Unset:
+        raise  # It is where it was, and so is all else.
     except UsageError as exc:
         now = command(verb, path, f" --task {shlex.quote(reference)}")
         raise UsageError(
@@ -296,8 +298,9 @@ def _recorded_reference(path: Path, verb: str) -> str:
         )
     started, _ = first
     if not started.task:
+        there = "`runner.run(…, resume=True)` resumes" if verb == "resume" else "`runner.rescore(…)` scores"
         raise UsageError(
-            f"{path} was begun from Python, with {started.evaluation!r}; resume it there, with resume=True, "
+            f"{path} was begun from Python, with {started.evaluation!r}; {there} it there, "
             f"or say where that is: {command(verb, path, ' --task REFERENCE')}"
         )
     return started.task
