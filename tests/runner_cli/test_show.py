@@ -1,5 +1,6 @@
 """All there is to know of one trial, as somebody at a terminal reads it."""
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -138,7 +139,6 @@ def test_the_newest_run_is_meant() -> None:
         (["run", "case-3"], "run has no trial 'case-3'; did you mean 'case-2' or 'case-1'?"),
         (["run", "case-2", "--at", "5"], "run has no trial 'case-2' at record 5; did you mean 'case-1'?"),
         (["run", "zzz"], "run has no trial 'zzz'\n"),
-        (["run"], "no TRIAL was given"),
         (["run", "case-1", "--at", "99"], "run has no record 99; the last is 15"),
     ],
 )
@@ -148,6 +148,28 @@ def test_trials_that_are_not_there(arguments: list[str], said: str) -> None:
     result = evaljournal("show", *arguments)
 
     assert (2, "", True) == (result.exit_code, result.stdout, said in result.stderr)
+
+
+def test_every_trial_in_a_line() -> None:
+    """Without a trial all are listed: how each ended, after how long, and what every scorer said, or that it could not."""
+    failed = ScoringFailed(trial="b", scorer="judge", version="1", error="OSError", message="gone", elapsed=0.0)
+    b = trial("b")
+    written(Path("run"), [*TROUBLED, *trial("a"), *b[:-1], failed, b[-1], enqueued("c\x1b")])
+    result, told = evaljournal("show", "run"), shown("run")
+
+    assert (0, "") == (result.exit_code, result.stderr)
+    assert [
+        ["TRIAL", "STAGE", "ATTEMPTS", "TOOK", "exact", "judge"],
+        ["peru", "failed (timed_out)", "2", "–", "–", "–"],
+        ["a", "completed", "1", "0.25 s", "true", "–"],
+        ["b", "completed", "1", "0.25 s", "true", "failed"],
+        ["c\\x1b", "queued", "0", "–", "–", "–"],
+    ] == [re.split(r"  +", line) for line in result.stdout.splitlines()]
+    assert {"exact": True} == told["trials"][1]["scores"]
+    assert ("failed", "timed_out", 2, None) == tuple(
+        told["trials"][0][each] for each in ("stage", "cause", "attempts", "elapsed")
+    )
+    assert ["peru", "a"] == [each["trial"] for each in shown("run", "--at", 16)["trials"]]
 
 
 def test_a_trial_of_a_damaged_run() -> None:
