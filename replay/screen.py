@@ -232,6 +232,7 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
         answers = plural(recent.answers, "answer")
         of = answers if recent.answers == len(state.latencies) else f"the last {answers}"
         yield "answers", _latency(recent, of, "p50", "p95"), ""
+    yield from (("answers", sentence, "yellow") for sentence in _cut_short(state))
     used = usage_of(state.usage)
     if used:
         yield "usage", _usage(used), ""
@@ -350,6 +351,13 @@ def _latency(times: Latency, of: str, *names: str) -> str:
     return f"{' · '.join(said)} of {of}"
 
 
+def _cut_short(state: RunState) -> Iterator[str]:
+    """Tell of answers that the model had not ended: a scorer may have found them wrong for no other reason."""
+    if state.cut_short:
+        of = plural(state.stages["completed"] + state.stages["answered"], "answer")
+        yield f"{state.cut_short:,} of {of} cut short by the limit of tokens; a larger --max-tokens would let them end"
+
+
 def usage_of(usage: Mapping[str, float]) -> dict[str, float]:
     """Pick what is paid for out of all that was noted: tokens and cost. The sum of temperatures says nothing."""
     return {name: value for name, value in usage.items() if "token" in name.lower() or "cost" in name.lower()}
@@ -420,6 +428,7 @@ def _summary_lines(state: RunState, summary: Summary) -> Iterator[str]:
     yield from _pass_lines(summary.scores)
     if summary.latency.answers:
         yield _latency(summary.latency, plural(summary.latency.answers, "answer"))
+    yield from _cut_short(state)
     used = usage_of(summary.usage)
     if used:
         lost = usage_of(summary.usage_lost)

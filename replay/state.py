@@ -239,6 +239,8 @@ class RunState:
         """The sums of every number that was noted or came with an attempt: tokens, cost."""
         self.lost: Counter[str] = Counter()
         """What of it was used by attempts that gave no output: failed, timed out, cut off, or late."""
+        self._at_length: dict[str, int] = {}
+        """Trial → the last attempt that noted that its answer was cut short, as `finish`."""
         self._under_way: dict[str, list[Any]] = {}
         """What the attempts that are running have noted that they use."""
 
@@ -286,6 +288,12 @@ class RunState:
     def done(self) -> int:
         """Trials that have come to their end."""
         return self.completed + self.failed
+
+    @property
+    def cut_short(self) -> int:
+        """Outputs that count, and that the limit of tokens has cut short."""
+        noted = ((self.trials[name], attempt) for name, attempt in self._at_length.items())
+        return sum(trial.attempts == attempt and trial.stage in {"answered", "completed"} for trial, attempt in noted)
 
     def _move(self, name: str, trial: TrialState, stage: str) -> None:
         before, stages = trial.stage, self.stages
@@ -510,6 +518,8 @@ class RunState:
         is_last = trial.attempts == event.attempt
         if is_last and trial.stage == "running":
             self._under_way.setdefault(event.trial, []).append(usage)
+            if event.name == "finish" and event.value == "length":
+                self._at_length[event.trial] = event.attempt
         elif not is_last or trial.answer is None:
             add(self.lost, usage)  # It came after its attempt had ended without an output.
 

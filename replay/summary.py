@@ -162,6 +162,8 @@ class Summary:
     """Which sessions took over something that had changed."""
     by_older_task: int
     """Outputs that count, and are those of a task that was changed since."""
+    cut_short: int
+    """Outputs that count, and that the limit of tokens has cut short, as far as their attempts have noted it."""
     trials: Trials
     attempts: Attempts
     retries: Mapping[str, int]
@@ -197,6 +199,7 @@ def summarise(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         planned=state.planned,
         adopted=[Adoption(session.n, session.adopted) for session in state.sessions if session.adopted],
         by_older_task=state.by_older_task,
+        cut_short=state.cut_short,
         trials=_trials(state.stages, state.recovered),
         attempts=Attempts(
             started=state.attempts,

@@ -10,7 +10,7 @@ The steps:
     until:0.3     503 until 0.3 s after the first request under this name, then ok
     limit:0.3     the same, with 429 and `Retry-After: 3`
     say:TEXT      a chat completion of that text; `say:another` says that another model has answered,
-                  `say:nonsense` tells a usage that cannot be
+                  `say:nonsense` tells a usage that cannot be, `say:short` that it had no more tokens
     echo          all that was sent, headers too
     empty, text, notjson, big (10 MB), error (200 with an error in it), redirect, nooutput, spent (no money left)
     number:N      answer: {"output": N}, to the letter
@@ -172,6 +172,8 @@ class Connection(asyncio.Protocol):
             answer["model"] = "another" if argument == "another" else answer["model"]
             if argument == "nonsense":
                 answer["usage"] = {"prompt_tokens": "many", "completion_tokens": -2}
+            elif argument == "short":
+                answer["choices"][0]["finish_reason"] = "length"
             self._json(200, answer)
         elif step == "empty":
             self._send(200, "application/json", b"")

@@ -150,7 +150,7 @@ class Page {
     const tiles = Object.entries(summary.scores).map(([name, score]) => this.scoreTile(name, score));
     const counts = [[trials.failed, "failed"], [trials.recovered, "recovered"], [trials.open, "open"], [trials.withdrawn, "withdrawn"]].filter(([count, name]) => count || name === "failed");
     tiles.push(this.tile("trials", el("span", {}, grouped(trials.completed), el("small", { text: " ok" })), counts.map(([count, name]) => `${grouped(count)} ${name}`).join(" · "), `of ${plural(Math.max(trials.enqueued, facts.total || 0), "trial")}`));
-    tiles.push(this.tile("time to an answer", duration(latency.p50), latency.answers ? `p50 of ${plural(latency.answers, "answer")}` : "nothing answered yet", ...(latency.answers ? [`p95 ${duration(latency.p95)}`, `longest ${duration(latency.max)}`] : []), summary.by_older_task ? `${grouped(summary.by_older_task)} by an older version of the task` : ""));
+    tiles.push(this.tile("time to an answer", duration(latency.p50), latency.answers ? `p50 of ${plural(latency.answers, "answer")}` : "nothing answered yet", ...(latency.answers ? [`p95 ${duration(latency.p95)}`, `longest ${duration(latency.max)}`] : []), summary.by_older_task ? `${grouped(summary.by_older_task)} by an older version of the task` : "", summary.cut_short ? `${grouped(summary.cut_short)} cut short by the limit of tokens` : ""));
     const cost = Object.entries(facts.usage), lost = Object.entries(facts.usage_lost).filter(([, value]) => value);
     if (cost.length) {
       const first = cost.find(([name]) => /cost/i.test(name)) || cost[0];

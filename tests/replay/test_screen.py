@@ -268,6 +268,15 @@ def test_an_attempt_that_cannot_be_stopped_is_named() -> None:
     assert row(drawn(state, now=60.0), "longest").endswith("58 s of 5 s: it resists being stopped")
 
 
+def test_answers_that_were_cut_short_are_told_while_it_goes_on() -> None:
+    """That the limit of tokens cuts answers short is on the screen before all are spent."""
+    short = Noted(name="finish", value="length", trial="peru", attempt=1)
+    state = state_of([*queued("peru"), begun("peru"), short, *completed("peru"), *ok("cuba")])
+
+    said = "         1 of 2 answers cut short by the limit of tokens; a larger --max-tokens would let them end"
+    assert said in drawn(state, now=18.0)
+
+
 def test_an_attempt_without_a_limit_claims_none() -> None:
     """Where there is no limit, only the time so far is shown."""
     state = state_of([*queued("peru"), begun("peru", slot=3)], timeout=None)

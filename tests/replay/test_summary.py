@@ -73,6 +73,7 @@ def test_the_summary_for_programs() -> None:
         "planned": 0,
         "adopted": [],
         "by_older_task": 0,
+        "cut_short": 0,
         "trials": {
             "enqueued": 4,
             "answered": 2,
@@ -164,6 +165,28 @@ def test_the_summary_for_programs() -> None:
         "groups": None,
     } == said
     assert said == orjson.loads(orjson.dumps(said))
+
+
+def test_answers_that_were_cut_short() -> None:
+    """Only outputs that count are told as cut short: of no attempt that failed, and of no trial that was withdrawn."""
+
+    def cut(life: list[Event], attempt: int) -> list[Event]:
+        place = next(at for at, event in enumerate(life) if isinstance(event, AttemptStarted) and event.attempt == attempt)
+        trial = life[place].trial  # type: ignore[union-attr]  # it was found by its type
+        return [*life[: place + 1], Noted(name="finish", value="length", trial=trial, attempt=attempt), *life[place + 1 :]]
+
+    lives = [
+        cut(answered("short"), 1),
+        cut(answered("short at last", failures=1), 2),
+        cut(answered("whole at last", failures=1), 1),
+        cut(failed("never"), 1),
+        [*cut(answered("gone"), 1), TrialWithdrawn(trial="gone", why="removed")],
+        [*answered("judged"), Noted(name="finish", value="length", trial="judged", attempt=1)],
+        answered("whole"),
+    ]
+
+    assert 2 == summary_of(*lives).cut_short
+    assert "2 of 5 answers cut short by the limit of tokens" in ending(state_of(chain(*lives)), path="run")
 
 
 def test_a_failure_is_named_beside_every_mean() -> None:

@@ -12,6 +12,7 @@ import trio
 
 from journal import Event
 from journal.events import AttemptFailed, AttemptSucceeded, Noted
+from replay.screen import ending
 from runner import Case, Evaluation, Outcome, Retry, UsageError, evaluation, run
 from runner.prices import OURS, Prices
 from runner.tasks.chat import Chat
@@ -232,6 +233,15 @@ def test_saying_nothing_is_an_answer(server: Server, path: Path, name: str) -> N
     go(made(Chat("small", base_url=server.url(name, "say:", "v1"))), path)
 
     assert [""] == outputs(path)
+
+
+def test_an_answer_that_was_cut_short_is_an_answer_and_says_so(server: Server, path: Path, name: str) -> None:
+    """What the limit of tokens has cut short is an output, and is counted as such by every view."""
+    outcome = go(made(Chat("small", base_url=server.url(name, "say:short", "v1"))), path)
+
+    assert (["short"], ["length"], 1) == (outputs(path), noted(path, "finish"), outcome.state.cut_short)
+    said = "1 of 1 answer cut short by the limit of tokens; a larger --max-tokens would let them end"
+    assert said in ending(outcome.state, path=path)
 
 
 @pytest.mark.parametrize(
