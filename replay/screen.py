@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from journal import Blob
 from replay.state import LastError, RunState, TrialState
 from replay.summary import Latency, Part, Score, Summary, latency, score_of, summarise
-from replay.text import as_text
+from replay.text import as_text, escaped
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -78,7 +78,7 @@ def printable(value: Any, width: int = _WIDTH) -> str:
     """Show a value in a few characters, none of which can do anything to a terminal."""
     if isinstance(value, Blob):
         return f"({value.bytes:,} bytes in a blob)"
-    text = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in as_text(value)[: width + 1])
+    text = "".join(char if char.isprintable() else escaped(char) for char in as_text(value)[: width + 1])
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 

@@ -12,7 +12,7 @@ The steps:
     say:TEXT      a chat completion of that text; `say:another` says that another model has answered,
                   `say:nonsense` tells a usage that cannot be, `say:short` that it had no more tokens
     echo          all that was sent, headers too
-    empty, text, notjson, big (10 MB), error (200 with an error in it), redirect, nooutput, spent (no money left)
+    empty, text, notjson, latin (no UTF-8), big (10 MB), error (200 with an error in it), redirect, nooutput, spent (no money)
     number:N      answer: {"output": N}, to the letter
     raw:BODY      that body, as JSON if it begins like it, else as a stream
     gzip          an answer packed so; `gzip:cut`, `gzip:bomb` and `gzip:lie` are not what they should be
@@ -181,6 +181,8 @@ class Connection(asyncio.Protocol):
             self._send(200, "text/plain; charset=utf-8", b"Lima, naturally")
         elif step == "notjson":
             self._send(200, "application/json", b"<html>all is well</html>")
+        elif step == "latin":
+            self._send(200, "application/json", '{"output": "Bogotá"}'.encode("latin-1"))
         elif step == "big":
             self._json(200, {"output": "x" * BIG})
         elif step == "error":

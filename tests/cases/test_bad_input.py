@@ -85,7 +85,7 @@ ROW = '{"id": "a", "question": "1?"}\n'
     ("name", "content", "said"),
     [
         ("qa.jsonl", ROW + '{"id": "b", "question"', "qa.jsonl, line 2: not JSON: expecting ':' delimiter at column 23"),
-        ("qa.jsonl", ROW * 2, "qa.jsonl, line 2: the id 'a' is taken by qa.jsonl, line 1; ids must differ, or say id_key=…"),
+        ("qa.jsonl", ROW * 2, "qa.jsonl, line 2: the id 'a' is taken by qa.jsonl, line 1; ids must differ; if another column"),
         ("qa.csv", "id,question\na,1?\nb\n", "qa.csv, line 3: 1 fields, but the header names 2"),
         ("qa.jsonl", "", "qa.jsonl has no cases"),
         ("other.jsonl", ROW, "qa.jsonl cannot be read: No such file or directory"),

@@ -508,7 +508,7 @@ def test_printable_text() -> None:
 
     assert "(300,000 bytes in a blob)" == printable(blob)
     assert '{"a":[1,2]}' == printable({"a": [1, 2]})
-    assert "\\x1b[31m\\x202ex" == printable("\x1b[31m\u202ex")
+    assert "\\x1b[31m\\u202ex" == printable("\x1b[31m\u202ex")
     assert "aaaa…" == printable("a" * 9, 5)
 
 
@@ -546,7 +546,7 @@ def test_the_next_command_works() -> None:
         (2, "interrupted", -0.1, "2 attempts are being cut off"),
         (0, "interrupted", 4.2, "nothing is in the air any more"),
         (1, "deadline", 5.0, "its time is over; 1 attempt has 5 s left; Ctrl-C to cut it off"),
-        (1, EVIL, 0.0, "\\x1b]0;owned\\x07\\x1b[31m[bold]red[/bold]\\x0d\\x0a\\x202eevil; 1 attempt is being cut off"),
+        (1, EVIL, 0.0, "\\x1b]0;owned\\x07\\x1b[31m[bold]red[/bold]\\r\\n\\u202eevil; 1 attempt is being cut off"),
     ],
 )
 def test_a_run_that_is_being_stopped(flying: int, why: str, left: float, said: str) -> None:
