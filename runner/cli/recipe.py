@@ -161,7 +161,9 @@ scorer_options = options(
 retry_options = (
     click.option("--retry-errors", type=int, metavar="N", help="How many times a trial is tried again after errors; else 4."),
     click.option("--retry-timeouts", type=int, metavar="N", help="And after timeouts; else 2."),
-    click.option("--retry-rate-limits", type=float, metavar="S", help="Seconds that refusals may hold up a trial; else 600."),
+    click.option(
+        "--retry-rate-limits", type=float, metavar="S", help="Seconds that a trial may wait after its own refusals; else 600."
+    ),
     click.option("--retry-base-delay", type=float, metavar="S", help="Seconds before the first retry, at most; else 1."),
     click.option("--retry-max-delay", type=float, metavar="S", help="Seconds to which that may grow; else 60."),
 )

@@ -442,6 +442,19 @@ async def test_a_rate_limit_is_found_and_kept() -> None:
     assert endpoint.refused <= 40
 
 
+async def test_a_retry_after_beyond_the_budget_ends_its_trial_only() -> None:
+    """A trial that is asked to wait longer than it may is given up; others wait two minutes, and that costs them nothing."""
+    task = Scripted({"a": [Fail(RateLimited(3600))], "b": [Fail(RateLimited(1)), Answer(1)]})
+    disk = SimulatedDisk()
+    cases = [Case(name=name, input=name) for name in "ab"]
+    outcome = await go(made(task, cases, retry=Retry(rate_limits=60)), disk, slots=1)
+
+    assert [TrialFailed(trial="a", attempts=1, cause="exhausted")] == [
+        event for event in events_of(PATH, files=disk) if isinstance(event, TrialFailed)
+    ]
+    assert (1, True) == (outcome.state.completed, 120 < outcome.state.t < 130)
+
+
 async def test_a_stop_gives_grace_then_cuts() -> None:
     """Told to stop, a run starts nothing more, waits for what ends in time, records the rest as interrupted, and resumes."""
     task = Scripted(lambda value, times: Hang() if value == "case-1" and times == 1 else Answer(1, 2))
