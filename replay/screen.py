@@ -36,7 +36,7 @@ _SHOWN: Final = 5
 _LABELS: Final = 6
 _FEW: Final = 3
 """Trials that must be done before it is said how long the rest will take."""
-_LONG: Final = 5.0
+LONG: Final = 5.0
 """Seconds from which on a pause is worth more than a glance; shorter ones are part of the pace."""
 _QUIET: Final = 10.0
 """Seconds in which nothing is done before that is said; in a slow run, as many times what a trial takes on average as below."""
@@ -104,8 +104,11 @@ def remaining(state: RunState, *, now: float, total: int | None, before: int) ->
     return max(0, total - state.done) * now / here
 
 
-def held_up(state: RunState, *, now: float, before: int) -> str:
-    """Say why the pace so far tells nothing about the rest: nothing may start, or nothing was done for long. Else, nothing."""
+def held_up(state: RunState, *, now: float, before: int, least: float = LONG) -> str:
+    """Say why the pace so far tells nothing about the rest: nothing may start, or nothing was done for long. Else, nothing.
+
+    A pause that is over in `least` seconds is not worth a word.
+    """
     if state.ending:
         return ""
     paused = {key: pause for key, pause in state.pauses.items() if _is_in_force(*pause, now)}
@@ -113,7 +116,7 @@ def held_up(state: RunState, *, now: float, before: int) -> str:
         if any(cause == _ILLNESS for _, cause in paused.values()):
             return "held up: the other side is ill"
         until = min(until for until, _ in paused.values())
-        if until - now > _LONG:
+        if until - now > least:
             return f"paused for {duration(until - now)}"
     quiet, here = now - state.done_at, state.done - before
     if quiet > max(_QUIET, _TIMES * now / here if here > 0 else 0.0) and (state.running or state.backing_off or paused):

@@ -105,7 +105,7 @@ _how = options(
         type=click.Path(path_type=Path),
         help="Keep the files of `nat eval` there, growing trial by trial.",
     ),
-    click.option("--plain", is_flag=True, help="No live screen: a line per tenth."),
+    click.option("--plain", is_flag=True, help="No live screen: a line per tenth, and when it is held up."),
     click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON at the end."),
 )
 
@@ -452,7 +452,7 @@ class _Session:
                 await trio.sleep(FRAME)
 
     async def _tell(self, live: Live) -> None:
-        """Print a line whenever a further tenth is done, and once a minute, until cancelled."""
+        """Print a line whenever there is something to tell, until cancelled."""
         self._total, before = live.total, live.state.done
         teller = Teller(tenth(live.state, live.total), live.now(), err=True)
         is_stopping = False
