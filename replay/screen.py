@@ -139,17 +139,20 @@ def panel(
     before: int = 0,
     title: str = "",
     stopping: tuple[str, float] | None = None,
+    goes_on: bool = True,
 ) -> "Group":
     """Draw where a run stands, a line for each thing that there is something to say about.
 
     `now` is in the seconds of `t`; `durable` is the last record that is known to be on disk; `total` is how many trials there
     will be, if that is known; `before` is how many were done when this session began, for the pace; `stopping` is why the run
-    is being stopped, and how many seconds attempts in the air have left.
+    is being stopped, and how many seconds attempts in the air have left. Where nobody knows that it `goes_on`, as behind a
+    damage, neither a pace nor an end is told.
     """
     from rich.console import Group  # noqa: PLC0415  # slow to import, and `log` needs only the words
     from rich.text import Text  # noqa: PLC0415  # the same
 
-    lines = [_heading(state, title, Text()), _progress(state, Text(), now=now, total=total, width=width, before=before)]
+    pace = _pace(state, now=now, total=total, before=before) if goes_on else ""
+    lines = [_heading(state, title, Text()), _progress(state, Text(), total=total, width=width, pace=pace)]
     last = ""
     if stopping is not None:
         lines.append(Text(f"stopping {stopping_in_words(state, *stopping)}", style="bold yellow"))
@@ -174,27 +177,26 @@ def _heading(state: RunState, title: str, line: "Text") -> "Text":
     return line
 
 
-def _progress(state: RunState, line: "Text", *, now: float, total: int | None, width: int, before: int) -> "Text":
+def _progress(state: RunState, line: "Text", *, total: int | None, width: int, pace: str) -> "Text":
     if total is None:
-        why = held_up(state, now=now, before=before)
-        words = f"{state.done:,} done of {state.total:,} so far; how many there will be is not known"
-        return line.append(f"{words} · {why}" if why else words)
+        return line.append(f"{state.done:,} done of {state.total:,} so far; how many there will be is not known{pace}")
     share = min(1.0, state.done / total) if total else 1.0
-    words = f"  {state.done:,} of {total:,} · {math.floor(100 * share)} %"
-    here = state.done - before
-    why = held_up(state, now=now, before=before)
-    if why:
-        words += f" · {why}"
-    elif here >= _FEW and now > 0:
-        words += f" · {here / now:.3g}/s"
-    left = remaining(state, now=now, total=total, before=before)
-    if left:
-        words += f" · about {duration(max(1, round(left)))} left"
+    words = f"  {state.done:,} of {total:,} · {math.floor(100 * share)} %{pace}"
     bar = max(10, min(40, width - len(words)))
     filled = round(bar * share)
     line.append("━" * filled, style="green")
     line.append("─" * (bar - filled), style="dim")
     return line.append(words)
+
+
+def _pace(state: RunState, *, now: float, total: int | None, before: int) -> str:
+    """Tell how fast it goes and how long the rest will take, or why that cannot be said."""
+    why, here = held_up(state, now=now, before=before), state.done - before
+    if why:
+        return f" · {why}"
+    pace = f" · {here / now:.3g}/s" if total is not None and here >= _FEW and now > 0 else ""
+    left = remaining(state, now=now, total=total, before=before)
+    return f"{pace} · about {duration(max(1, round(left)))} left" if left else pace
 
 
 def stopping_in_words(state: RunState, why: str, left: float) -> str:
@@ -452,10 +454,15 @@ def _verdict(state: RunState, path: Path | str, total: int | None, stopped: str)
 
 def how_many(state: RunState, total: int | None = None) -> str:
     """Say how many of how many trials are done; of cases that come one after the other, nobody knows how many there will be."""
-    is_over = state.ending == "finished"
-    if not (is_over or total or state.planned) and state.total:
-        return plural(state.done, "trial")
-    return f"{state.done:,} of {plural(max(total or 0, state.total, 0 if is_over else state.planned), 'trial')}"
+    whole = trials_in_all(state, total)
+    return plural(state.done, "trial") if whole is None else f"{state.done:,} of {plural(whole, 'trial')}"
+
+
+def trials_in_all(state: RunState, total: int | None = None) -> int | None:
+    """Say how many trials a run has, those to come included; None where that is not known before its end."""
+    if state.ending == "finished":
+        return max(total or 0, state.total)
+    return max(total or 0, state.total, state.planned) if total or state.planned or not state.total else None
 
 
 def _adopted(state: RunState) -> Iterator[str]:

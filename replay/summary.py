@@ -99,7 +99,7 @@ class Score:
 
 @attrs.frozen
 class Latency:
-    """How long the attempts took that gave an output, in seconds."""
+    """How long the attempts took that gave an output which counts, in seconds."""
 
     answers: int
     p50: float | None
@@ -215,7 +215,7 @@ def summarise(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         last_error=state.last_error,
         failures=dict(Counter(trial.cause for trial in state.trials.values() if trial.stage == "failed")),
         scores=_scores(state.scores),
-        latency=latency(state.latencies),
+        latency=latency(trial.elapsed for trial in state.trials.values() if _counts(trial)),
         usage=dict(state.usage),
         usage_lost=dict(state.lost),
         limit=state.limit,
@@ -246,6 +246,11 @@ def _trials(stages: Mapping[str, int], recovered: int) -> Trials:
         backing_off=count["backing_off"],
         withdrawn=count["withdrawn"],
     )
+
+
+def _counts(trial: TrialState) -> bool:
+    """Say whether a trial has an answer, and was not withdrawn."""
+    return trial.answer is not None and trial.stage != "withdrawn"
 
 
 def _scores(tallies: Mapping[str, Tally]) -> dict[str, Score]:
@@ -345,7 +350,7 @@ class _Gathered:
     def take(self, trial: TrialState, *, has_repeats: bool) -> None:
         self.stages[trial.stage] = self.stages.get(trial.stage, 0) + 1
         self.recovered += trial.recovered
-        if trial.answer is not None and trial.stage != "withdrawn":
+        if _counts(trial):
             self.latencies.append(trial.elapsed)
         for scorer, (version, value) in (trial.scores or {}).items():
             tally = self._tally(scorer, has_repeats)

@@ -14,7 +14,7 @@ from journal import verify as verify_journal
 from journal.errors import RulesBroken, command
 from replay.audit import Audit, Auditor
 from replay.compare import Side, compare, in_json, lines, outputs
-from replay.screen import how_it_ended, plural, printable
+from replay.screen import how_it_ended, plural, printable, trials_in_all
 from runner.cli import DAMAGED
 from runner.cli.arguments import chosen_run
 from runner.cli.look import Seen, groups_of, print_json, say_damage, see
@@ -182,4 +182,6 @@ def _which(seen: Seen) -> str:
     how = seen.standing if seen.problem or seen.is_live else how_it_ended(state)
     failed = f", {state.failed:,} failed" if state.failed else ""
     older = f"; {plural(state.by_older_task, 'answer')} by an older version of its task" if state.by_older_task else ""
-    return f"{printable(str(seen.path), 200)}: {name}, {how}, {state.completed:,} ok{failed} of {state.total:,}{older}"
+    whole = trials_in_all(state)
+    of = "" if whole is None else f" of {whole:,}"
+    return f"{printable(str(seen.path), 200)}: {name}, {how}, {state.completed:,} ok{failed}{of}{older}"

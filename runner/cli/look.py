@@ -27,7 +27,7 @@ from journal.lock import is_held
 from journal.scan import Stop
 from replay import History, RunState, load
 from replay.history import understanding
-from replay.screen import ending, group_lines, how_it_ended, next_command, panel, plural, printable
+from replay.screen import ending, group_lines, how_it_ended, next_command, panel, plural, printable, trials_in_all
 from replay.summary import Grouping, in_json, summarise
 from runner.cli import DAMAGED, Refused
 from runner.cli.arguments import RUNS, chosen_run, newest_run, runs_under
@@ -243,9 +243,16 @@ def summary_of(seen: Seen, by: str | None = None) -> dict[str, Any]:
         "is_live": seen.is_live,
         "problem": None if seen.problem is None else str(seen.problem),
         "durable": seen.history.durable,
-        "next": next_command(state, path) if seen.history.is_last else fork_command(path, seen.history.seq),
+        "next": _next(seen),
         **in_json(summarise(state, groups=None if by is None else groups_of(seen, by))),
     }
+
+
+def _next(seen: Seen) -> str:
+    """Name the command that comes next: for a run as it is, as it stood, or as far as it is whole."""
+    if seen.problem is not None:
+        return f"evaljournal salvage {shlex.quote(str(seen.path))} -o NEW"
+    return next_command(seen.state, seen.path) if seen.history.is_last else fork_command(seen.path, seen.history.seq)
 
 
 def fork_command(path: Path, seq: int) -> str:
@@ -292,6 +299,7 @@ def picture(history: History, now: float, width: int) -> "Group":
             width=width,
             before=history.before,
             title=str(history.path),
+            goes_on=history.problem is None,
         )
 
 
@@ -306,6 +314,8 @@ def _by_whom(state: RunState) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print a list as JSON.")
 def ls(directory: Path, as_json: bool) -> None:
     """List the runs under runs/, or under DIRECTORY.
+
+    A run that says itself that it is finished is not read; `evaljournal verify` tells whether it is whole.
 
     \b
     evaljournal ls
@@ -354,7 +364,7 @@ def _entry(path: Path) -> dict[str, Any]:
         "started_at": state.sessions[0].at if state.sessions else None,
         "completed": state.completed,
         "failed": state.failed,
-        "trials": max(state.total, state.planned) if state.planned or state.ending == "finished" else None,
+        "trials": trials_in_all(state),
         "standing": seen.standing,
         "ended": seen.standing if seen.problem or seen.is_live else how_it_ended(state),
     }

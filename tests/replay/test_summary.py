@@ -341,6 +341,7 @@ def test_a_withdrawn_trial_leaves_everything() -> None:
         summary.trials.withdrawn,
     )
     assert (1, 1.0, 0) == (summary.scores["exact"].scored, summary.scores["exact"].mean, summary.scores["judge"].not_scored)
+    assert (1, 2) == (summary.latency.answers, summary.attempts.succeeded)
 
 
 def noted(trial: str, attempt: int, tokens: int) -> Event:
