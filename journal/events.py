@@ -122,7 +122,7 @@ class RunStarted:
     environment: Mapping[str, str]
     """Versions of Python, of packages and of the platform; the git revision."""
     forked_from: Json = None
-    """What this run goes on from: the `run`, the `seq` and its `h`, and where that run in turn was `forked_from`."""
+    """What this run goes on from: `run`, `seq`, its `h`, the `session` that had not ended, and what that was `forked_from`."""
 
 
 @fact

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from journal import Blob
 from replay.state import LastError, RunState, TrialState
-from replay.summary import Latency, Part, Score, Summary, latency, score_of, summarise
+from replay.summary import Latency, Part, Score, Summary, crashes, forked_sessions, latency, score_of, summarise
 from replay.text import as_text, escaped
 
 if TYPE_CHECKING:
@@ -62,7 +62,11 @@ _ENDINGS: Final = {
     "disk_full": "stopped because the disk is full",
     "intake_failed": "stopped because its cases could not be read",
 }
-"""How a session ended, in words; one that left no word died."""
+"""How a session ended, in words."""
+
+_CUT_OFF: Final = "cut off without a word"
+_WORDLESS: Final = "killed, unplugged, or on a disk that was full"
+"""What may have been the matter with a session that left no word."""
 
 _REASONS: Final = {
     "failed_fast": "too many trials failed",
@@ -418,6 +422,8 @@ def ending(state: RunState, *, path: Path | str, total: int | None = None, stopp
     lines = [_verdict(state, path, total, stopped)]
     if why:
         lines.append(f"  {printable(' '.join(why.split()), 500)}")
+    elif how_it_ended(state, stopped) == _CUT_OFF:
+        lines.append(f"  what cut it off is not recorded: it was {_WORDLESS}")
     lines += [f"  {row}" for row in _summary_lines(state, summarise(state))]
     lines += [f"  {sentence}" for sentence in _notable(state)]
     lines += _failures(state)
@@ -443,7 +449,9 @@ def _summary_lines(state: RunState, summary: Summary) -> Iterator[str]:
 def how_it_ended(state: RunState, stopped: str = "") -> str:
     """Say how the last session ended, in words."""
     how = state.ending or stopped
-    return _ENDINGS.get(how, printable(how)) if how else "cut off without a word"
+    if not how and state.sessions and state.sessions[-1].n in forked_sessions(state):
+        return "forked while it was going on"
+    return _ENDINGS.get(how, printable(how)) if how else _CUT_OFF
 
 
 def _verdict(state: RunState, path: Path | str, total: int | None, stopped: str) -> str:
@@ -501,9 +509,8 @@ def _notable(state: RunState) -> Iterator[str]:
         yield f"no answer has come since the last error{', ' if error.in_a_row > 1 else ': '}{_error(error)}"
     if state.running:
         yield f"{plural(len(state.running), 'attempt')} had no ending yet, and will be made again"
-    crashes = sum(not session.ended for session in state.sessions[:-1])
-    if crashes:
-        yield f"{crashes:,} of {plural(len(state.sessions), 'session')} died without a word"
+    if cut := crashes(state):
+        yield f"{cut:,} of {plural(len(state.sessions), 'session')} ended without a word: {_WORDLESS}"
     if state.late:
         yield f"{plural(state.late, 'attempt')} went on beyond the limit; what came of that is not used"
     if state.recoveries:

@@ -153,7 +153,8 @@ class Summary:
     seq: int
     sessions: int
     crashes: int
-    """Sessions that another followed although they had no ending: their process died. The last one's ending is below."""
+    """Sessions that another followed although they had no ending: they were killed, or had no room for a last word. The last
+    one's ending is below; and one that was forked while it lived is none of these."""
     ending: str | None
     """`finished`, or why the last session stopped; None while it lives, or if it died."""
     planned: int
@@ -194,7 +195,7 @@ def summarise(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         last_at=state.at or None,
         seq=state.seq,
         sessions=len(state.sessions),
-        crashes=sum(not session.ended for session in state.sessions[:-1]),
+        crashes=crashes(state),
         ending=state.ending or None,
         planned=state.planned,
         adopted=[Adoption(session.n, session.adopted) for session in state.sessions if session.adopted],
@@ -221,6 +222,22 @@ def summarise(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         limit=state.limit,
         groups=None if groups is None else _groups(state, groups),
     )
+
+
+def crashes(state: RunState) -> int:
+    """Count the sessions that left no last word, as far as they are over, and were not only left behind by a fork."""
+    forked = forked_sessions(state)
+    return sum(not session.ended and session.n not in forked for session in state.sessions[:-1])
+
+
+def forked_sessions(state: RunState) -> set[int]:
+    """Find the sessions that had not ended when the run was forked from another, in which they may have gone on."""
+    origin, found = state.started.forked_from if state.started else None, set[int]()
+    while isinstance(origin, dict):
+        if isinstance(session := origin.get("session"), int):
+            found.add(session)
+        origin = origin.get("forked_from")
+    return found
 
 
 def in_json(summary: Summary) -> dict[str, Any]:

@@ -105,7 +105,7 @@ class Page {
   drawTop() {
     const { facts } = this.run, { summary } = facts;
     const when = summary.started_at ? `${visible(summary.started_at.slice(0, 19)).replace("T", " ")} UTC` : "not begun";
-    const sessions = summary.sessions > 1 ? `, in ${plural(summary.sessions, "session")}${summary.crashes ? `, ${grouped(summary.crashes)} of them died` : ""}` : "";
+    const sessions = summary.sessions > 1 ? `, in ${plural(summary.sessions, "session")}${summary.crashes ? `, ${grouped(summary.crashes)} without a last word` : ""}` : "";
     const told = this.comparison ? this.runs.map((run, at) => el("span", {}, el("b", { text: "AB"[at] }), ` ${oneLine(run.facts.path, 80)}, ${STANDINGS[run.facts.standing]}`))
       : [el("span", { class: `badge ${facts.standing}`, text: STANDINGS[facts.standing] }), this.live ? el("span", { id: "live", class: "live", text: this.live.words }) : "", el("span", { text: oneLine(facts.path, 120) }), el("span", { text: `${when}${sessions}` })];
     refill(this.top,

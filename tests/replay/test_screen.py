@@ -440,6 +440,7 @@ def test_the_ending_says_what_may_have_been_paid_twice() -> None:
     told = ending(state, path="r")
 
     assert "capitals cut off without a word: 0 trials done, in r" in told
+    assert "what cut it off is not recorded: it was killed, unplugged, or on a disk that was full" in told
     assert "1 retry: 1 × timed_out" in told
     assert "1 attempt was cut off: if tried again, the call may have been paid for twice" in told
     assert "1 attempt had no ending yet, and will be made again" in told

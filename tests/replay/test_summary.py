@@ -406,7 +406,9 @@ def test_sessions_and_crashes() -> None:
     summary = summary_of(lives)
 
     assert (4, 2, None) == (summary.sessions, summary.crashes, summary.ending)
-    assert "2 of 4 sessions died without a word" in ending(state_of(lives), path="r")
+    assert "2 of 4 sessions ended without a word: killed, unplugged, or on a disk that was full" in ending(
+        state_of(lives), path="r"
+    )
     done = summary_of([*lives, RunFinished(completed=0, failed=0, withdrawn=0, head="")])
     assert (2, "finished") == (done.crashes, done.ending)
 
