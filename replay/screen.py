@@ -414,20 +414,30 @@ def line(state: RunState, *, now: float, durable: int, total: int | None, before
     return " · ".join(parts)
 
 
+def unscored_lines(missing: Mapping[str, int], path: Path | str) -> Iterator[str]:
+    """Tell which scorers have said nothing of how many outputs, and what makes them."""
+    if missing:
+        what = ", ".join(
+            f"{plural(count, 'output')} without a score of {printable(scorer, 24)}" for scorer, count in missing.items()
+        )
+        yield f"{what}: evaljournal rescore {printable(shlex.quote(str(path)), 1_000)}"
+
+
 def ending(state: RunState, *, path: Path | str, total: int | None = None, stopped: str = "", why: str = "") -> str:
     """Tell how a run ended: the counts, the scores, what was lost or paid twice, what failed, and which command comes next.
 
     `stopped` says why it was stopped where the last record could not any more, because the disk was full.
     """
-    lines = [_verdict(state, path, total, stopped)]
+    lines, summary = [_verdict(state, path, total, stopped)], summarise(state)
     if why:
         lines.append(f"  {printable(' '.join(why.split()), 500)}")
     elif how_it_ended(state, stopped) == _CUT_OFF:
         lines.append(f"  what cut it off is not recorded: it was {_WORDLESS}")
-    lines += [f"  {row}" for row in _summary_lines(state, summarise(state))]
+    lines += [f"  {row}" for row in _summary_lines(state, summary)]
     lines += [f"  {sentence}" for sentence in _notable(state)]
     lines += _failures(state)
     lines += [f"look closer: {closer}" for closer in _closer(state, path)]
+    lines += unscored_lines(summary.without_score, path)
     lines += _to_mend(state, path)
     lines.append(f"next: {next_command(state, path)}")
     return "\n".join(lines)

@@ -174,6 +174,9 @@ class Summary:
     failures: Mapping[str, int]
     """Cause → trials that were given up for it."""
     scores: Mapping[str, Score]
+    without_score: Mapping[str, int]
+    """Scorer of the run → outputs of which it has said nothing, though their trials are completed: what it said is lost, or the
+    scorer is newer than they are. `evaljournal rescore` asks it."""
     latency: Latency
     usage: Mapping[str, float]
     """The sums of every number that was noted or came with an attempt, lost ones included."""
@@ -216,12 +219,24 @@ def summarise(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         last_error=state.last_error,
         failures=dict(Counter(trial.cause for trial in state.trials.values() if trial.stage == "failed")),
         scores=_scores(state.scores),
+        without_score=without_score(state),
         latency=latency(trial.elapsed for trial in state.trials.values() if _counts(trial)),
         usage=dict(state.usage),
         usage_lost=dict(state.lost),
         limit=state.limit,
         groups=None if groups is None else _groups(state, groups),
     )
+
+
+def without_score(state: RunState) -> dict[str, int]:
+    """Count, for each scorer of the run, the completed trials that it has neither scored nor failed to score."""
+    scorers = set(state.started.scorers) if state.started else set[str]()
+    missing: Counter[str] = Counter()
+    for trial in state.trials.values():
+        if trial.stage == "completed" and not (trial.scores and trial.scores.keys() >= scorers):
+            said = {name.partition(".")[0] for name in trial.scores or ()}
+            missing.update(scorer for scorer in scorers if scorer not in said and scorer not in trial.unscored)
+    return dict(missing)
 
 
 def crashes(state: RunState) -> int:

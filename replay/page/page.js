@@ -132,7 +132,7 @@ class Page {
 
   scoreTile(name, score) {
     const title = oneLine(name, 40), isShare = score.passed !== null, show = isShare ? percent : (value) => digits(value, 3);
-    const missing = [[this.run.facts.summary.trials.failed, "failed"], [score.not_scored, "could not be scored"], [score.beyond, "not finite"]].filter(([count]) => count).map(([count, why]) => `${grouped(count)} ${why}`).join(", ");
+    const missing = [[this.run.facts.summary.trials.failed, "failed"], [score.not_scored, "could not be scored"], [score.beyond, "not finite"], [Object.hasOwn(this.run.facts.summary.without_score, name) && this.run.facts.summary.without_score[name], "without a score"]].filter(([count]) => count).map(([count, why]) => `${grouped(count)} ${why}`).join(", ");
     const mixed = !score.by_older ? "" : score.versions === 1 ? "all by an older version of the scorer" : `by ${plural(score.versions, "version")} of the scorer, ${grouped(score.by_older)} by an older one`;
     const without = [missing ? `not in it: ${missing}` : "", mixed].filter(Boolean).join("; ");
     if (score.mean === null) {

@@ -158,6 +158,7 @@ def test_the_summary_for_programs() -> None:
                 "passes": [],
             },
         },
+        "without_score": {},
         "latency": {"answers": 2, "p50": 0.25, "p95": 0.25, "p99": 0.25, "max": 0.25},
         "usage": {"tokens": 17, "cost": 1.0},
         "usage_lost": {"tokens": 7, "cost": 0.5},
@@ -327,6 +328,21 @@ def test_a_scorer_that_failed_and_was_asked_again() -> None:
     scores = summary_of(answered("a", {"judge": ValueError()}), answered("b", {"judge": ValueError()}), again).scores
 
     assert (1, 1) == (scores["judge"].not_scored, scores["judge.tone"].scored)
+
+
+def test_outputs_of_which_a_scorer_has_said_nothing() -> None:
+    """What a scorer neither scored nor failed at is counted, and the command that asks it is named; what it divides is one."""
+    lives = [
+        answered("lost"),
+        answered("scored", {"exact": PASS}),
+        answered("in parts", {"exact.tone": PASS, "exact.facts": FAIL}),
+        answered("failed at", {"exact": ValueError()}),
+        failed("no output"),
+        [*answered("gone"), TrialWithdrawn(trial="gone", why="removed")],
+    ]
+
+    assert {"exact": 1} == summary_of(*lives).without_score
+    assert "1 output without a score of exact: evaljournal rescore r\n" in ending(state_of(chain(*lives)), path="r")
 
 
 def test_a_withdrawn_trial_leaves_everything() -> None:
