@@ -47,7 +47,7 @@ from runner.definition import Settings
 from runner.doors import run as run_evaluation
 from runner.errors import UsageError
 from runner.gates import Gate, missed
-from runner.loading import Found, find
+from runner.loading import Subject, find
 from runner.nearest import nearest
 from runner.session import Live, Outcome
 from runner.signals import told
@@ -217,7 +217,7 @@ def _nat_output(options: dict[str, Any]) -> "NatOutput | None":
     return NatOutput(options["nat_output"], retry_failed=options.get("retry_failed", False))
 
 
-def _find(reference: str | None, ctx: click.Context) -> Found:
+def _find(reference: str | None, ctx: click.Context) -> Subject:
     """Find the evaluation in a file, or make it of what the flags say; not of both."""
     said = [name for name in DESCRIBES if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]
     if reference is None:
@@ -229,7 +229,7 @@ def _find(reference: str | None, ctx: click.Context) -> Found:
     return find(reference)
 
 
-def _check_gates(found: Found, given: dict[str, Any]) -> None:
+def _check_gates(found: Subject, given: dict[str, Any]) -> None:
     """Refuse a gate on a score that no scorer will give."""
     for text in found.evaluation.settings.changed(given).fail_under:
         _check_gate(text, found.evaluation.scorers)
@@ -266,7 +266,7 @@ def _say_finished(path: Path, state: RunState, *, as_json: bool) -> NoReturn:
     sys.exit(code)
 
 
-def find_again(path: Path, reference: str | None = None, *, verb: str = "resume") -> Found:
+def find_again(path: Path, reference: str | None = None, *, verb: str = "resume") -> Subject:
     """Find the evaluation of a run: where it is said to be now, or where it was when the run began."""
     if reference is not None:
         return _found_at(reference)
@@ -284,7 +284,7 @@ def find_again(path: Path, reference: str | None = None, *, verb: str = "resume"
     return found
 
 
-def _found_at(reference: str) -> Found:
+def _found_at(reference: str) -> Subject:
     return find_recipe(reference, run) if is_recipe(reference) else find(reference)
 
 
@@ -352,7 +352,7 @@ def _prose_on_stderr() -> Generator[None]:
 class _Session:
     """One session, from the command line's side: who looks on, and what is said at the end."""
 
-    def __init__(self, found: Found, given: dict[str, Any], options: dict[str, Any], *, resume: bool = False) -> None:
+    def __init__(self, found: Subject, given: dict[str, Any], options: dict[str, Any], *, resume: bool = False) -> None:
         self._evaluation = found.evaluation
         self._as_json: bool = options["as_json"]
         self._plain: bool = options["plain"]
