@@ -140,7 +140,7 @@ class SessionStarted:
     trials: int = 0
     """How many trials there are to be made now; 0 where that is not known beforehand, or as it was."""
     adopted: Json = None
-    """Members of `run_started` that had changed (`evaluation`, `scorers`, fingerprints), as they are from here on."""
+    """Members of `run_started` that had changed (`evaluation`, `scorers`, fingerprints, where `task` is), as they are now."""
 
 
 @fact

@@ -327,7 +327,7 @@ class RunState:
         """Let what was taken over stand in the place of what it was before."""
         if self.started is None or not isinstance(adopted, dict):
             return
-        before, taken = self.started, {name: adopted[name] for name in PINNED if name in adopted}
+        before, taken = self.started, {name: adopted[name] for name in (*PINNED, "task") if name in adopted}
         now = self.started = attrs.evolve(before, **taken)  # type: ignore[misc]  # a fact is an attrs class
         self.sessions[-1].adopted = tuple(_adopted(before, now))
         for scorer, tally in self.scores.items():

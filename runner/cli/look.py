@@ -21,7 +21,7 @@ import trio
 from journal import JournalError, Lines, Record, fetch, read, segments
 from journal import follow as follow_journal
 from journal.codec import KINDS, name_of
-from journal.events import RunFinished, RunStarted, fields_of
+from journal.events import RunFinished, RunStarted, SessionStarted, fields_of
 from journal.files import DISK
 from journal.lock import is_held
 from journal.scan import Stop
@@ -43,6 +43,7 @@ _GROUPS: Final = 20
 """Groups that are told one by one; `--json` has all."""
 _LITTLE: Final = 1 << 20
 """Bytes below which a disk is as good as full."""
+_SESSION: Final = b'"type":"session_started"'
 _FILES_OWN: Final = ("segment_opened", "segment_sealed")
 
 
@@ -386,6 +387,23 @@ def first_records(path: Path) -> tuple[RunStarted, str] | None:
         if isinstance(record.event, RunStarted):
             return record.event, record.at
     return None
+
+
+def task_since(path: Path) -> str:
+    """Find where a later session has found the evaluation, if it was not where it was at first.
+
+    Sessions are few among many records: only their lines are read, from the end.
+    """
+    for number in reversed(segments.numbers(path, DISK)):
+        with DISK.read(str(path / segments.name(number))) as stream:
+            lines = stream.read()
+        place = len(lines)
+        while (place := lines.rfind(_SESSION, 0, place)) >= 0:
+            event = fetch(path, number, lines.rfind(b"\n", 0, place) + 1, load_blobs=False).event
+            adopted = event.adopted if isinstance(event, SessionStarted) else None
+            if isinstance(adopted, dict) and isinstance(task := adopted.get("task"), str):
+                return task
+    return ""
 
 
 def last_record(path: Path) -> Record | None:

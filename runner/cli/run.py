@@ -28,7 +28,7 @@ from replay.screen import ending, panel, printable, stopping_in_words
 from replay.summary import in_json, summarise
 from runner.cli import UNFINISHED, Interrupted, Refused, Unfinished, one_at_a_time
 from runner.cli.arguments import OFF, RUNS, chosen_run, options, runs_under, seconds
-from runner.cli.look import first_records, last_record, print_json, say_damage, see, terminal
+from runner.cli.look import first_records, last_record, print_json, say_damage, see, task_since, terminal
 from runner.cli.onlooker import FRAME, Teller, is_screen, tenth
 from runner.cli.recipe import (
     DESCRIBES,
@@ -172,7 +172,9 @@ def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run
     default="retry",
     help="What becomes of an attempt that was cut off: its call may have taken effect.",
 )
-@click.option("--task", "reference", metavar="REFERENCE", help="Where the evaluation is now, if it was moved.")
+@click.option(
+    "--task", "reference", metavar="REFERENCE", help="Where the evaluation is now, if it was moved; it is remembered."
+)
 @_how
 def resume(run: Path | None, reference: str | None, **options: Any) -> None:
     """Go on with a run that was stopped or cut off, in the same journal.
@@ -295,12 +297,13 @@ def _recorded_reference(path: Path, verb: str) -> str:
             f"{path} was cut off before it said what it is a run of; {command(verb, path, ' --task REFERENCE')} says it"
         )
     started, _ = first
-    if not started.task:
+    task = task_since(path) or started.task
+    if not task:
         raise UsageError(
             f"{path} was begun from Python, with {started.evaluation!r}; resume it there, with resume=True, "
             f"or say where that is: {command(verb, path, ' --task REFERENCE')}"
         )
-    return started.task
+    return task
 
 
 def _given(options: dict[str, Any], ctx: click.Context | None = None) -> dict[str, Any]:
