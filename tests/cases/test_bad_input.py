@@ -7,7 +7,7 @@ Shown elsewhere:
 - every way in which a dataset can be broken: `tests/runner/test_dataset.py`; a task that cannot be called:
   `tests/runner/test_definition.py`
 - BaseException, swallowed cancellation, answers after the limit: `test_session.py` and `test_function.py` in `tests/runner`
-- changed cases: `tests/runner/test_session.py`, `tests/cases/test_inspect.py`
+- changed cases: `tests/runner/test_resuming.py`, `tests/cases/test_inspect.py`
 """
 
 import errno
