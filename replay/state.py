@@ -292,8 +292,12 @@ class RunState:
     @property
     def cut_short(self) -> int:
         """Outputs that count, and that the limit of tokens has cut short."""
-        noted = ((self.trials[name], attempt) for name, attempt in self._at_length.items())
-        return sum(trial.attempts == attempt and trial.stage in {"answered", "completed"} for trial, attempt in noted)
+        return sum(map(self.was_cut_short, self._at_length))
+
+    def was_cut_short(self, name: str) -> bool:
+        """Say whether a trial has an output that counts, and that the limit of tokens has cut short."""
+        trial = self.trials[name]
+        return self._at_length.get(name) == trial.attempts and trial.stage in {"answered", "completed"}
 
     def _move(self, name: str, trial: TrialState, stage: str) -> None:
         before, stages = trial.stage, self.stages
