@@ -220,7 +220,7 @@ def summarise(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         failures=dict(Counter(trial.cause for trial in state.trials.values() if trial.stage == "failed")),
         scores=_scores(state.scores),
         without_score=without_score(state),
-        latency=latency(trial.elapsed for trial in state.trials.values() if _counts(trial)),
+        latency=latency(_times(state)),
         usage=dict(state.usage),
         usage_lost=dict(state.lost),
         limit=state.limit,
@@ -231,8 +231,10 @@ def summarise(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
 def without_score(state: RunState) -> dict[str, int]:
     """Count, for each scorer of the run, the completed trials that it has neither scored nor failed to score."""
     scorers = set(state.started.scorers) if state.started else set[str]()
+    if not state.stages["answered"]:  # Who has scored as many as there are has left none out: there are many trials to look at.
+        scorers -= {name for name, tally in state.scores.items() if tally.scored == state.completed}
     missing: Counter[str] = Counter()
-    for trial in state.trials.values():
+    for trial in state.trials.values() if scorers else ():
         if trial.stage == "completed" and not (trial.scores and trial.scores.keys() >= scorers):
             said = {name.partition(".")[0] for name in trial.scores or ()}
             missing.update(scorer for scorer in scorers if scorer not in said and scorer not in trial.unscored)
@@ -278,6 +280,13 @@ def _trials(stages: Mapping[str, int], recovered: int) -> Trials:
         backing_off=count["backing_off"],
         withdrawn=count["withdrawn"],
     )
+
+
+def _times(state: RunState) -> Iterable[float]:
+    """Find how long the answers took that count: all there were, unless some have been withdrawn."""
+    if len(state.latencies) == state.stages["completed"] + state.stages["answered"]:
+        return state.latencies
+    return (trial.elapsed for trial in state.trials.values() if _counts(trial))
 
 
 def _counts(trial: TrialState) -> bool:
