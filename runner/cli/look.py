@@ -399,10 +399,11 @@ def task_since(path: Path) -> str:
             lines = stream.read()
         place = len(lines)
         while (place := lines.rfind(_SESSION, 0, place)) >= 0:
-            event = fetch(path, number, lines.rfind(b"\n", 0, place) + 1, load_blobs=False).event
-            adopted = event.adopted if isinstance(event, SessionStarted) else None
-            if isinstance(adopted, dict) and isinstance(task := adopted.get("task"), str):
-                return task
+            with contextlib.suppress(JournalError):  # It may be torn, or damaged: whoever reads the whole of it will say so.
+                event = fetch(path, number, lines.rfind(b"\n", 0, place) + 1, load_blobs=False).event
+                adopted = event.adopted if isinstance(event, SessionStarted) else None
+                if isinstance(adopted, dict) and isinstance(task := adopted.get("task"), str):
+                    return task
     return ""
 
 

@@ -26,7 +26,7 @@ from replay import load
 from runner import run
 from runner.cli import cli
 from runner.loading import find
-from tests.journal.samples import content, flip, forge, opened, segment, session, started, trial, whole_run, written
+from tests.journal.samples import content, cut_tail, flip, forge, opened, segment, session, started, trial, whole_run, written
 from tests.runner_cli.test_commands import COMMAND
 
 ONE_BY_ONE = ("--slots", "1", "--policy", "fixed")
@@ -493,6 +493,9 @@ def test_resume_of_a_run_that_was_begun_from_python() -> None:
     run(find("evals/capitals.py").evaluation, "r", fail_fast=True, slots=1, policy="fixed")
     unsaid = evaljournal("resume", "r")
     said = evaljournal("resume", "r", "--task", "evals/capitals.py", "--no-fail-fast")
+    cut_tail(segment(Path("r"), 2), 1)
+    with segment(Path("r"), 2).open("ab") as file:
+        file.write(b'{"seq":99,"at":"2026-11-15T00:00:00.000000Z","t":0.0,"type":"session_started","n":3')  # A crash tore it.
     again = evaljournal("resume", "r", "--retry-failed")
 
     assert (2, True) == (unsaid.exit_code, "was begun from Python" in unsaid.stderr)
