@@ -39,16 +39,16 @@ class Fixed:
 
     def take(self, signal: Signal) -> Decision:
         """Count who is in flight, and note a Retry-After."""
-        state = self.state
-        state.now = max(state.now, signal.t)
-        changes: list[Change] = [] if state.hold.pause is None else state.hold.passed(state.now)
+        state, hold = self.state, self.state.hold
+        now = state.now = max(state.now, signal.t)
+        changes: list[Change] = [] if hold.pause is None else hold.passed(now)
         if isinstance(signal, Started):
-            state.flying[signal.attempt] = state.now
+            state.flying[signal.attempt] = now
         else:
             state.flying.pop(signal.attempt, None)
             if isinstance(signal, Failed) and signal.retry_after is not None and self.heed_retry_after:
-                changes += state.hold.retry_after(state.now, signal.retry_after, f"429 at {len(state.flying) + 1} in flight")
-        if not changes and state.hold.pause is None:
+                changes += hold.retry_after(now, signal.retry_after, f"429 at {len(state.flying) + 1} in flight")
+        if not changes and hold.pause is None:
             return self._as_ever
         return Decision(limit=self.slots, paused=state.hold.pause, changes=tuple(changes))
 
