@@ -122,7 +122,7 @@ class RunStarted:
     environment: Mapping[str, str]
     """Versions of Python, of packages and of the platform; the git revision."""
     forked_from: Json = None
-    """What this run goes on from: the `run`, the `seq` and its `h`, and where that run in turn was `forked_from`."""
+    """What this run goes on from: `run`, `seq`, its `h`, the `session` that had not ended, and what that was `forked_from`."""
 
 
 @fact
@@ -140,7 +140,7 @@ class SessionStarted:
     trials: int = 0
     """How many trials there are to be made now; 0 where that is not known beforehand, or as it was."""
     adopted: Json = None
-    """Members of `run_started` that had changed (`evaluation`, `scorers`, fingerprints), as they are from here on."""
+    """Members of `run_started` that had changed (`evaluation`, `scorers`, fingerprints, where `task` is), as they are now."""
 
 
 @fact

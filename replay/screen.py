@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from journal import Blob
 from replay.state import LastError, RunState, TrialState
-from replay.summary import Latency, Part, Score, Summary, latency, score_of, summarise
-from replay.text import as_text
+from replay.summary import Latency, Part, Score, Summary, crashes, forked_sessions, latency, score_of, summarise
+from replay.text import as_text, escaped
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -36,7 +36,7 @@ _SHOWN: Final = 5
 _LABELS: Final = 6
 _FEW: Final = 3
 """Trials that must be done before it is said how long the rest will take."""
-_LONG: Final = 5.0
+LONG: Final = 5.0
 """Seconds from which on a pause is worth more than a glance; shorter ones are part of the pace."""
 _QUIET: Final = 10.0
 """Seconds in which nothing is done before that is said; in a slow run, as many times what a trial takes on average as below."""
@@ -62,7 +62,11 @@ _ENDINGS: Final = {
     "disk_full": "stopped because the disk is full",
     "intake_failed": "stopped because its cases could not be read",
 }
-"""How a session ended, in words; one that left no word died."""
+"""How a session ended, in words."""
+
+_CUT_OFF: Final = "cut off without a word"
+_WORDLESS: Final = "killed, unplugged, or on a disk that was full"
+"""What may have been the matter with a session that left no word."""
 
 _REASONS: Final = {
     "failed_fast": "too many trials failed",
@@ -78,7 +82,7 @@ def printable(value: Any, width: int = _WIDTH) -> str:
     """Show a value in a few characters, none of which can do anything to a terminal."""
     if isinstance(value, Blob):
         return f"({value.bytes:,} bytes in a blob)"
-    text = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in as_text(value)[: width + 1])
+    text = "".join(char if char.isprintable() else escaped(char) for char in as_text(value)[: width + 1])
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
@@ -104,8 +108,11 @@ def remaining(state: RunState, *, now: float, total: int | None, before: int) ->
     return max(0, total - state.done) * now / here
 
 
-def held_up(state: RunState, *, now: float, before: int) -> str:
-    """Say why the pace so far tells nothing about the rest: nothing may start, or nothing was done for long. Else, nothing."""
+def held_up(state: RunState, *, now: float, before: int, least: float = LONG) -> str:
+    """Say why the pace so far tells nothing about the rest: nothing may start, or nothing was done for long. Else, nothing.
+
+    A pause that is over in `least` seconds is not worth a word.
+    """
     if state.ending:
         return ""
     paused = {key: pause for key, pause in state.pauses.items() if _is_in_force(*pause, now)}
@@ -113,7 +120,7 @@ def held_up(state: RunState, *, now: float, before: int) -> str:
         if any(cause == _ILLNESS for _, cause in paused.values()):
             return "held up: the other side is ill"
         until = min(until for until, _ in paused.values())
-        if until - now > _LONG:
+        if until - now > least:
             return f"paused for {duration(until - now)}"
     quiet, here = now - state.done_at, state.done - before
     if quiet > max(_QUIET, _TIMES * now / here if here > 0 else 0.0) and (state.running or state.backing_off or paused):
@@ -136,17 +143,20 @@ def panel(
     before: int = 0,
     title: str = "",
     stopping: tuple[str, float] | None = None,
+    goes_on: bool = True,
 ) -> "Group":
     """Draw where a run stands, a line for each thing that there is something to say about.
 
     `now` is in the seconds of `t`; `durable` is the last record that is known to be on disk; `total` is how many trials there
     will be, if that is known; `before` is how many were done when this session began, for the pace; `stopping` is why the run
-    is being stopped, and how many seconds attempts in the air have left.
+    is being stopped, and how many seconds attempts in the air have left. Where nobody knows that it `goes_on`, as behind a
+    damage, neither a pace nor an end is told.
     """
     from rich.console import Group  # noqa: PLC0415  # slow to import, and `log` needs only the words
     from rich.text import Text  # noqa: PLC0415  # the same
 
-    lines = [_heading(state, title, Text()), _progress(state, Text(), now=now, total=total, width=width, before=before)]
+    pace = _pace(state, now=now, total=total, before=before) if goes_on else ""
+    lines = [_heading(state, title, Text()), _progress(state, Text(), total=total, width=width, pace=pace)]
     last = ""
     if stopping is not None:
         lines.append(Text(f"stopping {stopping_in_words(state, *stopping)}", style="bold yellow"))
@@ -171,27 +181,26 @@ def _heading(state: RunState, title: str, line: "Text") -> "Text":
     return line
 
 
-def _progress(state: RunState, line: "Text", *, now: float, total: int | None, width: int, before: int) -> "Text":
+def _progress(state: RunState, line: "Text", *, total: int | None, width: int, pace: str) -> "Text":
     if total is None:
-        why = held_up(state, now=now, before=before)
-        words = f"{state.done:,} done of {state.total:,} so far; how many there will be is not known"
-        return line.append(f"{words} · {why}" if why else words)
+        return line.append(f"{state.done:,} done of {state.total:,} so far; how many there will be is not known{pace}")
     share = min(1.0, state.done / total) if total else 1.0
-    words = f"  {state.done:,} of {total:,} · {math.floor(100 * share)} %"
-    here = state.done - before
-    why = held_up(state, now=now, before=before)
-    if why:
-        words += f" · {why}"
-    elif here >= _FEW and now > 0:
-        words += f" · {here / now:.3g}/s"
-    left = remaining(state, now=now, total=total, before=before)
-    if left:
-        words += f" · about {duration(max(1, round(left)))} left"
+    words = f"  {state.done:,} of {total:,} · {math.floor(100 * share)} %{pace}"
     bar = max(10, min(40, width - len(words)))
     filled = round(bar * share)
     line.append("━" * filled, style="green")
     line.append("─" * (bar - filled), style="dim")
     return line.append(words)
+
+
+def _pace(state: RunState, *, now: float, total: int | None, before: int) -> str:
+    """Tell how fast it goes and how long the rest will take, or why that cannot be said."""
+    why, here = held_up(state, now=now, before=before), state.done - before
+    if why:
+        return f" · {why}"
+    pace = f" · {here / now:.3g}/s" if total is not None and here >= _FEW and now > 0 else ""
+    left = remaining(state, now=now, total=total, before=before)
+    return f"{pace} · about {duration(max(1, round(left)))} left" if left else pace
 
 
 def stopping_in_words(state: RunState, why: str, left: float) -> str:
@@ -232,6 +241,7 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
         answers = plural(recent.answers, "answer")
         of = answers if recent.answers == len(state.latencies) else f"the last {answers}"
         yield "answers", _latency(recent, of, "p50", "p95"), ""
+    yield from (("answers", sentence, "yellow") for sentence in _cut_short(state))
     used = usage_of(state.usage)
     if used:
         yield "usage", _usage(used), ""
@@ -350,6 +360,13 @@ def _latency(times: Latency, of: str, *names: str) -> str:
     return f"{' · '.join(said)} of {of}"
 
 
+def _cut_short(state: RunState) -> Iterator[str]:
+    """Tell of answers that the model had not ended: a scorer may have found them wrong for no other reason."""
+    if state.cut_short:
+        of = plural(state.stages["completed"] + state.stages["answered"], "answer")
+        yield f"{state.cut_short:,} of {of} cut short by the limit of tokens; a larger --max-tokens would let them end"
+
+
 def usage_of(usage: Mapping[str, float]) -> dict[str, float]:
     """Pick what is paid for out of all that was noted: tokens and cost. The sum of temperatures says nothing."""
     return {name: value for name, value in usage.items() if "token" in name.lower() or "cost" in name.lower()}
@@ -397,18 +414,30 @@ def line(state: RunState, *, now: float, durable: int, total: int | None, before
     return " · ".join(parts)
 
 
+def unscored_lines(missing: Mapping[str, int], path: Path | str) -> Iterator[str]:
+    """Tell which scorers have said nothing of how many outputs, and what makes them."""
+    if missing:
+        what = ", ".join(
+            f"{plural(count, 'output')} without a score of {printable(scorer, 24)}" for scorer, count in missing.items()
+        )
+        yield f"{what}: evaljournal rescore {printable(shlex.quote(str(path)), 1_000)}"
+
+
 def ending(state: RunState, *, path: Path | str, total: int | None = None, stopped: str = "", why: str = "") -> str:
     """Tell how a run ended: the counts, the scores, what was lost or paid twice, what failed, and which command comes next.
 
     `stopped` says why it was stopped where the last record could not any more, because the disk was full.
     """
-    lines = [_verdict(state, path, total, stopped)]
+    lines, summary = [_verdict(state, path, total, stopped)], summarise(state)
     if why:
         lines.append(f"  {printable(' '.join(why.split()), 500)}")
-    lines += [f"  {row}" for row in _summary_lines(state, summarise(state))]
+    elif how_it_ended(state, stopped) == _CUT_OFF:
+        lines.append(f"  what cut it off is not recorded: it was {_WORDLESS}")
+    lines += [f"  {row}" for row in _summary_lines(state, summary)]
     lines += [f"  {sentence}" for sentence in _notable(state)]
     lines += _failures(state)
     lines += [f"look closer: {closer}" for closer in _closer(state, path)]
+    lines += unscored_lines(summary.without_score, path)
     lines += _to_mend(state, path)
     lines.append(f"next: {next_command(state, path)}")
     return "\n".join(lines)
@@ -420,6 +449,7 @@ def _summary_lines(state: RunState, summary: Summary) -> Iterator[str]:
     yield from _pass_lines(summary.scores)
     if summary.latency.answers:
         yield _latency(summary.latency, plural(summary.latency.answers, "answer"))
+    yield from _cut_short(state)
     used = usage_of(summary.usage)
     if used:
         lost = usage_of(summary.usage_lost)
@@ -429,7 +459,9 @@ def _summary_lines(state: RunState, summary: Summary) -> Iterator[str]:
 def how_it_ended(state: RunState, stopped: str = "") -> str:
     """Say how the last session ended, in words."""
     how = state.ending or stopped
-    return _ENDINGS.get(how, printable(how)) if how else "cut off without a word"
+    if not how and state.sessions and state.sessions[-1].n in forked_sessions(state):
+        return "forked while it was going on"
+    return _ENDINGS.get(how, printable(how)) if how else _CUT_OFF
 
 
 def _verdict(state: RunState, path: Path | str, total: int | None, stopped: str) -> str:
@@ -440,10 +472,15 @@ def _verdict(state: RunState, path: Path | str, total: int | None, stopped: str)
 
 def how_many(state: RunState, total: int | None = None) -> str:
     """Say how many of how many trials are done; of cases that come one after the other, nobody knows how many there will be."""
-    is_over = state.ending == "finished"
-    if not (is_over or total or state.planned) and state.total:
-        return plural(state.done, "trial")
-    return f"{state.done:,} of {plural(max(total or 0, state.total, 0 if is_over else state.planned), 'trial')}"
+    whole = trials_in_all(state, total)
+    return plural(state.done, "trial") if whole is None else f"{state.done:,} of {plural(whole, 'trial')}"
+
+
+def trials_in_all(state: RunState, total: int | None = None) -> int | None:
+    """Say how many trials a run has, those to come included; None where that is not known before its end."""
+    if state.ending == "finished":
+        return max(total or 0, state.total)
+    return max(total or 0, state.total, state.planned) if total or state.planned or not state.total else None
 
 
 def _adopted(state: RunState) -> Iterator[str]:
@@ -482,9 +519,8 @@ def _notable(state: RunState) -> Iterator[str]:
         yield f"no answer has come since the last error{', ' if error.in_a_row > 1 else ': '}{_error(error)}"
     if state.running:
         yield f"{plural(len(state.running), 'attempt')} had no ending yet, and will be made again"
-    crashes = sum(not session.ended for session in state.sessions[:-1])
-    if crashes:
-        yield f"{crashes:,} of {plural(len(state.sessions), 'session')} died without a word"
+    if cut := crashes(state):
+        yield f"{cut:,} of {plural(len(state.sessions), 'session')} ended without a word: {_WORDLESS}"
     if state.late:
         yield f"{plural(state.late, 'attempt')} went on beyond the limit; what came of that is not used"
     if state.recoveries:

@@ -239,6 +239,8 @@ class RunState:
     """The sums of every number that was noted or came with an attempt: tokens, cost."""
     lost: Counter[str] = attrs.field(factory=Counter[str])
     """What of it was used by attempts that gave no output: failed, timed out, cut off, or late."""
+    _at_length: dict[str, int] = attrs.field(factory=dict[str, int])
+    """Trial → the last attempt that noted that its answer was cut short, as `finish`."""
     _under_way: dict[str, list[Any]] = attrs.field(factory=dict[str, list[Any]])
     """What the attempts that are running have noted that they use."""
 
@@ -287,6 +289,16 @@ class RunState:
         """Trials that have come to their end."""
         return self.completed + self.failed
 
+    @property
+    def cut_short(self) -> int:
+        """Outputs that count, and that the limit of tokens has cut short."""
+        return sum(map(self.was_cut_short, self._at_length))
+
+    def was_cut_short(self, name: str) -> bool:
+        """Say whether a trial has an output that counts, and that the limit of tokens has cut short."""
+        trial = self.trials[name]
+        return self._at_length.get(name) == trial.attempts and trial.stage in {"answered", "completed"}
+
     def _move(self, name: str, trial: TrialState, stage: str) -> None:
         before, stages = trial.stage, self.stages
         stages[before] -= 1
@@ -319,7 +331,7 @@ class RunState:
         """Let what was taken over stand in the place of what it was before."""
         if self.started is None or not isinstance(adopted, dict):
             return
-        before, taken = self.started, {name: adopted[name] for name in PINNED if name in adopted}
+        before, taken = self.started, {name: adopted[name] for name in (*PINNED, "task") if name in adopted}
         now = self.started = attrs.evolve(before, **taken)  # type: ignore[misc]  # a fact is an attrs class
         self.sessions[-1].adopted = tuple(_adopted(before, now))
         for scorer, tally in self.scores.items():
@@ -510,6 +522,8 @@ class RunState:
         is_last = trial.attempts == event.attempt
         if is_last and trial.stage == "running":
             self._under_way.setdefault(event.trial, []).append(usage)
+            if event.name == "finish" and event.value == "length":
+                self._at_length[event.trial] = event.attempt
         elif not is_last or trial.answer is None:
             add(self.lost, usage)  # It came after its attempt had ended without an output.
 

@@ -99,7 +99,7 @@ class Score:
 
 @attrs.frozen
 class Latency:
-    """How long the attempts took that gave an output, in seconds."""
+    """How long the attempts took that gave an output which counts, in seconds."""
 
     answers: int
     p50: float | None
@@ -153,7 +153,8 @@ class Summary:
     seq: int
     sessions: int
     crashes: int
-    """Sessions that another followed although they had no ending: their process died. The last one's ending is below."""
+    """Sessions that another followed although they had no ending: they were killed, or had no room for a last word. The last
+    one's ending is below; and one that was forked while it lived is none of these."""
     ending: str | None
     """`finished`, or why the last session stopped; None while it lives, or if it died."""
     planned: int
@@ -162,6 +163,8 @@ class Summary:
     """Which sessions took over something that had changed."""
     by_older_task: int
     """Outputs that count, and are those of a task that was changed since."""
+    cut_short: int
+    """Outputs that count, and that the limit of tokens has cut short, as far as their attempts have noted it."""
     trials: Trials
     attempts: Attempts
     retries: Mapping[str, int]
@@ -171,6 +174,9 @@ class Summary:
     failures: Mapping[str, int]
     """Cause → trials that were given up for it."""
     scores: Mapping[str, Score]
+    without_score: Mapping[str, int]
+    """Scorer of the run → outputs of which it has said nothing, though their trials are completed: what it said is lost, or the
+    scorer is newer than they are. `evaljournal rescore` asks it."""
     latency: Latency
     usage: Mapping[str, float]
     """The sums of every number that was noted or came with an attempt, lost ones included."""
@@ -192,11 +198,12 @@ def summarise(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         last_at=state.at or None,
         seq=state.seq,
         sessions=len(state.sessions),
-        crashes=sum(not session.ended for session in state.sessions[:-1]),
+        crashes=crashes(state),
         ending=state.ending or None,
         planned=state.planned,
         adopted=[Adoption(session.n, session.adopted) for session in state.sessions if session.adopted],
         by_older_task=state.by_older_task,
+        cut_short=state.cut_short,
         trials=_trials(state.stages, state.recovered),
         attempts=Attempts(
             started=state.attempts,
@@ -212,12 +219,42 @@ def summarise(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         last_error=state.last_error,
         failures=dict(Counter(trial.cause for trial in state.trials.values() if trial.stage == "failed")),
         scores=_scores(state.scores),
-        latency=latency(state.latencies),
+        without_score=without_score(state),
+        latency=latency(_times(state)),
         usage=dict(state.usage),
         usage_lost=dict(state.lost),
         limit=state.limit,
         groups=None if groups is None else _groups(state, groups),
     )
+
+
+def without_score(state: RunState) -> dict[str, int]:
+    """Count, for each scorer of the run, the completed trials that it has neither scored nor failed to score."""
+    scorers = set(state.started.scorers) if state.started else set[str]()
+    if not state.stages["answered"]:  # Who has scored as many as there are has left none out: there are many trials to look at.
+        scorers -= {name for name, tally in state.scores.items() if tally.scored == state.completed}
+    missing: Counter[str] = Counter()
+    for trial in state.trials.values() if scorers else ():
+        if trial.stage == "completed" and not (trial.scores and trial.scores.keys() >= scorers):
+            said = {name.partition(".")[0] for name in trial.scores or ()}
+            missing.update(scorer for scorer in scorers if scorer not in said and scorer not in trial.unscored)
+    return dict(missing)
+
+
+def crashes(state: RunState) -> int:
+    """Count the sessions that left no last word, as far as they are over, and were not only left behind by a fork."""
+    forked = forked_sessions(state)
+    return sum(not session.ended and session.n not in forked for session in state.sessions[:-1])
+
+
+def forked_sessions(state: RunState) -> set[int]:
+    """Find the sessions that had not ended when the run was forked from another, in which they may have gone on."""
+    origin, found = state.started.forked_from if state.started else None, set[int]()
+    while isinstance(origin, dict):
+        if isinstance(session := origin.get("session"), int):
+            found.add(session)
+        origin = origin.get("forked_from")
+    return found
 
 
 def in_json(summary: Summary) -> dict[str, Any]:
@@ -243,6 +280,18 @@ def _trials(stages: Mapping[str, int], recovered: int) -> Trials:
         backing_off=count["backing_off"],
         withdrawn=count["withdrawn"],
     )
+
+
+def _times(state: RunState) -> Iterable[float]:
+    """Find how long the answers took that count: all there were, unless some have been withdrawn."""
+    if len(state.latencies) == state.stages["completed"] + state.stages["answered"]:
+        return state.latencies
+    return (trial.elapsed for trial in state.trials.values() if _counts(trial))
+
+
+def _counts(trial: TrialState) -> bool:
+    """Say whether a trial has an answer, and was not withdrawn."""
+    return trial.answer is not None and trial.stage != "withdrawn"
 
 
 def _scores(tallies: Mapping[str, Tally]) -> dict[str, Score]:
@@ -342,7 +391,7 @@ class _Gathered:
     def take(self, trial: TrialState, *, has_repeats: bool) -> None:
         self.stages[trial.stage] = self.stages.get(trial.stage, 0) + 1
         self.recovered += trial.recovered
-        if trial.answer is not None and trial.stage != "withdrawn":
+        if _counts(trial):
             self.latencies.append(trial.elapsed)
         for scorer, (version, value) in (trial.scores or {}).items():
             tally = self._tally(scorer, has_repeats)

@@ -14,3 +14,8 @@ def as_text(value: Any) -> str:
         return orjson.dumps(value).decode()
     except TypeError:  # It holds an integer of more than 64 bits.
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def escaped(char: str) -> str:
+    r"""Write a character that cannot be shown as Python does: `\x1b`, `\u202e`, `\n`."""
+    return char.encode("unicode_escape").decode()

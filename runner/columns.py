@@ -60,20 +60,25 @@ class Columns:
         input_key = self._key("input", columns)
         if input_key is None:
             known = f"{self._settled['input']!r}" if "input" in self._settled else f"one of {_listed(_USUAL['input'])}"
-            raise UsageError(f"no column is the input; {known} was looked for, {_listed(columns)} found; say input_key=…")
+            raise UsageError(f"no column is the input; {known} was looked for, {_listed(columns)} found; say {which('input')}")
         return self._key("id", columns), input_key, self._key("expected", columns)
 
     def _key(self, role: Role, columns: tuple[str, ...]) -> str | None:
         if role in self._given:
             given = self._given[role]
             if given not in columns:
-                raise UsageError(f"{role}_key={given!r} is not among the columns {_listed(columns)}")
+                raise UsageError(f"--{role}-key {given!r} ({role}_key in Python) is not among the columns {_listed(columns)}")
             return given
         key = _usual(role, tuple(column for column in columns if column not in self._given.values()))
         if key is not None and key != self._settled.setdefault(role, key):
             before = self._settled[role]
-            raise UsageError(f"{key!r} looks like the {role} here, and it was {before!r} before; say {role}_key=…")
+            raise UsageError(f"{key!r} looks like the {role} here, and it was {before!r} before; say {which(role)}")
         return key
+
+
+def which(role: Role) -> str:
+    """Name what says which column is meant, on a command line and in Python: nobody knows here where the user is."""
+    return f"which: --{role}-key, or {role}_key=… in Python"
 
 
 def _usual(role: Role, columns: tuple[str, ...]) -> str | None:
@@ -85,7 +90,7 @@ def _usual(role: Role, columns: tuple[str, ...]) -> str | None:
     if role == "id" and "id" in found:
         return "id"
     if len(found) > 1:
-        raise UsageError(f"{_listed(found)} could each be the {role}; say which: {role}_key=…")
+        raise UsageError(f"{_listed(found)} could each be the {role}; say {which(role)}")
     return found[0] if found else None
 
 

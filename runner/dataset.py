@@ -20,7 +20,7 @@ from attrs import Attribute, field, frozen
 
 from runner import formats
 from runner.case import Case, Trial
-from runner.columns import Columns
+from runner.columns import Columns, which
 from runner.errors import UsageError
 
 Source = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]]
@@ -255,8 +255,12 @@ class Trials:
         if self._dataset.rereadable:
             first = self._dataset.place(next(place for place, other in self._dataset.read() if other.name == case.name))
         if case.name == case.fingerprint:
-            return UsageError(f"{here}: the same as {first}; give them ids, or ask each case several times by repeats=…")
-        return UsageError(f"{here}: the id {case.name!r} is taken by {first}; ids must differ, or say id_key=…")
+            return UsageError(
+                f"{here}: the same as {first}; give them ids, or ask each case several times: --repeats, or repeats=… in Python"
+            )
+        return UsageError(
+            f"{here}: the id {case.name!r} is taken by {first}; ids must differ; if another column has them, say {which('id')}"
+        )
 
     def _nothing(self, passed_over: list[str]) -> UsageError:
         source = self._dataset.source if isinstance(self._dataset.source, Path) else "the dataset"

@@ -17,5 +17,9 @@ _LONG: Final = re.compile(rb"\d{19}")
 def read_json(text: bytes | str) -> Any:
     """Read a JSON value; raise a ValueError where it is none."""
     written = text.encode() if isinstance(text, str) else text
-    value = orjson.loads(written)
+    try:
+        value = orjson.loads(written)
+    except orjson.JSONDecodeError:
+        written.decode()  # Of bytes that are no UTF-8, orjson says neither which nor where.
+        raise
     return value if _LONG.search(written) is None else json.loads(written)

@@ -74,6 +74,8 @@ def _look_over(source: Path, target: Path, at: int | None, files: Files) -> tupl
             run = record.event.run
         lifecycle.retrace(record, source)
     origin = {"run": run, "seq": history.seq, "h": history.state.head}
+    if history.state.sessions and not history.state.ending:
+        origin["session"] = history.state.sessions[-1].n  # Here it ends, but where it comes from it may go on.
     earlier = history.state.started.forked_from
     return history, origin if earlier is None else {**origin, "forked_from": earlier}
 

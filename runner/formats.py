@@ -77,7 +77,8 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 def _wrong(exc: ValueError | RecursionError) -> str:
     match exc:
         case json.JSONDecodeError():
-            return f"not JSON: {exc.msg[:1].lower()}{exc.msg[1:]} at column {exc.colno:,}"
+            what = exc.msg.removesuffix(" at")  # Some of Python's words end so already.
+            return f"not JSON: {what[:1].lower()}{what[1:]} at column {exc.colno:,}"
         case RecursionError():
             return "nested too deeply"
         case _:

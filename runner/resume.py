@@ -60,8 +60,17 @@ def in_force(own: Settings, given: Mapping[str, Any], before: Mapping[str, Any])
 
 
 def changes(before: RunStarted, now: RunStarted) -> dict[str, Any]:
-    """Pick out what a run is now to be the run of, where that is not what it was; a session that takes it over records it."""
+    """Pick out what a run is now to be the run of, where that is not what it was."""
     return {field: new for field in PINNED if (new := getattr(now, field)) != getattr(before, field)}
+
+
+def adoption(before: RunStarted, now: RunStarted) -> dict[str, Any] | None:
+    """Say what a session records that it takes over, if anything: changes, and where the task is found from now on.
+
+    A place is no change of the task, which is known by its source; and in Python nobody says where it is.
+    """
+    place = {"task": now.task} if now.task not in {"", before.task} else {}
+    return {**changes(before, now), **place} or None
 
 
 def changed_cases(state: RunState, trials: Iterable[Trial]) -> Iterator[str]:

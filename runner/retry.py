@@ -97,7 +97,7 @@ def _seconds(retry: "Retry", attribute: "Attribute[Any]", given: object) -> None
     if isinstance(given, bool) or not isinstance(given, int | float) or not (math.isfinite(given) and given >= 0):
         raise UsageError(f"Retry({attribute.name}={given!r}): give a number of seconds, 0 or more")
     if attribute.name.endswith("_delay") and given == 0:
-        raise UsageError(f"Retry({attribute.name}=0): a delay of 0 would hammer a server that is ill; give more than 0")
+        raise UsageError(f"Retry({attribute.name}={given!r}): a delay of 0 would hammer a server that is ill; give more than 0")
     if attribute.name == "max_delay" and given < retry.base_delay:
         raise UsageError(f"Retry(max_delay={given!r}) is less than base_delay={retry.base_delay!r}")
 
@@ -116,8 +116,9 @@ class Retry:
     timeouts: int = field(default=2, validator=_count)
     """How many times a trial is tried again after an attempt that outlived its limit."""
     rate_limits: float = field(default=600.0, validator=_seconds)
-    """Seconds that rate limits may hold up one trial: being refused costs time, never attempts. A `Retry-After` that is
-    longer is not waited for."""
+    """Seconds that a trial may wait after refusals of its own, all its waits together: being refused costs time, never
+    attempts. Where it is asked to wait longer than is left, it is given up at once. That nothing at all is started for a
+    while, because somebody was refused, is the policy's doing, and not counted; a `Retry-After` does so for 120 s at most."""
     base_delay: float = field(default=1.0, validator=_seconds)
     """Seconds; the first delay is drawn from 0 up to this, each further one of the same cause from twice as much."""
     max_delay: float = field(default=60.0, validator=_seconds)

@@ -5,11 +5,11 @@ An audit asks here what the policy and the retries would have decided; a simulat
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from journal import Record
 from journal.events import AttemptStarted, Decided, RetryScheduled, RunStarted, TrialFailed
+from journal.release import release
 from replay import TrialState
 from replay.audit import Settled
 from runner.concurrency import AIMD_NUMBERS, POLICIES, Aimd, Policy, Steering
@@ -60,12 +60,9 @@ def remake(started: RunStarted, settings: Mapping[str, Any]) -> "Remade | str":
 
 def _doubt(started: RunStarted) -> str:
     """Policies may change with a release; what an older one decided was right then."""
-    try:
-        ours = version("evaljournal")
-    except PackageNotFoundError:
-        return ""
+    ours = release()
     theirs = started.environment.get("evaljournal", ours)
-    return "" if theirs == ours else f"the run was begun by evaljournal {theirs}, and this is {ours}"
+    return "" if theirs == ours or not ours else f"the run was begun by evaljournal {theirs}, and this is {ours}"
 
 
 class Remade:

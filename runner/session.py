@@ -32,7 +32,7 @@ from runner.executor import Executor
 from runner.failure import describe
 from runner.nearest import nearest
 from runner.recorder import Clock, Recorder
-from runner.resume import Remainder, changed_cases, changes, differences, in_force
+from runner.resume import Remainder, adoption, changed_cases, differences, in_force
 from runner.score import Scorer
 from runner.surroundings import Surroundings
 from runner.tasks import Task
@@ -301,7 +301,7 @@ class Session:
                 boot=self.here.boot,
                 settings=changed or None,
                 trials=0 if plan.begun.trials == state.planned else plan.begun.trials,
-                adopted=changes(state.started or plan.begun, plan.begun) or None,
+                adopted=adoption(state.started or plan.begun, plan.begun),
             )
         )
         remainder = Remainder(

@@ -68,7 +68,7 @@ class Figures:
 
 
 @attrs.define
-class Life:
+class Course:
     """What a trial met, attempt by attempt."""
 
     steps: list[Step] = attrs.field(factory=list)
@@ -87,7 +87,7 @@ class Recording:
 
     def __init__(self) -> None:
         self._state = RunState()
-        self._lives: dict[str, Life] = {}
+        self._courses: dict[str, Course] = {}
         self._answered: dict[str, float] = {}
         """Trials that were answered in this session, and when."""
         self._began = 0.0
@@ -117,38 +117,38 @@ class Recording:
         if not isinstance(event, FileEvent | JournalRecovered | JournalSalvaged):  # These stand between two sessions.
             self._now = record.t
         if isinstance(event, TrialEnqueued):
-            self._lives[event.trial] = Life()
+            self._courses[event.trial] = Course()
         elif isinstance(event, TrialEvent):
-            self._take_step(event, record.t, self._lives[event.trial])
+            self._take_step(event, record.t, self._courses[event.trial])
 
-    def _take_step(self, event: TrialEvent, t: float, life: Life) -> None:
+    def _take_step(self, event: TrialEvent, t: float, course: Course) -> None:
         match event:
             case AttemptStarted():
-                life.calls += 1
-                life.key = event.key
+                course.calls += 1
+                course.key = event.key
                 self._most_in_flight = max(self._most_in_flight, len(self._state.running))
             case AttemptSucceeded():
-                life.steps.append(Answer(None, event.elapsed))
+                course.steps.append(Answer(None, event.elapsed))
                 self._answered[event.trial] = t
             case AttemptFailed():
-                life.rejected += event.category == "rate_limited"
+                course.rejected += event.category == "rate_limited"
                 failure = Failure(kind=event.category, retry_after=event.retry_after)
-                life.steps.append(Fail(_Recorded(failure), event.elapsed))
+                course.steps.append(Fail(_Recorded(failure), event.elapsed))
             case AttemptTimedOut():
                 self._longest = max(self._longest, event.limit)
-                life.steps.append(Hang())
+                course.steps.append(Hang())
             case RetryScheduled(cause="asked" | "stopped"):
-                life.steps.clear()
+                course.steps.clear()
             case TrialCompleted():
-                life.scoring = t - self._answered.pop(event.trial, t)
+                course.scoring = t - self._answered.pop(event.trial, t)
             case _:
                 pass
 
     @property
-    def ended(self) -> dict[str, Life]:
+    def ended(self) -> dict[str, Course]:
         """The trials that came to an end, and of which it is known how, in the order in which they were taken in."""
         trials = self._state.trials
-        return {name: life for name, life in self._lives.items() if life.steps and trials[name].stage in DONE}
+        return {name: course for name, course in self._courses.items() if course.steps and trials[name].stage in DONE}
 
     @property
     def left_out(self) -> int:
@@ -158,34 +158,34 @@ class Recording:
     @property
     def figures(self) -> Figures:
         """What it took, the trials that are left out not counted, but for the time."""
-        lives = self.ended
+        courses = self.ended
         slots = self._state.settings.get("slots")
-        failed = sum(self._state.trials[name].stage == "failed" for name in lives)
+        failed = sum(self._state.trials[name].stage == "failed" for name in courses)
         return Figures(
             policy=recorded_policy(self._state.settings),
             slots=slots if isinstance(slots, int) else None,
             duration=round(self._duration + self._now - self._began, 6),
-            calls=sum(life.calls for life in lives.values()),
-            rejected=sum(life.rejected for life in lives.values()),
+            calls=sum(course.calls for course in courses.values()),
+            rejected=sum(course.rejected for course in courses.values()),
             most_in_flight=self._most_in_flight,
-            completed=len(lives) - failed,
+            completed=len(courses) - failed,
             failed=failed,
         )
 
     def again(self, *, policy: str | None = None, slots: int | None = None) -> Figures:
         """Make the run again on a virtual clock, as it was recorded but for what is given."""
-        lives, settings = self.ended, self._state.settings
-        if not lives:
+        courses, settings = self.ended, self._state.settings
+        if not courses:
             raise UsageError("no trial of this run came to an end, so there is nothing to simulate")
         recorded = self.figures
         policy, slots = policy or recorded.policy, slots or recorded.slots
         if policy is None or slots is None:
             raise UsageError("the journal does not say by which policy and with how many slots it was run; give both")
-        task = _Played(lives)
-        it = self._evaluation(task, lives)
+        task = _Played(courses)
+        it = self._evaluation(task, courses)
         seed = settings.get("seed")
         options = {**repeatable(seed if isinstance(seed, int) else 0), "policy": policy, "slots": slots, "files": _AtOnce()}
-        if any(life.key for life in lives.values()):
+        if any(course.key for course in courses.values()):
             options["limit_key"] = _KEY
 
         async def main() -> Any:
@@ -203,19 +203,19 @@ class Recording:
             failed=state.failed,
         )
 
-    def _evaluation(self, task: "_Played", lives: dict[str, Life]) -> Evaluation[Any, Any, Any]:
+    def _evaluation(self, task: "_Played", courses: dict[str, Course]) -> Evaluation[Any, Any, Any]:
         settings = self._state.settings
         retry = recorded_retry(settings) if "retry" in settings else Retry()
         timeout = settings.get("timeout") or self._longest or None
         it: Evaluation[Any, Any, Any] = evaluation(
-            cases=[Case(name=name, input=name, metadata={_KEY: life.key}) for name, life in lives.items()],
+            cases=[Case(name=name, input=name, metadata={_KEY: course.key}) for name, course in courses.items()],
             loop="trio",
             timeout=timeout,
             retry=attrs.evolve(retry, classify=_kind),
         )(task)
 
         async def scoring(_: Any, case: Case) -> bool:
-            await trio.sleep(lives[case.name].scoring)
+            await trio.sleep(courses[case.name].scoring)
             return True
 
         it.score(scoring)
@@ -241,8 +241,8 @@ def _kind(exc: BaseException) -> Kind | None:
 class _Played(Scripted):
     """The task of then."""
 
-    def __init__(self, lives: dict[str, Life]) -> None:
-        super().__init__({name: life.steps for name, life in lives.items()})
+    def __init__(self, courses: dict[str, Course]) -> None:
+        super().__init__({name: course.steps for name, course in courses.items()})
         self.refusals = 0
 
     def _step(self, value: Any, times: int) -> Step:

@@ -7,10 +7,11 @@ import os
 import platform
 import socket
 import subprocess
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import attrs
+
+from journal.release import release
 
 
 @attrs.frozen(kw_only=True)
@@ -34,11 +35,7 @@ class Surroundings:
 def _environment() -> dict[str, str]:
     """Say what the run was run with: versions of Python, of packages and of the platform, and the git revision."""
     found = {"python": platform.python_version(), "platform": platform.platform()}
-    for package in ("evaljournal", "trio", "orjson"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
+    found |= {package: known for package in ("evaljournal", "trio", "orjson") if (known := release(package))}
     try:
         head = subprocess.run(
             ["git", "rev-parse", "HEAD"],  # noqa: S607  # whichever git the user has

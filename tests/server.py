@@ -10,9 +10,9 @@ The steps:
     until:0.3     503 until 0.3 s after the first request under this name, then ok
     limit:0.3     the same, with 429 and `Retry-After: 3`
     say:TEXT      a chat completion of that text; `say:another` says that another model has answered,
-                  `say:nonsense` tells a usage that cannot be
+                  `say:nonsense` tells a usage that cannot be, `say:short` that it had no more tokens
     echo          all that was sent, headers too
-    empty, text, notjson, big (10 MB), error (200 with an error in it), redirect, nooutput, spent (no money left)
+    empty, text, notjson, latin (no UTF-8), big (10 MB), error (200 with an error in it), redirect, nooutput, spent (no money)
     number:N      answer: {"output": N}, to the letter
     raw:BODY      that body, as JSON if it begins like it, else as a stream
     gzip          an answer packed so; `gzip:cut`, `gzip:bomb` and `gzip:lie` are not what they should be
@@ -172,6 +172,8 @@ class Connection(asyncio.Protocol):
             answer["model"] = "another" if argument == "another" else answer["model"]
             if argument == "nonsense":
                 answer["usage"] = {"prompt_tokens": "many", "completion_tokens": -2}
+            elif argument == "short":
+                answer["choices"][0]["finish_reason"] = "length"
             self._json(200, answer)
         elif step == "empty":
             self._send(200, "application/json", b"")
@@ -179,6 +181,8 @@ class Connection(asyncio.Protocol):
             self._send(200, "text/plain; charset=utf-8", b"Lima, naturally")
         elif step == "notjson":
             self._send(200, "application/json", b"<html>all is well</html>")
+        elif step == "latin":
+            self._send(200, "application/json", '{"output": "Bogotá"}'.encode("latin-1"))
         elif step == "big":
             self._json(200, {"output": "x" * BIG})
         elif step == "error":

@@ -15,7 +15,7 @@ from replay.export.source import Source
 from replay.export.story import Result, Setback, Story, described
 from replay.screen import plural
 from replay.state import TrialState
-from replay.text import as_text
+from replay.text import as_text, escaped
 
 _LONGEST: Final = 10_000
 """Characters of an input, an output or a reason that are shown."""
@@ -136,4 +136,4 @@ def _text(text: str) -> bytes:
 
 def _allowed(text: str) -> str:
     r"""Tell characters that no XML may hold by their numbers, such as \x1b."""
-    return _FORBIDDEN.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _FORBIDDEN.sub(lambda found: escaped(found[0]), text)

@@ -7,12 +7,12 @@ twice.
 
 from collections.abc import Iterator
 from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 import orjson
 
 from journal.events import AttemptEnding, AttemptFailed, AttemptSucceeded, ScoringFailed, TrialScored
+from journal.release import release
 from replay.export.source import Source
 from replay.export.story import Result, Story, described
 from replay.text import as_text
@@ -35,7 +35,7 @@ def otlp(source: Source) -> Iterator[bytes]:
     """Write the request, a span at a time."""
     story = Story.of(source)
     resource = {"attributes": _attributes(_about(story))}
-    scope = {"name": "evaljournal", "version": _version()}
+    scope = {"name": "evaljournal", "version": release()}
     yield b'{"resourceSpans":[{"resource":' + orjson.dumps(resource) + b',"scopeSpans":[{"scope":' + orjson.dumps(scope)
     before = b',"spans":[\n'
     for span in _spans(story):
@@ -57,13 +57,6 @@ def _about(story: Story) -> dict[str, Any]:
         "evaljournal.dataset": started.dataset,
         **{f"evaljournal.environment.{name}": value for name, value in started.environment.items()},
     }
-
-
-def _version() -> str:
-    try:
-        return version("evaljournal")
-    except PackageNotFoundError:
-        return ""
 
 
 def _spans(story: Story) -> Iterator[dict[str, Any]]:
@@ -120,7 +113,8 @@ def _attempt(story: Story, result: Result, span: Span, ending: AttemptEnding | N
     end = story.wall(span.session, span.end)
     if isinstance(ending, AttemptSucceeded):
         status = {"code": _OK}
-        about["gen_ai.output.messages"] = _messages("assistant", ending.output, finish_reason="stop")
+        why = "length" if result.cut_short and ending.attempt == result.attempts else "stop"
+        about["gen_ai.output.messages"] = _messages("assistant", ending.output, finish_reason=why)
         if ending.attempt == result.attempts:  # What came before was judged before, and counts no longer.
             events = [_judged(*each) for each in story.judged(span.trial)]
     elif ending is not None:

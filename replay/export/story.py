@@ -82,6 +82,8 @@ class Result:
     times: Times
     used: dict[int, dict[str, float]]
     """Attempt → the sums of every number that was noted about it or came with it: tokens, cost."""
+    cut_short: bool
+    """Whether the limit of tokens has cut its output short."""
 
     @property
     def error(self) -> tuple[str, str]:
@@ -211,6 +213,7 @@ class Story:
             ended=life.ended,
             times=self.timeline.times[trial],
             used=life.usage or {},
+            cut_short=self.state.was_cut_short(trial),
         )
 
     def endings(self, trial: str) -> dict[int, AttemptEnding]:

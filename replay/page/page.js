@@ -105,7 +105,7 @@ class Page {
   drawTop() {
     const { facts } = this.run, { summary } = facts;
     const when = summary.started_at ? `${visible(summary.started_at.slice(0, 19)).replace("T", " ")} UTC` : "not begun";
-    const sessions = summary.sessions > 1 ? `, in ${plural(summary.sessions, "session")}${summary.crashes ? `, ${grouped(summary.crashes)} of them died` : ""}` : "";
+    const sessions = summary.sessions > 1 ? `, in ${plural(summary.sessions, "session")}${summary.crashes ? `, ${grouped(summary.crashes)} without a last word` : ""}` : "";
     const told = this.comparison ? this.runs.map((run, at) => el("span", {}, el("b", { text: "AB"[at] }), ` ${oneLine(run.facts.path, 80)}, ${STANDINGS[run.facts.standing]}`))
       : [el("span", { class: `badge ${facts.standing}`, text: STANDINGS[facts.standing] }), this.live ? el("span", { id: "live", class: "live", text: this.live.words }) : "", el("span", { text: oneLine(facts.path, 120) }), el("span", { text: `${when}${sessions}` })];
     refill(this.top,
@@ -132,7 +132,7 @@ class Page {
 
   scoreTile(name, score) {
     const title = oneLine(name, 40), isShare = score.passed !== null, show = isShare ? percent : (value) => digits(value, 3);
-    const missing = [[this.run.facts.summary.trials.failed, "failed"], [score.not_scored, "could not be scored"], [score.beyond, "not finite"]].filter(([count]) => count).map(([count, why]) => `${grouped(count)} ${why}`).join(", ");
+    const missing = [[this.run.facts.summary.trials.failed, "failed"], [score.not_scored, "could not be scored"], [score.beyond, "not finite"], [Object.hasOwn(this.run.facts.summary.without_score, name) && this.run.facts.summary.without_score[name], "without a score"]].filter(([count]) => count).map(([count, why]) => `${grouped(count)} ${why}`).join(", ");
     const mixed = !score.by_older ? "" : score.versions === 1 ? "all by an older version of the scorer" : `by ${plural(score.versions, "version")} of the scorer, ${grouped(score.by_older)} by an older one`;
     const without = [missing ? `not in it: ${missing}` : "", mixed].filter(Boolean).join("; ");
     if (score.mean === null) {
@@ -150,7 +150,7 @@ class Page {
     const tiles = Object.entries(summary.scores).map(([name, score]) => this.scoreTile(name, score));
     const counts = [[trials.failed, "failed"], [trials.recovered, "recovered"], [trials.open, "open"], [trials.withdrawn, "withdrawn"]].filter(([count, name]) => count || name === "failed");
     tiles.push(this.tile("trials", el("span", {}, grouped(trials.completed), el("small", { text: " ok" })), counts.map(([count, name]) => `${grouped(count)} ${name}`).join(" · "), `of ${plural(Math.max(trials.enqueued, facts.total || 0), "trial")}`));
-    tiles.push(this.tile("time to an answer", duration(latency.p50), latency.answers ? `p50 of ${plural(latency.answers, "answer")}` : "nothing answered yet", ...(latency.answers ? [`p95 ${duration(latency.p95)}`, `longest ${duration(latency.max)}`] : []), summary.by_older_task ? `${grouped(summary.by_older_task)} by an older version of the task` : ""));
+    tiles.push(this.tile("time to an answer", duration(latency.p50), latency.answers ? `p50 of ${plural(latency.answers, "answer")}` : "nothing answered yet", ...(latency.answers ? [`p95 ${duration(latency.p95)}`, `longest ${duration(latency.max)}`] : []), summary.by_older_task ? `${grouped(summary.by_older_task)} by an older version of the task` : "", summary.cut_short ? `${grouped(summary.cut_short)} cut short by the limit of tokens` : ""));
     const cost = Object.entries(facts.usage), lost = Object.entries(facts.usage_lost).filter(([, value]) => value);
     if (cost.length) {
       const first = cost.find(([name]) => /cost/i.test(name)) || cost[0];

@@ -12,9 +12,11 @@ from journal import Verification
 from journal import salvage as salvage_journal
 from journal import verify as verify_journal
 from journal.errors import RulesBroken, command
+from replay import load
 from replay.audit import Audit, Auditor
 from replay.compare import Side, compare, in_json, lines, outputs
-from replay.screen import how_it_ended, plural, printable
+from replay.screen import how_it_ended, plural, printable, trials_in_all, unscored_lines
+from replay.summary import without_score
 from runner.cli import DAMAGED
 from runner.cli.arguments import chosen_run
 from runner.cli.look import Seen, groups_of, print_json, say_damage, see
@@ -131,13 +133,15 @@ def salvage(run: Path, target: Path) -> None:
     """Copy what is intact out of a damaged journal into a new run, NEW.
 
     The damaged one is only read. Records that are whole but no longer fit, because those before them are lost, are kept in
-    NEW/left-out.jsonl; their trials run again on resume.
+    NEW/left-out.jsonl; their trials run again on resume. Outputs whose scores are lost are told: `rescore NEW` scores them.
 
     \b
     evaljournal salvage runs/capitals/0001 -o runs/capitals/0001-salvaged
     """
     saved = trio.run(salvage_journal, run, target)
     click.echo(f"{target}: {plural(saved.kept, 'record')} kept, {saved.lost:,} lost, {saved.left_out:,} left out", err=True)
+    for line in unscored_lines(without_score(load(target).state), target):
+        click.echo(line, err=True)
     click.echo(f"next: evaljournal verify {target}", err=True)
 
 
@@ -182,4 +186,6 @@ def _which(seen: Seen) -> str:
     how = seen.standing if seen.problem or seen.is_live else how_it_ended(state)
     failed = f", {state.failed:,} failed" if state.failed else ""
     older = f"; {plural(state.by_older_task, 'answer')} by an older version of its task" if state.by_older_task else ""
-    return f"{printable(str(seen.path), 200)}: {name}, {how}, {state.completed:,} ok{failed} of {state.total:,}{older}"
+    whole = trials_in_all(state)
+    of = "" if whole is None else f" of {whole:,}"
+    return f"{printable(str(seen.path), 200)}: {name}, {how}, {state.completed:,} ok{failed}{of}{older}"

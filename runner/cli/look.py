@@ -21,13 +21,13 @@ import trio
 from journal import JournalError, Lines, Record, fetch, read, segments
 from journal import follow as follow_journal
 from journal.codec import KINDS, name_of
-from journal.events import RunFinished, RunStarted, fields_of
+from journal.events import RunFinished, RunStarted, SessionStarted, fields_of
 from journal.files import DISK
 from journal.lock import is_held
 from journal.scan import Stop
 from replay import History, RunState, load
 from replay.history import understanding
-from replay.screen import ending, group_lines, how_it_ended, next_command, panel, plural, printable
+from replay.screen import ending, group_lines, how_it_ended, next_command, panel, plural, printable, trials_in_all
 from replay.summary import Grouping, in_json, summarise
 from runner.cli import DAMAGED, Refused
 from runner.cli.arguments import RUNS, chosen_run, newest_run, runs_under
@@ -43,6 +43,7 @@ _GROUPS: Final = 20
 """Groups that are told one by one; `--json` has all."""
 _LITTLE: Final = 1 << 20
 """Bytes below which a disk is as good as full."""
+_SESSION: Final = b'"type":"session_started"'
 _FILES_OWN: Final = ("segment_opened", "segment_sealed")
 
 
@@ -243,9 +244,16 @@ def summary_of(seen: Seen, by: str | None = None) -> dict[str, Any]:
         "is_live": seen.is_live,
         "problem": None if seen.problem is None else str(seen.problem),
         "durable": seen.history.durable,
-        "next": next_command(state, path) if seen.history.is_last else fork_command(path, seen.history.seq),
+        "next": _next(seen),
         **in_json(summarise(state, groups=None if by is None else groups_of(seen, by))),
     }
+
+
+def _next(seen: Seen) -> str:
+    """Name the command that comes next: for a run as it is, as it stood, or as far as it is whole."""
+    if seen.problem is not None:
+        return f"evaljournal salvage {shlex.quote(str(seen.path))} -o NEW"
+    return next_command(seen.state, seen.path) if seen.history.is_last else fork_command(seen.path, seen.history.seq)
 
 
 def fork_command(path: Path, seq: int) -> str:
@@ -292,6 +300,7 @@ def picture(history: History, now: float, width: int) -> "Group":
             width=width,
             before=history.before,
             title=str(history.path),
+            goes_on=history.problem is None,
         )
 
 
@@ -306,6 +315,8 @@ def _by_whom(state: RunState) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print a list as JSON.")
 def ls(directory: Path, as_json: bool) -> None:
     """List the runs under runs/, or under DIRECTORY.
+
+    A run that says itself that it is finished is not read; `evaljournal verify` tells whether it is whole.
 
     \b
     evaljournal ls
@@ -354,7 +365,7 @@ def _entry(path: Path) -> dict[str, Any]:
         "started_at": state.sessions[0].at if state.sessions else None,
         "completed": state.completed,
         "failed": state.failed,
-        "trials": max(state.total, state.planned) if state.planned or state.ending == "finished" else None,
+        "trials": trials_in_all(state),
         "standing": seen.standing,
         "ended": seen.standing if seen.problem or seen.is_live else how_it_ended(state),
     }
@@ -376,6 +387,24 @@ def first_records(path: Path) -> tuple[RunStarted, str] | None:
         if isinstance(record.event, RunStarted):
             return record.event, record.at
     return None
+
+
+def task_since(path: Path) -> str:
+    """Find where a later session has found the evaluation, if it was not where it was at first.
+
+    Sessions are few among many records: only their lines are read, from the end.
+    """
+    for number in reversed(segments.numbers(path, DISK)):
+        with DISK.read(str(path / segments.name(number))) as stream:
+            lines = stream.read()
+        place = len(lines)
+        while (place := lines.rfind(_SESSION, 0, place)) >= 0:
+            with contextlib.suppress(JournalError):  # It may be torn, or damaged: whoever reads the whole of it will say so.
+                event = fetch(path, number, lines.rfind(b"\n", 0, place) + 1, load_blobs=False).event
+                adopted = event.adopted if isinstance(event, SessionStarted) else None
+                if isinstance(adopted, dict) and isinstance(task := adopted.get("task"), str):
+                    return task
+    return ""
 
 
 def last_record(path: Path) -> Record | None:

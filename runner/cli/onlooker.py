@@ -1,5 +1,6 @@
 """How somebody looks on while a run goes on, or is played again: a screen that is drawn anew, or a plain line now and then."""
 
+import math
 import os
 import sys
 from collections.abc import Generator
@@ -10,7 +11,7 @@ import attrs
 import click
 
 from replay import History, RunState
-from replay.screen import line
+from replay.screen import LONG, held_up, line
 from runner.cli.look import picture, terminal
 
 FRAME: Final = 0.2
@@ -34,20 +35,37 @@ def tenth(state: RunState, total: int | None) -> int:
 
 @attrs.define
 class Teller:
-    """Prints a line whenever a further tenth is done, and once a minute."""
+    """Prints a line whenever a further tenth is done, once a minute, and when the run is held up and goes on again.
+
+    Where that happens every few seconds, it is told once a minute: a log is to be read.
+    """
 
     told: int | None = None
     """The tenths that were done when it last said something."""
     at: float = 0.0
     """When that was, in the seconds of `t`."""
     err: bool = False
+    is_held: bool = False
+    """Whether it has said last that the run is held up."""
+    held_at: float = -math.inf
+    """When it began to say so."""
 
     def tell(self, state: RunState, *, now: float, durable: int, total: int | None, before: int) -> None:
         """Say where the run stands, if it is time to."""
         done = tenth(state, total)
-        if done != self.told or not 0 <= now - self.at < QUIET:  # Seconds begin anew with each session.
-            self.told, self.at = done, now
-            click.echo(line(state, now=now, durable=durable, total=total, before=before), err=self.err)
+        is_held = bool(held_up(state, now=now, before=before, least=0.0 if self.is_held else LONG))
+        is_on_again = self.is_held and not is_held and not state.ending
+        is_news = is_on_again or (is_held and not self.is_held and not _is_recent(self.held_at, now))
+        if done != self.told or is_news or not _is_recent(self.at, now):
+            if is_held and not self.is_held:
+                self.held_at = now
+            self.told, self.at, self.is_held = done, now, is_held
+            said = line(state, now=now, durable=durable, total=total, before=before)
+            click.echo(f"on again: {said}" if is_on_again else said, err=self.err)
+
+
+def _is_recent(at: float, now: float) -> bool:
+    return 0 <= now - at < QUIET  # Seconds begin anew with each session.
 
 
 class Show(Protocol):

@@ -22,7 +22,7 @@ from runner.cli.arguments import OFF, options, seconds
 from runner.dataset import Dataset
 from runner.definition import Evaluation, Settings
 from runner.errors import UsageError
-from runner.loading import AnyEvaluation, Found, find_function
+from runner.loading import AnyEvaluation, Subject, find_function
 from runner.nearest import nearest
 from runner.retry import NUMBERS, Retry
 from runner.secrets import mask, names_a_secret
@@ -161,7 +161,9 @@ scorer_options = options(
 retry_options = (
     click.option("--retry-errors", type=int, metavar="N", help="How many times a trial is tried again after errors; else 4."),
     click.option("--retry-timeouts", type=int, metavar="N", help="And after timeouts; else 2."),
-    click.option("--retry-rate-limits", type=float, metavar="S", help="Seconds that refusals may hold up a trial; else 600."),
+    click.option(
+        "--retry-rate-limits", type=float, metavar="S", help="Seconds that a trial may wait after its own refusals; else 600."
+    ),
     click.option("--retry-base-delay", type=float, metavar="S", help="Seconds before the first retry, at most; else 1."),
     click.option("--retry-max-delay", type=float, metavar="S", help="Seconds to which that may grow; else 60."),
 )
@@ -178,7 +180,7 @@ DESCRIBES: Final = frozenset(str(param.name) for param in getattr(_described, "_
 """The options that say what is evaluated; all others say how."""
 
 
-def found_in(ctx: click.Context) -> Found:
+def found_in(ctx: click.Context) -> Subject:
     """Make the evaluation that a command line describes."""
     given = {name: value for name, value in ctx.params.items() if value is not None and value != ()}
     said = {name: value for name, value in given.items() if is_said(ctx, name)}
@@ -199,7 +201,7 @@ def found_in(ctx: click.Context) -> Found:
     )
     for name, scorer in scorers_in(given):
         evaluation.score(name=name, retry=Retry())(scorer)
-    return Found(evaluation, _reference(ctx, said))
+    return Subject(evaluation, _reference(ctx, said))
 
 
 def is_said(ctx: click.Context, name: str) -> bool:
@@ -332,7 +334,7 @@ def is_recipe(reference: str) -> bool:
     return reference.startswith("--")
 
 
-def find_recipe(reference: str, command: click.Command) -> Found:
+def find_recipe(reference: str, command: click.Command) -> Subject:
     """Make the evaluation again that a command line described."""
     try:
         return found_in(command.make_context("run", shlex.split(reference)))

@@ -11,13 +11,13 @@ from replay.screen import duration, number, plural, printable, usage_of
 from runner.cli.arguments import RUNS, runs_under
 from runner.cli.look import print_json, see
 from runner.definition import Settings
-from runner.loading import Found
+from runner.loading import Subject
 
 _BEFORE: Final = 5
 """How many earlier runs are looked at for what they cost."""
 
 
-def rehearse(found: Found, cases: int | None, path: Path, settings: Settings, *, as_json: bool) -> None:
+def rehearse(found: Subject, cases: int | None, path: Path, settings: Settings, *, as_json: bool) -> None:
     """Say what would be run, of how many cases (None where nobody knows), and what it may cost; nothing is written."""
     trials = None if cases is None else cases * settings.repeats
     at_most = trials if cases is not None or settings.limit is None else settings.limit * settings.repeats

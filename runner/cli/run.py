@@ -28,7 +28,7 @@ from replay.screen import ending, panel, printable, stopping_in_words
 from replay.summary import in_json, summarise
 from runner.cli import UNFINISHED, Interrupted, Refused, Unfinished, one_at_a_time
 from runner.cli.arguments import OFF, RUNS, chosen_run, options, runs_under, seconds
-from runner.cli.look import first_records, last_record, print_json, say_damage, see, terminal
+from runner.cli.look import first_records, last_record, print_json, say_damage, see, task_since, terminal
 from runner.cli.onlooker import FRAME, Teller, is_screen, tenth
 from runner.cli.recipe import (
     DESCRIBES,
@@ -47,7 +47,7 @@ from runner.definition import Settings
 from runner.doors import run as run_evaluation
 from runner.errors import UsageError
 from runner.gates import Gate, missed
-from runner.loading import Found, find
+from runner.loading import Subject, find
 from runner.nearest import nearest
 from runner.session import Live, Outcome
 from runner.signals import told
@@ -105,7 +105,7 @@ _how = options(
         type=click.Path(path_type=Path),
         help="Keep the files of `nat eval` there, growing trial by trial.",
     ),
-    click.option("--plain", is_flag=True, help="No live screen: a line per tenth."),
+    click.option("--plain", is_flag=True, help="No live screen: a line per tenth, and when it is held up."),
     click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON at the end."),
 )
 
@@ -145,7 +145,7 @@ def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run
     given = _given(options, ctx)
     with _prose_on_stderr():
         found = _find(reference, ctx)
-        _check_gates(found, given)
+        _check_settings(found, given)
         settings = found.evaluation.settings.changed(given)
         if path is not None and not dry_run:
             _refuse_taken(path)
@@ -172,7 +172,9 @@ def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run
     default="retry",
     help="What becomes of an attempt that was cut off: its call may have taken effect.",
 )
-@click.option("--task", "reference", metavar="REFERENCE", help="Where the evaluation is now, if it was moved.")
+@click.option(
+    "--task", "reference", metavar="REFERENCE", help="Where the evaluation is now, if it was moved; it is remembered."
+)
 @_how
 def resume(run: Path | None, reference: str | None, **options: Any) -> None:
     """Go on with a run that was stopped or cut off, in the same journal.
@@ -202,7 +204,7 @@ def resume(run: Path | None, reference: str | None, **options: Any) -> None:
         _say_finished(path, seen.state, as_json=options["as_json"])
     with _prose_on_stderr():
         found, given = find_again(path, reference), _given(options)
-        _check_gates(found, given)
+        _check_settings(found, given)
         session = _Session(found, given, options, resume=True)
         outcome = session.run(path)
     session.finish(outcome)
@@ -217,7 +219,7 @@ def _nat_output(options: dict[str, Any]) -> "NatOutput | None":
     return NatOutput(options["nat_output"], retry_failed=options.get("retry_failed", False))
 
 
-def _find(reference: str | None, ctx: click.Context) -> Found:
+def _find(reference: str | None, ctx: click.Context) -> Subject:
     """Find the evaluation in a file, or make it of what the flags say; not of both."""
     said = [name for name in DESCRIBES if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]
     if reference is None:
@@ -229,10 +231,24 @@ def _find(reference: str | None, ctx: click.Context) -> Found:
     return find(reference)
 
 
-def _check_gates(found: Found, given: dict[str, Any]) -> None:
-    """Refuse a gate on a score that no scorer will give."""
-    for text in found.evaluation.settings.changed(given).fail_under:
+def _check_settings(found: Subject, given: dict[str, Any]) -> None:
+    """Refuse settings that cannot be, in the words in which they were given, and a gate on a score that no scorer will give."""
+    try:
+        settings = found.evaluation.settings.changed(given)
+    except UsageError as exc:
+        raise UsageError(_in_flags(str(exc), given)) from exc
+    for text in settings.fail_under:
         _check_gate(text, found.evaluation.scorers)
+
+
+def _in_flags(words: str, given: dict[str, Any]) -> str:
+    """Say of flags what was said of the keywords that they stand for."""
+    numbers = given.get("retry", {})
+    for name, value in [*((f"retry_{name}", value) for name, value in numbers.items()), *given.items()]:
+        part, flag = name.removeprefix("retry_"), f"--{name.replace('_', '-')}"
+        for each in value if isinstance(value, tuple) else (value,):
+            words = words.replace(f"Retry({part}={each!r})", f"{flag} {each}").replace(f"{part}={each!r}", f"{flag} {each}")
+    return words.replace("None turns", f"{OFF} turns")
 
 
 def _check_gate(text: str, scorers: Iterable[str]) -> None:
@@ -266,7 +282,7 @@ def _say_finished(path: Path, state: RunState, *, as_json: bool) -> NoReturn:
     sys.exit(code)
 
 
-def find_again(path: Path, reference: str | None = None, *, verb: str = "resume") -> Found:
+def find_again(path: Path, reference: str | None = None, *, verb: str = "resume") -> Subject:
     """Find the evaluation of a run: where it is said to be now, or where it was when the run began."""
     if reference is not None:
         return _found_at(reference)
@@ -284,7 +300,7 @@ def find_again(path: Path, reference: str | None = None, *, verb: str = "resume"
     return found
 
 
-def _found_at(reference: str) -> Found:
+def _found_at(reference: str) -> Subject:
     return find_recipe(reference, run) if is_recipe(reference) else find(reference)
 
 
@@ -295,12 +311,13 @@ def _recorded_reference(path: Path, verb: str) -> str:
             f"{path} was cut off before it said what it is a run of; {command(verb, path, ' --task REFERENCE')} says it"
         )
     started, _ = first
-    if not started.task:
+    task = task_since(path) or started.task
+    if not task:
         raise UsageError(
             f"{path} was begun from Python, with {started.evaluation!r}; resume it there, with resume=True, "
             f"or say where that is: {command(verb, path, ' --task REFERENCE')}"
         )
-    return started.task
+    return task
 
 
 def _given(options: dict[str, Any], ctx: click.Context | None = None) -> dict[str, Any]:
@@ -352,7 +369,7 @@ def _prose_on_stderr() -> Generator[None]:
 class _Session:
     """One session, from the command line's side: who looks on, and what is said at the end."""
 
-    def __init__(self, found: Found, given: dict[str, Any], options: dict[str, Any], *, resume: bool = False) -> None:
+    def __init__(self, found: Subject, given: dict[str, Any], options: dict[str, Any], *, resume: bool = False) -> None:
         self._evaluation = found.evaluation
         self._as_json: bool = options["as_json"]
         self._plain: bool = options["plain"]
@@ -452,7 +469,7 @@ class _Session:
                 await trio.sleep(FRAME)
 
     async def _tell(self, live: Live) -> None:
-        """Print a line whenever a further tenth is done, and once a minute, until cancelled."""
+        """Print a line whenever there is something to tell, until cancelled."""
         self._total, before = live.total, live.state.done
         teller = Teller(tenth(live.state, live.total), live.now(), err=True)
         is_stopping = False

@@ -1,6 +1,7 @@
 """Commands that make something of a run for others: for a spreadsheet, a CI, a viewer, another tool."""
 
 import os
+import shlex
 import stat
 import sys
 from collections.abc import Iterable
@@ -86,7 +87,8 @@ def check_target(target: Path, *, directory: bool, force: bool) -> None:
         mode = os.stat(target).st_mode
     except FileNotFoundError:
         if not target.parent.is_dir():
-            raise Refused(f"{target} cannot be written: there is no directory {target.parent}") from None
+            make = f"`mkdir -p {shlex.quote(str(target.parent))}` makes it"
+            raise Refused(f"{target} cannot be written: there is no directory {target.parent}; {make}") from None
         return
     if directory != stat.S_ISDIR(mode) or not (directory or stat.S_ISREG(mode)):
         raise Refused(f"{target} is there, and is not a {'directory' if directory else 'file'}; give another -o")

@@ -110,7 +110,6 @@ class Adaptive:
                 self._ended(begun, signal)
         return Decision(
             limit=state.limit,
-            paused=state.hold.pause,
             probe=probe,
             changes=tuple(self._changes),
         )

@@ -109,7 +109,6 @@ class Aimd:
                 changes += state.hold.retry_after(now, signal.retry_after, f"429 at {len(state.flying) + 1} in flight")
         return Decision(
             limit=int(state.target),
-            paused=state.hold.pause,
             changes=tuple(changes),
         )
 

@@ -48,9 +48,7 @@ class Fixed:
             state.flying.pop(signal.attempt, None)
             if isinstance(signal, Failed) and signal.retry_after is not None and self.heed_retry_after:
                 changes += hold.retry_after(now, signal.retry_after, f"429 at {len(state.flying) + 1} in flight")
-        if not changes and hold.pause is None:
-            return self._as_ever
-        return Decision(limit=self.slots, paused=state.hold.pause, changes=tuple(changes))
+        return Decision(limit=self.slots, changes=tuple(changes)) if changes else self._as_ever
 
     def may_start(self, t: float) -> Gate:
         """Open while fewer than `slots` are in flight and nobody asked us to stay away."""

@@ -89,7 +89,10 @@ class LimitMoved:
 
 @fact
 class Paused:
-    """No attempt may start for a while; to be recorded as `IntakePaused`. A later one replaces an earlier one."""
+    """No attempt may start for a while, but for a breaker's probes; to be recorded as `IntakePaused`.
+
+    A later one replaces an earlier one.
+    """
 
     until: float
     """When the next start may come, on the clock of the signals."""
@@ -116,8 +119,6 @@ class Decision:
 
     limit: int
     """Attempts that may be in flight at once. Those in excess are left to end by themselves."""
-    paused: Paused | None = None
-    """The pause that holds now, if one does; a breaker's probes start in spite of it, when `may_start` says so."""
     probe: bool = False
     """True after the `Started` of a breaker's probe. Such an attempt must not spend its trial's budget."""
     changes: tuple[Change, ...] = ()

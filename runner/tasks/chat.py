@@ -24,7 +24,7 @@ from runner.secrets import mask
 from runner.tasks import Asked
 from runner.tasks.address import Address, described
 from runner.tasks.endpoint import ask_once, heed, idempotency, refuse_error
-from runner.tasks.http import Client, Reply, WrongReply
+from runner.tasks.http import Client, CutShort, Reply, WrongReply
 from runner.templates import Absent, Body, Fields, Text, find
 
 OPENAI: Final = "https://api.openai.com/v1"
@@ -248,7 +248,8 @@ class Line:
             except (AttributeError, TypeError) as exc:
                 raise WrongReply(f"a piece of the stream is not a chat completion: {as_text(piece)[:200]!r}") from exc
         if finish is None:
-            raise WrongReply("the stream ended before the model had said that it was done")
+            cut = WrongReply if reply.is_done else CutShort  # What says itself that it is whole was not cut on the way.
+            raise cut("the stream ended before the model had said that it was done")
         return self._completion(last, {"content": "".join(text)}, finish, model)
 
     def _completion(

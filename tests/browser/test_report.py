@@ -83,6 +83,23 @@ def test_numbers_of_several_versions_say_so(tmp_path: Path, opens: Opens) -> Non
     assert "1 by an older version of the task" in tiles
 
 
+def test_outputs_without_a_score_are_told(tmp_path: Path, opens: Opens) -> None:
+    """How many outputs a scorer has said nothing of stands beside its mean."""
+    path = tmp_path / "run"
+    written(path, [started(), session(), *answered("peru", {"exact": True}), *answered("oslo")])
+
+    assert "not in it: 1 without a score" in opens(reported(tmp_path / "report.html", path)).text("body")
+
+
+def test_answers_that_were_cut_short_are_told(tmp_path: Path, opens: Opens) -> None:
+    """How many answers the limit of tokens has cut short stands beside how long they took."""
+    path, note = tmp_path / "run", Noted(name="finish", value="length", trial="peru", attempt=1)
+    life = answered("peru")
+    written(path, [started(), session(), *life[:2], note, *life[2:]])
+
+    assert "1 cut short by the limit of tokens" in opens(reported(tmp_path / "report.html", path)).text("body")
+
+
 def test_opens_from_a_file_in_silence(tmp_path: Path, opens: Opens) -> None:
     """The page opens from a file without a message in the console, and asks for nothing but itself."""
     address = reported(tmp_path / "report.html", eventful(tmp_path / "run"))

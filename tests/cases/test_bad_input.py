@@ -7,7 +7,7 @@ Shown elsewhere:
 - every way in which a dataset can be broken: `tests/runner/test_dataset.py`; a task that cannot be called:
   `tests/runner/test_definition.py`
 - BaseException, swallowed cancellation, answers after the limit: `test_session.py` and `test_function.py` in `tests/runner`
-- changed cases: `tests/runner/test_session.py`, `tests/cases/test_inspect.py`
+- changed cases: `tests/runner/test_resuming.py`, `tests/cases/test_inspect.py`
 """
 
 import errno
@@ -85,7 +85,7 @@ ROW = '{"id": "a", "question": "1?"}\n'
     ("name", "content", "said"),
     [
         ("qa.jsonl", ROW + '{"id": "b", "question"', "qa.jsonl, line 2: not JSON: expecting ':' delimiter at column 23"),
-        ("qa.jsonl", ROW * 2, "qa.jsonl, line 2: the id 'a' is taken by qa.jsonl, line 1; ids must differ, or say id_key=…"),
+        ("qa.jsonl", ROW * 2, "qa.jsonl, line 2: the id 'a' is taken by qa.jsonl, line 1; ids must differ; if another column"),
         ("qa.csv", "id,question\na,1?\nb\n", "qa.csv, line 3: 1 fields, but the header names 2"),
         ("qa.jsonl", "", "qa.jsonl has no cases"),
         ("other.jsonl", ROW, "qa.jsonl cannot be read: No such file or directory"),

@@ -48,7 +48,7 @@ from runner.testing import Answer, Fail, Hang, Scripted, SimulatedEndpoint, Step
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import RUN, enqueued, examples, forge, opened, session, started
 from tests.journal.test_format import GOLDEN
-from tests.runner.test_session import PATH, flaky_evaluation, made, named, with_power_cut
+from tests.runner.whole_runs import PATH, flaky_evaluation, made, named, with_power_cut
 
 
 def virtually(main: Callable[[], Any]) -> Any:

@@ -8,7 +8,7 @@ import attrs
 import orjson
 import pytest
 
-from journal.events import RunStopped
+from journal.events import Noted, RunStopped
 from tests.journal.samples import finished, forge, opened, session, started, trial, written
 from tests.replay.stories import FORMULA, LARGE, NASTY, eventful, exported
 
@@ -51,6 +51,16 @@ def test_a_sample_has_everything(file: str) -> None:
     assert "+ it says please" == (peru.scores or {})["tone"].explanation
     assert "easy" == peru.metadata["difficulty"]
     assert (0.013, 0.003) == (peru.total_time, peru.working_time)
+
+
+def test_an_output_that_was_cut_short_says_so(tmp_path: Path) -> None:
+    """What the limit of tokens has cut short has another reason to end than what is whole."""
+    short = Noted(name="finish", value="length", trial="a", attempt=1)
+    events = trial("a")
+    written(tmp_path / "run", [started(), session(), *events[:2], short, *events[2:], *trial("b")])
+    samples = read(tmp_path / "run").samples or []
+
+    assert {"a": "max_tokens", "b": "stop"} == {str(sample.id): sample.output.stop_reason for sample in samples}
 
 
 def test_a_failed_trial_is_a_sample_with_an_error(file: str) -> None:

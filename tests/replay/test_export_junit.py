@@ -84,7 +84,7 @@ def test_any_text_can_be_told(tmp_path_factory: pytest.TempPathFactory, text: st
     life[3] = scored(text, "exact", value=False, reason=text)
     written(path, [started(), session(), *life])
     (case,) = next(iter(parsed(path)))
-    shown = re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", lambda found: f"\\x{ord(found[0]):02x}", text)
+    shown = re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", lambda found: ascii(found[0])[1:-1], text)
 
     assert shown == case.name
     assert f"exact said false: {shown}\n" in (case.result[0].text or "")

@@ -11,8 +11,9 @@ import pytest
 from google.protobuf import json_format  # type: ignore[import-untyped,unused-ignore]  # whether it has types depends on its age
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from journal.events import Noted
 from replay import load
-from tests.journal.samples import RUN
+from tests.journal.samples import RUN, session, started, trial, written
 from tests.replay.stories import LARGE, NASTY, eventful, exported
 
 
@@ -157,6 +158,16 @@ def test_spans_follow_the_conventions(run: Path) -> None:
     assert [{"role": "assistant", "parts": [{"type": "text", "content": "Lima"}], "finish_reason": "stop"}] == orjson.loads(
         about["gen_ai.output.messages"]
     )
+
+
+def test_an_output_that_was_cut_short_says_so(tmp_path: Path) -> None:
+    """What the limit of tokens has cut short has another reason to end than what is whole."""
+    short = Noted(name="finish", value="length", trial="a", attempt=2)
+    events = trial("a", retries=1)
+    written(tmp_path / "run", [started(), session(), *events[:5], short, *events[5:]])
+    said = attributes(spans_of(tmp_path / "run")[-1])["gen_ai.output.messages"]
+
+    assert ["length"] == [message["finish_reason"] for message in orjson.loads(said)]
 
 
 def test_scores_are_events_of_what_they_judged(run: Path) -> None:

@@ -268,6 +268,15 @@ def test_an_attempt_that_cannot_be_stopped_is_named() -> None:
     assert row(drawn(state, now=60.0), "longest").endswith("58 s of 5 s: it resists being stopped")
 
 
+def test_answers_that_were_cut_short_are_told_while_it_goes_on() -> None:
+    """That the limit of tokens cuts answers short is on the screen before all are spent."""
+    short = Noted(name="finish", value="length", trial="peru", attempt=1)
+    state = state_of([*queued("peru"), begun("peru"), short, *completed("peru"), *ok("cuba")])
+
+    said = "         1 of 2 answers cut short by the limit of tokens; a larger --max-tokens would let them end"
+    assert said in drawn(state, now=18.0)
+
+
 def test_an_attempt_without_a_limit_claims_none() -> None:
     """Where there is no limit, only the time so far is shown."""
     state = state_of([*queued("peru"), begun("peru", slot=3)], timeout=None)
@@ -431,6 +440,7 @@ def test_the_ending_says_what_may_have_been_paid_twice() -> None:
     told = ending(state, path="r")
 
     assert "capitals cut off without a word: 0 trials done, in r" in told
+    assert "what cut it off is not recorded: it was killed, unplugged, or on a disk that was full" in told
     assert "1 retry: 1 × timed_out" in told
     assert "1 attempt was cut off: if tried again, the call may have been paid for twice" in told
     assert "1 attempt had no ending yet, and will be made again" in told
@@ -499,7 +509,7 @@ def test_printable_text() -> None:
 
     assert "(300,000 bytes in a blob)" == printable(blob)
     assert '{"a":[1,2]}' == printable({"a": [1, 2]})
-    assert "\\x1b[31m\\x202ex" == printable("\x1b[31m\u202ex")
+    assert "\\x1b[31m\\u202ex" == printable("\x1b[31m\u202ex")
     assert "aaaa…" == printable("a" * 9, 5)
 
 
@@ -537,7 +547,7 @@ def test_the_next_command_works() -> None:
         (2, "interrupted", -0.1, "2 attempts are being cut off"),
         (0, "interrupted", 4.2, "nothing is in the air any more"),
         (1, "deadline", 5.0, "its time is over; 1 attempt has 5 s left; Ctrl-C to cut it off"),
-        (1, EVIL, 0.0, "\\x1b]0;owned\\x07\\x1b[31m[bold]red[/bold]\\x0d\\x0a\\x202eevil; 1 attempt is being cut off"),
+        (1, EVIL, 0.0, "\\x1b]0;owned\\x07\\x1b[31m[bold]red[/bold]\\r\\n\\u202eevil; 1 attempt is being cut off"),
     ],
 )
 def test_a_run_that_is_being_stopped(flying: int, why: str, left: float, said: str) -> None:

@@ -73,6 +73,7 @@ def test_the_summary_for_programs() -> None:
         "planned": 0,
         "adopted": [],
         "by_older_task": 0,
+        "cut_short": 0,
         "trials": {
             "enqueued": 4,
             "answered": 2,
@@ -157,6 +158,7 @@ def test_the_summary_for_programs() -> None:
                 "passes": [],
             },
         },
+        "without_score": {},
         "latency": {"answers": 2, "p50": 0.25, "p95": 0.25, "p99": 0.25, "max": 0.25},
         "usage": {"tokens": 17, "cost": 1.0},
         "usage_lost": {"tokens": 7, "cost": 0.5},
@@ -164,6 +166,28 @@ def test_the_summary_for_programs() -> None:
         "groups": None,
     } == said
     assert said == orjson.loads(orjson.dumps(said))
+
+
+def test_answers_that_were_cut_short() -> None:
+    """Only outputs that count are told as cut short: of no attempt that failed, and of no trial that was withdrawn."""
+
+    def cut(life: list[Event], attempt: int) -> list[Event]:
+        place = next(at for at, event in enumerate(life) if isinstance(event, AttemptStarted) and event.attempt == attempt)
+        trial = life[place].trial  # type: ignore[union-attr]  # it was found by its type
+        return [*life[: place + 1], Noted(name="finish", value="length", trial=trial, attempt=attempt), *life[place + 1 :]]
+
+    lives = [
+        cut(answered("short"), 1),
+        cut(answered("short at last", failures=1), 2),
+        cut(answered("whole at last", failures=1), 1),
+        cut(failed("never"), 1),
+        [*cut(answered("gone"), 1), TrialWithdrawn(trial="gone", why="removed")],
+        [*answered("judged"), Noted(name="finish", value="length", trial="judged", attempt=1)],
+        answered("whole"),
+    ]
+
+    assert 2 == summary_of(*lives).cut_short
+    assert "2 of 5 answers cut short by the limit of tokens" in ending(state_of(chain(*lives)), path="run")
 
 
 def test_a_failure_is_named_beside_every_mean() -> None:
@@ -306,6 +330,21 @@ def test_a_scorer_that_failed_and_was_asked_again() -> None:
     assert (1, 1) == (scores["judge"].not_scored, scores["judge.tone"].scored)
 
 
+def test_outputs_of_which_a_scorer_has_said_nothing() -> None:
+    """What a scorer neither scored nor failed at is counted, and the command that asks it is named; what it divides is one."""
+    lives = [
+        answered("lost"),
+        answered("scored", {"exact": PASS}),
+        answered("in parts", {"exact.tone": PASS, "exact.facts": FAIL}),
+        answered("failed at", {"exact": ValueError()}),
+        failed("no output"),
+        [*answered("gone"), TrialWithdrawn(trial="gone", why="removed")],
+    ]
+
+    assert {"exact": 1} == summary_of(*lives).without_score
+    assert "1 output without a score of exact: evaljournal rescore r\n" in ending(state_of(chain(*lives)), path="r")
+
+
 def test_a_withdrawn_trial_leaves_everything() -> None:
     """A trial that no longer counts is in no count but its own, in no mean, and not among those that recovered."""
     gone = answered("b", {"exact": FAIL, "judge": ValueError()}, failures=1)
@@ -318,6 +357,7 @@ def test_a_withdrawn_trial_leaves_everything() -> None:
         summary.trials.withdrawn,
     )
     assert (1, 1.0, 0) == (summary.scores["exact"].scored, summary.scores["exact"].mean, summary.scores["judge"].not_scored)
+    assert (1, 2) == (summary.latency.answers, summary.attempts.succeeded)
 
 
 def noted(trial: str, attempt: int, tokens: int) -> Event:
@@ -382,7 +422,9 @@ def test_sessions_and_crashes() -> None:
     summary = summary_of(lives)
 
     assert (4, 2, None) == (summary.sessions, summary.crashes, summary.ending)
-    assert "2 of 4 sessions died without a word" in ending(state_of(lives), path="r")
+    assert "2 of 4 sessions ended without a word: killed, unplugged, or on a disk that was full" in ending(
+        state_of(lives), path="r"
+    )
     done = summary_of([*lives, RunFinished(completed=0, failed=0, withdrawn=0, head="")])
     assert (2, "finished") == (done.crashes, done.ending)
 

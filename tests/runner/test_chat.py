@@ -12,6 +12,7 @@ import trio
 
 from journal import Event
 from journal.events import AttemptFailed, AttemptSucceeded, Noted
+from replay.screen import ending
 from runner import Case, Evaluation, Outcome, Retry, UsageError, evaluation, run
 from runner.prices import OURS, Prices
 from runner.tasks.chat import Chat
@@ -234,6 +235,15 @@ def test_saying_nothing_is_an_answer(server: Server, path: Path, name: str) -> N
     assert [""] == outputs(path)
 
 
+def test_an_answer_that_was_cut_short_is_an_answer_and_says_so(server: Server, path: Path, name: str) -> None:
+    """What the limit of tokens has cut short is an output, and is counted as such by every view."""
+    outcome = go(made(Chat("small", base_url=server.url(name, "say:short", "v1"))), path)
+
+    assert (["short"], ["length"], 1) == (outputs(path), noted(path, "finish"), outcome.state.cut_short)
+    said = "1 of 1 answer cut short by the limit of tokens; a larger --max-tokens would let them end"
+    assert said in ending(outcome.state, path=path)
+
+
 @pytest.mark.parametrize(
     ("steps", "options", "category", "said"),
     [
@@ -245,7 +255,8 @@ def test_saying_nothing_is_an_answer(server: Server, path: Path, name: str) -> N
         (quote('raw:{"choices": [{"message": "no"}]}'), {}, "error", "its message is 'no'"),
         (quote("raw:data: [1]\n\n"), {"stream": True}, "error", "a piece of the stream is not a chat completion: '[1]'"),
         (quote('raw:data: {"choices": [1]}\n\n'), {"stream": True}, "error", "is not a chat completion"),
-        (quote('raw:data: {"choices": [{"delta": null}]}\n\n'), {"stream": True}, "error", "before the model had said"),
+        (quote('raw:data: {"choices": [{"delta": null}]}\n\n'), {"stream": True}, "unavailable", "before the model had said"),
+        (quote('raw:data: {"choices": []}\n\ndata: [DONE]\n\n'), {"stream": True}, "error", "before the model had said"),
         ("say:no json", {"schema": {}}, "error", "asked for JSON, and said 'no json'"),
         ("ndjson:cut", {"stream": True}, "unavailable", "peer closed"),
         ("429:1", {}, "rate_limited", "429"),

@@ -141,6 +141,8 @@ def test_any_json_survives(
     ("name", "content", "message"),
     [
         ("qa.jsonl", LINES + '{"id": "c"', "qa.jsonl, line 3: not JSON: expecting ',' delimiter at column 11"),
+        ("qa.jsonl", LINES + '{"id": "c', "qa.jsonl, line 3: not JSON: unterminated string starting at column 8"),
+        ("qa.jsonl", LINES + '{"id": "c\t"}', "qa.jsonl, line 3: not JSON: invalid control character at column 10"),
         ("qa.jsonl", LINES + "\nnot json\n", "qa.jsonl, line 4: not JSON"),
         ("qa.jsonl", LINES + "[1, 2]\n", "qa.jsonl, line 3: every row is an object, {…}; this one is of type list"),
         (
@@ -206,7 +208,7 @@ def test_any_json_survives(
         (
             "qa.jsonl",
             '{"question": 1, "prompt": 2}',
-            "line 1: 'question', 'prompt' could each be the input; say which: input_key=…",
+            "line 1: 'question', 'prompt' could each be the input; say which: --input-key, or input_key=… in Python",
         ),
         ("qa.jsonl", '{"input": 1, "target": 1, "label": 2}', "'target', 'label' could each be the expected"),
         ("qa.jsonl", "", "qa.jsonl has no cases"),
@@ -258,7 +260,7 @@ def test_keys_can_be_named(tmp_path: Path) -> None:
     (case,) = cases(path, input_key="question", expected_key="ref")
 
     assert Case(name="a", input="1?", expected="one", metadata={"input": "context", "answer": "x"}) == case
-    assert "line 1: expected_key='refs' is not among the columns 'input', 'question'" in refusal(
+    assert "line 1: --expected-key 'refs' (expected_key in Python) is not among the columns 'input', 'question'" in refusal(
         path, input_key="question", expected_key="refs"
     )
 
@@ -317,7 +319,7 @@ def test_a_generator_is_read_once() -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (["1?", "1?"], "case 2: the same as case 1; give them ids, or ask each case several times by repeats=…"),
+        (["1?", "1?"], "case 2: the same as case 1; give them ids, or ask each case several times: --repeats, or repeats="),
         ([("a", "b", "c")], "case 1: a tuple is (input, expected), and this one is 3 long"),
         ([{"input": {3: 4}}], "case 1: input has the key 3; JSON has only text for keys"),
         ([{"input": object()}], "case 1: input is of type object, which cannot be kept as JSON"),

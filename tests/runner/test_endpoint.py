@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import pytest
 import trio
@@ -303,6 +304,8 @@ def test_a_large_reply_is_kept(server: Server, path: Path, name: str) -> None:
         ("ndjson:cut", {"output_path": "output"}, "unavailable", "peer closed connection"),
         ("sse:error", {"output_path": "output"}, "error", "overloaded"),
         ("notjson", {}, "error", "the reply is not JSON"),
+        ("latin", {}, "error", "not JSON ('utf-8' codec can't decode byte 0xe1 in position 17"),
+        (quote('raw:{"output": "\\ud800"}'), {}, "error", "not JSON (no low surrogate in string: line 1 column"),
         ("text", {"output_path": "output"}, "error", "the reply is not JSON"),
         (
             "nooutput",

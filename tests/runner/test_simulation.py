@@ -21,7 +21,7 @@ from runner.simulation import BOUND, Recording
 from runner.testing import Answer, Fail, Hang, Scripted, Step, repeatable
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import FLEETING, enqueued, flip, session, started, whole_run, written
-from tests.runner.test_session import PATH, Made, flaky_evaluation, made, named
+from tests.runner.whole_runs import PATH, Made, flaky_evaluation, made, named
 
 
 def virtually(main: Callable[[], Any]) -> Any:

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from journal import read, verify
-from journal.events import AttemptSucceeded, Extension, Noted
+from journal.events import AttemptSucceeded, Extension, Noted, TrialScored
 from runner.cli import COMMANDS, cli, main
 from tests.journal.samples import (
     RUN,
@@ -250,6 +250,17 @@ def test_salvage_names_the_next_command(damaged: Path, tmp_path: Path) -> None:
     assert f"evaljournal verify {tmp_path}/new" in result.stderr
     assert 0 == evaljournal("verify", tmp_path / "new").exit_code
     assert before == content(damaged)
+
+
+def test_salvage_tells_of_scores_that_are_lost(run: Path, tmp_path: Path) -> None:
+    """Where a trial is whole but for its score, the run is as finished as before, and it is said what gives it one."""
+    lost = next(record for record in read(run) if isinstance(record.event, TrialScored))
+    flip(segment(run), lost.offset + 60)
+    result, new = evaljournal("salvage", run, "-o", tmp_path / "new"), tmp_path / "new"
+    told = f"1 output without a score of exact: evaljournal rescore {new}\n"
+
+    assert (0, True) == (result.exit_code, told in result.stderr)
+    assert (True, True) == ("capitals finished" in evaljournal("status", new).stdout, told in evaljournal("status", new).stdout)
 
 
 def test_salvage_refuses_what_it_cannot_do(run: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import attrs
 import orjson
 import pytest
 from click.testing import CliRunner, Result
@@ -126,6 +127,19 @@ def test_diff_goes_up_to_the_damage(a: Path, b: Path) -> None:
     assert 4 == result.exit_code
     assert f"B  {b}: capitals, damaged" in result.stdout
     assert f"that is how far it can be trusted: {b} is damaged at record 10" in result.stderr
+
+
+def test_status_and_diff_agree_about_a_damaged_run(tmp_path: Path, a: Path) -> None:
+    """Both count up to the damage, of all trials that were planned; no end is foretold, and salvage is what comes next."""
+    broken = tmp_path / "broken"
+    planned = attrs.evolve(started(), trials=20)  # type: ignore[misc]  # a fact is an attrs class
+    written(broken, [planned, session(), *(event for name in ("peru", "oslo", "rome", "bern") for event in answered(name))])
+    flip(segment(broken), list(read(broken))[-2].offset + 60)
+    status, told = evaljournal("status", broken), orjson.loads(evaljournal("status", broken, "--json").stdout)
+
+    assert "3 of 20 · 15 %" == status.stdout.splitlines()[1].lstrip("━─ ")
+    assert f"B  {broken}: capitals, damaged, 3 ok of 20" in evaljournal("diff", a, broken).stdout
+    assert ("damaged", f"evaljournal salvage {broken} -o NEW") == (told["standing"], told["next"])
 
 
 def test_status_by_a_key_of_the_metadata(a: Path) -> None:

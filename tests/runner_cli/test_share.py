@@ -137,7 +137,7 @@ def test_no_export_goes_into_a_run(run: Path, inside: str) -> None:
     ("target", "why"),
     [
         ("", "is there, and is not a file"),
-        ("nowhere/out.csv", "there is no directory"),
+        ("nowhere/out.csv", "nowhere; `mkdir -p "),
         ("fifo", "is there, and is not a file"),
     ],
 )

@@ -345,7 +345,7 @@ def test_a_fork_keeps_what_was_done(run: Path) -> None:
     assert "new: forked from run at record 10; 1 trial done, 1 to go on with\nnext: evaljournal resume new\n" == result.stderr
     assert (before, True) == (content(run), verify("new").holds)
     assert events_of(run)[1:9] == events_of("new")[1:]
-    assert {"run": RUN, "seq": 10, "h": list(read(run))[9].h} == forked_from("new")
+    assert {"run": RUN, "seq": 10, "h": list(read(run))[9].h, "session": 1} == forked_from("new")
     assert [record.t for record in read(run)][2:10] == [record.t for record in read("new")][2:10]
 
 
@@ -384,8 +384,22 @@ def test_a_fork_of_a_fork_knows_both(run: Path) -> None:
         "run": opened_.event.run,
         "seq": 5,
         "h": list(read("first"))[4].h,
+        "session": 1,
         "forked_from": forked_from("first"),
     } == forked_from("second")
+
+
+def test_a_session_that_was_forked_while_it_lived_did_not_die() -> None:
+    """A fork does not say of the session that it broke off that it died; of one that did die before, it does."""
+    events = [started(), session(), session(2), *trial("a")]
+    written(Path("old"), events)
+    evaljournal("fork", "old", "-o", "new")
+    before = evaljournal("status", "new").stdout
+    written(Path("new"), [session(3), RunStopped(reason="interrupted")], new=False)
+
+    assert "capitals forked while it was going on: 1 trial done, in new" == before.splitlines()[0]
+    assert "1 of 3 sessions ended without a word" in evaljournal("status", "new").stdout
+    assert "1 of 2 sessions ended without a word" in before
 
 
 def test_a_fork_takes_everything_with_it() -> None:

@@ -1,0 +1,55 @@
+"""What somebody is told who reads lines instead of looking at a screen."""
+
+import pytest
+
+from journal import Event, Record
+from journal.events import IntakePaused, LimitChanged, RunStopped
+from runner.cli.onlooker import Teller, tenth
+from tests.replay.lives import answered, enqueued, state_of
+
+BEGAN = 5.0
+"""When it is first looked at, in the seconds of `t`."""
+
+
+def told(capsys: pytest.CaptureFixture[str], happens: dict[int, Event], *, seconds: int) -> list[tuple[int, str]]:
+    """Let things happen in a run that is half done; give the beginning of each line, and the second in which it is told."""
+    state = state_of([LimitChanged(before=0, after=4, cause="start"), *answered("a"), enqueued("b")])
+    teller, lines = Teller(tenth(state, 2), BEGAN), list[tuple[int, str]]()
+    for second in range(seconds):
+        if second in happens:
+            state.apply(Record(state.seq + 1, state.at, BEGAN + second, happens[second], 0, "", 1, 0))
+        teller.tell(state, now=BEGAN + second, durable=0, total=2, before=0)
+        lines += [(second, line.partition(" · seq")[0]) for line in capsys.readouterr().out.splitlines()]
+    return lines
+
+
+def pause(second: int, until: int) -> dict[int, Event]:
+    """Let nothing start from one second to another."""
+    return {second: IntakePaused(until=BEGAN + until, cause="retry_after")}
+
+
+def test_a_pause_is_told_when_it_begins_and_when_it_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever reads lines learns at once that nothing starts, and for how long; and when that is over."""
+    assert [
+        (3, "1 of 2 (50 %) · 1 ok, 0 failed, 0 recovered · paused for 30 s"),
+        (33, "on again: 1 of 2 (50 %) · 1 ok, 0 failed, 0 recovered"),
+    ] == told(capsys, pause(3, 33), seconds=60)
+
+
+def test_short_pauses_are_not_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """A pause of a few seconds is part of the pace."""
+    assert [] == told(capsys, pause(3, 7), seconds=60)
+
+
+def test_many_pauses_do_not_fill_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of pauses that follow each other every few seconds, one a minute is told."""
+    often = {second: event for start in range(0, 120, 10) for second, event in pause(start, start + 8).items()}
+
+    assert [0, 8, 60, 68] == [second for second, _ in told(capsys, often, seconds=119)]
+
+
+def test_a_run_that_stops_while_it_is_held_up_does_not_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    """A pause that the end of the run ends is not said to be over."""
+    stopped: dict[int, Event] = {10: RunStopped(reason="interrupted")}
+
+    assert [3] == [second for second, _ in told(capsys, {**pause(3, 33), **stopped}, seconds=50)]
