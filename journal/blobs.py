@@ -62,10 +62,9 @@ def too_large(event: Event) -> dict[str, bytes]:
     return {field: text for field, text in texts if len(text) > LIMIT}
 
 
-def references(large: Mapping[str, bytes]) -> bytes:
-    """Write the member `blobs`, which says where the values are."""
-    entries = {field: {"sha256": hashlib.sha256(text).hexdigest(), "bytes": len(text)} for field, text in large.items()}
-    return b',"blobs":' + orjson.dumps(entries) if entries else b""
+def references(large: Mapping[str, bytes]) -> Blobs:
+    """Make the member `blobs`, which says where the values are."""
+    return {field: {"sha256": hashlib.sha256(text).hexdigest(), "bytes": len(text)} for field, text in large.items()}
 
 
 def loaded(event: Event, files: Files) -> Event:

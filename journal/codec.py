@@ -116,8 +116,8 @@ def _types(field: "attrs.Attribute[Any]") -> frozenset[type]:
     return frozenset(types | {int} if float in types else types)
 
 
-def _writer(kind: type[Known], name: str) -> Callable[[Any], dict[str, Any]]:
-    """Write the function that makes members of one kind of event, field by field, as attrs and cattrs write theirs.
+def _writer(kind: type[Known], name: str) -> Callable[[Any, dict[str, Any]], None]:
+    """Write the function that adds one kind of event to the members of a line, field by field, as attrs writes its own.
 
     It checks types, for a record that breaks the rules could never be taken back; a loop would take three times as long. It
     leaves out what has its default. The user's data passes through untouched and is left out only where it is None: nobody
@@ -143,9 +143,9 @@ def _writer(kind: type[Known], name: str) -> Callable[[Any], dict[str, Any]]:
         else:
             known[f"default_{member}"] = field.default
             otherwise.append(f"if {member} != default_{member}: {put}")
-    lines = ["def members_of(event):", *checks, f"members = {{'type': {name!r}}}", *always, *otherwise, "return members"]
+    lines = ["def add(event, members):", *checks, f"members['type'] = {name!r}", *always, *otherwise]
     exec("\n    ".join(lines), known)  # noqa: S102  # the text is made of our own names
-    return cast("Callable[[Any], dict[str, Any]]", known["members_of"])
+    return cast("Callable[[Any, dict[str, Any]], None]", known["add"])
 
 
 def _misfit(event: Event, field: str) -> Unserialisable:
@@ -153,45 +153,51 @@ def _misfit(event: Event, field: str) -> Unserialisable:
     return Unserialisable(f"{field} of {type(event).__name__} may not be {value}; nothing was written")
 
 
-_WRITERS: Final[dict[type[Event], Callable[[Any], dict[str, Any]]]] = {
-    kind: _writer(kind, name) for name, kind in KINDS.items()
+_WRITERS: Final[dict[type[Event], tuple[Callable[[Any, dict[str, Any]], None], bool]]] = {
+    kind: (_writer(kind, name), kind in _MAY_HOLD_NAN) for name, kind in KINDS.items()
 }
+"""Kind → what writes it, and whether it may hold a number that JSON does not have."""
 TRUSTING: Final = {name: _trusting_reader(kind) for name, kind in KINDS.items()}
 CHECKING: Final = _checking_readers()
 """Tag → hook. The first trusts the types, for the line's hash vouches for them; the second checks each."""
 
 
-def encode(event: Event, *, without: tuple[str, ...] = ()) -> bytes:
-    """Write an event as the members of a JSON object, `type` first; the fields `without` are left out."""
-    writer = _WRITERS.get(event.__class__)
-    if writer is None:
-        return _encode_extension(event)
-    members = writer(event)
-    for field in without:
-        del members[field]
+def encode(event: Event, seq: int, at: str, t: float, d: int | None = None, *, elsewhere: Blobs | None = None) -> bytes:
+    """Write a record as a JSON object that is left open for its hash; of fields that are kept `elsewhere`, only say where."""
+    members: dict[str, Any] = {"seq": seq, "at": at, "t": t}
+    writer, may_hold_nan = _WRITERS.get(event.__class__, _EXTENSION)
+    writer(event, members)
+    if elsewhere:
+        for field in elsewhere:
+            del members[field]
+        members["blobs"] = elsewhere
+    if d is not None:
+        members["d"] = d
     try:
         text = orjson.dumps(members, option=_PLAIN)
     except TypeError as exc:
-        raise _unserialisable(members, type(event).__name__, str(exc)) from exc
-    if event.__class__ in _MAY_HOLD_NAN and b"null" in text:  # To look for it costs as much as to write the text.
-        _refuse_non_finite(members, type(event).__name__)
-    return text[1:-1]
+        raise _unserialisable(members, _called(event), str(exc)) from exc
+    if may_hold_nan and b"null" in text:  # To look for it costs as much as to write the text.
+        _refuse_non_finite(members, _called(event))
+    return text[:-1]
 
 
-def _encode_extension(event: Event) -> bytes:
+def _called(event: Event) -> str:
+    return event.type if isinstance(event, Extension) else type(event).__name__
+
+
+def _add_extension(event: Any, members: dict[str, Any]) -> None:
     if not isinstance(event, Extension):
         raise Unserialisable(f"{_short(event)} is not an event of the journal's; nothing was written")
     if not event.type.startswith("x-"):
         raise Unserialisable(f"an extension's type begins with 'x-', {event.type!r} does not; nothing was written")
     if taken := OWN & event.data.keys():
         raise Unserialisable(f"{event.type} may not have the record's own member {min(taken)!r}; nothing was written")
-    members = {"type": event.type, **event.data}
-    try:
-        text = orjson.dumps(members, option=_PLAIN)
-    except TypeError as exc:
-        raise _unserialisable(members, event.type, str(exc)) from exc
-    _refuse_non_finite(members, event.type)
-    return text[1:-1]
+    members["type"] = event.type
+    members.update(event.data)
+
+
+_EXTENSION: Final = (_add_extension, True)
 
 
 def as_read(value: Any) -> Any:

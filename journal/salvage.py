@@ -152,4 +152,4 @@ def _intact(source: Path, files: Files, run: bytes) -> Iterator[_Intact]:
 
 def _as_line(record: _Intact) -> bytes:
     """Write a record down as it stood, without the hash that no longer leads anywhere."""
-    return b'{"seq":%d,"at":"%b","t":%.6f,%b}\n' % (record.seq, record.at.encode(), record.t, encode(record.event))
+    return encode(record.event, record.seq, record.at, record.t) + b"}\n"

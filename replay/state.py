@@ -184,74 +184,74 @@ class Session:
 _SHOWN: Final = 200
 
 
+@attrs.define(eq=False)  # With slots: Python looks the attributes of so large an object up in a dict otherwise.
 class RunState:
     """Where a run stands after some record."""
 
-    def __init__(self) -> None:  # noqa: PLR0915  # a run has as many sides as there are questions about it
-        self.seq = 0
-        self.at = ""
-        self.t = 0.0
-        self._ended_at = 0.0
-        """The moment of the record before; at the start of a session, the last of the one before."""
-        self.head = ""
-        """The hash of the last record."""
-        self.started: RunStarted | None = None
-        """What it is a run of; what was adopted since stands in the place of what was begun with."""
-        self.planned = 0
-        """How many trials there are to be made; 0 where that was not known beforehand."""
-        self.settings: dict[str, Any] = {}
-        """Those in force in the present session."""
-        self.sessions: list[Session] = []
-        self.ending = ""
-        """`finished`, or why the last session stopped; empty while it lives, or if it died."""
+    seq: int = 0
+    at: str = ""
+    t: float = 0.0
+    _ended_at: float = 0.0
+    """The moment of the record before; at the start of a session, the last of the one before."""
+    head: str = ""
+    """The hash of the last record."""
+    started: RunStarted | None = None
+    """What it is a run of; what was adopted since stands in the place of what was begun with."""
+    planned: int = 0
+    """How many trials there are to be made; 0 where that was not known beforehand."""
+    settings: dict[str, Any] = attrs.field(factory=dict[str, Any])
+    """Those in force in the present session."""
+    sessions: list[Session] = attrs.field(factory=list[Session])
+    ending: str = ""
+    """`finished`, or why the last session stopped; empty while it lives, or if it died."""
 
-        self.trials: dict[str, TrialState] = {}
-        self.has_repeats = False
-        """Whether any case is asked more than once."""
-        self.stages: dict[str, int] = dict.fromkeys(STAGES, 0)
-        """How many trials stand in each stage."""
-        self.running: dict[str, TrialState] = {}
-        """The trials that hold a slot."""
-        self.backing_off: dict[str, TrialState] = {}
-        self.recovered = 0
-        """Trials that were completed after an attempt that failed."""
-        self.attempts = 0
-        self.retries: Counter[str] = Counter()
-        """By cause."""
-        self.errors: Counter[str] = Counter()
-        """By type."""
-        self.timeouts = 0
-        self.interrupted = 0
-        """Attempts that were cut off; a call that was paid for may be among them."""
-        self.cut_off: set[str] = set()
-        """Trials whose last attempt was cut off."""
-        self.made_again = 0
-        """Attempts that were made because the one before was cut off: its call may have been paid for twice."""
-        self.late = 0
-        self.by_older_task = 0
-        """Outputs that count, and are those of a task that was changed since."""
-        self._task_since = 0
-        """The place from which on outputs are those of the present task."""
-        self.latencies = array("d")
-        """Seconds of every attempt that gave an output."""
-        self.scores: dict[str, Tally] = {}
-        self.usage: Counter[str] = Counter()
-        """The sums of every number that was noted or came with an attempt: tokens, cost."""
-        self.lost: Counter[str] = Counter()
-        """What of it was used by attempts that gave no output: failed, timed out, cut off, or late."""
-        self._at_length: dict[str, int] = {}
-        """Trial → the last attempt that noted that its answer was cut short, as `finish`."""
-        self._under_way: dict[str, list[Any]] = {}
-        """What the attempts that are running have noted that they use."""
+    trials: dict[str, TrialState] = attrs.field(factory=dict[str, TrialState])
+    has_repeats: bool = False
+    """Whether any case is asked more than once."""
+    stages: dict[str, int] = attrs.field(factory=lambda: dict.fromkeys(STAGES, 0))
+    """How many trials stand in each stage."""
+    running: dict[str, TrialState] = attrs.field(factory=dict[str, TrialState])
+    """The trials that hold a slot."""
+    backing_off: dict[str, TrialState] = attrs.field(factory=dict[str, TrialState])
+    recovered: int = 0
+    """Trials that were completed after an attempt that failed."""
+    attempts: int = 0
+    retries: Counter[str] = attrs.field(factory=Counter[str])
+    """By cause."""
+    errors: Counter[str] = attrs.field(factory=Counter[str])
+    """By type."""
+    timeouts: int = 0
+    interrupted: int = 0
+    """Attempts that were cut off; a call that was paid for may be among them."""
+    cut_off: set[str] = attrs.field(factory=set[str])
+    """Trials whose last attempt was cut off."""
+    made_again: int = 0
+    """Attempts that were made because the one before was cut off: its call may have been paid for twice."""
+    late: int = 0
+    by_older_task: int = 0
+    """Outputs that count, and are those of a task that was changed since."""
+    _task_since: int = 0
+    """The place from which on outputs are those of the present task."""
+    latencies: "array[float]" = attrs.field(factory=lambda: array("d"))
+    """Seconds of every attempt that gave an output."""
+    scores: dict[str, Tally] = attrs.field(factory=dict[str, Tally])
+    usage: Counter[str] = attrs.field(factory=Counter[str])
+    """The sums of every number that was noted or came with an attempt: tokens, cost."""
+    lost: Counter[str] = attrs.field(factory=Counter[str])
+    """What of it was used by attempts that gave no output: failed, timed out, cut off, or late."""
+    _at_length: dict[str, int] = attrs.field(factory=dict[str, int])
+    """Trial → the last attempt that noted that its answer was cut short, as `finish`."""
+    _under_way: dict[str, list[Any]] = attrs.field(factory=dict[str, list[Any]])
+    """What the attempts that are running have noted that they use."""
 
-        self.last_error: LastError | None = None
-        self.done_at = 0.0
-        """When a trial last came to its end in the present session; 0 while none has."""
-        self.limits: dict[str, int] = {}
-        """Key → attempts that may run at once."""
-        self.pauses: dict[str, tuple[float, str]] = {}
-        """Key → until when nothing may start, and why."""
-        self.recoveries = 0
+    last_error: LastError | None = None
+    done_at: float = 0.0
+    """When a trial last came to its end in the present session; 0 while none has."""
+    limits: dict[str, int] = attrs.field(factory=dict[str, int])
+    """Key → attempts that may run at once."""
+    pauses: dict[str, tuple[float, str]] = attrs.field(factory=dict[str, tuple[float, str]])
+    """Key → until when nothing may start, and why."""
+    recoveries: int = 0
 
     def apply(self, record: Record) -> None:
         """Take in one record."""

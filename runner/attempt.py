@@ -1,4 +1,4 @@
-"""One attempt: call the task, wait, cut it off when its time is over, and turn whatever comes into a value.
+"""One attempt: call the task, wait, and turn whatever comes into a value, even that it was cut off.
 
 This is the one place where an attempt is started. Nobody else may assume that a task runs in this process.
 """
@@ -53,13 +53,21 @@ class Flight:
 
     One scope serves many attempts, for to enter one costs more than to record an event. Whoever asks does so inside
     `scope`. When that is cancelled, what was asked unwinds to there, `ending` says why, and a new flight is needed.
+    The scope has no deadline, for to move one costs as much again, twice for every attempt: one watch keeps the time of all.
     """
 
     def __init__(self) -> None:
         self.scope: Final = trio.CancelScope()
+        self.due = math.inf
+        """When the time is over of what is in the air, in the seconds of whoever keeps it."""
         self.is_over = False
         """Whether nothing more can be asked in it."""
         self._is_cut = False
+
+    def time_out(self) -> None:
+        """End it, because what is in the air has had its time; it ends with `OutOfTime`."""
+        self.due, self.is_over = math.inf, True
+        self.scope.cancel()
 
     def cut(self) -> None:
         """End it now; what is in the air ends with `Cut`."""
@@ -71,10 +79,9 @@ class Flight:
         """What became of the attempt that was cancelled."""
         return Cut() if self._is_cut else OutOfTime()
 
-    async def ask(self, task: Task, value: Any, *, limit: float | None, sink: Sink, late: Callable[[Ending], None]) -> Landing:
+    async def ask(self, task: Task, value: Any, *, due: float, sink: Sink, late: Callable[[Ending], None]) -> Landing:
         """Ask a task for its answer to a value."""
-        if limit is not None:
-            self.scope.deadline = trio.current_time() + limit
+        self.due = due
         send_notes_to(sink)
         outcome: Landing
         try:
@@ -88,11 +95,9 @@ class Flight:
             outcome = Raised(exc=exc.with_traceback(exc.__traceback__ and exc.__traceback__.tb_next))
         if self._is_cut and isinstance(outcome, Raised):
             await trio.lowlevel.checkpoint()  # An error for an answer to its cancellation: it is cancelled all the same.
-        if limit is not None and not self._is_cut:
-            if self.scope.cancel_called:  # It came back too late, because it did not let itself be cancelled.
-                self.is_over = True
-                return OutOfTime(came="succeeded" if isinstance(outcome, Answered) else "failed")
-            self.scope.deadline = math.inf
+        self.due = math.inf
+        if self.is_over and not self._is_cut:  # It came back too late, because it did not let itself be cancelled.
+            return OutOfTime(came="succeeded" if isinstance(outcome, Answered) else "failed")
         return outcome
 
 

@@ -10,6 +10,7 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Literal, Protocol
 
 import attrs
@@ -33,6 +34,7 @@ from journal.events import (
 )
 from journal.writer import InThread
 from replay.screen import plural
+from runner.alarm import Alarm
 from runner.attempt import Answered, Cut, Flight, Home, Landing, OutOfTime, Raised
 from runner.concurrency import Policy, Steering
 from runner.definition import Settings
@@ -116,12 +118,11 @@ class Executor:
         in_thread: InThread,
     ) -> None:
         self._recorder = recorder
-        self._record = recorder.record
-        self._now = recorder.clock.now
+        self._record, self._now = recorder.record, recorder.clock.now
         self._task = task
         self._new_policy = policy
         self._settings = settings
-        self._most_failures = most_failures
+        self._most_failures, self._failures = most_failures, 0
         self._in_thread = in_thread
         self._home = Home()
         self._scoring = Scoring(scorers, recorder, seed=settings.seed, sink=self._sink, refused=self._refused)
@@ -152,8 +153,10 @@ class Executor:
         """When others must have their turn, though the tasks do not wait for anything."""
         self._rung = 0.0
         """The last time that was waited for: it has come, even if a rounded clock is a hair behind it."""
-        self._alarm = math.inf
-        self._alarm_moved = trio.Event()
+        self._alarm = Alarm(recorder.clock, self._rouse)
+        """For those who wait for a time to start."""
+        self._watch = Alarm(recorder.clock, self._time_out)
+        """For those in the air, whose time will be over."""
 
         self.stopped: Reason | None = None
         self.why = ""
@@ -162,10 +165,11 @@ class Executor:
         """When what is in the air is cut off, in the seconds of `t`, once it is stopped."""
         self.stuck: list[str] = []
         """Trials whose attempts did not let themselves be cut off."""
-        self._failures = 0
         self._landed = trio.Event()
         self._in_grace = trio.CancelScope()
         self._over = trio.Event()
+        self._goes_on = True
+        """Whether anything more may start: it is neither stopped nor over."""
 
     async def run(self, intake: Intake, *, leave: Callable[[], Any] | None = None) -> None:
         """Make every trial, or stop when told to.
@@ -175,7 +179,7 @@ class Executor:
         try:
             await self._run(intake, leave)
         finally:
-            self._over.set()  # Whatever comes back from now on comes too late to be recorded.
+            self._end()  # Whatever comes back from now on comes too late to be recorded.
 
     async def _run(self, intake: Intake, leave: Callable[[], Any] | None) -> None:
         if self._settings.limit_key is None:
@@ -183,7 +187,8 @@ class Executor:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._take_in, intake)
-            nursery.start_soon(self._keep_time)
+            nursery.start_soon(self._alarm.keep)
+            nursery.start_soon(self._watch.keep)
             if self._settings.deadline is not None:
                 nursery.start_soon(self._keep_deadline, self._settings.deadline)
             await self._over.wait()
@@ -195,7 +200,7 @@ class Executor:
         """Start nothing more; give what is in the air its grace. The first reason is the one that counts."""
         if self.stopped is not None:
             return
-        self.stopped, self.why = reason, why
+        self.stopped, self.why, self._goes_on = reason, why, False
         self.cut_at = self._now() + self._settings.grace
         self._parked.unpark_all()
         self._hungry.set()
@@ -269,7 +274,7 @@ class Executor:
         if work.delay > 0:
             due = self._now() + work.delay
             heapq.heappush(self._delayed, (due, next(self._counter), work))
-            self._ring_at(due)
+            self._alarm.ring_at(due)
         else:
             self._waiting += 1
             self._lanes[work.key].ready.append(work)
@@ -287,14 +292,14 @@ class Executor:
         """Let a slot look for work: one that is parked, or a new one while there may be more."""
         if self._parked:
             self._parked.unpark()
-        elif self._slots < self._limit and self.stopped is None:
+        elif self._slots < self._limit and self._goes_on:
             number = heapq.heappop(self._numbers) if self._numbers else self._slots
             self._slots += 1
             self._nursery.start_soon(self._slot, number)
 
     async def _slot(self, number: int) -> None:
         try:
-            while self._slots <= self._limit and self.stopped is None:
+            while self._slots <= self._limit and self._goes_on:
                 flight = Flight()
                 with flight.scope:
                     await self._serve(number, flight)
@@ -309,19 +314,20 @@ class Executor:
             self._flights.pop(number, None)
             if not self._flights:
                 self._landed.set()
-        if self.stopped is None and (self._waiting or self._delayed):
+        if self._goes_on and (self._waiting or self._delayed):
             self._wake()  # It may have been woken for work, and retired because there were too many.
 
     async def _serve(self, number: int, flight: Flight) -> None:
         """Take one trial after the other, and see each to its end or to its next wait."""
-        while self._slots <= self._limit and self.stopped is None and not flight.is_over:
+        while self._slots <= self._limit and self._goes_on and not flight.is_over:
             work = self._next()
             if work is None:
                 await self._parked.park()
                 continue
             self._flights[number] = (work, flight)
             if work.is_answered or await self._attempt(work, number, flight):
-                await self._scoring.score(work, flight)
+                if self._scoring.scorers:
+                    await self._scoring.score(work, flight)
                 self._record(TrialCompleted(trial=work.trial, attempts=work.attempts))
                 self._let_go()
             del self._flights[number]
@@ -331,17 +337,12 @@ class Executor:
 
     def _next(self) -> Work | None:
         """Find a trial that may start now; if there is none, see to it that somebody is woken when there may be one."""
-        if self.stopped is not None:
+        if not self._goes_on:
             return None
         now = max(self._now(), self._rung)
-        while self._delayed and self._delayed[0][0] <= now:
-            work = heapq.heappop(self._delayed)[2]
-            self._waiting += 1
-            ready = self._lanes[work.key].ready
-            (ready.append if work.is_last else ready.appendleft)(work)
         if self._delayed:
-            self._ring_at(self._delayed[0][0])
-        if self._waiting <= max(self._limit, self._plenty):
+            self._let_in(now)
+        if self._waiting <= self._limit or self._waiting <= self._plenty:
             self._hungry.set()
         for lane in self._lanes.values():
             if not lane.ready:
@@ -354,24 +355,39 @@ class Executor:
                     self._wake()
                 return work
             if gate.at is not None:
-                self._ring_at(gate.at)
+                self._alarm.ring_at(gate.at)
         return None
+
+    def _let_in(self, now: float) -> None:
+        """Let those go on whose wait is over, and wait for the next."""
+        delayed = self._delayed
+        while delayed and delayed[0][0] <= now:
+            work = heapq.heappop(delayed)[2]
+            self._waiting += 1
+            ready = self._lanes[work.key].ready
+            (ready.append if work.is_last else ready.appendleft)(work)
+        if delayed:
+            self._alarm.ring_at(delayed[0][0])
 
     async def _attempt(self, work: Work, slot: int, flight: Flight) -> bool:
         """Make one attempt; say whether it gave an output."""
         trial = work.trial
         work.attempts = number = work.attempts + 1
         started = self._record(AttemptStarted(trial=trial, attempt=number, slot=slot, key=work.key))
-        work.began = began = started.t
+        work.began = started.t
         self._tell(started, work)
         if self._settings.write_ahead:
             await self._recorder.journal.wait_durable(started.seq)
+        limit, due = self._settings.timeout, math.inf
+        if limit is not None:
+            due = self._now() + limit
+            self._watch.ring_at(due)
         outcome = await flight.ask(
             self._task,
             work if self._task.wants_trial else work.case.input,
-            limit=self._settings.timeout,
+            due=due,
             sink=self._sink(work),
-            late=lambda ending: self._late(trial, number, began, ending),
+            late=partial(self._late, trial, number, started.t),
         )
         return self._ended(work, outcome)
 
@@ -393,7 +409,7 @@ class Executor:
         """Record how an attempt ended, and what follows; say whether it gave an output."""
         trial, number = work.trial, work.attempts
         elapsed = round(self._now() - work.began, 6)
-        if self._over.is_set():  # It was left behind, recorded as interrupted, and comes back after all.
+        if not self._goes_on and self._over.is_set():  # It was left behind, recorded as interrupted, and comes back after all.
             if not isinstance(outcome, Cut):
                 ending: Ending = "succeeded" if isinstance(outcome, Answered) else "failed"
                 self._record(AttemptReturnedLate(trial=trial, attempt=number, ending=ending, elapsed=elapsed))
@@ -493,8 +509,7 @@ class Executor:
 
     def _sink(self, work: Work) -> Sink:
         """Make what takes the notes of the attempt under way, at whatever time and from wherever they come."""
-        home, number = self._home, work.attempts
-        return lambda values: home.call(self._note, work, number, values)
+        return partial(self._home.call, self._note, work, work.attempts)
 
     def _note(self, work: Work, number: int, values: dict[str, Any]) -> None:
         for name, value in values.items():
@@ -526,20 +541,17 @@ class Executor:
 
     # Time, and the end.
 
-    def _ring_at(self, when: float) -> None:
-        if when < self._alarm:
-            self._alarm = when
-            self._alarm_moved.set()
+    def _rouse(self, at: float) -> None:
+        """Wake a slot: what somebody has waited for may start."""
+        self._rung = at
+        self._wake()
 
-    async def _keep_time(self) -> None:
-        """Wake a slot when a time has come that somebody waits for."""
-        while True:
-            moved = self._alarm_moved = trio.Event()
-            with trio.CancelScope(deadline=self._recorder.clock.began + self._alarm):
-                await moved.wait()
-            if not moved.is_set():
-                self._rung, self._alarm = self._alarm, math.inf
-                self._wake()
+    def _time_out(self, at: float) -> None:
+        """Cut off the attempts whose time is over, and look again when that of the next is."""
+        for _, flight in self._flights.values():
+            if flight.due <= at:
+                flight.time_out()
+        self._watch.ring_at(min((flight.due for _, flight in self._flights.values()), default=math.inf))
 
     async def _keep_deadline(self, seconds: float) -> None:
         await trio.sleep(seconds)
@@ -547,7 +559,13 @@ class Executor:
 
     def _end_if_done(self) -> None:
         if self.stopped is None and not self._intake_is_open and self._in_hand == 0:
-            self._over.set()
+            self._end()
+
+    def _end(self) -> None:
+        """Let it be over: slots that are parked go home by themselves, which costs less than to be cancelled."""
+        self._goes_on = False
+        self._over.set()
+        self._parked.unpark_all()
 
     def _cut(self) -> None:
         for _, flight in self._flights.values():
@@ -567,4 +585,4 @@ class Executor:
             if self._recorder.state.trials[work.trial].stage == "running":
                 cut = AttemptInterrupted(trial=work.trial, attempt=work.attempts, why="stopped")
                 self._tell(self._record(cut), work)
-        self._over.set()
+        self._end()

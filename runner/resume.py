@@ -149,6 +149,7 @@ class Remainder:
         files: Files,
     ) -> None:
         self._recorder = recorder
+        self._state = recorder.state
         self._path = recorder.journal.path
         self._files = files
         self._left = self._look(trials)
@@ -164,10 +165,6 @@ class Remainder:
         """Filled in a thread, emptied by whoever takes them in."""
         self._known = {trial for trial, state in recorder.state.trials.items() if state.stage != "withdrawn"}
         """Trials that the journal knows and the cases have not named yet."""
-
-    @property
-    def _state(self) -> RunState:
-        return self._recorder.state
 
     def read(self, most: int) -> bool:
         """Go on through the cases; find those of which something is left to do. It reads files, and records nothing."""

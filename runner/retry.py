@@ -97,7 +97,7 @@ def _seconds(retry: "Retry", attribute: "Attribute[Any]", given: object) -> None
     if isinstance(given, bool) or not isinstance(given, int | float) or not (math.isfinite(given) and given >= 0):
         raise UsageError(f"Retry({attribute.name}={given!r}): give a number of seconds, 0 or more")
     if attribute.name.endswith("_delay") and given == 0:
-        raise UsageError(f"Retry({attribute.name}=0): a delay of 0 would hammer a server that is ill; give more than 0")
+        raise UsageError(f"Retry({attribute.name}={given!r}): a delay of 0 would hammer a server that is ill; give more than 0")
     if attribute.name == "max_delay" and given < retry.base_delay:
         raise UsageError(f"Retry(max_delay={given!r}) is less than base_delay={retry.base_delay!r}")
 

@@ -4,6 +4,7 @@ A scorer that fails is asked again where that may help, and costs its own score 
 """
 
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -33,7 +34,7 @@ class Scoring:
         sink: Callable[[Work], Sink],
         refused: Callable[[BaseException], None],
     ) -> None:
-        self._scorers = tuple(scorers.values())
+        self.scorers = tuple(scorers.values())
         self._recorder = recorder
         self._seed = seed
         self._sink = sink
@@ -42,7 +43,7 @@ class Scoring:
 
     async def score(self, work: Work, flight: Flight) -> None:
         """Let every scorer have its turn that has not had it."""
-        for scorer, task in self._scorers:
+        for scorer, task in self.scorers:
             if scorer.name not in work.scored:
                 await self._ask(scorer, task, work, flight)
 
@@ -51,7 +52,7 @@ class Scoring:
         clock, spent = self._recorder.clock, Spent()
         began = clock.now()
         for times in itertools.count(1):
-            outcome = await flight.ask(task, (work.output, work.case), limit=None, sink=self._sink(work), late=lambda _: None)
+            outcome = await flight.ask(task, (work.output, work.case), due=math.inf, sink=self._sink(work), late=lambda _: None)
             if isinstance(outcome, Answered):
                 self._answered(scorer, work, outcome.output, began)
                 return

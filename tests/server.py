@@ -183,6 +183,8 @@ class Connection(asyncio.Protocol):
             self._send(200, "application/json", b"<html>all is well</html>")
         elif step == "latin":
             self._send(200, "application/json", '{"output": "Bogotá"}'.encode("latin-1"))
+        elif step == "charset":
+            self._send(200, f"text/plain; charset={argument}", "Bogotá".encode("latin-1"))
         elif step == "big":
             self._json(200, {"output": "x" * BIG})
         elif step == "error":

@@ -145,7 +145,7 @@ def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run
     given = _given(options, ctx)
     with _prose_on_stderr():
         found = _find(reference, ctx)
-        _check_gates(found, given)
+        _check_settings(found, given)
         settings = found.evaluation.settings.changed(given)
         if path is not None and not dry_run:
             _refuse_taken(path)
@@ -204,7 +204,7 @@ def resume(run: Path | None, reference: str | None, **options: Any) -> None:
         _say_finished(path, seen.state, as_json=options["as_json"])
     with _prose_on_stderr():
         found, given = find_again(path, reference), _given(options)
-        _check_gates(found, given)
+        _check_settings(found, given)
         session = _Session(found, given, options, resume=True)
         outcome = session.run(path)
     session.finish(outcome)
@@ -231,10 +231,24 @@ def _find(reference: str | None, ctx: click.Context) -> Subject:
     return find(reference)
 
 
-def _check_gates(found: Subject, given: dict[str, Any]) -> None:
-    """Refuse a gate on a score that no scorer will give."""
-    for text in found.evaluation.settings.changed(given).fail_under:
+def _check_settings(found: Subject, given: dict[str, Any]) -> None:
+    """Refuse settings that cannot be, in the words in which they were given, and a gate on a score that no scorer will give."""
+    try:
+        settings = found.evaluation.settings.changed(given)
+    except UsageError as exc:
+        raise UsageError(_in_flags(str(exc), given)) from exc
+    for text in settings.fail_under:
         _check_gate(text, found.evaluation.scorers)
+
+
+def _in_flags(words: str, given: dict[str, Any]) -> str:
+    """Say of flags what was said of the keywords that they stand for."""
+    numbers = given.get("retry", {})
+    for name, value in [*((f"retry_{name}", value) for name, value in numbers.items()), *given.items()]:
+        part, flag = name.removeprefix("retry_"), f"--{name.replace('_', '-')}"
+        for each in value if isinstance(value, tuple) else (value,):
+            words = words.replace(f"Retry({part}={each!r})", f"{flag} {each}").replace(f"{part}={each!r}", f"{flag} {each}")
+    return words.replace("None turns", f"{OFF} turns")
 
 
 def _check_gate(text: str, scorers: Iterable[str]) -> None:

@@ -103,7 +103,7 @@ class Adaptive:
         self._changes = [] if state.hold.pause is None or state.illness.open else state.hold.passed(now)
         probe = False
         if isinstance(signal, Started):
-            probe = self._started(signal.attempt, signal.trial or signal.attempt)
+            probe = self._started(signal.attempt)
         else:
             begun = state.flying.pop(signal.attempt, None)
             if begun is not None:  # A late or foreign ending is none of ours.
@@ -132,12 +132,12 @@ class Adaptive:
             return max(t, state.illness.next_probe)
         return max(state.hold.earliest(t), state.rate.next_start)
 
-    def _started(self, attempt: str, trial: str) -> bool:
+    def _started(self, attempt: str) -> bool:
         state = self.state
         state.started += 1
         probe = state.illness.open
         state.flying[attempt] = Begun(
-            trial=trial, order=state.started, t=state.now, in_flight=len(state.flying) + 1, limit=state.limit, probe=probe
+            trial=attempt, order=state.started, t=state.now, in_flight=len(state.flying) + 1, limit=state.limit, probe=probe
         )
         # While we ask for more, a doubling is spread over half a round trip, so that a refusal can come between.
         spread = 32 if state.in_flight.phase == "holding" else 2

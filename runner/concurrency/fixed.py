@@ -39,15 +39,15 @@ class Fixed:
 
     def take(self, signal: Signal) -> Decision:
         """Count who is in flight, and note a Retry-After."""
-        state = self.state
-        state.now = max(state.now, signal.t)
-        changes: list[Change] = [] if state.hold.pause is None else state.hold.passed(state.now)
+        state, hold = self.state, self.state.hold
+        now = state.now = max(state.now, signal.t)
+        changes: list[Change] = [] if hold.pause is None else hold.passed(now)
         if isinstance(signal, Started):
-            state.flying[signal.attempt] = state.now
+            state.flying[signal.attempt] = now
         else:
             state.flying.pop(signal.attempt, None)
             if isinstance(signal, Failed) and signal.retry_after is not None and self.heed_retry_after:
-                changes += state.hold.retry_after(state.now, signal.retry_after, f"429 at {len(state.flying) + 1} in flight")
+                changes += hold.retry_after(now, signal.retry_after, f"429 at {len(state.flying) + 1} in flight")
         return Decision(limit=self.slots, changes=tuple(changes)) if changes else self._as_ever
 
     def may_start(self, t: float) -> Gate:

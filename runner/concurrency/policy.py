@@ -31,9 +31,7 @@ class Started:
 
     t: float
     attempt: str
-    """Which attempt; any text that no other attempt in flight shares."""
-    trial: str = ""
-    """Whose attempt it is; left out, nobody else's."""
+    """Whose attempt it is: a trial has no more than one in flight, so its name tells them apart."""
 
 
 @fact

@@ -54,8 +54,8 @@ class Steering:
         """When the first probe was made that no success has followed yet."""
         self._probes: Counter[str] = Counter()
         """Trial → how many probes it has made since."""
-        self._flying: dict[str, Quota | None] = {}
-        """Attempts in flight, each with what it has noted as the `quota` that the other side said was left."""
+        self._quotas: dict[str, Quota | None] = {}
+        """Trial → what its attempt in flight has noted as the `quota` that the other side said was left."""
         self.limit = policy.limit
         """Attempts that may be in flight at once."""
         self.may_start = policy.may_start
@@ -74,22 +74,21 @@ class Steering:
             self._noted(cast("Noted", record.event))
             return []
         event = cast("AttemptEvent", record.event)
-        name = f"{event.trial}/{event.attempt}"
-        decision = self._policy.take(_signal(event, record.t, name, self._flying.pop(name, None)))
+        trial = event.trial
+        decision = self._policy.take(_signal(event, record.t, self._quotas.pop(trial, None)))
         self.limit = decision.limit
         if kind is AttemptStarted:
-            self._flying[name] = None
+            self._quotas[trial] = None
             if decision.probe or self.free:
-                self._started(event.trial, record.t, probe=decision.probe)
+                self._started(trial, record.t, probe=decision.probe)
         elif kind is AttemptSucceeded and self._ill_since is not None:
             self._ill_since = None
             self._probes.clear()
         return [_event(change, self._key) for change in decision.changes] if decision.changes else []
 
     def _noted(self, event: Noted) -> None:
-        name = f"{event.trial}/{event.attempt}"
-        if event.name == "quota" and name in self._flying:  # What a scorer notes later is about another endpoint.
-            self._flying[name] = _quota(event.value)
+        if event.name == "quota" and event.trial in self._quotas:  # What a scorer notes later is about another endpoint.
+            self._quotas[event.trial] = _quota(event.value)
 
     def _started(self, trial: str, t: float, *, probe: bool) -> None:
         if probe:
@@ -101,18 +100,18 @@ class Steering:
             self.free.discard(trial)
 
 
-def _signal(event: AttemptEvent, t: float, attempt: str, quota: Quota | None) -> Signal:
+def _signal(event: AttemptEvent, t: float, quota: Quota | None) -> Signal:
     match event:
         case AttemptStarted():
-            return Started(t=t, attempt=attempt, trial=event.trial)
+            return Started(t=t, attempt=event.trial)
         case AttemptSucceeded():
-            return Succeeded(t=t, attempt=attempt, elapsed=event.elapsed, quota=quota)
+            return Succeeded(t=t, attempt=event.trial, elapsed=event.elapsed, quota=quota)
         case AttemptFailed():
-            return Failed(t=t, attempt=attempt, failure=event.category, retry_after=event.retry_after, quota=quota)
+            return Failed(t=t, attempt=event.trial, failure=event.category, retry_after=event.retry_after, quota=quota)
         case AttemptTimedOut():
-            return TimedOut(t=t, attempt=attempt)
+            return TimedOut(t=t, attempt=event.trial)
         case AttemptInterrupted():
-            return Interrupted(t=t, attempt=attempt)
+            return Interrupted(t=t, attempt=event.trial)
     assert_never(event)
 
 

@@ -47,8 +47,6 @@ class LeakedCancellation(Exception):
 class FunctionTask:
     """A function as a task."""
 
-    wants_trial: bool = False
-
     def __init__(
         self,
         function: Callable[[Any], Any],
@@ -58,6 +56,7 @@ class FunctionTask:
         in_thread: InThread | None = None,
     ) -> None:
         self._function = function
+        self.wants_trial = False
         self._asyncio = asyncio_thread
         self._threads = trio.CapacityLimiter(math.inf)  # Slots are the limit; a thread that was abandoned holds none of them.
         self._run_plain = in_thread

@@ -5,6 +5,7 @@ is looked for. Nothing here tries again: a stale connection, a refusal, a reply 
 decides.
 """
 
+import codecs
 import copy
 import functools
 import math
@@ -43,6 +44,9 @@ _MOMENT: Final = 0.001
 _EXCERPT: Final = 500
 _LINE_END: Final = re.compile(r"\r\n|\n|\r")
 _EVENT_ENDS: Final = ("\n\n", "\r\n\r\n", "\r\r")
+_NO_TEXT: Final = frozenset({"idna", "punycode", "raw-unicode-escape", "unicode-escape", "undefined"})
+"""Encodings of Python's that no reply is in; some take a time that grows with the square of its length."""
+_CHARSET: Final = re.compile(r"""charset\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE)
 _DONE: Final = re.compile(rb"^data: ?\[DONE\]\s*$", re.MULTILINE)
 _PACKED: Final = ("gzip", "x-gzip", "deflate")
 _STREAMS: Final = ("text/event-stream", "ndjson", "jsonl", "stream+json", "jsonlines", "json-seq")
@@ -165,11 +169,15 @@ class Reply:
             raise WrongReply(f"the reply is not JSON ({exc}): {_excerpt(self.body)!r}") from exc
 
     def text(self) -> str:
-        """Read it as text."""
+        """Read it as text, in the encoding that it names; without one, in UTF-8."""
+        named = _CHARSET.search(self.headers.get("content-type", ""))
+        encoding = named[1] if named else "UTF-8"
         try:
-            return self.body.decode()
-        except ValueError as exc:
-            raise WrongReply(f"the reply is not text in UTF-8 ({exc}), but {self.media or 'of no stated type'}") from exc
+            if codecs.lookup(encoding).name in _NO_TEXT:
+                raise LookupError(f"unknown encoding: {encoding}")
+            return self.body.decode(encoding)
+        except (ValueError, LookupError) as exc:  # Other bytes; or a name that nobody knows, or that is not one of a text's.
+            raise WrongReply(f"the reply is not text in {encoding} ({exc}), but {self.media or 'of no stated type'}") from exc
 
     def pieces(self) -> Iterator[Any]:
         """Read a stream: what each event or line holds, as JSON where it is JSON, up to `[DONE]`."""

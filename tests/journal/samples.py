@@ -204,8 +204,8 @@ def opened(**members: str) -> dict[str, Any]:
 
 def members_of(event: Event) -> dict[str, Any]:
     """Write an event as the members of a JSON object."""
-    members: dict[str, Any] = orjson.loads(b"{" + encode(event) + b"}")
-    return members
+    members: dict[str, Any] = orjson.loads(encode(event, 1, "", 0.0) + b"}")
+    return {name: value for name, value in members.items() if name not in ("seq", "at", "t")}
 
 
 def forge(path: Path, facts: Iterable[Event | dict[str, Any]], *, d: int = 0) -> Path:

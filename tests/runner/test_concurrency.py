@@ -48,8 +48,8 @@ class Drive:
             assert gate.at is not None, "every place is taken"
             self.t = gate.at
         self.count += 1
-        name = str(self.count)
-        self.take(Started(t=self.t, attempt=name, trial=trial))
+        name = trial or str(self.count)
+        self.take(Started(t=self.t, attempt=name))
         self.flying[name] = self.t
         return name
 

@@ -287,6 +287,14 @@ def test_a_large_reply_is_kept(server: Server, path: Path, name: str) -> None:
     assert verify(path).holds
 
 
+@pytest.mark.parametrize("charset", ["iso-8859-1", "ISO-8859-15", '"windows-1252"'])
+def test_text_is_read_in_the_encoding_that_it_names(server: Server, path: Path, name: str, charset: str) -> None:
+    """What is not JSON need not be UTF-8, as long as the reply says what it is."""
+    go(made(Endpoint(server.url(name, quote(f"charset:{charset}")))), path)
+
+    assert ["Bogotá"] == outputs(path)
+
+
 # What goes wrong.
 
 
@@ -307,6 +315,10 @@ def test_a_large_reply_is_kept(server: Server, path: Path, name: str) -> None:
         ("latin", {}, "error", "not JSON ('utf-8' codec can't decode byte 0xe1 in position 17"),
         (quote('raw:{"output": "\\ud800"}'), {}, "error", "not JSON (no low surrogate in string: line 1 column"),
         ("text", {"output_path": "output"}, "error", "the reply is not JSON"),
+        ("charset:utf-8", {}, "error", "the reply is not text in utf-8 ('utf-8' codec can't decode byte 0xe1 in position 5"),
+        ("charset:base64", {}, "error", "the reply is not text in base64 ('base64' is not a text encoding"),
+        ("charset:punycode", {}, "error", "the reply is not text in punycode (unknown encoding: punycode), but text/plain"),
+        ("charset:klingon", {}, "error", "the reply is not text in klingon (unknown encoding: klingon), but text/plain"),
         (
             "nooutput",
             {"output_path": "output"},

@@ -214,15 +214,17 @@ def test_shuffling_depends_on_the_seed() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--slots", 0], "slots=0: give a whole number from 1 up"),
-        (["--timeout", "-1"], "timeout=-1.0: give seconds, more than 0"),
+        (["--slots", 0], "Error: --slots 0: give a whole number from 1 up"),
+        (["--timeout", "-1"], "--timeout -1.0: give seconds, more than 0; none turns it off"),
         (["--timeout", "soon"], "'soon' is not a number of seconds"),
         (["--max-failures", "many"], "'many' is neither a number of trials"),
         (["--max-failures", "101%"], "'101%' is neither a number of trials"),
-        (["--repeats", 0], "repeats=0: give a whole number from 1 up"),
-        (["--limit", 0], "limit=0: give a whole number from 1 up"),
+        (["--repeats", 0], "--repeats 0: give a whole number from 1 up"),
+        (["--limit", 0], "--limit 0: give a whole number from 1 up"),
         (["--only", "x*"], "is left by only=['x*']; there are names such as 'peru', 'chile', 'cuba'"),
-        (["--grace", "-1"], "grace=-1.0: give seconds, 0 or more"),
+        (["--grace", "-1"], "--grace -1.0: give seconds, 0 or more"),
+        (["--retry-base-delay", 0], "--retry-base-delay 0.0: a delay of 0 would hammer a server"),
+        (["--fail-under", "exact"], "--fail-under exact: give SCORER=NUMBER"),
         (["--policy", "greedy"], "'greedy' is not one of"),
     ],
 )
