@@ -59,7 +59,7 @@ def verify(
 
     The `onlooker` is shown each record that was found good, so that who asks more of the records need not read them again.
     """
-    path = Path(path)
+    path, expect_head = Path(path), expect_head and expect_head.lower()
     if expect_head is not None and not _HASH.fullmatch(expect_head):
         raise JournalError(f"{expect_head!r} cannot be the hash of a record, which has 32 hexadecimal digits")
     scan = Scan(path, files, checking=True)

@@ -17,7 +17,7 @@ import orjson
 
 from journal import Blob, JournalError, Record
 from journal.events import AttemptSucceeded
-from replay.screen import duration, number, plural, printable
+from replay.screen import digits, duration, number, plural, printable
 from replay.state import DONE, RunState, TrialState, Value
 from replay.statistics import Estimate, paired_numbers, paired_shares
 from replay.tally import can_be_summed
@@ -365,15 +365,19 @@ def sentence(paired: Paired, *, more: str = "higher", less: str = "lower", unit:
         return f"no difference in any of {paired.n:,}"
     if paired.difference is None or paired.low is None or paired.high is None:
         return f"not distinguishable at {of}"
-    scale, form = 1.0, ".3g"
+    by, low, high = paired.difference, paired.low, paired.high
     if paired.kind == "pass":
-        scale, form, unit, more, less = 100.0, ".1f", " points", "better", "worse"
-    by, low, high = (scale * each for each in (paired.difference, paired.low, paired.high))
+        unit, more, less = " points", "better", "worse"
+
+    def said(value: float) -> str:
+        return f"{100 * value:.1f}" if paired.kind == "pass" else digits(value, 3)
+
     if not paired.is_distinguishable:
-        return f"not distinguishable at {of} (B less A: {by:+{form}}{unit}, 95 %: {low:{form}} to {high:{form}})"
+        sign = "" if said(by).startswith("-") else "+"
+        return f"not distinguishable at {of} (B less A: {sign}{said(by)}{unit}, 95 %: {said(low)} to {said(high)})"
     if by < 0:
         low, high = -high, -low
-    return f"B is {more if by > 0 else less} by {abs(by):{form}}{unit} (95 %: {low:{form}} to {high:{form}}, {of})"
+    return f"B is {more if by > 0 else less} by {said(abs(by))}{unit} (95 %: {said(low)} to {said(high)}, {of})"
 
 
 def lines(comparison: Comparison, *, most: int | None) -> Iterator[str]:
@@ -429,7 +433,7 @@ def _score_lines(scores: Mapping[str, Paired]) -> Iterator[str]:
         if paired.kind == "pass" and paired.n and paired.a is not None and paired.b is not None:
             said += f"; {100 * paired.a:.1f} % → {100 * paired.b:.1f} %, {paired.higher:,} better, {paired.lower:,} worse"
         elif paired.a is not None and paired.b is not None:
-            said += f"; {paired.a:.3g} → {paired.b:.3g}"
+            said += f"; {digits(paired.a, 3)} → {digits(paired.b, 3)}"
         if paired.missing:
             what = "trial" if paired.kind == "label" else "case"
             said += f"; not in it: {plural(paired.missing, what)} without a score in both"

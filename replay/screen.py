@@ -68,6 +68,9 @@ _CUT_OFF: Final = "cut off without a word"
 _WORDLESS: Final = "killed, unplugged, or on a disk that was full"
 """What may have been the matter with a session that left no word."""
 
+_READABLE: Final = 1e15
+"""From here on, a number in full says less than its power of ten."""
+
 _REASONS: Final = {
     "failed_fast": "too many trials failed",
     "refused": "the key or the account was refused",
@@ -89,9 +92,9 @@ def printable(value: Any, width: int = _WIDTH) -> str:
 def duration(seconds: float) -> str:
     """Tell a time as people do: `0.93 ms`, `0.24 s`, `12 s`, `3 min 20 s`, `2 h 5 min`."""
     if 0 < seconds < 0.1:  # noqa: PLR2004 - below, the zeros would be in the way
-        return f"{1000 * seconds:.2g} ms"
+        return f"{digits(1000 * seconds, 2)} ms"
     if seconds < 10:  # noqa: PLR2004 - below, parts of a second are worth telling
-        return f"{max(0.0, seconds):.2g} s"
+        return f"{digits(max(0.0, seconds), 2)} s"
     whole = round(seconds)
     if whole < _MINUTE:
         return f"{whole} s"
@@ -198,7 +201,7 @@ def _pace(state: RunState, *, now: float, total: int | None, before: int) -> str
     why, here = held_up(state, now=now, before=before), state.done - before
     if why:
         return f" · {why}"
-    pace = f" · {here / now:.3g}/s" if total is not None and here >= _FEW and now > 0 else ""
+    pace = f" · {digits(here / now, 3)}/s" if total is not None and here >= _FEW and now > 0 else ""
     left = remaining(state, now=now, total=total, before=before)
     return f"{pace} · about {duration(max(1, round(left)))} left" if left else pace
 
@@ -304,16 +307,18 @@ def score_in_words(score: Score, *, failed: int = 0) -> str:
         if score.low is not None and score.high is not None:
             said.append(f"(95 %: {100 * score.low:.1f}–{100 * score.high:.1f} %)")
     elif score.mean is not None:
-        said.append(f"{score.mean:.3g}  mean of {of}")
+        said.append(f"{digits(score.mean, 3)}  mean of {of}")
         if score.low is not None and score.high is not None:
-            said.append(f"(95 %: {score.low:.3g} to {score.high:.3g})")
+            said.append(f"(95 %: {digits(score.low, 3)} to {digits(score.high, 3)})")
     if score.labels:
         said.append(_labels(score))
     unscored = "could not be scored" + (f" ({printable(' '.join(score.error.split()), 200)})" if score.error else "")
     missing = [(failed, "failed"), (score.not_scored, unscored), (score.beyond, "not finite or too large")]
     without = ", ".join(f"{count:,} {why}" for count, why in missing if count)
     mixed = _versions(score.versions, score.by_older)
-    return f"{' '.join(said) or 'nothing yet'}{f'; not in it: {without}' if without else ''}{f'; {mixed}' if mixed else ''}"
+    if not said:
+        return f"no score: {without}" if without else "nothing yet"
+    return f"{' '.join(said)}{f'; not in it: {without}' if without else ''}{f'; {mixed}' if mixed else ''}"
 
 
 def _versions(versions: int, by_older: int) -> str:
@@ -378,7 +383,13 @@ def _usage(used: dict[str, float]) -> str:
 
 def number(value: float) -> str:
     """Show a count in full, and anything else in four digits."""
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
+    return f"{value:,.0f}" if float(value).is_integer() else digits(value, 4)
+
+
+def digits(value: float, most: int) -> str:
+    """Show so many digits of a number, and all of those before its point: `0.0123`, `12.3`, `1,235`."""
+    plain = f"{value:.{most}g}"
+    return f"{value:,.0f}" if "e+" in plain and abs(value) < _READABLE else plain
 
 
 def _running(name: str, trial: TrialState, now: float, timeout: object) -> tuple[str, str]:
@@ -402,7 +413,7 @@ def line(state: RunState, *, now: float, durable: int, total: int | None, before
         parts.append(f"{len(state.backing_off):,} in back-off")
     for scorer, tally in state.scores.items():
         if tally.mean is not None:
-            mean = f"{100 * tally.mean:.1f} %" if tally.kind == "pass" else f"{tally.mean:.3g}"
+            mean = f"{100 * tally.mean:.1f} %" if tally.kind == "pass" else digits(tally.mean, 3)
             parts.append(f"{printable(scorer, 24)} {mean}")
     left = remaining(state, now=now, total=total, before=before)
     if left:
@@ -424,7 +435,12 @@ def unscored_lines(missing: Mapping[str, int], path: Path | str) -> Iterator[str
 
 
 def ending(state: RunState, *, path: Path | str, total: int | None = None, stopped: str = "", why: str = "") -> str:
-    """Tell how a run ended: the counts, the scores, what was lost or paid twice, what failed, and which command comes next.
+    """Tell how a run ended, and which command comes next."""
+    return f"{account(state, path=path, total=total, stopped=stopped, why=why)}\nnext: {next_command(state, path)}"
+
+
+def account(state: RunState, *, path: Path | str, total: int | None = None, stopped: str = "", why: str = "") -> str:
+    """Tell how a run ended: the counts, the scores, what was lost or paid twice, and what failed.
 
     `stopped` says why it was stopped where the last record could not any more, because the disk was full.
     """
@@ -434,12 +450,11 @@ def ending(state: RunState, *, path: Path | str, total: int | None = None, stopp
     elif how_it_ended(state, stopped) == _CUT_OFF:
         lines.append(f"  what cut it off is not recorded: it was {_WORDLESS}")
     lines += [f"  {row}" for row in _summary_lines(state, summary)]
-    lines += [f"  {sentence}" for sentence in _notable(state)]
+    lines += [f"  {sentence}" for sentence in _notable(state, why)]
     lines += _failures(state)
     lines += [f"look closer: {closer}" for closer in _closer(state, path)]
     lines += unscored_lines(summary.without_score, path)
     lines += _to_mend(state, path)
-    lines.append(f"next: {next_command(state, path)}")
     return "\n".join(lines)
 
 
@@ -502,7 +517,7 @@ def mixtures(state: RunState) -> Iterator[str]:
             yield f"{plural(tally.scored, 'score')} of {printable(scorer, 24)} {mixed}"
 
 
-def _notable(state: RunState) -> Iterator[str]:
+def _notable(state: RunState, why: str) -> Iterator[str]:
     yield from _adopted(state)
     if state.retries:
         asked = {"asked": "asked for", "stopped": "because the run was stopped"}
@@ -515,7 +530,8 @@ def _notable(state: RunState) -> Iterator[str]:
             again = f", and {state.made_again:,} made again: as many calls may have been paid for twice"
         yield f"{plural(state.interrupted, 'attempt')} {were} cut off{again}"
     error = state.last_error
-    if error is not None and error.answers == len(state.latencies) and state.ending != "finished":
+    is_last = error is not None and error.answers == len(state.latencies) and state.ending != "finished"
+    if error is not None and is_last and error.said not in why:
         yield f"no answer has come since the last error{', ' if error.in_a_row > 1 else ': '}{_error(error)}"
     if state.running:
         yield f"{plural(len(state.running), 'attempt')} had no ending yet, and will be made again"
@@ -576,10 +592,14 @@ def _closer(state: RunState, path: Path | str) -> Iterator[str]:
 
 
 def _to_mend(state: RunState, path: Path | str) -> Iterator[str]:
-    """Name the command that lets one version of each scorer judge everything, where several have."""
+    """Name the command that lets each scorer judge everything, where one could not, and in one version, where several have."""
+    rescore = f"evaljournal rescore {printable(shlex.quote(str(path)), 1_000)}"
+    own = state.started.scorers if state.started and state.started.task else {}
+    if state.ending == "finished" and any(tally.failed and scorer in own for scorer, tally in state.scores.items()):
+        yield f"score what could not be scored, when that is mended: {rescore}"
     mixed = [printable(scorer, 24) for scorer, tally in state.scores.items() if tally.by_older]
     if mixed:
-        yield f"judge all by one version of {', '.join(mixed)}: evaljournal rescore {printable(shlex.quote(str(path)), 1_000)}"
+        yield f"judge all by one version of {', '.join(mixed)}: {rescore}"
 
 
 def plural(count: int, one: str, many: str = "") -> str:

@@ -10,11 +10,12 @@ if TYPE_CHECKING:
     from runner.case import Case
     from runner.dataset import Dataset
     from runner.definition import Evaluation, evaluation
-    from runner.doors import arun, run
+    from runner.doors import arun, rescore, run
     from runner.errors import UsageError
     from runner.failure import Fatal, RateLimited
     from runner.notes import note
     from runner.recorder import stamps
+    from runner.rescoring import Rescored
     from runner.retry import Retry
     from runner.score import Score
     from runner.session import Outcome
@@ -26,12 +27,14 @@ __all__ = [
     "Fatal",
     "Outcome",
     "RateLimited",
+    "Rescored",
     "Retry",
     "Score",
     "UsageError",
     "arun",
     "evaluation",
     "note",
+    "rescore",
     "run",
     "stamps",
 ]
@@ -42,6 +45,7 @@ _ROOMS: Final = {
     "Evaluation": "definition",
     "Fatal": "failure",
     "RateLimited": "failure",
+    "Rescored": "rescoring",
     "Retry": "retry",
     "Score": "score",
     "UsageError": "errors",
@@ -49,6 +53,7 @@ _ROOMS: Final = {
     "note": "notes",
     "Outcome": "session",
     "arun": "doors",
+    "rescore": "doors",
     "run": "doors",
     "stamps": "recorder",
 }
@@ -60,3 +65,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'runner' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(f"runner.{_ROOMS[name]}"), name)
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ROOMS})  # Or a notebook would offer none of them.

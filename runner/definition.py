@@ -7,7 +7,8 @@ import functools
 import inspect
 import math
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from types import FunctionType
 from typing import Any, Final, Generic, Literal, Protocol, cast, overload, runtime_checkable
 
 import orjson
@@ -215,11 +216,25 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
     def _add_scorer(self, scorer: Callable[..., Any], *, name: str | None, retry: Retry | None) -> Callable[..., Any]:
         name = _named(scorer, name, _SCORER_NAME)
         _check_call(scorer, name, "scorer", "the output and the case", 2)
-        if name in self.scorers:
+        if name in self.scorers and not _is_redefined(self.scorers[name].function, scorer):
             raise UsageError(f"{self.name!r} has a scorer {name!r} already; give this one a name of its own: score(name=…)")
         self.cases = _fit(self.cases, scorer)
-        self.scorers[name] = Scorer(name=name, function=scorer, retry=self.settings.retry if retry is None else retry)
+        again = self.settings.retry if retry is None else retry
+        self.scorers[name] = Scorer(name=name, function=scorer, retry=again, inherits=retry is None)
         return scorer
+
+
+def _is_redefined(before: object, now: object) -> bool:
+    """Say whether a function was written anew in its place, as by a notebook's cell that is run again.
+
+    Two of one name on different lines of a file, or two that one function has made, are a slip.
+    """
+    if not (isinstance(before, FunctionType) and isinstance(now, FunctionType)):
+        return False
+    was, code = before.__code__, now.__code__
+    is_same = (before.__module__, before.__qualname__) == (now.__module__, now.__qualname__)
+    is_in_place = was.co_filename != code.co_filename or was.co_firstlineno == code.co_firstlineno
+    return is_same and is_in_place and was is not code
 
 
 class Define(Protocol):
@@ -244,6 +259,13 @@ def evaluation(
     loop: Literal["trio", "asyncio"] | None = None,
     deadline: float | None = None,
     write_ahead: bool = False,
+    policy: str = "adaptive",
+    limit_key: str | None = None,
+    grace: float = 5,
+    fail_fast: bool = False,
+    max_failures: float | None = None,
+    fail_under: str | Iterable[str] = (),
+    durability: Durability = "sync",
     name: str | None = None,
 ) -> Define:
     """Make an evaluation of a function that takes a case's input and returns an output; see `Settings` for the rest.
@@ -257,6 +279,13 @@ def evaluation(
         repeats=repeats,
         loop=loop,
         write_ahead=write_ahead,
+        policy=policy,
+        limit_key=limit_key,
+        grace=grace,
+        fail_fast=fail_fast,
+        max_failures=max_failures,
+        fail_under=fail_under,
+        durability=durability,
         retry=Retry() if retry is None else retry,
     )
     dataset = cases if isinstance(cases, Dataset) else Dataset(cases)

@@ -4,6 +4,7 @@ Here is decided in which thread a session lives, and who is told of signals mean
 """
 
 import contextvars
+import functools
 import os
 import signal
 import threading
@@ -15,6 +16,8 @@ import trio
 
 from runner.definition import Evaluation
 from runner.errors import UsageError
+from runner.rescoring import Rescored
+from runner.rescoring import rescore as score_anew
 from runner.session import Outcome, Session
 from runner.signals import STOPS, told
 
@@ -63,6 +66,17 @@ def run(evaluation: Evaluation[Any, Any, Any], path: Path | str, *, signals: boo
             _pass_on(heard[0], session)
 
 
+def rescore(evaluation: Evaluation[Any, Any, Any], path: Path | str, *, again: bool = False, slots: int = 32) -> Rescored:
+    """Let the scorers of an evaluation, as they are now, judge the outputs of a run; nobody is asked anything.
+
+    It can be called wherever `run` can. Outputs that a scorer has judged in its present version are left as they are, unless
+    `again` says otherwise.
+    """
+    scorers, name = list(evaluation.scorers.values()), evaluation.cases.input_name
+    anew = functools.partial(score_anew, Path(path), scorers, again=again, slots=slots, input_name=name)
+    return _beside(lambda _: in_trio(anew)) if is_in_a_loop() else in_trio(anew)
+
+
 def _pass_on(number: int, session: Session) -> None:
     """Let a signal do what it would have done had nobody been told of it."""
     try:
@@ -93,20 +107,29 @@ def in_trio(call: Callable[[], Awaitable[T]]) -> T:
 
 def _in_own_thread(session: Session) -> Outcome:
     """Run it beside a loop that runs in this thread. If its last attempts do not end, the thread is left behind with them."""
-    results: list[Outcome | BaseException] = []
+
+    def here(leave: Callable[[Outcome], None]) -> Outcome:
+        session.leave = leave
+        return _in_this_thread(session)
+
+    return _beside(here)
+
+
+def _beside(call: Callable[[Callable[[T], None]], T]) -> T:
+    """Make a call in a thread of its own, and wait for what it returns, or for what it delivers before its end."""
+    results: list[T | BaseException] = []
     there = threading.Event()
 
-    def deliver(result: Outcome | BaseException) -> None:
+    def deliver(result: T | BaseException) -> None:
         results.append(result)
         there.set()
 
     def live() -> None:
         try:
-            deliver(_in_this_thread(session))
+            deliver(call(deliver))
         except BaseException as exc:  # noqa: BLE001  # it is raised again where it is waited for
             deliver(exc)
 
-    session.leave = deliver
     threading.Thread(target=contextvars.copy_context().run, args=(live,), name="evaljournal", daemon=True).start()
     there.wait()
     if isinstance(results[0], BaseException):

@@ -9,5 +9,9 @@ class UsageError(Exception):
     """The evaluation, its settings or its data cannot be used as given; the message says where and what to change."""
 
 
+class Unset(UsageError):
+    """A variable of the environment is needed, and is not there."""
+
+
 class RunChanged(UsageError):
     """A run was to be resumed with another task, other cases or other settings than it was begun with."""

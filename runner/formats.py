@@ -24,6 +24,9 @@ _OTHER_UNICODE = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE, codecs.BOM_UTF16_LE,
 _FIELD_LIMIT = 2**31 - 1
 """Characters in one field of a CSV. Python's own limit of 131,072 is less than a long prompt."""
 
+_SEPARATORS = (";", "\t", ",")
+"""What stands between the fields where it should be something else: spreadsheets write what the country is used to."""
+
 
 def rows(path: Path) -> Iterator[Placed]:
     """Yield the rows of a file, by the format that its name ends in."""
@@ -41,7 +44,8 @@ def place(path: Path, at: int) -> str:
 def _known(path: Path) -> str:
     suffix = path.suffix.lower()
     if suffix not in _READERS:
-        raise UsageError(f"{path} ends in {suffix!r}; a dataset is one of {', '.join(_READERS)}")
+        pipe = "" if suffix else "; save what comes through a pipe: a run that is resumed reads it again"
+        raise UsageError(f"{path} ends in {suffix!r}; a dataset is one of {', '.join(_READERS)}{pipe}")
     return suffix
 
 
@@ -144,6 +148,9 @@ def _separated(path: Path, delimiter: str) -> Iterator[Placed]:
         header = next(reader, list[str]())
         if twice := sorted({name for name in header if header.count(name) > 1}):
             raise UsageError(f"{path}, line 1: the header names {', '.join(map(repr, twice))} twice")
+        others = [each for each in _SEPARATORS if each != delimiter and each in "".join(header)]
+        if len(header) == 1 and others:
+            raise UsageError(f"{path}, line 1: its fields are separated by {others[0]!r}; save it with {delimiter!r} instead")
         end = reader.line_num
         for fields in reader:
             start, end = end + 1, reader.line_num

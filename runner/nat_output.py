@@ -7,6 +7,7 @@ and nothing is doubled. A run that cannot write them goes on all the same. Files
 import contextlib
 import logging
 import os
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -46,14 +47,22 @@ class NatOutput:
         self._due: list[str] = []
         self._story: Story | None = None
 
-    def refuse_taken(self, run: Path | None = None) -> None:
-        """Refuse a directory that holds something else's output: two runs in one file would be worth nothing."""
+    def prepare(self, run: Path | None = None) -> None:
+        """Make the directory; refuse one that cannot be written, or holds something else's output.
+
+        Two runs in one file would be worth nothing, and a run should not take hours to find nothing kept.
+        """
         if inside := segments.run_around(self.directory):
             raise UsageError(f"{self.directory} is in {inside}, which is a run, and holds nothing but its journal")
         if self.directory.exists() and not self.directory.is_dir():
             raise UsageError(f"{self.directory} is not a directory; give another --nat-output")
         if self._is_taken(None if run is None else Source(load(run, at=1)).run):
             raise UsageError(f"{self.directory} holds the output of something else; give another --nat-output")
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=self.directory).close()
+        except OSError as exc:
+            raise UsageError(f"{self.directory} cannot be written: {exc.strerror}; give another --nat-output") from exc
 
     def _is_taken(self, run: str | None) -> bool:
         if not any((self.directory / name).exists() for name in (LINES, LIST)):

@@ -67,7 +67,7 @@ async def rescore(
     The journal does not say what the input was called where it came from; scorers with templates may call it `input_name`.
     """
     if not scorers:
-        raise UsageError("there is no scorer to score with")
+        raise UsageError("the evaluation has no scorer; name one: --score exact, or --judge MODEL, or @….score in Python")
     here = await in_thread(Surroundings.here)
     before = await in_thread(lambda: fold(read(path, load_blobs=False, files=files)))
     if before.started is not None and not list(_to_do(before, scorers, again=again)):

@@ -95,13 +95,22 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(map(repr, first[:_NAMED])) + (", …" if len(first) > _NAMED else "")
 
 
+_MEANS: Final = {
+    "task_fingerprint": " (its source was changed)",
+    "dataset_fingerprint": " (these are not the same cases)",
+    "scorers": " (their source, or which there are, was changed)",
+}
+"""What it says of an experiment that a fingerprint is another one."""
+
+
 def differences(before: RunStarted, now: RunStarted, settings: Mapping[str, Any]) -> list[str]:
     """Say, field by field, how what is to be resumed asks or judges otherwise than what was begun.
 
     How it is carried out (slots, timeouts, retries and so on) may change from one session to the next.
     """
     found = [
-        f"{field.replace('_', ' ')}: {getattr(before, field)!r} is now {new!r}" for field, new in changes(before, now).items()
+        f"{field.replace('_', ' ')}: {getattr(before, field)!r} is now {new!r}{_MEANS.get(field, '')}"
+        for field, new in changes(before, now).items()
     ]
     found += [
         f"setting {name}: {settings[name]!r} is now {now.settings[name]!r}"

@@ -10,7 +10,7 @@ import numbers
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
-from attrs import Attribute, Factory, field, frozen
+from attrs import Attribute, Factory, evolve, field, frozen
 
 from runner.errors import UsageError
 from runner.fingerprint import of_function
@@ -59,8 +59,14 @@ class Scorer:
     """Called with the output and the case."""
     retry: Retry
     """When it is asked again after it failed; the task is not."""
-    version: str = field(init=False, default=Factory(_version, takes_self=True))
+    inherits: bool = False
+    """Whether that is the evaluation's own, and gives way to what is said for one run."""
+    version: str = field(default=Factory(_version, takes_self=True))
     """Fingerprint of its source, taken when it was defined."""
+
+    def under(self, retry: Retry) -> "Scorer":
+        """Give the scorer of a run in which trials are tried again in this way."""
+        return evolve(self, retry=retry) if self.inherits else self
 
     @property
     def is_async(self) -> bool:

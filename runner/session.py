@@ -23,6 +23,7 @@ from journal.events import RunStarted, RunStopped, SessionStarted
 from journal.files import DISK, Files
 from journal.writer import InThread, in_a_thread
 from replay import RunState, fold
+from replay.screen import account
 from runner.case import Trial
 from runner.concurrency import POLICIES, Policy
 from runner.dataset import Trials
@@ -69,13 +70,17 @@ class Outcome:
     """How a session of a run ended."""
 
     path: Path
-    state: RunState
+    state: RunState = attrs.field(repr=False)
     head: str
     """The hash of the journal's last record. Keep it elsewhere, and nobody can take records off the end unnoticed."""
     stopped: str
     """Empty if the run is finished; otherwise why it is not."""
     why: str
     """More about that, for people."""
+
+    def __str__(self) -> str:
+        """Tell what came of it, as the command does at the end of a run."""
+        return account(self.state, path=self.path, stopped=self.stopped, why=self.why)
 
 
 @attrs.frozen(kw_only=True)
@@ -122,6 +127,8 @@ class Session:
     """One evaluation, one journal, one life."""
 
     def __init__(self, evaluation: Evaluation[Any, Any, Any], path: Path, **options: Any) -> None:
+        if not isinstance(evaluation, Evaluation):
+            raise UsageError(f"{evaluation!r} is no evaluation; make one of the function: @evaluation(cases=…)")
         self.evaluation = evaluation
         self.path = path
         settings, others = ({field.name for field in attrs.fields(kind)} for kind in (Settings, Options))
@@ -237,7 +244,12 @@ class Session:
         """Fold what is there; of a new run, nothing is."""
         if not self.options.resume:
             return RunState()
-        return fold(read(self.path, load_blobs=False, files=self.options.files), at=at)
+        try:
+            return fold(read(self.path, load_blobs=False, files=self.options.files), at=at)
+        except NotAJournal as exc:
+            raise NotAJournal(
+                f"{self.path} is no run that could be resumed ({exc}); `run(…)` without resume=True begins it"
+            ) from exc
 
     def _plan(self, state: RunState) -> Plan:
         """Say what is to be run, and refuse to go on with something else than was begun."""
@@ -349,7 +361,8 @@ class Session:
     async def _tasks(self, stack: AsyncExitStack, settings: Settings, run: str) -> tuple[Task, dict[str, tuple[Scorer, Task]]]:
         opening = Opening(stack, run, grace=settings.grace, in_thread=self.options.in_thread)
         task = await opening.task(self.evaluation.task, settings.loop)
-        return task, {name: (scorer, await opening.scorer(scorer)) for name, scorer in self.evaluation.scorers.items()}
+        scorers = [scorer.under(settings.retry) for scorer in self.evaluation.scorers.values()]
+        return task, {scorer.name: (scorer, await opening.scorer(scorer)) for scorer in scorers}
 
     async def _execute(self, executor: Executor, remainder: Remainder, recorder: Recorder) -> None:
         """Let the executor make the trials; from here on, whoever asks to stop asks it."""

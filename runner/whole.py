@@ -20,7 +20,11 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
 def write_whole(path: Path, pieces: Iterable[bytes]) -> None:
     """Write a file piece by piece, and give it its name when it is on disk; what had that name before is replaced."""
     temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}-{next(_NUMBERS)}.new")
-    fd = os.open(temporary, _NEW, 0o666)  # As readable as the user's other files: it was made to be given away.
+    try:
+        fd = os.open(temporary, _NEW, 0o666)  # As readable as the user's other files: it was made to be given away.
+    except OSError as exc:
+        exc.filename = str(path)  # The other name is nothing that anybody has asked for.
+        raise
     try:
         with open(fd, "wb") as stream:
             stream.writelines(pieces)

@@ -25,7 +25,7 @@ COMMANDS: Final = {
     "status": ("look", "Tell where a run stands."),
     "ls": ("look", "List the runs."),
     "log": ("look", "Print the records of a run."),
-    "show": ("show", "Tell all there is to know of a trial."),
+    "show": ("show", "Tell all there is to know of a trial, or list all of them."),
     "watch": ("travel", "Look on while another process runs."),
     "replay": ("travel", "Show a run as it stood, or play it again."),
     "fork": ("travel", "Start a new run from a point of an old one."),
@@ -122,7 +122,7 @@ class _Commands(click.Group):
 
             if exc.errno in NO_SPACE:
                 raise Unfinished(f"{exc}; nothing was lost: make room, and do it again") from exc
-            raise Refused(str(exc)) from exc
+            raise Refused(str(exc) if exc.filename is None else f"{exc.filename}: {exc.strerror}") from exc
 
 
 @contextlib.contextmanager

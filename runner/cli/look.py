@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -266,6 +266,13 @@ def print_json(value: Any) -> None:
     click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))  # A forged name may be a number.
 
 
+def print_table(rows: Sequence[Sequence[str]]) -> None:
+    """Print rows in columns; the first says what they are."""
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    for row in rows:
+        click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
 def terminal(*, stderr: bool = False) -> "Console":
     """Open the terminal to draw on; what is drawn is shown as it is, whatever it looks like."""
     from rich.console import Console  # noqa: PLC0415  # slow to import
@@ -331,10 +338,7 @@ def ls(directory: Path, as_json: bool) -> None:
     if not runs:
         click.echo(f"there are no runs under {directory}/; `evaljournal run evals/capitals.py` makes one", err=True)
         return
-    rows = [("RUN", "EVALUATION", "STARTED", "OK", "FAILED", "TRIALS", "ENDED"), *map(_columns, runs)]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    for row in rows:
-        click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+    print_table([("RUN", "EVALUATION", "STARTED", "OK", "FAILED", "TRIALS", "ENDED"), *map(_columns, runs)])
 
 
 def _entry(path: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ finds its evaluation. A file is named, not copied: like a Python file, it is rea
 import re
 import shlex
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, cast
@@ -78,16 +78,27 @@ def configured(path: Path, command: click.Command) -> dict[str, Any]:
         name = key.replace("_", "-")
         if name not in known:
             raise UsageError(f"{path} has the key {key!r}, which there is not{nearest(name, known)}")
-        values[str(known[name].name)] = _as_given(value, many=bool(getattr(known[name], "multiple", False)), name=name)
+        option = known[name]
+        try:
+            given = _as_given(value, option, name)
+            for each in given if isinstance(given, list) else [given]:
+                option.type.convert(each, option, None)
+        except (click.BadParameter, UsageError) as exc:
+            said = exc.message.rstrip(".") if isinstance(exc, click.BadParameter) else exc
+            raise UsageError(f"{path}: {key}={value!r}: {said}") from exc
+        values[str(option.name)] = given
     return values
 
 
-def _as_given(value: Any, *, many: bool, name: str) -> Any:
+def _as_given(value: Any, option: click.Parameter, name: str) -> Any:
     """Put a value of the file into the words that a flag would have been given."""
     if name in {"body", "more"} and not isinstance(value, str):
         return orjson.dumps(value).decode()
-    if not many:
-        return value if isinstance(value, bool) else str(value)
+    if not getattr(option, "multiple", False):
+        is_flag = getattr(option, "is_flag", False)
+        if isinstance(value, list | dict) or (isinstance(value, bool) and not is_flag):
+            raise UsageError("give true or false" if is_flag else "give one value, as after its flag")
+        return value if is_flag else str(value)
     if isinstance(value, dict):
         between = ": " if name == "header" else "="
         return [f"{key}{between}{each}" for key, each in cast("dict[str, Any]", value).items()]
@@ -122,11 +133,11 @@ recipe_options = options(
     click.option("--read-timeout", type=seconds, metavar="S", help="Seconds without a byte; else as long as --timeout."),
     click.option("--chat", metavar="MODEL", help="Ask a chat model that speaks as OpenAI's do."),
     click.option("--base-url", metavar="URL", help="Where it is; else OpenAI's own address."),
-    click.option("--key-env", metavar="NAME", help="The variable that holds its key; else OPENAI_API_KEY for OpenAI, no key."),
+    click.option("--key-env", metavar="NAME", help="The variable that holds its key; else OPENAI_API_KEY, at OpenAI only."),
     click.option("--prompt", metavar="TEXT", help="What is asked, with {fields} of the case; @FILE reads it from a file."),
     click.option("--system", metavar="TEXT", help="What is said before; @FILE reads it from a file."),
     click.option("--messages", type=click.Path(path_type=Path), metavar="FILE", help="A conversation in JSON, with {fields}."),
-    click.option("--temperature", type=float, metavar="T"),
+    click.option("--temperature", type=float, metavar="T", help="How much is left to chance in an answer; 0 is least."),
     click.option("--max-tokens", type=int, metavar="N", help="The most tokens of an answer."),
     click.option("--model-seed", type=int, metavar="N", help="The model's own seed, where it has one."),
     click.option("--schema", type=click.Path(path_type=Path), metavar="FILE", help="A JSON schema; the output is JSON then."),
@@ -188,7 +199,7 @@ def found_in(ctx: click.Context) -> Subject:
     names = {field.name for field in attrs.fields(Settings)}
     filed = {name: value for name, value in given.items() if name not in said}
     own: dict[str, Any] = {name: None if value == OFF else value for name, value in filed.items() if name in names}
-    task = _task(given)
+    task = _task(given, filed)
     if "data" not in given:
         raise UsageError("--data is missing: the file that holds the cases")
     evaluation: AnyEvaluation = Evaluation(
@@ -200,7 +211,7 @@ def found_in(ctx: click.Context) -> Subject:
         name=given.get("name") or re.sub(r"[^\w.-]+", "-", given["data"].stem).strip("-.") or "data",
     )
     for name, scorer in scorers_in(given):
-        evaluation.score(name=name, retry=Retry())(scorer)
+        evaluation.score(name=name)(scorer)
     return Subject(evaluation, _reference(ctx, said))
 
 
@@ -228,20 +239,24 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _task(given: Mapping[str, Any]) -> Any:
+def _task(given: Mapping[str, Any], filed: Container[str]) -> Any:
     """Make the task; there is exactly one, and what is said of another is a mistake."""
+
+    def named(name: str) -> str:
+        return f"{_flag(name)} (in the file)" if name in filed else _flag(name)
+
     chosen = [name for name in TASKS if name in given]
     if given.get("score_only") and chosen != ["output_key"]:
         raise UsageError("--score-only asks nobody: say with --output-key which column holds the outputs, and nothing to ask")
     if len(chosen) != 1:
-        few = "say whom to ask" if not chosen else f"{' and '.join(map(_flag, chosen))} were given; choose one"
+        few = "say whom to ask" if not chosen else f"{' and '.join(map(named, chosen))} were given; choose one"
         raise UsageError(f"{few}: --endpoint URL, --chat MODEL, --command LINE, or --output-key COLUMN to ask nobody")
     class_, first, about = TASKS[chosen[0]]
     make = getattr(import_module(f"runner.tasks.{class_.lower()}"), class_)  # Not before: a client takes long to import.
     for name in dict.fromkeys(name for _, _, names in TASKS.values() for name in names):
         if name in given and name not in about:
             whose = " or ".join(_flag(task) for task, (_, _, names) in TASKS.items() if name in names)
-            raise UsageError(f"{_flag(name)} is about {whose}, and {_flag(chosen[0])} was given")
+            raise UsageError(f"{named(name)} is about {whose}, and {named(chosen[0])} was given")
     settings = {_NAMES.get(name, name): _value(name, given[name]) for name in about if name in given}
     if "more" in settings:
         settings["more"] = _object(settings["more"])
@@ -352,6 +367,10 @@ _INTRO: Final = """\
 _ACTIVE: Final = {"data": '"qa.jsonl"', "command": '"./answer.sh"', "score": '["exact"]', "slots": "8", "timeout": "60"}
 
 _EXAMPLES: Final = {
+    "id-key": '"id"',
+    "input-key": '"question"',
+    "expected-key": '"answer"',
+    "name": '"qa"',
     "endpoint": '"http://localhost:8000/generate"',
     "body": '{ question = "{question}" }',
     "header": '{ Authorization = "Bearer $MY_KEY" }',
@@ -359,22 +378,41 @@ _EXAMPLES: Final = {
     "error-path": '"error"',
     "done-path": '"done"',
     "idempotency-header": '"Idempotency-Key"',
+    "connect-timeout": "10",
+    "read-timeout": "60",
     "chat": '"gpt-4o-mini"',
     "base-url": '"http://localhost:8000/v1"',
     "key-env": '"MY_KEY"',
     "prompt": '"Answer briefly: {question}"',
     "system": '"@system.txt"',
+    "messages": '"messages.json"',
+    "temperature": "0.0",
+    "max-tokens": "500",
+    "schema": '"schema.json"',
     "more": "{ top_p = 0.9 }",
+    "prices": '"prices.toml"',
+    "output-key": '"output"',
     "judge": '"gpt-4o"',
     "rubric": '"@rubric.txt"',
     "choice": "{ good = 1, bad = 0 }",
+    "judge-url": '"http://localhost:8000/v1"',
+    "judge-key-env": '"MY_KEY"',
+    "deadline": "3600",
+    "retry-errors": "4",
+    "retry-timeouts": "2",
+    "retry-rate-limits": "600",
+    "retry-base-delay": "1",
+    "retry-max-delay": "60",
     "limit-key": '"model"',
     "max-failures": '"5%"',
     "fail-under": '["exact=0.9"]',
+    "grace": "5",
+    "nat-output": '"nat"',
     "only": '["peru*"]',
     "skip": '["test-*"]',
+    "limit": "20",
 }
-"""What a key may look like, where its type does not say enough."""
+"""What a key may look like, where its type does not say enough; a number that has a default is that."""
 
 
 @click.command()
@@ -402,6 +440,8 @@ def init(path: Path) -> None:
             file.write("".join(lines).rstrip("\n") + "\n")
     except FileExistsError:
         raise UsageError(f"{path} is there already; nothing is ever overwritten: give another name") from None
+    except OSError as exc:
+        raise UsageError(f"{path} cannot be written: {exc.strerror}") from exc
     click.echo(f"{path} is written; say in it whom to ask, then: evaljournal run --config {path}", err=True)
 
 

@@ -45,7 +45,7 @@ from runner.cli.rehearsal import rehearse
 from runner.concurrency import POLICIES
 from runner.definition import Settings
 from runner.doors import run as run_evaluation
-from runner.errors import UsageError
+from runner.errors import Unset, UsageError
 from runner.gates import Gate, missed
 from runner.loading import Subject, find
 from runner.nearest import nearest
@@ -150,7 +150,7 @@ def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run
         if path is not None and not dry_run:
             _refuse_taken(path)
         if (output := _nat_output(options)) is not None and not dry_run:
-            output.refuse_taken()
+            output.prepare()
     if dry_run:
         with _prose_on_stderr():
             cases = found.evaluation.cases.select(settings, repeats=settings.repeats).cases
@@ -194,7 +194,7 @@ def resume(run: Path | None, reference: str | None, **options: Any) -> None:
     path = chosen_run(run)
     last = last_record(path)
     if (output := _nat_output(options)) is not None:
-        output.refuse_taken(path)
+        output.prepare(path)
     if last is not None and isinstance(last.event, RunFinished) and _has_nothing_to_do(last.event, options):
         seen = see(path)
         say_damage(seen.problem)
@@ -292,6 +292,8 @@ def find_again(path: Path, reference: str | None = None, *, verb: str = "resume"
         source = found.evaluation.cases.source
         if verb == "resume" and isinstance(source, Path) and not source.exists():
             raise UsageError(f"there is no file {source}, which holds the cases")
+    except Unset:
+        raise  # It is where it was, and so is all else.
     except UsageError as exc:
         now = command(verb, path, f" --task {shlex.quote(reference)}")
         raise UsageError(
@@ -313,8 +315,9 @@ def _recorded_reference(path: Path, verb: str) -> str:
     started, _ = first
     task = task_since(path) or started.task
     if not task:
+        there = "`runner.run(…, resume=True)` resumes" if verb == "resume" else "`runner.rescore(…)` scores"
         raise UsageError(
-            f"{path} was begun from Python, with {started.evaluation!r}; resume it there, with resume=True, "
+            f"{path} was begun from Python, with {started.evaluation!r}; {there} it there, "
             f"or say where that is: {command(verb, path, ' --task REFERENCE')}"
         )
     return task

@@ -24,6 +24,7 @@ from replay.export.page_content import Cursor
 from replay.history import understanding
 from runner.cli.look import Seen, last_record
 from runner.cli.showing import Showing
+from runner.errors import UsageError
 
 HOST: Final = "127.0.0.1"
 FRAME: Final = 0.5
@@ -206,7 +207,12 @@ def _headers(kind: str) -> list[tuple[str, str]]:
 async def serve(path: Path, size: int, port: int, *, ready: Callable[[str], object], token: str | None = None) -> None:
     """Serve a run until cancelled; `ready` is told the address."""
     live = Live(path, size)
-    (listener,) = await trio.open_tcp_listeners(port, host=HOST)
+    try:
+        (listener,) = await trio.open_tcp_listeners(port, host=HOST)
+    except OSError as exc:
+        raise UsageError(
+            f"port {port} cannot be had: {exc.strerror}; give another --port, or none for one that is free"
+        ) from exc
     server = Server(live, listener.socket.getsockname()[1], token)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(live.go_along)

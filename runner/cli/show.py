@@ -1,6 +1,6 @@
-"""The command that tells all there is to know of one trial."""
+"""The command that tells all there is to know of one trial, or a little of each."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -9,10 +9,11 @@ import orjson
 
 from journal import Blob
 from replay.history import understanding
-from replay.screen import duration, plural, printable
+from replay.screen import duration, number, plural, printable
+from replay.state import TrialState
 from replay.text import as_text
 from replay.trial import AttemptStory, Judgement, TrialStory
-from runner.cli.look import print_json, run_and_trial, say_damage, see
+from runner.cli.look import Seen, print_json, print_table, run_and_trial, say_damage, see
 from runner.nearest import nearest
 
 _LINES: Final = 40
@@ -34,16 +35,19 @@ _LAST: Final = 12
 def show(run: str | None, trial: str | None, at: int | None, as_json: bool) -> None:
     """Tell all there is to know of a TRIAL: what was asked and answered, every attempt and what it waited for, the scores.
 
-    Without RUN, that is a trial of the newest run. A damaged run is told up to the damage, with code 4.
+    Without TRIAL, every trial is listed, with how it ended and what the scorers said. Without RUN, the newest run is meant. A
+    damaged run is told up to the damage, with code 4.
 
     \b
     evaljournal show peru
     evaljournal show runs/capitals/0001 peru --json | jq .output
+    evaljournal show runs/capitals/0001 | grep false
     """
     path, trial = run_and_trial(run, trial)
-    if trial is None:
-        raise click.UsageError("no TRIAL was given; `evaljournal log --type trial_enqueued` lists them")
     seen = see(path, at)
+    if trial is None:
+        _list(seen, as_json=as_json)
+        return
     if trial not in seen.state.trials:
         say_damage(seen.problem)  # It may stand behind the damage.
         then = "" if at is None else f" at record {at:,}"
@@ -56,6 +60,48 @@ def show(run: str | None, trial: str | None, at: int | None, as_json: bool) -> N
         with understanding(path, lambda: story.seq):
             click.echo("\n".join(_in_words(story)))
     say_damage(problem, quiet=as_json)
+
+
+def _list(seen: Seen, *, as_json: bool) -> None:
+    """Tell each trial in a line."""
+    state = seen.state
+    if as_json:
+        listed = [_entry(name, trial) for name, trial in state.trials.items()]
+        print_json({"path": str(seen.path), "problem": None if seen.problem is None else str(seen.problem), "trials": listed})
+    else:
+        scorers = list(state.scores)
+        head = ("TRIAL", "STAGE", "ATTEMPTS", "TOOK", *(printable(scorer, 24) for scorer in scorers))
+        print_table([head, *(_columns(name, trial, scorers) for name, trial in state.trials.items())])
+    say_damage(seen.problem, quiet=as_json)
+
+
+def _entry(name: str, trial: TrialState) -> dict[str, Any]:
+    return {
+        "trial": name,
+        "case": trial.case,
+        "stage": trial.stage,
+        "cause": trial.cause or None,
+        "error": trial.error or None,
+        "attempts": trial.attempts,
+        "elapsed": trial.elapsed if trial.answer is not None else None,
+        "scores": {scorer: value for scorer, (_, value) in (trial.scores or {}).items()},
+        "unscored": trial.unscored,
+    }
+
+
+def _columns(name: str, trial: TrialState, scorers: Sequence[str]) -> Sequence[str]:
+    values = [_cell(trial, scorer) for scorer in scorers]
+    cause = f" ({printable(trial.cause)})" if trial.stage == "failed" and trial.cause else ""
+    took = duration(trial.elapsed) if trial.answer is not None else "–"
+    return (printable(name, 60), f"{printable(trial.stage)}{cause}", str(trial.attempts), took, *values)
+
+
+def _cell(trial: TrialState, scorer: str) -> str:
+    """Tell what a scorer has said, in a word."""
+    if trial.scores is None or scorer not in trial.scores:
+        return "failed" if scorer in trial.unscored else "–"
+    value = trial.scores[scorer][1]
+    return number(value) if isinstance(value, float) else printable(value, 24)
 
 
 def _in_json(story: TrialStory) -> dict[str, Any]:
@@ -125,8 +171,11 @@ def _attempt(attempt: AttemptStory) -> Iterator[str]:
         yield f"{_INDENT}asked to be left alone for {duration(attempt.retry_after)}"
     if attempt.usage is not None:
         yield from _block("", f"usage {printable(attempt.usage)}")
-    if attempt.notes:
-        yield from _block("", " · ".join(f"{name} {printable(value)}" for name, value in attempt.notes))
+    if few := [f"{name} {printable(value)}" for name, value in attempt.notes if not isinstance(value, Mapping)]:
+        yield from _block("", " · ".join(few))
+    for name, value in attempt.notes:
+        if isinstance(value, Mapping):  # Such as a judge's: what it was asked, what it said, and what that took.
+            yield from _block("", f"{name}: {' · '.join(f'{key} {printable(part)}' for key, part in value.items())}")
     if attempt.late:
         yield f"{_INDENT}came back after it had been given up: {printable(attempt.late)}, not used"
     if attempt.retry_in is not None:

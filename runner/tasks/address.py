@@ -16,7 +16,7 @@ from urllib.request import getproxies_environment, proxy_bypass
 import attrs
 import httpcore2
 
-from runner.errors import UsageError
+from runner.errors import Unset, UsageError
 from runner.secrets import SHORTEST, keep_secret, mask, names_a_secret
 from runner.templates import Fields, Text
 
@@ -34,7 +34,7 @@ def expanded(text: str, what: str, secrets: set[str] | None = None, written: Cal
         raise UsageError(f"{what} has a '$' that begins no name; $NAME stands for a variable of the environment, $$ for a '$'")
     for name in template.get_identifiers():
         if not os.environ.get(name):
-            raise UsageError(f"{what} needs ${name}, and the environment has none; set it: export {name}=…")
+            raise Unset(f"{what} needs ${name}, and the environment has none; set it: export {name}=…")
         if secrets is not None and (names_a_secret(name) or names_a_secret(what)):
             secrets.add(os.environ[name])
     return template.substitute({name: written(os.environ[name]) for name in template.get_identifiers()})

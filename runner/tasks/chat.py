@@ -258,6 +258,8 @@ class Line:
         content = message.get("content")
         if isinstance(content, list):  # Some send text in parts.
             content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+        if not content and isinstance(message.get("refusal"), str):
+            content = message["refusal"]  # What the model has said, though under another name.
         model = str(reply.get("model") or asked or self._chat.model)
         return Completion(
             text=content if isinstance(content, str) else "",

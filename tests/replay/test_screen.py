@@ -36,6 +36,7 @@ from journal.events import (
 from replay import RunState
 from replay.export.page import verdict
 from replay.screen import (
+    digits,
     duration,
     ending,
     line,
@@ -493,14 +494,26 @@ def test_many_labels_are_counted() -> None:
 
 def test_durations_as_people_say_them() -> None:
     """Small times have parts of a second, large ones minutes or hours."""
-    said = [duration(seconds) for seconds in (-1, 0.0123, 0.5, 9.96, 12.4, 59.6, 200, 7500, 9_000_000)]
+    said = [duration(seconds) for seconds in (-1, 0.0123, 0.0996, 0.5, 9.96, 12.4, 59.6, 200, 7500, 9_000_000)]
 
-    assert ["0 s", "12 ms", "0.5 s", "10 s", "12 s", "1 min 0 s", "3 min 20 s", "2 h 5 min", "2,500 h 0 min"] == said
+    assert ["0 s", "12 ms", "100 ms", "0.5 s", "10 s", "12 s", "1 min 0 s", "3 min 20 s", "2 h 5 min", "2,500 h 0 min"] == said
 
 
 def test_numbers_as_people_read_them() -> None:
-    """Counts are shown in full, and cost in four digits."""
-    assert ["1,234,567", "0.01235", "2"] == [number(value) for value in (1_234_567, 0.0123456, 2.0)]
+    """Counts are shown in full, and cost in four digits, or more where there are more before the point."""
+    assert ["1,234,567", "0.01235", "2", "12,346"] == [number(value) for value in (1_234_567, 0.0123456, 2.0, 12345.67)]
+
+
+def test_a_large_mean_is_no_power_of_ten() -> None:
+    """The mean of large scores, such as lengths, is told in full; beyond what can be read, by its power of ten."""
+    tally = Tally()
+    for length in (12_000, 13_000.5):
+        tally.add(length)
+
+    assert score_in_words(score_of(tally)).startswith("12,500  mean of 2 scored")
+    assert ["999", "1,000", "-1,235", "0.00123", "1.2e+15"] == [
+        digits(n, 3) for n in (999.1, 999.9, -1234.5678, 0.00123, 1.2e15)
+    ]
 
 
 def test_printable_text() -> None:

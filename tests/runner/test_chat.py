@@ -235,6 +235,14 @@ def test_saying_nothing_is_an_answer(server: Server, path: Path, name: str) -> N
     assert [""] == outputs(path)
 
 
+def test_a_refusal_is_what_the_model_said(server: Server, path: Path, name: str) -> None:
+    """A model that declines says so under another name than it answers: those words are its output."""
+    reply = quote('raw:{"choices": [{"message": {"refusal": "I cannot."}}]}')
+    go(made(Chat("small", base_url=server.url(name, reply, "v1"))), path)
+
+    assert ["I cannot."] == outputs(path)
+
+
 def test_an_answer_that_was_cut_short_is_an_answer_and_says_so(server: Server, path: Path, name: str) -> None:
     """What the limit of tokens has cut short is an output, and is counted as such by every view."""
     outcome = go(made(Chat("small", base_url=server.url(name, "say:short", "v1"))), path)

@@ -232,10 +232,13 @@ def test_any_json_survives(
         ("qa.csv", 'id,input\na,"1\n2"\na,3\n', "qa.csv, line 4: the id 'a' is taken by {folder}qa.csv, line 2"),
         ("qa.csv", "id,input\n,1\n", "qa.csv, line 2: the id in 'id' is empty"),
         ("qa.csv", "id,input,input\na,1,2\n", "qa.csv, line 1: the header names 'input' twice"),
-        ("qa.csv", "id;input\na;1\n", "qa.csv, line 2: no column is the input"),
+        ("qa.csv", "id\na\n", "qa.csv, line 2: no column is the input"),
         ("qa.csv", "id,input\n", "qa.csv has no cases"),
         ("qa.csv", "", "qa.csv has no cases"),
         ("qa.txt", "", "qa.txt ends in '.txt'; a dataset is one of .jsonl,"),
+        ("-", "", ".parquet; save what comes through a pipe: a run that is resumed reads it again"),
+        ("qa.csv", "id;question\r\na;b\r\n", "line 1: its fields are separated by ';'; save it with ',' instead"),
+        ("qa.tsv", "id,question\na,b\n", "line 1: its fields are separated by ','; save it with '\\t' instead"),
     ],
 )
 def test_a_broken_file_is_refused(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:

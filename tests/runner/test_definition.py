@@ -53,8 +53,11 @@ async def test_an_evaluation_is_still_its_function() -> None:
 def test_settings_are_kept() -> None:
     """What was said in the decorator is what a run will find, and 30 seconds are 30.0 seconds."""
     expected = Settings(slots=8, timeout=30.0, deadline=60.0, repeats=2, retry=Retry(errors=1))
+    how: dict[str, Any] = {"policy": "aimd", "grace": 1.0, "fail_fast": True, "max_failures": 0.1, "durability": "os"}
+    how |= {"limit_key": "model", "fail_under": ("exact=0.9",)}
 
     assert expected == capitals.settings
+    assert Settings(**how) == evaluation(cases=CASES, **how)(plain).settings
     assert [Case(name="fr", input="France?", expected="Paris")] == [trial.case for trial in capitals.cases.select()]
 
 
@@ -82,6 +85,8 @@ def test_off_is_off() -> None:
         ({"loop": "trio"}, "loop='trio' is for `async def`, and 'plain' is a plain function"),
         ({"retry": 3}, "retry=3: give Retry"),
         ({"write_ahead": 1}, "write_ahead=1: give bool"),
+        ({"policy": "best"}, "policy='best': give one of 'adaptive'"),
+        ({"fail_under": "exact"}, "fail_under='exact': give SCORER=NUMBER"),
         ({"name": "a/b"}, "'a/b' cannot be a name here"),
         ({"name": ""}, "'' cannot be a name here"),
         ({"name": "..", "cases": CASES}, "'..' cannot be a name here"),

@@ -1,5 +1,6 @@
 """Whole runs on a virtual clock, from their beginning to their end: what is recorded, what is retried, and what ends them."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -228,6 +229,27 @@ async def test_a_scorer_that_fails_never_runs_the_task_again() -> None:
     assert 1 == outcome.state.completed
 
 
+async def test_scorers_are_asked_again_as_the_run_is_told() -> None:
+    """A retry that is given for a run holds for its scorers too, but for those that have one of their own."""
+    it, asked = made(Scripted(lambda _, __: Answer("yes", 0.5)), named(1)), Counter[str]()
+
+    def exact(output: str, case: Case[str, str]) -> bool:
+        asked["exact"] += 1
+        raise OSError(output, case)
+
+    def judge(output: str, case: Case[str, str]) -> bool:
+        asked["judge"] += 1
+        raise OSError(output, case)
+
+    it.score(exact)
+    it.score(retry=Retry(errors=2))(judge)
+    disk = SimulatedDisk()
+    await go(it, disk, retry=Retry(errors=1))
+
+    assert {"exact": 2, "judge": 3} == asked
+    assert {"exact", "judge"} == {event.scorer for event in events_of(PATH, files=disk) if isinstance(event, ScoringFailed)}
+
+
 async def test_a_scorer_may_say_several_things() -> None:
     """A mapping gives several scores at once, each with a name."""
     it = made(Scripted({"a": [Answer("x")]}), [Case(name="a", input="a")])
@@ -265,6 +287,7 @@ async def test_a_refused_key_stops_the_run_at_once() -> None:
 
     assert "refused" == outcome.stopped
     assert "bad key" in outcome.why
+    assert 1 == str(outcome).count("bad key")
     assert (0, 2) == (outcome.state.failed, count(disk, AttemptStarted))
 
 

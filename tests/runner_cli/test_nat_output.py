@@ -110,9 +110,24 @@ def test_a_finished_run_has_its_files_made_again() -> None:
     assert (2, True) == (inside.exit_code, "which is a run, and holds nothing but its journal" in inside.stderr)
 
 
-def test_a_directory_that_cannot_be_made_costs_the_run_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """If the files cannot be written, that is logged with its traceback, and the run is as good as ever."""
+def test_a_directory_that_cannot_be_made_is_refused() -> None:
+    """Where the files could never be written, that is said before anything is started, by run and by resume."""
     Path("file").write_text("")
+    begun = evaljournal("run", "quick.py", "--nat-output", "file/nat")
+    evaljournal("run", "quick.py", "-o", "one")
+    resumed = evaljournal("resume", "one", "--nat-output", "file/nat")
+
+    assert (2, 2) == (begun.exit_code, resumed.exit_code)
+    assert begun.stderr == resumed.stderr == "Error: file/nat cannot be written: Not a directory; give another --nat-output\n"
+    assert not Path("runs").exists()
+
+
+def test_a_directory_that_goes_away_costs_the_run_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If the files can no longer be written, that is logged with its traceback, and the run is as good as ever."""
+    Path("file").write_text("")
+    monkeypatch.setattr(NatOutput, "prepare", lambda _: None)
     result = evaljournal("run", "quick.py", "--nat-output", "file/nat")
 
     assert (1, 5) == (result.exit_code, len(evaljournal("export").stdout.splitlines()))

@@ -244,6 +244,38 @@ def test_a_file_says_what_flags_do_not() -> None:
     assert {"exact", "iexact"} == set(begun.scorers)
 
 
+def test_two_to_ask_are_told_apart_by_where_they_stand() -> None:
+    """A flag does not win over another key: that both say whom to ask is told, and which of them the file says."""
+    Path("eval.toml").write_text('data = "qa.jsonl"\ncommand = "cat"\n')
+    result = evaljournal("run", "--config", "eval.toml", "--endpoint", "http://h")
+
+    assert 2 == result.exit_code
+    assert "Error: --endpoint and --command (in the file) were given; choose one" in result.stderr
+
+
+def test_a_judge_is_asked_again_as_the_run_is_told(server: Server, name: str) -> None:
+    """The numbers of the retries hold for a judge too."""
+    judge = ("--judge", "m", "--judge-url", server.url(name, "say:purple", "v1"))
+    line = ("run", "--data", "qa.jsonl", "--command", "cat", *judge, "--limit", 1)
+    result = evaljournal(*line, "--retry-errors", 1, "--retry-base-delay", 0.01)
+
+    assert (1, 2) == (result.exit_code, len(server.seen(name)))
+
+
+def test_a_key_that_is_missing_is_all_that_is_missing(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever resumes without the key is told to set it, and not where the evaluation might be."""
+    monkeypatch.setenv("SOME_KEY", "abcdefgh1")
+    url = server.url(name, "401", "v1")
+    evaljournal("run", "--data", "qa.jsonl", "--chat", "m", "--base-url", url, "--key-env", "SOME_KEY")
+    monkeypatch.delenv("SOME_KEY")
+    result = evaljournal("resume")
+
+    assert 2 == result.exit_code
+    assert [line for line in result.stderr.splitlines() if line] == [
+        "Error: the header 'Authorization' needs $SOME_KEY, and the environment has none; set it: export SOME_KEY=…"
+    ]
+
+
 def test_retries_are_said_in_numbers(server: Server, name: str) -> None:
     """Every number of the retries is a flag and a key; a flag wins, and holds for the sessions that resume the run."""
     Path("eval.toml").write_text(
@@ -300,7 +332,20 @@ def test_tables_are_understood(server: Server, name: str) -> None:
         ("max-failure = 1", "did you mean 'max-failures'?"),
         ("config = 'x'", "has the key 'config'"),
         ("data = ", "is not TOML"),
-        ("data = 'qa.jsonl'\ncommand = 'cat'\nslots = 'many'", "slots"),
+        (
+            "data = 'qa.jsonl'\ncommand = 'cat'\nslots = 'many'",
+            "Error: eval.toml: slots='many': 'many' is not a valid integer\n",
+        ),
+        (
+            "data = 'qa.jsonl'\ncommand = 'cat'\nslots = true",
+            "Error: eval.toml: slots=True: give one value, as after its flag\n",
+        ),
+        ("data = 'qa.jsonl'\ncommand = ['cat']", "Error: eval.toml: command=['cat']: give one value, as after its flag\n"),
+        ("data = 'qa.jsonl'\ncommand = 'cat'\nshell = ['x']", "Error: eval.toml: shell=['x']: give true or false\n"),
+        (
+            "data = 'qa.jsonl'\nendpoint = 'http://h'\nshell = true",
+            "--shell (in the file) is about --command, and --endpoint (in",
+        ),
         ("data = 'qa.jsonl'\ncommand = 'cat'\nslots = 0", "slots=0: give a whole number"),
         ("data = 'qa.jsonl'\ncommand = 'cat'\nshell = 'perhaps'", "shell"),
     ],
@@ -328,6 +373,20 @@ def test_init_writes_a_file_that_runs() -> None:
     assert {"data", "command", "score", "slots", "timeout"} == set(tomllib.loads(text))
     assert all(f"# {each} = " in text for each in ("endpoint", "chat", "prompt", "judge", "fail-under", "max-failures", "only"))
     assert 0 == evaljournal("run", "--config", "eval.toml").exit_code
+    assert "Error: no/eval.toml cannot be written: No such file or directory\n" == evaljournal("init", "no/eval.toml").stderr
+
+
+def test_what_init_writes_can_be_used() -> None:
+    """Every key that `init` writes has a value that is one, commented or not, and is no placeholder."""
+    evaljournal("init")
+    keys = [
+        line.removeprefix("# ") for line in Path("eval.toml").read_text().splitlines() if re.match(r"(# )?[a-z-]+ = ", line)
+    ]
+    Path("all.toml").write_text("\n".join(keys))
+    result = evaljournal("run", "--config", "all.toml")
+
+    assert "Error: --score-only asks nobody" in result.stderr  # All were understood, and do not go together.
+    assert "…" not in Path("all.toml").read_text()
 
 
 def test_every_key_that_init_writes_is_known() -> None:

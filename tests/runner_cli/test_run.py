@@ -171,7 +171,8 @@ def test_a_scorer_that_fails_is_no_success() -> None:
     result = evaljournal("run", "evals/capitals.py")
 
     assert 1 == result.exit_code
-    assert re.search(r"nothing yet; not in it: 5 could not be scored \(KeyError: '[A-Z]+'\)", result.stderr)
+    assert re.search(r"no score: 5 could not be scored \(KeyError: '[A-Z]+'\)", result.stderr)
+    assert "score what could not be scored, when that is mended: evaljournal rescore runs/capitals/0001" in result.stderr
 
 
 def test_the_summary_on_standard_output() -> None:
@@ -455,7 +456,7 @@ def test_resume_of_something_else_is_refused() -> None:
     define("FAILS = 'peru'" + QUICK.replace("return name.upper()", "return name.upper() + ''"))
     refused = evaljournal("resume")
 
-    assert (2, True) == (refused.exit_code, "task fingerprint" in refused.stderr)
+    assert (2, True) == (refused.exit_code, "(its source was changed)" in refused.stderr)
     assert "`evaljournal resume runs/capitals/0001 --adopt` takes the changes" in refused.stderr
     assert 1 == evaljournal("resume", "--adopt").exit_code
 

@@ -1,5 +1,6 @@
 """`evaljournal export`, as somebody at a terminal meets it: what goes where, what is refused, and which code it ends with."""
 
+import errno
 import os
 import pty
 import subprocess
@@ -257,3 +258,18 @@ def test_a_missing_package_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) 
     result = evaljournal("export", run, "-f", "parquet")
 
     assert (2, True) == (result.exit_code, "pip install 'evaljournal[parquet]'" in result.stderr)
+
+
+def test_a_file_that_cannot_be_written_is_named_as_it_was_asked_for(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing can be written, the file that was asked for is named, not the one that it would have been at first."""
+    there = os.open
+
+    def opened_to_read(path: str, flags: int, mode: int = 0o777, **more: int) -> int:
+        if flags & os.O_CREAT:
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        return there(path, flags, mode, **more)
+
+    monkeypatch.setattr(os, "open", opened_to_read)
+    result = evaljournal("export", run, "-o", run.parent / "trials.jsonl")
+
+    assert (2, f"Error: {run.parent / 'trials.jsonl'}: Read-only file system\n") == (result.exit_code, result.stderr)

@@ -1,5 +1,6 @@
 """All there is to know of one trial, as somebody at a terminal reads it."""
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from journal import Event, read
 from journal.events import AttemptFailed, AttemptStarted, AttemptTimedOut, Noted, RetryScheduled, ScoringFailed, TrialFailed
+from replay.screen import printable
 from tests.journal.samples import enqueued, flip, forge, opened, segment, session, started, trial, whole_run, written
 from tests.runner_cli.test_commands import evaljournal
 
@@ -87,6 +89,19 @@ def test_an_output_and_its_scores() -> None:
     ] == result.stdout.splitlines()[-4:]
 
 
+def test_notes_of_many_parts_have_lines_of_their_own() -> None:
+    """What a judge was asked and said stands part by part, and what is short stands together."""
+    judged = {"model": "big", "prompt": "Judge whether " * 20, "reply": "purple"}
+    notes = [("tokens", 7), ("judge", judged), ("cost", 0.5)]
+    life = trial("a")
+    said = [Noted(name=name, value=value, trial="a", attempt=1) for name, value in notes]
+    written(Path("run"), [started(), session(), *life[:-1], *said, life[-1]])
+    lines = evaljournal("show", "run", "a").stdout.splitlines()
+
+    assert "          tokens 7 · cost 0.5" in lines
+    assert f"          judge: model big · prompt {printable(judged['prompt'])} · reply purple" in lines
+
+
 def test_a_trial_as_json() -> None:
     """As JSON nothing is left out, the waits of each attempt add up, and the names stay."""
     written(Path("run"), TROUBLED)
@@ -124,7 +139,6 @@ def test_the_newest_run_is_meant() -> None:
         (["run", "case-3"], "run has no trial 'case-3'; did you mean 'case-2' or 'case-1'?"),
         (["run", "case-2", "--at", "5"], "run has no trial 'case-2' at record 5; did you mean 'case-1'?"),
         (["run", "zzz"], "run has no trial 'zzz'\n"),
-        (["run"], "no TRIAL was given"),
         (["run", "case-1", "--at", "99"], "run has no record 99; the last is 15"),
     ],
 )
@@ -134,6 +148,28 @@ def test_trials_that_are_not_there(arguments: list[str], said: str) -> None:
     result = evaljournal("show", *arguments)
 
     assert (2, "", True) == (result.exit_code, result.stdout, said in result.stderr)
+
+
+def test_every_trial_in_a_line() -> None:
+    """Without a trial all are listed: how each ended, after how long, and what every scorer said, or that it could not."""
+    failed = ScoringFailed(trial="b", scorer="judge", version="1", error="OSError", message="gone", elapsed=0.0)
+    b = trial("b")
+    written(Path("run"), [*TROUBLED, *trial("a"), *b[:-1], failed, b[-1], enqueued("c\x1b")])
+    result, told = evaljournal("show", "run"), shown("run")
+
+    assert (0, "") == (result.exit_code, result.stderr)
+    assert [
+        ["TRIAL", "STAGE", "ATTEMPTS", "TOOK", "exact", "judge"],
+        ["peru", "failed (timed_out)", "2", "–", "–", "–"],
+        ["a", "completed", "1", "0.25 s", "true", "–"],
+        ["b", "completed", "1", "0.25 s", "true", "failed"],
+        ["c\\x1b", "queued", "0", "–", "–", "–"],
+    ] == [re.split(r"  +", line) for line in result.stdout.splitlines()]
+    assert {"exact": True} == told["trials"][1]["scores"]
+    assert ("failed", "timed_out", 2, None) == tuple(
+        told["trials"][0][each] for each in ("stage", "cause", "attempts", "elapsed")
+    )
+    assert ["peru", "a"] == [each["trial"] for each in shown("run", "--at", 16)["trials"]]
 
 
 def test_a_trial_of_a_damaged_run() -> None:

@@ -1,12 +1,15 @@
 """Only who knows the address is shown a run, only from this machine, and nobody can change anything."""
 
+import socket
 from pathlib import Path
 
 import orjson
 import pytest
 import trio
 import trio.testing
+from click.testing import CliRunner
 
+from runner.cli import cli
 from runner.cli.serving import Live, Server
 from tests.journal.samples import content, flip, lines_of, segment
 from tests.replay.stories import eventful
@@ -120,3 +123,13 @@ def test_damage_is_told_and_the_page_stays(run: Path) -> None:
     told = orjson.loads(body.partition("data: ")[2].partition("\n")[0])
     assert ("damaged", 20) == (told["standing"], told["columns"]["seq"])
     assert "journal-000001.jsonl" in told["problem"]
+
+
+def test_a_port_that_is_taken_is_named(run: Path) -> None:
+    """A port that somebody else listens on is named, and so is what to do."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = CliRunner().invoke(cli, ["view", str(run), "--port", str(port)])
+
+    said = f"Error: port {port} cannot be had: Address already in use; give another --port, or none for one that is free\n"
+    assert (2, said) == (result.exit_code, result.stderr)

@@ -8,7 +8,21 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, assert_type
 
 from replay import Span, load
-from runner import Case, Dataset, Evaluation, RateLimited, Retry, Score, evaluation, note, scorers
+from runner import (
+    Case,
+    Dataset,
+    Evaluation,
+    Outcome,
+    RateLimited,
+    Rescored,
+    Retry,
+    Score,
+    evaluation,
+    note,
+    rescore,
+    run,
+    scorers,
+)
 from runner.executors import (
     AsyncExecutor,
     ConcurrencyController,
@@ -117,6 +131,8 @@ def wrong_verdict(output: str, case: Case) -> list[str]:
     return [output, case.name]
 
 
+evaluation(cases=CASES, policy="aimd", limit_key="model", grace=1, max_failures=0.1, fail_under="exact=0.9", durability="os")
+evaluation(cases=CASES, durability="ram")  # type: ignore[arg-type]
 evaluation(cases=CASES, slots="8")  # type: ignore[arg-type]
 evaluation(cases=CASES, loop="curio")  # type: ignore[arg-type]
 evaluation(cases=3)  # type: ignore[arg-type]
@@ -140,6 +156,8 @@ async def by_hand() -> None:
     assert_type(await asked("?"), Any)
 
 
+assert_type(run(capitals, "runs/capitals/0001"), Outcome)
+assert_type(rescore(capitals, "runs/capitals/0001", again=True), Rescored)
 history = load("runs/capitals/0001", at=725)
 assert_type(history.trials["fr"].stage, str)
 assert_type(next(history.outputs()), tuple[str, Any])
