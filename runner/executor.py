@@ -537,7 +537,8 @@ class Executor:
         before = steering.limit
         for event in steering.take(record):
             self._record(event)
-        self._limit += steering.limit - before
+        if steering.limit != before:
+            self._limit += steering.limit - before
 
     # Time, and the end.
 

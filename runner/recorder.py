@@ -6,12 +6,16 @@ says. Wall time is for people; durations are measured by the monotonic clock, so
 
 import time
 from collections.abc import Callable
+from typing import Final
 
 import trio
 
 from journal import Event, Journal, Record, Stamp
 from journal.events import AttemptInterrupted, RunFinished
 from replay import RunState
+
+_DIGITS: Final = tuple(f"{number:03}" for number in range(1000))
+"""To fill a number up with zeros costs more than all the rest of a stamp."""
 
 
 def stamps(monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> Stamp:
@@ -25,8 +29,8 @@ def stamps(monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], f
         if not since <= now < until:  # The text of a second serves all records of that second.
             since = now // 1
             until, text = since + 1, time.strftime("%Y-%m-%dT%H:%M:%S.", time.gmtime(since))
-        # Six digits, by way of a seventh: to fill up with zeros costs more than all the rest.
-        return f"{text}{str(1_000_000 + int((now - since) * 1_000_000))[1:]}Z", monotonic() - began
+        thousands, rest = divmod(int((now - since) * 1_000_000), 1000)
+        return f"{text}{_DIGITS[thousands]}{_DIGITS[rest]}Z", monotonic() - began
 
     return stamp
 

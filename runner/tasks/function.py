@@ -7,7 +7,6 @@ in one thread of its own; and plain `def`, which runs in threads. All can be can
 import asyncio
 import contextvars
 import functools
-import inspect
 import math
 import threading
 import types
@@ -159,7 +158,7 @@ def _stepped(
     awaitable: Any, context: contextvars.Context | None, look: Callable[[object], None] | None = None
 ) -> Generator[Any, Any, Any]:
     """Await something step by step: each step in a context, if one is given, and with a look at what it waits for."""
-    if not inspect.iscoroutine(awaitable):
+    if not isinstance(awaitable, types.CoroutineType):
         return (yield from awaitable.__await__())
     coroutine: Coroutine[Any, Any, Any] = awaitable
     step: Callable[[Any], Any] = coroutine.send
