@@ -24,6 +24,8 @@ def quota_in(headers: Mapping[str, str]) -> dict[str, float] | None:
     `headers` have lower-case names. A date is held against the headers' own; without that, it tells nothing. While half of the
     quota is left, there is nothing to heed, and it need not be written down with every answer.
     """
+    if not any("ratelimit" in name for name in headers):
+        return None  # As in most answers, each of which is looked at.
     for names in _NAMES:
         remaining = number_in(headers.get(names["remaining"], ""))
         if remaining is None:

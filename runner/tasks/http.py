@@ -6,7 +6,6 @@ decides.
 """
 
 import codecs
-import copy
 import functools
 import math
 import re
@@ -15,7 +14,6 @@ import zlib
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import suppress
-from functools import cached_property
 from http import HTTPStatus
 from http.client import responses
 from typing import Any, Final, Self, TypeVar, cast
@@ -141,15 +139,16 @@ class Reply:
     first_byte: float
     """Seconds from the call to the first byte of the body, or to its end if there was none."""
 
-    @cached_property
+    @property
     def media(self) -> str:
         """The media type, in lower case and without parameters."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
-    @cached_property
+    @property
     def is_stream(self) -> bool:
         """Whether it came as a stream of events or of lines."""
-        return self.media != "application/json" and any(kind in self.media for kind in _STREAMS)
+        media = self.media
+        return media != "application/json" and any(kind in media for kind in _STREAMS)
 
     @property
     def ends_by_closing(self) -> bool:
@@ -273,11 +272,12 @@ async def _within(seconds: float | None, call: Callable[..., Awaitable[T]], *arg
 class _Body:
     """The bytes of a request, as a connection wants them."""
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: bytes | None) -> None:
         self._content = content
 
     async def __aiter__(self) -> AsyncGenerator[bytes]:
-        yield self._content
+        if self._content is not None:
+            yield self._content
 
 
 class _Url(httpcore2.URL):
@@ -292,6 +292,19 @@ class _Url(httpcore2.URL):
         return self._origin
 
 
+class _Request(httpcore2.Request):
+    """A request that is made of what was checked before, or is checked when it is sent: not each part each time."""
+
+    def __init__(
+        self, method: str, url: _Url, headers: list[tuple[bytes, bytes]], content: bytes | None, extensions: dict[str, Any]
+    ) -> None:
+        self.method = method.encode()
+        self.url = url
+        self.headers = headers
+        self.stream = _Body(content)
+        self.extensions = extensions
+
+
 class Client:
     """The connections to one address: the idle ones, the one used last on top."""
 
@@ -301,8 +314,8 @@ class Client:
         self._idle: deque[tuple[float, httpcore2.AsyncConnectionInterface]] = deque()
         self._proxied: httpcore2.AsyncHTTPProxy | None = None
         """Makes connections, where somebody passes calls on."""
-        # A request is copied from this one: to make one means to check, each time, what is the same each time.
-        self._request = httpcore2.Request("POST", _Url(address.origin, address.target), extensions={"timeout": self._timeouts})
+        self._url = _Url(address.origin, address.target)
+        self._extensions = {"timeout": self._timeouts}
 
     async def __aenter__(self) -> Self:
         proxy, is_secure = self._address.proxy, self._address.origin.scheme == b"https"
@@ -332,14 +345,9 @@ class Client:
         sent = [*self._address.headers, *headers]
         if content is not None:
             sent.append((b"Content-Length", b"%d" % len(content)))
-        request = copy.copy(self._request)
-        request.method, request.headers = method.encode(), sent
-        if content is not None:
-            request.stream = _Body(content)
-        if target is not None:
-            request.url = _Url(self._address.origin, target)
+        url = self._url if target is None else _Url(self._address.origin, target)
         try:
-            response = await connection.handle_async_request(request)
+            response = await connection.handle_async_request(_Request(method, url, sent, content, self._extensions))
             body, first_byte = await _body(response, began)
         except BaseException as exc:
             await _drop(connection)
