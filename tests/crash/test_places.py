@@ -16,6 +16,7 @@ from journal import verify
 from journal.events import AttemptFailed, AttemptInterrupted, AttemptStarted, RunStopped
 from runner import Case, UsageError, arun, evaluation, run
 from runner.testing import events_of
+from tests.processes import Process
 
 SCRIPT = textwrap.dedent(
     """
@@ -73,7 +74,7 @@ def test_a_signal_stops_a_run_and_is_passed_on(  # noqa: PLR0917  # of its param
     With an attempt that cannot be cancelled, a script is left; beside a loop, the run's thread is.
     """
     (tmp_path / "it.py").write_text(SCRIPT)
-    with subprocess.Popen(
+    with Process(
         [sys.executable, "it.py", place, how],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -33,6 +33,7 @@ from tests.journal.samples import (
     whole_run,
     written,
 )
+from tests.processes import Process
 
 SCRIPT = shutil.which("evaljournal")
 COMMAND = [SCRIPT] if SCRIPT else [sys.executable, "-c", "from runner.cli import main; main()"]
@@ -43,9 +44,9 @@ def evaljournal(*arguments: object) -> Result:
     return CliRunner().invoke(cli, [str(argument) for argument in arguments], color=True)
 
 
-def process(*arguments: object) -> "subprocess.Popen[str]":
+def process(*arguments: object) -> Process:
     """Start a command as a process of its own."""
-    return subprocess.Popen(
+    return Process(
         [*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
     )
 

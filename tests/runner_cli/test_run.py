@@ -27,6 +27,7 @@ from runner import run
 from runner.cli import cli
 from runner.loading import find
 from tests.journal.samples import content, cut_tail, flip, forge, opened, segment, session, started, trial, whole_run, written
+from tests.processes import Process
 from tests.runner_cli.test_commands import COMMAND
 
 ONE_BY_ONE = ("--slots", "1", "--policy", "fixed")
@@ -93,12 +94,10 @@ def evaljournal(*arguments: object) -> Result:
     return CliRunner().invoke(cli, [str(argument) for argument in arguments], color=True)
 
 
-def process(*arguments: object, hold: bool = False) -> "subprocess.Popen[str]":
+def process(*arguments: object, hold: bool = False) -> Process:
     """Start a command as a process of its own; `hold` lets the slow evaluation stand still in the middle."""
     environment = {**os.environ, "HOLD": "1"} if hold else os.environ
-    return subprocess.Popen(
-        [*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
+    return Process([*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
 def wait_for(path: Path, words: str, times: int) -> None:
