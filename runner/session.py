@@ -127,8 +127,6 @@ class Session:
     """One evaluation, one journal, one life."""
 
     def __init__(self, evaluation: Evaluation[Any, Any, Any], path: Path, **options: Any) -> None:
-        if not isinstance(evaluation, Evaluation):
-            raise UsageError(f"{evaluation!r} is no evaluation; make one of the function: @evaluation(cases=…)")
         self.evaluation = evaluation
         self.path = path
         settings, others = ({field.name for field in attrs.fields(kind)} for kind in (Settings, Options))

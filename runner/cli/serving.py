@@ -22,9 +22,10 @@ from replay import History
 from replay.export.page import Shown, live_page, policy
 from replay.export.page_content import Cursor
 from replay.history import understanding
-from runner.cli.look import Seen, last_record
+from runner.cli.look import Seen
 from runner.cli.showing import Showing
 from runner.errors import UsageError
+from runner.places import last_record
 
 HOST: Final = "127.0.0.1"
 FRAME: Final = 0.5
