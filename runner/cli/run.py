@@ -498,9 +498,14 @@ def say_missed(state: RunState) -> None:
         click.echo(f"not reached: {why}", err=True)
 
 
-def exit_code(state: RunState, *, stopped: bool) -> int:
-    """Say in a number how a run ended; a trial that no scorer could judge is no success either, nor is a gate not reached."""
+def exit_code(state: RunState, *, stopped: bool, asked: Iterable[str] = ()) -> int:
+    """Say in a number how a run ended; a trial that a scorer could not judge is no success either, nor is a gate not reached.
+
+    The scorers that count are the run's own, and those that were `asked` just now: one that was tried on the outputs once, and
+    was of no use, must not spoil the run for good.
+    """
     if stopped:
         return UNFINISHED
-    short = state.failed or any(tally.failed for tally in state.scores.values()) or missed(gates_of(state), state)
-    return FAILED if short else 0
+    counted = {*(state.started.scorers if state.started else ()), *asked}
+    unscored = any(tally.failed for name, tally in state.scores.items() if name.partition(".")[0] in counted)
+    return FAILED if state.failed or unscored or missed(gates_of(state), state) else 0

@@ -618,6 +618,21 @@ def test_a_refused_judge_stops_the_rescoring(server: Server, name: str) -> None:
     assert () == tuple(audit(read("runs/qa/0001"), remake=remake).findings)
 
 
+def test_a_scorer_that_was_of_no_use_does_not_spoil_the_run() -> None:
+    """A scorer that was tried and failed ends that command with 1; the run's own always count, and what failed is told."""
+    Path("mine.py").write_text("from runner import Fatal\ndef broken(output, case):\n    raise Fatal('no use')\n")
+    evaljournal(*COMMANDED)
+    tried = evaljournal("rescore", "--score", "mine.py:broken")
+    later = [evaljournal("rescore", "--score", "contains"), evaljournal("resume"), evaljournal("status")]
+    gated = evaljournal("resume", "--fail-under", "broken=0.5")
+    evaljournal("run", "--data", "qa.jsonl", "--command", "cat", "--score", "mine.py:broken")
+
+    assert (1, [0, 0, 0], 1) == (tried.exit_code, [each.exit_code for each in later], gated.exit_code)
+    assert "no score: 3 could not be scored (runner.failure.Fatal: no use)" in later[0].stderr
+    assert "no score: 3 could not be scored (runner.failure.Fatal: no use)" in later[2].stdout
+    assert 1 == evaljournal("resume").exit_code
+
+
 def test_a_refused_judge_is_told_for_as_long_as_it_stops_the_run(server: Server, name: str) -> None:
     """Who looks at the run later is told which scorer was refused and why, until a session goes on."""
     judge = ("--judge", "m", "--judge-url", server.url(name, "401,say:verdict: correct", "v1"))
