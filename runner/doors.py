@@ -3,7 +3,6 @@
 Here is decided in which thread a session lives, and who is told of signals meanwhile. What happens in it is the session's own.
 """
 
-import contextlib
 import contextvars
 import functools
 import os
@@ -17,7 +16,7 @@ import trio
 
 from runner.definition import Evaluation
 from runner.errors import UsageError
-from runner.places import TAKEN, newest_of, newest_unfinished, next_paths
+from runner.places import newest_of, newest_unfinished, next_paths
 from runner.rescoring import Rescored
 from runner.rescoring import rescore as score_anew
 from runner.session import Outcome, Session
@@ -40,12 +39,7 @@ async def arun(evaluation: Evaluation[Any, Any, Any], path: Path | str | None = 
             "arun() is awaited inside trio, and this is another loop; inside asyncio, `await asyncio.to_thread(runner.run, …)` "
             "does the same, and so does `runner.run(…)`, but while it lasts nothing else runs there"
         )
-    if (known := _known(evaluation, path, options)) is not None:
-        return await Session(evaluation, known, **options).run()
-    places = next_paths(evaluation.name)
-    while True:
-        with contextlib.suppress(*TAKEN):
-            return await Session(evaluation, next(places), **options).run()
+    return await _session(evaluation, path, options).run()
 
 
 def run(
@@ -63,25 +57,7 @@ def run(
     hears = threading.current_thread() is threading.main_thread()
     if signals and not hears:
         raise UsageError("signals=True: only the main thread hears of signals; leave it out in others")
-    if (known := _known(evaluation, path, options)) is not None:
-        return _run_at(known, evaluation, hears=hears, signals=signals, **options)
-    places = next_paths(evaluation.name)
-    while True:
-        with contextlib.suppress(*TAKEN):
-            return _run_at(next(places), evaluation, hears=hears, signals=signals, **options)
-
-
-def _known(evaluation: Evaluation[Any, Any, Any], path: Path | str | None, options: Mapping[str, Any]) -> Path | None:
-    """Say where the run is that is meant; None where it is a new one, which gets a number."""
-    if not isinstance(evaluation, Evaluation):
-        raise UsageError(f"{evaluation!r} is no evaluation; make one of the function: @evaluation(cases=…)")
-    if path is not None:
-        return Path(path)
-    return newest_unfinished(evaluation.name) if options.get("resume") else None
-
-
-def _run_at(path: Path, evaluation: Evaluation[Any, Any, Any], *, hears: bool, signals: bool | None, **options: Any) -> Outcome:
-    session = Session(evaluation, path, **options)
+    session = _session(evaluation, path, options)
     live = _in_own_thread if is_in_a_loop() else _in_this_thread
     if signals is False or not hears:
         return live(session)
@@ -100,6 +76,23 @@ def _run_at(path: Path, evaluation: Evaluation[Any, Any, Any], *, hears: bool, s
             _pass_on(heard[0], session)
 
 
+def _session(evaluation: Evaluation[Any, Any, Any], path: Path | str | None, options: Mapping[str, Any]) -> Session:
+    """Make a session of the run that is meant: the one at a path, the newest to be gone on with, or a new one with a number."""
+    name = _checked(evaluation).name
+    if path is not None:
+        return Session(evaluation, Path(path), **options)
+    if options.get("resume"):
+        return Session(evaluation, newest_unfinished(name), **options)
+    places = next_paths(name)
+    return Session(evaluation, next(places), **{"elsewhere": places.__next__, **options})
+
+
+def _checked(evaluation: Evaluation[Any, Any, Any]) -> Evaluation[Any, Any, Any]:
+    if not isinstance(evaluation, Evaluation):
+        raise UsageError(f"{evaluation!r} is no evaluation; make one of the function: @evaluation(cases=…)")
+    return evaluation
+
+
 def rescore(
     evaluation: Evaluation[Any, Any, Any], path: Path | str | None = None, *, again: bool = False, slots: int = 32
 ) -> Rescored:
@@ -110,9 +103,10 @@ def rescore(
     It can be called wherever `run` can. Outputs that a scorer has judged in its present version are left as they are, unless
     `again` says otherwise.
     """
-    known = _known(evaluation, path, {}) or newest_of(evaluation.name)
-    scorers, name = list(evaluation.scorers.values()), evaluation.cases.input_name
-    anew = functools.partial(score_anew, known, scorers, again=again, slots=slots, input_name=name)
+    name = _checked(evaluation).name
+    known = newest_of(name) if path is None else Path(path)
+    scorers, asked = list(evaluation.scorers.values()), evaluation.cases.input_name
+    anew = functools.partial(score_anew, known, scorers, again=again, slots=slots, input_name=asked)
     return _beside(lambda _: in_trio(anew)) if is_in_a_loop() else in_trio(anew)
 
 

@@ -11,17 +11,14 @@ from typing import Final
 import orjson
 
 from journal import JournalError, Record, fetch, segments
-from journal.errors import JournalExists, JournalLocked
 from journal.events import RunFinished
 from journal.files import DISK
 from runner.errors import UsageError
 
 RUNS: Final = Path("runs")
 """Where runs are kept unless somebody says otherwise."""
-TAKEN: Final = (JournalExists, JournalLocked)
-"""What is said where somebody else has begun a run under a number that was free a moment ago."""
 _STARTS: Final = 100
-"""How many times another number is tried because of that."""
+"""How many times another number is tried because somebody else began a run under the one before."""
 _TAIL: Final = 1 << 16
 """Bytes at the end of a file in which its last records are looked for."""
 _FILES_OWN: Final = ("segment_opened", "segment_sealed")

@@ -49,7 +49,7 @@ from runner.errors import Unset, UsageError
 from runner.gates import Gate, missed
 from runner.loading import Subject, find
 from runner.nearest import nearest
-from runner.places import RUNS, TAKEN, last_record, next_path, next_paths, runs_under
+from runner.places import RUNS, last_record, next_path, next_paths, runs_under
 from runner.session import Live, Outcome
 from runner.signals import told
 
@@ -383,16 +383,20 @@ class _Session:
             with one_at_a_time():
                 return run_evaluation(self._evaluation, path, signals=True, onlooker=onlooker, **self._options)
         except KeyboardInterrupt:
-            if not segments.is_run(path):
+            if not segments.is_run(self._path):
                 raise
-            raise Unfinished(f"interrupted; {command('resume', path)} goes on") from None
+            raise Unfinished(f"interrupted; {command('resume', self._path)} goes on") from None
 
     def run_numbered(self) -> Outcome:
-        """Run under the next free number."""
+        """Run under the next free number; if somebody else takes it meanwhile, under the one after."""
         places = next_paths(self._evaluation.name)
-        while True:
-            with contextlib.suppress(*TAKEN):
-                return self.run(next(places))
+
+        def elsewhere() -> Path:
+            self._path = next(places)
+            return self._path
+
+        self._options["elsewhere"] = elsewhere
+        return self.run(next(places))
 
     def _in_company(self, onlooker: Callable[[Live], Awaitable[None]]) -> Callable[[Live], Awaitable[None]]:
         """Let the files that grow with the run grow while somebody looks on."""

@@ -88,10 +88,11 @@ def test_a_run_without_a_path_gets_the_next_number() -> None:
 def test_a_number_that_somebody_takes_is_left_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """If another process begins a run under the number that was free a moment ago, the one after is taken."""
     first = runner.run(made())
-    numbers = [first.path, RUNS / "0005"] * 2
+    numbers = [first.path, first.path, RUNS / "0005"]
     monkeypatch.setattr("runner.places.next_path", lambda _: numbers.pop(0))
+    second = runner.run(evaluation(cases=iter(CASES), name="same")(same))
 
-    assert RUNS / "0005" == runner.run(made()).path
+    assert (RUNS / "0005", 3) == (second.path, second.state.completed)  # Though its cases could be read only once.
     with pytest.raises(UsageError, match=r"there is no free number under runs.same"):
         monkeypatch.setattr("runner.places.next_path", lambda _: first.path)
         trio.run(runner.arun, made())
