@@ -124,7 +124,7 @@ def test_run_to_the_end() -> None:
     assert "capitals in runs/capitals/0001; Ctrl-C stops it" in result.stderr
     assert "asked about peru" in result.stderr
     assert "capitals finished: 5 of 5 trials done, in runs/capitals/0001" in result.stderr
-    assert "exact  100.0 %  5 of 5 scored" in result.stderr
+    assert "exact  100.0 %  5 of 5 right" in result.stderr
     assert result.stderr.endswith("next: evaljournal verify runs/capitals/0001\n")
     assert verify("runs/capitals/0001").holds
 
