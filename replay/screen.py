@@ -90,7 +90,7 @@ def printable(value: Any, width: int = _WIDTH) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Tell a time as people do: `0.93 ms`, `0.24 s`, `12 s`, `3 min 20 s`, `2 h 5 min`."""
+    """Tell a time as people do: `0.93 ms`, `0.24 s`, `12 s`, `3 min 20 s`, `10 min`, `2 h 5 min`."""
     if 0 < seconds < 0.1:  # noqa: PLR2004 - below, the zeros would be in the way
         return f"{digits(1000 * seconds, 2)} ms"
     if seconds < 10:  # noqa: PLR2004 - below, parts of a second are worth telling
@@ -99,8 +99,8 @@ def duration(seconds: float) -> str:
     if whole < _MINUTE:
         return f"{whole} s"
     if whole < _HOUR:
-        return f"{whole // _MINUTE} min {whole % _MINUTE} s"
-    return f"{whole // _HOUR:,} h {whole % _HOUR // _MINUTE} min"
+        return f"{whole // _MINUTE} min" + (f" {rest} s" if (rest := whole % _MINUTE) else "")
+    return f"{whole // _HOUR:,} h" + (f" {rest} min" if (rest := whole % _HOUR // _MINUTE) else "")
 
 
 def remaining(state: RunState, *, now: float, total: int | None, before: int) -> float | None:

@@ -314,7 +314,7 @@ def test_dry_run_writes_nothing() -> None:
         "capitals (evals/capitals.py:capitals) would be run in runs/capitals/0001; nothing was written",
         "  4 cases × 3 repeats = 12 trials",
         "  at least 12, at most 36 calls, and what rate limits refuse on top",
-        "  retries: 0 after errors, 2 after timeouts, 10 min 0 s of rate limits",
+        "  retries: 0 after errors, 2 after timeouts, 10 min of rate limits",
         "  2 slots at the most (adaptive), no limit for an attempt",
         "  scorers: exact",
         "  cost: unknown; no run of it under runs/ has recorded what it used (note(tokens=…, cost=…) does)",
