@@ -322,6 +322,25 @@ def test_dry_run_writes_nothing() -> None:
     assert not Path("runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (
+            ["--fail-under", "exact=0.9", "--fail-under", "exact>=80%@lower"],
+            "gates: exact=0.9, exact>=80%@lower; if one is not",
+        ),
+        (["--fail-fast", "--max-failures", 3], "stops at the first trial that fails; `evaljournal resume` goes on then"),
+        (["--max-failures", 3, "--deadline", 600], "stops when more than 3 of the trials have failed, or after 10 min; "),
+        (["--max-failures", "7%"], "stops when more than 7 % of the trials have failed; "),
+    ],
+)
+def test_dry_run_tells_what_would_end_it(flags: list[object], said: str) -> None:
+    """What the scores must reach, and what stops the run before its end, is told where there is such a thing."""
+    result = evaljournal("run", "evals/capitals.py", "--dry-run", *flags)
+
+    assert (0, True) == (result.exit_code, f"  scorers: exact\n  {said}" in result.stdout)
+
+
 def test_dry_run_projects_from_the_run_before() -> None:
     """Where an earlier run has recorded what it used, the mean of a trial times the trials is told."""
     evaljournal("run", "evals/capitals.py", "--limit", 2)
@@ -351,6 +370,7 @@ def test_dry_run_of_cases_that_can_be_read_only_once() -> None:
     assert "  at least 1, at most 6 calls, and what rate limits refuse on top\n" in limited
     answer = orjson.loads(evaljournal("run", "evals/capitals.py", "--dry-run", "--limit", "2", "--json").stdout)
     assert (None, 2, 6) == (answer["trials"], answer["trials_at_most"], answer["calls"]["at_most"])
+    assert "stops" not in evaljournal("run", "evals/capitals.py", "--dry-run", "--max-failures", "7%").stdout
 
 
 def test_where_runs_are_kept_is_no_run() -> None:
