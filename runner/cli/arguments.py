@@ -6,6 +6,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from runner.cli import Refused
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 RUNS: Final = Path("runs")
@@ -32,7 +34,7 @@ def newest_run() -> Path:
     """Find the run under `runs/` that was written last."""
     runs = runs_under(RUNS)
     if not runs:
-        raise click.UsageError(f"no RUN was given, and there is none under {RUNS}/ here; `evaljournal run FILE.py` makes one")
+        raise Refused(f"no RUN was given, and there is none under {RUNS}/ here; `evaljournal run FILE.py` makes one")
     return max(runs, key=lambda path: (runs[path], path))
 
 
