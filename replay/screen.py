@@ -493,7 +493,7 @@ def trials_in_all(state: RunState, total: int | None = None) -> int | None:
     """Say how many trials a run has, those to come included; None where that is not known before its end."""
     if state.ending == "finished":
         return max(total or 0, state.total)
-    return max(total or 0, state.total, state.planned) if total or state.planned or not state.total else None
+    return max(total or 0, state.total, state.planned) if total or state.planned else None
 
 
 def _adopted(state: RunState) -> Iterator[str]:
