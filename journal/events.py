@@ -221,9 +221,10 @@ class AttemptInterrupted:
 
     trial: str
     attempt: int
-    why: Literal["cancelled", "process_died", "stopped"]
+    why: Literal["cancelled", "forked", "process_died", "stopped"]
+    """`forked`: it was in the air where this run was forked from another, in which it may have come to another end."""
     elapsed: float | None = None
-    """Seconds; unknown where the process died."""
+    """Seconds; unknown where the process died or the run was forked."""
 
 
 @fact

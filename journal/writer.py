@@ -598,6 +598,8 @@ async def writing(
     except OSError as exc:
         if exc.errno in NO_SPACE:
             raise DiskFull(f"there is no space left to open {path} ({exc}); nothing is lost, make space and try again") from exc
+        if new:
+            raise JournalError(f"no run can be made in {path} ({exc}); nothing was begun, choose a place to write to") from exc
         raise JournalError(f"{path} cannot be opened for writing ({exc}); nothing that was confirmed is lost") from exc
     try:
         async with trio.open_nursery() as nursery:

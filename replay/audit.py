@@ -284,7 +284,7 @@ class Auditor:
             self._tell(record)
 
     def _judge_interruption(self, event: AttemptInterrupted, record: Record) -> None:
-        if event.why == "process_died":
+        if event.why in {"process_died", "forked"}:
             return  # Of another session, whose clock, slots and policy are gone.
         if event.why == "cancelled" or (self._is_forked and event.elapsed is None):
             self._judge_end(event, record)

@@ -90,7 +90,7 @@ def printable(value: Any, width: int = _WIDTH) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Tell a time as people do: `0.93 ms`, `0.24 s`, `12 s`, `3 min 20 s`, `2 h 5 min`."""
+    """Tell a time as people do: `0.93 ms`, `0.24 s`, `12 s`, `3 min 20 s`, `10 min`, `2 h 5 min`."""
     if 0 < seconds < 0.1:  # noqa: PLR2004 - below, the zeros would be in the way
         return f"{digits(1000 * seconds, 2)} ms"
     if seconds < 10:  # noqa: PLR2004 - below, parts of a second are worth telling
@@ -99,8 +99,8 @@ def duration(seconds: float) -> str:
     if whole < _MINUTE:
         return f"{whole} s"
     if whole < _HOUR:
-        return f"{whole // _MINUTE} min {whole % _MINUTE} s"
-    return f"{whole // _HOUR:,} h {whole % _HOUR // _MINUTE} min"
+        return f"{whole // _MINUTE} min" + (f" {rest} s" if (rest := whole % _MINUTE) else "")
+    return f"{whole // _HOUR:,} h" + (f" {rest} min" if (rest := whole % _HOUR // _MINUTE) else "")
 
 
 def remaining(state: RunState, *, now: float, total: int | None, before: int) -> float | None:
@@ -297,17 +297,15 @@ def score_lines(scores: Mapping[str, Score], *, failed: int) -> Iterator[str]:
 
 
 def score_in_words(score: Score, *, failed: int = 0) -> str:
-    """Tell what one scorer has said: `91.4 %  53 of 58 scored (95 %: 81.4–96.3 %); not in it: 2 failed`."""
-    of = f"{score.numbers:,} scored"
-    if score.cases < score.numbers:
-        of += f" in {plural(score.cases, 'case')}"
+    """Tell what one scorer has said: `91.4 %  53 of 58 right (95 %: 81.4–96.3 %); not in it: 2 failed`."""
+    within = f" in {plural(score.cases, 'case')}" if score.cases < score.numbers else ""
     said: list[str] = []
     if score.passed is not None and score.mean is not None:
-        said.append(f"{100 * score.mean:.1f} %  {score.passed:,} of {of}")
+        said.append(f"{100 * score.mean:.1f} %  {score.passed:,} of {score.numbers:,}{within} right")
         if score.low is not None and score.high is not None:
             said.append(f"(95 %: {100 * score.low:.1f}–{100 * score.high:.1f} %)")
     elif score.mean is not None:
-        said.append(f"{digits(score.mean, 3)}  mean of {of}")
+        said.append(f"{digits(score.mean, 3)}  mean of {score.numbers:,} scored{within}")
         if score.low is not None and score.high is not None:
             said.append(f"(95 %: {digits(score.low, 3)} to {digits(score.high, 3)})")
     if score.labels:
@@ -495,7 +493,7 @@ def trials_in_all(state: RunState, total: int | None = None) -> int | None:
     """Say how many trials a run has, those to come included; None where that is not known before its end."""
     if state.ending == "finished":
         return max(total or 0, state.total)
-    return max(total or 0, state.total, state.planned) if total or state.planned or not state.total else None
+    return max(total or 0, state.total, state.planned) if total or state.planned else None
 
 
 def _adopted(state: RunState) -> Iterator[str]:

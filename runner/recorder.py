@@ -6,13 +6,14 @@ says. Wall time is for people; durations are measured by the monotonic clock, so
 
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 import trio
 
 from journal import Event, Journal, Record, Stamp
 from journal.events import AttemptInterrupted, RunFinished
 from replay import RunState
+from replay.summary import forked_sessions
 
 _DIGITS: Final = tuple(f"{number:03}" for number in range(1000))
 """To fill a number up with zeros costs more than all the rest of a stamp."""
@@ -69,9 +70,14 @@ class Recorder:
         return record
 
     def close_attempts(self) -> None:
-        """Say of every attempt that was in the air when its process died that this is how it ended."""
+        """Say of every attempt that was in the air when its process died, or its run was forked, that this is how it ended.
+
+        The session that says so has begun; they are of the one before.
+        """
+        before, forked = self.state.sessions[-2:-1], forked_sessions(self.state)
+        why: Literal["forked", "process_died"] = "forked" if any(session.n in forked for session in before) else "process_died"
         for trial, known in list(self.state.running.items()):
-            self.record(AttemptInterrupted(trial=trial, attempt=known.attempts, why="process_died"))
+            self.record(AttemptInterrupted(trial=trial, attempt=known.attempts, why=why))
 
     def finish(self) -> None:
         """Say that every trial has come to its end, and how many have come to which."""

@@ -20,15 +20,16 @@ function number(value) {
   return Number.isInteger(value) ? grouped(value) : digits(value, 4);
 }
 
-// 0.93 ms, 0.24 s, 12 s, 3 min 20 s, 2 h 5 min: as the commands say it.
+// 0.93 ms, 0.24 s, 12 s, 3 min 20 s, 10 min, 2 h 5 min: as the commands say it.
 function duration(seconds) {
   if (seconds === null || seconds === undefined) return NONE;
   if (seconds > 0 && seconds < 0.1) return `${digits(1000 * seconds, 2)} ms`;
   if (seconds < 10) return `${digits(Math.max(0, seconds), 2)} s`;
   const whole = Math.round(seconds);
   if (whole < 60) return `${whole} s`;
-  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
-  return `${grouped(Math.floor(whole / 3600))} h ${Math.floor((whole % 3600) / 60)} min`;
+  if (whole < 3600) return whole % 60 ? `${Math.floor(whole / 60)} min ${whole % 60} s` : `${whole / 60} min`;
+  const minutes = Math.floor((whole % 3600) / 60);
+  return `${grouped(Math.floor(whole / 3600))} h${minutes ? ` ${minutes} min` : ""}`;
 }
 
 function micro(value) {

@@ -6,6 +6,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from runner.cli import Refused
 from runner.places import RUNS, newest_first
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -18,7 +19,7 @@ def newest_run() -> Path:
     """Find the run under `runs/` that was written last."""
     runs = newest_first(RUNS)
     if not runs:
-        raise click.UsageError(f"no RUN was given, and there is none under {RUNS}/ here; `evaljournal run FILE.py` makes one")
+        raise Refused(f"no RUN was given, and there is none under {RUNS}/ here; `evaljournal run FILE.py` makes one")
     return runs[0]
 
 

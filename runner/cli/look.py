@@ -72,7 +72,7 @@ def log(run: str | None, trial: str | None, types: tuple[str, ...], follow: bool
             view.show(record)
     say_unfinished(reading.unfinished)
     if trial is not None and trial not in view.trials:
-        raise click.UsageError(f"{path} has no trial {trial!r}{nearest(trial, view.trials)}")
+        raise Refused(f"{path} has no trial {trial!r}{nearest(trial, view.trials)}")
 
 
 class _View:
@@ -105,7 +105,7 @@ def run_and_trial(run: str | None, trial: str | None) -> tuple[Path, str | None]
     if run is not None and trial is None and not Path(run).exists():
         try:
             return newest_run(), run
-        except click.UsageError as exc:
+        except Refused as exc:
             raise Refused(f"{run} does not exist, and there is no run under {RUNS}/ here of which it could be a trial") from exc
     return chosen_run(Path(run) if run is not None else None), trial
 
@@ -170,7 +170,7 @@ def groups_of(seen: Seen, by: str) -> dict[str, str]:
     for record in seen.history.records():
         found.take(record)
     if by not in found.keys:
-        raise click.UsageError(f"no case of {seen.path} has {by!r} in its metadata{nearest(by, found.keys)}")
+        raise Refused(f"no case of {seen.path} has {by!r} in its metadata{nearest(by, found.keys)}")
     return found.groups
 
 
@@ -327,7 +327,7 @@ def ls(directory: Path, as_json: bool) -> None:
     evaljournal ls /mnt/archive/runs --json | jq '.[].path'
     """
     if not directory.is_dir() and directory != RUNS:
-        raise click.UsageError(f"{directory} is not a directory")
+        raise Refused(f"{directory} is not a directory")
     runs = [_entry(path) for path in runs_under(directory)]
     if as_json:
         print_json(runs)

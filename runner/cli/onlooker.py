@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Final, Protocol, TextIO
+from typing import TYPE_CHECKING, Final, Protocol, TextIO
 
 import attrs
 import click
@@ -13,6 +13,10 @@ import click
 from replay import History, RunState
 from replay.screen import LONG, held_up, line
 from runner.cli.look import picture, terminal
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.live import Live
 
 FRAME: Final = 0.2
 """Seconds between two pictures of the live screen."""
@@ -76,6 +80,25 @@ class Show(Protocol):
         ...
 
 
+def redraw(screen: "Live", drawn: "Group") -> None:
+    """Draw a picture in the place of the one before.
+
+    Where the terminal has become narrower, it has folded the lines that were there into more rows than were drawn; without a
+    step up for each of these, the first rows would stay for ever.
+    """
+    from rich.console import Group  # noqa: PLC0415  # slow to import
+    from rich.control import Control  # noqa: PLC0415  # the same
+    from rich.segment import ControlType  # noqa: PLC0415  # the same
+    from rich.text import Text  # noqa: PLC0415  # the same
+
+    before = screen.get_renderable()
+    lines = [line for line in before.renderables if isinstance(line, Text)] if isinstance(before, Group) else []
+    folds = sum(max(0, line.cell_len - 1) // screen.console.width for line in lines)
+    if folds:
+        screen.console.control(Control(*[(ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)] * folds))
+    screen.update(drawn, refresh=True)
+
+
 @contextmanager
 def showing(*, transient: bool = False) -> Generator[Show]:
     """Show a run on standard output, as a screen or in lines; the last picture stays, unless it is transient."""
@@ -89,4 +112,4 @@ def showing(*, transient: bool = False) -> Generator[Show]:
 
     console = terminal()
     with Live(console=console, auto_refresh=False, transient=transient) as screen:
-        yield lambda history, now: screen.update(picture(history, now, console.width), refresh=True)
+        yield lambda history, now: redraw(screen, picture(history, now, console.width))

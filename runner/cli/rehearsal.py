@@ -1,6 +1,6 @@
 """What a run would do and may cost, told before it is begun: `run --dry-run`. A cost is what earlier runs have had."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -53,6 +53,10 @@ def rehearse(found: Subject, cases: int | None, path: Path, settings: Settings, 
     limit = "no limit" if settings.timeout is None else duration(settings.timeout)
     click.echo(f"  {plural(settings.slots, 'slot')} at the most ({settings.policy}), {limit} for an attempt")
     click.echo(f"  scorers: {', '.join(found.evaluation.scorers) or 'none'}")
+    if settings.fail_under:
+        click.echo(f"  gates: {', '.join(settings.fail_under)}; if one is not reached it ends with code 1")
+    if stops := list(_stops(settings, trials)):
+        click.echo(f"  stops {', or '.join(stops)}; `evaljournal resume` goes on then")
     click.echo(f"  {_usage_in_words(before, trials, most)}")
 
 
@@ -66,6 +70,19 @@ def _trials_in_words(cases: int | None, settings: Settings) -> str:
     if repeats == 1:
         return f"{many}, each asked once"
     return f"{many} × {repeats:,} repeats" + ("" if cases is None else f" = {plural(cases * repeats, 'trial')}")
+
+
+def _stops(settings: Settings, trials: int | None) -> Iterator[str]:
+    """Say what would end the run before all is done."""
+    most = settings.max_failures
+    if settings.fail_fast:
+        yield "at the first trial that fails"
+    elif isinstance(most, int):
+        yield f"when more than {most:,} of the trials have failed"
+    elif most is not None and trials is not None:  # A part of nobody knows how many stops nothing.
+        yield f"when more than {100 * most:g} % of the trials have failed"
+    if settings.deadline is not None:
+        yield f"after {duration(settings.deadline)}"
 
 
 @attrs.frozen

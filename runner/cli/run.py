@@ -29,7 +29,7 @@ from replay.summary import in_json, summarise
 from runner.cli import UNFINISHED, Interrupted, Refused, Unfinished, one_at_a_time
 from runner.cli.arguments import OFF, chosen_run, options, seconds
 from runner.cli.look import first_records, print_json, say_damage, see, task_since, terminal
-from runner.cli.onlooker import FRAME, Teller, is_screen, tenth
+from runner.cli.onlooker import FRAME, Teller, is_screen, redraw, tenth
 from runner.cli.recipe import (
     DESCRIBES,
     find_recipe,
@@ -458,7 +458,7 @@ class _Session:
                     title=str(self._path),
                     stopping=live.stopping(),
                 )
-                await trio.to_thread.run_sync(functools.partial(screen.update, drawn, refresh=True), limiter=own_thread)
+                await trio.to_thread.run_sync(functools.partial(redraw, screen, drawn), limiter=own_thread)
                 await trio.sleep(FRAME)
 
     async def _tell(self, live: Live) -> None:

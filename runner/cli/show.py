@@ -13,6 +13,7 @@ from replay.screen import duration, number, plural, printable
 from replay.state import TrialState
 from replay.text import as_text
 from replay.trial import AttemptStory, Judgement, TrialStory
+from runner.cli import Refused
 from runner.cli.look import Seen, print_json, print_table, run_and_trial, say_damage, see
 from runner.nearest import nearest
 
@@ -51,7 +52,7 @@ def show(run: str | None, trial: str | None, at: int | None, as_json: bool) -> N
     if trial not in seen.state.trials:
         say_damage(seen.problem)  # It may stand behind the damage.
         then = "" if at is None else f" at record {at:,}"
-        raise click.UsageError(f"{path} has no trial {trial!r}{then}{nearest(trial, seen.state.trials)}")
+        raise Refused(f"{path} has no trial {trial!r}{then}{nearest(trial, seen.state.trials)}")
     story = seen.history.trial(trial)
     problem = story.problem or seen.problem
     if as_json:

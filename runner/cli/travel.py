@@ -20,7 +20,7 @@ from journal.events import SessionStarted
 from journal.lock import is_held
 from replay import History, Timeline
 from replay.history import understanding
-from replay.screen import ending, next_command, plural, printable
+from replay.screen import ending, how_many, next_command, plural, printable, trials_in_all
 from replay.timeline import OUTSIDE
 from runner.cli import UNFINISHED
 from runner.cli.arguments import chosen_run
@@ -279,6 +279,7 @@ def fork(run: Path, at: int | None, target: Path) -> None:
     """
     forked = trio.run(fork_run, run, target, at)
     state = forked.state
-    what = f"{plural(state.done, 'trial')} done, {state.total - state.done:,} to go on with"
+    taken_in = f"{state.done:,} done of {plural(state.total, 'trial')} taken in by then"
+    what = f"{how_many(state)} done" if trials_in_all(state) else taken_in
     click.echo(f"{target}: forked from {run} at record {forked.seq:,}; {what}", err=True)
     click.echo(f"next: {next_command(state, target)}", err=True)

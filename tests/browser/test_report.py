@@ -28,6 +28,7 @@ from journal.events import (
     TrialScored,
 )
 from replay import History
+from replay.screen import duration
 from replay.summary import in_json, summarise
 from runner.cli import cli
 from tests.browser.conftest import Opens, Tab
@@ -98,6 +99,15 @@ def test_answers_that_were_cut_short_are_told(tmp_path: Path, opens: Opens) -> N
     written(path, [started(), session(), *life[:2], note, *life[2:]])
 
     assert "1 cut short by the limit of tokens" in opens(reported(tmp_path / "report.html", path)).text("body")
+
+
+def test_times_are_told_as_the_commands_tell_them(tmp_path: Path, opens: Opens) -> None:
+    """The page has the words of the command line for a time, short or long, and for whole minutes and hours."""
+    times = [0.0123, 0.5, 12.4, 59.6, 200, 600, 3600, 7500, 9_000_000]
+
+    tab = opens(reported(tmp_path / "report.html", eventful(tmp_path / "run")))
+
+    assert [duration(seconds) for seconds in times] == tab.ask("times => times.map(duration)", times)
 
 
 def test_opens_from_a_file_in_silence(tmp_path: Path, opens: Opens) -> None:

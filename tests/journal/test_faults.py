@@ -332,3 +332,17 @@ def test_kill_resume_and_power_cut_lose_nothing_that_was_confirmed() -> None:
             points += 1
 
     assert points >= 200
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_a_place_that_cannot_be_written_is_told_as_what_it_is(*, new: bool) -> None:
+    """Where a new run cannot be made nothing is said to be kept, for nothing was; of one that is there, that it is."""
+    disk = SimulatedDisk()
+    if not new:
+        Told().write(disk, life(), new=True)
+    disk.before = fails_from("open", 1, errno.EROFS)
+    told = Told().write(disk, life(), new=new)
+
+    said = f"no run can be made in {PATH} " if new else f"{PATH} cannot be opened for writing "
+    why = "nothing was begun, choose a place to write to" if new else "nothing that was confirmed is lost"
+    assert f"{said}([Errno {errno.EROFS}] as the test wants it); {why}" == str(told.error)

@@ -61,6 +61,7 @@ def test_a_trial_is_a_row(run: Path) -> None:
         "expected": "Lima",
         "metadata": {"difficulty": "easy", "id": 7},
         "output": "Lima",
+        "cut_short": False,
         "scores": {"exact": True, "tone": "polite", "closeness": 1.0},
         "reasons": {"tone": "+ it says please"},
         "unscored": {},
@@ -77,6 +78,17 @@ def test_a_trial_is_a_row(run: Path) -> None:
         "usage": {"tokens": 12, "input_tokens": 5, "cost": 0.5},
         "fingerprint": "f-peru",
     } == rows_of(run)[0]
+
+
+def test_what_was_cut_short_is_told_apart(tmp_path: Path) -> None:
+    """A row says of an output whether the limit of tokens has ended it, and nothing where there is no output."""
+    short = Noted(name="finish", value="length", trial="a", attempt=1)
+    events = trial("a")
+    written(tmp_path / "run", [started(), session(), *events[:2], short, *events[2:], *trial("b"), enqueued("c")])
+
+    assert [True, False, None] == [row["cut_short"] for row in rows_of(tmp_path / "run")]
+    assert ["true", "false", ""] == [row["cut_short"] for row in cells_of(tmp_path / "run")]
+    assert [True, False, None] == [row["cut_short"] for row in columns_of(tmp_path / "run")]
 
 
 def test_every_trial_is_there_once(run: Path) -> None:

@@ -169,7 +169,7 @@ def test_the_panel_of_a_run_that_goes_on() -> None:
         "error    2 in a row, the last 3.5 s ago: RateLimited: slow down",
         "trials   2 ok of 3 done · 1 of 2 ok recovered after a failure",
         "failed   1 of 3 done",
-        "scores   exact      50.0 %  1 of 2 scored (95 %: 9.5–90.5 %); not in it: 1 failed",
+        "scores   exact      50.0 %  1 of 2 right (95 %: 9.5–90.5 %); not in it: 1 failed",
         "         closeness  0.75  mean of 2 scored (95 %: 0 to 1); not in it: 1 failed",
         "         tone       polite 50 %, rude 50 %  of 2 scored; not in it: 1 failed",
         "answers  p50 0.25 s · p95 0.25 s of 2 answers",
@@ -241,7 +241,7 @@ DONE = list(itertools.chain.from_iterable(ok(f"t{number}") for number in range(8
         ([], 60.0, "· nothing done for 42 s"),
         (refused("x"), 60.0, "· nothing done for 42 s"),
         ([IntakePaused(until=29.0, cause="retry_after")], 25.0, "· 0.32/s · about 6 s left"),
-        ([IntakePaused(until=85.0, cause="retry_after")], 25.0, "· paused for 1 min 0 s"),
+        ([IntakePaused(until=85.0, cause="retry_after")], 25.0, "· paused for 1 min"),
         ([IntakePaused(until=20.0, cause="illness")], 25.0, "· held up: the other side is ill"),
         ([IntakePaused(until=20.0, cause="illness"), IntakeResumed(cause="illness")], 25.0, "· 0.32/s · about 6 s left"),
         (
@@ -321,7 +321,7 @@ def test_a_run_that_has_not_begun_can_be_drawn() -> None:
     state = RunState()
 
     assert "a run that has not begun  runs/1" == drawn(state)[0]
-    assert "the run cut off without a word: 0 of 0 trials done" in ending(state, path="r")
+    assert "the run cut off without a word: 0 trials done" in ending(state, path="r")
 
 
 @pytest.mark.parametrize("width", [20, 40, 80])
@@ -380,7 +380,7 @@ def test_the_ending_of_a_run_in_which_all_went_well() -> None:
     assert (
         "capitals finished: 1 of 1 trial done, in runs/my run\n"
         "  1 ok of 1 done\n"
-        "  exact  100.0 %  1 of 1 scored (95 %: 20.7–100.0 %)\n"
+        "  exact  100.0 %  1 of 1 right (95 %: 20.7–100.0 %)\n"
         "  p50 0.25 s · p95 0.25 s · p99 0.25 s · longest 0.25 s of 1 answer\n"
         "next: evaljournal verify 'runs/my run'"
     ) == ending(state, path="runs/my run")
@@ -478,7 +478,7 @@ def test_withdrawn_trials_do_not_count() -> None:
     state = state_of([*ok("a", PASS), *ok("b", FAIL), TrialWithdrawn(trial="b", why="removed")])
 
     assert "1 ok of 1 done · 1 withdrawn" == row(drawn(state), "trials")
-    assert "100.0 %  1 of 1 scored" in row(drawn(state), "scores")
+    assert "100.0 %  1 of 1 right" in row(drawn(state), "scores")
 
 
 def test_a_scorer_that_fails_is_told() -> None:
@@ -486,7 +486,7 @@ def test_a_scorer_that_fails_is_told() -> None:
     failed = ScoringFailed(trial="b", scorer="exact", version="v1", error="KeyError", message="x", elapsed=0.0)
     state = state_of([*ok("a", PASS), *ok("b"), failed])
 
-    said = "exact  100.0 %  1 of 1 scored (95 %: 20.7–100.0 %); not in it: 1 could not be scored (KeyError: x)"
+    said = "exact  100.0 %  1 of 1 right (95 %: 20.7–100.0 %); not in it: 1 could not be scored (KeyError: x)"
     assert said == row(drawn(state), "scores")
     assert "look closer: evaljournal log r --type scoring_failed" in ending(state, path="r").splitlines()
 
@@ -505,7 +505,7 @@ def test_durations_as_people_say_them() -> None:
     """Small times have parts of a second, large ones minutes or hours."""
     said = [duration(seconds) for seconds in (-1, 0.0123, 0.0996, 0.5, 9.96, 12.4, 59.6, 200, 7500, 9_000_000)]
 
-    assert ["0 s", "12 ms", "100 ms", "0.5 s", "10 s", "12 s", "1 min 0 s", "3 min 20 s", "2 h 5 min", "2,500 h 0 min"] == said
+    assert ["0 s", "12 ms", "100 ms", "0.5 s", "10 s", "12 s", "1 min", "3 min 20 s", "2 h 5 min", "2,500 h"] == said
 
 
 def test_numbers_as_people_read_them() -> None:

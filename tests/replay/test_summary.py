@@ -197,9 +197,18 @@ def test_a_failure_is_named_beside_every_mean() -> None:
     summary = summary_of(*lives)
 
     assert (90, 81, 9) == (summary.trials.enqueued, summary.trials.answered, summary.trials.failed)
-    assert "88.9 %  72 of 81 scored (95 %: 80.2–94.0 %); not in it: 9 failed" == score_in_words(
+    assert "88.9 %  72 of 81 right (95 %: 80.2–94.0 %); not in it: 9 failed" == score_in_words(
         summary.scores["exact"], failed=summary.trials.failed
     )
+
+
+def test_a_share_of_repeats_says_of_how_many_cases() -> None:
+    """Where cases were asked several times, both denominators are told before what was right of them."""
+    lives = [answered(case, {"exact": case == "a", "near": 0.5}, repeat=at) for case in "ab" for at in (1, 2)]
+    scores = summary_of(*lives).scores
+
+    assert score_in_words(scores["exact"]).startswith("50.0 %  2 of 4 in 2 cases right")
+    assert score_in_words(scores["near"]).startswith("0.5  mean of 4 scored in 2 cases")
 
 
 def test_a_run_with_no_finished_trial() -> None:
@@ -316,7 +325,7 @@ def test_scores_of_several_versions_say_so() -> None:
     state = state_of(lives)
     mended = state_of([*lives, TrialScored(trial="b", scorer="exact", version="v2", value=PASS, elapsed=0.0)])
 
-    said = "100.0 %  2 of 2 scored (95 %: 34.2–100.0 %)"
+    said = "100.0 %  2 of 2 right (95 %: 34.2–100.0 %)"
     assert f"{said}; by 2 versions of the scorer, 1 by an older one" == score_in_words(summarise(state).scores["exact"])
     assert "\njudge all by one version of exact: evaljournal rescore 'my run'\n" in ending(state, path="my run")
     assert said == score_in_words(summarise(mended).scores["exact"])
@@ -478,9 +487,9 @@ def test_groups_by_metadata() -> None:
     assert [
         "by difficulty:",
         "  (none)  1 ok of 2 trials · 1 open",
-        "    exact  0.0 %  0 of 1 scored (95 %: 0.0–79.3 %)",
+        "    exact  0.0 %  0 of 1 right (95 %: 0.0–79.3 %)",
         "  3  1 ok of 1 trial",
-        "    exact  0.0 %  0 of 1 scored (95 %: 0.0–79.3 %)",
+        "    exact  0.0 %  0 of 1 right (95 %: 0.0–79.3 %)",
         "  … and 1 more group",
     ] == list(group_lines(groups, "difficulty", most=2))
     assert "  easy  2 ok of 3 trials · 1 failed" in list(group_lines(groups, "difficulty"))

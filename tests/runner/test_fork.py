@@ -1,14 +1,16 @@
 """A fork at any point goes on like the run that it came from; and so does what was salvaged."""
 
 import errno
+import itertools
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from journal import JournalError, read, salvage, verify
+from journal import JournalError, Record, read, salvage, verify
 from journal.errors import DiskFull
-from journal.events import TrialEnqueued
+from journal.events import AttemptInterrupted, AttemptStarted, TrialEnqueued
 from journal.lifecycle import ENDED
 from replay import load
 from replay.audit import audit
@@ -69,6 +71,27 @@ async def test_a_fork_at_any_record_ends_like_its_run(tmp_path: Path) -> None:
         assert not done & set(task.calls)
         assert (True, ()) == (verify(new).holds, audit(read(new), remake=remake).findings)
     assert verify(old, expect_head=whole.head).holds
+
+
+async def test_what_was_in_the_air_at_a_fork_did_not_die(tmp_path: Path) -> None:
+    """Attempts that a fork has cut off are told as that; those of a session of its own that died afterwards, as dead."""
+    old, new, files = tmp_path / "old", tmp_path / "new", Restless()
+
+    def after(path: Path, session: int) -> Record:
+        """Find the first start of an attempt in a session."""
+        records = itertools.dropwhile(lambda record: getattr(record.event, "n", 0) != session, read(path))
+        return next(record for record in records if isinstance(record.event, AttemptStarted))
+
+    await arun(one(), old, files=files, **repeatable())
+    await fork(old, new, after(old, 1).seq, files=files, in_thread=inline)
+    await arun(one(), new, resume=True, files=files, **repeatable())
+    behind = list(read(new))[after(new, 2).seq]
+    os.truncate(segment(new, behind.segment), behind.offset)
+    await arun(one(), new, resume=True, files=files, **repeatable())
+
+    cut = [record.event.why for record in read(new) if isinstance(record.event, AttemptInterrupted)]
+    assert ["forked", "process_died"] == cut
+    assert (True, ()) == (verify(new).holds, audit(read(new), remake=remake).findings)
 
 
 async def test_nothing_is_written_where_something_is(tmp_path: Path) -> None:

@@ -385,6 +385,30 @@ def test_no_run_at_all_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert (2, True) == (result.exit_code, "no RUN was given, and there is none under runs/ here" in result.stderr)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "begins"),
+    [
+        (["show", "run", "nosuch"], "Error: "),
+        (["log", "run", "nosuch"], "Error: "),
+        (["status", "run", "--by", "nope"], "Error: "),
+        (["status"], "Error: "),
+        (["show", "nosuch"], "Error: "),
+        (["ls", "nosuch"], "Error: "),
+        (["status", "--nosuch"], "Usage: "),
+        (["log", "run", "--type", "nosuch"], "Usage: "),
+    ],
+)
+def test_only_a_wrong_usage_is_told_the_usage(
+    run: Path, arguments: list[str], begins: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is rightly asked for, but is not there, is told in one line; the usage only where a command was used wrongly."""
+    monkeypatch.chdir(run.parent)
+    result = evaljournal(*arguments)
+
+    assert (2, "", True) == (result.exit_code, result.stdout, result.stderr.startswith(begins))
+    assert begins == "Usage: " or result.stderr.count("\n") == 1
+
+
 def test_output_cannot_control_the_terminal(tmp_path: Path) -> None:
     """What a model says is shown, but none of its characters does anything to the terminal."""
     evil = "\x1b[2J\x1b]0;owned\x07\r\n\x9b31m\u202e\u2028evil"

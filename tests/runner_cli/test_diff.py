@@ -150,9 +150,9 @@ def test_status_by_a_key_of_the_metadata(a: Path) -> None:
     assert [
         "by difficulty:",
         "  easy  1 ok of 1 trial",
-        "    exact  100.0 %  1 of 1 scored (95 %: 20.7–100.0 %)",
+        "    exact  100.0 %  1 of 1 right (95 %: 20.7–100.0 %)",
         "  hard  1 ok of 2 trials · 1 failed",
-        "    exact  0.0 %  0 of 1 scored (95 %: 0.0–79.3 %); not in it: 1 failed",
+        "    exact  0.0 %  0 of 1 right (95 %: 0.0–79.3 %); not in it: 1 failed",
         f"capitals finished: 3 of 3 trials done, in {a}",
     ] == result.stdout.splitlines()[:6]
 

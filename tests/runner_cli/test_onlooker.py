@@ -1,10 +1,16 @@
 """What somebody is told who reads lines instead of looking at a screen."""
 
+import io
+import re
+
 import pytest
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
 
 from journal import Event, Record
 from journal.events import IntakePaused, LimitChanged, RunStopped
-from runner.cli.onlooker import Teller, tenth
+from runner.cli.onlooker import Teller, redraw, tenth
 from tests.replay.lives import answered, enqueued, state_of
 
 BEGAN = 5.0
@@ -53,3 +59,18 @@ def test_a_run_that_stops_while_it_is_held_up_does_not_go_on(capsys: pytest.Capt
     stopped: dict[int, Event] = {10: RunStopped(reason="interrupted")}
 
     assert [3] == [second for second, _ in told(capsys, {**pause(3, 33), **stopped}, seconds=50)]
+
+
+@pytest.mark.parametrize(("width", "rows"), [(40, 3), (120, 3), (30, 4), (10, 8), (9, 10)])
+def test_a_terminal_that_became_narrower_is_cleared(width: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many rows are taken away as the terminal has folded the picture before into, and no row above them."""
+    monkeypatch.setenv("TERM", "xterm")
+    console = Console(file=io.StringIO(), force_terminal=True, width=40, height=20)
+    with Live(console=console, auto_refresh=False) as screen:
+        redraw(screen, Group(Text("x" * 40), Text(""), Text("首" * 15)))
+        console.width, console.file = width, io.StringIO()
+        redraw(screen, Group(Text("new")))
+        drawn = console.file.getvalue()
+
+    assert ["\x1b[1A"] * (rows - 1) == re.findall("\x1b\\[1A", drawn)
+    assert drawn.endswith("\x1b[2Knew")

@@ -91,7 +91,7 @@ def test_a_command_is_run() -> None:
 
     assert (0, "") == (result.exit_code, result.stdout)
     assert {"peru": True, "cuba": True, "chile": False} == scores("runs/qa/0001", "exact")
-    assert "exact  66.7 %  2 of 3 scored" in result.stderr
+    assert "exact  66.7 %  2 of 3 right" in result.stderr
 
 
 def test_an_endpoint_is_asked(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,7 +124,7 @@ def test_run_to_the_end() -> None:
     assert "capitals in runs/capitals/0001; Ctrl-C stops it" in result.stderr
     assert "asked about peru" in result.stderr
     assert "capitals finished: 5 of 5 trials done, in runs/capitals/0001" in result.stderr
-    assert "exact  100.0 %  5 of 5 scored" in result.stderr
+    assert "exact  100.0 %  5 of 5 right" in result.stderr
     assert result.stderr.endswith("next: evaljournal verify runs/capitals/0001\n")
     assert verify("runs/capitals/0001").holds
 
@@ -314,12 +314,31 @@ def test_dry_run_writes_nothing() -> None:
         "capitals (evals/capitals.py:capitals) would be run in runs/capitals/0001; nothing was written",
         "  4 cases × 3 repeats = 12 trials",
         "  at least 12, at most 36 calls, and what rate limits refuse on top",
-        "  retries: 0 after errors, 2 after timeouts, 10 min 0 s of rate limits",
+        "  retries: 0 after errors, 2 after timeouts, 10 min of rate limits",
         "  2 slots at the most (adaptive), no limit for an attempt",
         "  scorers: exact",
         "  cost: unknown; no run of it under runs/ has recorded what it used (note(tokens=…, cost=…) does)",
     ] == result.stdout.splitlines()
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (
+            ["--fail-under", "exact=0.9", "--fail-under", "exact>=80%@lower"],
+            "gates: exact=0.9, exact>=80%@lower; if one is not",
+        ),
+        (["--fail-fast", "--max-failures", 3], "stops at the first trial that fails; `evaljournal resume` goes on then"),
+        (["--max-failures", 3, "--deadline", 600], "stops when more than 3 of the trials have failed, or after 10 min; "),
+        (["--max-failures", "7%"], "stops when more than 7 % of the trials have failed; "),
+    ],
+)
+def test_dry_run_tells_what_would_end_it(flags: list[object], said: str) -> None:
+    """What the scores must reach, and what stops the run before its end, is told where there is such a thing."""
+    result = evaljournal("run", "evals/capitals.py", "--dry-run", *flags)
+
+    assert (0, True) == (result.exit_code, f"  scorers: exact\n  {said}" in result.stdout)
 
 
 def test_dry_run_projects_from_the_run_before() -> None:
@@ -351,6 +370,7 @@ def test_dry_run_of_cases_that_can_be_read_only_once() -> None:
     assert "  at least 1, at most 6 calls, and what rate limits refuse on top\n" in limited
     answer = orjson.loads(evaljournal("run", "evals/capitals.py", "--dry-run", "--limit", "2", "--json").stdout)
     assert (None, 2, 6) == (answer["trials"], answer["trials_at_most"], answer["calls"]["at_most"])
+    assert "stops" not in evaljournal("run", "evals/capitals.py", "--dry-run", "--max-failures", "7%").stdout
 
 
 def test_where_runs_are_kept_is_no_run() -> None:

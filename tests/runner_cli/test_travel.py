@@ -6,6 +6,7 @@ import shutil
 import signal
 from pathlib import Path
 
+import attrs
 import orjson
 import pytest
 import trio
@@ -342,11 +343,27 @@ def test_a_fork_keeps_what_was_done(run: Path) -> None:
     result = evaljournal("fork", run, "--at", 10, "-o", "new")
 
     assert (0, "") == (result.exit_code, result.stdout)
-    assert "new: forked from run at record 10; 1 trial done, 1 to go on with\nnext: evaljournal resume new\n" == result.stderr
+    assert (
+        "new: forked from run at record 10; 1 done of 2 trials taken in by then\nnext: evaljournal resume new\n"
+        == result.stderr
+    )
     assert (before, True) == (content(run), verify("new").holds)
     assert events_of(run)[1:9] == events_of("new")[1:]
     assert {"run": RUN, "seq": 10, "h": list(read(run))[9].h, "session": 1} == forked_from("new")
     assert [record.t for record in read(run)][2:10] == [record.t for record in read("new")][2:10]
+
+
+@pytest.mark.parametrize(
+    ("planned", "at", "said"),
+    [(60, 3, "0 of 60 trials done"), (60, 4, "0 of 60 trials done"), (0, 3, "0 done of 0 trials taken in by then")],
+)
+def test_a_fork_counts_what_is_still_to_come(here: Path, planned: int, at: int, said: str) -> None:
+    """What had not been taken in at the point of a fork is to be done all the same, and is counted."""
+    begun = attrs.evolve(started(), trials=planned)  # type: ignore[misc]  # a fact is an attrs class
+    written(here / "old", [begun, session(), *trial("a")])
+    result = evaljournal("fork", "old", "--at", at, "-o", "new")
+
+    assert f"new: forked from old at record {at}; {said}\nnext: evaljournal resume new\n" == result.stderr
 
 
 def test_a_fork_is_resumed(here: Path) -> None:
