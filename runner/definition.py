@@ -140,6 +140,18 @@ class Settings(Selection):
             given = {**given, "retry": evolve(self.retry, **numbers)}
         return evolve(self, **given)
 
+    def most_failures(self, trials: int | None) -> float:
+        """Say how many of so many trials may fail before the run is stopped; None where nobody knows how many there are."""
+        most = 0 if self.fail_fast else self.max_failures
+        if most is None:
+            return math.inf
+        if isinstance(most, float) and trials is None:
+            raise UsageError(
+                f"max_failures={most!r} (--max-failures {100 * most:g}%) is a part of all trials, and how many there are is "
+                "not known before the last case is read; give a whole number, or cases that have a length"
+            )
+        return most * (trials or 0) if isinstance(most, float) else most
+
     def facts(self) -> dict[str, Any]:
         """Put the settings into JSON: what a run records, and what is compared, field by field, when it is resumed."""
         facts: dict[str, Any] = orjson.loads(orjson.dumps(asdict(self, value_serializer=_fact)))

@@ -276,6 +276,7 @@ class Session:
         except Exception as exc:
             said = describe(exc)
             raise UsageError(f"the cases cannot be read: {said.type}: {said.message}") from exc
+        settings.most_failures(chosen.cases)  # It may refuse to say, and nothing has begun yet.
         begun = self._begun(chosen, settings, given)
         if state.started is None or self._is_done(state) or self.options.adopt:
             return Plan(settings, trials, begun)
@@ -347,7 +348,7 @@ class Session:
                 scorers,
                 partial(options.limits or POLICIES[settings.policy], settings.slots),
                 settings,
-                most_failures=_most_failures(settings, plan.total),
+                most_failures=settings.most_failures(plan.total),
                 in_thread=self._look,
             )
             others = {name: (before[name], value) for name, value in changed.items() if name in before and name != "given"}
@@ -448,12 +449,3 @@ def _looked_into(trials: Iterable[Trial]) -> Iterator[Trial]:
     """Take the first trial of those that can be read only once: if there is none, that is known before anything is written."""
     rest = iter(trials)
     return itertools.chain([next(rest)], rest)
-
-
-def _most_failures(settings: Settings, total: int | None) -> float:
-    most = 0 if settings.fail_fast else settings.max_failures
-    if most is None:
-        return float("inf")
-    if isinstance(most, float):
-        return most * total if total is not None else float("inf")
-    return most

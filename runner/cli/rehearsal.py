@@ -20,6 +20,7 @@ _BEFORE: Final = 5
 def rehearse(found: Subject, cases: int | None, path: Path, settings: Settings, *, as_json: bool) -> None:
     """Say what would be run, of how many cases (None where nobody knows), and what it may cost; nothing is written."""
     trials = None if cases is None else cases * settings.repeats
+    settings.most_failures(trials)  # It may refuse to say, as it would for the run.
     at_most = trials if cases is not None or settings.limit is None else settings.limit * settings.repeats
     retry = settings.retry
     most = 1 + retry.errors + retry.timeouts
@@ -55,7 +56,7 @@ def rehearse(found: Subject, cases: int | None, path: Path, settings: Settings, 
     click.echo(f"  scorers: {', '.join(found.evaluation.scorers) or 'none'}")
     if settings.fail_under:
         click.echo(f"  gates: {', '.join(settings.fail_under)}; if one is not reached it ends with code 1")
-    if stops := list(_stops(settings, trials)):
+    if stops := list(_stops(settings)):
         click.echo(f"  stops {', or '.join(stops)}; `evaljournal resume` goes on then")
     click.echo(f"  {_usage_in_words(before, trials, most)}")
 
@@ -72,14 +73,14 @@ def _trials_in_words(cases: int | None, settings: Settings) -> str:
     return f"{many} × {repeats:,} repeats" + ("" if cases is None else f" = {plural(cases * repeats, 'trial')}")
 
 
-def _stops(settings: Settings, trials: int | None) -> Iterator[str]:
+def _stops(settings: Settings) -> Iterator[str]:
     """Say what would end the run before all is done."""
     most = settings.max_failures
     if settings.fail_fast:
         yield "at the first trial that fails"
     elif isinstance(most, int):
         yield f"when more than {most:,} of the trials have failed"
-    elif most is not None and trials is not None:  # A part of nobody knows how many stops nothing.
+    elif most is not None:
         yield f"when more than {100 * most:g} % of the trials have failed"
     if settings.deadline is not None:
         yield f"after {duration(settings.deadline)}"

@@ -370,7 +370,17 @@ def test_dry_run_of_cases_that_can_be_read_only_once() -> None:
     assert "  at least 1, at most 6 calls, and what rate limits refuse on top\n" in limited
     answer = orjson.loads(evaljournal("run", "evals/capitals.py", "--dry-run", "--limit", "2", "--json").stdout)
     assert (None, 2, 6) == (answer["trials"], answer["trials_at_most"], answer["calls"]["at_most"])
-    assert "stops" not in evaljournal("run", "evals/capitals.py", "--dry-run", "--max-failures", "7%").stdout
+
+
+@pytest.mark.parametrize("flags", [[], ["--dry-run"]])
+def test_a_part_of_nobody_knows_how_many_is_refused(flags: list[object]) -> None:
+    """A limit that could never be reached is no limit: it is refused before anything begins."""
+    define("FAILS = None" + QUICK.replace("cases=CASES", "cases=(case for case in CASES)"))
+
+    refused = evaljournal("run", "evals/capitals.py", "--max-failures", "7%", *flags)
+    assert (2, True) == (refused.exit_code, "--max-failures 7%) is a part of all trials, and how many" in refused.stderr)
+    assert not Path("runs").exists()
+    assert 0 == evaljournal("run", "evals/capitals.py", "--max-failures", "3", *flags).exit_code
 
 
 def test_where_runs_are_kept_is_no_run() -> None:
