@@ -527,6 +527,10 @@ def _notable(state: RunState, why: str) -> Iterator[str]:
         if state.made_again:
             again = f", and {state.made_again:,} made again: as many calls may have been paid for twice"
         yield f"{plural(state.interrupted, 'attempt')} {were} cut off{again}"
+    if state.ending == "refused" and state.refusal:
+        scorer, _, said = state.refusal.partition(": ")
+        words = f": {printable(' '.join(said.split()), 200)}" if said not in why else ""
+        yield f"the scorer {printable(scorer, 24)} was refused{words}"
     error = state.last_error
     is_last = error is not None and error.answers == len(state.latencies) and state.ending != "finished"
     if error is not None and is_last and error.said not in why:

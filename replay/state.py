@@ -245,6 +245,8 @@ class RunState:
     """What the attempts that are running have noted that they use."""
 
     last_error: LastError | None = None
+    refusal: str = ""
+    """Which scorer was refused in the present session, and in which words: every other output would meet the same."""
     done_at: float = 0.0
     """When a trial last came to its end in the present session; 0 while none has."""
     limits: dict[str, int] = attrs.field(factory=dict[str, int])
@@ -323,7 +325,7 @@ class RunState:
         self.settings.update(event.settings or {})
         self.planned = event.trials or self.planned
         self.ending = ""
-        self.last_error, self.done_at = None, 0.0
+        self.last_error, self.refusal, self.done_at = None, "", 0.0
         self.pauses.clear()
         self.limits.clear()
 
@@ -516,6 +518,8 @@ class RunState:
     def _noted(self, event: Noted, _: Record) -> None:
         usage = noted(event)
         add(self.usage, usage)
+        if event.name == "refused" and isinstance(event.value, str):
+            self.refusal = event.value[:_SHOWN]
         trial = self.trials.get(event.trial) if event.attempt else None
         if trial is None:
             return

@@ -171,6 +171,8 @@ class Summary:
     errors: Mapping[str, int]
     last_error: LastError | None
     """What went wrong last in the present session."""
+    refusal: str | None
+    """Which scorer was refused, and in which words, where that has stopped the run."""
     failures: Mapping[str, int]
     """Cause → trials that were given up for it."""
     scores: Mapping[str, Score]
@@ -217,6 +219,7 @@ def summarise(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         retries=dict(state.retries),
         errors=dict(state.errors),
         last_error=state.last_error,
+        refusal=state.refusal if state.ending == "refused" and state.refusal else None,
         failures=dict(Counter(trial.cause for trial in state.trials.values() if trial.stage == "failed")),
         scores=_scores(state.scores),
         without_score=without_score(state),

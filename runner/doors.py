@@ -8,7 +8,7 @@ import functools
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ import trio
 
 from runner.definition import Evaluation
 from runner.errors import UsageError
+from runner.places import newest_of, newest_unfinished, next_paths
 from runner.rescoring import Rescored
 from runner.rescoring import rescore as score_anew
 from runner.session import Outcome, Session
@@ -24,8 +25,11 @@ from runner.signals import STOPS, told
 T = TypeVar("T")
 
 
-async def arun(evaluation: Evaluation[Any, Any, Any], path: Path | str, **options: Any) -> Outcome:
+async def arun(evaluation: Evaluation[Any, Any, Any], path: Path | str | None = None, **options: Any) -> Outcome:
     """Run an evaluation, or go on with a run of it (`resume=True`), inside trio.
+
+    Without a path, a new run gets the next number under `runs/`, as the command does it, and the run to go on with is the
+    newest of this evaluation there that is not finished.
 
     Every setting can be given (`slots=4, only="c*"`): it then holds instead of the evaluation's own, in this session and in all
     that resume it, until another is given; see `Settings`, and `Options` for the rest.
@@ -35,10 +39,16 @@ async def arun(evaluation: Evaluation[Any, Any, Any], path: Path | str, **option
             "arun() is awaited inside trio, and this is another loop; inside asyncio, `await asyncio.to_thread(runner.run, …)` "
             "does the same, and so does `runner.run(…)`, but while it lasts nothing else runs there"
         )
-    return await Session(evaluation, Path(path), **options).run()
+    return await _session(evaluation, path, options).run()
 
 
-def run(evaluation: Evaluation[Any, Any, Any], path: Path | str, *, signals: bool | None = None, **options: Any) -> Outcome:
+def run(
+    evaluation: Evaluation[Any, Any, Any],
+    path: Path | str | None = None,
+    *,
+    signals: bool | None = None,
+    **options: Any,
+) -> Outcome:
     """Run an evaluation from a script, a thread, or a notebook's cell in which another loop is running; see `arun`.
 
     In the main thread, Ctrl-C and SIGTERM first stop the run in good order, and then do what they would have done anyway: raise
@@ -47,7 +57,7 @@ def run(evaluation: Evaluation[Any, Any, Any], path: Path | str, *, signals: boo
     hears = threading.current_thread() is threading.main_thread()
     if signals and not hears:
         raise UsageError("signals=True: only the main thread hears of signals; leave it out in others")
-    session = Session(evaluation, Path(path), **options)
+    session = _session(evaluation, path, options)
     live = _in_own_thread if is_in_a_loop() else _in_this_thread
     if signals is False or not hears:
         return live(session)
@@ -66,14 +76,37 @@ def run(evaluation: Evaluation[Any, Any, Any], path: Path | str, *, signals: boo
             _pass_on(heard[0], session)
 
 
-def rescore(evaluation: Evaluation[Any, Any, Any], path: Path | str, *, again: bool = False, slots: int = 32) -> Rescored:
+def _session(evaluation: Evaluation[Any, Any, Any], path: Path | str | None, options: Mapping[str, Any]) -> Session:
+    """Make a session of the run that is meant: the one at a path, the newest to be gone on with, or a new one with a number."""
+    name = _checked(evaluation).name
+    if path is not None:
+        return Session(evaluation, Path(path), **options)
+    if options.get("resume"):
+        return Session(evaluation, newest_unfinished(name), **options)
+    places = next_paths(name)
+    return Session(evaluation, next(places), **{"elsewhere": places.__next__, **options})
+
+
+def _checked(evaluation: Evaluation[Any, Any, Any]) -> Evaluation[Any, Any, Any]:
+    if not isinstance(evaluation, Evaluation):
+        raise UsageError(f"{evaluation!r} is no evaluation; make one of the function: @evaluation(cases=…)")
+    return evaluation
+
+
+def rescore(
+    evaluation: Evaluation[Any, Any, Any], path: Path | str | None = None, *, again: bool = False, slots: int = 32
+) -> Rescored:
     """Let the scorers of an evaluation, as they are now, judge the outputs of a run; nobody is asked anything.
+
+    Without a path, the newest run of this evaluation under `runs/` is meant.
 
     It can be called wherever `run` can. Outputs that a scorer has judged in its present version are left as they are, unless
     `again` says otherwise.
     """
-    scorers, name = list(evaluation.scorers.values()), evaluation.cases.input_name
-    anew = functools.partial(score_anew, Path(path), scorers, again=again, slots=slots, input_name=name)
+    name = _checked(evaluation).name
+    known = newest_of(name) if path is None else Path(path)
+    scorers, asked = list(evaluation.scorers.values()), evaluation.cases.input_name
+    anew = functools.partial(score_anew, known, scorers, again=again, slots=slots, input_name=asked)
     return _beside(lambda _: in_trio(anew)) if is_in_a_loop() else in_trio(anew)
 
 

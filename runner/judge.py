@@ -15,7 +15,7 @@ from runner.case import Case
 from runner.errors import UsageError
 from runner.fingerprint import canonical, digest
 from runner.notes import note
-from runner.score import Score
+from runner.score import Judged, Score
 from runner.tasks.chat import Chat, Line
 from runner.tasks.http import WrongReply
 from runner.templates import Fields, Text
@@ -33,6 +33,20 @@ Expected answer:
 
 Answer to judge:
 {output}"""
+
+_SHORT: Final = 100
+"""Characters of a last sentence that may hold a verdict without calling it one; a longer one says more than that."""
+_TURNS_NOTHING: Final = frozenset(
+    [
+        "",
+        *("the", "this", "that", "it", "its", "my", "our", "i", "we", "is", "was", "be", "to", "as", "and", "say", "think"),
+        *("answer", "candidate", "model", "output", "reply", "response", "student", "submission", "given", "final"),
+        *("assessment", "choice", "conclusion", "evaluation", "grade", "judgement", "judgment", "label", "rating", "result"),
+        *("score", "verdict", "judge", "rate", "so", "therefore", "thus", "hence", "overall", "finally", "clearly", "fully"),
+    ]
+)
+"""Words that may stand before a choice and leave it what it is; `not`, `partly` and `doubt` are none of them."""
+_MARKUP: Final = re.compile(r"[*`\"“”„‘’]+|(?<![^\W_])_+|_+(?![^\W_])")
 
 CHOICES: Final[Mapping[str, bool | float]] = {"correct": True, "incorrect": False}
 
@@ -63,7 +77,7 @@ class Judge:
     """A model that judges outputs by a rubric, and ends with one of a few words.
 
     What it was asked, what it said and what that took is written down each time, also where its verdict cannot be read; it is
-    then asked again, as the scorer's retry allows.
+    then told so and asked again, as the scorer's retry allows.
     """
 
     __name__ = "judge"
@@ -103,15 +117,22 @@ class Judge:
             f"Say in a few sentences why, then end with a line that says `verdict: ` and one of: {words}."
         )
 
+    @property
+    def reminder(self) -> str:
+        """Say what is wanted of a judge that gave no verdict; at temperature 0, the same question has the same answer."""
+        return f"No verdict could be read in that. Answer with one of these alone, and nothing else: {', '.join(self.choices)}"
+
     def verdict(self, reply: str) -> Score:
-        """Read what the judge said: the last verdict in it, or a reply that is nothing but a choice."""
+        """Read what the judge said: the last verdict in it, or a reply or a short last sentence that says only a choice."""
         folded = {choice.casefold(): value for choice, value in self.choices.items()}
         words = "|".join(re.escape(choice) for choice in sorted(folded, key=len, reverse=True))
         found = list(re.finditer(rf"verdict\W{{1,8}}({words})(?!\w)", reply, re.IGNORECASE))
-        said = found[-1][1] if found else reply.strip().strip(".*`'\"")
+        said, reason = (found[-1][1], reply[: found[-1].start()]) if found else (reply.strip().strip(".*`'\""), "")
+        if said.casefold() not in folded:
+            said, reason = _closing(reply, words)
         if said.casefold() not in folded:
             raise WrongReply(f"the judge gave no verdict of {', '.join(self.choices)}, but said {reply[-300:]!r}")
-        reason = (reply[: found[-1].start()] if found else "").strip(" \n*_`")
+        reason = reason.strip(" \n*_`")
         return Score(folded[said.casefold()], reason if len(reason) <= _REASON else f"{reason[:_REASON]}…")
 
     @asynccontextmanager
@@ -123,7 +144,24 @@ class Judge:
     async def __call__(self, output: Any, case: Case) -> Score:
         """Judge one output, by hand, inside trio."""
         async with self.opened("") as bench:
-            return await bench.ask((output, case), None)
+            return await bench.ask(Judged(output, case), None)
+
+
+def _closing(reply: str, words: str) -> tuple[str, str]:
+    """Find the choice that a short last sentence comes down to (`The answer is **correct**.`), and what is said before it.
+
+    A wrong score is worse than a second asking. So there is none where choices differ anywhere in the reply, nor where a word
+    before it could turn it: `not correct`, `partly correct`, `I doubt that it is correct`.
+    """
+    text = _MARKUP.sub("", reply).strip()
+    choice = re.compile(rf"(?<![\w-])(?:{words})(?![\w-])", re.IGNORECASE)
+    sentence = re.split(r"(?<=[.!?])\s+|\n\s*\n", text)[-1]
+    said = choice.search(sentence)
+    if said is None or len(sentence) > _SHORT or len({each.casefold() for each in choice.findall(text)}) > 1:
+        return "", ""
+    before, behind = sentence[: said.start()].lower(), sentence[said.end() :]
+    is_plain = _TURNS_NOTHING.issuperset(re.split(r"[\s,.:=()–—-]+", before)) and not behind.strip(".!) ")
+    return (said[0], text[: len(text) - len(sentence)]) if is_plain else ("", "")
 
 
 class _Bench:
@@ -135,13 +173,21 @@ class _Bench:
         self._judge = judge
         self._line = line
 
-    async def ask(self, judged: tuple[Any, Case], _: object) -> Score:
-        """Have the model judge an output."""
+    async def ask(self, judged: Judged, _: object) -> Score:
+        """Have the model judge an output; where it has said something else before, tell it so."""
         judge = self._judge
-        prompt = judge.prompt(*judged)
+        prompt = judge.prompt(judged.output, judged.case)
+        messages, asked = [*judge.preamble, {"role": "user", "content": prompt}], {"prompt": prompt}
+        if judged.unread:
+            asked["reminder"] = judge.reminder
+            messages += [{"role": "assistant", "content": judged.unread}, {"role": "user", "content": judge.reminder}]
         with trio.fail_after(math.inf if judge.timeout is None else judge.timeout):
-            said = await self._line.complete([*judge.preamble, {"role": "user", "content": prompt}])
-        note(judge={"model": judge.chat.model, "prompt": prompt, "reply": said.text, "usage": dict(said.usage)})
+            said = await self._line.complete(messages)
+        note(judge={"model": judge.chat.model, **asked, "reply": said.text, "usage": dict(said.usage)})
         if said.usage:
             note(usage=said.usage)
-        return judge.verdict(said.text)
+        try:
+            return judge.verdict(said.text)
+        except WrongReply:
+            judged.unread = said.text.strip() or "(an empty reply)"
+            raise

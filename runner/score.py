@@ -10,8 +10,9 @@ import numbers
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
-from attrs import Attribute, Factory, evolve, field, frozen
+from attrs import Attribute, Factory, define, evolve, field, frozen
 
+from runner.case import Case
 from runner.errors import UsageError
 from runner.fingerprint import of_function
 from runner.retry import Retry
@@ -39,6 +40,16 @@ class Score:
     """bool: passed or not. float: how good. str: a label."""
     reason: str = ""
     """Why, for people."""
+
+
+@define(eq=False)
+class Judged:
+    """What a scorer is asked about. When it is asked again, because it failed, it is the same object."""
+
+    output: Any
+    case: Case
+    unread: str = ""
+    """What a model said to it last, where no verdict could be read in that."""
 
 
 Verdict = bool | float | str | Score

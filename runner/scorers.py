@@ -22,7 +22,7 @@ from runner.errors import UsageError
 from runner.exactly import read_json
 from runner.failure import Fatal
 from runner.fingerprint import canonical, digest, of_function
-from runner.score import Score
+from runner.score import Judged, Score
 
 if TYPE_CHECKING:
     from runner.judge import Judge
@@ -106,9 +106,9 @@ class Quick:
         await trio.lowlevel.checkpoint()
         yield self
 
-    async def ask(self, judged: tuple[Any, Case], _: object) -> Score:
+    async def ask(self, judged: Judged, _: object) -> Score:
         """Score an output and its case."""
-        return self._function(*judged)
+        return self._function(judged.output, judged.case)
 
 
 @Quick

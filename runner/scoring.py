@@ -17,7 +17,7 @@ from runner.failure import describe
 from runner.notes import Sink
 from runner.recorder import Recorder
 from runner.retry import GiveUp, Spent, chance
-from runner.score import Scorer
+from runner.score import Judged, Scorer
 from runner.tasks import Task
 from runner.work import Work
 
@@ -50,9 +50,9 @@ class Scoring:
     async def _ask(self, scorer: Scorer, task: Task, work: Work, flight: Flight) -> None:
         """Ask one scorer, again where that may help, and record what came of it."""
         clock, spent = self._recorder.clock, Spent()
-        began = clock.now()
+        began, judged = clock.now(), Judged(work.output, work.case)
         for times in itertools.count(1):
-            outcome = await flight.ask(task, (work.output, work.case), due=math.inf, sink=self._sink(work), late=lambda _: None)
+            outcome = await flight.ask(task, judged, due=math.inf, sink=self._sink(work), late=lambda _: None)
             if isinstance(outcome, Answered):
                 self._answered(scorer, work, outcome.output, began)
                 return

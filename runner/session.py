@@ -18,7 +18,7 @@ import attrs
 import trio
 
 from journal import Journal, Record, read, writing
-from journal.errors import DiskFull, JournalError, JournalExists, JournalPoisoned, NotAJournal, command
+from journal.errors import DiskFull, JournalError, JournalExists, JournalLocked, JournalPoisoned, NotAJournal, command
 from journal.events import RunStarted, RunStopped, SessionStarted
 from journal.files import DISK, Files
 from journal.writer import InThread, in_a_thread
@@ -88,6 +88,8 @@ class Options:
     """What is wanted of one session. How the evaluation is run is not said here, but by its settings."""
 
     resume: bool = False
+    elsewhere: Callable[[], Path] | None = None
+    """Says where else the run may be, if somebody else has begun one at its path meanwhile."""
     task: str = ""
     """Where the evaluation can be found again, such as `evals/capitals.py:capitals`."""
     adopt: bool = False
@@ -127,8 +129,6 @@ class Session:
     """One evaluation, one journal, one life."""
 
     def __init__(self, evaluation: Evaluation[Any, Any, Any], path: Path, **options: Any) -> None:
-        if not isinstance(evaluation, Evaluation):
-            raise UsageError(f"{evaluation!r} is no evaluation; make one of the function: @evaluation(cases=…)")
         self.evaluation = evaluation
         self.path = path
         settings, others = ({field.name for field in attrs.fields(kind)} for kind in (Settings, Options))
@@ -190,6 +190,17 @@ class Session:
         if plan is None:
             return Outcome(self.path, state, state.head, "", "it was finished already")
         clock = Clock(options.wall)
+        while True:
+            try:
+                return await self._write(state, plan, clock)
+            except (JournalExists, JournalLocked):
+                if self.is_begun or options.elsewhere is None:
+                    raise
+                self.path = options.elsewhere()  # With the same plan: its cases may be such as can be read only once.
+
+    async def _write(self, state: RunState, plan: Plan, clock: Clock) -> Outcome:
+        """Carry the plan out in the journal at the path."""
+        options = self.options
         try:
             async with writing(
                 self.path,

@@ -388,7 +388,8 @@ function listen() {
     if (!page) window.page = page = new Page({ runs: [told], comparison: null }, live);
     else if (told.columns.from === page.run.seq) page.take(told);
     else if (told.columns.from === 0) { page.runs[0] = new Run(told); page.build(); }
-    say(`live · seq ${grouped(told.columns.seq)}`, true);
+    const isLive = told.standing === "running";
+    say(`${isLive ? "live" : "up to date"} · seq ${grouped(told.columns.seq)}`, isLive);
   });
   source.addEventListener("error", () => say(source.readyState === EventSource.CLOSED ? "the server is gone" : "connecting again …", false));
 }

@@ -7,35 +7,20 @@ from typing import Any, Final, TypeVar
 import click
 
 from runner.cli import Refused
+from runner.places import RUNS, newest_first
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-RUNS: Final = Path("runs")
-"""Where runs are kept unless somebody says otherwise."""
 
 OFF: Final = "none"
 """What turns a limit off."""
 
 
-def runs_under(directory: Path) -> dict[Path, int]:
-    """Find the runs in a directory, in the order of their paths, and when each was last written, in nanoseconds.
-
-    The directory itself may be a run. What begins with a dot below it is none: it is a copy that is being made, or was cut off.
-    """
-    found: dict[Path, int] = {}
-    for file in (file for depth in ("", "*/", "*/*/", "*/*/*/") for file in directory.glob(f"{depth}journal-*.jsonl")):
-        path = file.parent
-        if not any(part.startswith(".") for part in path.relative_to(directory).parts):
-            found[path] = max(found.get(path, 0), file.lstat().st_mtime_ns)
-    return dict(sorted(found.items()))
-
-
 def newest_run() -> Path:
     """Find the run under `runs/` that was written last."""
-    runs = runs_under(RUNS)
+    runs = newest_first(RUNS)
     if not runs:
         raise Refused(f"no RUN was given, and there is none under {RUNS}/ here; `evaljournal run FILE.py` makes one")
-    return max(runs, key=lambda path: (runs[path], path))
+    return runs[0]
 
 
 def chosen_run(run: Path | None) -> Path:

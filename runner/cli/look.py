@@ -1,7 +1,6 @@
 """Commands that look at a run and change nothing."""
 
 import contextlib
-import os
 import shlex
 import shutil
 import signal
@@ -30,21 +29,19 @@ from replay.history import understanding
 from replay.screen import ending, group_lines, how_it_ended, next_command, panel, plural, printable, trials_in_all
 from replay.summary import Grouping, in_json, summarise
 from runner.cli import DAMAGED, Refused
-from runner.cli.arguments import RUNS, chosen_run, newest_run, runs_under
+from runner.cli.arguments import chosen_run, newest_run
 from runner.nearest import nearest
+from runner.places import RUNS, last_record, runs_under
 from runner.signals import unless_told
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
 
-_TAIL: Final = 1 << 16
-"""Bytes at the end of a file in which its last records are looked for."""
 _GROUPS: Final = 20
 """Groups that are told one by one; `--json` has all."""
 _LITTLE: Final = 1 << 20
 """Bytes below which a disk is as good as full."""
 _SESSION: Final = b'"type":"session_started"'
-_FILES_OWN: Final = ("segment_opened", "segment_sealed")
 
 
 @click.command()
@@ -409,28 +406,3 @@ def task_since(path: Path) -> str:
                 if isinstance(adopted, dict) and isinstance(task := adopted.get("task"), str):
                     return task
     return ""
-
-
-def last_record(path: Path) -> Record | None:
-    """Find the last record that is not about a file, from the end; None where the end is not whole."""
-    try:
-        for number in reversed(segments.numbers(path, DISK)):
-            for offset, line in _last_lines(path / segments.name(number)):
-                if orjson.loads(line)["type"] not in _FILES_OWN:
-                    return fetch(path, number, offset, load_blobs=False)
-    except (JournalError, OSError, ValueError, KeyError, TypeError):
-        return None  # Whoever reads the whole of it will say what is wrong.
-    return None
-
-
-def _last_lines(file: Path) -> Iterator[tuple[int, bytes]]:
-    """Read the last lines of a file backwards, each with the byte at which it begins."""
-    with DISK.read(str(file)) as stream:
-        size = stream.seek(0, os.SEEK_END)
-        begin = stream.seek(max(0, size - _TAIL))
-        lines = stream.read().splitlines(keepends=True)
-    end = size
-    for at, line in reversed(list(enumerate(lines))):
-        end -= len(line)
-        if at or not begin:  # The first may be the end of a longer one.
-            yield end, line

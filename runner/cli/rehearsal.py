@@ -8,10 +8,10 @@ import attrs
 import click
 
 from replay.screen import duration, number, plural, printable, usage_of
-from runner.cli.arguments import RUNS, runs_under
 from runner.cli.look import print_json, see
 from runner.definition import Settings
 from runner.loading import Subject
+from runner.places import RUNS, runs_under
 
 _BEFORE: Final = 5
 """How many earlier runs are looked at for what they cost."""

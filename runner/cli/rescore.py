@@ -33,7 +33,9 @@ def rescore(run: Path | None, again: bool, reference: str | None, slots: int, as
     """Score the outputs of a run anew, in the same journal, without a single call of the task.
 
     Without --score or --judge, the evaluation's own scorers do it, as they are now. What was said before is kept, and is
-    superseded; `show` tells both. Outputs that a scorer has judged in its present version are left as they are.
+    superseded; `show` tells both. Outputs that a scorer has judged in its present version are left as they are. The code is 1
+    if a scorer that is named here, or one of the run's own, could not score an output; others that were tried earlier and could
+    not are told, and do not count.
 
     \b
     evaljournal rescore
@@ -52,14 +54,15 @@ def rescore(run: Path | None, again: bool, reference: str | None, slots: int, as
     with one_at_a_time():
         done: Rescored = trio.run(anew)
     outcome = done.outcome
-    words = f"{plural(done.outputs, 'output')} scored anew by {', '.join(scorer.name for scorer in scorers)}"
+    names = [scorer.name for scorer in scorers]
+    words = f"{plural(done.outputs, 'output')} scored anew by {', '.join(names)}"
     words += f"; {done.current:,} scored so before" if done.current else ""
     words += f"; {done.left:,} left, and the same command goes on with them" if done.left else ""
     click.echo(words, err=True)
     click.echo(ending(outcome.state, path=path, stopped=outcome.stopped, why=outcome.why), err=True)
     if not outcome.stopped:
         say_missed(outcome.state)
-    code = exit_code(outcome.state, stopped=outcome.state.ending != "finished")
+    code = exit_code(outcome.state, stopped=outcome.state.ending != "finished", asked=names)
     if as_json:
         print_json({"path": str(path), "outputs": done.outputs, "exit_code": code, **in_json(summarise(outcome.state))})
     sys.exit(code)

@@ -20,15 +20,15 @@ import trio
 from click.core import ParameterSource
 
 from journal import segments
-from journal.errors import JournalExists, JournalLocked, command
+from journal.errors import command
 from journal.events import RunFinished
 from journal.lock import is_held
 from replay import RunState
 from replay.screen import ending, panel, printable, stopping_in_words
 from replay.summary import in_json, summarise
 from runner.cli import UNFINISHED, Interrupted, Refused, Unfinished, one_at_a_time
-from runner.cli.arguments import OFF, RUNS, chosen_run, options, runs_under, seconds
-from runner.cli.look import first_records, last_record, print_json, say_damage, see, task_since, terminal
+from runner.cli.arguments import OFF, chosen_run, options, seconds
+from runner.cli.look import first_records, print_json, say_damage, see, task_since, terminal
 from runner.cli.onlooker import FRAME, Teller, is_screen, redraw, tenth
 from runner.cli.recipe import (
     DESCRIBES,
@@ -49,6 +49,7 @@ from runner.errors import Unset, UsageError
 from runner.gates import Gate, missed
 from runner.loading import Subject, find
 from runner.nearest import nearest
+from runner.places import RUNS, last_record, next_path, next_paths, runs_under
 from runner.session import Live, Outcome
 from runner.signals import told
 
@@ -56,8 +57,6 @@ if TYPE_CHECKING:
     from runner.nat_output import NatOutput
 
 FAILED: Final = 1
-_STARTS: Final = 100
-"""How many times another number is tried because somebody else began a run under the one before."""
 
 
 def failures(given: str) -> int | float | str:
@@ -158,7 +157,7 @@ def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run
         return
     with _prose_on_stderr():
         session = _Session(found, given, options)
-        outcome = session.run(path) if path is not None else session.run_under(RUNS / found.evaluation.name)
+        outcome = session.run(path) if path is not None else session.run_numbered()
     session.finish(outcome)
 
 
@@ -352,16 +351,6 @@ def _refuse_taken(path: Path) -> None:
     raise Refused(f"{path} is a run that is not finished; {command('resume', path)} goes on with it")
 
 
-def next_path(name: str) -> Path:
-    """Find the next free number for a run of this evaluation."""
-    return _next_under(RUNS / name)
-
-
-def _next_under(folder: Path) -> Path:
-    taken = [int(each.name) for each in folder.glob("[0-9]*") if each.name.isdecimal()]
-    return folder / f"{max(taken, default=0) + 1:04}"
-
-
 @contextlib.contextmanager
 def _prose_on_stderr() -> Generator[None]:
     """Send the prints of the user's code to standard error; and let SIGTERM break into it, as Ctrl-C does."""
@@ -394,19 +383,20 @@ class _Session:
             with one_at_a_time():
                 return run_evaluation(self._evaluation, path, signals=True, onlooker=onlooker, **self._options)
         except KeyboardInterrupt:
-            if not segments.is_run(path):
+            if not segments.is_run(self._path):
                 raise
-            raise Unfinished(f"interrupted; {command('resume', path)} goes on") from None
+            raise Unfinished(f"interrupted; {command('resume', self._path)} goes on") from None
 
-    def run_under(self, folder: Path) -> Outcome:
+    def run_numbered(self) -> Outcome:
         """Run under the next free number; if somebody else takes it meanwhile, under the one after."""
-        for _ in range(_STARTS):
-            path = _next_under(folder)
-            try:
-                return self.run(path)
-            except (JournalExists, JournalLocked):
-                continue
-        raise Refused(f"there is no free number under {folder}; give a path: -o RUN")
+        places = next_paths(self._evaluation.name)
+
+        def elsewhere() -> Path:
+            self._path = next(places)
+            return self._path
+
+        self._options["elsewhere"] = elsewhere
+        return self.run(next(places))
 
     def _in_company(self, onlooker: Callable[[Live], Awaitable[None]]) -> Callable[[Live], Awaitable[None]]:
         """Let the files that grow with the run grow while somebody looks on."""
@@ -512,9 +502,14 @@ def say_missed(state: RunState) -> None:
         click.echo(f"not reached: {why}", err=True)
 
 
-def exit_code(state: RunState, *, stopped: bool) -> int:
-    """Say in a number how a run ended; a trial that no scorer could judge is no success either, nor is a gate not reached."""
+def exit_code(state: RunState, *, stopped: bool, asked: Iterable[str] = ()) -> int:
+    """Say in a number how a run ended; a trial that a scorer could not judge is no success either, nor is a gate not reached.
+
+    The scorers that count are the run's own, and those that were `asked` just now: one that was tried on the outputs once, and
+    was of no use, must not spoil the run for good.
+    """
     if stopped:
         return UNFINISHED
-    short = state.failed or any(tally.failed for tally in state.scores.values()) or missed(gates_of(state), state)
-    return FAILED if short else 0
+    counted = {*(state.started.scorers if state.started else ()), *asked}
+    unscored = any(tally.failed for name, tally in state.scores.items() if name.partition(".")[0] in counted)
+    return FAILED if state.failed or unscored or missed(gates_of(state), state) else 0

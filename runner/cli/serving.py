@@ -5,12 +5,12 @@ can guess; a page of somebody else's cannot reach it, for it knows neither the a
 """
 
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from functools import partial
 from pathlib import Path
 from typing import Final
 
+import attrs
 import h11
 import orjson
 import trio
@@ -22,9 +22,10 @@ from replay import History
 from replay.export.page import Shown, live_page, policy
 from replay.export.page_content import Cursor
 from replay.history import understanding
-from runner.cli.look import Seen, last_record
+from runner.cli.look import Seen
 from runner.cli.showing import Showing
 from runner.errors import UsageError
+from runner.places import last_record
 
 HOST: Final = "127.0.0.1"
 FRAME: Final = 0.5
@@ -52,8 +53,8 @@ class Live:
 
     @property
     def shown(self) -> Shown:
-        """The run as it stands."""
-        return self._showing.shown(Seen(self.history, self._is_live))
+        """The run as it stands; after its last word it is over, though its writer may take a moment to leave."""
+        return self._showing.shown(Seen(self.history, self._is_live and not self.history.state.ending))
 
     async def go_along(self) -> None:
         """Read the journal, and go on reading as it grows, whoever writes it; stay when it is damaged, and say so."""
@@ -106,6 +107,24 @@ class Live:
             await trio.sleep(FRAME)
 
 
+@attrs.frozen
+class _Reply:
+    """An answer that is there whole."""
+
+    status: int
+    text: str
+    kind: str = "text/plain"
+    headers: tuple[tuple[str, str], ...] = ()
+    """Those that not every answer has."""
+
+
+@attrs.frozen
+class _Events:
+    """An answer without an end: what is new to somebody who knows so much."""
+
+    known: Cursor
+
+
 class Server:
     """What answers the browser: two addresses, to be read only."""
 
@@ -129,31 +148,45 @@ class Server:
                 with trio.move_on_after(PATIENCE):
                     request = await _request(stream, connection)
                 if request is not None:
-                    await self._choose(request)(stream, connection)
+                    await self._send(stream, connection, self._choose(request), whole=request.method != b"HEAD")
         except (trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError, h11.LocalProtocolError):
             pass  # The browser is gone, or is none.
 
-    def _choose(self, request: h11.Request) -> Callable[[trio.abc.Stream, h11.Connection], Awaitable[None]]:
+    def _choose(self, request: h11.Request) -> _Reply | _Events:  # noqa: PLR0911  # one way out for each answer
         headers = dict(request.headers)
         if headers.get(b"host") not in self._hosts:
-            return partial(_say, status=403, text=f"this is only for {HOST}\n")
-        _, token, *rest = request.target.partition(b"?")[0].split(b"/")
-        if not secrets.compare_digest(token, self._token.encode()):
-            return partial(_say, status=404, text="there is nothing here; `evaljournal view` says the whole address\n")
+            return _Reply(403, f"this is only for {HOST}\n")
+        root, *path = request.target.partition(b"?")[0].split(b"/")
+        if root or not path or not secrets.compare_digest(path[0], self._token.encode()):
+            return _Reply(404, "there is nothing here; `evaljournal view` says the whole address\n")
         if request.method not in {b"GET", b"HEAD"}:
-            return partial(_say, status=405, text="this can only be read\n")
-        if rest == [b""]:
-            return self._page
-        if rest == [b"events"] and request.method == b"GET":
-            return partial(self._events, Cursor.read(headers.get(b"last-event-id", b"").decode("latin-1")))
-        return partial(_say, status=404, text="there is nothing here\n")
+            return _Reply(405, "this can only be read\n", headers=(("allow", "GET, HEAD"),))
+        match path[1:]:
+            case []:
+                return _Reply(307, "the address ends with a /\n", headers=(("location", f"/{self._token}/"),))
+            case [b""]:
+                return _Reply(200, live_page(self._live.history.path.name).decode(), "text/html")
+            case [b"events"]:
+                return _Events(Cursor.read(headers.get(b"last-event-id", b"").decode("latin-1")))
+            case _:
+                return _Reply(404, "there is nothing here\n")
 
-    async def _page(self, stream: trio.abc.Stream, connection: h11.Connection) -> None:
-        await _say(stream, connection, status=200, text=live_page(self._live.history.path.name).decode(), kind="text/html")
+    async def _send(self, stream: trio.abc.Stream, connection: h11.Connection, reply: _Reply | _Events, *, whole: bool) -> None:
+        """Send an answer; to who asks for its head alone, no more than that."""
+        match reply:
+            case _Reply():
+                body = reply.text.encode()
+                headers = [*_headers(reply.kind), *reply.headers, ("content-length", str(len(body)))]
+                pieces = [h11.Response(status_code=reply.status, headers=headers), *([h11.Data(data=body)] if whole else [])]
+                await stream.send_all(b"".join(connection.send(piece) or b"" for piece in [*pieces, h11.EndOfMessage()]))
+            case _Events():
+                head = h11.Response(status_code=200, headers=_headers("text/event-stream"))
+                await stream.send_all(connection.send(head) or b"")
+                if whole:
+                    await self._go_on(stream, connection, reply.known)
 
-    async def _events(self, known: Cursor, stream: trio.abc.Stream, connection: h11.Connection) -> None:
-        head = h11.Response(status_code=200, headers=_headers("text/event-stream"))
-        await stream.send_all(connection.send(head) or b"")
+    async def _go_on(self, stream: trio.abc.Stream, connection: h11.Connection, known: Cursor) -> None:
+        """Tell what is new until the browser is gone."""
         async with trio.open_nursery() as nursery:
 
             async def wait_gone() -> None:
@@ -180,15 +213,6 @@ async def _request(stream: trio.abc.Stream, connection: h11.Connection) -> h11.R
             return request
         elif not isinstance(event, h11.Data):
             return None
-
-
-async def _say(
-    stream: trio.abc.Stream, connection: h11.Connection, *, status: int, text: str, kind: str = "text/plain"
-) -> None:
-    body = text.encode()
-    headers = [*_headers(kind), ("content-length", str(len(body)))]
-    pieces = [h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage()]
-    await stream.send_all(b"".join(connection.send(piece) or b"" for piece in pieces))
 
 
 def _headers(kind: str) -> list[tuple[str, str]]:

@@ -24,10 +24,11 @@ from replay.screen import ending, how_many, next_command, plural, printable, tri
 from replay.timeline import OUTSIDE
 from runner.cli import UNFINISHED
 from runner.cli.arguments import chosen_run
-from runner.cli.look import Seen, age, draw, fork_command, last_record, print_json, say_damage, see, summary_of
+from runner.cli.look import Seen, age, draw, fork_command, print_json, say_damage, see, summary_of
 from runner.cli.onlooker import FRAME, Show, showing
 from runner.errors import UsageError
 from runner.fork import fork as fork_run
+from runner.places import last_record
 from runner.recorder import Clock
 from runner.signals import unless_told
 

@@ -52,5 +52,5 @@ class Opens(Protocol):
     """
 
     def opened(self, run: str, /) -> AbstractAsyncContextManager[Task]:
-        """Give what is asked in its stead, in the run of this id; a scorer's is asked with the output and the case."""
+        """Give what is asked in its stead, in the run of this id; a scorer's is asked with a `Judged`."""
         ...

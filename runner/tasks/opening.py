@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from journal.writer import InThread, in_a_thread
-from runner.score import Scorer
+from runner.score import Judged, Scorer
 from runner.tasks import Opens, Task
 from runner.tasks.function import AsyncioThread, FunctionTask, Loop
 
@@ -41,9 +41,9 @@ def _as_task(scorer: Scorer) -> Callable[[Any], Any]:
     function: Any = scorer.function
     if scorer.is_async:
 
-        async def ask(pair: tuple[Any, Any]) -> Any:
-            return await function(*pair)
+        async def ask(judged: Judged) -> Any:
+            return await function(judged.output, judged.case)
 
         ask.__wrapped__ = function  # type: ignore[attr-defined]  # which loop it needs is seen from its own code
         return ask
-    return lambda pair: function(*pair)
+    return lambda judged: function(judged.output, judged.case)

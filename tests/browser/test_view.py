@@ -79,6 +79,7 @@ def test_follows_a_run_through_its_end_and_its_resumption(tmp_path: Path, starts
     tab.page.wait_for_function("() => page.run.facts.summary.trials.completed === 6 && page.run.facts.standing === 'running'")
     assert "patient is going on: 6 of 12 trials done, 100.0 % exact, none failed." == tab.text("h1")
     assert 2 == tab.numbers()["running"]
+    assert tab.text("#live").startswith("live · seq ")
 
     running.send_signal(signal.SIGINT)
     running.communicate()
@@ -91,6 +92,7 @@ def test_follows_a_run_through_its_end_and_its_resumption(tmp_path: Path, starts
     assert 0 == resumed.returncode
     assert "patient finished: all 12 trials done, 100.0 % exact, none failed." == tab.text("h1")
     assert 12 == tab.numbers()["completed"]
+    assert tab.text("#live").startswith("up to date · seq ")
     assert 2 == tab.ask("() => page.run.sessions.length")
     assert [] == tab.said
     assert {address, f"{address}events"} == set(tab.requests)
@@ -114,7 +116,7 @@ def test_connects_again_from_where_it_stands(tmp_path: Path, starts: Any, opens:
     again = starts(code=SERVE.format(run=str(run), port=address.split(":")[2].partition("/")[0]))
 
     assert address == again.stdout.readline().strip()
-    tab.page.wait_for_function("() => document.getElementById('live').textContent === 'live · seq 50'")
+    tab.page.wait_for_function("() => document.getElementById('live').textContent === 'up to date · seq 50'")
     assert known == tab.ask("() => page.told")
 
 

@@ -101,6 +101,7 @@ def test_the_summary_for_programs() -> None:
         "retries": {"error": 1},
         "errors": {"OSError": 1, "ValueError": 1},
         "last_error": {"said": "ValueError: no", "t": pytest.approx(11.0), "in_a_row": 1, "answers": 2},
+        "refusal": None,
         "failures": {"fatal": 1},
         "scores": {
             "exact": {

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 import runner
-from journal.errors import NotAJournal
+from journal.errors import JournalLocked, NotAJournal
 from replay import load
-from runner import Case, UsageError, evaluation
+from runner import Case, Evaluation, UsageError, evaluation
 
 CASES = [Case(name=f"case-{number}", input=number, expected=number) for number in range(3)]
 
@@ -48,8 +49,97 @@ def test_what_cannot_be_run_is_named(tmp_path: Path) -> None:
         runner.run(same, tmp_path / "run")  # type: ignore[arg-type]  # that is the point
     with pytest.raises(NotAJournal, match=r"without resume=True begins it"):
         runner.run(evaluation(cases=CASES)(same), tmp_path / "run", resume=True)
+    with pytest.raises(UsageError, match="is no evaluation"):
+        runner.rescore(same)  # type: ignore[arg-type]  # that is the point
 
     assert [] == list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Be in a directory of one's own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+RUNS = Path("runs/same")
+
+
+def made() -> Evaluation[int, int, int]:
+    """Make an evaluation with a scorer."""
+    it = evaluation(cases=CASES)(same)
+    it.score(right)
+    return it
+
+
+@pytest.mark.usefixtures("here")
+def test_a_run_without_a_path_gets_the_next_number() -> None:
+    """As from the command line, it is under `runs/` and the evaluation's name; what else is there is let be."""
+    (RUNS / "notes").mkdir(parents=True)
+    (RUNS / "0007").mkdir()
+
+    assert RUNS / "0008" == runner.run(made()).path
+    assert RUNS / "0009" == trio.run(runner.arun, made()).path
+    assert RUNS / "0010" == runner.run(made(), None, slots=1).path
+    assert RUNS / "0010" == runner.rescore(made(), again=True).outcome.path
+
+
+@pytest.mark.usefixtures("here")
+def test_a_number_that_somebody_takes_is_left_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If another process begins a run under the number that was free a moment ago, the one after is taken."""
+    first = runner.run(made())
+    numbers = [first.path, first.path, RUNS / "0005"]
+    monkeypatch.setattr("runner.places.next_path", lambda _: numbers.pop(0))
+    second = runner.run(evaluation(cases=iter(CASES), name="same")(same))
+
+    assert (RUNS / "0005", 3) == (second.path, second.state.completed)  # Though its cases could be read only once.
+    with pytest.raises(UsageError, match=r"there is no free number under runs.same"):
+        monkeypatch.setattr("runner.places.next_path", lambda _: first.path)
+        trio.run(runner.arun, made())
+    assert first.head == load(first.path).state.head
+
+
+@pytest.mark.usefixtures("here")
+def test_the_newest_run_that_is_not_finished_is_resumed() -> None:
+    """Without a path, `resume=True` goes on with the newest run that can be gone on with; one that is finished is not."""
+
+    def stopped(question: int) -> int:
+        raise runner.Fatal(question)
+
+    names = [runner.run(evaluation(cases=CASES, name="same", fail_fast=True)(stopped)).path.name for _ in range(2)]
+    runner.run(made())
+    resumed = runner.run(made(), resume=True, adopt=True, fail_fast=False, retry_failed=True)
+    other = trio.run(lambda: runner.arun(made(), resume=True, adopt=True, fail_fast=False, retry_failed=True))
+
+    assert ["0001", "0002"] == names
+    assert (RUNS / "0002", "", 3) == (resumed.path, resumed.stopped, resumed.state.completed)
+    assert (RUNS / "0001", "", 3) == (other.path, other.stopped, other.state.completed)
+    with pytest.raises(UsageError, match=r"no run of 'same' under runs.same/ can be resumed: each of 3 is finished"):
+        runner.run(made(), resume=True)
+
+
+@pytest.mark.usefixtures("here")
+def test_where_there_is_no_run_none_is_taken_up() -> None:
+    """To resume or to score anew where nothing was run is refused with what to do, and makes nothing."""
+    with pytest.raises(UsageError, match=r"there is none, or begin one without resume=True"):
+        runner.run(made(), resume=True)
+    with pytest.raises(UsageError, match=r"there is none under runs.same/ here; `run\(…\)` makes one"):
+        runner.rescore(made())
+
+    assert not RUNS.exists()
+
+
+@pytest.mark.usefixtures("here")
+def test_a_run_that_goes_on_is_not_passed_over() -> None:
+    """If the newest run that is not finished is being written, that is said; an older one is not taken in its place."""
+
+    @evaluation(cases=CASES[:1], name="same")
+    def from_within(_: int) -> str:
+        with pytest.raises(JournalLocked, match="0001") as refused:
+            runner.run(from_within, resume=True)
+        return refused.typename
+
+    assert {"case-0": "JournalLocked"} == dict(load(runner.run(from_within).path).outputs())
 
 
 def cells(*sources: str) -> dict[str, Any]:

@@ -5,15 +5,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import orjson
 import pytest
 import trio
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from journal import Event
 from journal.events import Noted, ScoringFailed, TrialScored
 from runner import Case, Evaluation, Outcome, Retry, Score, UsageError, evaluation, run, scorers
 from runner.failure import Fatal
+from runner.tasks.http import WrongReply
 from runner.testing import Answer, Scripted, events_of
 from tests.server import Server
 
@@ -298,8 +300,25 @@ def test_a_judge_is_asked_again_by_its_own_budget(server: Server, path: Path, na
 
     assert [("graded", False)] == [(event.scorer, event.value) for event in of(path, TrialScored)]
     assert 1 == task.calls["a"]
-    replies = [event.value["reply"] for event in of(path, Noted) if event.name == "judge"]
-    assert ["I cannot tell", "verdict: incorrect"] == replies
+    said = [event.value for event in of(path, Noted) if event.name == "judge"]
+    assert ["I cannot tell", "verdict: incorrect"] == [each["reply"] for each in said]
+    assert [None, judge.reminder] == [each.get("reminder") for each in said]
+
+
+def test_a_judge_without_a_verdict_is_told_so(server: Server, path: Path, name: str) -> None:
+    """What it said, and what is wanted, follows the same question; of another output, it has said nothing yet."""
+    base_url = server.url(name, "say:I cannot tell,say:,say:correct", "v1")
+    judge = scorers.judge("small", base_url=base_url, system="Be fair.")
+    go(made({"a": "x", "b": "y"}, judge, retry=Retry(errors=2, base_delay=0.01), slots=1), path)
+
+    asked = [orjson.loads(seen["body"])["messages"] for seen in server.seen(name)]
+    question, reminder = asked[0][1], {"role": "user", "content": judge.reminder}
+    assert [{"role": "system", "content": "Be fair."}, question] == asked[0]
+    assert [*asked[0], {"role": "assistant", "content": "I cannot tell"}, reminder] == asked[1]
+    assert [*asked[0], {"role": "assistant", "content": "(an empty reply)"}, reminder] == asked[2]
+    assert (["system", "user"], 4) == ([each["role"] for each in asked[3]], len(asked))
+    assert judge.reminder.endswith("nothing else: correct, incorrect")
+    assert [True, True] == [event.value for event in of(path, TrialScored)]
 
 
 def test_a_judge_that_never_decides_fails(server: Server, path: Path, name: str) -> None:
@@ -331,7 +350,26 @@ def test_a_judge_that_hangs_is_cut_off(server: Server, path: Path, name: str) ->
         ("verdict: so so", 0.5, ""),
         ("It says 'verdict: good', but no. verdict: bad", 0.0, "It says 'verdict: good', but no."),
         ("verdict: goodness", None, ""),
+        ("The answer is **good**.", 1.0, ""),
+        ("It names the city. So the answer is _bad_!", 0.0, "It names the city."),
+        ("Because it does.\n\n**so so**", 0.5, "Because it does."),
+        ("**Verdict:** _good_", 1.0, ""),
+        ("Final answer: “good”", 1.0, ""),
         ("good or bad", None, ""),
+        ("I thought of bad at first. The answer is good.", None, ""),
+        ("The answer is not good.", None, ""),
+        ("The answer isn't good.", None, ""),
+        ("The answer is partly good.", None, ""),
+        ("I doubt that it is good.", None, ""),
+        ("Is the answer good?", None, ""),
+        ("The answer is not-good", None, ""),
+        ("The good answer is Lima.", None, ""),
+        ("Good answers name Lima.\nThis one does not.", None, ""),
+        ("The answer is goodish.", None, ""),
+        ("Nobody could say that\nthe answer is good.", None, ""),
+        ("The answer is ≠ good.", None, ""),
+        ("~~good~~", None, ""),
+        (f"{'So ' * 40}it is good", None, ""),
         ("", None, ""),
     ],
 )
@@ -343,6 +381,34 @@ def test_a_verdict_is_read(reply: str, value: float | None, reason: str) -> None
             judge.verdict(reply)
     else:
         assert Score(value, reason) == judge.verdict(reply)
+
+
+@given(st.sampled_from(["correct", "incorrect"]), st.text(max_size=60), st.sampled_from(["", "**", "_", "`", '"']))
+def test_a_verdict_at_the_end_is_read_in_any_dress(choice: str, before: str, dress: str) -> None:
+    """Whatever comes before it, a last sentence that says nothing but a choice is the verdict."""
+    assume("correct" not in before.casefold())
+    judge = scorers.judge("m", base_url="http://h/")
+    said = judge.verdict(f"{before}\n\nThe answer is {dress}{choice}{dress}.")
+
+    assert (choice == "correct") is said.value
+
+
+@given(st.text(max_size=40), st.text(max_size=40), st.sampled_from(["not", "partly", "hardly", "isn't", "nicht", "un", "in-"]))
+def test_nothing_else_is_taken_for_a_verdict(before: str, after: str, turn: str) -> None:
+    """Where both choices are named, or one behind a word that may turn it, there is no verdict."""
+    assume("verdict" not in f"{before}{after}".casefold())
+    judge = scorers.judge("m", base_url="http://h/")
+    for reply in (f"{before} correct {after} incorrect", f"{before}\nIt is {turn} correct.", f"{before}\nIt is {turn}correct."):
+        with pytest.raises(WrongReply):
+            judge.verdict(reply)
+
+
+@given(st.text(max_size=200))
+def test_a_reply_has_a_verdict_or_none(reply: str) -> None:
+    """A reply that holds no choice at all never has a verdict."""
+    assume("correct" not in reply.casefold())
+    with pytest.raises(WrongReply, match="gave no verdict"):
+        scorers.judge("m", base_url="http://h/").verdict(reply)
 
 
 def test_an_output_cannot_speak_to_the_judge_in_our_name() -> None:

@@ -610,11 +610,43 @@ def test_a_refused_judge_stops_the_rescoring(server: Server, name: str) -> None:
     assert 3 == refused.exit_code
     assert "0 outputs scored anew by judge; 3 left, and the same command goes on with them" in refused.stderr
     assert "every other output would meet the same: runner.tasks.http.BadStatus: 401" in refused.stderr
+    assert "\n  the scorer judge was refused\n" in refused.stderr
     assert "refused" == events("runs/qa/0001", RunStopped)[-1].reason
     assert 0 == again.exit_code, again.stderr
     assert "qa finished: 3 of 3 trials done" in again.stderr
     assert {"peru": True, "cuba": True, "chile": True} == scores("runs/qa/0001", "judge")
     assert () == tuple(audit(read("runs/qa/0001"), remake=remake).findings)
+
+
+def test_a_scorer_that_was_of_no_use_does_not_spoil_the_run() -> None:
+    """A scorer that was tried and failed ends that command with 1; the run's own always count, and what failed is told."""
+    Path("mine.py").write_text("from runner import Fatal\ndef broken(output, case):\n    raise Fatal('no use')\n")
+    evaljournal(*COMMANDED)
+    tried = evaljournal("rescore", "--score", "mine.py:broken")
+    later = [evaljournal("rescore", "--score", "contains"), evaljournal("resume"), evaljournal("status")]
+    gated = evaljournal("resume", "--fail-under", "broken=0.5")
+    evaljournal("run", "--data", "qa.jsonl", "--command", "cat", "--score", "mine.py:broken")
+
+    assert (1, [0, 0, 0], 1) == (tried.exit_code, [each.exit_code for each in later], gated.exit_code)
+    assert "no score: 3 could not be scored (runner.failure.Fatal: no use)" in later[0].stderr
+    assert "no score: 3 could not be scored (runner.failure.Fatal: no use)" in later[2].stdout
+    assert 1 == evaljournal("resume").exit_code
+
+
+def test_a_refused_judge_is_told_for_as_long_as_it_stops_the_run(server: Server, name: str) -> None:
+    """Who looks at the run later is told which scorer was refused and why, until a session goes on."""
+    judge = ("--judge", "m", "--judge-url", server.url(name, "401,say:verdict: correct", "v1"))
+    stopped = evaljournal("run", "--data", "qa.jsonl", "--command", "cat", *judge, "--slots", 1)
+    status, summary = evaljournal("status"), orjson.loads(evaljournal("status", "--json").stdout)
+    resumed = evaljournal("resume", "--json")
+
+    told = "\n  the scorer judge was refused"
+    assert (3, 1) == (stopped.exit_code, stopped.stderr.count("BadStatus"))
+    assert f"{told}\n" in stopped.stderr
+    assert f"{told}: runner.tasks.http.BadStatus: 401 Unauthorized from " in status.stdout
+    assert summary["refusal"].startswith("judge: runner.tasks.http.BadStatus: 401 Unauthorized from ")
+    assert (0, None) == (resumed.exit_code, orjson.loads(resumed.stdout)["refusal"])
+    assert "refused" not in evaljournal("status").stdout
 
 
 def wait_until(condition: Callable[[], bool]) -> bool:

@@ -9,6 +9,8 @@ import trio
 import trio.testing
 from click.testing import CliRunner
 
+from journal.files import DISK
+from journal.lock import Lock
 from runner.cli import cli
 from runner.cli.serving import Live, Server
 from tests.journal.samples import content, flip, lines_of, segment
@@ -64,7 +66,12 @@ def test_who_knows_the_address_gets_the_page(run: Path) -> None:
     [
         (404, f"GET /another/ HTTP/1.1\r\n{HOST}\r\n"),
         (404, f"GET / HTTP/1.1\r\n{HOST}\r\n"),
-        (404, f"GET /{TOKEN} HTTP/1.1\r\n{HOST}\r\n"),
+        (404, f"GET /{TOKEN}x HTTP/1.1\r\n{HOST}\r\n"),
+        (404, f"GET {TOKEN}/ HTTP/1.1\r\n{HOST}\r\n"),
+        (404, f"GET {TOKEN} HTTP/1.1\r\n{HOST}\r\n"),
+        (404, f"OPTIONS * HTTP/1.1\r\n{HOST}\r\n"),
+        (404, f"GET http://127.0.0.1:{PORT}/{TOKEN}/ HTTP/1.1\r\n{HOST}\r\n"),
+        (404, f"HEAD / HTTP/1.1\r\n{HOST}\r\n"),
         (404, f"GET /{TOKEN}/../run/LOCK HTTP/1.1\r\n{HOST}\r\n"),
         (404, f"GET /another/events HTTP/1.1\r\n{HOST}\r\n"),
         (404, f"GET //{TOKEN}/ HTTP/1.1\r\n{HOST}\r\n"),
@@ -89,6 +96,43 @@ def test_everything_else_is_refused(status: int, request_: str, run: Path) -> No
     assert status == found
     assert "capitals" not in body
     assert before == content(run)
+
+
+@pytest.mark.parametrize("place", ["/", "", "/events", "/elsewhere"])
+def test_a_head_is_that_of_the_whole_answer(place: str, run: Path) -> None:
+    """Who asks for the head alone gets the one that comes with the page, the events or a refusal, and nothing behind it."""
+    whole, head = (asked(run, f"{method} /{TOKEN}{place} HTTP/1.1\r\n{HOST}\r\n") for method in ("GET", "HEAD"))
+
+    assert "" == head[2]
+    assert whole[0] == head[0]
+    assert sorted(_lasting(whole[1])) == sorted(_lasting(head[1]))
+
+
+def _lasting(head: str) -> list[str]:
+    """List the headers that say something about the answer, not about how its bytes are told apart."""
+    return [line for line in head.splitlines() if not line.startswith("transfer-encoding")]
+
+
+def test_an_address_without_its_last_slash_leads_on(run: Path) -> None:
+    """The page would look for the events in the wrong place, so who forgets the slash is sent to where it is."""
+    status, head, _ = asked(run, f"GET /{TOKEN} HTTP/1.1\r\n{HOST}\r\n")
+
+    assert 307 == status
+    assert f"location: /{TOKEN}/" in head.splitlines()
+
+
+def test_what_may_be_done_is_told_with_a_refusal(run: Path) -> None:
+    """Another method is refused with the ones that are not."""
+    assert "allow: get, head" in asked(run, f"PUT /{TOKEN}/ HTTP/1.1\r\n{HOST}\r\n")[1].splitlines()
+
+
+def test_a_run_is_over_with_its_last_word(run: Path) -> None:
+    """A run that has said how it ended is not going on, though somebody holds it still."""
+    lock = Lock(run, DISK)
+    _, _, body = asked(run, f"GET /{TOKEN}/events HTTP/1.1\r\n{HOST}\r\n")
+    lock.release()
+
+    assert "stopped" == orjson.loads(body.partition("data: ")[2].partition("\n")[0])["standing"]
 
 
 @pytest.mark.parametrize("cursor", ["", "Last-Event-ID: nonsense\r\n", "Last-Event-ID: 99999-1-1-1-1-1\r\n"])

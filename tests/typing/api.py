@@ -157,6 +157,10 @@ async def by_hand() -> None:
 
 
 assert_type(run(capitals, "runs/capitals/0001"), Outcome)
+assert_type(run(capitals), Outcome)
+assert_type(run(capitals, resume=True, slots=4), Outcome)
+run(capitals, 1)  # type: ignore[arg-type]
+assert_type(rescore(capitals), Rescored)
 assert_type(rescore(capitals, "runs/capitals/0001", again=True), Rescored)
 history = load("runs/capitals/0001", at=725)
 assert_type(history.trials["fr"].stage, str)
