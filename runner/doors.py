@@ -10,7 +10,7 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import trio
 
@@ -23,6 +23,9 @@ from runner.session import Outcome, Session
 from runner.signals import STOPS, told
 
 T = TypeVar("T")
+
+_A_WHILE: Final = 0.5
+"""Seconds until a thread that waits looks up: a signal that comes just before it falls asleep does not wake it."""
 
 
 async def arun(evaluation: Evaluation[Any, Any, Any], path: Path | str | None = None, **options: Any) -> Outcome:
@@ -164,7 +167,8 @@ def _beside(call: Callable[[Callable[[T], None]], T]) -> T:
             deliver(exc)
 
     threading.Thread(target=contextvars.copy_context().run, args=(live,), name="evaljournal", daemon=True).start()
-    there.wait()
+    while not there.wait(_A_WHILE):
+        pass
     if isinstance(results[0], BaseException):
         raise results[0]
     return results[0]
