@@ -10,7 +10,7 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import trio
 
@@ -20,12 +20,9 @@ from runner.places import newest_of, newest_unfinished, next_paths
 from runner.rescoring import Rescored
 from runner.rescoring import rescore as score_anew
 from runner.session import Outcome, Session
-from runner.signals import STOPS, told
+from runner.signals import A_WHILE, STOPS, told
 
 T = TypeVar("T")
-
-_A_WHILE: Final = 0.5
-"""Seconds until a thread that waits looks up: a signal that comes just before it falls asleep does not wake it."""
 
 
 async def arun(evaluation: Evaluation[Any, Any, Any], path: Path | str | None = None, **options: Any) -> Outcome:
@@ -167,7 +164,7 @@ def _beside(call: Callable[[Callable[[T], None]], T]) -> T:
             deliver(exc)
 
     threading.Thread(target=contextvars.copy_context().run, args=(live,), name="evaljournal", daemon=True).start()
-    while not there.wait(_A_WHILE):
+    while not there.wait(A_WHILE):
         pass
     if isinstance(results[0], BaseException):
         raise results[0]

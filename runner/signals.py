@@ -11,6 +11,10 @@ from typing import Any, Final
 STOPS: Final = (signal.SIGINT, signal.SIGTERM)
 """The signals by which people and machines ask a program to stop."""
 
+A_WHILE: Final = 0.5
+"""Seconds until a main thread that waits for another looks up: a signal that comes just before it falls asleep does not wake
+it, and nobody would be told."""
+
 _DEEPEST: Final = 10
 """How far back is looked for what an exception was raised for; one may come round to itself."""
 

@@ -3,14 +3,14 @@
 import contextvars
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import outcome
 import trio
 
 from runner.executors.ledger import Ledger
-from runner.signals import is_from_a_signal
+from runner.signals import A_WHILE, is_from_a_signal
 from runner.tasks import Asked, Late, Task
 
 
@@ -108,7 +108,13 @@ class Desk:
 
     def serve(self) -> None:
         """Make all calls, until there will be no more."""
-        while (call := self._calls.get()) is not None:
+        while True:
+            try:
+                call = self._calls.get(timeout=A_WHILE)
+            except Empty:
+                continue
+            if call is None:
+                return
             call()
 
     def close(self) -> None:

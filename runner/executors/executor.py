@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +19,7 @@ from runner.errors import UsageError
 from runner.executors.calling import Desk
 from runner.executors.execution import Execution, ExecutorSettings, Orders, Results
 from runner.executors.retrying import MaxRetries
-from runner.signals import told
+from runner.signals import A_WHILE, told
 
 Where = str | os.PathLike[str] | None
 
@@ -137,7 +137,7 @@ class AsyncExecutor(_Executor):
             if not is_in_a_loop():
                 return in_trio(execution.live)
             with ThreadPoolExecutor(1, "evaljournal") as pool:
-                return pool.submit(contextvars.copy_context().run, in_trio, execution.live).result()
+                return _awaited(pool.submit(contextvars.copy_context().run, in_trio, execution.live))
 
     async def execute(self, inputs: Iterable[Any]) -> Results:
         """Do the same from inside asyncio, with the function in the caller's loop, or from inside trio."""
@@ -224,6 +224,12 @@ class SyncExecutor(_Executor):
                 reins.pull()
                 raise
             return running.result()
+
+
+def _awaited(running: Future[Results]) -> Results:
+    while not running.done():
+        wait([running], A_WHILE)
+    return running.result()
 
 
 def get_executor_on_sync_context(
