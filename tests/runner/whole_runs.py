@@ -29,9 +29,10 @@ def made(task: Callable[[Any], Any], cases: Any, **options: Any) -> Made:
     return defined
 
 
-def named(count: int) -> list[Case[str, str]]:
+def named(count: int, first: int = 0) -> list[Case[str, str]]:
     """Make so many cases, each with its name for a question."""
-    return [Case(name=f"case-{number}", input=f"case-{number}", expected="yes") for number in range(count)]
+    numbers = range(first, first + count)
+    return [Case(name=f"case-{number}", input=f"case-{number}", expected="yes") for number in numbers]
 
 
 async def go(it: Made, disk: SimulatedDisk, **options: Any) -> Outcome:
@@ -92,10 +93,10 @@ def flaky(value: str, times: int) -> Step:
     return Answer(f"answer to {value}", 0.1 + luck)
 
 
-def flaky_evaluation(count: int) -> tuple[Made, Scripted]:
+def flaky_evaluation(count: int, first: int = 0) -> tuple[Made, Scripted]:
     """Make an evaluation of so many cases whose task is such, with a scorer that waits."""
     task = Scripted(flaky)
-    it = made(task, named(count), slots=3, timeout=5)
+    it = made(task, named(count, first), slots=3, timeout=5)
 
     @it.score
     async def length(output: str, case: Any) -> float:
