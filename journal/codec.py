@@ -1,4 +1,4 @@
-"""Events to JSON members and back.
+"""Records to JSON, but for their hashes, and events back.
 
 The union of events is tagged by `type`. What writes a kind of event, and what reads it, is made once, here: to go through its
 fields each time would cost more than to write them. What the user's data may look like is decided here too; what is done about

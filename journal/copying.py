@@ -16,7 +16,7 @@ from journal.errors import DiskFull, JournalError, JournalExists, JournalFailed,
 from journal.files import Files, again
 from journal.lock import is_held
 from journal.tape import NO_SPACE
-from journal.writer import InThread
+from journal.threads import InThread
 
 
 def check_target(source: Path, target: Path, files: Files) -> None:

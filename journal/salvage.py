@@ -33,8 +33,9 @@ from journal.files import DISK, Files, create
 from journal.lifecycle import Lifecycle
 from journal.recovery import intact_after
 from journal.scan import Scan
+from journal.threads import InThread, in_a_thread
 from journal.verification import verify
-from journal.writer import InThread, Journal, in_a_thread, writing
+from journal.writer import Journal, writing
 
 LEFT_OUT: Final = "left-out.jsonl"
 

@@ -5,7 +5,6 @@ two tasks carry the lines on, one writing, one syncing, each in a thread, so tha
 to wait for it. There is no timer: what arrives during one sync is the batch of the next.
 """
 
-import contextlib
 import errno
 import functools
 import heapq
@@ -18,10 +17,9 @@ from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import attrs
-import outcome
 import trio
 
 from journal import blobs, segments
@@ -42,11 +40,10 @@ from journal.lifecycle import Lifecycle
 from journal.lock import Lock
 from journal.opening import Found, find, make_room
 from journal.tape import NO_SPACE, NoSpace, Tape
+from journal.threads import InThread, in_a_thread
 
 if TYPE_CHECKING:
     from hashlib import _Hash
-
-T = TypeVar("T")
 
 RECORD_LIMIT: Final = 1 << 20
 """A line is no longer than this many bytes, its hash not counted."""
@@ -59,42 +56,6 @@ PENDING_LIMIT: Final = 64 << 20
 
 Durability = Literal["sync", "os"]
 """Whether a record is promised to survive a power cut, or only the death of the process."""
-
-
-class InThread(Protocol):
-    """What makes a blocking call without blocking the event loop."""
-
-    def __call__(self, call: Callable[[], T], /) -> Awaitable[T]:
-        """Make the call, and wait for it."""
-        ...
-
-
-@trio.lowlevel.enable_ki_protection
-async def in_a_thread(call: Callable[[], T], /, *, can_be_left: bool = False) -> T:
-    """Make a blocking call in a thread, for half the price of `trio.to_thread.run_sync`.
-
-    It never waits for a limiter that other tasks may have used up. A call to the disk is never abandoned; one that changes
-    nothing `can_be_left` behind by whoever is cancelled.
-    """
-    task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
-    is_awaited = True
-
-    def bring(result: outcome.Outcome[T]) -> None:
-        if is_awaited:
-            trio.lowlevel.reschedule(task, result)
-
-    def deliver(result: outcome.Outcome[T]) -> None:
-        with contextlib.suppress(trio.RunFinishedError):  # Left behind, and long after its run.
-            token.run_sync_soon(bring, result)
-
-    def leave(_: object) -> trio.lowlevel.Abort:
-        nonlocal is_awaited
-        is_awaited = not can_be_left
-        return trio.lowlevel.Abort.SUCCEEDED if can_be_left else trio.lowlevel.Abort.FAILED
-
-    trio.lowlevel.start_thread_soon(call, deliver, name="evaljournal")
-    result: T = await trio.lowlevel.wait_task_rescheduled(leave)
-    return result
 
 
 @attrs.define

@@ -32,7 +32,7 @@ from journal.events import (
     TrialCompleted,
     TrialFailed,
 )
-from journal.writer import InThread
+from journal.threads import InThread
 from replay.screen import plural
 from runner.alarm import Alarm
 from runner.attempt import Answered, Cut, Flight, Home, Landing, OutOfTime, Raised

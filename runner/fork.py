@@ -21,7 +21,7 @@ from journal.events import (
 )
 from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
-from journal.writer import InThread, in_a_thread
+from journal.threads import InThread, in_a_thread
 from replay import History, RunState, load
 
 

@@ -15,7 +15,7 @@ import trio
 from journal import fetch, read, writing
 from journal.events import AttemptSucceeded, Noted, Reason, RunStopped, SessionStarted, TrialEnqueued
 from journal.files import DISK, Files
-from journal.writer import InThread, in_a_thread
+from journal.threads import InThread, in_a_thread
 from replay import RunState, fold
 from runner.attempt import Flight, Home
 from runner.case import Case

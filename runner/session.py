@@ -21,7 +21,7 @@ from journal import Journal, Record, read, writing
 from journal.errors import DiskFull, JournalError, JournalExists, JournalLocked, JournalPoisoned, NotAJournal, command
 from journal.events import RunStarted, RunStopped, SessionStarted
 from journal.files import DISK, Files
-from journal.writer import InThread, in_a_thread
+from journal.threads import InThread, in_a_thread
 from replay import RunState, fold
 from replay.screen import account
 from runner.case import Trial

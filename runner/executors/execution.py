@@ -16,7 +16,7 @@ import attrs
 from journal import read, segments
 from journal.errors import JournalError, NotAJournal
 from journal.files import DISK, Files
-from journal.writer import InThread, in_a_thread
+from journal.threads import InThread, in_a_thread
 from replay import fold
 from runner.concurrency import Aimd, Policy
 from runner.definition import Evaluation, Settings

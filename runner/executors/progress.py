@@ -5,7 +5,7 @@ from typing import Any
 
 import trio
 
-from journal.writer import InThread
+from journal.threads import InThread
 from replay.screen import line
 from runner.session import Live
 

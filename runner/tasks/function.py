@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, Self
 import outcome
 import trio
 
-from journal.writer import InThread
+from journal.threads import InThread
 from runner.failure import Fatal
 from runner.score import is_async
 from runner.tasks import Late

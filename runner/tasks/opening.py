@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
-from journal.writer import InThread, in_a_thread
+from journal.threads import InThread, in_a_thread
 from runner.score import Judged, Scorer
 from runner.tasks import Opens, Task
 from runner.tasks.function import AsyncioThread, FunctionTask, Loop

@@ -27,7 +27,7 @@ from journal.events import (
     TrialScored,
 )
 from journal.files import Files
-from journal.writer import InThread
+from journal.threads import InThread
 
 T = TypeVar("T")
 
