@@ -317,6 +317,20 @@ class LimitChanged:
 
 
 @fact
+class PaceChanged:
+    """The rate at which attempts may start was changed."""
+
+    before: float | None = None
+    """Starts per second; null: starts were not paced."""
+    after: float | None = None
+    """Starts per second; null: starts are not paced."""
+    cause: str
+    evidence: str = ""
+    key: str = ""
+    """The rate-limit key it applies to, where there are several."""
+
+
+@fact
 class IntakePaused:
     """No attempt may start for a while."""
 
@@ -394,7 +408,7 @@ TrialEvent = (
 
 FileEvent = SegmentOpened | SegmentSealed
 
-Decided = LimitChanged | IntakePaused | IntakeResumed
+Decided = LimitChanged | PaceChanged | IntakePaused | IntakeResumed
 """What a policy decides."""
 
 Known = (

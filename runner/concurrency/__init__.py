@@ -7,9 +7,9 @@ serves one key, so that two endpoints never share a limit. `policy` tells how to
 from collections.abc import Callable
 from typing import Final
 
-from runner.concurrency.adaptive import Adaptive, AdaptiveState
-from runner.concurrency.aimd import AIMD_NUMBERS, Aimd, AimdState
-from runner.concurrency.fixed import Fixed, FixedState
+from runner.concurrency.adaptive import Adaptive
+from runner.concurrency.aimd import AIMD_NUMBERS, Aimd
+from runner.concurrency.fixed import Fixed
 from runner.concurrency.policy import (
     Change,
     Decision,
@@ -17,9 +17,9 @@ from runner.concurrency.policy import (
     Gate,
     Interrupted,
     LimitMoved,
+    PaceMoved,
     Paused,
     Policy,
-    Quota,
     Resumed,
     Signal,
     Started,
@@ -32,20 +32,17 @@ __all__ = [
     "AIMD_NUMBERS",
     "POLICIES",
     "Adaptive",
-    "AdaptiveState",
     "Aimd",
-    "AimdState",
     "Change",
     "Decision",
     "Failed",
     "Fixed",
-    "FixedState",
     "Gate",
     "Interrupted",
     "LimitMoved",
+    "PaceMoved",
     "Paused",
     "Policy",
-    "Quota",
     "Resumed",
     "Signal",
     "Started",

@@ -1,25 +1,45 @@
-"""The default policy: five small machines behind one face.
+"""The default policy: find out what an endpoint accepts, and stay just below it.
 
-An endpoint refuses work in different ways, and one number cannot answer them all. So each way has a machine of its own:
+Endpoints limit work in different ways, and one number cannot answer them all. So each way has a small machine of its own:
 
-    rate       429 because of requests per second   starts are paced, and Retry-After pauses everyone
-    in_flight  429 because too many are in flight   the limit is held just below what was refused
-    illness    5xx, broken connections, timeouts    intake stops, probes ask, the slots come back
-    latency    nothing is refused, only slower      a load that buys no throughput is undone
-    strays     429 now and then, whatever we do     nothing is learned from those
+    pace        429 because of requests per second   starts are paced, and Retry-After pauses the key
+    in_flight   429 because too many are in flight   the limit is held just below what was rate limited
+    latency     no errors, only slower               a load that brings no throughput is undone
+    breaker     5xx, connection errors, no response  nothing starts but probes, until one is answered
+    background  429s at random, whatever the load    nothing is learned from them
 
-Here is only what joins them: who hears which signal, which of them explains a refusal, and what the decision is.
+This module joins them: which machine is told of which signal, which of them explains a 429, and what the decision is.
+
+A failure is not judged when it arrives but a moment later, when calls that started with it and are still in flight are known to
+have been accepted. What falls due by time alone happens at its own time, whether it is found by the next signal or by `elapse`.
 """
 
-from typing import assert_never
+import heapq
+from collections import Counter
+from typing import Final, assert_never
 
-from attrs import define, field
-
-from runner.concurrency.headers import Headers
-from runner.concurrency.hold import Hold
-from runner.concurrency.illness import Illness
-from runner.concurrency.in_flight import FIRST, InFlight
+from runner.concurrency.background import Background
+from runner.concurrency.breaker import Breaker
+from runner.concurrency.constants import (
+    COARSE,
+    FIRST_LIMIT,
+    GROWTH_PER_PROOF,
+    HUNG_CALLS,
+    HUNG_LATENCIES,
+    HUNG_LEAST,
+    LATEST,
+    LATEST_SHARE,
+    POISONED,
+    SETTLE,
+    SHORT_RUN,
+    SHORTEST_RUN,
+    SMOOTHING,
+    TEST_PACE,
+)
+from runner.concurrency.in_flight import InFlight
 from runner.concurrency.latency import Latency
+from runner.concurrency.pace import Pace
+from runner.concurrency.pause import Pause
 from runner.concurrency.policy import (
     FULL,
     OPEN,
@@ -30,277 +50,462 @@ from runner.concurrency.policy import (
     Gate,
     Interrupted,
     LimitMoved,
+    PaceMoved,
     Paused,
-    Quota,
     Resumed,
     Signal,
     Started,
     Succeeded,
     TimedOut,
 )
-from runner.concurrency.rate import Rate
-from runner.concurrency.start import Begun
-from runner.concurrency.strays import Strays
+from runner.concurrency.start import Start
 
-LITTLE = 3.0
-"""Once the rate is known, this many times rate times latency in flight will do (Little's law), hung ones included."""
-GROWTH = 1.75
-"""Slots per slot that has proven itself: latency tells late, and a server must not drown meanwhile."""
-GUESS = 2.0
-"""Seconds that a call is thought to take before the first success."""
-HURRY = 0.2
-"""Growth of the pace per round trip, where strays may have taught us a rate that there is not."""
-COARSE = 8
-"""While slots are added one by one, the limit is published in steps of an eighth, to spare the journal."""
-
-
-@define(kw_only=True)
-class AdaptiveState:
-    """What the machines remember, and who is in flight."""
-
-    now: float = 0.0
-    """The time of the last signal; it never runs backwards."""
-    started: int = 0
-    """Attempts begun so far, and so the newest one's place in the order of starts."""
-    flying: dict[str, Begun] = field(factory=dict[str, Begun])
-    """Attempts in flight."""
-    limit: int = FIRST
-    """The limit in force."""
-    guess: float = GUESS
-    """Seconds that a call takes, before the first success: a guess, or what the last error of a task's own took."""
-    rate: Rate = field(factory=Rate)
-    headers: Headers = field(factory=Headers)
-    in_flight: InFlight = field(factory=InFlight)
-    illness: Illness = field(factory=Illness)
-    latency: Latency = field(factory=Latency)
-    strays: Strays = field(factory=Strays)
-    hold: Hold = field(factory=Hold)
+_GUESS: Final = 2.0
+"""Seconds that a call is assumed to take before the first success."""
+_NEVER: Final = float("inf")
+_QUIET: Final = 64
+"""Starts without a 429 after which the next one holds up starts until it is judged."""
 
 
 class Adaptive:
-    """Find out what the endpoint can take, and stay just below it."""
+    """Limits, paces and pauses the starts of one rate-limit key."""
 
-    def __init__(self, most: int, *, state: AdaptiveState | None = None) -> None:
-        """Never exceed `most` attempts at once; go on from `state` where one is given."""
+    def __init__(self, most: int, *, trials: int | None = None) -> None:
+        """Never allow more than `most` attempts at once; `trials` is how many there will be, if that is known."""
         if most < 1:
             raise ValueError(f"a policy needs at least one slot, not {most!r}")
-        self.most = most
-        if state is None:
-            first = min(FIRST, most)
-            state = AdaptiveState(limit=first, in_flight=InFlight(limit=first))
-        self.state = state
-        self._changes: list[Change] = []
-
-    @property
-    def limit(self) -> int:
+        is_short = trials is not None and trials <= SHORT_RUN
+        first = max(FIRST_LIMIT, trials) if trials is not None and trials <= SHORTEST_RUN else FIRST_LIMIT
+        self.limit = min(first, most)
         """Attempts that may be in flight at once."""
-        return self.state.limit
+        self._now = 0.0
+        self._started = 0
+        """Attempts started so far, and so the newest one's place in the order of starts."""
+        self._flying: dict[str, Start] = {}
+        """Trial → its attempt in flight, in the order of starts."""
+        self._hung: dict[str, Start] = {}
+        """Attempts in flight that no longer count: the endpoint did not respond to any of them for long."""
+        self._failures: list[tuple[float, int, Start, float, Failed | TimedOut]] = []
+        """Failures to be judged: when, in which order, whose, when it arrived, and what it was. A heap."""
+        self._quick = 0.1
+        """Average seconds after which failures come back."""
+        self._alive = 0
+        """The newest start that was answered, or is in flight for longer than failures take to come back."""
+        self._last_answered = 0
+        """The newest start that was answered."""
+        self._limited: dict[int, Start] = {}
+        """The latest rate-limited starts since the last lesson, by their order."""
+        self._rate_limits: Counter[str] = Counter()
+        """Trial → rate limits in a row."""
+        self._last_limited: dict[str, int] = {}
+        """Trial → its last rate-limited start."""
+        self._lesson = 0
+        """The newest start when a 429 last taught something; starts up to it belong to that lesson."""
+        self._last_ending = 0.0
+        self._last_429 = -_QUIET
+        """The newest start when a 429 last arrived."""
+        self._settling = 0.0
+        """Nothing starts before this: the first 429 for a while is to be judged."""
+        self._test_over = _NEVER
+        """When the last start of a test for random 429s is judged."""
+        self._shown_pace: float | None = None
+        self._changes: list[Change] = []
+        self._pace = Pace()
+        self._in_flight = InFlight(most=most, limit=self.limit, check_from=6 * most, is_short=is_short)
+        self._latency = Latency()
+        self._breaker = Breaker()
+        self._background = Background()
+        self._pause = Pause()
 
     def take(self, signal: Signal) -> Decision:
-        """Let the machines that it concerns learn from the signal, and join what they say."""
-        state = self.state
-        now = state.now = max(state.now, signal.t)
-        self._changes = [] if state.hold.pause is None or state.illness.open else state.hold.passed(now)
+        """Learn from one signal, and return what holds now."""
+        self._changes = []
+        self._advance(signal.t)
         probe = False
         if isinstance(signal, Started):
-            probe = self._started(signal.attempt)
+            probe = self._start(signal.attempt)
         else:
-            begun = state.flying.pop(signal.attempt, None)
-            if begun is not None:  # A late or foreign ending is none of ours.
-                self._ended(begun, signal)
-        return Decision(
-            limit=state.limit,
-            probe=probe,
-            changes=tuple(self._changes),
-        )
+            start = self._flying.pop(signal.attempt, None)
+            if start is not None:
+                self._end(start, signal)
+            else:
+                self._end_hung(signal)
+        return self._decision(probe=probe)
+
+    def elapse(self, t: float) -> Decision:
+        """Learn from time having passed until `t` without a signal."""
+        self._changes = []
+        self._advance(t)
+        return self._decision()
 
     def may_start(self, t: float) -> Gate:
-        """Open when there is room, the pace allows it, and nobody is to wait; or when a probe is due."""
-        state = self.state
-        probing = state.illness.open
-        # Probes pass even when hung attempts fill every place: they are the only way out.
-        if not probing and len(state.flying) >= state.limit:
-            return FULL
-        at = self._earliest(t)
-        if t < at:
-            return Gate(open=False, at=at)
-        return PROBE if probing else OPEN
+        """Return whether an attempt may start at `t`."""
+        breaker = self._breaker
+        if breaker.open:
+            # Probes pass even when every place is taken by calls that hang: they are the only way out.
+            if t >= breaker.next_probe:
+                return PROBE
+            return Gate(open=False, at=min(breaker.next_probe, self._failures[0][0] if self._failures else _NEVER))
+        if len(self._flying) >= self.limit:
+            hung_at = self._hung_at()
+            return FULL if hung_at == _NEVER else Gate(open=False, at=max(hung_at, t))
+        at = self._pause.earliest(t)
+        if self._shown_pace is not None:
+            at = max(at, self._pace.next_start)
+        if self._settling > t:
+            at = max(at, self._settling)
+        return OPEN if t >= at else Gate(open=False, at=at)
 
-    def _earliest(self, t: float) -> float:
-        state = self.state
-        if state.illness.open:
-            return max(t, state.illness.next_probe)
-        return max(state.hold.earliest(t), state.rate.next_start)
+    def _decision(self, *, probe: bool = False) -> Decision:
+        self._show_pace()
+        return Decision(limit=self.limit, probe=probe, changes=tuple(self._changes))
 
-    def _started(self, attempt: str) -> bool:
-        state = self.state
-        state.started += 1
-        probe = state.illness.open
-        state.flying[attempt] = Begun(
-            trial=attempt, order=state.started, t=state.now, in_flight=len(state.flying) + 1, limit=state.limit, probe=probe
+    # Time.
+
+    def _advance(self, until: float) -> None:
+        """Let everything happen that falls due by `until`, each at its own time."""
+        while True:
+            judge_at = self._failures[0][0] if self._failures else _NEVER
+            hung_at = _NEVER if self._breaker.open else self._hung_at()
+            pause = self._pause.current
+            pause_over = _NEVER if pause is None or self._breaker.open else pause.until
+            at = min(judge_at, hung_at, pause_over, self._test_over)
+            if at > until:
+                break
+            self._now = max(self._now, at)
+            if at == judge_at:
+                _, _, start, arrived, failure = heapq.heappop(self._failures)
+                self._judge(start, arrived, failure)
+            elif at == self._test_over:
+                self._end_test()
+            elif at == pause_over:
+                self._changes += self._pause.end(at)
+            else:
+                self._open_hung()
+        self._now = max(self._now, until)
+
+    def _hung_at(self) -> float:
+        """Return when calls in flight count as hung, if nothing ends before."""
+        if self._latency.mean is None or len(self._flying) < HUNG_CALLS:
+            return _NEVER
+        oldest = next(iter(self._flying.values())).t
+        return max(self._last_ending, oldest) + max(HUNG_LATENCIES * self._latency.mean, HUNG_LEAST)
+
+    def _open_hung(self) -> None:
+        evidence = f"no response to {len(self._flying)} calls for {self._now - self._last_ending:.1f} s"
+        self._in_flight.overloaded(len(self._flying), self._now, self._started)
+        self._show_limit("no_response", evidence)
+        self._hung.update(self._flying)
+        self._flying.clear()
+        self._breaker.begin("no_response", self._last_ending, self._now, self._started, probe_at=self._now)
+        self._suspend(evidence)
+
+    # Starts and endings.
+
+    def _start(self, trial: str) -> bool:
+        self._started += 1
+        probe = self._breaker.open
+        self._flying[trial] = Start(
+            trial=trial,
+            order=self._started,
+            t=self._now,
+            in_flight=len(self._flying) + 1,
+            limit=self.limit,
+            group=self._latency.started(self._started, self.limit),
+            probe=probe,
         )
-        # While we ask for more, a doubling is spread over half a round trip, so that a refusal can come between.
-        spread = 32 if state.in_flight.phase == "holding" else 2
-        # Before the first answer nobody knows the round trip; so many in a second are no burst, however few the slots.
-        opening = spread * (FIRST / max(state.guess, 0.001) if state.latency.mean is None else self._flow(state.limit))
-        hurry = 0.0 if state.strays.part is None else HURRY / state.limit
-        state.rate.started(state.now, opening, state.headers.told(state.now), hurry)
+        self._pace.started(self._now, self._flow(self.limit))
         if probe:
-            state.illness.probing(state.now)
+            self._breaker.probe_started(self._now)
+        if self._started == self._background.test_to:
+            self._test_over = self._now + 2 * self._quick
         return probe
 
     def _flow(self, in_flight: int) -> float:
-        """Tell how many per second so many in flight are (Little's law); before the first success, guess."""
-        return in_flight / max(self.state.latency.mean or self.state.guess, 0.001)
+        """Return the calls per second that so many in flight are (Little's law)."""
+        return in_flight / max(self._latency.mean or _GUESS, 0.001)
 
-    def _ended(self, begun: Begun, signal: Succeeded | Failed | TimedOut | Interrupted) -> None:
-        """Tell the machines; there are five ways an attempt can end."""
+    def _end(self, start: Start, signal: Succeeded | Failed | TimedOut | Interrupted) -> None:
+        self._last_ending = self._now
+        if not (isinstance(signal, Failed) and signal.failure == "rate_limited"):
+            self._rate_limits.pop(start.trial, None)
+            self._last_limited.pop(start.trial, None)
         match signal:
             case Succeeded():
-                recovered = self._answered(begun)
-                self._latency(begun, signal.elapsed)
-                if not recovered:
-                    self._succeeded(begun)
-                self._quota(signal.quota)
+                is_quick = self._latency.succeeded(signal.elapsed)
+                self._accept(start)
+                recovered = self._answered(start)
+                self._weigh_latency(start, signal.elapsed)
+                if is_quick and not recovered and not self._breaker.open:
+                    self._grow(start)
             case Failed(failure="rate_limited"):
-                self._answered(begun)
-                self._latency(begun, None)
-                self._refused(begun, signal.retry_after)
-                self._quota(signal.quota)
-            case TimedOut() | Failed(failure="unavailable"):
-                self._latency(begun, None)
-                self._ill(begun)
+                self._rate_limits[start.trial] += 1
+                start.is_repeated = self._last_limited.get(start.trial, self._alive) < self._alive
+                self._last_limited[start.trial] = start.order
+                if self._rate_limits[start.trial] < POISONED and start.order > self._lesson:
+                    self._limited[start.order] = start
+                for other in self._flying.values():
+                    # The endpoint was never busy with the rejected call, so later ones met one less.
+                    if other.order > start.order:
+                        other.in_flight -= 1
+                self._weigh_latency(start, None)
+                self._defer(start, signal)
+            case Failed(failure="unavailable"):
+                self._weigh_latency(start, None)
+                self._defer(start, signal)
+            case TimedOut():
+                self._weigh_latency(start, self._now - start.t)
+                self._defer(start, signal)
             case Failed():
-                # The task's own error: the endpoint did answer, or was never asked.
-                self._answered(begun)
-                self._latency(begun, None)
-                self.state.guess = self.state.now - begun.t
+                # The task's own error: the endpoint answered, or was never called.
+                self._accept(start)
+                self._answered(start)
+                self._weigh_latency(start, None)
             case Interrupted():
-                self._latency(begun, None)
-                if begun.probe:
-                    self.state.illness.next_probe = self.state.now
+                self._weigh_latency(start, None)
+                if start.probe:
+                    self._breaker.next_probe = self._now
             case _:
                 assert_never(signal)
 
-    def _succeeded(self, begun: Begun) -> None:
-        """Allow more, where more was asked for and is worth trying."""
-        state, machine = self.state, self.state.in_flight
-        if state.illness.open:
+    def _end_hung(self, signal: Succeeded | Failed | TimedOut | Interrupted) -> None:
+        self._hung.pop(signal.attempt, None)
+
+    def _defer(self, start: Start, failure: Failed | TimedOut) -> None:
+        elapsed = self._now - start.t
+        if isinstance(failure, Failed):
+            self._quick += SMOOTHING * 2 * (elapsed - self._quick)
+        wait = SETTLE * min(elapsed, 1.0) if isinstance(failure, Failed) else 0.0
+        if isinstance(failure, Failed) and failure.failure == "rate_limited":
+            if self._started - self._last_429 >= _QUIET:
+                self._settling = self._now + wait
+            self._last_429 = self._started
+        heapq.heappush(self._failures, (self._now + wait, start.order, start, self._now, failure))
+        if wait == 0.0:
+            self._advance(self._now)
+
+    def _accept(self, start: Start) -> None:
+        self._last_answered = max(self._last_answered, start.order)
+        self._alive = max(self._alive, start.order)
+        self._see_accepted(start)
+
+    def _see_accepted(self, start: Start) -> None:
+        if not start.is_accepted:
+            start.is_accepted = True
+            self._in_flight.accept(start.in_flight)
+
+    def _answered(self, start: Start) -> bool:
+        """Tell the breaker that the endpoint answered; return whether that closed it."""
+        evidence = self._breaker.answered(start, self._now, self._started)
+        if evidence is None:
+            return False
+        cause = self._breaker.cause
+        self._pause.current = None
+        self._pace.anchor = None  # The bucket ran over meanwhile.
+        self._changes.append(Resumed(cause=cause, evidence=evidence))
+        return True
+
+    def _grow(self, start: Start) -> None:
+        """Allow more where it is used and nothing speaks against it."""
+        machine = self._in_flight
+        proven = int(GROWTH_PER_PROOF * (self._latency.load or 0))
+        if machine.is_unchecked and self._started >= machine.check_from:
+            self._measure_lower(self.limit - max(self.limit // 3, 1), f"{self.limit} in flight were never compared with fewer")
             return
-        if state.illness.ramp is not None:
-            state.illness.regain(machine.limit)
-            self._publish("recovery", "attempts succeed again", coarse=True)
-            return
-        most = min(self.most, max(FIRST, int(GROWTH * (state.latency.load or 0))))
-        if state.rate.known is not None and state.latency.mean is not None:
-            most = min(most, max(int(LITTLE * state.rate.known * state.latency.mean), 2))
-        machine.succeeded(begun, state.now, len(state.flying) + 1, most)
+        was_in_trial = machine.in_trial
+        machine.succeeded(start, self._now, len(self._flying) + 1, proven, patience=12 * (self._latency.mean or 0.0))
+        if machine.in_trial and not was_in_trial:
+            self._latency.refresh()
         if machine.phase == "climbing":
-            self._publish("climbing", "slots in use, and attempts succeed", coarse=True)
+            self._show_limit("climbing", "slots in use, and calls succeed", coarse=True)
         else:
-            self._publish("trying", f"{machine.held} held for {machine.period:.0f} s")
+            self._show_limit("trying", f"{machine.held} held for {machine.period:.0f} s")
 
-    def _refused(self, begun: Begun, retry_after: float | None) -> None:
-        """Find out which limit was met. An endpoint that names a time speaks of its rate; if not, judge by the load."""
-        state = self.state
-        for other in state.flying.values():
-            # The endpoint was never busy with the refused one, so whoever began after it met one less.
-            if other.order > begun.order:
-                other.in_flight -= 1
-        if retry_after is None and self._stray(begun):
-            state.rate.missed += 1
+    def _weigh_latency(self, start: Start, elapsed: float | None) -> None:
+        machine, latency = self._in_flight, self._latency
+        compared = latency.ended(start, elapsed, machine.lesson)
+        if compared is None:
             return
-        if retry_after is None and state.in_flight.blame(begun, state.now):
-            state.rate.missed += 1
-            seen = state.in_flight.refuse(begun, state.now, state.started)
+        newest = (compared.high, compared.high_seconds) if compared.newest_is_high else (compared.low, compared.low_seconds)
+        if machine.in_trial:
+            if compared.is_worth == machine.upward:
+                latency.restart(*newest)
+            machine.compared(self._now, self._started, is_worth=compared.is_worth)
+            self._show_limit("latency", str(compared))
+            return
+        latency.restart(*newest)
+        if not compared.is_worth and compared.newest_is_high and not self._breaker.open:
+            # The baseline may be out of date, because the endpoint became slower by itself: measure the lower load again.
+            self._measure_lower(int(compared.low + 0.5), str(compared))
+
+    def _measure_lower(self, limit: int, evidence: str) -> None:
+        if self._in_flight.limit > 1:
+            self._latency.refresh()
+            self._in_flight.measure_lower(self._now, self._started, limit)
+            self._show_limit("trying", evidence)
+
+    # Failures, judged a moment after they arrived.
+
+    def _judge(self, start: Start, arrived: float, failure: Failed | TimedOut) -> None:
+        self._see_survivors()
+        if isinstance(failure, Failed) and failure.failure == "rate_limited":
+            self._rate_limited(start, arrived, failure.retry_after)
+        else:
+            self._unavailable(start, is_timeout=isinstance(failure, TimedOut))
+
+    def _see_survivors(self) -> None:
+        """Count calls as accepted that are in flight for longer than failures take to come back."""
+        latest = self._now - 1.2 * self._quick
+        newest = self._alive
+        for start in reversed(self._flying.values()):
+            if start.order <= self._alive:
+                break
+            if start.t <= latest and not start.probe:
+                newest = max(newest, start.order)
+                self._see_accepted(start)
+        self._alive = newest
+
+    def _unavailable(self, start: Start, *, is_timeout: bool) -> None:
+        breaker = self._breaker
+        if breaker.open:
+            if start.order > breaker.barrier:
+                self._suspend(breaker.probe_failed(self._now))
+            return
+        if is_timeout:
+            seen = self._in_flight.timed_out(start, self._now, self._started)
             if seen is not None:
-                self._publish("in_flight", seen)
+                self._show_limit("timeouts", seen)
+                return  # Fewer calls may do; the endpoint is unavailable if they time out, too.
+        alive = self._last_answered if is_timeout else self._alive
+        in_flight = len(self._flying) + 1
+        evidence = breaker.failed(start, self._now, alive=alive, newest=self._started, in_flight=in_flight)
+        if evidence is not None:
+            self._suspend(evidence)
+
+    def _suspend(self, evidence: str) -> None:
+        """Record that only probes may start."""
+        self._pace.anchor = None  # The bucket runs over meanwhile.
+        self._cancel_test()
+        self._pause.current = Paused(until=self._breaker.next_probe, cause=self._breaker.cause, evidence=evidence)
+        self._changes.append(self._pause.current)
+
+    def _rate_limited(self, start: Start, arrived: float, retry_after: float | None) -> None:
+        """Find out which limit a 429 is about, if any."""
+        if self._breaker.open:
+            self._probe_rate_limited(start, arrived, retry_after)
             return
-        named, flow = retry_after is not None, self._flow(begun.in_flight)
-        seen = state.rate.refuse(begun, state.now, state.started, flow=flow, named=named, hasty=state.strays.part is not None)
-        if state.illness.open:
-            return  # Nothing starts but probes; what this refusal asked for will be asked again.
-        if retry_after is not None:
-            seen = seen or f"429 at {begun.in_flight} in flight"
-            self._pause(state.hold.retry_after(state.now, retry_after, seen))
-        elif seen is not None:
-            self._pause(state.hold.begin(state.now, state.rate.next_start, "rate_limited", seen))
-
-    def _stray(self, begun: Begun) -> bool:
-        """Tell whether a refusal is a stray one; the one that proves that there are such takes the last lessons back."""
-        state = self.state
-        rate, in_flight, strays = state.rate, state.in_flight, state.strays
-        if begun.order <= max(rate.lesson, in_flight.lesson):
-            return False  # It belongs to a lesson.
-        if in_flight.failed(begun):
-            return False
-        free = rate.free(2 * self._flow(state.limit))
-        below = (1.0 if free else rate.below(begun.t)) if in_flight.below(begun) else 0.0
-        before = strays.part
-        if not strays.tolerate(begun, below):
-            return False
-        part = strays.check() if free and state.limit == self.most else None
-        if part is not None:
-            rate.test(state.now, (1 - part) * self._flow(begun.in_flight), 4 / part)
-        elif before is None and strays.part is not None:
-            rate.search()
-            in_flight.release()
-            self._publish("strays", f"{strays.strays:.0f} of {strays.starts:.0f} refused whatever the load")
-        return True
-
-    def _quota(self, quota: Quota | None) -> None:
-        state = self.state
-        if quota is None or state.illness.open:
+        if self._rate_limits[start.trial] >= POISONED:
+            self._pace.missed += 1  # The trial may be the reason.
             return
-        until = state.headers.believe(state.now, quota)
-        if until is not None:
-            seen = f"{quota.remaining} remaining by the headers, renewed in {quota.reset:.6g} s"
-            self._pause(state.hold.begin(state.now, until, "quota", seen))
+        if start.order <= self._lesson:
+            self._pace.missed += 1
+            self._pace.echoes += 1
+            return
+        latest = [self._limited[n] for n in range(start.order - LATEST + 1, start.order + 1) if n in self._limited]
+        is_most = len(latest) >= max(self._background.most(), LATEST_SHARE * min(LATEST, start.order))
+        self._pace.signs += not start.is_repeated
+        if start.is_repeated and not is_most:
+            self._pace.missed += 1  # It was rate limited before, and others were not: the trial may be the reason.
+        elif retry_after is None and self._in_flight.ends_trial(start):
+            self._learn_limit(start)
+        elif is_most and retry_after is None and self._in_flight.is_above(latest[0], self._now):
+            self._learn_limit(latest[0])
+        elif is_most or (self._pace.is_above(start.t) and not self._is_chance(start)):
+            if is_most and retry_after is None:
+                self._in_flight.doubt(self._now)
+            if is_most or self._pace.is_confirmed(start):
+                self._learn_rate(start, arrived, retry_after, in_a_row=is_most)
+        elif retry_after is None and self._in_flight.explains(start, self._now):
+            self._pace.missed += 1
+            if self._in_flight.is_over():
+                self._learn_limit(start)
+        else:
+            self._pace.missed += 1
+            self._unexplained(start)
+        if len(self._limited) > 4 * LATEST:
+            self._limited = {n: other for n, other in self._limited.items() if n > start.order - LATEST}
 
-    def _pause(self, begun: list[Change]) -> None:
-        """Pause because of the rate, whose time goes on meanwhile."""
-        state = self.state
-        state.rate.wait(state.hold.earliest(state.now))
-        self._changes += begun
+    def _is_chance(self, start: Start) -> bool:
+        anchor = self._pace.anchor
+        since = start.order - (anchor.order if anchor is not None else self._lesson)
+        return self._background.tolerates(self._pace.signs, since)
 
-    def _latency(self, begun: Begun, elapsed: float | None) -> None:
-        state = self.state
-        compared = state.latency.ended(begun, elapsed, state.in_flight.lesson)
-        if compared is not None:
-            better = int(compared.better + 0.5)
-            state.in_flight.weigh(state.now, state.started, worth=compared.worth, better=better)
-            self._publish("latency", compared.seen)
+    def _probe_rate_limited(self, start: Start, arrived: float, retry_after: float | None) -> None:
+        breaker = self._breaker
+        if start.order <= breaker.barrier:
+            return
+        if breaker.cause == "rate_limited":
+            self._suspend(breaker.probe_failed(self._now, not_before=arrived + min(retry_after or 0.0, 30.0)))
+        else:
+            self._answered(start)
 
-    def _ill(self, begun: Begun) -> None:
-        state, illness = self.state, self.state.illness
-        state.rate.missed += 1
-        seen = illness.failed(begun, state.now, state.started, len(state.flying) + 1)
-        if seen is not None:
-            state.rate.anchor = None  # The bucket runs over while we are away.
-            state.hold.pause = Paused(until=illness.next_probe, cause="illness", evidence=seen)
-            self._changes.append(state.hold.pause)
+    def _learn_limit(self, start: Start) -> None:
+        self._pace.missed += 1
+        self._lesson = self._started
+        self._limited.clear()
+        self._cancel_test()
+        self._show_limit("in_flight", self._in_flight.limited(start, self._now, self._started))
 
-    def _answered(self, begun: Begun) -> bool:
-        """Heed that the endpoint answered; tell whether that ended an illness."""
-        state = self.state
-        if state.latency.mean is None:
-            state.rate.answered(state.now)
-        seen = state.illness.answered(begun, state.now, state.started)
+    def _learn_rate(self, start: Start, arrived: float, retry_after: float | None, *, in_a_row: bool) -> None:
+        pace = self._pace
+        self._cancel_test()
+        self._lesson = self._started
+        self._limited.clear()
+        seen = pace.learn(start, self._now, flow=self._flow(start.in_flight))
         if seen is None:
-            return False
-        state.hold.pause = None
-        self._changes.append(Resumed(cause="illness", evidence=seen))
-        self._publish("recovery", seen)
-        return True
-
-    def _publish(self, cause: str, evidence: str, *, coarse: bool = False) -> None:
-        """Put the limit in force, and say why it moved."""
-        state = self.state
-        limit = state.in_flight.limit
-        if state.illness.ramp is not None:
-            limit = min(limit, state.illness.ramp)
-        before, after = state.limit, min(max(limit, 1), self.most)
-        if after == before or (coarse and before < after < min(before + before // COARSE, self.most)):
+            # Nothing is accepted at all, which says nothing about a rate: probe until something is.
+            probe_at = None if retry_after is None else arrived + retry_after
+            self._breaker.begin("rate_limited", arrived, self._now, self._started, probe_at=probe_at)
+            self._suspend("every call is rate limited")
             return
-        state.limit = after
+        seen = f"{seen}; pacing at {pace.known or 0.0:.3g}/s"
+        if retry_after is None or not in_a_row:
+            self._changes += self._pause.begin(self._now, pace.rest(start, self._now), "rate_limited", seen)
+        else:
+            self._changes += self._pause.retry_after(arrived, retry_after, seen)
+        pace.wait(self._pause.earliest(self._now))
+
+    def _unexplained(self, start: Start) -> None:
+        background = self._background
+        if background.count(start, len(self._flying)):
+            background.begin_test(self._started)
+            self._pace.test, self._pace.next_start = TEST_PACE * background.rate, self._now
+
+    def _end_test(self) -> None:
+        self._test_over = _NEVER
+        background, pace = self._background, self._pace
+        if not background.is_testing:
+            return
+        if background.end_test():
+            pace.forget()
+            self._in_flight.doubt(self._now)
+            self._show_limit("random_429s", f"{background.share:.0%} of calls are rate limited at any pace")
+        else:
+            pace.adopt(background.rate, self._now)
+            pace.next_start = self._now
+
+    def _cancel_test(self) -> None:
+        if self._background.is_testing:
+            self._background.cancel_test(self._started)
+            self._pace.test, self._test_over = None, _NEVER
+
+    # What is published.
+
+    def _show_limit(self, cause: str, evidence: str, *, coarse: bool = False) -> None:
+        before, after = self.limit, min(max(self._in_flight.limit, 1), self._in_flight.most)
+        if after == before or (coarse and before < after < min(before + before // COARSE, self._in_flight.most)):
+            return
+        self.limit = after
         self._changes.append(LimitMoved(before=before, after=after, cause=cause, evidence=evidence))
+
+    def _show_pace(self) -> None:
+        """Publish the pace where it differs by a tenth from what was published."""
+        pace, shown = self._pace.at(self._now), self._shown_pace
+        if pace is None:
+            if shown is None:
+                return
+        elif shown is not None and 0.9 * shown < pace < 1.1 * shown:  # noqa: PLR2004  # a tenth
+            return
+        cause = "test" if self._pace.test is not None else "no_limit" if pace is None else "rate_limit"
+        self._shown_pace = pace if pace is None else round(pace, 3)
+        self._changes.append(PaceMoved(before=shown, after=self._shown_pace, cause=cause, evidence=""))

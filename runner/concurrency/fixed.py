@@ -1,61 +1,45 @@
-"""A fixed number of attempts at once, whatever happens.
+"""A fixed number of attempts at once.
 
-The simplest policy, and the measure of the others. It heeds Retry-After, because an endpoint that names a time means
-everyone who shares the key; it learns nothing else.
+The simplest policy, and the yardstick for the others. It honours Retry-After for the whole key, and learns nothing else.
 """
 
-from attrs import define, field
-
-from runner.concurrency.hold import Hold
+from runner.concurrency.pause import Pause
 from runner.concurrency.policy import FULL, OPEN, Change, Decision, Failed, Gate, Signal, Started
-
-
-@define(kw_only=True)
-class FixedState:
-    """Who is in flight, and until when everyone waits."""
-
-    now: float = 0.0
-    flying: dict[str, float] = field(factory=dict[str, float])
-    """Attempts in flight, with the time each began."""
-    hold: Hold = field(factory=Hold)
 
 
 class Fixed:
     """Run `slots` attempts at once."""
 
-    def __init__(self, slots: int, *, heed_retry_after: bool = True, state: FixedState | None = None) -> None:
-        """Allow `slots` attempts; go on from `state` where one is given."""
+    def __init__(self, slots: int) -> None:
         if slots < 1:
             raise ValueError(f"a policy needs at least one slot, not {slots!r}")
-        self.slots = slots
-        self.heed_retry_after = heed_retry_after
-        self.state = FixedState() if state is None else state
-        self._as_ever = Decision(limit=slots)
-
-    @property
-    def limit(self) -> int:
+        self.limit = slots
         """Attempts that may be in flight at once."""
-        return self.slots
+        self._flying: set[str] = set()
+        self._pause = Pause()
+        self._unchanged = Decision(limit=slots)
 
     def take(self, signal: Signal) -> Decision:
-        """Count who is in flight, and note a Retry-After."""
-        state, hold = self.state, self.state.hold
-        now = state.now = max(state.now, signal.t)
-        changes: list[Change] = [] if hold.pause is None else hold.passed(now)
+        """Count what is in flight, and note a Retry-After."""
+        pause = self._pause
+        changes: list[Change] = [] if pause.current is None else pause.end(signal.t)
         if isinstance(signal, Started):
-            state.flying[signal.attempt] = now
+            self._flying.add(signal.attempt)
         else:
-            state.flying.pop(signal.attempt, None)
-            if isinstance(signal, Failed) and signal.retry_after is not None and self.heed_retry_after:
-                changes += hold.retry_after(now, signal.retry_after, f"429 at {len(state.flying) + 1} in flight")
-        return Decision(limit=self.slots, changes=tuple(changes)) if changes else self._as_ever
+            self._flying.discard(signal.attempt)
+            if isinstance(signal, Failed) and signal.retry_after is not None:
+                changes += pause.retry_after(signal.t, signal.retry_after, f"429 at {len(self._flying) + 1} in flight")
+        return Decision(limit=self.limit, changes=tuple(changes)) if changes else self._unchanged
+
+    def elapse(self, t: float) -> Decision:
+        """End a pause whose time is over."""
+        return Decision(limit=self.limit, changes=tuple(self._pause.end(t)))
 
     def may_start(self, t: float) -> Gate:
-        """Open while fewer than `slots` are in flight and nobody asked us to stay away."""
-        state = self.state
-        if len(state.flying) >= self.slots:
+        """Return whether fewer than `slots` attempts are in flight and no Retry-After is in force."""
+        if len(self._flying) >= self.limit:
             return FULL
-        if state.hold.pause is None:
+        if self._pause.current is None:
             return OPEN
-        at = state.hold.earliest(t)
+        at = self._pause.earliest(t)
         return OPEN if t >= at else Gate(open=False, at=at)

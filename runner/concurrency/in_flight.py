@@ -1,140 +1,268 @@
-"""How many attempts may be in flight: the machine for endpoints that accept so many at once.
+"""How many attempts may be in flight.
 
-A refusal at n in flight says that n - 1 is the most, exactly; so the limit is put there, and not lower. From then on
-one more is tried now and then, ever more rarely while the answer stays the same.
+A call that was rate limited at n in flight, while n - 1 were accepted, shows a limit of n - 1; so the limit is put there, and
+not lower. A server that only gets slower shows it by its latency at two loads, measured one shortly after the other.
 
 Three phases follow one another:
-    climbing  nothing is known against more; every success adds a slot while the slots are used
+    climbing  nothing speaks against more; each success adds slots while the slots are in use
     holding   a limit is known; it is kept for a period
-    trying    a little more is allowed, to see whether the limit has moved; if all is well for a period, climb again
-
-What "a little" is depends on why we hold. A refusal shows itself at one more. A server that only gets slower shows it
-at a quarter more, or shows at a quarter less that it is slow already; there, each quarter has to prove itself, and we
-never climb freely again.
+    trying    a little more, or less, is tried to see whether the limit has moved
 """
 
 from typing import Literal
 
 from attrs import define
 
-from runner.concurrency.start import Begun
-
-FIRST = 16
-"""Slots to begin with."""
-BUSY = 0.85
-"""Part of the limit that must be in use before more is allowed; otherwise more proves nothing."""
-DOUBT = 300.0
-"""Seconds for which the number in flight is not blamed after it was blamed wrongly."""
-WORTH = 8
-"""Successes at more than is held that outweigh a refusal there."""
-SHORTEST, LONGEST = 5.0, 120.0
-"""Seconds between two trials of a higher limit."""
+from runner.concurrency.constants import (
+    BUSY,
+    CEILING_LATEST,
+    CEILING_SHARE,
+    CEILING_SOONEST,
+    DOUBT,
+    FAST_GROWTH,
+    FIRST_LIMIT,
+    NEAR_LIMIT,
+    OUTWEIGHS,
+    OVERLOAD_CUT,
+    OVERLOAD_SHARE,
+    OVERLOAD_TIMEOUTS,
+    OVER_LIMIT,
+    OVER_WITHIN,
+    SHORTEST_RUN,
+    TRIAL_LATEST,
+    TRIAL_PATIENCE,
+    TRIAL_SOONEST,
+    UNPROVEN_LIMIT,
+    WITHIN_LIMIT,
+    WITHIN_SHARE,
+)
+from runner.concurrency.start import Start
 
 
 @define(kw_only=True)
 class InFlight:
     """The limit, and what speaks against a higher one."""
 
-    limit: int = FIRST
-    """What this machine would allow; an illness may allow less for a while."""
+    most: int
+    """The limit never exceeds this."""
+    limit: int = FIRST_LIMIT
+    is_short: bool = False
+    """The run is over soon: a lower load is not worth being measured first."""
     phase: Literal["climbing", "holding", "trying"] = "climbing"
     held: int = 0
     """The limit that is known to be good, while holding or trying."""
-    slower: bool = False
-    """What speaks against more is that it was slower, not that it was refused."""
+    by_latency: bool = False
+    """What speaks against more is latency, not a 429."""
     upward: bool = True
-    """Whether the next trial, or the present one, is of more; only slowness makes us try less."""
+    """Whether the next trial, or the present one, is of more; only for latency is less tried."""
     since: float = 0.0
     """When the present phase began."""
-    period: float = SHORTEST
+    period: float = TRIAL_SOONEST
     """Seconds to hold before the next trial."""
     accepted: int = 0
-    """The most that were in flight at the start of an attempt that then succeeded."""
+    """Most attempts in flight at the start of a call that was accepted."""
+    over: int = 0
+    """Rate-limited starts above that, since it last rose."""
+    within: int = 0
+    """Rate-limited starts within the known limit, since it was found."""
+    first_over: int = 0
+    """The first of them."""
+    last_over: int = 0
+    """The newest of them."""
+    over_share: float = 1.0
+    """Share of the starts that were rate limited when the limit was found."""
+    before: int = 0
+    """The limit before it was found."""
     surplus: int = 0
-    """Successes at more than is held since the trial began, less `WORTH` for every refusal there."""
+    """Successes above what is held since the trial began, less `OUTWEIGHS` for every 429 there."""
     doubt_until: float = 0.0
-    """Until then no refusal is blamed on the number in flight: the last that was turned out to be about the rate."""
+    """Until then no 429 is blamed on the number in flight: the last one that was turned out to be about the rate."""
     lesson: int = 0
-    """The last attempt begun before the last lesson; those up to it cannot teach again."""
+    """The newest start when the limit last came down; starts up to it cannot teach again."""
+    check_from: int = 0
+    """The start from which on a lower load may be measured, if none was."""
+    threshold: int | None = None
+    """From here on the limit grows by one per round trip: more was an overload once."""
+    ceiling: int | None = None
+    """The load that was an overload; the limit stays clearly below it until `ceiling_until`."""
+    ceiling_until: float = 0.0
+    ceiling_period: float = CEILING_SOONEST
+    timeouts: int = 0
+    """Starts since the last lesson that timed out."""
+    successes: int = 0
+    """Starts since the last lesson that succeeded."""
+    growth: int = 0
+    """Successes since the limit last grew, beyond `threshold`."""
 
-    def succeeded(self, begun: Begun, t: float, in_flight: int, most: int) -> None:
-        """Allow more where it would be used, but no more than `most`."""
-        if begun.in_flight > self.accepted:
-            self.accepted = begun.in_flight
-            if self.held and not self.slower and self._good() > self.held + 1:
+    @property
+    def in_trial(self) -> bool:
+        """Whether another load is being measured for its latency."""
+        return self.phase == "trying" and self.by_latency
+
+    @property
+    def is_unchecked(self) -> bool:
+        """Whether the limit is as high as it may be without ever having been compared with a lower one."""
+        return self.phase == "climbing" and (self.limit == self.most or self.threshold is not None)
+
+    def accept(self, in_flight: int) -> None:
+        """Note that a call was accepted with so many in flight."""
+        if in_flight > self.accepted:
+            self.accepted, self.over = in_flight, 0
+            if self.held and not self.by_latency and self._good() > self.held + 1:
                 self.release()
-        if self.phase == "trying" and begun.in_flight > self.held:
+
+    def succeeded(self, start: Start, t: float, in_flight: int, proven: int, *, patience: float) -> None:
+        """Allow more where it would be used, up to `proven`; give up a trial without a result after `patience` seconds."""
+        self.successes += start.order > self.lesson
+        if self.phase == "trying" and start.in_flight > self.held:
             self.surplus += 1
-        if in_flight < BUSY * self.limit:
+        if in_flight < BUSY * self.limit or start.in_flight < self.limit // 2:
             return
         if self.phase == "climbing":
-            self.limit = max(self.limit, min(self.limit + 1, most))
+            allowed = min(max(proven, self._unproven), self._highest(t))
+            self.limit = max(self.limit, min(self.limit + self._step(), allowed))
         elif t - self.since >= self.period:
-            self._next(t, most)
+            self._next(t, proven, patience)
 
-    def _next(self, t: float, most: int) -> None:
+    def _highest(self, t: float) -> int:
+        """Return the highest limit that may be tried now."""
+        if self.ceiling is None or t >= self.ceiling_until:
+            return self.most
+        return min(self.most, max(int(CEILING_SHARE * self.ceiling), 1))
+
+    @property
+    def _unproven(self) -> int:
+        """The limit up to which no lower load has to be measured first."""
+        return SHORTEST_RUN if self.is_short else UNPROVEN_LIMIT
+
+    def _step(self) -> int:
+        """Return by how much a success lets the limit grow."""
+        if self.threshold is None or self.limit < self.threshold:
+            return (2 * FAST_GROWTH if self.is_short else FAST_GROWTH) if self.limit < self._unproven else 1
+        self.growth += 1
+        if self.growth < self.limit:
+            return 0
+        self.growth = 0
+        return 1
+
+    def timed_out(self, start: Start, t: float, newest: int) -> str | None:
+        """Count a timeout; lower the limit if they are many, and return what was seen."""
+        if start.order <= self.lesson:
+            return None
+        self.timeouts += 1
+        if self.timeouts < OVERLOAD_TIMEOUTS or self.timeouts < OVERLOAD_SHARE * (self.timeouts + self.successes):
+            return None
+        seen = f"{self.timeouts} calls timed out and {self.successes} succeeded"
+        self.overloaded(start.in_flight, t, newest)
+        return seen
+
+    def overloaded(self, load: int, t: float, newest: int) -> None:
+        """Lower the limit at once: the endpoint is overloaded or does not respond at `load`."""
+        load = min(load, self.limit)
+        is_same = self.ceiling is not None and abs(load - self.ceiling) <= self.ceiling // 4
+        self.ceiling_period = min(2 * self.ceiling_period, CEILING_LATEST) if is_same else CEILING_SOONEST
+        self.ceiling, self.ceiling_until = load, t + self.ceiling_period
+        self.threshold = self.limit = max(int(OVERLOAD_CUT * load), 1)
+        self.check_from = newest + 2 * self.limit
+        self.phase, self.held, self.by_latency, self.since, self.lesson = "climbing", 0, False, t, newest
+        self.timeouts = self.successes = self.growth = 0
+
+    def _next(self, t: float, proven: int, patience: float) -> None:
         """Go from holding to trying, and from trying to climbing."""
         if self.phase == "holding":
-            step = max(1, self.held // 4) if self.slower else 1
-            self.phase, self.since, self.surplus = "trying", t, 0
-            self.upward = self.upward or not self.slower or self.held == 1
-            self.limit = max(self.held, min(self.held + step, most)) if self.upward else self.held - step
-        elif not self.slower:
-            self.phase, self.period = "climbing", SHORTEST
-        elif t - self.since >= LONGEST:
-            # Nothing could be compared, because something else held us back.
+            step = max(1, self.held // (4 if self.upward else 3)) if self.by_latency else 1
+            self.phase, self.since, self.surplus, self.over = "trying", t, 0, 0
+            highest = self._highest(t)
+            self.upward = (self.upward or not self.by_latency or self.held == 1) and self.held < highest
+            higher = min(self.held + step, highest) if self.by_latency else min(self.held + step, proven, highest)
+            self.limit = max(self.held, higher) if self.upward else max(self.held - step, 1)
+        elif not self.by_latency:
+            self.phase, self.period = "climbing", TRIAL_SOONEST
+        elif t - self.since >= max(patience, TRIAL_PATIENCE):
+            # Nothing could be compared, because something else held starts back.
             self.phase, self.since, self.limit, self.upward = "holding", t, self.held, True
+            self.period = min(2 * self.period, 2 * TRIAL_LATEST)
 
     def _good(self) -> int:
-        return self.accepted - self.accepted // 16  # Some were accepted because others had just left.
+        return self.accepted - self.accepted // 16  # Some were accepted because others had just ended.
 
-    def failed(self, begun: Begun) -> bool:
-        """Tell whether a refusal ends the trial of a higher limit: such a thing was to be expected."""
-        if self.phase != "trying" or begun.in_flight <= self.held:
+    def ends_trial(self, start: Start) -> bool:
+        """Return whether a 429 ends the trial of a higher limit: one was to be expected."""
+        if self.phase != "trying" or self.by_latency or start.in_flight <= self.held:
             return False
-        self.surplus -= WORTH
+        self.surplus -= OUTWEIGHS
         return self.surplus < 0
 
-    def below(self, begun: Begun) -> bool:
-        """Tell whether so many in flight are known to be good, or nothing is known."""
-        return self.slower or begun.in_flight <= self.held or self.phase == "climbing"
-
     def release(self) -> None:
-        """Take the lesson back: the number in flight was not the reason."""
-        if self.held and not self.slower:
-            self.held, self.phase, self.limit = 0, "climbing", max(self.limit, self._good())
+        """Forget the limit: the number in flight was not the reason."""
+        if self.held and not self.by_latency:
+            self.held, self.phase, self.limit = 0, "climbing", max(self.limit, min(self._good(), self.most))
+        self.over = 0
 
-    def blame(self, begun: Begun, t: float) -> bool:
-        """Decide whether too many in flight are why an attempt was refused: as many are not known to be good."""
-        if begun.in_flight > max(self._good(), 1) or 0 < self.held < begun.in_flight:
-            return t >= self.doubt_until
-        if self.held and not self.slower and begun.order > self.lesson:
-            # Refused with fewer than were thought good: the number was not the reason, neither now nor before.
-            self.held, self.phase, self.doubt_until = 0, "climbing", t + DOUBT
-        return False
+    def is_above(self, start: Start, t: float) -> bool:
+        """Return whether a start had more in flight than were ever accepted."""
+        return start.in_flight > self.accepted and t >= self.doubt_until
 
-    def refuse(self, begun: Begun, t: float, newest: int) -> str | None:
-        """Hold just below what was refused; tell what was seen, or None if it belongs to the last lesson."""
-        if begun.order <= self.lesson:
-            return None
-        self._hold(max(begun.in_flight - 1, 1), t, newest, slower=False)
-        return f"429 at {begun.in_flight} in flight, {self.accepted} accepted before"
+    def explains(self, start: Start, t: float) -> bool:
+        """Return whether too many in flight may explain a 429: as many were never accepted, or nearly as many are held."""
+        if t < self.doubt_until:
+            return False
+        if start.in_flight <= max(self._good(), self.held, 1):
+            if not self.held or self.by_latency:
+                return False
+            self.within += 1
+            if self.within >= WITHIN_LIMIT and self.within > WITHIN_SHARE * self.over_share * (start.order - self.lesson):
+                self.doubt(t)
+                return False
+            if start.in_flight <= NEAR_LIMIT * self.held:
+                return False
+        if start.order - self.last_over > max(OVER_WITHIN, self.limit // 2):
+            self.over, self.first_over = 0, start.order
+        self.over += 1
+        self.last_over = start.order
+        return True
 
-    def weigh(self, t: float, newest: int, *, worth: bool, better: int) -> None:
-        """Heed a comparison of two loads: whether the higher is worth it, and which limit is the better."""
-        if self.phase != "trying" or not self.slower:
-            if not worth:
-                self._hold(max(better, 1), t, newest, slower=True)
-                self.upward = False
-            return
-        if worth == self.upward:
-            self.held, self.period = self.limit, SHORTEST
+    def is_over(self) -> bool:
+        """Return whether there were enough of them."""
+        return self.over >= min(OVER_LIMIT, self.limit)
+
+    def doubt(self, t: float) -> None:
+        """Forget a limit that a rate limit explains better, and blame nothing on the number in flight for a while."""
+        if self.held and not self.by_latency:
+            self.limit = max(self.limit, min(self.before, self.most))
+            self.held, self.phase = 0, "climbing"
+        self.doubt_until = t + DOUBT
+
+    def limited(self, start: Start, t: float, newest: int) -> str:
+        """Hold just below what was rate limited; return what was seen."""
+        if self.over >= OVER_LIMIT:
+            self.over_share = self.over / (self.last_over - self.first_over + 1)
         else:
-            self.upward, self.period = not self.upward, min(2 * self.period, LONGEST)
-        self.limit, self.phase, self.since, self.lesson = self.held, "holding", t, newest
+            self.over_share = 1.0
+        self.before = max(self.limit, self.before)
+        self._hold(max(min(start.in_flight - 1, self.limit), 1), t, newest)
+        return f"429 at {start.in_flight} in flight, {self.accepted} accepted before"
 
-    def _hold(self, limit: int, t: float, newest: int, *, slower: bool) -> None:
+    def _hold(self, limit: int, t: float, newest: int) -> None:
         same = self.phase != "climbing" and abs(limit - self.held) <= max(1, self.held // 10)
-        self.period = min(2 * self.period, LONGEST) if same else SHORTEST
+        self.period = min(2 * self.period, TRIAL_LATEST) if same else TRIAL_SOONEST
         self.phase, self.since, self.held, self.lesson = "holding", t, limit, newest
-        self.limit, self.slower = limit, slower
+        self.limit, self.by_latency, self.over, self.accepted = limit, False, 0, min(self.accepted, limit)
+        self.timeouts = self.successes = self.within = 0
+        self.before = max(self.before, limit)
+
+    def measure_lower(self, t: float, newest: int, limit: int) -> None:
+        """Measure a lower load now, to compare it with the present one."""
+        if self.phase != "trying" or not self.by_latency:
+            self.held = self.limit
+        self.phase, self.by_latency, self.upward, self.since, self.lesson = "trying", True, False, t, newest
+        self.limit = max(min(limit, self.held - 1), 1)
+
+    def compared(self, t: float, newest: int, *, is_worth: bool) -> None:
+        """Keep the better of the two loads of a trial."""
+        if is_worth == self.upward:
+            self.held, self.period = self.limit, TRIAL_SOONEST
+        else:
+            self.upward, self.period = not self.upward, min(2 * self.period, 2 * TRIAL_LATEST)
+        self.limit, self.phase, self.since, self.lesson = self.held, "holding", t, newest
+        self.check_from = newest + int(self.period) * 8 * self.held

@@ -1,130 +1,146 @@
-"""Whether more in flight buys anything: the machine for servers that never refuse, and only get slower.
+"""Whether a higher load raises throughput, for servers that never reject a call and only get slower.
 
-Attempts are grouped by the order in which they began, and a group is judged when nearly all of it has ended. In the
-order of endings, the quick ones come first, and a growing load would look faster than it is; the last few of a group
-are left out, because one that hangs would keep the rest waiting.
+Attempts are grouped by the order of their starts, and a group is judged when nearly all of it has ended. In the order of endings
+the quick ones come first, and a growing load would look faster than it is.
 
-A group that ran with clearly more or less in flight than those before is compared with them. If latency differs nearly
-as much as the load, the higher load buys nothing. Chance can make one group slow; two in a row are believed.
+A group that ran with clearly more or less in flight than the ones before is compared with them. If latency differs nearly as
+much as the load, the higher load brings nothing. An attempt that timed out counts with the time it took.
 """
 
-from attrs import define, field
+from attrs import define
 
-from runner.concurrency.start import Begun
-
-GROUP = 32
-NEARLY = 28
-"""Endings at which a group is judged."""
-MOST = 21
-"""Successes among them without which there is nothing to judge."""
-BUSY = 0.85
-"""Part of the limit that must have been in use."""
-SAME, GROWN = 1.05, 1.2
-"""Up to the one, a load is the same as the baseline's and refines it; from the other on, it is compared with it."""
-WORTH = 0.6
-"""Growth of latency per growth of load that is still worth it."""
-FRESH = 0.1
-"""Weight of the newest latency in the running average."""
-
-
-@define
-class Group:
-    """Attempts that began one after another."""
-
-    ended: int = 0
-    seconds: float = 0.0
-    """Sum over the successes."""
-    load: int = 0
-    """Sum over the successes of how many were in flight when they began."""
-    limit: int = 0
-    """Sum over the successes of the limit that was in force then."""
-    succeeded: int = 0
+from runner.concurrency.constants import (
+    BUSY,
+    DECISIVE,
+    GROUP_LEAST,
+    GROUP_MOST,
+    GROUP_SAMPLES,
+    LEFT_OUT,
+    OTHER_LOAD,
+    SAME_LOAD,
+    SLOWER,
+    SMOOTHING,
+    WORTH,
+)
+from runner.concurrency.start import Group, Start
 
 
 @define(kw_only=True)
 class Comparison:
-    """What two loads did to latency."""
+    """Two loads and their latencies."""
 
-    worth: bool
-    """The higher load is worth it: latency grew clearly less than the load."""
-    better: float
-    """The load to prefer."""
-    seen: str
+    low: float
+    low_seconds: float
+    high: float
+    high_seconds: float
+    newest_is_high: bool
+
+    @property
+    def is_decisive(self) -> bool:
+        """Whether throughput clearly falls at the higher load, so that one comparison is enough."""
+        return self.high_seconds > DECISIVE * self.low_seconds * self.high / self.low
+
+    @property
+    def is_worth(self) -> bool:
+        """Whether the higher load raises throughput: latency grew clearly less than the load."""
+        return self.high_seconds <= self.low_seconds * (1 + WORTH * (self.high / self.low - 1))
+
+    def __str__(self) -> str:
+        return f"{self.low_seconds:.2f} s at {self.low:.0f} in flight, {self.high_seconds:.2f} s at {self.high:.0f}"
 
 
 @define(kw_only=True)
 class Latency:
-    """The groups that are still open, and the load and latency that new groups are compared with."""
+    """Average latencies, and the load and latency that new groups are compared with."""
 
     mean: float | None = None
     """Average seconds of a success, recent ones weighing more."""
-    groups: list[Group] = field(factory=list[Group])
-    first: int = 0
-    """Number of the first group in the list."""
+    quickest: float | None = None
+    """The usual seconds of a success when the endpoint is quick."""
+    group: Group | None = None
+    """The group of the next start."""
     load: float | None = None
-    """Baseline: in flight, on average."""
+    """Baseline: attempts in flight, on average."""
     seconds: float = 0.0
     """Baseline: latency, on average."""
     weight: int = 0
     """Groups in the baseline."""
     slow: int = 0
-    """Groups in a row that were slower than growth is worth."""
+    """Groups in a row that were too slow for their load."""
+    latest: tuple[float, float] | None = None
+    """Load and latency of the newest group."""
 
-    def ended(self, begun: Begun, elapsed: float | None, lesson: int) -> Comparison | None:
-        """Put an ending into its group; `elapsed` is None unless it succeeded. Compare the group if it is complete.
+    def started(self, order: int, limit: int) -> Group:
+        """Return the group of a start."""
+        group = self.group
+        if group is None or group.started == group.size:
+            group = self.group = Group(first=order, size=min(max(limit, GROUP_LEAST), GROUP_MOST))
+        group.started += 1
+        return group
 
-        Groups that began before the attempt `lesson` are not judged: they ran under another limit.
+    def succeeded(self, elapsed: float) -> bool:
+        """Update the averages; return whether the call was about as quick as usual."""
+        self.mean = elapsed if self.mean is None else self.mean + SMOOTHING * (elapsed - self.mean)
+        usual = elapsed if self.quickest is None else self.quickest
+        self.quickest = usual + SMOOTHING * (elapsed - usual) if elapsed < usual else 1.01 * usual
+        return elapsed <= SLOWER * usual
+
+    def ended(self, start: Start, elapsed: float | None, lesson: int) -> Comparison | None:
+        """Put an ending into its group; return the comparison if that completes the group and there is one to make.
+
+        `elapsed` is None if the ending says nothing about latency. Groups that began before the start `lesson` are not judged,
+        they ran under another limit.
         """
-        if elapsed is not None:
-            self.mean = elapsed if self.mean is None else self.mean + FRESH * (elapsed - self.mean)
-        place = begun.order // GROUP - self.first
-        if place < 0:
-            return None
-        while place >= len(self.groups):
-            self.groups.append(Group())
-        group = self.groups[place]
-        group.ended += 1
-        if group.ended > NEARLY:
-            return None
-        if elapsed is not None:
+        group = start.group
+        if elapsed is None:
+            group.started -= 1  # Another start takes its place, if it is not too late for that.
+            group.size -= group is not self.group
+        else:
             group.seconds += elapsed
-            group.load += begun.in_flight
-            group.limit += begun.limit
-            group.succeeded += 1
-        if group.ended < NEARLY:
+            group.load += start.in_flight
+            group.limit += start.limit
+            group.samples += 1
+        # Where something other than the limit held starts back, load followed latency and not the other way round.
+        if (
+            group.is_judged
+            or group.samples < max(group.size - group.size // LEFT_OUT, GROUP_SAMPLES)
+            or group.first <= lesson
+            or group.load < BUSY * group.limit
+        ):
             return None
-        number = self.first + place
-        while self.groups and (self.groups[0].ended >= NEARLY or len(self.groups) > 2 + begun.in_flight // 8):
-            del self.groups[0]
-            self.first += 1
-        # Where something else than the limit held us back, the load followed the latency, and not the other way round.
-        if number * GROUP <= lesson or group.succeeded < MOST or group.load < BUSY * group.limit:
-            return None
-        return self._judge(group.load / group.succeeded, group.seconds / group.succeeded)
+        group.is_judged = True
+        return self._compare(group.load / group.samples, group.seconds / group.samples)
 
-    def _judge(self, load: float, seconds: float) -> Comparison | None:
-        """Compare a group with the baseline, or make it part of it. The better of two loads becomes the baseline."""
+    def _compare(self, load: float, seconds: float) -> Comparison | None:
+        """Compare a group with the baseline, or make it part of it."""
+        self.latest = (load, seconds)
         old, old_seconds = self.load, self.seconds
         if old is None:
-            self.load, self.seconds, self.weight = load, seconds, 1
+            self.restart(load, seconds)
             return None
-        if SAME * old > load > old / SAME:
-            self.weight = min(self.weight + 1, 8)
+        if SAME_LOAD * old > load > old / SAME_LOAD:
+            self.weight = min(self.weight + 1, 4)
             self.load = old + (load - old) / self.weight
             self.seconds = old_seconds + (seconds - old_seconds) / self.weight
             return None
-        if GROWN * old > load > old / GROWN:
+        if OTHER_LOAD * old > load > old / OTHER_LOAD:
             return None  # Neither the same load nor clearly another one.
-        higher = load > old
+        is_high = load > old
         low, low_seconds, high, high_seconds = (
-            (old, old_seconds, load, seconds) if higher else (load, seconds, old, old_seconds)
+            (old, old_seconds, load, seconds) if is_high else (load, seconds, old, old_seconds)
         )
-        worth = high_seconds <= low_seconds * (1 + WORTH * (high / low - 1))
-        self.slow = 0 if worth else self.slow + 1
-        if self.slow == 1:
+        compared = Comparison(low=low, low_seconds=low_seconds, high=high, high_seconds=high_seconds, newest_is_high=is_high)
+        self.slow = 0 if compared.is_worth else self.slow + 1
+        if self.slow == 1 and not compared.is_decisive:
             return None  # Chance can make one group slow.
         self.slow = 0
-        if worth == higher:
-            self.load, self.seconds, self.weight = load, seconds, 1
-        seen = f"{low_seconds:.2f} s at {low:.0f} in flight, {high_seconds:.2f} s at {high:.0f}"
-        return Comparison(worth=worth, better=high if worth else low, seen=seen)
+        return compared
+
+    def refresh(self) -> None:
+        """Compare with the newest group from here on, before another load is tried."""
+        if self.latest is not None and (self.load is None or not self.load / SAME_LOAD < self.latest[0] < SAME_LOAD * self.load):
+            self.restart(*self.latest)
+
+    def restart(self, load: float, seconds: float) -> None:
+        """Compare with this from here on."""
+        self.load, self.seconds, self.weight = load, seconds, 1

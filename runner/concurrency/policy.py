@@ -14,18 +14,6 @@ from journal.events import Kind, fact
 
 
 @fact
-class Quota:
-    """What the endpoint said about its rate limit in the headers of an answer."""
-
-    remaining: int
-    """Requests that are left, as of that answer."""
-    reset: float
-    """Seconds until the limit is renewed, or the bucket is full again."""
-    limit: int | None = None
-    """Requests in a full window or bucket, where it was said."""
-
-
-@fact
 class Started:
     """An attempt began."""
 
@@ -42,7 +30,6 @@ class Succeeded:
     attempt: str
     elapsed: float
     """Seconds from its start to its end."""
-    quota: Quota | None = None
 
 
 @fact
@@ -53,8 +40,7 @@ class Failed:
     attempt: str
     failure: Kind
     retry_after: float | None = None
-    """Seconds that the endpoint asked us to stay away."""
-    quota: Quota | None = None
+    """Seconds after which the endpoint asked to be called again."""
 
 
 @fact
@@ -110,7 +96,19 @@ class Resumed:
     evidence: str
 
 
-Change: TypeAlias = LimitMoved | Paused | Resumed
+@fact
+class PaceMoved:
+    """Starts are paced differently; to be recorded as `PaceChanged`."""
+
+    before: float | None
+    after: float | None
+    """Starts per second; None: not paced."""
+    cause: str
+    """One word: rate_limit, test or no_limit."""
+    evidence: str
+
+
+Change: TypeAlias = LimitMoved | PaceMoved | Paused | Resumed
 
 
 @fact
@@ -149,11 +147,6 @@ class Policy(Protocol):
     """
 
     @property
-    def state(self) -> object:
-        """All that the policy remembers: attrs classes of numbers, texts, None and lists of them."""
-        ...
-
-    @property
     def limit(self) -> int:
         """Attempts that may be in flight at once, as things stand."""
         ...
@@ -162,6 +155,10 @@ class Policy(Protocol):
         """Learn from one signal, and say what holds now."""
         ...
 
+    def elapse(self, t: float) -> Decision:
+        """Learn that it is `t` and that no signal came; to be called when the time `at` of a closed gate has come."""
+        ...
+
     def may_start(self, t: float) -> Gate:
-        """Say whether an attempt may start at `t`; asking changes nothing."""
+        """Return whether an attempt may start at `t`; asking changes nothing."""
         ...

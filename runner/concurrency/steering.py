@@ -5,7 +5,7 @@ whatever a policy has been told can be read back from the journal, and what it d
 """
 
 from collections import Counter
-from typing import Any, Final, assert_never, cast
+from typing import Final, assert_never, cast
 
 from journal import Record
 from journal.events import (
@@ -19,16 +19,16 @@ from journal.events import (
     IntakePaused,
     IntakeResumed,
     LimitChanged,
-    Noted,
+    PaceChanged,
 )
 from runner.concurrency.policy import (
     Change,
     Failed,
     Interrupted,
     LimitMoved,
+    PaceMoved,
     Paused,
     Policy,
-    Quota,
     Resumed,
     Signal,
     Started,
@@ -54,8 +54,6 @@ class Steering:
         """When the first probe was made that no success has followed yet."""
         self._probes: Counter[str] = Counter()
         """Trial → how many probes it has made since."""
-        self._quotas: dict[str, Quota | None] = {}
-        """Trial → what its attempt in flight has noted as the `quota` that the other side said was left."""
         self.limit = policy.limit
         """Attempts that may be in flight at once."""
         self.may_start = policy.may_start
@@ -68,17 +66,13 @@ class Steering:
         return LimitChanged(before=0, after=self.limit, cause="start", key=self._key)
 
     def take(self, record: Record) -> list[Decided]:
-        """Learn from an attempt's start, its end, or what it notes of its quota; give what is to be recorded behind it."""
+        """Learn from the start or the end of an attempt; return the decisions to record after it."""
         kind = record.event.__class__  # Twice for every trial: to ask for the class itself costs the least.
-        if kind is Noted:
-            self._noted(cast("Noted", record.event))
-            return []
         event = cast("AttemptEvent", record.event)
         trial = event.trial
-        decision = self._policy.take(_signal(event, record.t, self._quotas.pop(trial, None)))
+        decision = self._policy.take(_signal(event, record.t))
         self.limit = decision.limit
         if kind is AttemptStarted:
-            self._quotas[trial] = None
             if decision.probe or self.free:
                 self._started(trial, record.t, probe=decision.probe)
         elif kind is AttemptSucceeded and self._ill_since is not None:
@@ -86,9 +80,11 @@ class Steering:
             self._probes.clear()
         return [_event(change, self._key) for change in decision.changes] if decision.changes else []
 
-    def _noted(self, event: Noted) -> None:
-        if event.name == "quota" and event.trial in self._quotas:  # What a scorer notes later is about another endpoint.
-            self._quotas[event.trial] = _quota(event.value)
+    def elapse(self, t: float) -> list[Decided]:
+        """Learn that it is `t`, and return the decisions to record."""
+        decision = self._policy.elapse(t)
+        self.limit = decision.limit
+        return [_event(change, self._key) for change in decision.changes]
 
     def _started(self, trial: str, t: float, *, probe: bool) -> None:
         if probe:
@@ -100,14 +96,14 @@ class Steering:
             self.free.discard(trial)
 
 
-def _signal(event: AttemptEvent, t: float, quota: Quota | None) -> Signal:
+def _signal(event: AttemptEvent, t: float) -> Signal:
     match event:
         case AttemptStarted():
             return Started(t=t, attempt=event.trial)
         case AttemptSucceeded():
-            return Succeeded(t=t, attempt=event.trial, elapsed=event.elapsed, quota=quota)
+            return Succeeded(t=t, attempt=event.trial, elapsed=event.elapsed)
         case AttemptFailed():
-            return Failed(t=t, attempt=event.trial, failure=event.category, retry_after=event.retry_after, quota=quota)
+            return Failed(t=t, attempt=event.trial, failure=event.category, retry_after=event.retry_after)
         case AttemptTimedOut():
             return TimedOut(t=t, attempt=event.trial)
         case AttemptInterrupted():
@@ -115,19 +111,12 @@ def _signal(event: AttemptEvent, t: float, quota: Quota | None) -> Signal:
     assert_never(event)
 
 
-def _quota(noted: Any) -> Quota | None:
-    """Understand what was noted; None where it makes no sense."""
-    said = noted if isinstance(noted, dict) else {}
-    remaining, reset, limit = (said.get(name) for name in ("remaining", "reset", "limit"))
-    if not isinstance(remaining, int | float) or not isinstance(reset, int | float):
-        return None
-    return Quota(remaining=int(remaining), reset=float(reset), limit=int(limit) if isinstance(limit, int | float) else None)
-
-
 def _event(change: Change, key: str) -> Decided:
     match change:
         case LimitMoved():
             return LimitChanged(before=change.before, after=change.after, cause=change.cause, evidence=change.evidence, key=key)
+        case PaceMoved():
+            return PaceChanged(before=change.before, after=change.after, cause=change.cause, evidence=change.evidence, key=key)
         case Paused():
             return IntakePaused(until=round(change.until, 6), cause=change.cause, evidence=change.evidence, key=key)
         case Resumed():

@@ -52,7 +52,7 @@ class ConcurrencyController:
     @property
     def latency(self) -> float | None:
         """Seconds of a success, recent ones weighing more; None before the first."""
-        return self._policy.state.latency
+        return self._policy.latency
 
     def record_success(self, latency: float) -> None:
         """Hear that a call ended well after so many seconds."""

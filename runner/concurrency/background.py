@@ -1,0 +1,93 @@
+"""Random 429s: some endpoints reject a share of all calls, whatever the load.
+
+A limit that is exceeded rejects many calls in a row, and none once the pace is below it. Random 429s come alone, and as often
+at a lower pace. So 429s that no known limit explains are counted; when they are many, a short test at a lower pace shows
+whether they become fewer. If not, their share is remembered, and they teach nothing from then on.
+"""
+
+import math
+
+from attrs import define
+
+from runner.concurrency.constants import ENOUGH, LATEST, LATEST_LIMITED, MEMORY, TEST_EXPECTED, TEST_LEAST, TEST_SIGNS, TESTED_SHARE
+from runner.concurrency.start import Start
+
+
+@define(kw_only=True)
+class Background:
+    """Counts of starts and of 429s without an explanation, and the test under way."""
+
+    share: float = 0.0
+    """Share of starts that are rate limited at random."""
+    first: int = 0
+    """The start from which on is counted."""
+    limited: int = 0
+    """429s without an explanation since then."""
+    first_sign: Start | None = None
+    """The first of them."""
+    observed: float = 0.0
+    """Share that led to the test under way."""
+    test_from: int = 0
+    """First start of the test; 0 while there is none."""
+    test_to: int = 0
+    """Last start of the test."""
+    rate: float = 0.0
+    """Accepted calls per second between the first sign and the last."""
+
+    @property
+    def is_testing(self) -> bool:
+        """Whether a test is under way."""
+        return self.test_from > 0
+
+    def most(self) -> float:
+        """Return how many of the latest starts must be rate limited to show an exceeded limit, whatever the pace."""
+        expected = LATEST * self.share
+        return min(max(LATEST_LIMITED, expected + 4 * math.sqrt(expected)), LATEST - 1)
+
+    def tolerates(self, limited: int, starts: int) -> bool:
+        """Return whether random 429s explain `limited` of `starts`."""
+        expected = self.share * starts
+        return self.share > 0 and limited <= 2 + expected + 2 * math.sqrt(expected)
+
+    def count(self, start: Start, in_flight: int) -> bool:
+        """Count a 429 without an explanation, with so many in flight; return whether a test should begin."""
+        order = start.order
+        if self.is_testing:
+            self.limited += self.test_from <= order <= self.test_to
+            return False
+        if order < self.first:
+            return False
+        self.limited += 1
+        if self.first_sign is None:
+            self.first_sign = start
+        starts = order - self.first + 1
+        self.observed = self.limited / starts
+        if starts > MEMORY:
+            self.first, self.limited, self.first_sign = order - MEMORY // 2, (self.limited + 1) // 2, start
+            self.share = min(self.share, self.observed)
+        accepted, seconds = order - self.first_sign.order + 1 - self.limited, start.t - self.first_sign.t
+        if self.limited < TEST_SIGNS or accepted < max(ENOUGH, in_flight) or seconds <= 0:
+            return False
+        # Between two 429s a rate limit grants exactly its rate, so this is it, if there is one.
+        self.rate = accepted / seconds
+        return self.observed > max(TESTED_SHARE, 2 * self.share)
+
+    def begin_test(self, newest: int) -> None:
+        """Test the starts after `newest`."""
+        self.test_from = newest + 1
+        self.test_to = newest + max(int(TEST_EXPECTED / self.observed), TEST_LEAST)
+        self.limited = 0
+
+    def end_test(self) -> bool:
+        """End the test; return whether the 429s turned out to be random."""
+        is_random = self.limited > 1
+        starts = self.test_to - self.test_from + 1
+        if is_random:
+            self.share = min(max(self.limited / starts, self.observed), 0.9)
+        self.cancel_test(self.test_to)
+        return is_random
+
+    def cancel_test(self, newest: int) -> None:
+        """Count from here on, without a test."""
+        self.test_from = self.test_to = 0
+        self.first, self.limited, self.first_sign = newest + 1, 0, None

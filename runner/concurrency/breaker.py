@@ -1,0 +1,84 @@
+"""The circuit breaker, for errors that do not depend on how much is asked: 5xx, connection errors, timeouts.
+
+An outage teaches no limit. While it lasts every call fails and costs its trial a retry, so nothing starts but one probe at a
+time, with growing gaps, until one is answered.
+
+The breaker opens after several failures in a row, in the order of starts. Calls that are still in flight when failures of later
+calls have long come back count as answered, so background errors do not open it, however quickly they come back. A trial that
+failed before, while calls that started later were answered, does not count: the trial may be the reason.
+"""
+
+from attrs import define, field
+
+from runner.concurrency.constants import (
+    FAILURES_LEAST,
+    FAILURES_MOST,
+    PROBE_LATEST,
+    PROBE_PATIENCE,
+    PROBE_SOONEST,
+)
+from runner.concurrency.start import Start
+
+
+@define(kw_only=True)
+class Breaker:
+    """The failures since the last answer, and the outage if there is one."""
+
+    open: bool = False
+    cause: str = ""
+    """`unavailable`, `no_response`, or `rate_limited` where every call is rate limited whatever the pace."""
+    since: float = 0.0
+    """When the outage began."""
+    next_probe: float = 0.0
+    """When the next probe may start."""
+    barrier: int = 0
+    """The newest start when the breaker last opened or closed; failures up to it are not counted."""
+    failures: dict[int, float] = field(factory=dict[int, float])
+    """Failed starts that no answered start has followed, each with the time of its failure."""
+    suspects: dict[str, int] = field(factory=dict[str, int])
+    """Trials that failed and were not answered since, each with its first failed start."""
+
+    def failed(self, start: Start, t: float, *, alive: int, newest: int, in_flight: int) -> str | None:
+        """Count a failure; return the evidence if it opens the breaker. `alive` is the newest start known to be answered."""
+        if self.open:
+            return None
+        first = self.suspects.setdefault(start.trial, start.order)
+        if start.order <= max(alive, self.barrier) or first <= alive:
+            return None
+        self.failures = {order: when for order, when in self.failures.items() if order > alive}
+        self.failures[start.order] = t
+        if len(self.failures) < min(FAILURES_MOST, max(FAILURES_LEAST, 2 * in_flight)):
+            return None
+        began = min(self.failures.values())
+        evidence = f"{len(self.failures)} calls in a row failed in {t - began:.1f} s"
+        self.begin("unavailable", began, t, newest)
+        return evidence
+
+    def begin(self, cause: str, since: float, t: float, newest: int, *, probe_at: float | None = None) -> None:
+        """Open the breaker: only probes start from here on."""
+        self.open, self.cause, self.since, self.barrier = True, cause, since, newest
+        self.failures.clear()
+        self.next_probe = t + self._gap(t) if probe_at is None else max(probe_at, t)
+
+    def probe_started(self, t: float) -> None:
+        """Wait for the probe, but not without an end: it may hang."""
+        self.next_probe = t + max(PROBE_PATIENCE, self._gap(t))
+
+    def probe_failed(self, t: float, *, not_before: float = 0.0) -> str:
+        """Schedule the next probe; return the evidence."""
+        self.next_probe = max(t + self._gap(t), not_before)
+        return f"probe failed, {t - self.since:.0f} s into the outage"
+
+    def answered(self, start: Start, t: float, newest: int) -> str | None:
+        """Note that a call was answered; return the evidence if that closes the breaker."""
+        self.suspects.pop(start.trial, None)
+        if not self.open or start.order <= self.barrier:  # Calls that started before the outage say nothing about its end.
+            return None
+        self.open, self.barrier = False, newest
+        self.suspects.clear()  # The outage was the reason, unless they fail again while others are answered.
+        return f"call answered {t - self.since:.0f} s after the outage began"
+
+    def _gap(self, t: float) -> float:
+        # A probe that is rate limited may use up quota, so these are rarer.
+        share = 4 if self.cause == "rate_limited" else 10
+        return min(max((t - self.since) / share, PROBE_SOONEST), PROBE_LATEST)

@@ -1,0 +1,203 @@
+"""How fast attempts may start, for endpoints that grant a number of requests per second.
+
+A rate limit is a bucket that fills steadily. When it rejects a call, the bucket is empty; so between two rejected calls it has
+granted exactly what flowed in, and *granted over time* is its rate, or less if the bucket ran over meanwhile.
+
+Three phases follow one another:
+    open       no limit is known; starts are not paced
+    searching  the rate is roughly known; the pace grows by 10 % a second until the next 429
+    plateau    the rate was measured; the pace dips below it, stays near it, and rises above it along a cubic
+
+While measurements agree, plateaus get longer and flatter, so that probing costs less. A plateau that ends without a 429 means
+that the limit was raised: search again.
+"""
+
+import math
+
+from attrs import define
+
+from runner.concurrency.constants import (
+    CONFIRM,
+    CONTAMINATED,
+    ENOUGH,
+    FIRST_BELIEF,
+    FLATTEST_SWING,
+    LATE,
+    PLATEAU_CALLS,
+    PLATEAU_LONGEST,
+    PLATEAU_SHORTEST,
+    SEARCH_DOUBLING,
+    SEARCH_GROWTH,
+    SEARCH_STEP,
+    SLOWEST,
+    SWING,
+)
+from runner.concurrency.start import Start
+
+
+@define(kw_only=True)
+class Pace:
+    """The rate believed in, the position on the plateau, and the 429 from which granted calls are counted."""
+
+    known: float | None = None
+    """Starts per second that the endpoint accepts; None while no limit is known."""
+    searching: bool = False
+    since: float = 0.0
+    """When the plateau or the search began, moved on by the time in which something else held starts back."""
+    period: float = 0.0
+    """Seconds from the beginning of the plateau to its middle, where the pace equals the known rate."""
+    swing: float = SWING
+    next_start: float = 0.0
+    """When the pace allows the next start."""
+    anchor: Start | None = None
+    """A rate-limited start from which granted calls are counted: the bucket was empty then."""
+    missed: int = 0
+    """Starts after the anchor that took nothing out of the bucket."""
+    signs: int = 0
+    """429s since the anchor, without those of trials that were rate limited before."""
+    idle: float = 0.0
+    """Seconds since the anchor in which something else held starts back, so that the bucket may have run over."""
+    lowest: float = 0.0
+    """The lowest rate believed since the anchor."""
+    measured: float = 0.0
+    """The last rate that was measured."""
+    echoes: int = 0
+    """429s of attempts that had started before the last lesson."""
+    suspect: int | None = None
+    """A rate-limited start that may be random."""
+    frozen: int = 0
+    """Starts for which the pace stays as it is, to see whether there is another."""
+    test: float | None = None
+    """Pace of a test for random 429s."""
+
+    def at(self, t: float) -> float | None:
+        """Return the starts per second to aim at; None while starts are not paced."""
+        if self.test is not None:
+            return self.test
+        known = self.known
+        if known is None or self.searching:
+            return known
+        x = min(max((t - self.since) / self.period - 1, -1.0), 2.0)
+        return known * (1 + self.swing * x * x * x)
+
+    def is_above(self, t: float) -> bool:
+        """Return whether the pace at `t` can explain a 429: it is above the measured rate, or none was measured."""
+        pace = self.at(t)
+        return self.test is None and pace is not None and (self.searching or pace > self.measured)
+
+    def is_confirmed(self, start: Start) -> bool:
+        """Return whether a 429 is the second within a few starts; a single one may be random, so the pace only stays as it is."""
+        if self.suspect is not None and start.order - self.suspect <= CONFIRM:
+            self.suspect = None
+            return True
+        self.suspect, self.frozen = start.order, CONFIRM
+        self.missed += 1
+        return False
+
+    def started(self, t: float, flow: float) -> None:
+        """Space the next start from this one; `flow` is the rate that the slots allow."""
+        pace = self.at(t)
+        if pace is None:
+            return
+        gap = 1 / pace
+        late = t - self.next_start
+        self.next_start = t + gap if late > max(gap, LATE) else self.next_start + gap
+        if late > LATE:
+            # Slots or trials were short, not the rate: the plateau waits, and the bucket may run over.
+            self.since += late
+            self.idle += late
+        elif self.known is None or self.test is not None:
+            return
+        elif self.frozen:
+            self.frozen -= 1
+            self.since += gap
+        elif not self.searching:
+            if t - self.since > 3 * self.period:
+                self.searching, self.since = True, t
+        elif self.known < 2 * flow:  # Beyond that slots are the limit, and a higher pace would never be tried.
+            # The longer the search, the further away the limit must be.
+            self.known *= 1 + min(SEARCH_GROWTH * gap * (1 + (t - self.since) / SEARCH_DOUBLING), SEARCH_STEP)
+
+    def wait(self, until: float) -> None:
+        """Start nothing before `until`: the bucket fills meanwhile."""
+        if self.known is not None:
+            self.next_start = max(self.next_start, until)
+
+    def learn(self, start: Start, t: float, *, flow: float) -> str | None:
+        """Learn from a 429; return what was seen, or None if nothing at all was granted since the last one.
+
+        `flow` is the current rate of starts as far as the number in flight shows it.
+        """
+        self.missed += 1
+        self.frozen, self.suspect = 0, None
+        order, since = (0, 0.0) if self.anchor is None else (self.anchor.order, self.anchor.t)
+        granted, seconds = max(start.order - order - self.missed, 0), start.t - since
+        is_measured = self.anchor is not None and self.idle < seconds / 10
+        # Some endpoints charge rejected calls to the bucket too, which blurs a short measurement.
+        enough = max(ENOUGH, 2 * self.echoes)
+        if self.known is None:
+            self._search(FIRST_BELIEF * max(max(granted, 1) / max(seconds, 0.5), flow), t)
+        elif not is_measured:
+            # The bucket may have run over, so what was granted is no measurement; only a guessed pace comes down.
+            self._lower_guess(t)
+        elif granted == 0:
+            self._search(self.known / 2, t)
+            return None
+        elif granted < enough:
+            # Too few to measure, but the rate is not much above (granted + 1) / seconds, and halving gets there soon.
+            least = max(granted / seconds, self.known / 2)
+            self._search(min(least, (granted + 1) / seconds) if granted > self.echoes else least, t)
+        else:
+            self._settle(granted / seconds, self.at(start.t) or self.known, t)
+        known = self.known or SLOWEST
+        self.lowest = min(self.lowest, known)
+        self.echoes = 0
+        if granted >= enough or not is_measured:
+            self.anchor, self.missed, self.signs, self.idle, self.lowest = start, 0, 0, 0.0, known
+        return f"429 at {start.in_flight} in flight, after {granted} accepted in {seconds:.1f} s"
+
+    def rest(self, start: Start, t: float) -> float:
+        """Return when to start again after a 429 without Retry-After: the bucket gathers a little first."""
+        return t + t - start.t + min(1 / (self.known or 1.0), 5.0)
+
+    def forget(self) -> None:
+        """Stop pacing: what was learned was no rate limit."""
+        self.known, self.searching, self.anchor, self.test, self.measured = None, False, None, None, 0.0
+
+    def adopt(self, rate: float, t: float) -> None:
+        """Begin a plateau at a rate that a test has confirmed."""
+        self.known, self.measured, self.searching = max(rate, SLOWEST), rate, False
+        self.since, self.period, self.swing, self.anchor, self.test = t, self._shortest(rate), SWING, None, None
+
+    def _search(self, rate: float, t: float) -> None:
+        self.known, self.searching, self.since = max(rate, SLOWEST), True, t
+
+    def _lower_guess(self, t: float) -> None:
+        if self.searching and self.known is not None:
+            self._search(FIRST_BELIEF * self.known, t)
+        else:
+            self.since = t
+
+    def _shortest(self, rate: float) -> float:
+        return max(PLATEAU_SHORTEST, ENOUGH / rate)
+
+    def _settle(self, rate: float, pace: float, t: float) -> None:
+        """Begin a plateau around a measured rate; `pace` is the one at which the 429 came."""
+        known = self.known or rate
+        if self.lowest < rate / 2 or pace > CONTAMINATED * self.lowest:
+            # The pace was much lower meanwhile, and the bucket ran over: the rate is between the two.
+            self._search(math.sqrt(rate * pace), t)
+            return
+        more, same = rate > 1.02 * self.measured, abs(rate - self.measured) <= SWING * self.measured
+        self.measured = rate
+        if more and not self.searching and pace > known * (1 + self.swing):
+            # Rejected late, and a higher pace did bring more: a shallow bucket ran over while the pace was below the rate.
+            rate += (pace - rate) / 2
+        elif self.period and (same or abs(rate - known) <= SWING * known):
+            # Two measurements agree: probe half as often and half as hard.
+            self.period = min(2 * self.period, max(PLATEAU_LONGEST, PLATEAU_CALLS / rate))
+            self.swing = max(self.swing / 2, FLATTEST_SWING)
+        else:
+            self.period = self._shortest(rate)
+            self.swing = SWING
+        self.known, self.searching, self.since = max(rate, SLOWEST), False, t

@@ -1,0 +1,41 @@
+"""The pause in force on one rate-limit key.
+
+A Retry-After applies to the key, not only to the attempt that received it: others that start meanwhile are rate limited too.
+"""
+
+from attrs import define
+
+from runner.concurrency.constants import LONGEST_PAUSE
+from runner.concurrency.policy import Change, Paused, Resumed
+
+
+@define
+class Pause:
+    """Until when nothing may start, if there is a pause."""
+
+    current: Paused | None = None
+
+    def earliest(self, t: float) -> float:
+        """Return the earliest time at or after `t` at which an attempt may start."""
+        return t if self.current is None else max(t, self.current.until)
+
+    def retry_after(self, t: float, seconds: float, evidence: str) -> list[Change]:
+        """Pause as long as the endpoint asked, up to `LONGEST_PAUSE`; `t` is when its answer came."""
+        wait = min(max(seconds, 0.0), LONGEST_PAUSE)
+        asked = f"Retry-After: {seconds:.6g} s" if wait == seconds else f"Retry-After: {seconds:.6g} s, limited to {wait:.6g} s"
+        return self.begin(t, t + wait, "retry_after", f"{evidence}; {asked}")
+
+    def begin(self, t: float, until: float, cause: str, evidence: str) -> list[Change]:
+        """Pause until then, unless a longer pause is in force."""
+        if until <= t or (self.current is not None and until <= self.current.until):
+            return []
+        self.current = Paused(until=until, cause=cause, evidence=evidence)
+        return [self.current]
+
+    def end(self, t: float) -> list[Change]:
+        """End the pause if its time is over."""
+        pause = self.current
+        if pause is None or t < pause.until:
+            return []
+        self.current = None
+        return [Resumed(cause=pause.cause, evidence="pause over")]
