@@ -1,68 +1,106 @@
 """What the concurrency policies are worth, measured on simulated endpoints: `python -m benchmarks policy`.
 
 The policies are the real ones; only the endpoint, the executor and the clock are simulated, so ten minutes take less than a
-second. `--family` and `--rows` select what is run; `--only ours` leaves the other rules out.
+second. There is a table for each family of rows, with the best fixed limit and the rules of Phoenix, the AWS SDKs and Inspect
+beside ours; then ours is checked against the required figures, and the exit code is 1 if one does not hold.
 """
 
 import argparse
 import re
-import statistics
 import time
 from collections.abc import Sequence
 
+from benchmarks.simulated.compare import NAMES, OURS, Comparison, compare_all, table
 from benchmarks.simulated.families import FAMILIES
-from benchmarks.simulated.rivals import Fixed
-from benchmarks.simulated.rows import MakePolicy, Result, Row, best_fixed, measure
+from benchmarks.simulated.required import check
+from benchmarks.simulated.rows import Row, simulate
 from benchmarks.simulated.scenarios import lettered, randoms
-from runner.concurrency import Adaptive
+from runner.concurrency import Adaptive, Decision, Policy, Signal
 
-OURS = "ours"
-POLICIES: dict[str, MakePolicy] = {OURS: Adaptive, "fixed": Fixed}
+LEGEND = "goodput in % of capacity, or time / time of the best fixed limit; rate limited per completed trial in %; trials lost"
 
 
-def table(rows: Sequence[Row], seed: int, names: Sequence[str]) -> None:
-    """Print what each policy makes of each row."""
-    print(f"{'':62}" + "".join(f"{name:>30}" for name in names))
-    goodput: dict[str, list[float]] = {name: [] for name in names}
-    for row in rows:
-        print(f"{row.name:<62.62}", end="", flush=True)
+def select(family: str, *, seeds: Sequence[int], pattern: str, quick: bool) -> list[Row]:
+    """Return the rows of a family; a quick run takes a slice of them."""
+    if family == "lettered":
+        rows = lettered()
+    elif family == "random":
+        rows = [row for seed in seeds for row in randoms(seed, 15 if quick else 51, 300.0 if quick else 600.0)]
+    else:
+        rows = FAMILIES[family]
+        if quick:
+            rows = [row for row in rows if not row.slow][:: 7 if family == "random-429" else 3 if len(rows) > 12 else 2]
+    return [row for row in rows if re.search(pattern, row.name)]
+
+
+class Recording:
+    """A policy that keeps its signals, so that they can be fed to another one."""
+
+    def __init__(self, policy: Policy) -> None:
+        """Stand in front of `policy`."""
+        self.signals: list[Signal] = []
+        self.state = policy.state
+        self.may_start = policy.may_start
+        self._policy = policy
+
+    @property
+    def limit(self) -> int:
+        """The limit of the policy."""
+        return self._policy.limit
+
+    def take(self, signal: Signal) -> Decision:
+        """Keep the signal, and pass it on."""
+        self.signals.append(signal)
+        return self._policy.take(signal)
+
+
+def cost() -> None:
+    """Print CPU time per signal, without the simulation. A figure, not a check: machines differ."""
+    for row in lettered(300.0):
+        if row.name not in ("F", "X"):
+            continue
+        recordings: list[Recording] = []
+
+        def make(slots: int, recordings: list[Recording] = recordings) -> Policy:
+            recordings.append(Recording(Adaptive(slots)))
+            return recordings[-1]
+
+        simulate(row, make, 1)
+        policy, signals = Adaptive(row.slots), recordings[0].signals
         started = time.process_time()
-        # A finite run has no capacity, but a best time.
-        fixed = best_fixed(row, seed)[1].seconds if row.trials is not None else None
-        for name in names:
-            result = measure(row, POLICIES[name], seed)
-            print(f"{cell(result, fixed):>30}", end="", flush=True)
-            if result.goodput is not None and row.known:
-                goodput[name].append(result.goodput)
-        print(f"  {time.process_time() - started:5.1f} s" + ("" if row.known else "  not in the mean"))
-    for name, values in goodput.items():
-        if values:
-            print(f"  {name}: mean {statistics.fmean(values):.1f} %, lowest {min(values):.1f} %, {len(values)} rows")
-
-
-def cell(result: Result, fixed: float | None) -> str:
-    """Render a result: goodput, or time over that of the best fixed limit; rate limited; trials lost; shares."""
-    first = f"{result.seconds / (fixed or 1):.2f} x" if result.goodput is None else f"{result.goodput:.1f} %"
-    shares = " " + "/".join(f"{share:.0f}" for share in result.shares) if result.shares else ""
-    return f"{first} / {result.rate_limited:.{1 if result.rate_limited < 100 else 0}f} / {result.failed}{shares}"
+        for signal in signals:
+            policy.take(signal)
+        spent = time.process_time() - started
+        print(f"CPU: {1e6 * spent / len(signals):.1f} us per signal over {len(signals):,} signals of {row.name}")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the tables."""
+    """Print the tables and the checks; 1 if a required figure does not hold."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks policy", description=__doc__)
     families = [*FAMILIES, "lettered", "random"]
     parser.add_argument("--family", action="append", choices=families, help="family of rows (repeatable; default: all)")
-    parser.add_argument("--rows", default="", help="only rows whose name matches this regular expression")
-    parser.add_argument("--seed", type=int, default=0, help="seed of every random number (default: 0)")
-    parser.add_argument("--only", choices=list(POLICIES), help="run one policy instead of all")
-    parser.add_argument("--quick", action="store_true", help="without the slow rows")
+    parser.add_argument("--rows", default="", metavar="REGEX", help="only rows whose name matches")
+    parser.add_argument("--seed", type=int, default=0, help="first seed; it also rolls the random endpoints (default: 0)")
+    parser.add_argument("--seeds", type=int, default=1, help="number of seeds (default: 1)")
+    parser.add_argument("--only", choices=NAMES, help="one policy; the best fixed limit is still searched for where needed")
+    parser.add_argument("--quick", action="store_true", help="a slice of the rows, ours only; about a minute")
+    parser.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
     options = parser.parse_args(argv)
-    names = [options.only] if options.only else list(POLICIES)
-    print(f"seed {options.seed}; goodput %, or time / time of the best fixed limit; rate limited %; trials lost")
+    names = [options.only] if options.only else [OURS] if options.quick else list(NAMES)
+    seeds = range(options.seed, options.seed + options.seeds)
+    print(f"seeds {', '.join(map(str, seeds))}; {LEGEND}")
+    results: dict[str, list[Comparison]] = {}
     for family in options.family or families:
-        rows = lettered() if family == "lettered" else randoms(options.seed) if family == "random" else FAMILIES[family]
-        rows = [row for row in rows if re.search(options.rows, row.name) and not (options.quick and row.slow)]
+        rows = select(family, seeds=seeds, pattern=options.rows, quick=options.quick)
         if rows:
+            started = time.perf_counter()
             print(f"\n{family}")
-            table(rows, options.seed, names)
-    return 0
+            # Each seed has random endpoints of its own.
+            results[family] = table(compare_all(rows, seeds[:1] if family == "random" else seeds, names, options.jobs), names)
+            print(f"{time.perf_counter() - started:.0f} s")
+    if OURS not in names:
+        return 0
+    failed = check(results, seeds)
+    if not options.family:
+        cost()
+    return 1 if failed else 0

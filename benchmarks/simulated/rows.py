@@ -6,7 +6,7 @@ row = FAMILIES["bursts"][0]
 print(measure(row, Adaptive, seed=1))
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Literal
 
 from attrs import evolve, frozen
@@ -21,6 +21,8 @@ MakePolicy = Callable[[int], Policy]
 """Makes a policy for so many slots."""
 GRID = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """Fixed limits that are tried to find the best one."""
+ENOUGH = 98.5
+"""Per cent of capacity at which the search ends: a higher limit would only meet more 429s."""
 LONGEST = 20_000.0
 """Seconds after which a finite run is ended."""
 
@@ -77,7 +79,7 @@ class Result:
     """Calls that met a limit, per completed trial, in per cent; random 429s are not counted."""
     unavailable: float = 0.0
     """Calls that failed with a 5xx or timed out, per completed trial, in per cent."""
-    failed: int = 0
+    failed: float = 0
     """Trials lost, poisoned ones not counted."""
     shares: tuple[float, ...] = ()
     """Part of each run in what was completed, in per cent."""
@@ -127,16 +129,22 @@ def measure(row: Row, make: MakePolicy, seed: int = 0) -> Result:
     return evolve(result, seconds=max(tally.ended for tally in tallies))
 
 
-def best_fixed(row: Row, seed: int = 0, grid: Iterable[int] = GRID) -> tuple[int, Result]:
-    """Search for the fixed limit that serves a row best, up to its slots."""
-    limits = sorted({min(limit, row.slots) for limit in grid} | {row.slots})
+def best_fixed(row: Row, seed: int = 0) -> tuple[int, Result]:
+    """Search a grid up to the row's slots for the fixed limit that serves it best; return the limit and what it reached."""
+    limits = sorted({min(limit, row.slots) for limit in GRID} | {row.slots})
     if row.trials is not None:
-        # No limit of the endpoint is met in a finite run that is compared with a fixed limit: many slots are good.
-        limits = [limit for limit in limits if limit >= row.slots / 4]
-    results = [(limit, measure(row, _fixed(limit), seed)) for limit in limits]
-    if row.trials is not None:
-        return min(results, key=lambda found: found[1].seconds)
-    return max(results, key=lambda found: found[1].goodput or 0.0)
+        # Finite runs meet no limit of the endpoint, so only many slots can be best.
+        timed = [(limit, measure(row, _fixed(limit), seed)) for limit in limits if limit >= row.slots / 4]
+        return min(timed, key=lambda pair: pair[1].seconds)
+    best = 1, measure(row, _fixed(1), seed)
+    for limit in limits[1:]:
+        result = measure(row, _fixed(limit), seed)
+        reached, most = result.goodput or 0.0, best[1].goodput or 0.0
+        if reached > most + 0.5:  # Of limits that are as good as each other, the lowest.
+            best = limit, result
+        if max(reached, most) >= ENOUGH or reached < 0.9 * most:
+            break
+    return best
 
 
 def _fixed(limit: int) -> MakePolicy:
