@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Sequence
 
+from benchmarks.simulated import real
 from benchmarks.simulated.compare import NAMES, OURS, Comparison, compare_all, table
 from benchmarks.simulated.families import FAMILIES
 from benchmarks.simulated.required import check
@@ -85,7 +86,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--only", choices=NAMES, help="one policy; the best fixed limit is still searched for where needed")
     parser.add_argument("--quick", action="store_true", help="a slice of the rows, ours only; about a minute")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
+    parser.add_argument("--real", action="store_true", help="only compare the simulation with the real executor, on 20 rows")
     options = parser.parse_args(argv)
+    if options.real:
+        real.table(options.seed)
+        return 0
     names = [options.only] if options.only else [OURS] if options.quick else list(NAMES)
     seeds = range(options.seed, options.seed + options.seeds)
     print(f"seeds {', '.join(map(str, seeds))}; {LEGEND}")
@@ -103,4 +108,7 @@ def main(argv: Sequence[str]) -> int:
     failed = check(results, seeds)
     if not options.family:
         cost()
+        if not options.quick:
+            print()
+            real.table(options.seed)
     return 1 if failed else 0

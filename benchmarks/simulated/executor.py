@@ -13,9 +13,9 @@ from typing import Any
 from attrs import define, field
 
 import runner.concurrency
-from benchmarks.simulated.chance import uniform
 from benchmarks.simulated.endpoint import Answer, Headers, Server
 from runner.concurrency import Decision, Failed, Policy, Started, Succeeded, TimedOut
+from runner.retry import chance
 
 ERRORS, TIMEOUTS, RATE_LIMITS = 4, 2, 600.0
 """The retry budgets: attempts, attempts, and seconds of waiting."""
@@ -26,7 +26,6 @@ LAST_AFTER = 4
 """Rate limits in a row after which a trial queues last."""
 AHEAD = 64
 """Trials that are read ahead, beyond twice the limit."""
-_BACKOFF = 100
 
 _quota: Any = getattr(runner.concurrency, "Quota", None) if "quota" in Succeeded.__annotations__ else None
 """The class for rate-limit headers, where the policies take them."""
@@ -323,8 +322,7 @@ class Run:
 
     def _backoff(self, trial: Trial, times: int) -> float:
         """Exponential, with full jitter."""
-        chance = uniform(self.seed, trial.number, trial.attempts + 1000 * trial.judging, _BACKOFF)
-        return chance * min(MAX_DELAY, BASE_DELAY * 2.0 ** min(max(times - 1, 0), 60))
+        return chance(self.seed, trial.name, trial.attempts) * min(MAX_DELAY, BASE_DELAY * 2.0 ** min(max(times - 1, 0), 60))
 
 
 def _converted(headers: Headers) -> Any:

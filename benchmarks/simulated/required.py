@@ -42,7 +42,7 @@ def check(families: Mapping[str, Sequence[Comparison]], seeds: Sequence[int]) ->
         _lettered(checks, comparison)
     if "lettered" in families:
         _recovery(checks)
-        _sprint(checks)
+        _sprint(checks, range(seeds[0], seeds[0] + 3))
     print("all required figures hold" if not checks.failed else f"{checks.failed} required figures do not hold")
     return checks.failed
 
@@ -109,13 +109,10 @@ def _recovery(checks: Checks) -> None:
         checks.check(f"back at 90 slots of 100 after {what}: <= 30 s", figure, passed=passed)
 
 
-def _sprint(checks: Checks) -> None:
-    """Check the time of 10,000 trials at 100/s, over the shortest possible."""
+def _sprint(checks: Checks, seeds: Sequence[int]) -> None:
+    """Check the mean time of 10,000 trials at 100/s, over the shortest possible."""
     endpoint, trials = SCENARIOS["F"][0], 10_000
     ideal = (trials - endpoint.burst) / (endpoint.rate or 1.0) + endpoint.mean()
-    [tally] = simulate(Row(name="sprint", endpoint=endpoint, slots=1000, trials=trials), Adaptive, 1)
-    checks.check(
-        f"{trials:,} trials at 100/s: <= 1.4 x the ideal time",
-        f"{tally.ended / ideal:.2f} x",
-        passed=tally.ended <= 1.4 * ideal,
-    )
+    row = Row(name="sprint", endpoint=endpoint, slots=1000, trials=trials)
+    ratio = statistics.fmean(simulate(row, Adaptive, seed)[0].ended for seed in seeds) / ideal
+    checks.check(f"{trials:,} trials at 100/s: <= 1.4 x the ideal time", f"{ratio:.2f} x", passed=ratio <= 1.4)
