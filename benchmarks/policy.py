@@ -40,7 +40,7 @@ class Recording:
     def __init__(self, policy: Policy) -> None:
         """Stand in front of `policy`."""
         self.signals: list[Signal] = []
-        self.state = policy.state
+        self.state: object = getattr(policy, "state", None)
         self.may_start = policy.may_start
         self._policy = policy
 
@@ -53,6 +53,11 @@ class Recording:
         """Keep the signal, and pass it on."""
         self.signals.append(signal)
         return self._policy.take(signal)
+
+    def elapse(self, t: float) -> Decision:
+        """Pass on that time has passed."""
+        elapse = getattr(self._policy, "elapse", None)
+        return Decision(limit=self.limit) if elapse is None else elapse(t)
 
 
 def cost() -> None:

@@ -34,6 +34,10 @@ class Fixed:
     def learn(self, signal: Signal) -> None:
         """Learn nothing."""
 
+    def elapse(self, t: float) -> Decision:  # noqa: ARG002  # part of the protocol
+        """Learn nothing from time that passes without an ending."""
+        return Decision(limit=self.limit)
+
     def may_start(self, t: float) -> Gate:  # noqa: ARG002  # others pace their starts
         """Open while fewer than the limit are in flight."""
         return _OPEN if self.in_flight < self.limit else _FULL
