@@ -23,6 +23,8 @@ GRID = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """Fixed limits that are tried to find the best one."""
 ENOUGH = 98.5
 """Per cent of capacity at which the search ends: a higher limit would only meet more 429s."""
+HAMMERING = 1000.0
+"""Rate-limited calls per completed trial, in per cent, at which it ends if the last step brought nothing."""
 LONGEST = 20_000.0
 """Seconds after which a finite run is ended."""
 
@@ -142,7 +144,8 @@ def best_fixed(row: Row, seed: int = 0) -> tuple[int, Result]:
         reached, most = result.goodput or 0.0, best[1].goodput or 0.0
         if reached > most + 0.5:  # Of limits that are as good as each other, the lowest.
             best = limit, result
-        if max(reached, most) >= ENOUGH or reached < 0.9 * most:
+        hopeless = reached < 0.9 * most or (reached <= most + 0.5 and result.rate_limited > HAMMERING)
+        if hopeless or max(reached, most) >= ENOUGH:
             break
     return best
 
