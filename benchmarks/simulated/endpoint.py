@@ -1,83 +1,175 @@
-"""An endpoint that refuses, breaks down, hangs and slows like real ones.
+"""What an endpoint does to a call: answer, rate limit, fail, slow down, hang.
 
-Everything that the world outside does to a call lives here. It does not know who calls, or why.
+Nothing here depends on which client calls, or why. Times are seconds of the run.
 """
 
 import heapq
 import math
-import random
+from bisect import bisect_right
+from typing import Literal
 
 from attrs import define, field, frozen
 
-from runner.concurrency import Quota
+from benchmarks.simulated.chance import log_normal, uniform
 
-ANSWER = 0.15
-"""Seconds until a refusal or an error comes back: no model ran."""
+REPLY = 0.15
+"""Seconds until a 429 or a 5xx comes back; shorter where a whole call takes less."""
 TIMEOUT = 60.0
-"""Seconds after which the caller gives up."""
+"""The client's timeout in seconds, unless a scenario has another."""
+HUNG = math.inf
+
+Kind = Literal["ok", "rate_limited", "random_429", "unavailable", "hung", "error"]
+_HANG, _ERROR, _LATENCY, _RANDOM, _COST = range(5)
+
+
+@frozen
+class Curve:
+    """A factor that changes over time."""
+
+    points: tuple[tuple[float, float], ...]
+    """(Time, factor), in order; before the first point the factor is 1."""
+    ramps: bool = False
+    """Move linearly between the points instead of jumping at each."""
+
+    def at(self, t: float) -> float:
+        """Return the factor at a time."""
+        k = bisect_right(self.points, (t, math.inf))
+        t0, before = self.points[k - 1] if k else (0.0, 1.0)
+        if not self.ramps or k == len(self.points):
+            return before
+        t1, after = self.points[k]
+        return before + (after - before) * (t - t0) / (t1 - t0)
+
+
+@frozen(kw_only=True)
+class Poison:
+    """Cases that never succeed, whatever the load."""
+
+    per_thousand: int
+    kind: Literal["rate_limited", "unavailable", "hung", "error"]
+    retry_after: float | None = None
+    quick: bool = False
+    """Their own error comes at once, and not after the time of a call."""
+
+    def hits(self, trial: int) -> bool:
+        """Return whether a trial's case is poisoned; they are spread evenly."""
+        return trial * 7919 % 1000 < self.per_thousand
+
+    @property
+    def odds(self) -> float:
+        """Poisoned cases per case that is not."""
+        return self.per_thousand / (1000 - self.per_thousand)
+
+
+@frozen(kw_only=True)
+class Burst:
+    """A time in which every new call gets the same answer."""
+
+    start: float
+    seconds: float
+    kind: Literal["rate_limited", "unavailable", "hung"]
+    """An outage (`unavailable`) also fails the calls in flight within a second; a black hole (`hung`) swallows them."""
+    retry_after: float | None = None
+
+    @property
+    def end(self) -> float:
+        """When it is over."""
+        return self.start + self.seconds
+
+
+@frozen(kw_only=True)
+class Headers:
+    """Rate-limit headers of an answer."""
+
+    remaining: int
+    reset: float
+    limit: int | None = None
 
 
 @frozen(kw_only=True)
 class Endpoint:
-    """What an endpoint can do, and how it behaves when asked for more."""
+    """What an endpoint can do, and how it behaves when more is asked of it."""
 
     rate: float | None = None
-    """Calls per second that flow into its bucket; None: as many as you like."""
+    """Calls per second that flow into its bucket; None: unlimited."""
     burst: float = 0.0
     """Calls that a full bucket holds."""
-    retry_after: bool = True
-    """It names whole seconds with a refusal by rate."""
-    headers: bool = False
-    """Every answer tells what remains in the bucket, and when it will be full."""
+    window: float | None = None
+    """Seconds of a fixed window: `rate` x `window` calls are accepted in each, and there is no bucket."""
+    cost_sigma: float = 0.0
+    """Spread of the log of a call's tokens. A call takes 1 from the bucket on average; its size is a property of the case."""
+    retry_after: bool | float = True
+    """Retry-After with a 429 by rate: the whole seconds until there is room again, always the same number, or none."""
+    headers: bool | Headers = False
+    """Every answer has rate-limit headers: what remains in the bucket, or always the same."""
     burns: bool = False
-    """A refused call is taken from the bucket as well, down to minus a minute's worth."""
+    """A rate-limited call is taken from the bucket as well, down to minus a minute's worth."""
     cap: int | None = None
-    """Calls in flight that it accepts; the refusal names no time."""
+    """Calls in flight that it accepts; a 429 beyond that has no Retry-After."""
     knee: int | None = None
-    """Calls in flight up to which it is quick; beyond, latency grows with the square of the load."""
+    """Calls in flight up to which it is quick."""
+    beyond: float = 2.0
+    """Exponent of latency over load beyond the knee: 1 saturates (throughput stays), 2 collapses (throughput falls)."""
+    overload_hangs: Literal["no", "call", "server"] = "no"
+    """Calls beyond the knee get no answer; with `server` they also count as load until the client's timeout."""
     median: float = 2.0
     """Seconds of a call, the median of a log-normal."""
     sigma: float = 0.5
     """Spread of its logarithm."""
     network: float = 0.03
-    """Seconds that an output is on its way to us after the endpoint has counted the call as done."""
+    """Seconds that an output is on its way after the endpoint has counted the call as done."""
     brownout_every: float | None = None
-    """Seconds from one brown-out to the next; the first comes after half of it."""
+    """Seconds from one outage to the next; the first comes after half of it."""
     brownout: float = 30.0
-    """Seconds of a brown-out: all calls in flight fail in its first second, all new ones at once."""
-    brownout_refuses: bool = False
-    """A brown-out refuses new calls with a 429 that names no time, and lets those in flight end."""
+    """Seconds of such an outage."""
+    brownout_kind: Literal["rate_limited", "unavailable"] = "unavailable"
+    bursts: tuple[Burst, ...] = ()
+    """Single outages, bursts of 429s and black holes, in order of time."""
     hangs: float = 0.0
     """Part of the calls that never answer."""
-    strays: float = 0.0
-    """Part of the calls that it refuses for no reason of ours: by chance, whatever the load, and it names no time."""
+    random_429: float = 0.0
+    """Part of the calls that are rate limited by chance, whatever the load."""
+    random_retry_after: float | None = None
+    background_5xx: float = 0.0
+    """Part of the accepted calls that fail quickly with a 5xx."""
+    poison: Poison | None = None
+    rate_curve: Curve | None = None
+    cap_curve: Curve | None = None
+    latency_curve: Curve | None = None
 
     def mean(self) -> float:
-        """Give the mean seconds for which a call takes a place when there is no crowd, hung ones included."""
-        return self.median * math.exp(self.sigma * self.sigma / 2) + self.network + self.hangs * TIMEOUT
+        """Return the mean seconds of a call that succeeds at low load."""
+        return self.median * math.exp(self.sigma * self.sigma / 2) + self.network
 
-    def per_second(self) -> float:
-        """Give the calls per second that it can deliver at best, while it is well."""
-        bounds = [self.rate, *(n / self.mean() for n in (self.cap, self.knee) if n is not None)]
-        return min(b for b in bounds if b is not None)
+    def reply(self) -> float:
+        """Return the seconds until a 429 or a 5xx comes back."""
+        return min(REPLY, self.median)
 
-    def well(self, seconds: float) -> float:
-        """Give the seconds of a run in which it is not browned out."""
-        if self.brownout_every is None:
-            return seconds
-        starts = (self.brownout_every * (k + 0.5) for k in range(int(seconds / self.brownout_every) + 1))
-        return seconds - sum(min(self.brownout, seconds - s) for s in starts if s < seconds)
+    def burst_at(self, t: float) -> Burst | None:
+        """Return the outage, burst of 429s or black hole at `t`, or else the next one."""
+        every = self.brownout_every
+        first = next((b for b in self.bursts if b.end > t), None)
+        if every is None:
+            return first
+        k = max(math.floor(t / every - 0.5), 0)
+        start = (k + 0.5) * every
+        start = start if t < start + self.brownout else start + every
+        if first is not None and first.start < start:
+            return first
+        return Burst(start=start, seconds=self.brownout, kind=self.brownout_kind)
 
 
-@frozen(kw_only=True)
+@define
 class Answer:
     """What will become of a call."""
 
-    kind: str
-    """ok, refused, stray, ill or hung."""
+    kind: Kind
     seconds: float
+    """Until the answer reaches the client; infinite where it never does."""
     retry_after: float | None = None
-    quota: Quota | None = None
+    headers: Headers | None = None
+    cost: float = 1.0
+    """What it took from the bucket."""
 
 
 @define
@@ -85,74 +177,130 @@ class Server:
     """An endpoint at work: its bucket, and the calls that it is busy with."""
 
     endpoint: Endpoint
-    chance: random.Random
+    seed: int
+    timeout: float = TIMEOUT
+    """The client's timeout; a call that hangs is over by then."""
     tokens: float = 0.0
     filled: float = 0.0
+    """When the bucket was last filled, or the window began."""
     busy: list[float] = field(factory=list[float])
     """When each call in flight will leave it, the next one first."""
+    _burst: Burst | None = None
 
     def __attrs_post_init__(self) -> None:
-        """Begin with a full bucket, as an endpoint does that nobody has called."""
-        self.tokens = self.endpoint.burst
+        """Start with a full bucket."""
+        e = self.endpoint
+        self.tokens = e.burst if e.window is None else (e.rate or 0.0) * e.window
+        self._burst = e.burst_at(0.0)
 
-    def call(self, t: float) -> Answer:
+    def call(self, t: float, trial: int, attempt: int) -> Answer:
         """Decide now what will become of a call that arrives at `t`."""
-        e = self.endpoint
-        while self.busy and self.busy[0] <= t:
-            heapq.heappop(self.busy)
-        sick = self._next_brownout(t)
-        turned_away = self._turn_away(t, sick)
-        if turned_away is not None:
-            return turned_away
-        if e.hangs and self.chance.random() < e.hangs:
-            heapq.heappush(self.busy, t + TIMEOUT)
-            return Answer(kind="hung", seconds=math.inf)
-        seconds = self.chance.lognormvariate(math.log(e.median), e.sigma)
-        if e.knee is not None and len(self.busy) >= e.knee:
-            seconds *= ((len(self.busy) + 1) / e.knee) ** 2
-        if sick is not None and t + seconds > sick and not e.brownout_refuses:
-            seconds = sick - t + self.chance.random()
-            heapq.heappush(self.busy, t + seconds)
-            return Answer(kind="ill", seconds=seconds)
-        heapq.heappush(self.busy, t + seconds)
-        return Answer(kind="ok", seconds=seconds + e.network, quota=self._quota())
+        e, busy = self.endpoint, self.busy
+        while busy and busy[0] <= t:
+            heapq.heappop(busy)
+        burst = self._burst
+        if burst is not None and t >= burst.end:
+            burst = self._burst = e.burst_at(t)
+        rejected = self._reject(t, trial, attempt, burst)
+        if rejected is not None:
+            return rejected
+        seed = self.seed
+        seconds = log_normal(uniform(seed, trial, attempt, _LATENCY), e.median, e.sigma)
+        if e.latency_curve is not None:
+            seconds *= e.latency_curve.at(t)
+        if e.knee is not None and len(busy) >= e.knee:
+            if e.overload_hangs != "no":
+                return self._hang(t, occupies=e.overload_hangs == "server")
+            seconds *= ((len(busy) + 1) / e.knee) ** e.beyond
+        if burst is not None and burst.kind != "rate_limited" and t + seconds > burst.start:
+            if burst.kind == "hung":
+                return self._hang(t, occupies=False)
+            seconds = burst.start - t + uniform(seed, trial, attempt, _ERROR)
+            heapq.heappush(busy, t + seconds)
+            return Answer("unavailable", seconds)
+        heapq.heappush(busy, t + min(seconds, self.timeout))
+        own_error = e.poison is not None and e.poison.kind == "error" and e.poison.hits(trial)
+        cost = self._cost(trial) if e.cost_sigma else 1.0
+        return Answer("error" if own_error else "ok", seconds + e.network, headers=self._headers(), cost=cost)
 
-    def _turn_away(self, t: float, sick: float | None) -> Answer | None:
+    def _reject(self, t: float, trial: int, attempt: int, burst: Burst | None) -> Answer | None:
         """Answer a call without working on it, if there is a reason to."""
+        if burst is not None and burst.start <= t:
+            if burst.kind == "hung":
+                return self._hang(t, occupies=False)
+            return Answer(burst.kind, self.endpoint.reply(), retry_after=burst.retry_after)
+        poison = self.endpoint.poison
+        if poison is not None and poison.hits(trial) and (poison.kind != "error" or poison.quick):
+            if poison.kind == "hung":
+                return self._hang(t, occupies=True)
+            kind: Kind = "random_429" if poison.kind == "rate_limited" else poison.kind
+            return Answer(kind, self.endpoint.reply(), poison.retry_after)
+        return self._limit(t, trial, attempt) or self._fail(t, trial, attempt)
+
+    def _limit(self, t: float, trial: int, attempt: int) -> Answer | None:
+        """Answer with a 429, because a limit is met or by chance."""
         e = self.endpoint
-        if sick is not None and sick <= t:
-            return Answer(kind="refused" if e.brownout_refuses else "ill", seconds=ANSWER)
-        if e.strays and self.chance.random() < e.strays:
-            return Answer(kind="stray", seconds=min(ANSWER, e.median))
-        if e.cap is not None and len(self.busy) >= e.cap:
-            return Answer(kind="refused", seconds=ANSWER)
-        if e.rate is not None and not self._grant(t, e.rate):
-            wait = max(1.0, math.ceil((1 - max(self.tokens, 0.0)) / e.rate)) if e.retry_after else None
-            return Answer(kind="refused", seconds=ANSWER, retry_after=wait, quota=self._quota())
+        if e.random_429 and uniform(self.seed, trial, attempt, _RANDOM) < e.random_429:
+            return Answer("random_429", e.reply(), e.random_retry_after)
+        if e.cap is not None and len(self.busy) >= e.cap * (1.0 if e.cap_curve is None else e.cap_curve.at(t)):
+            return Answer("rate_limited", e.reply())
+        if e.rate is not None and not self._grant(t, trial):
+            return Answer("rate_limited", e.reply(), self._wait(t, trial), self._headers())
         return None
 
-    def _grant(self, t: float, rate: float) -> bool:
-        """Take one out of the bucket, if it is there."""
+    def _fail(self, t: float, trial: int, attempt: int) -> Answer | None:
+        """Fail by chance."""
         e = self.endpoint
-        self.tokens = min(self.tokens + (t - self.filled) * rate, e.burst)
-        self.filled = t
-        granted = self.tokens >= 1
+        if e.hangs and uniform(self.seed, trial, attempt, _HANG) < e.hangs:
+            return self._hang(t, occupies=True)
+        if e.background_5xx and uniform(self.seed, trial, attempt, _ERROR) < e.background_5xx:
+            return Answer("unavailable", e.reply())
+        return None
+
+    def _hang(self, t: float, *, occupies: bool) -> Answer:
+        if occupies:
+            heapq.heappush(self.busy, t + self.timeout)
+        return Answer("hung", HUNG)
+
+    def _rate(self, t: float) -> float:
+        rate = self.endpoint.rate or 0.0
+        return rate if self.endpoint.rate_curve is None else rate * self.endpoint.rate_curve.at(t)
+
+    def _cost(self, trial: int) -> float:
+        e = self.endpoint
+        if not e.cost_sigma:
+            return 1.0
+        median = math.exp(-e.cost_sigma * e.cost_sigma / 2)
+        return min(log_normal(uniform(self.seed, trial, 0, _COST), median, e.cost_sigma), 0.8 * e.burst)
+
+    def _grant(self, t: float, trial: int) -> bool:
+        """Take a call's tokens out of the bucket or the window, if they are there."""
+        e, rate, cost = self.endpoint, self._rate(t), self._cost(trial)
+        if e.window is None:
+            self.tokens = min(self.tokens + (t - self.filled) * rate, e.burst)
+            self.filled = t
+        elif t >= self.filled + e.window:
+            self.filled = e.window * (t // e.window)
+            self.tokens = rate * e.window
+        granted = self.tokens >= cost
         if granted or e.burns:
-            self.tokens = max(self.tokens - 1, -60 * rate)
+            self.tokens = max(self.tokens - cost, -60 * rate)
         return granted
 
-    def _quota(self) -> Quota | None:
+    def _wait(self, t: float, trial: int) -> float | None:
         e = self.endpoint
+        if e.retry_after is False:
+            return None
+        if e.retry_after is not True:
+            return e.retry_after
+        if e.window is not None:
+            return max(1.0, math.ceil(self.filled + e.window - t))
+        return max(1.0, math.ceil((self._cost(trial) - max(self.tokens, 0.0)) / max(self._rate(t), 0.001)))
+
+    def _headers(self) -> Headers | None:
+        e = self.endpoint
+        if isinstance(e.headers, Headers):
+            return e.headers
         if not e.headers or e.rate is None:
             return None
-        reset = (e.burst - self.tokens) / e.rate
-        return Quota(remaining=int(max(self.tokens, 0)), reset=reset, limit=int(e.burst))
-
-    def _next_brownout(self, t: float) -> float | None:
-        """When the brown-out that holds at `t`, or the next one, began or will begin."""
-        every = self.endpoint.brownout_every
-        if every is None:
-            return None
-        k = math.floor(t / every - 0.5)
-        start = (k + 0.5) * every
-        return start if 0 <= start <= t < start + self.endpoint.brownout else start + every
+        return Headers(remaining=int(max(self.tokens, 0)), reset=(e.burst - self.tokens) / e.rate, limit=int(e.burst))

@@ -1,176 +1,329 @@
-"""An executor without nursery or clock: trials, retries and slots on an event heap.
+"""An executor on an event heap instead of a clock: trials, retries, slots, judges, and several runs on one endpoint.
 
-It does what the real one does with a policy's answers, and keeps the same budgets: errors 4, timeouts 2, refusals ten
-minutes; neither a refusal nor a breaker's probe spends a trial's attempts.
+It does with a policy's answers what the real executor does, and has the same retry budgets. A trial whose delay is over
+goes to the front of the queue, except after a probe or after several rate limits in a row: then it goes to the end.
+Scoring does not occupy a slot of the task.
 """
 
 import heapq
-import random
-from collections import deque
-from typing import Literal
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any
 
 from attrs import define, field
 
-from benchmarks.simulated.endpoint import TIMEOUT, Answer, Endpoint, Server
+import runner.concurrency
+from benchmarks.simulated.endpoint import Answer, Headers, Server
 from runner.concurrency import Decision, Failed, Policy, Started, Succeeded, TimedOut
+from runner.retry import chance
 
-ERRORS, TIMEOUTS, REFUSED_FOR = 4, 2, 600.0
+ERRORS, TIMEOUTS, RATE_LIMITS = 4, 2, 600.0
+"""The retry budgets: attempts, attempts, and seconds of waiting."""
+BASE_DELAY, MAX_DELAY = 1.0, 60.0
+PROBES = 3
+"""Probes of one outage that do not count against a trial's budget."""
+LAST_AFTER = 4
+"""Rate limits in a row after which a trial queues last."""
+AHEAD = 64
+"""Trials that are read ahead, beyond twice the limit."""
+
+_quota: Any = getattr(runner.concurrency, "Quota", None) if "quota" in Succeeded.__annotations__ else None
+"""The class for rate-limit headers, where the policies take them."""
 
 
-@define
+class Timeline:
+    """What will happen, in order of time."""
+
+    def __init__(self) -> None:
+        """Start at 0."""
+        self.now = 0.0
+        self._events: list[tuple[float, int, Callable[[Any], None], Any]] = []
+        self._count = 0
+
+    def at(self, t: float, act: Callable[[Any], None], subject: Any) -> None:
+        """Call `act(subject)` at a time."""
+        self._count += 1
+        heapq.heappush(self._events, (t, self._count, act, subject))
+
+    def run(self, seconds: float) -> None:
+        """Let so many seconds pass, or as many as there are events."""
+        events = self._events
+        while events and events[0][0] <= seconds:
+            self.now, _, act, subject = heapq.heappop(events)
+            act(subject)
+
+
+@define(eq=False)
 class Trial:
-    """What a trial has been through."""
+    """A trial, and what it has used of its retry budgets for the call under way: that of the task, or of the judge."""
 
     number: int
+    judging: bool = False
     attempts: int = 0
     errors: int = 0
     timeouts: int = 0
-    refusals: int = 0
-    refused_at: float | None = None
-    """When its present series of refusals began."""
+    rate_limits: int = 0
+    waited: float = 0.0
+    """Seconds of waiting after rate limits."""
+    in_a_row: int = 0
+    """Rate limits since the last other ending."""
+    last: bool = False
+    """It queues last when its delay is over."""
+
+    @property
+    def name(self) -> str:
+        """What a policy knows its attempt by; a trial has one in flight at most."""
+        return f"trial-{self.number}:judge" if self.judging else f"trial-{self.number}"
 
 
 @define(kw_only=True)
 class Tally:
-    """What came out."""
+    """What came of a run."""
 
     completed: int = 0
-    refused: int = 0
-    """By a limit."""
-    strays: int = 0
-    """Refused for no reason."""
-    ill: int = 0
-    lost: int = 0
+    work: float = 0.0
+    """Calls that the endpoint has worked on to their end, weighed with their tokens, those with an own error included."""
+    rate_limited: int = 0
+    """Calls that met a limit."""
+    random_429: int = 0
+    """Calls that were rate limited by chance, or because their case always is."""
+    unavailable: int = 0
+    """Calls that failed with a 5xx or timed out."""
+    failed: int = 0
+    """Trials that failed, poisoned ones not counted."""
+    poisoned: int = 0
+    """Poisoned trials that failed."""
     ended: float = 0.0
-    """When the last trial was done."""
-    in_flight: list[tuple[float, int]] = field(factory=list[tuple[float, int]])
-    """How many were in flight, each time an attempt began."""
+    """When the last trial ended, poisoned ones not counted."""
+    in_flight: list[tuple[float, int]] | None = None
+    """How many were in flight each time an attempt started, if asked for."""
 
 
-@define
-class Call:
-    """An attempt in flight."""
-
-    name: str
+@define(eq=False)
+class _Call:
     trial: Trial
-    began: float
+    start: float
     probe: bool
     answer: Answer
 
 
-class Simulation:
-    """One policy against one endpoint."""
+class Lane:
+    """One policy in front of one endpoint, and the trials that wait for it."""
 
-    def __init__(self, policy: Policy, endpoint: Endpoint, seed: int, *, trials: int | None = None, ahead: int = 1) -> None:
-        """Take as many trials as there is time for, or `trials` of them.
-
-        There are `ahead` of them open per slot; if it is 1 and all back off, nothing is started, which is kind to policies
-        that get refused.
-        """
+    def __init__(self, policy: Policy, server: Server) -> None:
+        """Put a policy in front of a server."""
         self.policy = policy
-        self.server = Server(endpoint, random.Random(f"endpoint {seed}"))
-        self.chance = random.Random(f"executor {seed}")
-        self.left = trials
-        self.ahead = ahead
-        self.opened = 0
-        self.now = 0.0
-        self.tally = Tally()
-        self._events: list[tuple[float, int, Literal["end", "wake", "retry"], Call | Trial | None]] = []
-        self._count = 0
-        self._ready: deque[Trial] = deque()
-        self._open = 0
-        self._in_flight = 0
-        self._limit = 1
-        self._wake: float | None = None
+        self.server = server
+        self.ready: deque[Trial] = deque()
+        self.limit = policy.limit
+        self.in_flight = 0
+        self.wake: float | None = None
+        self._elapse: Callable[[float], Decision] | None = getattr(policy, "elapse", None)
+        self._outage: float | None = None
+        self._probes: Counter[int] = Counter()
 
-    def run(self, seconds: float) -> Tally:
-        """Run for so many seconds, or until every trial is done."""
-        self._pump()
-        while self._events and self._events[0][0] <= seconds:
-            self.now, _, kind, subject = heapq.heappop(self._events)
-            if kind == "end" and isinstance(subject, Call):
-                self._end(subject)
-            elif kind == "retry" and isinstance(subject, Trial):
-                self._ready.append(subject)
-            elif self._wake == self.now:
-                self._wake = None
-            self._pump()
-        return self.tally
+    def elapse(self, t: float) -> None:
+        """Let the policy see that a time has come at which nothing else happened."""
+        if self._elapse is not None:
+            self.limit = self._elapse(t).limit
 
-    def _push(self, t: float, kind: Literal["end", "wake", "retry"], subject: Call | Trial | None) -> None:
-        self._count += 1
-        heapq.heappush(self._events, (t, self._count, kind, subject))
+    def next(self, *, probe: bool) -> Trial:
+        """Take the first trial; for a probe, the first that has not failed yet."""
+        ready = self.ready
+        if probe:
+            for place, trial in enumerate(ready):
+                if not (trial.errors or trial.timeouts):
+                    del ready[place]
+                    return trial
+        return ready.popleft()
 
-    def _pump(self) -> None:
-        """Start whatever may start."""
-        while self._ready or (self.left != 0 and self._open < self.ahead * max(self._limit, self._in_flight + 1)):
-            gate = self.policy.may_start(self.now)
-            if gate.open:
-                self._start(self._ready.popleft() if self._ready else self._fresh())
-                continue
-            if gate.at is not None and (self._wake is None or gate.at < self._wake):
-                self._wake = gate.at
-                self._push(gate.at, "wake", None)
+    def counts(self, trial: Trial, t: float, *, probe: bool) -> bool:
+        """Return whether an attempt counts against its trial's budget: a breaker's probe does not, within limits."""
+        if not probe:
+            return True
+        self._outage = t if self._outage is None else self._outage
+        self._probes[trial.number] += 1
+        return self._probes[trial.number] > PROBES or t - self._outage >= RATE_LIMITS
+
+    def succeeded(self) -> None:
+        """End the outage that probes were counted for."""
+        if self._outage is not None:
+            self._outage = None
+            self._probes.clear()
+
+
+@define(eq=False)
+class Run:
+    """One run of an evaluation: its trials, its lane for the task and, where there is a judge, the lane of that."""
+
+    timeline: Timeline
+    task: Lane
+    seed: int
+    timeout: float
+    judge: Lane | None = None
+    """The lane that outputs are scored in; it may be the task's own. None: scoring takes no time."""
+    trials: int | None = None
+    """How many trials there are; None: as many as there is time for."""
+    ahead: int = 50
+    """Trials that may be open at once, per slot of the limit: where it is 1 and all back off, nothing starts."""
+    first: int = 0
+    """Number of the first trial; runs that share an endpoint have different ones."""
+    tally: Tally = field(factory=Tally)
+    _opened: int = 0
+    _open: int = 0
+
+    def start(self) -> None:
+        """Start whatever may start at the beginning."""
+        self._pump(self.task)
+
+    def _read(self, lane: Lane) -> None:
+        """Read trials ahead, as the real executor does."""
+        if len(lane.ready) > lane.limit:
             return
+        room = 2 * lane.limit + AHEAD - len(lane.ready)
+        room = min(room, self.ahead * max(lane.limit, lane.in_flight + 1) - self._open)
+        if self.trials is not None:
+            room = min(room, self.trials - self._opened)
+        for _ in range(room):
+            self._opened += 1
+            lane.ready.append(Trial(self.first + self._opened))
+        self._open += max(room, 0)
 
-    def _fresh(self) -> Trial:
-        self.opened += 1
-        self._open += 1
-        if self.left is not None:
-            self.left -= 1
-        return Trial(self.opened)
+    def _pump(self, lane: Lane) -> None:
+        """Start whatever may start, and see to it that the policy is asked again in time."""
+        timeline, policy = self.timeline, lane.policy
+        now = timeline.now
+        while True:
+            if lane is self.task:
+                self._read(lane)
+            if not lane.ready:
+                return
+            gate = policy.may_start(now)
+            if not gate.open:
+                if gate.at is not None and (lane.wake is None or gate.at < lane.wake):
+                    lane.wake = gate.at
+                    timeline.at(gate.at, self._woken, lane)
+                return
+            self._begin(lane, lane.next(probe=gate.probe))
 
-    def _start(self, trial: Trial) -> None:
+    def _woken(self, lane: Lane) -> None:
+        now = self.timeline.now
+        if lane.wake != now:
+            return
+        lane.wake = None
+        gate = lane.policy.may_start(now)
+        if gate.open or gate.at is None or gate.at <= now:
+            lane.elapse(now)
+        self._pump(lane)
+
+    def _begin(self, lane: Lane, trial: Trial) -> None:
+        now = self.timeline.now
         trial.attempts += 1
-        name = f"{trial.number}/{trial.attempts}"
-        answer = self.server.call(self.now)
-        self._in_flight += 1
-        self.tally.in_flight.append((self.now, self._in_flight))
-        decision = self._heed(self.policy.take(Started(t=self.now, attempt=name)))
-        call = Call(name, trial, self.now, decision.probe, answer)
-        self._push(self.now + min(answer.seconds, TIMEOUT), "end", call)
+        answer = lane.server.call(now, trial.number, trial.attempts + 1000 * trial.judging)
+        lane.in_flight += 1
+        if self.tally.in_flight is not None:
+            self.tally.in_flight.append((now, lane.in_flight))
+        decision = lane.policy.take(Started(t=now, attempt=trial.name))
+        lane.limit = decision.limit
+        counts = lane.counts(trial, now, probe=decision.probe)
+        end = self._judged if trial.judging else self._answered
+        self.timeline.at(now + min(answer.seconds, self.timeout), end, _Call(trial, now, not counts, answer))
 
-    def _heed(self, decision: Decision) -> Decision:
-        self._limit = decision.limit
-        return decision
+    def _answered(self, call: _Call) -> None:
+        """End a call of the task."""
+        if self._ended(self.task, call):
+            if self.judge is None:
+                self._complete()
+            else:
+                judging = Trial(call.trial.number, judging=True)
+                if self.judge is self.task:  # Before new trials, or all would be scored at the end.
+                    self.judge.ready.appendleft(judging)
+                else:
+                    self.judge.ready.append(judging)
+                    self._pump(self.judge)
+        self._pump(self.task)
 
-    def _end(self, call: Call) -> None:
-        """Tell the policy how a call ended, and decide what becomes of its trial."""
-        t, trial, answer = self.now, call.trial, call.answer
-        self._in_flight -= 1
-        # There are four ways a call can end:
-        if answer.seconds > TIMEOUT:
-            self.tally.ill += 1
-            self._heed(self.policy.take(TimedOut(t=t, attempt=call.name)))
-            trial.timeouts += not call.probe
-            self._again(trial, self._backoff(trial.timeouts), lost=trial.timeouts > TIMEOUTS)
+    def _judged(self, call: _Call) -> None:
+        """End a call of the judge."""
+        assert self.judge is not None
+        if self._ended(self.judge, call):
+            self._complete()
+        self._pump(self.judge)
+        if self.judge is not self.task:
+            self._pump(self.task)
+
+    def _complete(self) -> None:
+        self.tally.completed += 1
+        self.tally.ended = self.timeline.now
+        self._open -= 1
+
+    def _ended(self, lane: Lane, call: _Call) -> bool:
+        """Tell the policy how a call ended, and decide what becomes of its trial; return whether it succeeded."""
+        t, trial, answer, tally = self.timeline.now, call.trial, call.answer, self.tally
+        lane.in_flight -= 1
+        name, counts = trial.name, not call.probe
+        headers = {} if _quota is None or answer.headers is None else {"quota": _converted(answer.headers)}
+        if answer.seconds > self.timeout:
+            tally.unavailable += 1
+            lane.limit = lane.policy.take(TimedOut(t=t, attempt=name)).limit
+            trial.timeouts += counts
+            trial.in_a_row = 0
+            self._retry(lane, call, self._backoff(trial, trial.timeouts), failed=trial.timeouts > TIMEOUTS)
         elif answer.kind == "ok":
-            self.tally.completed += 1
-            self.tally.ended = t
-            self._open -= 1
-            self._heed(self.policy.take(Succeeded(t=t, attempt=call.name, elapsed=t - call.began, quota=answer.quota)))
-        elif answer.kind in ("refused", "stray"):
-            self.tally.refused += answer.kind == "refused"
-            self.tally.strays += answer.kind == "stray"
-            refusal = Failed(t=t, attempt=call.name, failure="rate_limited", retry_after=answer.retry_after, quota=answer.quota)
-            self._heed(self.policy.take(refusal))
-            trial.refusals += 1
-            trial.refused_at = t if trial.refused_at is None else trial.refused_at
-            wait = self._backoff(trial.refusals) if answer.retry_after is None else answer.retry_after
-            self._again(trial, wait, lost=t - trial.refused_at > REFUSED_FOR)
+            lane.limit = lane.policy.take(Succeeded(t=t, attempt=name, elapsed=t - call.start, **headers)).limit
+            lane.succeeded()
+            tally.work += answer.cost
+            return True
+        elif answer.kind in ("rate_limited", "random_429"):
+            tally.rate_limited += answer.kind == "rate_limited"
+            tally.random_429 += answer.kind == "random_429"
+            failure = Failed(t=t, attempt=name, failure="rate_limited", retry_after=answer.retry_after, **headers)
+            lane.limit = lane.policy.take(failure).limit
+            self._rate_limited(lane, call)
         else:
-            self.tally.ill += 1
-            self._heed(self.policy.take(Failed(t=t, attempt=call.name, failure="unavailable")))
-            trial.errors += not call.probe
-            self._again(trial, self._backoff(trial.errors), lost=trial.errors > ERRORS)
+            unavailable = answer.kind == "unavailable"
+            tally.work += answer.cost if answer.kind == "error" else 0.0
+            tally.unavailable += unavailable
+            failed = Failed(t=t, attempt=name, failure="unavailable" if unavailable else "error")
+            lane.limit = lane.policy.take(failed).limit
+            trial.errors += counts
+            trial.in_a_row = 0
+            self._retry(lane, call, self._backoff(trial, trial.errors), failed=trial.errors > ERRORS)
+        return False
 
-    def _again(self, trial: Trial, delay: float, *, lost: bool) -> None:
-        if lost:
-            self.tally.lost += 1
-            self._open -= 1
+    def _rate_limited(self, lane: Lane, call: _Call) -> None:
+        """Wait as long as asked, within what is left of the budget."""
+        trial, asked = call.trial, call.answer.retry_after or 0.0
+        trial.rate_limits += 1
+        trial.in_a_row += 1
+        left = RATE_LIMITS - trial.waited
+        delay = min(max(asked, self._backoff(trial, trial.rate_limits)), left)
+        trial.waited += delay if not call.probe else 0.0
+        self._retry(lane, call, delay, failed=(left <= 0 or asked > left) and not call.probe)
+
+    def _retry(self, lane: Lane, call: _Call, delay: float, *, failed: bool) -> None:
+        trial, timeline = call.trial, self.timeline
+        if not failed:
+            trial.last = call.probe or trial.in_a_row >= LAST_AFTER
+            timeline.at(timeline.now + delay, self._ready, (lane, trial))
+            return
+        self._open -= 1
+        poison = self.task.server.endpoint.poison
+        if poison is not None and poison.hits(trial.number):
+            self.tally.poisoned += 1
         else:
-            self._push(self.now + delay, "retry", trial)
+            self.tally.failed += 1
+            self.tally.ended = timeline.now
 
-    def _backoff(self, times: int) -> float:
+    def _ready(self, subject: tuple[Lane, Trial]) -> None:
+        lane, trial = subject
+        (lane.ready.append if trial.last else lane.ready.appendleft)(trial)
+        self._pump(lane)
+
+    def _backoff(self, trial: Trial, times: int) -> float:
         """Exponential, with full jitter."""
-        return float(self.chance.random() * min(60.0, 2.0 ** max(times - 1, 0)))
+        return chance(self.seed, trial.name, trial.attempts) * min(MAX_DELAY, BASE_DELAY * 2.0 ** min(max(times - 1, 0), 60))
+
+
+def _converted(headers: Headers) -> Any:
+    return _quota(remaining=headers.remaining, reset=headers.reset, limit=headers.limit)

@@ -1,0 +1,112 @@
+"""Every policy on every row: run them, and print a table."""
+
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import groupby, repeat
+
+from attrs import frozen
+
+from benchmarks.simulated.rivals import Aws, Inspect, Phoenix
+from benchmarks.simulated.rows import MakePolicy, Result, Row, best_fixed, measure
+from runner.concurrency import Adaptive
+
+OURS, BEST = "ours", "best fixed"
+POLICIES: dict[str, MakePolicy] = {OURS: Adaptive, "phoenix": Phoenix, "aws": Aws, "inspect": Inspect}
+NAMES = (OURS, BEST, "phoenix", "aws", "inspect")
+
+
+@frozen(kw_only=True)
+class Comparison:
+    """What the policies made of one row with one seed."""
+
+    row: Row
+    seed: int
+    results: dict[str, Result]
+    """By name of the policy."""
+    limit: int | None = None
+    """The best fixed limit, where it was searched for."""
+
+    def ratio(self, name: str) -> float:
+        """Return the time of a finite run over that of the best fixed limit."""
+        return self.results[name].seconds / self.results[BEST].seconds
+
+    def goodput(self, name: str) -> float:
+        """Return the goodput in per cent of capacity; what a full bucket gives at the start may not make up for anything."""
+        return min(self.results[name].goodput or 0.0, 100.0)
+
+    def lost(self) -> float:
+        """Return the trials that ours lost and the best fixed limit did not."""
+        ours = self.results[OURS].failed
+        return max(ours - self.results[BEST].failed, 0) if ours else 0
+
+
+def compare(row: Row, seed: int, names: Sequence[str]) -> Comparison:
+    """Run policies on a row, and the best fixed limit where a figure depends on it."""
+    results = {name: measure(row, POLICIES[name], seed) for name in names if name != BEST}
+    limit = None
+    if BEST in names or row.trials is not None or (OURS in results and results[OURS].failed):
+        limit, results[BEST] = best_fixed(row, seed)
+    return Comparison(row=row, seed=seed, results=results, limit=limit)
+
+
+def compare_all(rows: Sequence[Row], seeds: Sequence[int], names: Sequence[str], jobs: int = 1) -> Iterator[Comparison]:
+    """Run policies on rows, in order; `jobs` processes share the work."""
+    pairs = [(row, seed) for row in rows for seed in seeds]
+    if jobs == 1:
+        yield from (compare(row, seed, names) for row, seed in pairs)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from pool.map(compare, *zip(*pairs, strict=True), repeat(names))
+
+
+def table(comparisons: Iterable[Comparison], names: Sequence[str]) -> list[Comparison]:
+    """Print a line per row, each figure the mean over its seeds; return what was compared."""
+    print(f"{'':62}" + "".join(f"{name:>24}" for name in names))
+    rows: list[Comparison] = []
+    for _, group in groupby(comparisons, key=lambda comparison: comparison.row):
+        same = list(group)
+        rows += same
+        row = same[0].row
+        cells = "".join(f"{_cell(same, name):>24}" if name in same[0].results else f"{'':24}" for name in names)
+        print(f"{row.name:<62.62}{cells}" + ("" if row.known else "  not in the mean"), flush=True)
+    for measured, line in ((goodputs, "mean goodput %, lowest"), (ratios, "mean time ratio, highest")):
+        sums = {name: measured(rows, name) for name in names}
+        if all(sums.values()):
+            cells = "".join(f"{_summary(sums[name], highest=measured is ratios):>24}" for name in names)
+            print(f"{line + f' of {len(sums[names[0]])}':<62}{cells}")
+    return rows
+
+
+def goodputs(comparisons: Iterable[Comparison], name: str) -> list[float]:
+    """List the goodput on each row with a known capacity."""
+    return [c.goodput(name) for c in comparisons if c.row.trials is None and c.row.known and name in c.results]
+
+
+def ratios(comparisons: Iterable[Comparison], name: str) -> list[float]:
+    """List the time of each finite run over that of the best fixed limit."""
+    return [c.ratio(name) for c in comparisons if c.row.trials is not None and name in c.results]
+
+
+def _summary(values: list[float], *, highest: bool) -> str:
+    return (
+        f"{statistics.fmean(values):.2f}, {max(values):.2f}"
+        if highest
+        else f"{statistics.fmean(values):.1f}, {min(values):.0f}"
+    )
+
+
+def _cell(same: Sequence[Comparison], name: str) -> str:
+    """Render goodput or time ratio, rate limited, and trials lost; the limit or the shares behind."""
+    results = [comparison.results[name] for comparison in same]
+    if same[0].row.trials is None:
+        first = f"{statistics.fmean(result.goodput or 0.0 for result in results):.0f}"
+    else:
+        first = f"{statistics.fmean(comparison.ratio(name) for comparison in same):.2f}x"
+    rate_limited = statistics.fmean(result.rate_limited for result in results)
+    text = f"{first} / {rate_limited:.{1 if rate_limited < 100 else 0}f} / {statistics.fmean(r.failed for r in results):.0f}"
+    if name == BEST:
+        text += f" @{same[0].limit}"
+    if results[0].shares and name == OURS:
+        text = "/".join(f"{share:.0f}" for share in results[0].shares) + " " + text
+    return text

@@ -1,0 +1,118 @@
+"""The figures that are required of our policy, each printed as PASS or FAIL."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from benchmarks.simulated.compare import OURS, Comparison, goodputs, ratios
+from benchmarks.simulated.endpoint import Endpoint
+from benchmarks.simulated.rows import Row, simulate
+from benchmarks.simulated.scenarios import SCENARIOS
+from runner.concurrency import Adaptive
+
+ORDINARY = ("lettered", "random")
+
+
+class Checks:
+    """What passed and what failed."""
+
+    def __init__(self) -> None:
+        """Start with nothing checked."""
+        self.failed = 0
+
+    def check(self, what: str, figure: str, *, passed: bool) -> None:
+        """Print one line, and count a failure."""
+        self.failed += not passed
+        print(f"{'PASS' if passed else 'FAIL'}  {what:<78} {figure}")
+
+
+def check(families: Mapping[str, Sequence[Comparison]], seeds: Sequence[int]) -> int:
+    """Check every figure that the families which were run allow; return how many failed."""
+    checks = Checks()
+    print(f"\nrequired figures, seeds {', '.join(map(str, seeds))}")
+    adversarial = [c for name, comparisons in families.items() if name not in ORDINARY for c in comparisons]
+    ordinary = [c for name in ORDINARY for c in families.get(name, ())]
+    if goodputs(adversarial, OURS):
+        _adversarial(checks, adversarial)
+    if ordinary:
+        _ordinary(checks, ordinary)
+    _times(checks, "random 429s", families.get("random-429", ()), 1.5)
+    _times(checks, "judge of the same latency", [c for c in families.get("scoring", ()) if "same latency" in c.row.name], 1.2)
+    _times(checks, "20 and 100 cases without a limit", families.get("small", ()), 1.15)
+    for comparison in families.get("lettered", ()):
+        _lettered(checks, comparison)
+    if "lettered" in families:
+        _recovery(checks)
+        _sprint(checks, range(seeds[0], seeds[0] + 3))
+    print("all required figures hold" if not checks.failed else f"{checks.failed} required figures do not hold")
+    return checks.failed
+
+
+def _adversarial(checks: Checks, comparisons: Sequence[Comparison]) -> None:
+    """Check the rows of all families that have no end and a known capacity."""
+    values = goodputs(comparisons, OURS)
+    mean = statistics.fmean(values)
+    checks.check(f"adversarial: mean >= 90 % over {len(values)} rows without an end", f"{mean:.1f} %", passed=mean >= 90)
+    low = sorted((c.goodput(OURS), c.row.name, c.seed) for c in comparisons if c.row.trials is None and c.row.known)
+    worst = [entry for entry in low if entry[0] < 60] or low[:1]
+    checks.check("adversarial: no row below 60 %", f"{len(worst) if worst[0][0] < 60 else 0} below", passed=worst[0][0] >= 60)
+    for goodput, name, seed in worst:
+        print(f"      {goodput:5.1f} %  {name} (seed {seed})")
+    print(f"      trials lost that the best fixed limit would not lose: {sum(c.lost() for c in comparisons):.0f}")
+
+
+def _ordinary(checks: Checks, comparisons: Sequence[Comparison]) -> None:
+    """Check A-X and the random endpoints together."""
+    mean = statistics.fmean(goodputs(comparisons, OURS))
+    rate_limited = statistics.median(c.results[OURS].rate_limited for c in comparisons)
+    lost = sum(c.lost() for c in comparisons)
+    checks.check(f"ordinary: mean >= 92 % over {len(comparisons)} rows", f"{mean:.1f} %", passed=mean >= 92)
+    checks.check("ordinary: rate limited <= 1 % (median)", f"{rate_limited:.2f} %", passed=rate_limited <= 1)
+    checks.check("ordinary: no trial lost that the best fixed limit would not lose", f"{lost:.0f} lost", passed=lost == 0)
+
+
+def _times(checks: Checks, what: str, comparisons: Sequence[Comparison], most: float) -> None:
+    """Check that every finite run takes at most so many times as long as with the best fixed limit."""
+    slow = [c for c in comparisons if c.row.trials is not None and c.ratio(OURS) > most]
+    values = ratios(comparisons, OURS)
+    if not values:
+        return
+    figure = f"highest {max(values):.2f} x, {len(slow)} of {len(values)} above"
+    checks.check(f"{what}: <= {most} x the time of the best fixed limit", figure, passed=not slow)
+    for c in sorted(slow, key=lambda c: -c.ratio(OURS))[:5]:
+        print(f"      {c.ratio(OURS):5.2f} x  {c.row.name} (seed {c.seed})")
+
+
+def _lettered(checks: Checks, comparison: Comparison) -> None:
+    """Check what the first study requires of each scenario."""
+    required, ours = SCENARIOS[comparison.row.name][1], comparison.results[OURS]
+    goodput = ours.goodput or 0.0
+    what = f"{comparison.row.name}: >= {required.goodput:.0f} %, rate limited <= {required.rate_limited:.0f} %, "
+    checks.check(
+        f"{what}unavailable <= {required.unavailable:.0f} %, 0 lost (seed {comparison.seed})",
+        f"{goodput:.0f} / {ours.rate_limited:.1f} / {ours.unavailable:.1f} / {ours.failed:.0f}",
+        passed=goodput >= required.goodput
+        and ours.rate_limited <= required.rate_limited
+        and ours.unavailable <= required.unavailable
+        and not comparison.lost(),
+    )
+
+
+def _recovery(checks: Checks) -> None:
+    """Check that 100 slots are back at 90 % within 30 s after an outage or a burst of 429s."""
+    for what, limited in (("an outage", False), ("a burst of 429s", True)):
+        endpoint = Endpoint(cap=100, brownout_every=300, brownout_kind="rate_limited" if limited else "unavailable")
+        over = 150 + endpoint.brownout
+        [tally] = simulate(Row(name=what, endpoint=endpoint, seconds=420.0), Adaptive, 1, trace=True)
+        back = next((t - over for t, n in tally.in_flight or () if t >= over and n >= 90), None)
+        figure = "not back within 240 s" if back is None else f"{back:.1f} s"
+        passed = back is not None and back <= 30
+        checks.check(f"back at 90 slots of 100 after {what}: <= 30 s", figure, passed=passed)
+
+
+def _sprint(checks: Checks, seeds: Sequence[int]) -> None:
+    """Check the mean time of 10,000 trials at 100/s, over the shortest possible."""
+    endpoint, trials = SCENARIOS["F"][0], 10_000
+    ideal = (trials - endpoint.burst) / (endpoint.rate or 1.0) + endpoint.mean()
+    row = Row(name="sprint", endpoint=endpoint, slots=1000, trials=trials)
+    ratio = statistics.fmean(simulate(row, Adaptive, seed)[0].ended for seed in seeds) / ideal
+    checks.check(f"{trials:,} trials at 100/s: <= 1.4 x the ideal time", f"{ratio:.2f} x", passed=ratio <= 1.4)

@@ -1,0 +1,200 @@
+"""Other rules for how many calls run at once, written from their descriptions, to be run beside ours.
+
+None of them pauses a run for a Retry-After: it delays the trial that met it, which is the executor's part.
+"""
+
+import math
+
+from runner.concurrency import Decision, Failed, Gate, Signal, Started, Succeeded, TimedOut
+
+_OPEN = Gate(open=True)
+_FULL = Gate(open=False)
+
+
+class Fixed:
+    """So many calls at once, whatever happens."""
+
+    def __init__(self, slots: int) -> None:
+        """Allow `slots` calls at once."""
+        self.slots = slots
+        self.state = None
+        self.in_flight = 0
+
+    @property
+    def limit(self) -> int:
+        """Calls that may be in flight at once."""
+        return self.slots
+
+    def take(self, signal: Signal) -> Decision:
+        """Count the calls in flight, and learn from how they end."""
+        self.in_flight += 1 if isinstance(signal, Started) else -1
+        self.learn(signal)
+        return Decision(limit=self.limit)
+
+    def learn(self, signal: Signal) -> None:
+        """Learn nothing."""
+
+    def elapse(self, t: float) -> Decision:  # noqa: ARG002  # part of the protocol
+        """Learn nothing from time that passes without an ending."""
+        return Decision(limit=self.limit)
+
+    def may_start(self, t: float) -> Gate:  # noqa: ARG002  # others pace their starts
+        """Open while fewer than the limit are in flight."""
+        return _OPEN if self.in_flight < self.limit else _FULL
+
+
+class Phoenix(Fixed):
+    """The rule of the Phoenix evals library with its defaults: windows of 5 s, +0.5, halved after an error, collapse to 1."""
+
+    WINDOW, STEP, RATIO = 5.0, 0.5, 0.5
+    COLLAPSE_WINDOW, COLLAPSE_ERRORS = 15.0, 2
+    INITIAL = 3.0
+
+    def __init__(self, slots: int) -> None:
+        """Move between 1 and `slots`."""
+        super().__init__(slots)
+        self.target = min(self.INITIAL, float(slots))
+        self._window: float | None = None
+        self._successes = self._errors = 0
+        self._recent: list[float] = []
+
+    @property
+    def limit(self) -> int:
+        """Calls that may be in flight at once."""
+        return int(self.target)
+
+    def learn(self, signal: Signal) -> None:
+        """Count the ending in its window, and move the target when the window is over."""
+        if isinstance(signal, Started):
+            return
+        self._window = signal.t if self._window is None else self._window
+        if signal.t - self._window >= self.WINDOW:
+            if self._errors:
+                self._move(self.target * self.RATIO)
+            elif self._successes:
+                self._move(self.target + self.STEP)
+            self._window, self._successes, self._errors = signal.t, 0, 0
+        if isinstance(signal, Succeeded):
+            self._successes += 1
+        elif is_load(signal):
+            self._errors += 1
+            self._recent = [t for t in self._recent if signal.t - t < self.COLLAPSE_WINDOW]
+            self._recent.append(signal.t)
+            if len(self._recent) >= self.COLLAPSE_ERRORS:
+                self._recent, self._window, self._successes, self._errors = [], signal.t, 0, 0
+                self._move(1.0)
+
+    def _move(self, target: float) -> None:
+        self.target = min(max(target, 1.0), float(self.slots))
+
+
+class Aws(Fixed):
+    """The client-side rate limiter of the AWS SDKs' adaptive retry mode: a token bucket whose rate follows a cubic curve."""
+
+    SMOOTH, BETA, SCALE, SLOWEST = 0.8, 0.7, 0.4, 0.5
+
+    def __init__(self, slots: int) -> None:
+        """Pace starts once something was rate limited, with at most `slots` in flight."""
+        super().__init__(slots)
+        self._enabled = False
+        self._fill = self._capacity = self._tokens = 0.0
+        self._filled = 0.0
+        self._measured = 0.0
+        self._count, self._bucket = 0, 0.0
+        self._max_rate = 0.0
+        self._throttled = 0.0
+
+    def may_start(self, t: float) -> Gate:
+        """Open while a slot is free and the bucket holds a token."""
+        if self.in_flight >= self.slots:
+            return _FULL
+        if not self._enabled:
+            return _OPEN
+        tokens = min(self._tokens + (t - self._filled) * self._fill, self._capacity)
+        # A hair less than a token will do, or rounding would make the wait endless.
+        return _OPEN if tokens > 1 - 1e-9 else Gate(open=False, at=t + max((1 - tokens) / self._fill, 1e-6))
+
+    def learn(self, signal: Signal) -> None:
+        """Take a token at each start; set the rate after each answer."""
+        if isinstance(signal, Started):
+            if self._enabled:
+                self._refill(signal.t)
+                self._tokens -= 1
+            return
+        self._measure(signal.t)
+        if isinstance(signal, Failed) and signal.failure == "rate_limited":
+            rate = min(self._measured, self._fill) if self._enabled else self._measured
+            self._max_rate, self._throttled, self._enabled = rate, signal.t, True
+            self._set(signal.t, self.BETA * rate)
+        elif self._enabled:
+            window = (self._max_rate * (1 - self.BETA) / self.SCALE) ** (1 / 3)
+            self._set(signal.t, self.SCALE * (signal.t - self._throttled - window) ** 3 + self._max_rate)
+
+    def _measure(self, t: float) -> None:
+        """Smooth the rate of answers over buckets of half a second."""
+        self._count += 1
+        bucket = math.floor(2 * t) / 2
+        if bucket > self._bucket:
+            rate = self._count / (bucket - self._bucket)
+            self._measured = self.SMOOTH * rate + (1 - self.SMOOTH) * self._measured
+            self._count, self._bucket = 0, bucket
+
+    def _refill(self, t: float) -> None:
+        self._tokens = min(self._tokens + (t - self._filled) * self._fill, self._capacity)
+        self._filled = t
+
+    def _set(self, t: float, rate: float) -> None:
+        self._refill(t)
+        rate = min(rate, 2 * self._measured)
+        self._fill, self._capacity = max(rate, self.SLOWEST), max(rate, 1.0)
+        self._tokens = min(self._tokens, self._capacity)
+
+
+class Inspect(Fixed):
+    """Inspect AI's adaptive connections with their defaults, as its documentation describes them.
+
+    Start at 20; double after each clean round until the first rate limit, then grow by 5 % a round; cut to 0.8 after a rate
+    limit, at most once in 15 s or in the time of its Retry-After. A call that succeeds after a retry does not count.
+    """
+
+    START, LEAST, CUT, GROW, COOLDOWN = 20, 4, 0.8, 0.05, 15.0
+
+    def __init__(self, slots: int) -> None:
+        """Move between 4 and `slots`."""
+        super().__init__(slots)
+        self._limit = min(self.START, slots)
+        self._slow_start = True
+        self._clean = 0
+        self._until = 0.0
+        self._retried: set[str] = set()
+
+    @property
+    def limit(self) -> int:
+        """Calls that may be in flight at once."""
+        return self._limit
+
+    def learn(self, signal: Signal) -> None:
+        """Count clean successes; a round has as many as the limit."""
+        if isinstance(signal, Succeeded):
+            if signal.attempt in self._retried:
+                self._retried.discard(signal.attempt)
+                return
+            self._clean += 1
+            if self._clean >= self._limit:
+                grown = 2 * self._limit if self._slow_start else self._limit + max(1, round(self.GROW * self._limit))
+                self._limit, self._clean = min(grown, self.slots), 0
+        elif not isinstance(signal, Started):
+            self._retried.add(signal.attempt)
+            if isinstance(signal, Failed) and signal.failure == "rate_limited":
+                self._rate_limited(signal.t, signal.retry_after)
+
+    def _rate_limited(self, t: float, retry_after: float | None) -> None:
+        self._slow_start, self._clean = False, 0
+        if t >= self._until:
+            self._limit = max(int(self.CUT * self._limit), min(self.LEAST, self.slots))
+            self._until = t + max(self.COOLDOWN, retry_after or 0.0)
+
+
+def is_load(signal: Signal) -> bool:
+    """Return whether an ending may be due to load: a rate limit, an unavailable endpoint, a timeout."""
+    return isinstance(signal, TimedOut) or (isinstance(signal, Failed) and signal.failure in ("rate_limited", "unavailable"))

@@ -1,0 +1,154 @@
+"""One row of a table: an endpoint, a workload, and how well a policy does on it.
+
+from benchmarks.simulated.families import FAMILIES
+from benchmarks.simulated.rows import measure
+row = FAMILIES["bursts"][0]
+print(measure(row, Adaptive, seed=1))
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+from attrs import evolve, frozen
+
+from benchmarks.simulated.capacity import capacity
+from benchmarks.simulated.endpoint import TIMEOUT, Endpoint, Server
+from benchmarks.simulated.executor import Lane, Run, Tally, Timeline
+from benchmarks.simulated.rivals import Fixed
+from runner.concurrency import Policy
+
+MakePolicy = Callable[[int], Policy]
+"""Makes a policy for so many slots."""
+GRID = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+"""Fixed limits that are tried to find the best one."""
+ENOUGH = 98.5
+"""Per cent of capacity at which the search ends: a higher limit would only meet more 429s."""
+HAMMERING = 1000.0
+"""Rate-limited calls per completed trial, in per cent, at which it ends if the last step brought nothing."""
+LONGEST = 20_000.0
+"""Seconds after which a finite run is ended."""
+
+
+@frozen(kw_only=True)
+class Row:
+    """An endpoint and a workload."""
+
+    name: str
+    endpoint: Endpoint
+    slots: int = 100
+    seconds: float = 600.0
+    """Virtual time of a run without an end."""
+    trials: int | None = None
+    """Trials of a finite run, which is measured by its time; None: as many as there is time for."""
+    ahead: int = 50
+    """Trials that may be open at once, per slot of the limit."""
+    timeout: float = TIMEOUT
+    judge: Endpoint | Literal["shared"] | None = None
+    """The endpoint that scores each output, with a policy of its own; `shared`: the task's endpoint and policy."""
+    runs: int = 1
+    """Runs at the same time on this endpoint, each with a policy of its own."""
+    known: bool = True
+    """The capacity is known (and in the mean); otherwise the row is compared with the best fixed limit."""
+    slow: bool = False
+    """Takes many seconds of CPU; left out of quick runs."""
+
+    @property
+    def counts_work(self) -> bool:
+        """Count calls served instead of trials: where trials differ in what they take, to leave the large ones would pay."""
+        e = self.endpoint
+        return bool(e.cost_sigma) or (e.poison is not None and e.poison.kind == "error" and not e.poison.quick)
+
+    def capacity(self) -> float:
+        """Return the trials that could be completed at best in a run without an end."""
+        calls = 2 if self.judge == "shared" else 1
+        slots = self.slots * self.runs
+        task = capacity(self.endpoint, self.seconds, slots=slots, timeout=self.timeout, calls=calls)
+        if isinstance(self.judge, Endpoint):
+            return min(task, capacity(self.judge, self.seconds, slots=slots, timeout=self.timeout))
+        return task
+
+
+@frozen(kw_only=True)
+class Result:
+    """What a policy made of a row."""
+
+    completed: int
+    goodput: float | None = None
+    """Per cent of the capacity; None for a finite run."""
+    seconds: float = 0.0
+    """Time of a finite run."""
+    rate_limited: float = 0.0
+    """Calls that met a limit, per completed trial, in per cent; random 429s are not counted."""
+    unavailable: float = 0.0
+    """Calls that failed with a 5xx or timed out, per completed trial, in per cent."""
+    failed: float = 0
+    """Trials lost, poisoned ones not counted."""
+    shares: tuple[float, ...] = ()
+    """Part of each run in what was completed, in per cent."""
+
+
+def simulate(row: Row, make: MakePolicy, seed: int, *, trace: bool = False) -> list[Tally]:
+    """Run a row, and return what came of each of its runs."""
+    timeline = Timeline()
+    server = Server(row.endpoint, seed, row.timeout)
+    judging = Server(row.judge, seed + 1000, row.timeout) if isinstance(row.judge, Endpoint) else None
+    runs: list[Run] = []
+    for k in range(row.runs):
+        task = Lane(make(row.slots), server)
+        judge = task if row.judge == "shared" else None if judging is None else Lane(make(row.slots), judging)
+        run = Run(
+            timeline,
+            task,
+            seed,
+            row.timeout,
+            judge=judge,
+            trials=row.trials,
+            ahead=row.ahead,
+            first=10_000_000 * k,
+            tally=Tally(in_flight=[] if trace else None),
+        )
+        run.start()
+        runs.append(run)
+    timeline.run(LONGEST if row.trials is not None else row.seconds)
+    return [run.tally for run in runs]
+
+
+def measure(row: Row, make: MakePolicy, seed: int = 0) -> Result:
+    """Run a row with a policy."""
+    tallies = simulate(row, make, seed)
+    completed = sum(tally.completed for tally in tallies)
+    each = 100 / max(completed, 1)
+    result = Result(
+        completed=completed,
+        rate_limited=each * sum(tally.rate_limited for tally in tallies),
+        unavailable=each * sum(tally.unavailable for tally in tallies),
+        failed=sum(tally.failed for tally in tallies),
+        shares=tuple(each * tally.completed for tally in tallies) if row.runs > 1 else (),
+    )
+    if row.trials is None:
+        done = sum(tally.work for tally in tallies) if row.counts_work else completed
+        return evolve(result, goodput=100 * done / row.capacity())
+    return evolve(result, seconds=max(tally.ended for tally in tallies))
+
+
+def best_fixed(row: Row, seed: int = 0) -> tuple[int, Result]:
+    """Search a grid up to the row's slots for the fixed limit that serves it best; return the limit and what it reached."""
+    limits = sorted({min(limit, row.slots) for limit in GRID} | {row.slots})
+    if row.trials is not None:
+        # Finite runs meet no limit of the endpoint, so only many slots can be best.
+        timed = [(limit, measure(row, _fixed(limit), seed)) for limit in limits if limit >= row.slots / 4]
+        return min(timed, key=lambda pair: pair[1].seconds)
+    best = 1, measure(row, _fixed(1), seed)
+    for limit in limits[1:]:
+        result = measure(row, _fixed(limit), seed)
+        reached, most = result.goodput or 0.0, best[1].goodput or 0.0
+        if reached > most + 0.5:  # Of limits that are as good as each other, the lowest.
+            best = limit, result
+        hopeless = reached < 0.9 * most or (reached <= most + 0.5 and result.rate_limited > HAMMERING)
+        if hopeless or max(reached, most) >= ENOUGH:
+            break
+    return best
+
+
+def _fixed(limit: int) -> MakePolicy:
+    return lambda _: Fixed(limit)

@@ -1,0 +1,189 @@
+"""The simulation behind `python -m benchmarks policy`: is it right, and is every finding in it?"""
+
+import statistics
+
+import pytest
+from attrs import evolve
+
+from benchmarks.simulated.chance import log_normal, uniform
+from benchmarks.simulated.compare import POLICIES
+from benchmarks.simulated.endpoint import Burst, Curve, Endpoint, Headers, Poison, Server
+from benchmarks.simulated.executor import Timeline
+from benchmarks.simulated.families import FAMILIES
+from benchmarks.simulated.real import measure_real
+from benchmarks.simulated.rivals import Fixed
+from benchmarks.simulated.rows import Row, best_fixed, measure, simulate
+from benchmarks.simulated.scenarios import SCENARIOS, randoms
+from runner.concurrency import Adaptive, Decision, Gate, Signal, Started
+
+A, X = SCENARIOS["A"][0], SCENARIOS["X"][0]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        Row(name="no limit", endpoint=Endpoint(), trials=100),
+        Row(name="random 429s", endpoint=Endpoint(median=0.2, random_429=0.05), slots=32, trials=200),
+        Row(name="A", endpoint=A, seconds=60.0),
+        Row(name="X", endpoint=evolve(X, brownout_every=60.0, brownout=5.0), seconds=100.0),
+        Row(name="a knee", endpoint=Endpoint(knee=8), seconds=60.0),
+        Row(name="timeouts", endpoint=Endpoint(cap=20, hangs=0.02), timeout=10.0, seconds=80.0),
+        Row(name="own errors", endpoint=Endpoint(cap=20, poison=Poison(per_thousand=200, kind="error")), seconds=60.0),
+    ],
+    ids=lambda row: row.name,
+)
+def test_the_real_executor_agrees(row: Row) -> None:
+    """On the same endpoint, the real executor and the simulated one complete as many trials in the same time."""
+    simulated, real = measure(row, Adaptive, 1), measure_real(row, seed=1)
+
+    assert real.completed == pytest.approx(simulated.completed, rel=0.05)
+    assert real.seconds == pytest.approx(simulated.seconds, rel=0.05)
+
+
+ENDPOINTS = {
+    "rate": Endpoint(rate=10, burst=10),
+    "cap": Endpoint(cap=16),
+    "knee": Endpoint(knee=16),
+    "window": Endpoint(rate=20, window=10.0),
+    "background 5xx": Endpoint(rate=10, burst=10, background_5xx=0.2),
+    "token costs": Endpoint(rate=10, burst=40, cost_sigma=1.0),
+    "hangs": Endpoint(cap=16, hangs=0.01),
+    "latency drift": Endpoint(cap=16, latency_curve=Curve(((60.0, 3.0),))),
+    "lowered rate": Endpoint(rate=10, burst=10, rate_curve=Curve(((100.0, 0.3),))),
+    "burst of 429s": Endpoint(cap=16, bursts=(Burst(start=50, seconds=60, kind="rate_limited"),)),
+    "own errors": Endpoint(cap=16, poison=Poison(per_thousand=100, kind="error")),
+}
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS.values(), ids=ENDPOINTS)
+def test_capacity_is_what_the_best_fixed_limit_reaches(endpoint: Endpoint) -> None:
+    """The computed capacity is a bound that a fixed limit comes near to."""
+    _, result = best_fixed(Row(name="", endpoint=endpoint, slots=32, seconds=200.0), seed=2)
+
+    assert result.goodput is not None
+    assert 90 < result.goodput < 110
+
+
+def test_fates_do_not_depend_on_the_order_of_calls() -> None:
+    """What happens to an attempt is decided by seed, trial and attempt alone."""
+    endpoint = Endpoint(random_429=0.2, background_5xx=0.2, hangs=0.1)
+    forwards, backwards = Server(endpoint, 3), Server(endpoint, 3)
+    first = {trial: forwards.call(0.0, trial, 1) for trial in range(200)}
+    second = {trial: backwards.call(9.0, trial, 1) for trial in reversed(range(200))}
+
+    assert first == second
+
+
+def test_random_numbers_are_even() -> None:
+    """Attempts of a trial, and trials of a run, are independent of each other."""
+    draws = [[uniform(1, trial, attempt, 3) for attempt in range(1, 4)] for trial in range(5000)]
+
+    assert statistics.fmean(row[0] for row in draws) == pytest.approx(0.5, abs=0.02)
+    assert sum(all(u < 0.2 for u in row) for row in draws) == pytest.approx(5000 * 0.2**3, abs=20)
+    assert statistics.median(log_normal(row[0], 2.0, 0.5) for row in draws) == pytest.approx(2.0, rel=0.03)
+
+
+def test_a_curve_jumps_or_ramps() -> None:
+    """A curve is 1 before its first point; then it jumps at each point, or moves linearly between them."""
+    points = ((10.0, 1.0), (20.0, 3.0))
+
+    assert [1.0, 1.0, 1.0, 3.0, 3.0] == [Curve(points).at(t) for t in (0, 10, 15, 20, 99)]
+    assert [1.0, 1.0, 2.0, 3.0, 3.0] == [Curve(points, ramps=True).at(t) for t in (0, 10, 15, 20, 99)]
+
+
+def test_bursts_and_regular_outages_are_found() -> None:
+    """The burst at a time is returned, or the next one."""
+    burst = Burst(start=40, seconds=10, kind="hung")
+    endpoint = Endpoint(bursts=(burst,), brownout_every=100.0, brownout=5.0)
+
+    assert [burst, burst, 50.0, 50.0, 150.0] == [
+        found if found is burst else found.start for t in (0, 45, 50, 54, 56) if (found := endpoint.burst_at(t))
+    ]
+
+
+class Patient:
+    """Lets nothing start before a time, and notes what it is asked."""
+
+    state = None
+    limit = 1
+
+    def __init__(self) -> None:
+        self.elapsed: list[float] = []
+        self.starts: list[float] = []
+
+    def take(self, signal: Signal) -> Decision:
+        if isinstance(signal, Started):
+            self.starts.append(signal.t)
+        return Decision(limit=1)
+
+    def elapse(self, t: float) -> Decision:
+        self.elapsed.append(t)
+        return Decision(limit=1)
+
+    def may_start(self, t: float) -> Gate:
+        return Gate(open=True) if self.elapsed and not self.starts else Gate(open=False, at=5.0 if t < 5 else None)
+
+
+def test_a_policy_sees_time_pass() -> None:
+    """When the time of a closed gate has come, `elapse` is called once, and the policy is asked again."""
+    policies: list[Patient] = []
+
+    def make(slots: int) -> Patient:
+        policies.append(Patient())
+        return policies[0]
+
+    simulate(Row(name="", endpoint=Endpoint(), seconds=20.0), make, 0)
+
+    assert ([5.0], [5.0]) == (policies[0].elapsed, policies[0].starts)
+
+
+def test_events_of_one_time_keep_their_order() -> None:
+    """Of two events at one time, the first that was scheduled comes first."""
+    timeline, seen = Timeline(), list[int]()
+    for number in (1, 2):
+        timeline.at(1.0, seen.append, number)
+    timeline.run(2.0)
+
+    assert [1, 2] == seen
+
+
+def test_several_runs_share_an_endpoint() -> None:
+    """Two runs with half the slots each get what the endpoint grants in sum."""
+    row = Row(name="", endpoint=Endpoint(rate=5, burst=5), runs=2, seconds=100.0)
+    result = measure(row, lambda _: Fixed(10))
+
+    assert result.goodput == pytest.approx(100, abs=6)
+    assert (50, 50) == pytest.approx(result.shares, abs=15)
+
+
+def test_a_judge_does_not_hold_a_slot_of_the_task() -> None:
+    """Scoring overlaps with the task: with a judge of the same latency, a run takes hardly longer."""
+    alone = Row(name="", endpoint=Endpoint(sigma=0.0), trials=200, slots=10)
+    judged = evolve(alone, judge=Endpoint(sigma=0.0))
+    times = [measure(row, Fixed).seconds for row in (alone, judged)]
+
+    assert times[1] == pytest.approx(times[0] + 2.03)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_rule_finishes_a_run(name: str) -> None:
+    """Each policy completes every trial on an endpoint with a rate limit."""
+    result = measure(Row(name="", endpoint=Endpoint(rate=20, burst=20), trials=100), POLICIES[name])
+
+    assert (100, 0) == (result.completed, result.failed)
+
+
+def test_every_family_has_rows_of_its_own() -> None:
+    """No family is empty, and no name is used twice in one."""
+    names = {family: [row.name for row in rows] for family, rows in FAMILIES.items()}
+
+    assert all(names.values())
+    assert {} == {family: rows for family, rows in names.items() if len(set(rows)) < len(rows)}
+    assert [row.endpoint for row in randoms(7, 3)] == [row.endpoint for row in randoms(7, 51)][:3]
+
+
+def test_headers_may_lie() -> None:
+    """An endpoint can send the same headers for ever."""
+    headers = Headers(remaining=0, reset=60.0)
+
+    assert headers == Server(Endpoint(headers=headers), 1).call(0.0, 1, 1).headers
