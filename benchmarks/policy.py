@@ -14,9 +14,9 @@ from benchmarks.simulated import real
 from benchmarks.simulated.compare import NAMES, OURS, Comparison, compare_all, table
 from benchmarks.simulated.families import FAMILIES
 from benchmarks.simulated.required import check
-from benchmarks.simulated.rows import Row, simulate
+from benchmarks.simulated.rows import Row, ours, simulate
 from benchmarks.simulated.scenarios import lettered, randoms
-from runner.concurrency import Adaptive, Decision, Policy, Signal
+from runner.concurrency import Decision, Policy, Signal
 
 LEGEND = "goodput in % of capacity, or time / time of the best fixed limit; rate limited per completed trial in %; trials lost"
 
@@ -67,12 +67,12 @@ def cost() -> None:
             continue
         recordings: list[Recording] = []
 
-        def make(slots: int, recordings: list[Recording] = recordings) -> Policy:
-            recordings.append(Recording(Adaptive(slots)))
+        def make(row: Row, recordings: list[Recording] = recordings) -> Policy:
+            recordings.append(Recording(ours(row)))
             return recordings[-1]
 
         simulate(row, make, 1)
-        policy, signals = Adaptive(row.slots), recordings[0].signals
+        policy, signals = ours(row), recordings[0].signals
         started = time.process_time()
         for signal in signals:
             policy.take(signal)

@@ -8,11 +8,15 @@ from itertools import groupby, repeat
 from attrs import frozen
 
 from benchmarks.simulated.rivals import Aws, Inspect, Phoenix
-from benchmarks.simulated.rows import MakePolicy, Result, Row, best_fixed, measure
-from runner.concurrency import Adaptive
+from benchmarks.simulated.rows import MakePolicy, Result, Row, best_fixed, measure, ours
 
 OURS, BEST = "ours", "best fixed"
-POLICIES: dict[str, MakePolicy] = {OURS: Adaptive, "phoenix": Phoenix, "aws": Aws, "inspect": Inspect}
+POLICIES: dict[str, MakePolicy] = {
+    OURS: ours,
+    "phoenix": lambda row: Phoenix(row.slots),
+    "aws": lambda row: Aws(row.slots),
+    "inspect": lambda row: Inspect(row.slots),
+}
 NAMES = (OURS, BEST, "phoenix", "aws", "inspect")
 
 

@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.simulated.compare import OURS, Comparison, goodputs, ratios
 from benchmarks.simulated.endpoint import Endpoint
-from benchmarks.simulated.rows import Row, simulate
+from benchmarks.simulated.rows import Row, ours, simulate
 from benchmarks.simulated.scenarios import SCENARIOS
-from runner.concurrency import Adaptive
 
 ORDINARY = ("lettered", "random")
 
@@ -102,7 +101,7 @@ def _recovery(checks: Checks) -> None:
     for what, limited in (("an outage", False), ("a burst of 429s", True)):
         endpoint = Endpoint(cap=100, brownout_every=300, brownout_kind="rate_limited" if limited else "unavailable")
         over = 150 + endpoint.brownout
-        [tally] = simulate(Row(name=what, endpoint=endpoint, seconds=420.0), Adaptive, 1, trace=True)
+        [tally] = simulate(Row(name=what, endpoint=endpoint, seconds=420.0), ours, 1, trace=True)
         back = next((t - over for t, n in tally.in_flight or () if t >= over and n >= 90), None)
         figure = "not back within 240 s" if back is None else f"{back:.1f} s"
         passed = back is not None and back <= 30
@@ -114,5 +113,5 @@ def _sprint(checks: Checks, seeds: Sequence[int]) -> None:
     endpoint, trials = SCENARIOS["F"][0], 10_000
     ideal = (trials - endpoint.burst) / (endpoint.rate or 1.0) + endpoint.mean()
     row = Row(name="sprint", endpoint=endpoint, slots=1000, trials=trials)
-    ratio = statistics.fmean(simulate(row, Adaptive, seed)[0].ended for seed in seeds) / ideal
+    ratio = statistics.fmean(simulate(row, ours, seed)[0].ended for seed in seeds) / ideal
     checks.check(f"{trials:,} trials at 100/s: <= 1.4 x the ideal time", f"{ratio:.2f} x", passed=ratio <= 1.4)

@@ -1,9 +1,9 @@
 """One row of a table: an endpoint, a workload, and how well a policy does on it.
 
 from benchmarks.simulated.families import FAMILIES
-from benchmarks.simulated.rows import measure
+from benchmarks.simulated.rows import measure, ours
 row = FAMILIES["bursts"][0]
-print(measure(row, Adaptive, seed=1))
+print(measure(row, ours, seed=1))
 """
 
 from collections.abc import Callable
@@ -15,10 +15,10 @@ from benchmarks.simulated.capacity import capacity
 from benchmarks.simulated.endpoint import TIMEOUT, Endpoint, Server
 from benchmarks.simulated.executor import Lane, Run, Tally, Timeline
 from benchmarks.simulated.rivals import Fixed
-from runner.concurrency import Policy
+from runner.concurrency import Adaptive, Policy
 
-MakePolicy = Callable[[int], Policy]
-"""Makes a policy for so many slots."""
+MakePolicy = Callable[["Row"], Policy]
+"""Makes a policy for a row."""
 GRID = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """Fixed limits that are tried to find the best one."""
 ENOUGH = 98.5
@@ -87,6 +87,11 @@ class Result:
     """Part of each run in what was completed, in per cent."""
 
 
+def ours(row: Row) -> Policy:
+    """Make the adaptive policy as a run of these trials would."""
+    return Adaptive(row.slots, trials=row.trials)
+
+
 def simulate(row: Row, make: MakePolicy, seed: int, *, trace: bool = False) -> list[Tally]:
     """Run a row, and return what came of each of its runs."""
     timeline = Timeline()
@@ -94,8 +99,8 @@ def simulate(row: Row, make: MakePolicy, seed: int, *, trace: bool = False) -> l
     judging = Server(row.judge, seed + 1000, row.timeout) if isinstance(row.judge, Endpoint) else None
     runs: list[Run] = []
     for k in range(row.runs):
-        task = Lane(make(row.slots), server)
-        judge = task if row.judge == "shared" else None if judging is None else Lane(make(row.slots), judging)
+        task = Lane(make(row), server)
+        judge = task if row.judge == "shared" else None if judging is None else Lane(make(row), judging)
         run = Run(
             timeline,
             task,

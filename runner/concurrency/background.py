@@ -9,7 +9,16 @@ import math
 
 from attrs import define
 
-from runner.concurrency.constants import ENOUGH, LATEST, LATEST_LIMITED, MEMORY, TEST_EXPECTED, TEST_LEAST, TEST_SIGNS, TESTED_SHARE
+from runner.concurrency.constants import (
+    ENOUGH,
+    LATEST,
+    LATEST_LIMITED,
+    MEMORY,
+    TEST_EXPECTED,
+    TEST_LEAST,
+    TEST_SIGNS,
+    TESTED_SHARE,
+)
 from runner.concurrency.start import Start
 
 

@@ -138,7 +138,9 @@ class Latency:
 
     def refresh(self) -> None:
         """Compare with the newest group from here on, before another load is tried."""
-        if self.latest is not None and (self.load is None or not self.load / SAME_LOAD < self.latest[0] < SAME_LOAD * self.load):
+        if self.latest is not None and (
+            self.load is None or not self.load / SAME_LOAD < self.latest[0] < SAME_LOAD * self.load
+        ):
             self.restart(*self.latest)
 
     def restart(self, load: float, seconds: float) -> None:

@@ -12,9 +12,9 @@ from benchmarks.simulated.executor import Timeline
 from benchmarks.simulated.families import FAMILIES
 from benchmarks.simulated.real import measure_real
 from benchmarks.simulated.rivals import Fixed
-from benchmarks.simulated.rows import Row, best_fixed, measure, simulate
+from benchmarks.simulated.rows import Row, best_fixed, measure, ours, simulate
 from benchmarks.simulated.scenarios import SCENARIOS, randoms
-from runner.concurrency import Adaptive, Decision, Gate, Signal, Started
+from runner.concurrency import Decision, Gate, Signal, Started
 
 A, X = SCENARIOS["A"][0], SCENARIOS["X"][0]
 
@@ -34,7 +34,7 @@ A, X = SCENARIOS["A"][0], SCENARIOS["X"][0]
 )
 def test_the_real_executor_agrees(row: Row) -> None:
     """On the same endpoint, the real executor and the simulated one complete as many trials in the same time."""
-    simulated, real = measure(row, Adaptive, 1), measure_real(row, seed=1)
+    simulated, real = measure(row, ours, 1), measure_real(row, seed=1)
 
     assert real.completed == pytest.approx(simulated.completed, rel=0.05)
     assert real.seconds == pytest.approx(simulated.seconds, rel=0.05)
