@@ -5,7 +5,7 @@ which it happened: those belong to the record around it.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, dataclass_transform
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, dataclass_transform
 
 import attrs
 
@@ -17,6 +17,9 @@ Json = Annotated[Any, PAYLOAD]
 
 Kind = Literal["error", "rate_limited", "unavailable", "fatal"]
 """What it means that an attempt failed."""
+
+SCORER: Final = "scorer:"
+"""What the rate-limit key of a scorer begins with, before its name, where it does not share that of the task."""
 
 CallFailure = Literal["error", "rate_limited", "unavailable", "fatal", "timed_out"]
 """Why a call of a scorer failed: a `Kind`, or it exceeded its timeout."""
@@ -281,7 +284,7 @@ class ScorerCallFailed:
     elapsed: float
     """Seconds, by the monotonic clock."""
     delay: float | None = None
-    """Seconds until the next call, counted from this record, jitter included; null: no further call, `scoring_failed` follows."""
+    """Seconds from this record to the next call, jitter included; null: no further call, `scoring_failed` follows."""
 
 
 @fact

@@ -83,6 +83,11 @@ class Endpoint:
         }
         return digest(canonical(facts, "the endpoint"))
 
+    @property
+    def rate_limit_identity(self) -> str:
+        """Tells endpoints and API keys apart, whose rate limits differ; to be kept in memory only."""
+        return self._address.rate_limit_identity
+
     def check(self, case: Case) -> None:
         """Refuse a case that lacks a field of the address or of the body."""
         self.target(case)
