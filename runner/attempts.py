@@ -71,7 +71,7 @@ class Attempts:
         executor, trial, number = self._executor, work.trial, work.attempts
         elapsed = round(self._now() - work.began, 6)
         self._slots.give_back(work.slot)
-        executor.lane_of(work).end(work)
+        executor.queues.lanes[work.key].end(work)
         if executor.is_over:  # It was abandoned and recorded as interrupted, and has returned after all.
             if not isinstance(outcome, Cut):
                 ending: Ending = "succeeded" if isinstance(outcome, Answered) else "failed"

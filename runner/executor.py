@@ -215,10 +215,11 @@ class Executor:
         """
         if self._is_looking or not self._goes_on or not self.queues.has_startable(self.recorder.state.t, for_probe=for_probe):
             return
-        self._is_looking = True
         if self._parked:
+            self._is_looking = True
             self._parked.unpark()
-        else:
+        elif self._workers < self.queues.places + for_probe:
+            self._is_looking = True
             self._workers += 1
             self._nursery.start_soon(self._worker)
 
@@ -259,17 +260,14 @@ class Executor:
                 assert scoring is not None
                 await scoring.make(job, flight)
             elif job.is_answered or (attempts is not None and await attempts.make(job, flight)):
-                await self._score(job)
+                if scoring is None:
+                    self.complete(job)
+                else:
+                    await scoring.begin(job)
             del flights[flight]
             if self.recorder.state.t > self._turn_ends:  # The time of the last record: to ask for another costs more.
                 await trio.lowlevel.checkpoint()
                 self._turn_ends = self._now() + TURN
-
-    async def _score(self, work: Work) -> None:
-        if self._scoring is None:
-            self.complete(work)
-        else:
-            await self._scoring.begin(work)
 
     def _next(self) -> Job | None:
         """Return the next job that may start now; if there is none, see to it that a worker is woken when there may be one."""
@@ -279,29 +277,33 @@ class Executor:
         queues, now = self.queues, max(self._now(), self._rung)
         if queues.delayed:
             self._alarm.ring_at(queues.let_in(now))
-        self._admission.look()
+        if queues.waiting <= queues.limit or self.settings.limit_key is not None:
+            self._admission.look()
         if queues.answered:
             answered = queues.answered.popleft()
             self.wake()
             return answered
-        is_behind = queues.is_behind
         for lane in queues.lanes.values():
-            if not lane.calls and (is_behind or not lane.trials):
-                continue
-            gate = lane.steering.may_start(now)
-            if gate.open:
-                job = lane.take(probe=gate.probe)
-                queues.waiting -= job.__class__ is Work
-                lane.start(job)
-                lane.closed_until = 0.0
-                self.wake()
-                if lane.steering.has_timer:
-                    self._set_timer(lane, now)
-                return job
-            if gate.at is not None:
-                lane.closed_until = gate.at
-                self._ask_at(lane, gate.at)
+            if lane.calls or (lane.trials and queues.unscored <= queues.most_unscored):
+                gate = lane.steering.may_start(now)
+                if gate.open:
+                    return self._take(lane, now, probe=gate.probe)
+                if gate.at is not None:
+                    lane.closed_until = gate.at
+                    self._ask_at(lane, gate.at)
         return None
+
+    def _take(self, lane: Lane, now: float, *, probe: bool) -> Job:
+        """Take the next job out of a lane, and wake a worker for the one after it."""
+        job = lane.take(probe=probe)
+        self.queues.waiting -= job.__class__ is Work
+        lane.busy += 1
+        job.epoch, lane.closed_until = lane.epoch, 0.0
+        if self._parked or len(self.queues.lanes) > 1 or self._workers < lane.steering.limit + lane.hung:
+            self.wake()
+        if lane.steering.has_timer:
+            self._set_timer(lane, now)
+        return job
 
     def _set_timer(self, lane: Lane, now: float) -> None:
         """Have the policy asked when time alone may change what it decides, although every place is taken."""
@@ -361,7 +363,7 @@ class Executor:
         for event in events:
             self._record(event, *() if when is None else (when,))
             if isinstance(event, IntakePaused) and event.cause == NO_RESPONSE:
-                self.queues.give_up_hung(lane)
+                lane.give_up_hung()
         self.queues.count(lane)
         self.wake()
 

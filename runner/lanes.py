@@ -57,11 +57,6 @@ class Lane:
             return _prober(self.calls) if probe else self.calls.popleft()
         return _prober(self.trials) if probe else self.trials.popleft()
 
-    def start(self, job: Job) -> None:
-        """Count a job that starts."""
-        self.busy += 1
-        job.epoch = self.epoch
-
     def end(self, job: Job) -> None:
         """Count a job that has ended."""
         if job.epoch == self.epoch:
@@ -127,10 +122,8 @@ class Queues:
         """The most attempts at one time, over all lanes."""
         self._scorer_limit = 0
         """The most calls of scorers at one time."""
-        self._total = 0
-        """The most attempts and calls at one time."""
-        self._most_unscored = most_unscored(0)
-        self._has_hung = False
+        self.most_unscored = most_unscored(0)
+        """Outputs that may wait for their scores before no attempt starts."""
 
     def open(self, key: str, steering: Steering, *, trials: bool = False, calls: bool = False) -> Lane:
         """Return the lane of a rate-limit key for attempts or calls; a new one has this policy."""
@@ -149,28 +142,21 @@ class Queues:
     def count(self, lane: Lane) -> None:
         """Count the present limit of a lane in the sums."""
         change, lane.counted = lane.steering.limit - lane.counted, lane.steering.limit
-        self._total += change
         if lane.has_trials:
             self.limit += change
         if lane.has_calls:
             self._scorer_limit += change
-            self._most_unscored = most_unscored(self._scorer_limit)
-
-    def give_up_hung(self, lane: Lane) -> None:
-        """Do not count what is in flight in a lane, because its endpoint does not respond."""
-        lane.give_up_hung()
-        self._has_hung = True
+            self.most_unscored = most_unscored(self._scorer_limit)
 
     @property
     def places(self) -> int:
-        """How many workers there is work for at the most."""
-        hung = sum(lane.hung for lane in self.lanes.values()) if self._has_hung else 0
-        return self._total + hung
+        """How many workers there is work for at the most; what exceeds a limit that was lowered ends by itself."""
+        return sum(max(lane.busy, lane.steering.limit) + lane.hung for lane in self.lanes.values()) or 1
 
     @property
     def is_behind(self) -> bool:
         """Whether so many outputs wait for their scores that no attempt may start: they are kept in memory."""
-        return self.unscored > self._most_unscored
+        return self.unscored > self.most_unscored
 
     def put(self, job: Job) -> None:
         """Queue a job that may start."""
@@ -187,7 +173,7 @@ class Queues:
         """Whether a job waits that the limits leave room for, and a policy may let start; a breaker's probe needs no room."""
         if self.answered:
             return True
-        is_behind = self.unscored > self._most_unscored
+        is_behind = self.unscored > self.most_unscored
         for lane in self.lanes.values():
             if not lane.calls and (is_behind or not lane.trials):
                 continue

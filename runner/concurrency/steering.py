@@ -68,6 +68,8 @@ class Steering:
         self._key = key
         self._policy = policy
         self._elapse: Callable[[float], Decision] | None = getattr(policy, "elapse", None)
+        self.has_timer = self._elapse is not None
+        """Whether the policy decides anything by the passing of time alone."""
         self._patience = patience
         self._outage_since: float | None = None
         """When the first probe was made that no success has followed yet."""
@@ -81,11 +83,6 @@ class Steering:
         """Returns whether an attempt or a call may start at a time; asking changes nothing."""
         self.free: set[str] = set()
         """Trials and calls whose last start was a probe that costs them nothing."""
-
-    @property
-    def has_timer(self) -> bool:
-        """Whether the policy decides anything by the passing of time alone."""
-        return self._elapse is not None
 
     def begin(self) -> LimitChanged:
         """Return what holds before the first start."""
@@ -108,7 +105,7 @@ class Steering:
             signal = _signal(event, record.t, self._quotas.pop(name, None))
         decision = self._policy.take(signal)
         self.limit = decision.limit
-        if signal.__class__ is Started:
+        if kind is AttemptStarted or kind is ScorerCallStarted:
             if kind is AttemptStarted:
                 self._quotas[name] = None
             if decision.probe or self.free:
