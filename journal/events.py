@@ -5,7 +5,7 @@ which it happened: those belong to the record around it.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, dataclass_transform
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, dataclass_transform
 
 import attrs
 
@@ -17,6 +17,12 @@ Json = Annotated[Any, PAYLOAD]
 
 Kind = Literal["error", "rate_limited", "unavailable", "fatal"]
 """What it means that an attempt failed."""
+
+SCORER: Final = "scorer:"
+"""What the rate-limit key of a scorer begins with, before its name, where it does not share that of the task."""
+
+CallFailure = Literal["error", "rate_limited", "unavailable", "fatal", "timed_out"]
+"""Why a call of a scorer failed: a `Kind`, or it exceeded its timeout."""
 
 Reason = Literal["interrupted", "failed_fast", "refused", "deadline", "disk_full", "intake_failed"]
 """Why a run was stopped before its end."""
@@ -250,6 +256,38 @@ class RetryScheduled:
 
 
 @fact
+class ScorerCallStarted:
+    """A scorer was called with the trial's output. Built-in scorers that compute their score locally record no calls."""
+
+    trial: str
+    scorer: str
+    call: int
+    """From 1, per trial and scorer within a session."""
+    key: str = ""
+    """The rate-limit key whose policy the call counts for: `scorer:NAME`, or that of the task where they share one."""
+
+
+@fact
+class ScorerCallFailed:
+    """A call of a scorer raised or exceeded its timeout. A call that succeeds ends with its first `trial_scored`."""
+
+    trial: str
+    scorer: str
+    call: int
+    error: str
+    """The exception's type."""
+    message: str
+    category: CallFailure
+    """What it means for a retry."""
+    retry_after: float | None = None
+    """Seconds that the endpoint asked to wait."""
+    elapsed: float
+    """Seconds, by the monotonic clock."""
+    delay: float | None = None
+    """Seconds from this record to the next call, jitter included; null: no further call, `scoring_failed` follows."""
+
+
+@fact
 class TrialScored:
     """A scorer judged the trial's output."""
 
@@ -263,6 +301,7 @@ class TrialScored:
     details: Json = None
     """What the scorer wants to keep with its verdict."""
     elapsed: float
+    """Seconds of the call that returned it."""
 
 
 @fact
@@ -276,6 +315,7 @@ class ScoringFailed:
     message: str
     traceback: str = ""
     elapsed: float
+    """Seconds of the last call."""
 
 
 @fact
@@ -353,6 +393,18 @@ class IntakeResumed:
 
 
 @fact
+class PolicyShared:
+    """From this record on, the policy of a rate-limit key is shared with another run of the same process.
+
+    Its decisions may then follow from what happened in the other run, so they cannot be recomputed from this journal alone.
+    """
+
+    key: str
+    run: str
+    """Identity of the other run."""
+
+
+@fact
 class Noted:
     """The task, a scorer or the runner wrote something down."""
 
@@ -399,6 +451,8 @@ TrialEvent = (
     | AttemptEnding
     | AttemptReturnedLate
     | RetryScheduled
+    | ScorerCallStarted
+    | ScorerCallFailed
     | TrialScored
     | ScoringFailed
     | TrialCompleted
@@ -419,6 +473,7 @@ Known = (
     | SessionStarted
     | TrialEvent
     | Decided
+    | PolicyShared
     | Noted
     | RunStopped
     | RunFinished

@@ -220,11 +220,16 @@ class Journal:
         return self._failure
 
     @trio.lowlevel.enable_ki_protection
-    def append(self, event: Event) -> Record:
-        """Take an event into the journal. Never waits; raises, and changes nothing, if it cannot be taken."""
+    def append(self, event: Event, when: float | None = None) -> Record:
+        """Take an event into the journal. Never waits; raises, and changes nothing, if it cannot be taken.
+
+        `when` is used as its `t` instead of the stamp's, for what was decided at a time that has just passed.
+        """
         if not self._is_open or get_ident() != self._home or not self._lock.is_held:
             raise self._refusal()
         at, t = self._time()
+        if when is not None:
+            t = when
         body = encode(event, self._seq + 1, at, t, self._durable)
         large: dict[str, bytes] = {}
         elsewhere: Blobs | None = None

@@ -9,7 +9,7 @@ Nothing here is known but the records. The rules by which a session decided are 
 records, and are asked what they would have decided.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar, get_args
 
@@ -19,6 +19,7 @@ from journal import Event, Record
 from journal.codec import name_of
 from journal.errors import IllegalEvent
 from journal.events import (
+    SCORER,
     AttemptEnding,
     AttemptFailed,
     AttemptInterrupted,
@@ -32,11 +33,13 @@ from journal.events import (
     JournalRecovered,
     JournalSalvaged,
     LimitChanged,
-    Noted,
+    PolicyShared,
     RetryScheduled,
     RunFinished,
     RunStarted,
     RunStopped,
+    ScorerCallFailed,
+    ScorerCallStarted,
     ScoringFailed,
     SessionStarted,
     TrialCompleted,
@@ -45,11 +48,16 @@ from journal.events import (
     fields_of,
 )
 from journal.lifecycle import Lifecycle
+from replay.in_flight import InFlight
 from replay.screen import mixtures, plural
 from replay.state import RunState, TrialState
 
 T = TypeVar("T")
 
+NO_RESPONSE: Final = "no_response"
+"""The cause of a pause after which what is in flight does not count against the limit."""
+PROBING: Final = ("illness", "unavailable", NO_RESPONSE)
+"""Causes of pauses during which a breaker's probes may start, whatever the limit."""
 HAIR: Final = 2e-6
 """Seconds by which two times may differ because each was rounded to the microsecond."""
 MOST: Final = 100
@@ -72,7 +80,11 @@ class Rules(Protocol):
         ...
 
     def take(self, record: Record) -> Sequence[Decided]:
-        """Learn from an attempt's start, its end or its notes; give the decisions that must follow, in order."""
+        """Learn from a start or an end of an attempt or a scorer call, or from a note; return the decisions that follow."""
+        ...
+
+    def elapse(self, key: str, t: float) -> Sequence[Decided]:
+        """Return what the policy of a rate-limit key decides because it is `t`, although nothing has happened."""
         ...
 
     def closed(self, key: str, t: float) -> str:
@@ -95,7 +107,7 @@ class Finding:
     seq: int
     """The record that disagrees."""
     check: str
-    """One word: lifecycle, time, slots, limit, intake, delay, elapsed, policy, retry or totals."""
+    """One word: lifecycle, time, slots, limit, intake, delay, calls, elapsed, policy, retry or totals."""
     what: str
 
 
@@ -122,6 +134,8 @@ class Audit:
     totals: Totals
     decisions: int
     """Recorded decisions that were made again, and came out the same."""
+    unreproduced: int = 0
+    """Decisions of policies that were shared with another run: checked against the other rules, but not recomputed."""
 
     @property
     def agrees(self) -> bool:
@@ -159,12 +173,18 @@ class Auditor:
         """The hash of the last record that is not about a file."""
         self._slots: dict[int, str] = {}
         """Slot → the trial that holds it."""
-        self._flying: dict[str, str] = {}
-        """Trials in flight, each with the key of its back end."""
-        self._at_once: Counter[str] = Counter()
-        """Key → how many of them there are."""
+        self._in_flight = InFlight()
+        self._hung = 0
+        """Attempts that were in flight when their endpoint stopped responding, in this session."""
         self._highest = 0
-        """The highest limit of this session."""
+        """The highest limit of attempts in this session."""
+        self._calls: dict[tuple[str, str], int] = {}
+        """Trial and scorer → the number of its last call in this session."""
+        self._shared: set[str] = set()
+        """Rate-limit keys whose policy is shared with another run from here on."""
+        self._of_shared: set[str] = set()
+        """Trials whose last attempt counted for one of them."""
+        self._unreproduced = 0
         self._answered: dict[str, float] = {}
         """Trials that were answered in this session and wait for scores, and since when."""
         self._rules: Rules | None = None
@@ -211,6 +231,7 @@ class Auditor:
             notes=(*self._notes, *mixtures(state)),
             totals=totals,
             decisions=self._decisions,
+            unreproduced=self._unreproduced,
         )
 
     def _find(self, record: Record, check: str, what: str) -> None:
@@ -240,8 +261,11 @@ class Auditor:
     def _begin_session(self, event: SessionStarted, record: Record) -> None:
         self._t, self._highest, self._rules = record.t, 0, None
         self._slots.clear()
-        self._flying.clear()
-        self._at_once.clear()
+        self._in_flight.clear()
+        self._hung = 0
+        self._calls.clear()
+        self._shared.clear()
+        self._of_shared.clear()
         self._answered.clear()
         self._due.clear()  # The process before died; what it decided last did not reach the disk.
         started = self._state.started
@@ -272,16 +296,52 @@ class Auditor:
     # Attempts, and their scores.
 
     def _judge_score(self, event: TrialScored | ScoringFailed, record: Record) -> None:
+        name = event.trial, event.scorer.partition(".")[0]
+        if name in self._in_flight:
+            self._judge_call_end(name, event.elapsed, record)
+            return
         answered = self._answered.get(event.trial)
         since = "the session began" if answered is None else "its trial was answered"
         self._judge_elapsed(record, event.elapsed, 0.0, record.t - (answered or 0.0), since)
 
+    def _judge_call(self, event: ScorerCallStarted, record: Record) -> None:
+        name, found = (event.trial, event.scorer), self._found
+        subject = f"{event.scorer!r} is called for {event.trial!r}"
+        if name in self._in_flight:
+            self._find(record, "calls", f"{subject} while call {self._calls[name]} is in flight")
+            self._in_flight.end(name)
+        expected = self._calls.get(name, 0) + 1
+        if event.call != expected:
+            self._find(record, "calls", f"{subject} as call {event.call}, expected call {expected}")
+        self._calls[name] = event.call
+        due = self._state.delayed_calls.get(name, 0.0)
+        if record.t < due - HAIR:
+            self._find(record, "delay", f"{subject} at {record.t:.6f} s, and the delay after the last call ends at {due:.6f} s")
+        in_flight = self._in_flight.start(name, event.key)
+        self._judge_room(subject, event.key, in_flight, record)
+        self._judge_open(subject, event.key, record, judged=found != self._found)
+        self._tell(record, event.key)
+
+    def _judge_call_failure(self, event: ScorerCallFailed, record: Record) -> None:
+        name = event.trial, event.scorer
+        if name not in self._in_flight or event.call != self._calls[name]:
+            self._find(
+                record, "calls", f"call {event.call} of {event.scorer!r} for {event.trial!r} fails, and is not in flight"
+            )
+            return
+        self._judge_call_end(name, event.elapsed, record)
+
+    def _judge_call_end(self, name: tuple[str, str], elapsed: float, record: Record) -> None:
+        key, since = self._in_flight.end(name), self._state.scorer_calls[name].since
+        self._judge_elapsed(record, elapsed, self._t - since, record.t - since, "its call began")
+        self._tell(record, key)
+
+    def _judge_sharing(self, event: PolicyShared, _: Record) -> None:
+        self._shared.add(event.key)
+        self._due = deque((seq, decision) for seq, decision in self._due if decision.key != event.key)
+
     def _judge_completion(self, event: TrialCompleted, _: Record) -> None:
         self._answered.pop(event.trial, None)
-
-    def _judge_note(self, event: Noted, record: Record) -> None:
-        if event.name == "quota":
-            self._tell(record)
 
     def _judge_interruption(self, event: AttemptInterrupted, record: Record) -> None:
         if event.why in {"process_died", "forked"}:
@@ -294,8 +354,9 @@ class Auditor:
             self._judge_ending(event, record)
 
     def _judge_ending(self, event: AttemptEnding, record: Record) -> None:
+        key = self._in_flight.key_of(event.trial)
         self._judge_end(event, record)
-        self._tell(record)
+        self._tell(record, key)
 
     def _judge_start(self, event: AttemptStarted, record: Record) -> None:
         state, found = self._state, self._found
@@ -304,37 +365,46 @@ class Auditor:
         if holder is not None:
             self._find(record, "slots", f"{event.trial!r} starts in slot {event.slot}, which {holder!r} still holds")
         self._slots[event.slot] = event.trial
-        self._flying[event.trial] = event.key
-        self._at_once[event.key] += 1
-        if event.key in state.limits:
-            self._judge_room(event, record)
-        until, cause = state.pauses.get(event.key, (0.0, ""))
-        if record.t < until - HAIR:
-            what = f"{event.trial!r} starts at {record.t:.6f} s, while intake is paused until {until:.6f} s ({cause!r})"
-            self._find(record, "intake", what)
+        in_flight, subject = self._in_flight.start(event.trial, event.key), f"{event.trial!r} starts"
+        if self._judge_room(subject, event.key, in_flight, record):
+            self._judge_slot(event, record)
         if known.stage == "backing_off" and record.t < known.due - HAIR:
             what = f"{event.trial!r} starts at {record.t:.6f} s, and its back-off ends at {known.due:.6f} s"
             self._find(record, "delay", what)
-        if found == self._found and self._rules is not None:
-            rules = self._rules
-            closed = self._asked(record, lambda: rules.closed(event.key, record.t + HAIR), "")
-            if closed:
-                self._disagree(record, f"{event.trial!r} starts, and the policy does not let it: {closed}")
-        self._tell(record)
+        self._judge_open(subject, event.key, record, judged=found != self._found)
+        (self._of_shared.add if event.key in self._shared else self._of_shared.discard)(event.trial)
+        self._tell(record, event.key)
 
-    def _judge_room(self, event: AttemptStarted, record: Record) -> None:
-        limit, flying = self._state.limits[event.key], self._at_once[event.key]
-        is_probe = self._state.pauses.get(event.key, (0.0, ""))[1] == "illness"
-        if flying > limit and not is_probe:  # A probe passes even when hung attempts fill every place: it is the only way out.
-            self._find(record, "limit", f"{event.trial!r} starts as number {flying} in flight, and the limit is {limit}")
-        elif not 0 <= event.slot < max(self._highest, len(self._flying)):
+    def _judge_room(self, subject: str, key: str, in_flight: int, record: Record) -> bool:
+        """Check a start against the limit and the pause of its rate-limit key; return whether the limit leaves room for it."""
+        until, cause = self._state.pauses.get(key, (0.0, ""))
+        if record.t < until - HAIR:
+            self._find(
+                record, "intake", f"{subject} at {record.t:.6f} s, while intake is paused until {until:.6f} s ({cause!r})"
+            )
+        limit = self._state.limits.get(key, in_flight)
+        if in_flight > limit and cause not in PROBING:  # A probe may start although hung attempts fill every place.
+            self._find(record, "limit", f"{subject} as number {in_flight} in flight, and the limit is {limit}")
+            return False
+        return key in self._state.limits
+
+    def _judge_slot(self, event: AttemptStarted, record: Record) -> None:
+        if not 0 <= event.slot < max(self._highest + self._hung, len(self._slots)):
             what = f"{event.trial!r} starts in slot {event.slot}, and there were never more than {self._highest} of them"
             self._find(record, "slots", what)
 
+    def _judge_open(self, subject: str, key: str, record: Record, *, judged: bool) -> None:
+        """Ask the policy whether a start is allowed, unless a finding says already that it is not."""
+        rules = self._rules
+        if judged or rules is None or key in self._shared:
+            return
+        closed = self._asked(record, lambda: rules.closed(key, record.t + HAIR), "")
+        if closed:
+            self._disagree(record, f"{subject}, and the policy does not let it: {closed}")
+
     def _judge_end(self, event: AttemptEnding, record: Record) -> None:
         known = self._state.trials[event.trial]
-        if event.trial in self._flying:
-            self._at_once[self._flying.pop(event.trial)] -= 1
+        self._in_flight.end(event.trial)
         if self._slots.get(known.slot) == event.trial:
             del self._slots[known.slot]
         if isinstance(event, AttemptSucceeded):
@@ -358,8 +428,9 @@ class Auditor:
 
     # Decisions.
 
-    def _tell(self, record: Record) -> None:
-        if self._rules is None:
+    def _tell(self, record: Record, key: str | None) -> None:
+        """Tell the policy of a rate-limit key what happened; one that is shared has consumed more than this journal has."""
+        if self._rules is None or key is None or key in self._shared:
             return
         self._demand_none(record)
         rules = self._rules
@@ -376,21 +447,17 @@ class Auditor:
             self._disagree(record, f"after record {seq:,} the policy decides {_in_words(expected)}; it is missing before this")
 
     def _judge_decision(self, event: Decided, record: Record) -> None:
-        state = self._state
-        if isinstance(event, LimitChanged):
-            self._highest = max(self._highest, sum({**state.limits, event.key: event.after}.values()))
-            slots = state.settings.get("slots")
-            if event.before != state.limits.get(event.key, event.before):
-                self._find(record, "limit", f"it changes a limit of {event.before}, and {state.limits[event.key]} was in force")
-            if event.after < 1 or (isinstance(slots, int) and event.after > slots):
-                self._find(record, "limit", f"it sets a limit of {event.after}, and the settings have slots={slots!r}")
-        elif isinstance(event, IntakeResumed) and event.key not in state.pauses:
-            self._find(record, "intake", "it resumes an intake that was not paused")
+        self._judge_invariants(event, record)
         rules = self._rules
         if rules is None:
             return
-        if event.key not in state.limits:
+        if event.key in self._shared:
+            self._unreproduced += 1
+            return
+        if event.key not in self._state.limits:
             self._expect(record, [self._asked(record, lambda: rules.begin(event.key), event)])
+        elif not self._due:
+            self._expect(record, self._asked(record, lambda: rules.elapse(event.key, record.t), ()))
         if not self._due:
             self._disagree(record, f"nothing that happened before makes the policy decide {_in_words(event)}")
             return
@@ -401,6 +468,29 @@ class Auditor:
             what = f"the policy decides {_in_words(expected)}, and this is {_in_words(event)}"
             self._disagree(record, f"after record {seq:,} {what}")
 
+    def _judge_invariants(self, event: Decided, record: Record) -> None:
+        """Check what must hold of a decision whichever policy has made it."""
+        state = self._state
+        if isinstance(event, LimitChanged):
+            limits = {**state.limits, event.key: event.after}
+            self._highest = max(self._highest, sum(limit for key, limit in limits.items() if not key.startswith(SCORER)))
+            slots = self._slots_of(event.key)
+            if event.before != state.limits.get(event.key, event.before):
+                self._find(record, "limit", f"it changes a limit of {event.before}, and {state.limits[event.key]} was in force")
+            if event.after < 1 or (isinstance(slots, int) and event.after > slots):
+                self._find(record, "limit", f"it sets a limit of {event.after}, and the settings have slots={slots!r}")
+        elif isinstance(event, IntakeResumed) and event.key not in state.pauses:
+            self._find(record, "intake", "it resumes an intake that was not paused")
+        elif isinstance(event, IntakePaused) and event.cause == NO_RESPONSE:
+            self._in_flight.give_up_hung(event.key)
+            self._hung = len(self._slots)
+
+    def _slots_of(self, key: str) -> object:
+        """Return the most that a limit may be, by the settings."""
+        settings = self._state.settings
+        slots, own = settings.get("slots"), settings.get("scorer_slots")
+        return own.get(key.removeprefix(SCORER), slots) if key.startswith(SCORER) and isinstance(own, dict) else slots
+
     def _judge_settlement(self, event: Settled, record: Record) -> None:
         rules, known = self._rules, self._state.trials[event.trial]
         if rules is None:
@@ -408,6 +498,8 @@ class Auditor:
         expected = self._asked(record, lambda: rules.settle(event, known), event)
         if expected == event:
             self._decisions += 1
+        elif event.trial in self._of_shared:
+            self._unreproduced += 1  # Whether its attempt was a probe is not in this journal.
         else:
             what = f"the rules decide {_in_words(expected)}, and this is {_in_words(event)}"
             self._differ(record, "retry", f"after attempt {known.attempts} of {event.trial!r} {what}")
@@ -465,6 +557,9 @@ _JUDGES: Final[dict[type[Event], Callable[[Auditor, Any, Record], None]]] = {
     IntakeResumed: Auditor._judge_decision,
     RetryScheduled: Auditor._judge_settlement,
     TrialFailed: Auditor._judge_settlement,
+    PolicyShared: Auditor._judge_sharing,
+    ScorerCallStarted: Auditor._judge_call,
+    ScorerCallFailed: Auditor._judge_call_failure,
     TrialScored: Auditor._judge_score,
     ScoringFailed: Auditor._judge_score,
     TrialCompleted: Auditor._judge_completion,
@@ -475,6 +570,5 @@ _JUDGES: Final[dict[type[Event], Callable[[Auditor, Any, Record], None]]] = {
     AttemptFailed: Auditor._judge_ending,
     AttemptTimedOut: Auditor._judge_ending,
     AttemptInterrupted: Auditor._judge_interruption,
-    Noted: Auditor._judge_note,
 }
 """What is held against a record within a session, by its type."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from journal import Blob
+from journal.events import SCORER
 from replay.state import LastError, RunState, TrialState
 from replay.summary import Latency, Part, Score, Summary, crashes, forked_sessions, latency, score_of, summarise
 from replay.text import as_text, escaped
@@ -119,7 +120,7 @@ def held_up(state: RunState, *, now: float, before: int, least: float = LONG) ->
     if state.ending:
         return ""
     paused = {key: pause for key, pause in state.pauses.items() if _is_in_force(*pause, now)}
-    if paused and paused.keys() >= state.limits.keys():  # Otherwise another back end goes on.
+    if paused and paused.keys() >= (state.attempt_limits or state.limits).keys():  # Otherwise another key goes on.
         if any(cause == _ILLNESS for _, cause in paused.values()):
             return "held up: the other side is ill"
         until = min(until for until, _ in paused.values())
@@ -224,10 +225,13 @@ _Row = tuple[str, str, str]
 
 def _rows(state: RunState, now: float, durable: int, total: int | None) -> Iterator[_Row]:
     yield "slots", _slots(state, total), ""
-    for until, cause in state.pauses.values():
-        if _is_in_force(until, cause, now):
-            waiting = f"waiting {duration(until - now)}: " if until > now else ""
-            yield "paused", f"{waiting}{_PAUSES.get(cause, printable(cause))}", "yellow"
+    yield from (("paused", words, "yellow") for words in _paused(state, now))
+    if state.holds_attempts:
+        yield (
+            "scoring",
+            f"{state.stages['answered']:,} outputs wait for their scores; no attempt starts until they are fewer",
+            "yellow",
+        )
     if state.backing_off:
         yield "back-off", _back_off(state.backing_off, now), "yellow"
     if (error := state.last_error) is not None and (error.answers == len(state.latencies) or now - error.t < _MINUTE):
@@ -251,6 +255,14 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     for name, trial in heapq.nsmallest(_LONGEST, state.running.items(), key=lambda item: item[1].since):
         yield "longest", *_running(name, trial, now, state.settings.get("timeout"))
     yield "journal", f"seq {state.seq:,} · on disk to {durable:,}", "dim"
+
+
+def _paused(state: RunState, now: float) -> Iterator[str]:
+    for key, (until, cause) in state.pauses.items():
+        if _is_in_force(until, cause, now):
+            waiting = f"waiting {duration(until - now)}: " if until > now else ""
+            scorer = f"scorer {printable(key.removeprefix(SCORER), 24)}, " if key.startswith(SCORER) else ""
+            yield f"{scorer}{waiting}{_PAUSES.get(cause, printable(cause))}"
 
 
 def _slots(state: RunState, total: int | None) -> str:

@@ -16,6 +16,7 @@ import attrs
 
 from journal import Event, Record
 from journal.events import (
+    SCORER,
     AttemptFailed,
     AttemptInterrupted,
     AttemptReturnedLate,
@@ -31,6 +32,8 @@ from journal.events import (
     RunFinished,
     RunStarted,
     RunStopped,
+    ScorerCallFailed,
+    ScorerCallStarted,
     ScoringFailed,
     SegmentOpened,
     SessionStarted,
@@ -48,6 +51,12 @@ Place = tuple[int, int]
 """Where a record stands: the number of its file, and the byte at which its line begins."""
 
 Value = bool | int | float | str
+
+
+def most_unscored(scorer_limit: int) -> int:
+    """Return how many outputs may wait for their scores before no attempt starts, by how many scorer calls may be in flight."""
+    return 2 * scorer_limit + 64
+
 
 DONE: Final = ("completed", "failed")
 """The stages of a trial that has come to its end, and counts."""
@@ -166,6 +175,18 @@ class LastError:
     """How many answers there were by then."""
 
 
+@attrs.frozen
+class OpenCall:
+    """A call of a scorer that is in flight."""
+
+    key: str
+    """The rate-limit key that it counts for."""
+    call: int
+    """Its number, from 1, in the present session."""
+    since: float
+    """When it started, in the seconds of `t`."""
+
+
 @attrs.define
 class Session:
     """One process life of the run."""
@@ -244,6 +265,17 @@ class RunState:
     _under_way: dict[str, list[Any]] = attrs.field(factory=dict[str, list[Any]])
     """What the attempts that are running have noted that they use."""
 
+    scorer_calls: dict[tuple[str, str], OpenCall] = attrs.field(factory=dict[tuple[str, str], OpenCall])
+    """Trial and scorer → the call that is in flight."""
+    delayed_calls: dict[tuple[str, str], float] = attrs.field(factory=dict[tuple[str, str], float])
+    """Trial and scorer → when the next call may start, after one that failed."""
+    calls_started: Counter[str] = attrs.field(factory=Counter[str])
+    """By scorer."""
+    calls_failed: Counter[str] = attrs.field(factory=Counter[str])
+    """Calls of scorers, by category."""
+    scorer_keys: set[str] = attrs.field(factory=set[str])
+    """Rate-limit keys that scorers of the present session count for."""
+
     last_error: LastError | None = None
     refusal: str = ""
     """Which scorer was refused in the present session, and in which words: every other output would meet the same."""
@@ -281,10 +313,25 @@ class RunState:
     @property
     def limit(self) -> int | None:
         """How many attempts may run at once, over all keys; None where nobody has said."""
-        if self.limits:
-            return sum(self.limits.values())
+        if limits := self.attempt_limits:
+            return sum(limits.values())
         slots = self.settings.get("slots")
         return slots if isinstance(slots, int) else None
+
+    @property
+    def attempt_limits(self) -> dict[str, int]:
+        """The limits of attempts by rate-limit key; those that only scorers count for are left out."""
+        return {key: limit for key, limit in self.limits.items() if not key.startswith(SCORER)}
+
+    @property
+    def scorer_limits(self) -> dict[str, int]:
+        """The limits of scorers by rate-limit key."""
+        return {key: limit for key, limit in self.limits.items() if key in self.scorer_keys}
+
+    @property
+    def holds_attempts(self) -> bool:
+        """Whether no attempt starts because too many outputs wait for their scores."""
+        return not self.ending and self.stages["answered"] > most_unscored(sum(self.scorer_limits.values()))
 
     @property
     def done(self) -> int:
@@ -328,6 +375,9 @@ class RunState:
         self.last_error, self.refusal, self.done_at = None, "", 0.0
         self.pauses.clear()
         self.limits.clear()
+        self.scorer_calls.clear()
+        self.delayed_calls.clear()
+        self.scorer_keys.clear()
 
     def _adopt(self, adopted: Any, record: Record) -> None:
         """Let what was taken over stand in the place of what it was before."""
@@ -449,8 +499,24 @@ class RunState:
                     pass
         self.retries[event.cause] += 1
 
+    def _scorer_call_started(self, event: ScorerCallStarted, record: Record) -> None:
+        name = event.trial, event.scorer
+        self.delayed_calls.pop(name, None)
+        self.scorer_calls[name] = OpenCall(event.key, event.call, record.t)
+        self.calls_started[event.scorer] += 1
+        self.scorer_keys.add(event.key)
+
+    def _scorer_call_failed(self, event: ScorerCallFailed, record: Record) -> None:
+        name = event.trial, event.scorer
+        self.scorer_calls.pop(name, None)
+        if event.delay is not None:
+            self.delayed_calls[name] = record.t + event.delay
+        self.calls_failed[event.category] += 1
+
     def _trial_scored(self, event: TrialScored, _: Record) -> None:
         trial = self.trials[event.trial]
+        if self.scorer_calls:
+            self.scorer_calls.pop((event.trial, event.scorer.partition(".")[0]), None)
         tally = self.scores.get(event.scorer)
         if tally is None:
             tally = self.scores[event.scorer] = Tally(by_case={} if self.has_repeats else None)
@@ -473,6 +539,7 @@ class RunState:
 
     def _scoring_failed(self, event: ScoringFailed, _: Record) -> None:
         trial = self.trials[event.trial]
+        self.scorer_calls.pop((event.trial, event.scorer), None)
         if event.scorer in trial.unscored:
             return  # Asked again later, and failed again.
         trial.unscored = (*trial.unscored, event.scorer)
@@ -508,6 +575,8 @@ class RunState:
 
     def _limit_changed(self, event: LimitChanged, _: Record) -> None:
         self.limits[event.key] = event.after
+        if event.key.startswith(SCORER):
+            self.scorer_keys.add(event.key)
 
     def _intake_paused(self, event: IntakePaused, _: Record) -> None:
         self.pauses[event.key] = (event.until, event.cause)
@@ -575,6 +644,8 @@ _MEANINGS: Final[dict[type[Event], Callable[[RunState, Any, Record], None]]] = {
     AttemptInterrupted: RunState._attempt_interrupted,
     AttemptReturnedLate: RunState._attempt_returned_late,
     RetryScheduled: RunState._retry_scheduled,
+    ScorerCallStarted: RunState._scorer_call_started,
+    ScorerCallFailed: RunState._scorer_call_failed,
     TrialScored: RunState._trial_scored,
     ScoringFailed: RunState._scoring_failed,
     TrialCompleted: RunState._trial_completed,

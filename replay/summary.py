@@ -124,6 +124,26 @@ class Attempts:
 
 
 @attrs.frozen
+class Scoring:
+    """What waits for scorers, and what became of their calls; built-in scorers that only compute make none."""
+
+    outputs_waiting: int
+    """Outputs that are not completely scored yet."""
+    calls_in_flight: Mapping[str, int]
+    """By scorer."""
+    calls_delayed: int
+    """Calls that wait to be repeated after one that failed."""
+    calls_started: Mapping[str, int]
+    """By scorer, over all sessions."""
+    calls_failed: Mapping[str, int]
+    """By category, over all sessions."""
+    limits: Mapping[str, int]
+    """Rate-limit key → calls that may be in flight at once; `scorer:NAME`, or that of the task where they share one."""
+    holds_attempts: bool
+    """Whether no attempt starts because too many outputs wait for their scores."""
+
+
+@attrs.frozen
 class Adoption:
     """What a session took over that had changed since the one before."""
 
@@ -167,6 +187,7 @@ class Summary:
     """Outputs that count, and that the limit of tokens has cut short, as far as their attempts have noted it."""
     trials: Trials
     attempts: Attempts
+    scoring: Scoring
     retries: Mapping[str, int]
     errors: Mapping[str, int]
     last_error: LastError | None
@@ -215,6 +236,15 @@ def summarise(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
             interrupted=state.interrupted,
             made_again=state.made_again,
             returned_late=state.late,
+        ),
+        scoring=Scoring(
+            outputs_waiting=state.stages["answered"],
+            calls_in_flight=dict(Counter(scorer for _, scorer in state.scorer_calls)),
+            calls_delayed=len(state.delayed_calls),
+            calls_started=dict(state.calls_started),
+            calls_failed=dict(state.calls_failed),
+            limits=state.scorer_limits,
+            holds_attempts=state.holds_attempts,
         ),
         retries=dict(state.retries),
         errors=dict(state.errors),

@@ -17,6 +17,7 @@ import attrs
 
 from journal import Event, Record
 from journal.events import (
+    SCORER,
     AttemptFailed,
     AttemptInterrupted,
     AttemptStarted,
@@ -425,11 +426,13 @@ class Timeline:
         self._move(number, _IDLE, t, seq)
 
     def _limit_changed(self, event: LimitChanged, t: float, seq: int) -> None:
+        if event.key.startswith(SCORER):
+            return  # It limits the calls of a scorer, and no attempt.
         self._limits[event.key] = event.after
         self._limit.put(sum(self._limits.values()), t, seq)
 
     def _intake_paused(self, event: IntakePaused, t: float, seq: int) -> None:
-        if event.until > t:
+        if event.until > t and not event.key.startswith(SCORER):
             self._pauses[event.key] = event.until
             self._say_paused(t, seq)
 

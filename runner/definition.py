@@ -3,6 +3,7 @@
 Everything that can be wrong with a definition is found here, where it is written. Nothing here runs anything.
 """
 
+import enum
 import functools
 import inspect
 import math
@@ -25,11 +26,22 @@ from runner.gates import Gate
 from runner.nearest import nearest
 from runner.retry import NUMBERS, Retry
 from runner.score import Scorer, Verdicts, is_async
+from runner.tasks import Opens
 
 InputT = TypeVar("InputT")
 OutputT = TypeVar("OutputT")
 ReturnT = TypeVar("ReturnT", default=Any)
 VerdictT = TypeVar("VerdictT", bound=Verdicts | Awaitable[Verdicts])
+
+
+class Inherited(enum.Enum):
+    """The type of `INHERITED`."""
+
+    INHERITED = enum.auto()
+
+
+INHERITED: Final = Inherited.INHERITED
+"""Stands for a timeout that was not given."""
 
 _NAME = re.compile(r"\w[\w.-]*")
 _SCORER_NAME = re.compile(r"\w[\w-]*")
@@ -38,6 +50,11 @@ _SCORER_NAME = re.compile(r"\w[\w-]*")
 def _whole(_: "Settings", attribute: "Attribute[Any]", given: object) -> None:
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
         raise UsageError(f"{attribute.name}={given!r}: give a whole number from 1 up")
+
+
+def _slots(settings: "Settings", attribute: "Attribute[Any]", given: object) -> None:
+    if given is not None:
+        _whole(settings, attribute, given)
 
 
 def _duration(_: "Settings", attribute: "Attribute[Any]", given: object) -> None:
@@ -101,8 +118,9 @@ WHAT_IS_ASKED: Final = ("repeats", "only", "skip", "limit", "shuffle", "seed")
 class Settings(Selection):
     """On which of its cases an evaluation is run, and how; every one of these can be changed for a single run."""
 
-    slots: int = field(default=32, validator=_whole)
-    """The most attempts at one time."""
+    slots: int | None = field(default=None, validator=_slots)
+    """The most attempts at one time. None: 100 for endpoints, chat models and async functions, 32 for plain functions (threads)
+    and recorded outputs, the number of CPUs (at least 4) for commands. It also limits the calls of each scorer at one time."""
     timeout: float | None = field(default=600.0, converter=_as_float, validator=_duration)
     """Seconds for one attempt. None is really off."""
     deadline: float | None = field(default=None, converter=_as_float, validator=_duration)
@@ -214,26 +232,64 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
 
     @overload
     def score(
-        self, *, name: str | None = None, retry: Retry | None = None
+        self, *, name: str | None = None, retry: Retry | None = None, timeout: float | Inherited | None = INHERITED
     ) -> Callable[[Callable[[OutputT, Case[InputT, Any]], VerdictT]], Callable[[OutputT, Case[InputT, Any]], VerdictT]]: ...
 
     def score(
-        self, scorer: Callable[..., Any] | None = None, *, name: str | None = None, retry: Retry | None = None
+        self,
+        scorer: Callable[..., Any] | None = None,
+        *,
+        name: str | None = None,
+        retry: Retry | None = None,
+        timeout: float | Inherited | None = INHERITED,
     ) -> Callable[..., Any]:
-        """Add a scorer, and give the function back as it was: `@capitals.score`, or `@capitals.score(name="judge")`."""
-        if scorer is None:
-            return functools.partial(self._add_scorer, name=name, retry=retry)
-        return self._add_scorer(scorer, name=name, retry=retry)
+        """Add a scorer, and return the function as it was: `@capitals.score`, or `@capitals.score(name="judge", timeout=60)`.
 
-    def _add_scorer(self, scorer: Callable[..., Any], *, name: str | None, retry: Retry | None) -> Callable[..., Any]:
+        `timeout` is in seconds for one call (default: a judge's own, otherwise that of the run's attempts; None: no limit).
+        """
+        if scorer is None:
+            return functools.partial(self._add_scorer, name=name, retry=retry, timeout=timeout)
+        return self._add_scorer(scorer, name=name, retry=retry, timeout=timeout)
+
+    def _add_scorer(
+        self,
+        scorer: Callable[..., Any],
+        *,
+        name: str | None,
+        retry: Retry | None,
+        timeout: float | Inherited | None = INHERITED,
+    ) -> Callable[..., Any]:
         name = _named(scorer, name, _SCORER_NAME)
         _check_call(scorer, name, "scorer", "the output and the case", 2)
         if name in self.scorers and not _is_redefined(self.scorers[name].function, scorer):
             raise UsageError(f"{self.name!r} has a scorer {name!r} already; give this one a name of its own: score(name=…)")
         self.cases = _fit(self.cases, scorer)
         again = self.settings.retry if retry is None else retry
-        self.scorers[name] = Scorer(name=name, function=scorer, retry=again, inherits=retry is None)
+        if timeout is INHERITED:
+            timeout = _own_timeout(scorer)
+        self.scorers[name] = Scorer(
+            name=name,
+            function=scorer,
+            retry=again,
+            inherits=retry is None,
+            timeout=None if timeout is INHERITED else _seconds(timeout),
+            inherits_timeout=timeout is INHERITED,
+        )
         return scorer
+
+
+def _own_timeout(scorer: object) -> float | Inherited | None:
+    """Return the timeout that a judge has of its own; a function has none."""
+    timeout: float | Inherited | None = getattr(scorer, "timeout", INHERITED) if isinstance(scorer, Opens) else INHERITED
+    return timeout
+
+
+def _seconds(timeout: float | None) -> float | None:
+    """Return the timeout of a scorer; a wrong one is rejected."""
+    seconds = _as_float(timeout)
+    if seconds is not None and (not isinstance(seconds, float) or not math.isfinite(seconds) or seconds <= 0):
+        raise UsageError(f"timeout={timeout!r}: give seconds, more than 0; None turns it off")
+    return seconds
 
 
 def _is_redefined(before: object, now: object) -> bool:
@@ -264,7 +320,7 @@ class Define(Protocol):
 def evaluation(
     *,
     cases: Source | Dataset,
-    slots: int = 32,
+    slots: int | None = None,
     timeout: float | None = 600,
     retry: Retry | None = None,
     repeats: int = 1,

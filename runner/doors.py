@@ -94,7 +94,7 @@ def _checked(evaluation: Evaluation[Any, Any, Any]) -> Evaluation[Any, Any, Any]
 
 
 def rescore(
-    evaluation: Evaluation[Any, Any, Any], path: Path | str | None = None, *, again: bool = False, slots: int = 32
+    evaluation: Evaluation[Any, Any, Any], path: Path | str | None = None, *, again: bool = False, slots: int | None = None
 ) -> Rescored:
     """Let the scorers of an evaluation, as they are now, judge the outputs of a run; nobody is asked anything.
 

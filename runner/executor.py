@@ -1,170 +1,113 @@
-"""Who does what when: trials wait, slots take them, attempts are made, and every step is recorded before it is relied on.
+"""The executor: trials wait in lanes, workers take them, attempts and scorer calls are made, and every step is recorded.
 
-A slot is a task that takes the next trial which is ready, makes one attempt, and parks when there is nothing to do. Nothing
-polls: whoever makes a trial ready, frees a place or lets time pass wakes a slot. What is decided (again or not, how many at
-once) is decided elsewhere, as pure functions; here it is only done.
+A worker is a task that takes the next job that may start, sees it to its end or to its next wait, and parks when there is
+nothing to do. Nothing polls: whatever makes a job ready, frees a place or lets time pass wakes a worker. Decisions (whether to
+retry, how many at once) are made elsewhere, as pure functions.
 """
 
-import heapq
-import itertools
 import math
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final
 
 import attrs
 import trio
 
 from journal import Record
-from journal.codec import as_read
-from journal.errors import JournalError, Unserialisable
+from journal.errors import Unserialisable
 from journal.events import (
-    AttemptFailed,
     AttemptInterrupted,
     AttemptReturnedLate,
-    AttemptStarted,
-    AttemptSucceeded,
-    AttemptTimedOut,
+    Decided,
+    IntakePaused,
     Noted,
     Reason,
-    RetryScheduled,
     TrialCompleted,
-    TrialFailed,
 )
 from journal.threads import InThread
-from replay.screen import plural
 from runner.alarm import Alarm
-from runner.attempt import Answered, Cut, Flight, Home, Landing, OutOfTime, Raised
+from runner.attempt import Cut, Flight, Home, OutOfTime
+from runner.attempts import Attempts
 from runner.concurrency import Policy, Steering
 from runner.definition import Settings
-from runner.failure import Failure, describe
+from runner.failure import describe
+from runner.intake import Admission, Intake
+from runner.lanes import Lane, Queues
 from runner.notes import Sink
 from runner.plain import plain
 from runner.recorder import Recorder
-from runner.retry import Again, GiveUp, TimedOut, chance
-from runner.score import Scorer
+from runner.score import OpenScorer
 from runner.scoring import Scoring
-from runner.tasks import Ending, Task
-from runner.work import Work, key_of
-
-AHEAD: Final = 64
-"""Trials that are taken in beyond twice the limit: to read them costs a thread's turn, which few slots should share."""
-
-MOST_AHEAD: Final = 10_000
-"""Trials that are taken in where there are keys: those of a back end that is not to be asked now must not hide the others'."""
-
-SOON: Final = 0.02
-"""Seconds after which what was read so far is taken in: where cases come slowly, the first must not wait for the others."""
+from runner.tasks import Task
+from runner.work import Call, Job, Work
 
 TURN: Final = 0.01
 """Seconds after which tasks that never wait must let others have their turn."""
 
 PATIENCE: Final = 1.0
-"""Seconds that an attempt gets to end after it was cut off, before it counts as stuck."""
+"""Seconds that an attempt gets to end after it was cancelled, before it counts as stuck."""
 
+TICK: Final = 2e-6
+"""Seconds after the time of a policy's timer at which it is called: times are rounded to the microsecond."""
 
-class Intake(Protocol):
-    """Where trials come from."""
-
-    @property
-    def found(self) -> deque[Any]:
-        """What was read and is not taken in yet."""
-        ...
-
-    def read(self, most: int) -> bool:
-        """Find what comes next, so much at the most; say whether there was anything.
-
-        It may block, for it is called in a thread; what it has found until then is taken in meanwhile.
-        """
-        ...
-
-    def admit(self, item: Any) -> Work | None:
-        """Record that a trial is taken in; None if nothing is left to do for it. It is called here, and does not block."""
-        ...
-
-    def close(self) -> None:
-        """See to what follows from there being no more."""
-        ...
-
-
-@attrs.define
-class Lane:
-    """One back end: the trials that could be put to it, and what decides how many may be at once."""
-
-    steering: Steering
-    ready: deque[Work] = attrs.field(factory=deque)
-
-    def prober(self) -> Work:
-        """Take the first trial that has not failed, lest a probe tells of a trial and not of the other side; else the first."""
-        place = next((place for place, work in enumerate(self.ready) if not (work.spent.errors or work.spent.timeouts)), 0)
-        work = self.ready[place]
-        del self.ready[place]
-        return work
+NO_RESPONSE: Final = "no_response"
+"""The cause of a pause after which what is in flight does not count against the limit any more."""
 
 
 class Executor:
-    """The trials that wait, the slots, and who holds which."""
+    """The jobs that wait, the workers, and what each of them does."""
 
     def __init__(
         self,
         recorder: Recorder,
-        task: Task,
-        scorers: dict[str, tuple[Scorer, Task]],
-        policy: Callable[[], Policy],
+        task: Task | None,
+        scorers: Sequence[OpenScorer],
+        policy: Callable[[str], Policy],
         settings: Settings,
         *,
         most_failures: float,
         in_thread: InThread,
     ) -> None:
-        self._recorder = recorder
+        """Call `policy` with a rate-limit key for the policy of its lane; without a task, outputs are only scored."""
+        self.recorder = recorder
+        self.settings = settings
+        self.in_thread = in_thread
         self._record, self._now = recorder.record, recorder.clock.now
-        self._task = task
         self._new_policy = policy
-        self._settings = settings
-        self._most_failures, self._failures = most_failures, 0
-        self._in_thread = in_thread
-        self._home = Home()
-        self._scoring = Scoring(scorers, recorder, seed=settings.seed, sink=self._sink, refused=self._refused)
+        self.home = Home()
+        self._attempts = None if task is None else Attempts(task, self, most_failures=most_failures)
+        self._scorers = scorers
+        self._scoring = Scoring(scorers, self) if scorers else None
 
-        self._lanes: dict[str, Lane] = {}
-        """Key → who waits for that back end, and how many it is asked at once; without keys there is one lane, for all."""
-        self._waiting = 0
-        """How many wait in all lanes."""
-        self._plenty = 0 if settings.limit_key is None else MOST_AHEAD // 2
-        """How many may wait before no more are looked for, whatever the limit."""
-        self._delayed: list[tuple[float, int, Work]] = []
-        """Who waits for a time, the earliest first; the middle number keeps equals in order."""
-        self._counter = itertools.count()
+        self.queues = Queues()
         self._in_hand = 0
-        """Trials that are ready, delayed or held by a slot."""
-        self._intake_is_open = True
-        self._hungry = trio.Event()
+        """Trials that were taken in and are not at their end."""
+        self.completed = 0
+        """Trials that have got all their scores in this session."""
+        self._admission = Admission(self)
 
-        self._limit = 0
-        """The most attempts at one time, over all lanes."""
-        self._slots = 0
-        self._numbers: list[int] = []
-        """Numbers of slots that have retired, the lowest first, to be used again."""
+        self._workers = 0
+        self._is_looking = False
+        """Whether a worker was woken and has not looked for a job yet; it wakes the next if it finds one."""
         self._parked = trio.lowlevel.ParkingLot()
-        self._flights: dict[int, tuple[Work, Flight]] = {}
-        """Slot → what it holds."""
+        self._flights: dict[Flight, Job] = {}
+        """What is in flight."""
         self._turn_ends = 0.0
         """When others must have their turn, though the tasks do not wait for anything."""
         self._rung = 0.0
         """The last time that was waited for: it has come, even if a rounded clock is a hair behind it."""
         self._alarm = Alarm(recorder.clock, self._rouse)
-        """For those who wait for a time to start."""
+        """For jobs that wait for a time to start."""
         self._watch = Alarm(recorder.clock, self._time_out)
-        """For those in the air, whose time will be over."""
+        """For jobs in flight that have a timeout."""
 
         self.stopped: Reason | None = None
         self.why = ""
         """More about why it was stopped, for people."""
         self.cut_at = math.inf
-        """When what is in the air is cut off, in the seconds of `t`, once it is stopped."""
+        """When what is in flight is cancelled, in the seconds of `t`, once it is stopped."""
         self.stuck: list[str] = []
-        """Trials whose attempts did not let themselves be cut off."""
+        """Jobs that do not respond to their cancellation."""
         self._landed = trio.Event()
         self._in_grace = trio.CancelScope()
         self._over = trio.Event()
@@ -172,418 +115,329 @@ class Executor:
         """Whether anything more may start: it is neither stopped nor over."""
 
     async def run(self, intake: Intake, *, leave: Callable[[], Any] | None = None) -> None:
-        """Make every trial, or stop when told to.
+        """Run every trial, or stop when told to.
 
-        `leave` is awaited if the run is stopped and an attempt resists to the last: it ends the process.
+        `leave` is awaited if the run is stopped and something in flight does not end: it ends the process.
         """
         try:
             await self._run(intake, leave)
         finally:
-            self._end()  # Whatever comes back from now on comes too late to be recorded.
+            self._end()  # Whatever returns from now on is too late to be recorded.
 
     async def _run(self, intake: Intake, leave: Callable[[], Any] | None) -> None:
-        if self._settings.limit_key is None:
-            self._open_lane("")
+        if self._attempts is not None and self.settings.limit_key is None:
+            self._open_lane("", trials=True)
+        for scorer in self._scorers:
+            if not scorer.scorer.is_local:
+                self._open_lane(scorer.key, calls=True)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            nursery.start_soon(self._take_in, intake)
+            nursery.start_soon(self._admission.take_in, intake)
             nursery.start_soon(self._alarm.keep)
             nursery.start_soon(self._watch.keep)
-            if self._settings.deadline is not None:
-                nursery.start_soon(self._keep_deadline, self._settings.deadline)
+            if self.settings.deadline is not None:
+                nursery.start_soon(self._keep_deadline, self.settings.deadline)
             await self._over.wait()
             if self.stuck and leave is not None:
                 await leave()
             nursery.cancel_scope.cancel()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, so that nothing more is recorded of what is in flight."""
+        return not self._goes_on and self._over.is_set()
+
     def stop(self, reason: Reason, why: str = "") -> None:
-        """Start nothing more; give what is in the air its grace. The first reason is the one that counts."""
-        if self.stopped is not None:
+        """Start nothing more; give what is in flight its grace. The first reason is the one that counts."""
+        if self.stopped is not None or self._over.is_set():
             return
         self.stopped, self.why, self._goes_on = reason, why, False
-        self.cut_at = self._now() + self._settings.grace
+        self.cut_at = self._now() + self.settings.grace
         self._parked.unpark_all()
-        self._hungry.set()
+        self._admission.look()
         self._nursery.start_soon(self._land)
 
+    def refuse(self, exc: BaseException) -> None:
+        """Stop because every other call would fail in the same way."""
+        error = describe(exc)
+        self.stop("refused", f"every other call would fail in the same way: {error.type}: {error.message}")
+
     def interrupt(self) -> None:
-        """Stop because somebody asks for it; asked while it is stopping already, cut off what is in the air at once."""
+        """Stop because the user asks for it; asked while it is stopping already, cancel what is in flight at once."""
         if self.stopped is None:
             self.stop("interrupted")
         else:
             self.cut_at = min(self.cut_at, self._now())
             self._in_grace.cancel()
 
-    # Taking in.
+    # Queues.
 
-    async def _take_in(self, intake: Intake) -> None:
-        """Enqueue trials as they are needed, at most a few times the limit ahead."""
-        try:
-            while self.stopped is None:
-                room = (2 * self._limit + AHEAD if self._settings.limit_key is None else MOST_AHEAD) - self._waiting
-                if room <= self._limit:
-                    self._hungry = trio.Event()
-                    await self._hungry.wait()
-                    continue
-                await self._recorder.journal.wait_room()
-                if not await self._read(intake, room):
-                    intake.close()
-                    break
-        except Exception as exc:
-            if isinstance(exc, JournalError):
-                raise
-            said = describe(exc)
-            self.stop("intake_failed", f"the cases could not be read to their end ({said.type}: {said.message})")
-        self._intake_is_open = False
-        self._end_if_done()
+    def _open_lane(self, key: str, *, trials: bool = False, calls: bool = False) -> None:
+        """Open the lane of a rate-limit key; a new one begins with its policy's first limit."""
+        lane = self.queues.lanes.get(key)
+        if lane is not None:
+            self.queues.open(key, lane.steering, trials=trials, calls=calls)
+            return
+        steering = Steering(self._new_policy(key), patience=self.settings.retry.rate_limits, key=key)
+        self.queues.open(key, steering, trials=trials, calls=calls)
+        self._record(steering.begin())
 
-    async def _read(self, intake: Intake, most: int) -> bool:
-        """Read on, and take in what comes: where the rest keeps us waiting, without it. Say whether there was anything."""
-        results: list[bool | BaseException] = []
-        is_read = trio.Event()
+    def lane_of(self, job: Job) -> Lane:
+        """Return the lane that a job counts for."""
+        return self.queues.lanes[job.key]
 
-        def read() -> None:
-            try:
-                results.append(intake.read(most))
-            except BaseException as exc:  # noqa: BLE001  # it is raised again where it is waited for
-                results.append(exc)
-            self._home.call(is_read.set)
+    def admit(self, work: Work) -> None:
+        """Take in a trial."""
+        self._in_hand += 1
+        if work.is_answered:
+            self.queues.unscored += 1
+            self.queues.answered.append(work)
+        else:
+            if self.settings.limit_key is not None:
+                self._open_lane(work.key, trials=True)
+            self.put(work)
 
-        with trio.move_on_after(SOON):
-            await self._in_thread(read)
-        self._admit(intake)
-        if not is_read.is_set():
-            await is_read.wait()
-            self._admit(intake)
-        if isinstance(results[0], BaseException):
-            raise results[0]
-        return results[0]
-
-    def _admit(self, intake: Intake) -> None:
-        while intake.found:
-            work = intake.admit(intake.found.popleft())
-            if work is not None:
-                if self._settings.limit_key is not None:
-                    work.key = key_of(work.case, self._settings.limit_key)
-                    self._open_lane(work.key)
-                self._in_hand += 1
-                self._put(work)
-        self._wake()
-
-    def _put(self, work: Work) -> None:
-        if work.delay > 0:
-            due = self._now() + work.delay
-            heapq.heappush(self._delayed, (due, next(self._counter), work))
+    def put(self, job: Job) -> None:
+        """Queue a job; one with a delay when that is over."""
+        if job.delay > 0:
+            due = self._now() + job.delay
+            self.queues.delayed.put(job, due)
             self._alarm.ring_at(due)
         else:
-            self._waiting += 1
-            self._lanes[work.key].ready.append(work)
+            self.queues.put(job)
 
-    def _open_lane(self, key: str) -> None:
-        if key not in self._lanes:
-            steering = Steering(self._new_policy(), patience=self._settings.retry.rate_limits, key=key)
-            self._lanes[key] = Lane(steering)
-            self._limit += steering.limit
-            self._record(steering.begin())
+    # Workers.
 
-    # Slots.
+    def wake(self, *, for_probe: bool = False) -> None:
+        """Let a worker look for a job: one that is parked, or a new one; unless there is none that it could start.
 
-    def _wake(self) -> None:
-        """Let a slot look for work: one that is parked, or a new one while there may be more."""
+        A breaker's probe may start even where every place is taken.
+        """
+        if self._is_looking or not self._goes_on or not self.queues.has_startable(self.recorder.state.t, for_probe=for_probe):
+            return
         if self._parked:
+            self._is_looking = True
             self._parked.unpark()
-        elif self._slots < self._limit and self._goes_on:
-            number = heapq.heappop(self._numbers) if self._numbers else self._slots
-            self._slots += 1
-            self._nursery.start_soon(self._slot, number)
+        elif self._workers < self.queues.places + for_probe:
+            self._is_looking = True
+            self._workers += 1
+            self._nursery.start_soon(self._worker)
 
-    async def _slot(self, number: int) -> None:
+    async def _worker(self) -> None:
+        flight = Flight()
         try:
-            while self._slots <= self._limit and self._goes_on:
+            while self._goes_on:
                 flight = Flight()
                 with flight.scope:
-                    await self._serve(number, flight)
-                if number in self._flights:
-                    self._unwound(*self._flights.pop(number))
+                    await self._serve(flight)
+                if flight in self._flights:
+                    self._end_cancelled(self._flights.pop(flight), flight.ending)
+                elif not flight.is_over:
+                    break  # There are more workers than places.
         except trio.Cancelled:
-            self._cancelled(number)
+            job = self._flights.get(flight)
+            if isinstance(job, Work) and not job.is_answered and self._attempts is not None:
+                self._attempts.cancel(job)
             raise
         finally:
-            self._slots -= 1
-            heapq.heappush(self._numbers, number)
-            self._flights.pop(number, None)
+            self._workers -= 1
+            self._flights.pop(flight, None)
             if not self._flights:
                 self._landed.set()
-        if self._goes_on and (self._waiting or self._delayed):
-            self._wake()  # It may have been woken for work, and retired because there were too many.
 
-    async def _serve(self, number: int, flight: Flight) -> None:
-        """Take one trial after the other, and see each to its end or to its next wait."""
-        while self._slots <= self._limit and self._goes_on and not flight.is_over:
-            work = self._next()
-            if work is None:
+    async def _serve(self, flight: Flight) -> None:
+        """Take one job after the other, and see each to its end or to its next wait."""
+        flights, attempts, scoring = self._flights, self._attempts, self._scoring
+        while self._goes_on and not flight.is_over:
+            job = self._next()
+            if job is None:
+                if self._workers > self.queues.places:
+                    return
                 await self._parked.park()
                 continue
-            self._flights[number] = (work, flight)
-            if work.is_answered or await self._attempt(work, number, flight):
-                if self._scoring.scorers:
-                    await self._scoring.score(work, flight)
-                self._record(TrialCompleted(trial=work.trial, attempts=work.attempts))
-                self._let_go()
-            del self._flights[number]
-            if self._recorder.state.t > self._turn_ends:  # The time of the last record: to ask for another costs more.
+            flights[flight] = job
+            if isinstance(job, Call):
+                assert scoring is not None
+                await scoring.make(job, flight)
+            elif job.is_answered or (attempts is not None and await attempts.make(job, flight)):
+                if scoring is None:
+                    self.complete(job)
+                else:
+                    await scoring.begin(job)
+            del flights[flight]
+            if self.recorder.state.t > self._turn_ends:  # The time of the last record: to ask for another costs more.
                 await trio.lowlevel.checkpoint()
                 self._turn_ends = self._now() + TURN
 
-    def _next(self) -> Work | None:
-        """Find a trial that may start now; if there is none, see to it that somebody is woken when there may be one."""
+    def _next(self) -> Job | None:
+        """Return the next job that may start now; if there is none, see to it that a worker is woken when there may be one."""
+        self._is_looking = False
         if not self._goes_on:
             return None
-        now = max(self._now(), self._rung)
-        if self._delayed:
-            self._let_in(now)
-        if self._waiting <= self._limit or self._waiting <= self._plenty:
-            self._hungry.set()
-        for lane in self._lanes.values():
-            if not lane.ready:
-                continue
-            gate = lane.steering.may_start(now)
-            if gate.open:
-                work = lane.prober() if gate.probe else lane.ready.popleft()
-                self._waiting -= 1
-                if self._waiting:
-                    self._wake()
-                return work
-            if gate.at is not None:
-                self._alarm.ring_at(gate.at)
+        queues, now = self.queues, max(self._now(), self._rung)
+        if queues.delayed:
+            self._alarm.ring_at(queues.let_in(now))
+        if queues.waiting <= queues.limit or self.settings.limit_key is not None:
+            self._admission.look()
+        if queues.answered:
+            answered = queues.answered.popleft()
+            self.wake()
+            return answered
+        for lane in queues.lanes.values():
+            if lane.calls or (lane.trials and queues.unscored <= queues.most_unscored):
+                gate = lane.steering.may_start(now)
+                if gate.open:
+                    return self._take(lane, now, probe=gate.probe)
+                if gate.at is not None:
+                    lane.closed_until = gate.at
+                    self._ask_at(lane, gate.at)
         return None
 
-    def _let_in(self, now: float) -> None:
-        """Let those go on whose wait is over, and wait for the next."""
-        delayed = self._delayed
-        while delayed and delayed[0][0] <= now:
-            work = heapq.heappop(delayed)[2]
-            self._waiting += 1
-            ready = self._lanes[work.key].ready
-            (ready.append if work.is_last else ready.appendleft)(work)
-        if delayed:
-            self._alarm.ring_at(delayed[0][0])
+    def _take(self, lane: Lane, now: float, *, probe: bool) -> Job:
+        """Take the next job out of a lane, and wake a worker for the one after it."""
+        job = lane.take(probe=probe)
+        self.queues.waiting -= job.__class__ is Work
+        lane.busy += 1
+        job.epoch, lane.closed_until = lane.epoch, 0.0
+        if self._parked or len(self.queues.lanes) > 1 or self._workers < lane.steering.limit + lane.hung:
+            self.wake()
+        self._set_timer(lane, now)
+        return job
 
-    async def _attempt(self, work: Work, slot: int, flight: Flight) -> bool:
-        """Make one attempt; say whether it gave an output."""
-        trial = work.trial
-        work.attempts = number = work.attempts + 1
-        started = self._record(AttemptStarted(trial=trial, attempt=number, slot=slot, key=work.key))
-        work.began = started.t
-        self._tell(started, work)
-        if self._settings.write_ahead:
-            await self._recorder.journal.wait_durable(started.seq)
-        limit, due = self._settings.timeout, math.inf
-        if limit is not None:
-            due = self._now() + limit
-            self._watch.ring_at(due)
-        outcome = await flight.ask(
-            self._task,
-            work if self._task.wants_trial else work.case.input,
-            due=due,
-            sink=self._sink(work),
-            late=partial(self._late, trial, number, started.t),
-        )
-        return self._ended(work, outcome)
+    def _set_timer(self, lane: Lane, now: float) -> None:
+        """Have the policy asked when time alone may change what it decides, although every place is taken."""
+        if lane.at == math.inf and lane.busy >= lane.steering.limit and (lane.trials or lane.calls):
+            gate = lane.steering.may_start(now)
+            if not gate.open and gate.at is not None:
+                self._ask_at(lane, gate.at)
 
-    def _unwound(self, work: Work, flight: Flight) -> None:
-        """See to a trial whose attempt, or whose scoring, was cancelled."""
-        if work.is_answered:
-            self._let_go()  # The output stays, and a resumption scores the rest.
-        else:
-            self._ended(work, flight.ending)
+    def _ask_at(self, lane: Lane, at: float) -> None:
+        lane.at = at + TICK
+        self._alarm.ring_at(lane.at)
 
-    def _cancelled(self, slot: int) -> None:
-        """Say that an attempt was cut off because everything around it was: whoever runs the evaluation has cancelled it."""
-        work = self._flights[slot][0] if slot in self._flights else None
-        if work is not None and not work.is_answered:
-            elapsed = round(self._now() - work.began, 6)
-            self._aside(AttemptInterrupted(trial=work.trial, attempt=work.attempts, why="cancelled", elapsed=elapsed))
+    def _end_cancelled(self, job: Job, ending: OutOfTime | Cut) -> None:
+        """Record the end of a job that was cancelled."""
+        if isinstance(job, Call):
+            assert self._scoring is not None
+            self._scoring.end(job, ending)
+        elif job.is_answered:
+            self.let_go()  # The output stays, and is scored when the run is resumed.
+        elif self._attempts is not None:
+            self._attempts.end(job, ending)
 
-    def _ended(self, work: Work, outcome: Landing | Cut) -> bool:
-        """Record how an attempt ended, and what follows; say whether it gave an output."""
-        trial, number = work.trial, work.attempts
-        elapsed = round(self._now() - work.began, 6)
-        if not self._goes_on and self._over.is_set():  # It was left behind, recorded as interrupted, and comes back after all.
-            if not isinstance(outcome, Cut):
-                ending: Ending = "succeeded" if isinstance(outcome, Answered) else "failed"
-                self._record(AttemptReturnedLate(trial=trial, attempt=number, ending=ending, elapsed=elapsed))
-            return False
-        match outcome:
-            case Answered():
-                return self._answered(work, outcome.output, elapsed)
-            case Raised():
-                self._failed(work, outcome.exc, elapsed)
-            case OutOfTime():
-                limit = self._settings.timeout
-                assert limit is not None
-                self._tell(self._record(AttemptTimedOut(trial=trial, attempt=number, limit=limit, elapsed=elapsed)), work)
-                if outcome.came is not None:
-                    self._record(AttemptReturnedLate(trial=trial, attempt=number, ending=outcome.came, elapsed=elapsed))
-                self._settle(work, TimedOut())
-            case Cut():
-                cut = AttemptInterrupted(trial=trial, attempt=number, why="stopped", elapsed=elapsed)
-                self._tell(self._record(cut), work)
-                self._let_go()
-        return False
+    # What attempts and calls need.
 
-    def _answered(self, work: Work, output: Any, elapsed: float) -> bool:
-        event = AttemptSucceeded(trial=work.trial, attempt=work.attempts, output=output, elapsed=elapsed)
-        try:
-            try:
-                record = self._record(event)
-            except (Unserialisable, RecursionError):
-                output = plain(output)
-                record = self._record(attrs.evolve(event, output=output))  # type: ignore[misc]  # a fact is an attrs class
-        except (Unserialisable, RecursionError) as exc:  # It may be nested without an end.
-            said = describe(exc)
-            failed = AttemptFailed(
-                trial=work.trial,
-                attempt=work.attempts,
-                error="Unserialisable",
-                message=said.message,  # It names the place; a traceback would only lead into our own code.
-                category="fatal",
-                elapsed=elapsed,
-            )
-            self._tell(self._record(failed), work)
-            self._give_up(work, "unserialisable")
-            return False
-        self._tell(record, work)
-        work.output, work.is_answered = as_read(output), True  # A scorer sees the same now, after a crash, and years later.
-        return True
+    def due_in(self, timeout: float) -> float:
+        """Return when a job that starts now has exceeded its timeout, and watch that time."""
+        due = self._now() + timeout
+        self._watch.ring_at(due)
+        return due
 
-    def _failed(self, work: Work, exc: BaseException, elapsed: float) -> None:
-        failure = self._settings.retry.judge(exc, now=self._recorder.clock.wall())
-        said = describe(exc)
-        record = self._record(
-            AttemptFailed(
-                trial=work.trial,
-                attempt=work.attempts,
-                error=said.type,
-                message=said.message,
-                traceback=said.traceback,
-                category=failure.kind,
-                retry_after=failure.retry_after,
-                elapsed=elapsed,
-            )
-        )
-        self._tell(record, work)
-        self._settle(work, failure)
-        if failure.stop_run:
-            self._refused(exc)
+    def complete(self, work: Work) -> None:
+        """Record that a trial has its output and all its scores."""
+        self.queues.unscored -= 1
+        self.completed += 1
+        if work.completes:
+            self._record(TrialCompleted(trial=work.trial, attempts=work.attempts))
+        self.let_go()
 
-    def _refused(self, exc: BaseException) -> None:
-        said = describe(exc)
-        self.stop("refused", f"every other trial would meet the same: {said.type}: {said.message}")
-
-    def _settle(self, work: Work, ended: Failure | TimedOut) -> None:
-        """Decide what follows an attempt that did not work out, and record it."""
-        spent, probe = work.spent.plus(ended), work.trial in self._lanes[work.key].steering.free
-        match self._settings.retry.after(ended, spent, chance(self._settings.seed, work.trial, work.attempts), probe=probe):
-            case Again(delay=delay, cause=cause) as again:
-                work.spent = work.spent if cause == "probe" else spent.plus(again)
-                work.delay, work.is_last = delay, cause == "probe"
-                self._record(RetryScheduled(trial=work.trial, attempt=work.attempts + 1, delay=delay, cause=cause))
-                self._put(work)
-            case GiveUp(cause=cause):
-                self._give_up(work, cause)
-
-    def _give_up(self, work: Work, cause: Literal["exhausted", "fatal", "timed_out", "ambiguous", "unserialisable"]) -> None:
-        self._record(TrialFailed(trial=work.trial, attempts=work.attempts, cause=cause))
-        self._failures += 1
-        self._let_go()
-        if self._failures > self._most_failures:
-            self.stop("failed_fast", f"{plural(self._failures, 'trial')} failed")
-
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
+        """Count a trial that is at its end, or is left for another session."""
         self._in_hand -= 1
         if not self._in_hand:
-            self._end_if_done()
+            self.end_if_done()
 
-    # What is said besides.
+    def tell(self, record: Record, job: Job) -> None:
+        """Tell the policy what happened, and record what it decides."""
+        lane = self.queues.lanes[job.key]
+        lane.closed_until = 0.0
+        events = lane.steering.take(record)
+        if events or lane.steering.limit != lane.counted:
+            self._decide(lane, events)
 
-    def _sink(self, work: Work) -> Sink:
-        """Make what takes the notes of the attempt under way, at whatever time and from wherever they come."""
-        return partial(self._home.call, self._note, work, work.attempts)
+    def _decide(self, lane: Lane, events: Sequence[Decided], when: float | None = None) -> None:
+        """Record what a policy has decided, and act on it."""
+        for event in events:
+            self._record(event, *() if when is None else (when,))
+            if isinstance(event, IntakePaused) and event.cause == NO_RESPONSE:
+                lane.give_up_hung()
+        self.queues.count(lane)
+        self.wake()
+
+    def sink(self, work: Work) -> Sink:
+        """Return what takes the notes of a task or a scorer, at whatever time and from wherever they come."""
+        return partial(self.home.call, self._note, work, work.attempts)
 
     def _note(self, work: Work, number: int, values: dict[str, Any]) -> None:
         for name, value in values.items():
             event = Noted(name=name, value=plain(value), trial=work.trial, attempt=number)
             try:
-                record = self._aside(event)
+                self.record_aside(event)
             except Unserialisable as exc:
-                record = self._aside(attrs.evolve(event, value=str(exc)))  # type: ignore[misc]  # a fact is an attrs class
-            if record is not None and name == "quota":
-                self._tell(record, work)
+                self.record_aside(attrs.evolve(event, value=str(exc)))  # type: ignore[misc]  # a fact is an attrs class
 
-    def _late(self, trial: str, number: int, began: float, ending: Ending) -> None:
-        elapsed = round(self._now() - began, 6)
-        self._aside(AttemptReturnedLate(trial=trial, attempt=number, ending=ending, elapsed=elapsed))
-
-    def _aside(self, event: Noted | AttemptReturnedLate | AttemptInterrupted) -> Record | None:
-        """Record what may come at any time, even when the run is over or the journal has failed: then it is let go."""
-        if self._over.is_set() or self._recorder.journal.failure is not None:
+    def record_aside(self, event: Noted | AttemptReturnedLate | AttemptInterrupted) -> Record | None:
+        """Record what may come at any time; if the run is over or the journal has failed, drop it."""
+        if self._over.is_set() or self.recorder.journal.failure is not None:
             return None
         return self._record(event)
-
-    def _tell(self, record: Record, work: Work) -> None:
-        """Tell the policy what happened, and record what it changes."""
-        steering = self._lanes[work.key].steering
-        before = steering.limit
-        for event in steering.take(record):
-            self._record(event)
-        if steering.limit != before:
-            self._limit += steering.limit - before
 
     # Time, and the end.
 
     def _rouse(self, at: float) -> None:
-        """Wake a slot: what somebody has waited for may start."""
+        """Do what was to be done at a time: ask policies with a timer, and wake a worker for what may start."""
         self._rung = at
-        self._wake()
+        for lane in self.queues.lanes.values():
+            if lane.at <= at:
+                lane.at = math.inf
+                now = int(self._now() * 1e6 + 0.5) / 1e6  # As the journal rounds it.
+                if self._goes_on and (events := lane.steering.elapse(now)):
+                    lane.closed_until = 0.0
+                    self._decide(lane, events, now)
+                self._set_timer(lane, now)
+            self._alarm.ring_at(lane.at)
+        if self.queues.delayed:
+            self._alarm.ring_at(self.queues.let_in(max(self._now(), at)))
+        self.wake(for_probe=True)
 
     def _time_out(self, at: float) -> None:
-        """Cut off the attempts whose time is over, and look again when that of the next is."""
-        for _, flight in self._flights.values():
+        """Cancel what has exceeded its timeout, and look again when the next may have."""
+        for flight in self._flights:
             if flight.due <= at:
                 flight.time_out()
-        self._watch.ring_at(min((flight.due for _, flight in self._flights.values()), default=math.inf))
+        self._watch.ring_at(min((flight.due for flight in self._flights), default=math.inf))
 
     async def _keep_deadline(self, seconds: float) -> None:
         await trio.sleep(seconds)
         self.stop("deadline", f"the run's {seconds:g} s are over")
 
-    def _end_if_done(self) -> None:
-        if self.stopped is None and not self._intake_is_open and self._in_hand == 0:
+    def end_if_done(self) -> None:
+        """End if every trial has been taken in and is at its end."""
+        if self.stopped is None and not self._admission.is_open and self._in_hand == 0:
             self._end()
 
     def _end(self) -> None:
-        """Let it be over: slots that are parked go home by themselves, which costs less than to be cancelled."""
+        """Let parked workers return by themselves, which costs less than to cancel them."""
         self._goes_on = False
         self._over.set()
         self._parked.unpark_all()
 
-    def _cut(self) -> None:
-        for _, flight in self._flights.values():
-            flight.cut()
-
     async def _land(self) -> None:
-        """Wait for what is in the air, cut off what is not down in time, and leave what resists."""
-        for scope, seconds in ((self._in_grace, self._settings.grace), (trio.CancelScope(), PATIENCE)):
+        """Wait for what is in flight, cancel what does not end within the grace, and abandon what does not respond."""
+        for scope, seconds in ((self._in_grace, self.settings.grace), (trio.CancelScope(), PATIENCE)):
             if self._flights:
                 self._landed = trio.Event()
                 scope.deadline = trio.current_time() + seconds
                 with scope:
                     await self._landed.wait()
-                self._cut()
-        for slot, (work, _) in self._flights.items():
-            self.stuck.append(f"{work.trial} in slot {slot}")
-            if self._recorder.state.trials[work.trial].stage == "running":
-                cut = AttemptInterrupted(trial=work.trial, attempt=work.attempts, why="stopped")
-                self._tell(self._record(cut), work)
+                for flight in self._flights:
+                    flight.cut()
+        for job in self._flights.values():
+            if isinstance(job, Call):
+                self.stuck.append(f"{job.work.trial} in scorer {job.scorer.scorer.name}")
+            elif job.is_answered:
+                self.stuck.append(f"{job.trial} in a scorer")
+            elif self._attempts is not None:
+                self.stuck.append(f"{job.trial} in slot {job.slot}")
+                self._attempts.abandon(job)
         self._end()

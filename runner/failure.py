@@ -51,7 +51,7 @@ class Failure:
     retry_after: float | None = None
     """Seconds that the other side asked us to wait, counted from the failure."""
     stop_run: bool = False
-    """Every other trial would meet the same: the key was refused, or the account has no money left."""
+    """Every other call would fail in the same way: the key was refused, or the account has no money left."""
 
 
 @frozen(kw_only=True)

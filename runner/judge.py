@@ -92,6 +92,11 @@ class Judge:
     _rubric: Text = attrs.field(init=False, repr=False, default=attrs.Factory(_rubric, takes_self=True))
 
     @property
+    def rate_limit_identity(self) -> str:
+        """Tells endpoints and API keys apart, whose rate limits differ; see `Chat`."""
+        return self.chat.rate_limit_identity
+
+    @property
     def fingerprint(self) -> str:
         """Digest of the model, the rubric and the choices."""
         return digest(canonical([self.chat.fingerprint, self.rubric, dict(self.choices)], "the judge"))
@@ -143,8 +148,9 @@ class Judge:
 
     async def __call__(self, output: Any, case: Case) -> Score:
         """Judge one output, by hand, inside trio."""
-        async with self.opened("") as bench:
-            return await bench.ask(Judged(output, case), None)
+        with trio.fail_after(math.inf if self.timeout is None else self.timeout):
+            async with self.opened("") as bench:
+                return await bench.ask(Judged(output, case), None)
 
 
 def _closing(reply: str, words: str) -> tuple[str, str]:
@@ -181,8 +187,7 @@ class _Bench:
         if judged.unread:
             asked["reminder"] = judge.reminder
             messages += [{"role": "assistant", "content": judged.unread}, {"role": "user", "content": judge.reminder}]
-        with trio.fail_after(math.inf if judge.timeout is None else judge.timeout):
-            said = await self._line.complete(messages)
+        said = await self._line.complete(messages)
         note(judge={"model": judge.chat.model, **asked, "reply": said.text, "usage": dict(said.usage)})
         if said.usage:
             note(usage=said.usage)

@@ -61,9 +61,9 @@ class Recorder:
         self.clock = clock
         self._listener = listener
 
-    def record(self, event: Event) -> Record:
-        """Let it have happened: first in the journal, then in the state."""
-        record = self.journal.append(event)
+    def record(self, event: Event, when: float | None = None) -> Record:
+        """Append an event to the journal, then apply it to the state; `when` is its time, if it is not now."""
+        record = self.journal.append(event, when)
         self.state.apply(record)
         if self._listener is not None:
             self._listener(record)

@@ -1,10 +1,10 @@
-"""New scores for outputs that are there already: nobody is asked again, and nothing that was said before is changed.
+"""Re-scoring: a session of a run in which no attempt is made, and recorded outputs are scored.
 
-A rescoring is a session of its own in the same journal. What a scorer says now stands beside what it said then, under its new
-version, and is what counts from here on.
+A score of a scorer's present version replaces what it said before; the earlier records stay in the journal.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final, Literal, cast
@@ -13,42 +13,41 @@ import attrs
 import trio
 
 from journal import fetch, read, writing
-from journal.events import AttemptSucceeded, Noted, Reason, RunStopped, SessionStarted, TrialEnqueued
+from journal.events import SCORER, AttemptSucceeded, Reason, RunStopped, SessionStarted, TrialEnqueued
 from journal.files import DISK, Files
 from journal.threads import InThread, in_a_thread
-from replay import RunState, fold
-from runner.attempt import Flight, Home
+from replay import RunState, TrialState, fold
 from runner.case import Case
+from runner.concurrency import POLICIES, Policy
+from runner.definition import Settings
 from runner.errors import UsageError
-from runner.failure import describe
-from runner.notes import Sink
-from runner.plain import plain
+from runner.executor import Executor
+from runner.intake import SOON
+from runner.rate_limits import scorer_slots
 from runner.recorder import Clock, Recorder
+from runner.retry import Retry
+from runner.rules import new_policy, recorded_policy, recorded_retry
 from runner.score import Scorer
-from runner.scoring import Scoring
 from runner.session import Outcome
-from runner.signals import STOPS, unless_told
+from runner.signals import STOPS, told
 from runner.surroundings import Surroundings
-from runner.tasks import Task
 from runner.tasks.opening import Opening
 from runner.work import Work
 
 _HAS_OUTPUT: Final = ("answered", "completed")
-_LATER: Final = Case(input=None, name="later")
-"""Stands for a case that is not read yet."""
 
 
 @attrs.frozen
 class Rescored:
-    """How a rescoring ended."""
+    """How a re-scoring ended."""
 
     outcome: Outcome
     outputs: int
-    """Outputs that were scored anew by at least one scorer."""
+    """Outputs that were scored by at least one scorer."""
     current: int
     """Outputs that all these scorers had scored already, in their present version."""
     left: int
-    """Outputs that it did not come to."""
+    """Outputs that were not scored, because it was stopped."""
 
 
 async def rescore(
@@ -56,48 +55,84 @@ async def rescore(
     scorers: Sequence[Scorer],
     *,
     again: bool = False,
-    slots: int = 32,
+    slots: int | None = None,
     input_name: str = "input",
     signals: bool = False,
     files: Files = DISK,
     in_thread: InThread = in_a_thread,
 ) -> Rescored:
-    """Let scorers judge every output of a run; `again` also those that they have judged in their present version.
+    """Score every output of a run; with `again` also those that have a score of the scorer's present version.
 
-    The journal does not say what the input was called where it came from; scorers with templates may call it `input_name`.
+    The journal does not record what the input was called in its dataset; scorers with templates may call it `input_name`.
     """
     if not scorers:
         raise UsageError("the evaluation has no scorer; name one: --score exact, or --judge MODEL, or @….score in Python")
     here = await in_thread(Surroundings.here)
     before = await in_thread(lambda: fold(read(path, load_blobs=False, files=files)))
-    if before.started is not None and not list(_to_do(before, scorers, again=again)):
-        return Rescored(Outcome(path, before, before.head, "", ""), 0, _answered(before), 0)  # And nothing is written.
+    if before.started is not None and not list(_unscored(before, scorers, again=again)):
+        return Rescored(Outcome(path, before, before.head, "", ""), 0, _answered(before), 0)  # Nothing is written.
     clock = Clock()
     async with writing(path, new=False, stamp=clock.stamp, files=files, in_thread=in_thread) as journal:
         state = await in_thread(lambda: fold(read(path, load_blobs=False, files=files), at=journal.found))
         if state.started is None:
             raise UsageError(f"{path} was cut off before it said what it is a run of; there is nothing to score")
         ending = "finished" if _is_finished(state) else state.ending
-        recorder = Recorder(journal, state, clock)
-        recorder.record(SessionStarted(n=len(state.sessions) + 1, pid=here.pid, host=here.host, boot=here.boot))
+        recorder, settings = Recorder(journal, state, clock), _settings(state.settings)
+        limits = scorer_slots({scorer.name: scorer for scorer in scorers}, None, None, slots)
+        changed = None if state.settings.get("scorer_slots") == limits else {"scorer_slots": limits}
+        policies = _policies(settings, state.settings, limits)
+        recorder.record(
+            SessionStarted(n=len(state.sessions) + 1, pid=here.pid, host=here.host, boot=here.boot, settings=changed)
+        )
         recorder.close_attempts()
-        left = list(_to_do(state, scorers, again=again))
+        outputs = _Outputs(recorder, scorers, again=again, files=files, input_name=input_name)
         async with AsyncExitStack() as stack:
             opening = Opening(stack, journal.run, grace=1.0, in_thread=in_thread)
-            tasks = {scorer.name: (scorer, await opening.scorer(scorer)) for scorer in scorers}
-            run = _Rescoring(recorder, tasks, path, files, in_thread, input_name=input_name)
-            done = await run.work_off(left, slots, signals=signals)
-        why: Reason | Literal[""] = "" if done else "refused" if run.refusal else "interrupted"
-        if done and ending == "finished":
+            own = [scorer.under(scorer.retry, settings.timeout) for scorer in scorers]
+            opened = [await opening.scorer(scorer, f"{SCORER}{scorer.name}") for scorer in own]
+            executor = Executor(recorder, None, opened, policies, settings, most_failures=0, in_thread=in_thread)
+            await _execute(executor, outputs, signals=signals)
+        left, why = outputs.total - executor.completed, _why(executor, outputs.total)
+        if not why and ending == "finished":
             recorder.finish()
         else:
             recorder.record(RunStopped(reason=why or cast("Reason", ending or "interrupted")))
-    outcome = Outcome(path, state, journal.head, why, run.refusal)
-    return Rescored(outcome, run.scored, _answered(state) - len(left), len(left) - run.scored)
+    outcome = Outcome(path, state, journal.head, why, executor.why)
+    return Rescored(outcome, executor.completed, _answered(state) - outputs.total, left)
+
+
+def _why(executor: Executor, outputs: int) -> Reason | Literal[""]:
+    """Return why a re-scoring was stopped; empty if it came to its end all the same."""
+    return "" if executor.stopped is None or executor.completed == outputs else executor.stopped
+
+
+async def _execute(executor: Executor, outputs: "_Outputs", *, signals: bool) -> None:
+    """Score the outputs; a signal stops it in good order, a second one at once."""
+    if not signals:
+        await executor.run(outputs)
+        return
+    token = trio.lowlevel.current_trio_token()
+    with told(lambda _, __: token.run_sync_soon(executor.interrupt), *STOPS):
+        await executor.run(outputs)
+
+
+def _settings(recorded: Mapping[str, Any]) -> Settings:
+    """Return what of a run's settings its re-scoring needs; a policy that is not one of ours cannot be used again."""
+    policy, seed, timeout = recorded_policy(recorded), recorded.get("seed"), recorded.get("timeout")
+    return Settings(
+        policy=policy if policy in POLICIES else "adaptive",
+        seed=seed if isinstance(seed, int) else 0,
+        timeout=timeout if isinstance(timeout, int | float) else None,
+        retry=recorded_retry(recorded) if "retry" in recorded else Retry(),
+    )
+
+
+def _policies(settings: Settings, recorded: Mapping[str, Any], limits: Mapping[str, int]) -> Callable[[str], Policy]:
+    return lambda key: new_policy(settings.policy, limits[key.removeprefix(SCORER)], recorded)
 
 
 def _is_finished(state: RunState) -> bool:
-    """Whether every trial has come to its end, though a rescoring since then may have been stopped."""
+    """Whether every trial has come to its end, though a re-scoring since then may have been stopped."""
     return any(session.ended == "finished" for session in state.sessions) and state.done >= max(state.total, state.planned)
 
 
@@ -105,99 +140,74 @@ def _answered(state: RunState) -> int:
     return sum(known.answer is not None and known.stage in _HAS_OUTPUT for known in state.trials.values())
 
 
-def _to_do(state: RunState, scorers: Sequence[Scorer], *, again: bool) -> Iterator[Work]:
-    """Find the trials whose output some scorer has not judged, as it is now; its case and output are read when it is due."""
+def _unscored(state: RunState, scorers: Sequence[Scorer], *, again: bool) -> Iterator[tuple[str, frozenset[str]]]:
+    """Find the trials whose output a scorer has not scored in its present version, and the scorers that have."""
     for trial, known in state.trials.items():
         if known.answer is None or known.stage not in _HAS_OUTPUT:
             continue
         current = {(name.partition(".")[0], version) for name, (version, _) in (known.scores or {}).items()}
         scored = frozenset(scorer.name for scorer in scorers if not again and (scorer.name, scorer.version) in current)
         if len(scored) < len(scorers):
-            yield Work(trial=trial, case=_LATER, attempts=known.attempts, scored=scored)
+            yield trial, scored
 
 
-def _sinks(recorder: Recorder) -> Callable[[Work], Sink]:
-    """Make what takes the notes of scorers."""
-    home = Home()
+class _Outputs:
+    """The intake of a re-scoring: outputs are read from the journal when they are due."""
 
-    def record(trial: str, attempt: int, values: dict[str, Any]) -> None:
-        for name, value in values.items():
-            recorder.record(Noted(name=name, value=plain(value), trial=trial, attempt=attempt))
-
-    return lambda work: lambda values: home.call(record, work.trial, work.attempts, values)
-
-
-class _Rescoring:
-    """The outputs that are still to be scored."""
-
-    def __init__(
-        self,
-        recorder: Recorder,
-        tasks: dict[str, tuple[Scorer, Task]],
-        path: Path,
-        files: Files,
-        in_thread: InThread,
-        *,
-        input_name: str,
-    ) -> None:
+    def __init__(self, recorder: Recorder, scorers: Sequence[Scorer], *, again: bool, files: Files, input_name: str) -> None:
         self._recorder = recorder
-        self._scoring = Scoring(tasks, recorder, seed=0, sink=_sinks(recorder), refused=self._refuse)
-        self._all = trio.CancelScope()
-        self._path = path
         self._files = files
-        self._in_thread = in_thread
         self._input_name = input_name
-        self.scored = 0
-        self.refusal = ""
-        """Why nothing more is scored, where a scorer was refused as it would be each time."""
+        self._scorers = {scorer.name for scorer in scorers}
+        unscored = list(_unscored(recorder.state, scorers, again=again))
+        self.total = len(unscored)
+        self._left = iter(unscored)
+        self.found: deque[Work] = deque()
 
-    def _refuse(self, exc: BaseException) -> None:
-        said = describe(exc)
-        self.refusal = f"every other output would meet the same: {said.type}: {said.message}"
-        self._all.cancel()
+    def read(self, most: int) -> bool:
+        """Read the next outputs and their cases."""
+        now, number = self._recorder.clock.now, 0
+        until = now() + SOON
+        for number, (trial, scored) in enumerate(self._left, 1):
+            self.found.append(self._work(trial, scored))
+            if number == most or now() > until:
+                break
+        return number > 0
 
-    async def work_off(self, left: Sequence[Work], slots: int, *, signals: bool) -> bool:
-        """Score them all; say whether it came to that, or was stopped."""
-        works = iter(left)
-
-        async def score() -> None:
-            with self._all:
-                async with trio.open_nursery() as nursery:
-                    for _ in range(min(slots, len(left))):
-                        nursery.start_soon(self._slot, works)
-
-        await (unless_told(score, *STOPS) if signals else score())
-        return self.scored == len(left)
-
-    async def _slot(self, works: Iterator[Work]) -> None:
-        for work in works:
-            asked, answer = await self._in_thread(lambda: self._fetched(work.trial))  # noqa: B023  # called at once
-            metadata = asked.metadata if isinstance(asked.metadata, dict) else {}
-            work.case = Case(
-                name=asked.case,
-                input=asked.input,
-                expected=asked.expected,
-                metadata=metadata,
-                input_name=self._input_name,
-            )
-            work.output = answer.output
-            flight = Flight()
-            with flight.scope:
-                await self._scoring.score(work, flight)
-            work.output = None
-            if not flight.is_over:
-                self.scored += 1
-
-    def _fetched(self, trial: str) -> tuple[TrialEnqueued, AttemptSucceeded]:
-        """Read what was asked and answered again."""
-        known = self._state.trials[trial]
+    def _work(self, trial: str, scored: frozenset[str]) -> Work:
+        state, path = self._recorder.state, self._recorder.journal.path
+        known = state.trials[trial]
         assert known.answer is not None
-        asked = fetch(self._path, *known.asked, files=self._files).event
-        answer = fetch(self._path, *known.answer, files=self._files).event
+        asked = fetch(path, *known.asked, files=self._files).event
+        answer = fetch(path, *known.answer, files=self._files).event
         assert isinstance(asked, TrialEnqueued)
         assert isinstance(answer, AttemptSucceeded)
-        return asked, answer
+        case = Case(
+            name=asked.case,
+            input=asked.input,
+            expected=asked.expected,
+            metadata=asked.metadata if isinstance(asked.metadata, dict) else {},
+            input_name=self._input_name,
+        )
+        return Work(
+            trial=trial,
+            case=case,
+            attempts=known.attempts,
+            is_answered=True,
+            completes=known.stage == "answered" and self._covers(known),
+            output=answer.output,
+            scored=scored,
+        )
 
-    @property
-    def _state(self) -> RunState:
-        return self._recorder.state
+    def _covers(self, known: TrialState) -> bool:
+        """Whether no scorer of the run is left, once these have scored a trial; otherwise a resumed run completes it."""
+        started = self._recorder.state.started
+        named = {*self._scorers, *(name.partition(".")[0] for name in (*(known.scores or ()), *known.unscored))}
+        return started is not None and named.issuperset(started.scorers)
+
+    def admit(self, item: Work) -> Work:
+        """Nothing is recorded of an output that is read again."""
+        return item
+
+    def close(self) -> None:
+        """Nothing follows."""

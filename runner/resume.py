@@ -28,8 +28,8 @@ from replay.state import PINNED
 from runner.case import Trial
 from runner.definition import WHAT_IS_ASKED, Settings
 from runner.errors import RunChanged, UsageError
-from runner.executor import SOON
 from runner.failure import Failure
+from runner.intake import SOON
 from runner.recorder import Recorder
 from runner.retry import NUMBERS, Again, GiveUp, Retry, Spent, TimedOut, chance
 from runner.work import Work

@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 from journal import Record
-from journal.events import AttemptStarted, Decided, RetryScheduled, RunStarted, TrialFailed
+from journal.events import SCORER, AttemptStarted, Decided, RetryScheduled, RunStarted, ScorerCallStarted, TrialFailed
 from journal.release import release
 from replay import TrialState
 from replay.audit import Settled
-from runner.concurrency import AIMD_NUMBERS, POLICIES, Aimd, Policy, Steering
+from runner.concurrency import AIMD_NUMBERS, POLICIES, Aimd, CallEvent, Policy, Steering, call_id
 from runner.errors import UsageError
 from runner.resume import ended, spent
 from runner.retry import NUMBERS, Again, OneBudget, Retry, chance
@@ -34,13 +34,20 @@ def recorded_retry(settings: Mapping[str, Any]) -> Retry:
         raise UsageError(f"retry={given!r} is none") from exc
 
 
-def _policy(name: str, slots: int, settings: Mapping[str, Any]) -> Policy:
-    """Make the policy again; an AIMD may have been given numbers of its own."""
+def new_policy(name: str, slots: int, settings: Mapping[str, Any]) -> Policy:
+    """Return a policy as the settings of a session describe it; an AIMD may have numbers of its own."""
     aimd: Mapping[str, Any] | None = settings.get("aimd")
     if name != "aimd" or aimd is None:
         return POLICIES[name](slots)
     numbers: dict[str, Any] = {name: float(aimd[name]) for name in AIMD_NUMBERS}
     return Aimd(slots, **numbers)
+
+
+def _policy_of(name: str, slots: int, settings: Mapping[str, Any], key: str) -> Policy:
+    """Return the policy of a rate-limit key; that of a scorer may have a limit of its own."""
+    own: Mapping[str, int] = settings.get("scorer_slots", {})
+    most = own.get(key.removeprefix(SCORER), slots) if key.startswith(SCORER) else slots
+    return new_policy(name, most, settings)
 
 
 def remake(started: RunStarted, settings: Mapping[str, Any]) -> "Remade | str":
@@ -51,8 +58,8 @@ def remake(started: RunStarted, settings: Mapping[str, Any]) -> "Remade | str":
     if name not in POLICIES:
         return f"policy {name!r} is not one of ours"
     try:
-        make, retry = partial(_policy, name, slots, settings), recorded_retry(settings)
-        make()
+        make, retry = partial(_policy_of, name, slots, settings), recorded_retry(settings)
+        make("")
     except (ValueError, TypeError, KeyError, UsageError) as exc:
         return f"the settings make no sense ({exc})"
     return Remade(make, retry, seed, _doubt(started))
@@ -68,31 +75,40 @@ def _doubt(started: RunStarted) -> str:
 class Remade:
     """The policies and the retries of one session; an audit's `Rules`."""
 
-    def __init__(self, policy: Callable[[], Policy], retry: Retry, seed: int, doubt: str) -> None:
+    def __init__(self, policy: Callable[[str], Policy], retry: Retry, seed: int, doubt: str) -> None:
         self._new_policy = policy
         self._steerings: dict[str, Steering] = {}
         """Key → what steers that back end."""
         self._last: dict[str, Steering] = {}
-        """Trial → what steered its last attempt."""
+        """Trial → what steered its last attempt; call → what steers that."""
         self._retry = retry
         self._seed = seed
         self.doubt = doubt
 
     def begin(self, key: str) -> Decided:
         """Give the limit that holds first."""
-        steering = self._steerings[key] = Steering(self._new_policy(), patience=self._retry.rate_limits, key=key)
+        steering = self._steerings[key] = Steering(self._new_policy(key), patience=self._retry.rate_limits, key=key)
         return steering.begin()
 
     def take(self, record: Record) -> Sequence[Decided]:
         """Tell the policy of the back end; give what it decides."""
         event = record.event
+        name: str = getattr(event, "trial", "")
         if isinstance(event, AttemptStarted):
-            self._last[event.trial] = self._steerings[event.key]
-        steering = self._last.get(getattr(event, "trial", ""))
+            self._last[name] = self._steerings[event.key]
+        elif isinstance(event, CallEvent):
+            name = call_id(name, event.scorer.partition(".")[0])
+            if isinstance(event, ScorerCallStarted):
+                self._last[name] = self._steerings[event.key]
+        steering = self._last.get(name)
         return [] if steering is None else steering.take(record)
 
+    def elapse(self, key: str, t: float) -> Sequence[Decided]:
+        """Return what the policy decides because it is `t`."""
+        return self._steerings[key].elapse(t) if key in self._steerings else []
+
     def closed(self, key: str, t: float) -> str:
-        """Say why no attempt may start."""
+        """Return why no attempt or call may start."""
         if key not in self._steerings:
             return "no limit was set before"
         gate = self._steerings[key].may_start(t)

@@ -16,6 +16,7 @@ from runner.case import Case
 from runner.errors import UsageError
 from runner.fingerprint import of_function
 from runner.retry import Retry
+from runner.tasks import Task
 
 
 def _plain(value: Any) -> Any:
@@ -72,12 +73,25 @@ class Scorer:
     """When it is asked again after it failed; the task is not."""
     inherits: bool = False
     """Whether that is the evaluation's own, and gives way to what is said for one run."""
+    timeout: float | None = None
+    """Seconds for one call; None: no limit."""
+    inherits_timeout: bool = True
+    """Whether the timeout of the run's attempts is used instead."""
     version: str = field(default=Factory(_version, takes_self=True))
     """Fingerprint of its source, taken when it was defined."""
 
-    def under(self, retry: Retry) -> "Scorer":
-        """Give the scorer of a run in which trials are tried again in this way."""
-        return evolve(self, retry=retry) if self.inherits else self
+    def under(self, retry: Retry, timeout: float | None) -> "Scorer":
+        """Return the scorer with the retries and the timeout of a run, where it has none of its own."""
+        return evolve(
+            self,
+            retry=retry if self.inherits else self.retry,
+            timeout=timeout if self.inherits_timeout else self.timeout,
+        )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a built-in scorer that only computes: its calls are neither recorded nor limited."""
+        return getattr(self.function, "is_local", False) is True
 
     @property
     def is_async(self) -> bool:
@@ -98,6 +112,17 @@ class Scorer:
             return verdict if isinstance(verdict, Score) else _foreign(verdict) or Score(verdict)
         except UsageError as exc:
             raise UsageError(f"scorer {name!r}: {exc}") from exc
+
+
+@frozen(kw_only=True)
+class OpenScorer:
+    """A scorer while a session lasts."""
+
+    scorer: Scorer
+    task: Task
+    """Called with a `Judged`."""
+    key: str
+    """The rate-limit key that its calls count for."""
 
 
 def _foreign(verdict: Any) -> Score | None:

@@ -9,12 +9,11 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import attrs
-import trio
 
 from replay.text import as_text
 from runner.case import Case
@@ -22,7 +21,7 @@ from runner.errors import UsageError
 from runner.exactly import read_json
 from runner.failure import Fatal
 from runner.fingerprint import canonical, digest, of_function
-from runner.score import Judged, Score
+from runner.score import Score
 
 if TYPE_CHECKING:
     from runner.judge import Judge
@@ -86,9 +85,9 @@ def _difference(left: Any, right: Any, at: str) -> str | None:  # noqa: PLR0911 
 
 
 class Quick:
-    """A scorer that is done sooner than a thread for it could be found: it is called where the run lives."""
+    """A scorer that only computes."""
 
-    wants_trial: bool = False
+    is_local: ClassVar[bool] = True
 
     def __init__(self, function: Callable[[Any, Case], Score]) -> None:
         functools.update_wrapper(self, function)
@@ -99,16 +98,6 @@ class Quick:
     def __call__(self, output: Any, case: Case) -> Score:
         """Score an output."""
         return self._function(output, case)
-
-    @asynccontextmanager
-    async def opened(self, _: str, /) -> "AsyncGenerator[Quick]":
-        """Nothing is kept."""
-        await trio.lowlevel.checkpoint()
-        yield self
-
-    async def ask(self, judged: Judged, _: object) -> Score:
-        """Score an output and its case."""
-        return self._function(judged.output, judged.case)
 
 
 @Quick
@@ -175,6 +164,7 @@ class Regex:
     """Whether a pattern is found in the output."""
 
     __name__ = "regex"
+    is_local: ClassVar[bool] = True
 
     pattern: str | None = None
     """None: the expected answer is the pattern."""
@@ -206,6 +196,7 @@ class CloseTo:
     """Whether the number in the output is near the expected one."""
 
     __name__ = "close_to"
+    is_local: ClassVar[bool] = True
 
     relative: float = 1e-6
     """The most that it may be off, as a part of the expected number."""
@@ -268,6 +259,7 @@ class Similarity:
     """How few letters would have to change to make the output the expected answer: 1 for none, 0 for all."""
 
     __name__ = "similarity"
+    is_local: ClassVar[bool] = True
 
     def __attrs_post_init__(self) -> None:
         try:

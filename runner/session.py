@@ -19,7 +19,7 @@ import trio
 
 from journal import Journal, Record, read, writing
 from journal.errors import DiskFull, JournalError, JournalExists, JournalLocked, JournalPoisoned, NotAJournal, command
-from journal.events import RunStarted, RunStopped, SessionStarted
+from journal.events import SCORER, RunStarted, RunStopped, SessionStarted
 from journal.files import DISK, Files
 from journal.threads import InThread, in_a_thread
 from replay import RunState, fold
@@ -32,9 +32,10 @@ from runner.errors import RunChanged, UsageError
 from runner.executor import Executor
 from runner.failure import describe
 from runner.nearest import nearest
+from runner.rate_limits import default_slots, scorer_key, scorer_slots
 from runner.recorder import Clock, Recorder
 from runner.resume import Remainder, adoption, changed_cases, differences, in_force
-from runner.score import Scorer
+from runner.score import OpenScorer
 from runner.surroundings import Surroundings
 from runner.tasks import Task
 from runner.tasks.opening import Opening
@@ -118,6 +119,8 @@ class Plan:
     trials: Iterable[Trial]
     begun: RunStarted
     """What this is a run of, to be recorded or to be held against what was recorded."""
+    scorer_slots: Mapping[str, int]
+    """The limits of scorers that have a rate-limit key of their own, by their names."""
 
     @property
     def total(self) -> int | None:
@@ -277,9 +280,13 @@ class Session:
             said = describe(exc)
             raise UsageError(f"the cases cannot be read: {said.type}: {said.message}") from exc
         settings.most_failures(chosen.cases)  # It may refuse to say, and nothing has begun yet.
-        begun = self._begun(chosen, settings, given)
+        slots = scorer_slots(self.evaluation.scorers, self.evaluation.task, settings.limit_key, settings.slots)
+        if settings.slots is None:
+            settings = attrs.evolve(settings, slots=default_slots(self.evaluation.task))
+        begun = self._begun(chosen, settings, given, slots)
+        plan = Plan(settings, trials, begun, slots)
         if state.started is None or self._is_done(state) or self.options.adopt:
-            return Plan(settings, trials, begun)
+            return plan
         found = differences(state.started, begun, state.settings)
         if begun.dataset_fingerprint != state.started.dataset_fingerprint:
             found += changed_cases(state, chosen)
@@ -289,9 +296,9 @@ class Session:
                 + "\n  ".join(found)
                 + f"\n{self._way_on(adopt=True)} takes the changes: what is unchanged keeps its results"
             )
-        return Plan(settings, trials, begun)
+        return plan
 
-    def _begun(self, trials: Trials, settings: Settings, given: list[str]) -> RunStarted:
+    def _begun(self, trials: Trials, settings: Settings, given: list[str], slots: Mapping[str, int]) -> RunStarted:
         source, limits, facts = self.evaluation.cases.source, self.options.limits, settings.facts()
         if limits is not None and "aimd" not in facts:  # A policy of the user's own: an audit must not take it for one of ours.
             facts["policy"] = getattr(limits, "__qualname__", repr(limits))
@@ -303,7 +310,7 @@ class Session:
             dataset=str(source) if isinstance(source, Path) else f"{type(source).__name__} in Python",
             dataset_fingerprint=trials.fingerprint or "",
             trials=(trials.cases or 0) * settings.repeats,
-            settings={**facts, "given": given},
+            settings={**facts, "scorer_slots": dict(slots), "given": given},
             settings_fingerprint=settings.fingerprint,
             durability=settings.durability,
             environment=self.here.environment,
@@ -341,17 +348,18 @@ class Session:
         recorder.close_attempts()
         await journal.wait_durable(started.seq)  # A new file takes a while; no call may leave before it is there.
         async with AsyncExitStack() as stack:
-            task, scorers = await self._tasks(stack, settings, journal.run)
+            task, scorers = await self._tasks(stack, plan, journal.run)
             executor = Executor(
                 recorder,
                 task,
                 scorers,
-                partial(options.limits or POLICIES[settings.policy], settings.slots),
+                self._policies(plan),
                 settings,
                 most_failures=settings.most_failures(plan.total),
                 in_thread=self._look,
             )
-            others = {name: (before[name], value) for name, value in changed.items() if name in before and name != "given"}
+            shown = changed.keys() & before.keys() - {"given", "scorer_slots"}
+            others = {name: (before[name], value) for name, value in changed.items() if name in shown}
             now = recorder.clock.now
             live = Live(
                 state,
@@ -370,11 +378,20 @@ class Session:
         recorder.record(RunStopped(reason=executor.stopped))
         return Outcome(self.path, state, "", executor.stopped, executor.why)
 
-    async def _tasks(self, stack: AsyncExitStack, settings: Settings, run: str) -> tuple[Task, dict[str, tuple[Scorer, Task]]]:
+    async def _tasks(self, stack: AsyncExitStack, plan: Plan, run: str) -> tuple[Task, list[OpenScorer]]:
+        settings, task = plan.settings, self.evaluation.task
         opening = Opening(stack, run, grace=settings.grace, in_thread=self.options.in_thread)
-        task = await opening.task(self.evaluation.task, settings.loop)
-        scorers = [scorer.under(settings.retry) for scorer in self.evaluation.scorers.values()]
-        return task, {scorer.name: (scorer, await opening.scorer(scorer)) for scorer in scorers}
+        scorers = [scorer.under(settings.retry, settings.timeout) for scorer in self.evaluation.scorers.values()]
+        keys = {scorer.name: scorer_key(scorer, task, settings.limit_key) for scorer in scorers}
+        opened = await opening.task(task, settings.loop)
+        return opened, [await opening.scorer(scorer, keys[scorer.name]) for scorer in scorers]
+
+    def _policies(self, plan: Plan) -> Callable[[str], Policy]:
+        """Return what makes the policy of a rate-limit key."""
+        settings, new = plan.settings, self.options.limits or POLICIES[plan.settings.policy]
+        slots, own = settings.slots, {f"{SCORER}{name}": most for name, most in plan.scorer_slots.items()}
+        assert slots is not None
+        return lambda key: new(own.get(key, slots))
 
     async def _execute(self, executor: Executor, remainder: Remainder, recorder: Recorder) -> None:
         """Let the executor make the trials; from here on, whoever asks to stop asks it."""

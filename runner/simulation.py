@@ -5,7 +5,8 @@ failed then. So the figures are a bound and no forecast: how long an answer take
 refused on the rate, and both are here what they were under the policy that was recorded.
 """
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,10 +25,13 @@ from journal.events import (
     JournalSalvaged,
     Kind,
     RetryScheduled,
+    ScorerCallFailed,
+    ScorerCallStarted,
+    ScoringFailed,
     SessionStarted,
-    TrialCompleted,
     TrialEnqueued,
     TrialEvent,
+    TrialScored,
 )
 from replay import RunState
 from replay.state import DONE
@@ -47,6 +51,8 @@ BOUND: Final = (
 )
 
 _KEY: Final = "key"
+_AT_ONCE: Final[tuple[Step, ...]] = (Answer(output=True),)
+"""What a scorer does of which no call was recorded for a trial."""
 
 
 @attrs.frozen(kw_only=True)
@@ -78,8 +84,8 @@ class Course:
     rejected: int = 0
     key: str = ""
     """Which back end it was put to, where there were several."""
-    scoring: float = 0.0
-    """Seconds for which it held its slot after the answer."""
+    calls_of: dict[str, list[Step]] = attrs.field(factory=dict[str, list[Step]])
+    """Scorer → its calls."""
 
 
 class Recording:
@@ -88,15 +94,19 @@ class Recording:
     def __init__(self) -> None:
         self._state = RunState()
         self._courses: dict[str, Course] = {}
-        self._answered: dict[str, float] = {}
-        """Trials that were answered in this session, and when."""
+        self._scorer_keys: dict[str, str] = {}
+        """Scorer → the rate-limit key of its calls."""
+        self._called: set[tuple[str, str]] = set()
+        """Calls of scorers in flight: trial and scorer."""
         self._began = 0.0
         self._now = 0.0
         self._duration = 0.0
         """Seconds of the sessions before."""
         self._most_in_flight = 0
         self._longest = 0.0
-        """The longest that an attempt was given which outlived it."""
+        """The longest timeout that an attempt has exceeded."""
+        self._longest_calls: defaultdict[str, float] = defaultdict(float)
+        """Scorer → the longest call that has exceeded its timeout."""
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> "Recording":
@@ -113,15 +123,38 @@ class Recording:
         if isinstance(event, SessionStarted):
             self._duration += self._now - self._began
             self._began = record.t
-            self._answered.clear()
+            self._called.clear()
         if not isinstance(event, FileEvent | JournalRecovered | JournalSalvaged):  # These stand between two sessions.
             self._now = record.t
         if isinstance(event, TrialEnqueued):
             self._courses[event.trial] = Course()
         elif isinstance(event, TrialEvent):
-            self._take_step(event, record.t, self._courses[event.trial])
+            self._take_step(event, self._courses[event.trial])
+            self._take_call(event, self._courses[event.trial])
 
-    def _take_step(self, event: TrialEvent, t: float, course: Course) -> None:
+    def _take_call(self, event: TrialEvent, course: Course) -> None:
+        """Take in what became of a scorer's call."""
+        match event:
+            case ScorerCallStarted():
+                self._scorer_keys[event.scorer] = event.key
+                self._called.add((event.trial, event.scorer))
+            case ScorerCallFailed():
+                self._called.discard((event.trial, event.scorer))
+                if event.category == "timed_out":
+                    self._longest_calls[event.scorer] = max(self._longest_calls[event.scorer], event.elapsed)
+                    course.calls_of.setdefault(event.scorer, []).append(Hang())
+                else:
+                    failure = Failure(kind=event.category, retry_after=event.retry_after)
+                    course.calls_of.setdefault(event.scorer, []).append(Fail(_Recorded(failure), event.elapsed))
+            case TrialScored() | ScoringFailed():
+                scorer = event.scorer.partition(".")[0]
+                if (event.trial, scorer) in self._called:
+                    self._called.discard((event.trial, scorer))
+                    course.calls_of.setdefault(scorer, []).append(Answer(output=True, after=event.elapsed))
+            case _:
+                pass
+
+    def _take_step(self, event: TrialEvent, course: Course) -> None:
         match event:
             case AttemptStarted():
                 course.calls += 1
@@ -129,7 +162,6 @@ class Recording:
                 self._most_in_flight = max(self._most_in_flight, len(self._state.running))
             case AttemptSucceeded():
                 course.steps.append(Answer(None, event.elapsed))
-                self._answered[event.trial] = t
             case AttemptFailed():
                 course.rejected += event.category == "rate_limited"
                 failure = Failure(kind=event.category, retry_after=event.retry_after)
@@ -139,8 +171,6 @@ class Recording:
                 course.steps.append(Hang())
             case RetryScheduled(cause="asked" | "stopped"):
                 course.steps.clear()
-            case TrialCompleted():
-                course.scoring = t - self._answered.pop(event.trial, t)
             case _:
                 pass
 
@@ -178,12 +208,13 @@ class Recording:
         if not courses:
             raise UsageError("no trial of this run came to an end, so there is nothing to simulate")
         recorded = self.figures
-        policy, slots = policy or recorded.policy, slots or recorded.slots
-        if policy is None or slots is None:
+        policy, chosen = policy or recorded.policy, slots or recorded.slots
+        if policy is None or chosen is None:
             raise UsageError("the journal does not say by which policy and with how many slots it was run; give both")
-        task = _Played(courses)
+        task = _Played(courses, chosen)
         it = self._evaluation(task, courses)
         seed = settings.get("seed")
+        # Where no other slots are given, those of the scorers are the recorded ones, too.
         options = {**repeatable(seed if isinstance(seed, int) else 0), "policy": policy, "slots": slots, "files": _AtOnce()}
         if any(course.key for course in courses.values()):
             options["limit_key"] = _KEY
@@ -194,7 +225,7 @@ class Recording:
         state = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)).state
         return Figures(
             policy=policy,
-            slots=slots,
+            slots=chosen,
             duration=round(state.t, 6),
             calls=state.attempts,
             rejected=task.refusals,
@@ -214,11 +245,12 @@ class Recording:
             retry=attrs.evolve(retry, classify=_kind),
         )(task)
 
-        async def scoring(_: Any, case: Case) -> bool:
-            await trio.sleep(courses[case.name].scoring)
-            return True
-
-        it.score(scoring)
+        recorded = settings.get("scorer_slots")
+        for scorer, key in self._scorer_keys.items():
+            slots = recorded.get(scorer) if isinstance(recorded, dict) else None
+            calls = {name: course.calls_of.get(scorer, _AT_ONCE) for name, course in courses.items()}
+            played = _PlayedScorer(calls, slots, "" if key else task.rate_limit_identity)
+            it.score(name=scorer, timeout=self._longest_calls.get(scorer))(played)
         return it
 
 
@@ -239,16 +271,33 @@ def _kind(exc: BaseException) -> Kind | None:
 
 
 class _Played(Scripted):
-    """The task of then."""
+    """Stands in for the task: it does what was recorded."""
 
-    def __init__(self, courses: dict[str, Course]) -> None:
+    def __init__(self, courses: dict[str, Course], slots: int) -> None:
         super().__init__({name: course.steps for name, course in courses.items()})
+        self.default_slots = slots
+        self.rate_limit_identity = f"simulation {id(self)}"  # No other run is to share its policy.
         self.refusals = 0
 
     def _step(self, value: Any, times: int) -> Step:
         step = super()._step(value, times)
         self.refusals += _is_refusal(step)
         return step
+
+
+class _PlayedScorer:
+    """Stands in for a scorer whose calls were recorded."""
+
+    fingerprint = "simulated"
+
+    def __init__(self, calls: Mapping[str, Iterable[Step]], slots: int | None, identity: str) -> None:
+        self._calls = Scripted(calls)
+        self.default_slots = slots
+        self.rate_limit_identity = identity
+
+    async def __call__(self, _: Any, case: Case) -> Any:
+        await trio.lowlevel.checkpoint()  # So that it is recognised as a function for trio.
+        return await self._calls(case.name)
 
 
 class _AtOnce(Nowhere):

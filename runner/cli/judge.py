@@ -82,6 +82,7 @@ def _as_json(result: Verification, audit: Audit) -> dict[str, Any]:
         "notes": audit.notes,
         "trials": attrs.asdict(audit.totals),
         "decisions_recomputed": audit.decisions,
+        "decisions_not_reproduced": audit.unreproduced,
     }
 
 
@@ -116,6 +117,9 @@ def _in_words(result: Verification, audit: Audit, expect_head: str | None) -> li
         f"head {result.head}",
         f"the log and the rules agree: {plural(trials.enqueued, 'trial')} = {ends}; {recomputed} recomputed: equal",
     ]
+    if audit.unreproduced:
+        decisions = plural(audit.unreproduced, "decision")
+        parts.append(f"{decisions} checked but not reproduced: made by a policy that was shared with another run")
     if expect_head and result.expected_at is not None:
         since = plural(result.records - result.expected_at, "record")
         parts.append(f"the expected head is record {result.expected_at:,}; {since} added since")

@@ -12,6 +12,7 @@ from runner.cli.look import print_json, see
 from runner.definition import Settings
 from runner.loading import Subject
 from runner.places import RUNS, runs_under
+from runner.rate_limits import default_slots
 
 _BEFORE: Final = 5
 """How many earlier runs are looked at for what they cost."""
@@ -52,7 +53,8 @@ def rehearse(found: Subject, cases: int | None, path: Path, settings: Settings, 
         f"  retries: {retry.errors} after errors, {retry.timeouts} after timeouts, {duration(retry.rate_limits)} of rate limits"
     )
     limit = "no limit" if settings.timeout is None else duration(settings.timeout)
-    click.echo(f"  {plural(settings.slots, 'slot')} at the most ({settings.policy}), {limit} for an attempt")
+    slots = settings.slots or default_slots(found.evaluation.task)
+    click.echo(f"  {plural(slots, 'slot')} at the most ({settings.policy}), {limit} for an attempt")
     click.echo(f"  scorers: {', '.join(found.evaluation.scorers) or 'none'}")
     if settings.fail_under:
         click.echo(f"  gates: {', '.join(settings.fail_under)}; if one is not reached it ends with code 1")

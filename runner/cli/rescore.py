@@ -27,9 +27,14 @@ from runner.rescoring import rescore as score_anew
 @scorer_options
 @click.option("--again", is_flag=True, help="Also what these scorers have scored before, just as they are now.")
 @click.option("--task", "reference", metavar="REFERENCE", help="Where the evaluation is now, if it was moved.")
-@click.option("--slots", type=click.IntRange(min=1), default=32, metavar="N", help="The most outputs at one time; else 32.")
+@click.option(
+    "--slots",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Maximum number of concurrent calls per scorer (default: 100 for judges and async functions, 32 for plain functions).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON at the end.")
-def rescore(run: Path | None, again: bool, reference: str | None, slots: int, as_json: bool, **options: Any) -> None:
+def rescore(run: Path | None, again: bool, reference: str | None, slots: int | None, as_json: bool, **options: Any) -> None:
     """Score the outputs of a run anew, in the same journal, without a single call of the task.
 
     Without --score or --judge, the evaluation's own scorers do it, as they are now. What was said before is kept, and is

@@ -74,7 +74,13 @@ def failures(given: str) -> int | float | str:
 
 
 _how = options(
-    click.option("--slots", type=int, metavar="N", help="The most attempts at one time."),
+    click.option(
+        "--slots",
+        type=int,
+        metavar="N",
+        help="Maximum number of concurrent attempts, and of concurrent calls per scorer (default: 100 for endpoints, chat "
+        "models and async functions, 32 for plain functions, the number of CPUs, at least 4, for commands).",
+    ),
     click.option("--timeout", type=seconds, metavar="S", help=f"Seconds for one attempt; {OFF} turns it off."),
     click.option("--deadline", type=seconds, metavar="S", help="Seconds for this session; the rest is left for a resumption."),
     *retry_options,

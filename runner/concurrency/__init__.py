@@ -26,13 +26,15 @@ from runner.concurrency.policy import (
     Succeeded,
     TimedOut,
 )
-from runner.concurrency.steering import Steering
+from runner.concurrency.steering import POISONED, CallEvent, Steering, call_id
 
 __all__ = [
     "AIMD_NUMBERS",
+    "POISONED",
     "POLICIES",
     "Adaptive",
     "Aimd",
+    "CallEvent",
     "Change",
     "Decision",
     "Failed",
@@ -49,6 +51,7 @@ __all__ = [
     "Steering",
     "Succeeded",
     "TimedOut",
+    "call_id",
 ]
 
 POLICIES: Final[dict[str, Callable[[int], Policy]]] = {"adaptive": Adaptive, "aimd": Aimd, "fixed": Fixed}

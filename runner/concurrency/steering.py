@@ -1,11 +1,11 @@
-"""A policy at work in one session: told of records, it answers with the records that must follow.
+"""A policy at work in one session: records in, decisions to be recorded out.
 
-The executor records what comes out of it, and an audit holds the same against what was recorded. Both go through here, so
-whatever a policy has been told can be read back from the journal, and what it decided can be decided again.
+The executor records the decisions, and an audit compares them with what was recorded. Both go through here, so everything
+that a policy consumes is in the journal, and its decisions can be recomputed.
 """
 
 from collections import Counter
-from typing import Final, assert_never, cast
+from typing import Final, assert_never, cast, get_args
 
 from journal import Record
 from journal.events import (
@@ -20,9 +20,15 @@ from journal.events import (
     IntakeResumed,
     LimitChanged,
     PaceChanged,
+    ScorerCallFailed,
+    ScorerCallStarted,
+    ScoringFailed,
+    TrialScored,
 )
+from runner.concurrency.constants import POISONED as POISONED
 from runner.concurrency.policy import (
     Change,
+    Decision,
     Failed,
     Interrupted,
     LimitMoved,
@@ -37,63 +43,79 @@ from runner.concurrency.policy import (
 )
 
 PROBES: Final = 3
-"""Probes that cost a trial nothing, in one illness: after so many it may be the trial that is ill, and not the other side."""
+"""Probes that cost a trial nothing in one outage; after so many it may be the trial that fails, and not the endpoint."""
 
 AttemptEvent = AttemptStarted | AttemptEnding
+CallEvent = ScorerCallStarted | ScorerCallFailed | TrialScored | ScoringFailed
+
+
+def call_id(trial: str, scorer: str) -> str:
+    """Return the name under which a policy knows the call of a scorer; an attempt is known by its trial."""
+    return f"{trial}\0{scorer}"
 
 
 class Steering:
-    """A policy, and the trials whose attempts are its probes."""
+    """A policy, and the trials and calls that are its probes."""
 
     def __init__(self, policy: Policy, *, patience: float, key: str = "") -> None:
-        """Let trials probe for free until the other side has been ill for `patience` seconds; `key` names it, among several."""
+        """Let trials probe for free until an outage has lasted `patience` seconds; `key` is the rate-limit key."""
         self._key = key
         self._policy = policy
         self._patience = patience
-        self._ill_since: float | None = None
+        self._outage_since: float | None = None
         """When the first probe was made that no success has followed yet."""
         self._probes: Counter[str] = Counter()
-        """Trial → how many probes it has made since."""
+        """Trial or call → how many probes it has made since."""
         self.limit = policy.limit
-        """Attempts that may be in flight at once."""
+        """Attempts and calls that may be in flight at once."""
         self.may_start = policy.may_start
-        """Says whether an attempt may start at a time; asking changes nothing."""
+        """Returns whether an attempt or a call may start at a time; asking changes nothing."""
         self.free: set[str] = set()
-        """Trials whose last attempt was a probe that costs them nothing."""
+        """Trials and calls whose last start was a probe that costs them nothing."""
 
     def begin(self) -> LimitChanged:
-        """Say what holds before the first attempt."""
+        """Return what holds before the first start."""
         return LimitChanged(before=0, after=self.limit, cause="start", key=self._key)
 
     def take(self, record: Record) -> list[Decided]:
-        """Learn from the start or the end of an attempt; return the decisions to record after it."""
+        """Learn from a start or an ending; return what is to be recorded after it.
+
+        Of the scores of a call, only the first is an ending; the others are not to be handed in.
+        """
         kind = record.event.__class__  # Twice for every trial: to ask for the class itself costs the least.
-        event = cast("AttemptEvent", record.event)
-        trial = event.trial
-        decision = self._policy.take(_signal(event, record.t))
+        if kind in _CALL_EVENTS:
+            name, signal = _call_signal(cast("CallEvent", record.event), record.t)
+        else:
+            event = cast("AttemptEvent", record.event)
+            name = event.trial
+            signal = _signal(event, record.t)
+        decision = self._policy.take(signal)
         self.limit = decision.limit
-        if kind is AttemptStarted:
+        if kind is AttemptStarted or kind is ScorerCallStarted:
             if decision.probe or self.free:
-                self._started(trial, record.t, probe=decision.probe)
-        elif kind is AttemptSucceeded and self._ill_since is not None:
-            self._ill_since = None
+                self._started(name, record.t, probe=decision.probe)
+        elif self._outage_since is not None and signal.__class__ is Succeeded:
+            self._outage_since = None
             self._probes.clear()
-        return [_event(change, self._key) for change in decision.changes] if decision.changes else []
+        return self._events(decision) if decision.changes else []
 
     def elapse(self, t: float) -> list[Decided]:
-        """Learn that it is `t`, and return the decisions to record."""
+        """Return what the policy decides because it is `t`, although nothing has happened; to be recorded with that time."""
         decision = self._policy.elapse(t)
         self.limit = decision.limit
+        return self._events(decision)
+
+    def _events(self, decision: Decision) -> list[Decided]:
         return [_event(change, self._key) for change in decision.changes]
 
-    def _started(self, trial: str, t: float, *, probe: bool) -> None:
+    def _started(self, name: str, t: float, *, probe: bool) -> None:
         if probe:
-            self._ill_since = t if self._ill_since is None else self._ill_since
-            self._probes[trial] += 1
-        if probe and self._probes[trial] <= PROBES and t - (self._ill_since or t) < self._patience:
-            self.free.add(trial)
+            self._outage_since = t if self._outage_since is None else self._outage_since
+            self._probes[name] += 1
+        if probe and self._probes[name] <= PROBES and t - (self._outage_since or t) < self._patience:
+            self.free.add(name)
         else:
-            self.free.discard(trial)
+            self.free.discard(name)
 
 
 def _signal(event: AttemptEvent, t: float) -> Signal:
@@ -109,6 +131,24 @@ def _signal(event: AttemptEvent, t: float) -> Signal:
         case AttemptInterrupted():
             return Interrupted(t=t, attempt=event.trial)
     assert_never(event)
+
+
+def _call_signal(event: CallEvent, t: float) -> tuple[str, Signal]:
+    """Return the name of a call, and what a policy is told of it. A value that is not a score is an answer all the same."""
+    name = call_id(event.trial, event.scorer.partition(".")[0])
+    match event:
+        case ScorerCallStarted():
+            return name, Started(t=t, attempt=name)
+        case TrialScored() | ScoringFailed():
+            return name, Succeeded(t=t, attempt=name, elapsed=event.elapsed)
+        case ScorerCallFailed():
+            if event.category == "timed_out":
+                return name, TimedOut(t=t, attempt=name)
+            return name, Failed(t=t, attempt=name, failure=event.category, retry_after=event.retry_after)
+    assert_never(event)
+
+
+_CALL_EVENTS: Final = frozenset(get_args(CallEvent))
 
 
 def _event(change: Change, key: str) -> Decided:

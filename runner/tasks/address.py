@@ -4,6 +4,7 @@
 """
 
 import base64
+import hashlib
 import os
 import re
 import string
@@ -22,6 +23,8 @@ from runner.templates import Fields, Text
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
+_PROCESS: Final = os.urandom(32)
+"""Keys the digests of this process, so that no secret could be recognised by its digest."""
 _PORTS: Final = {"http": 80, "https": 443}
 _SAFE: Final = "/%:@!$&'()*+,;=~?-._"
 """Left as they are: the user's own escapes, and what has a meaning in a URL."""
@@ -60,6 +63,16 @@ class Address:
     def target(self) -> str:
         """What is sent for every case, where no fields are in it."""
         return "".join(piece if isinstance(piece, str) else f"{{{piece[0]}}}" for piece in self.path.pieces)
+
+    @property
+    def rate_limit_identity(self) -> str:
+        """A digest of the base URL and the API key that means nothing outside this process; it is never written down."""
+        base = f"{self.origin}{self.target.partition('?')[0]}".rstrip("/").removesuffix("/chat/completions")
+        keyed = hashlib.blake2b(base.encode(), key=_PROCESS)
+        keys = {value for name, value in self.headers if names_a_secret(name.decode())}
+        for secret in sorted({*self.secrets, *keys}):
+            keyed.update(b"\0" + secret)
+        return keyed.hexdigest()
 
     def target_for(self, fields: Fields) -> str:
         """Say what is sent for a case; nothing that is filled in can lead to another path."""

@@ -150,6 +150,11 @@ class Chat:
         }
         return digest(canonical(facts, "the chat"))
 
+    @property
+    def rate_limit_identity(self) -> str:
+        """Tells endpoints and API keys apart, whose rate limits differ, whichever the model; to be kept in memory only."""
+        return self._address.rate_limit_identity
+
     def body(self, messages: Sequence[Mapping[str, Any]], model: str | None = None) -> dict[str, Any]:
         """Say what is sent with these messages, to the model that a case names."""
         model = model or self.model

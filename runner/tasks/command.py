@@ -105,6 +105,11 @@ class Command:
     _arguments: tuple[Text, ...] = attrs.field(init=False, repr=False, default=attrs.Factory(_arguments, takes_self=True))
 
     @property
+    def default_slots(self) -> int:
+        """As many processes at one time as there are CPUs, and at least 4."""
+        return max(4, os.cpu_count() or 1)
+
+    @property
     def fingerprint(self) -> str:
         """Digest of the command line, of the files that it names (its script, say), and of how its output is read."""
         given = self.command if isinstance(self.command, str) else list(self.command)

@@ -18,7 +18,6 @@ from runner.case import Case
 from runner.errors import UsageError
 from runner.fingerprint import canonical, digest
 from runner.notes import note
-from runner.quota import quota_in
 from runner.secrets import mask
 from runner.tasks import Asked, Ending
 from runner.tasks.address import Address, described
@@ -82,6 +81,11 @@ class Endpoint:
             **({} if self.done_path is None else {"done_path": self.done_path}),
         }
         return digest(canonical(facts, "the endpoint"))
+
+    @property
+    def rate_limit_identity(self) -> str:
+        """Tells endpoints and API keys apart, whose rate limits differ; to be kept in memory only."""
+        return self._address.rate_limit_identity
 
     def check(self, case: Case) -> None:
         """Refuse a case that lacks a field of the address or of the body."""
@@ -155,10 +159,7 @@ def idempotency_key(run: str, trial: str) -> str:
 
 
 def heed(reply: Reply) -> None:
-    """Write down what a reply says besides: what is left of the quota, and when its first byte came."""
-    quota = quota_in(reply.headers)
-    if quota is not None:
-        note(quota=quota)
+    """Note when the first byte of a reply came."""
     if reply.is_stream:
         note(stream={"first_byte": round(reply.first_byte, 6), "bytes": len(reply.body)})
 

@@ -5,7 +5,7 @@ So outputs from elsewhere are scored, compared and reported like any others.
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import trio
@@ -21,6 +21,7 @@ class Given:
     """The column of the dataset, or the member of the input, that holds the output."""
 
     __name__ = "given"
+    default_slots: ClassVar[int] = 32
 
     output_key: str
 

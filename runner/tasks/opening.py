@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from journal.threads import InThread, in_a_thread
-from runner.score import Judged, Scorer
+from runner.score import Judged, OpenScorer, Scorer
 from runner.tasks import Opens, Task
 from runner.tasks.function import AsyncioThread, FunctionTask, Loop
 
@@ -24,9 +24,9 @@ class Opening:
         """Open a task."""
         return await self._open(asked, asked, loop)
 
-    async def scorer(self, scorer: Scorer) -> Task:
-        """Open a scorer, to be asked with an output and a case."""
-        return await self._open(scorer.function, _as_task(scorer), None)
+    async def scorer(self, scorer: Scorer, key: str) -> OpenScorer:
+        """Open a scorer whose calls count for a rate-limit key."""
+        return OpenScorer(scorer=scorer, task=await self._open(scorer.function, _as_task(scorer), None), key=key)
 
     async def _open(self, asked: object, function: Callable[[Any], Any], loop: Loop | None) -> Task:
         if isinstance(asked, Opens):

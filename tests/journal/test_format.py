@@ -29,11 +29,15 @@ from journal.events import (
     JournalSalvaged,
     LimitChanged,
     Noted,
+    PolicyShared,
     RetryScheduled,
     RunFinished,
     RunStopped,
+    ScorerCallFailed,
+    ScorerCallStarted,
     ScoringFailed,
     TrialFailed,
+    TrialScored,
     TrialWithdrawn,
     fields_of,
 )
@@ -45,6 +49,8 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
 """Written when version 1 was made: `t` had six digits behind the point, zeros included."""
 TODAY = GOLDEN.with_name("v1-today")
 """The same, as it is written today."""
+CALLS = GOLDEN.with_name("v1-calls")
+"""Scorer calls and a shared policy, which were added to version 1 later."""
 HEAD = "fe451cff988c2cf7442806867561fef0"
 """The hash of the golden journal's last record."""
 
@@ -143,6 +149,32 @@ def golden_events() -> list[list[Event]]:
     return [first, second]
 
 
+def scorer_call_events() -> list[Event]:
+    """Return a run with scorer calls that succeed, fail and time out, and with a policy that is shared with another run."""
+    call: dict[str, Any] = {"trial": "lima", "scorer": "judge", "key": "scorer:judge"}
+    failed: dict[str, Any] = {"trial": "lima", "scorer": "judge", "error": "BadStatus", "elapsed": 0.5}
+    *opening, scored, completed = trial("lima")
+    return [
+        started(),
+        session(1),
+        *opening,
+        LimitChanged(before=0, after=16, cause="start", key="scorer:judge"),
+        ScorerCallStarted(call=1, **call),
+        scored,
+        ScorerCallFailed(call=1, message="429", category="rate_limited", retry_after=2.0, delay=2.0, **failed),
+        PolicyShared(key="scorer:judge", run="fedcba9876543210fedcba9876543210"),
+        ScorerCallStarted(call=2, **call),
+        ScorerCallFailed(call=2, message="no answer within 0.5 s", category="timed_out", delay=0.25, **failed),
+        ScorerCallStarted(call=3, **call),
+        ScorerCallFailed(call=3, message="500", category="unavailable", **failed),
+        ScoringFailed(trial="lima", scorer="judge", version="v1", error="BadStatus", message="500", elapsed=0.5),
+        completed,
+        ScorerCallStarted(trial="lima", scorer="judge", call=4),
+        TrialScored(trial="lima", scorer="judge.tone", version="v2", value=1.0, elapsed=0.5),
+        finished(1),
+    ]
+
+
 def write_golden(path: Path) -> None:
     """Write the golden journal: sealed files, a blob, two sessions."""
     for number, events in enumerate(golden_events()):
@@ -159,8 +191,8 @@ def test_the_golden_journal_of_version_1_stays_readable() -> None:
 
 
 def test_the_golden_journal_holds_every_kind_of_event_but_those_of_a_bad_day() -> None:
-    """The golden journal is worth its name: no event of a run is missing in it."""
-    kinds = {type(record.event) for record in read(GOLDEN)}
+    """The golden journals contain every event of a run."""
+    kinds = {type(record.event) for path in (GOLDEN, CALLS) for record in read(path)}
 
     assert {JournalRecovered, JournalSalvaged} == set(get_args(Event)) - kinds
 
@@ -170,6 +202,15 @@ def test_the_same_events_still_make_the_same_bytes(tmp_path: Path) -> None:
     write_golden(tmp_path / "run")
 
     assert content(TODAY) == {name: data for name, data in content(tmp_path / "run").items() if name != "LOCK"}
+
+
+def test_scorer_calls_still_make_the_same_bytes(tmp_path: Path) -> None:
+    """The bytes of scorer calls and of a shared policy do not change unnoticed, and are read back as they were."""
+    written(tmp_path / "run", scorer_call_events())
+
+    assert content(CALLS) == {name: data for name, data in content(tmp_path / "run").items() if name != "LOCK"}
+    assert scorer_call_events() == [record.event for record in read(CALLS) if not isinstance(record.event, FileEvent)]
+    assert verify(CALLS).holds
 
 
 def test_what_is_written_today_says_what_version_1_said() -> None:

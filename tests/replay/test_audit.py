@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from journal import Event, Record, read, verify, writing
 from journal.errors import DiskFull
 from journal.events import (
+    AttemptEnding,
     AttemptFailed,
     AttemptInterrupted,
     AttemptStarted,
@@ -317,9 +318,15 @@ Change = Callable[[list[Told]], list[Told]]
 
 
 def in_a_slot_that_is_held(told: list[Told]) -> list[Told]:
-    first = told[place(told, AttemptStarted, 0)][1]
-    assert isinstance(first, AttemptStarted)
-    return changed(told, place(told, AttemptStarted, 1), slot=first.slot)
+    """Let one of the last attempts start in the slot of another that is in flight; no later start depends on it."""
+    last = place(told, AttemptStarted, -3)
+    held: dict[str, int] = {}
+    for _, event in told[:last]:
+        if isinstance(event, AttemptStarted):
+            held[event.trial] = event.slot
+        elif isinstance(event, AttemptEnding):
+            held.pop(event.trial, None)
+    return changed(told, last, slot=next(iter(held.values())))
 
 
 def before_its_time(told: list[Told]) -> list[Told]:
@@ -349,11 +356,11 @@ CHANGES: dict[str, tuple[str, Change]] = {
     "a limit that is lower than what is in flight": ("limit", lambda told: changed(told, place(told, LimitChanged), after=1)),
     "a limit above the slots": ("limit", lambda told: changed(told, place(told, LimitChanged), after=25)),
     "a limit of none": ("limit", lambda told: changed(told, place(told, LimitChanged, -1), after=0)),
-    "a limit that was another one before": ("limit", lambda told: changed(told, place(told, LimitChanged, 1), before=3)),
+    "a limit that was another one before": ("limit", lambda told: changed(told, place(told, LimitChanged, 2), before=3)),
     "a start in a pause": ("intake", lambda told: changed(told, place(told, IntakePaused), until=1000.0)),
     "an end of no pause": ("intake", lambda told: twice(told, place(told, IntakeResumed))),
     "a retry before its time": ("delay", lambda told: changed(told, place(told, RetryScheduled), delay=1000.0)),
-    "an attempt that took less": ("elapsed", lambda told: changed(told, place(told, AttemptSucceeded), elapsed=0.01)),
+    "an attempt that took less": ("elapsed", lambda told: changed(told, place(told, AttemptSucceeded, 2), elapsed=0.01)),
     "an attempt that took more": ("elapsed", lambda told: changed(told, place(told, AttemptSucceeded), elapsed=3.0)),
     "a failure that took no time": ("elapsed", lambda told: changed(told, place(told, AttemptFailed), elapsed=-1.0)),
     "a timeout with another limit": ("elapsed", lambda told: changed(told, place(told, AttemptTimedOut), limit=3.5)),
@@ -555,7 +562,7 @@ async def test_a_salvaged_journal_is_judged_by_what_came_after(tmp_path: Path) -
     file = tmp_path / "run" / "journal-000001.jsonl"
     file.chmod(0o600)
     lines = file.read_bytes().splitlines(keepends=True)
-    middle = len(lines) // 2
+    middle = next(at for at, line in enumerate(lines) if at > len(lines) // 2 and b"attempt_succeeded" in line)
     lines[middle] = lines[middle].replace(b'"t":', b'"t":1')
     file.write_bytes(b"".join(lines))
     await salvage(tmp_path / "run", tmp_path / "new")
@@ -611,7 +618,7 @@ def test_times_may_be_a_hair_apart() -> None:
 
 def test_a_stop_for_want_of_space_excuses_what_is_missing() -> None:
     """A run that stopped because the disk was full may lack its last decision; one that was stopped may not."""
-    at = place(story(), LimitChanged, 1)
+    at = place(story(), LimitChanged, 2)
     told = story()[:at]
     full = audit(retold([*told, (told[-1][0], RunStopped(reason="disk_full"))]), remake=remake)
     stopped = audit(retold([*told, (told[-1][0], RunStopped(reason="interrupted"))]), remake=remake)

@@ -211,15 +211,13 @@ def test_connections_are_kept(server: Server, path: Path, name: str) -> None:
 @pytest.mark.parametrize("steps", ["goodbye", "last"])
 def test_a_connection_that_was_closed_is_not_used(server: Server, path: Path, name: str, steps: str) -> None:
     """A server that closes, with or without a word, costs a new connection, not an attempt."""
-    cases = [Case(name=str(n), input=n) for n in range(5)]
-    it = made(Endpoint(server.url(name, steps)), cases, slots=1)
 
-    @it.score
-    async def after_a_while(output: Any, case: Any) -> bool:
-        await trio.sleep(0.02)  # Until the close has come through.
-        return True
+    def cases() -> Iterator[Case[int, Any]]:
+        for n in range(5):
+            time.sleep(0.05)  # Until the close has come through.
+            yield Case(name=str(n), input=n)
 
-    outcome = go(it, path)
+    outcome = go(made(Endpoint(server.url(name, steps)), cases, slots=1), path)
 
     assert 5 == outcome.state.completed
     assert 5 == len({seen["connection"] for seen in server.seen(name)})

@@ -114,7 +114,7 @@ def test_a_thread_that_outlives_its_timeout_is_abandoned(path: Path) -> None:
 
     it = made(task, "ab", slots=2, timeout=0.05)
 
-    @it.score
+    @it.score(timeout=None)
     async def when_the_other_is_back(output: str, case: Any) -> bool:
         await wait_until(ended.is_set)
         await trio.sleep(0.05)
@@ -160,7 +160,7 @@ def test_a_late_failure_of_a_thread_is_said_too(path: Path) -> None:
 
     it = made(task, "ab", timeout=0.05)
 
-    @it.score
+    @it.score(timeout=None)
     async def when_the_other_is_back(output: str, case: Any) -> bool:
         await wait_until(ended.is_set)
         await trio.sleep(0.05)
@@ -312,7 +312,7 @@ def test_an_asyncio_task_that_swallows_cancellation_is_abandoned_after_the_grace
 
     it = made(task, "ab", timeout=0.05)
 
-    @it.score
+    @it.score(timeout=None)
     async def when_the_other_is_back(output: str, case: Any) -> bool:
         await wait_until(ended.is_set)
         await trio.sleep(0.05)

@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from journal import Event
-from journal.events import Noted, ScoringFailed, TrialScored
+from journal.events import Noted, ScorerCallFailed, ScoringFailed, TrialScored
 from runner import Case, Evaluation, Outcome, Retry, Score, UsageError, evaluation, run, scorers
 from runner.failure import Fatal
 from runner.tasks.http import WrongReply
@@ -309,7 +309,8 @@ def test_a_judge_without_a_verdict_is_told_so(server: Server, path: Path, name: 
     """What it said, and what is wanted, follows the same question; of another output, it has said nothing yet."""
     base_url = server.url(name, "say:I cannot tell,say:,say:correct", "v1")
     judge = scorers.judge("small", base_url=base_url, system="Be fair.")
-    go(made({"a": "x", "b": "y"}, judge, retry=Retry(errors=2, base_delay=0.01), slots=1), path)
+    go(made({"a": "x"}, judge, retry=Retry(errors=2, base_delay=0.01)), path)
+    go(made({"b": "y"}, judge), path.with_name("other"))
 
     asked = [orjson.loads(seen["body"])["messages"] for seen in server.seen(name)]
     question, reminder = asked[0][1], {"role": "user", "content": judge.reminder}
@@ -318,7 +319,7 @@ def test_a_judge_without_a_verdict_is_told_so(server: Server, path: Path, name: 
     assert [*asked[0], {"role": "assistant", "content": "(an empty reply)"}, reminder] == asked[2]
     assert (["system", "user"], 4) == ([each["role"] for each in asked[3]], len(asked))
     assert judge.reminder.endswith("nothing else: correct, incorrect")
-    assert [True, True] == [event.value for event in of(path, TrialScored)]
+    assert [True] == [event.value for event in of(path, TrialScored)]
 
 
 def test_a_judge_that_never_decides_fails(server: Server, path: Path, name: str) -> None:
@@ -331,12 +332,13 @@ def test_a_judge_that_never_decides_fails(server: Server, path: Path, name: str)
 
 
 def test_a_judge_that_hangs_is_cut_off(server: Server, path: Path, name: str) -> None:
-    """A judge has a time limit of its own."""
+    """A judge has a timeout of its own, which is retried as `Retry.timeouts` says."""
     judge = scorers.judge("small", base_url=server.url(name, "hang", "v1"), timeout=0.05)
-    go(made({"a": "x"}, judge, retry=Retry(errors=0)), path)
+    go(made({"a": "x"}, judge, retry=Retry(timeouts=1, base_delay=0.01)), path)
 
     (failed,) = of(path, ScoringFailed)
-    assert "TooSlow" in failed.error
+    assert ("TimedOut", "no score within 0.05 s") == (failed.error, failed.message)
+    assert ["timed_out", "timed_out"] == [event.category for event in of(path, ScorerCallFailed)]
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,11 @@ async def test_a_run_records_every_step() -> None:
         "RunStarted",
         "SessionStarted",
         "LimitChanged",
+        "LimitChanged",
         "TrialEnqueued",
         "AttemptStarted",
         "AttemptSucceeded",
+        "ScorerCallStarted",
         "TrialScored",
         "TrialCompleted",
         "RunFinished",
@@ -486,8 +488,8 @@ def test_live_state_is_folded_state() -> None:
 
     record = recorder.Recorder.record
 
-    def spying(self: recorder.Recorder, event: Any) -> Any:
-        made = record(self, event)
+    def spying(self: recorder.Recorder, event: Any, when: float | None = None) -> Any:
+        made = record(self, event, when)
         snapshots[made.seq] = summary(self.state)
         return made
 

@@ -52,8 +52,8 @@ def with_power_cut(it: Made, disk: SimulatedDisk, seq: int, **options: Any) -> O
 
     append = writer.Journal.append
 
-    def cutting(self: writer.Journal, event: Any) -> Any:
-        record = append(self, event)
+    def cutting(self: writer.Journal, event: Any, when: float | None = None) -> Any:
+        record = append(self, event, when)
         if record.seq >= seq:
             disk.before = cut
             raise PowerCut

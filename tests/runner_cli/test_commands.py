@@ -189,6 +189,7 @@ def test_verify_as_json(run: Path) -> None:
         "notes": ["not recomputed in session 1: the journal does not say by which policy and seed"],
         "trials": {"enqueued": 2, "completed": 2, "failed": 0, "withdrawn": 0, "open": 0},
         "decisions_recomputed": 0,
+        "decisions_not_reproduced": 0,
     } == orjson.loads(result.stdout)
     assert (0, "") == (result.exit_code, result.stderr)
 

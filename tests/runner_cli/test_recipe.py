@@ -609,7 +609,7 @@ def test_a_refused_judge_stops_the_rescoring(server: Server, name: str) -> None:
 
     assert 3 == refused.exit_code
     assert "0 outputs scored anew by judge; 3 left, and the same command goes on with them" in refused.stderr
-    assert "every other output would meet the same: runner.tasks.http.BadStatus: 401" in refused.stderr
+    assert "every other call would fail in the same way: runner.tasks.http.BadStatus: 401" in refused.stderr
     assert "\n  the scorer judge was refused\n" in refused.stderr
     assert "refused" == events("runs/qa/0001", RunStopped)[-1].reason
     assert 0 == again.exit_code, again.stderr

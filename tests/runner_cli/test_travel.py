@@ -15,6 +15,7 @@ from click.testing import Result
 
 from journal import Stamp, read, verify
 from journal.events import (
+    AttemptSucceeded,
     Extension,
     JournalRecovered,
     RunFinished,
@@ -375,7 +376,10 @@ def test_a_fork_is_resumed(here: Path) -> None:
     code, _, err = ended("resume", "new")
 
     assert (0, True) == (code, "capitals finished: 5 of 5 trials done, in new" in err)
-    assert ["cuba", "france", "japan"] == sorted(re.findall("asked about (peru|chile|cuba|france|japan)", err))
+    answered = {record.event.trial for record in read("old") if record.seq <= at and isinstance(record.event, AttemptSucceeded)}
+    rest = {"peru", "chile", "cuba", "france", "japan"} - answered
+    assert sorted(rest) == sorted(re.findall("asked about (peru|chile|cuba|france|japan)", err))
+    assert 2 <= len(rest) <= 3
     assert (True, True) == (verify("old").holds, verify("new").holds)
     assert dict(load("old").outputs()) == dict(load("new").outputs())
 

@@ -1,0 +1,428 @@
+"""Scoring with its own concurrency, on a virtual clock: calls of scorers, their limits, timeouts, retries and audits."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+from journal import Event, Record, read
+from journal.events import (
+    AttemptEnding,
+    AttemptStarted,
+    IntakePaused,
+    LimitChanged,
+    ScorerCallFailed,
+    ScorerCallStarted,
+    ScoringFailed,
+    TrialCompleted,
+    TrialScored,
+)
+from replay import fold
+from replay.audit import Audit, audit
+from replay.summary import summarise
+from runner import Case, Evaluation, Outcome, RateLimited, Retry, evaluation, scorers
+from runner.doors import arun
+from runner.rules import remake
+from runner.testing import Answer, Fail, Hang, Scripted, events_of, repeatable
+from tests.journal.disk import SimulatedDisk
+
+PATH = Path("/runs/it/0001")
+Made = Evaluation[Any, Any, Any]
+
+
+class Model:
+    """A scripted model at an address, as a task or as a judge; how many calls it has in flight is counted per address."""
+
+    def __init__(self, latency: float, address: str, at_once: "dict[str, list[int]] | None" = None) -> None:
+        self.rate_limit_identity = address
+        self.fingerprint = "model"
+        self.__name__ = "model"
+        self._latency = latency
+        self._count = ({} if at_once is None else at_once).setdefault(address, [0, 0])
+
+    async def __call__(self, *_: Any) -> bool:
+        """Answer after a while."""
+        count = self._count
+        count[0] += 1
+        count[1] = max(count)
+        await trio.sleep(self._latency)
+        count[0] -= 1
+        return True
+
+
+class Judging(Model):
+    """The same, called with an output and a case."""
+
+    async def __call__(self, output: Any, case: Any) -> bool:
+        """Answer after a while."""
+        await trio.lowlevel.checkpoint()  # So that it is recognised as a function for trio.
+        return await super().__call__(output, case)
+
+
+def cases(count: int) -> list[Case[str, Any]]:
+    return [Case(name=f"c{number}", input=f"c{number}", expected="yes") for number in range(count)]
+
+
+def made(task: Any, count: int, **options: Any) -> Made:
+    it: Made = evaluation(**{"cases": cases(count), "loop": "trio", "timeout": 30.0, "retry": Retry(errors=0), **options})(task)
+    return it
+
+
+async def go(it: Made, disk: SimulatedDisk | None = None, **options: Any) -> Outcome:
+    with trio.fail_after(100_000):
+        return await arun(it, PATH, **{**repeatable(), "files": disk or SimulatedDisk(), "policy": "fixed", **options})
+
+
+def checked(disk: SimulatedDisk) -> Audit:
+    return audit(read(PATH, files=disk), remake=remake)
+
+
+def of(disk: SimulatedDisk, kind: type[Any]) -> list[Any]:
+    return [event for event in events_of(PATH, files=disk) if isinstance(event, kind)]
+
+
+async def yes(_: str) -> str:
+    """Answer at once."""
+    await trio.lowlevel.checkpoint()
+    return "yes"
+
+
+async def test_a_slow_judge_does_not_hold_slots_of_the_task() -> None:
+    """2,000 trials in 100 slots, 2 s for the task and 2 s for a judge elsewhere, take hardly longer than the task alone."""
+    it = made(Model(2.0, "task"), 2_000, slots=100)
+    it.score(name="judge")(Judging(2.0, "judge"))
+    outcome = await go(it)
+
+    assert (2_000, 0) == (outcome.state.completed, outcome.state.failed)
+    assert 42.0 <= outcome.state.t < 43
+
+
+async def test_a_judge_at_the_same_endpoint_shares_the_limit() -> None:
+    """Attempts and calls of a judge with the same endpoint and API key are never more in sum than the limit."""
+    at_once: dict[str, list[int]] = {}
+    it = made(Model(1.0, "same", at_once), 40, slots=8)
+    it.score(name="judge")(Judging(1.0, "same", at_once))
+    disk = SimulatedDisk()
+    outcome = await go(it, disk)
+
+    assert 8 == at_once["same"][1]
+    assert 10.0 <= outcome.state.t < 11
+    assert {""} == {event.key for event in of(disk, ScorerCallStarted)}
+    assert {""} == {event.key for event in of(disk, LimitChanged)}
+
+
+async def test_a_judge_elsewhere_has_a_limit_of_its_own() -> None:
+    """A judge with another endpoint or API key has its own policy, and as many calls at one time as the task."""
+    at_once: dict[str, list[int]] = {}
+    it = made(Model(1.0, "task", at_once), 40, slots=8)
+    it.score(name="judge")(Judging(1.0, "judge", at_once))
+    disk = SimulatedDisk()
+    outcome = await go(it, disk)
+
+    assert (8, 8) == (at_once["task"][1], at_once["judge"][1])
+    assert outcome.state.t < 6.5
+    assert {"", "scorer:judge"} == {event.key for event in of(disk, LimitChanged)}
+    assert {"scorer:judge": 8} == dict(summarise(outcome.state).scoring.limits)
+
+
+async def test_limits_of_scorers_follow_their_kind() -> None:
+    """Unless `slots` is set, an async scorer makes 100 calls at one time, and a plain function 32."""
+    it = made(yes, 1)
+    it.score(name="judge")(Judging(0.0, "judge"))
+    it.score(name="plain")(lambda output, case: True)  # noqa: ARG005
+    outcome = await go(it)
+
+    assert {"judge": 100, "plain": 32} == outcome.state.settings["scorer_slots"]
+    assert 100 == outcome.state.settings["slots"]
+
+
+async def test_the_retry_after_of_a_judge_pauses_its_calls_alone() -> None:
+    """While a judge asks to wait, none of its calls starts, and attempts go on."""
+    script = Scripted(
+        lambda name, n: Fail(RateLimited(20.0), 0.5) if (name, n) == ("c0", 1) else Answer(output=True, after=0.5)
+    )
+    it = made(Model(1.0, "task"), 30, slots=2)
+
+    @it.score
+    async def judge(output: Any, case: Case) -> Any:
+        await trio.lowlevel.checkpoint()
+        return await script(case.name)
+
+    disk = SimulatedDisk()
+    outcome = await go(it, disk)
+    records = list(read(PATH, files=disk))
+    (paused,) = [record for record in records if isinstance(record.event, IntakePaused)]
+    assert isinstance(paused.event, IntakePaused)
+    inside = [record.event for record in records if paused.t < record.t < paused.event.until - 1e-6]
+
+    assert "scorer:judge" == paused.event.key
+    assert not any(isinstance(event, ScorerCallStarted) for event in inside)
+    assert 10 < sum(isinstance(event, AttemptStarted) for event in inside)
+    assert 30 == outcome.state.completed
+    assert () == checked(disk).findings
+
+
+async def test_a_scorer_that_exceeds_its_timeout_is_called_again() -> None:
+    """A call that hangs is recorded as timed out after the scorer's own timeout, and retried within `Retry.timeouts`."""
+    script = Scripted({"c0": [Hang(), Answer(output=True, after=1)], "c1": [Hang()]})
+    it = made(yes, 2)
+
+    @it.score(timeout=5, retry=Retry(timeouts=1))
+    async def judge(output: Any, case: Case) -> Any:
+        await trio.lowlevel.checkpoint()
+        return await script(case.name)
+
+    disk = SimulatedDisk()
+    outcome = await go(it, disk)
+    failed = of(disk, ScorerCallFailed)
+
+    assert [("timed_out", 5.0)] * 3 == [(event.category, event.elapsed) for event in failed]
+    assert [("c0", 1, True), ("c1", 1, True), ("c1", 2, False)] == sorted(
+        (event.trial, event.call, event.delay is not None) for event in failed
+    )
+    assert ["c1"] == [event.trial for event in of(disk, ScoringFailed)]
+    assert ["c0"] == [event.trial for event in of(disk, TrialScored)]
+    assert 2 == outcome.state.completed
+    assert () == checked(disk).findings
+
+
+async def test_the_timeout_of_a_scorer_is_that_of_the_run_by_default() -> None:
+    """A scorer without a timeout of its own has that of the attempts; with None it has none."""
+    it = made(yes, 1, retry=Retry(timeouts=0), timeout=3.0)
+
+    async def slow(output: Any, case: Case) -> bool:
+        await trio.sleep(10)
+        return True
+
+    it.score(name="limited")(slow)
+    it.score(name="patient", timeout=None)(slow)
+    disk = SimulatedDisk()
+    await go(it, disk)
+
+    assert [("limited", 3.0)] == [(event.scorer, event.elapsed) for event in of(disk, ScorerCallFailed)]
+    assert ["patient"] == [event.scorer for event in of(disk, TrialScored)]
+
+
+async def test_built_in_scorers_record_no_calls() -> None:
+    """A built-in scorer that only computes has neither calls nor a limit, whether it takes a thread or not."""
+
+    async def answer(name: str) -> str:
+        await trio.lowlevel.checkpoint()
+        return "yes" if name == "c0" else "x" * 100_000
+
+    it = made(answer, 2)
+    for scorer in (scorers.exact, scorers.regex("y"), scorers.close_to()):
+        it.score(scorer)
+    disk = SimulatedDisk()
+    outcome = await go(it, disk)
+
+    assert [] == of(disk, ScorerCallStarted)
+    assert {""} == {event.key for event in of(disk, LimitChanged)}
+    assert {"c0": True, "c1": False} == {event.trial: event.value for event in of(disk, TrialScored) if event.scorer == "exact"}
+    assert (2, 2) == (outcome.state.completed, len(of(disk, ScoringFailed)))
+
+
+async def test_no_attempt_starts_while_too_many_outputs_wait() -> None:
+    """A scorer that cannot keep up holds attempts back, so that outputs do not fill the memory; the state says so."""
+    it = made(Model(0.1, "task"), 200, slots=1)
+
+    @it.score
+    async def slow(output: Any, case: Case) -> bool:
+        await trio.sleep(5)
+        return True
+
+    most, behind = 0, False
+
+    def look(_: Record) -> None:
+        nonlocal most, behind
+        most = max(most, live.stages["answered"])
+        behind = behind or live.holds_attempts
+
+    disk, live = SimulatedDisk(), fold([])
+
+    def follow(record: Record) -> None:
+        live.apply(record)
+        look(record)
+
+    outcome = await go(it, disk, listener=follow)
+
+    assert 200 == outcome.state.completed
+    assert 2 * 1 + 64 + 1 == most
+    assert behind
+
+
+async def test_poisoned_trials_queue_last() -> None:
+    """A trial that was rate limited four times in a row goes behind those that wait."""
+    script = Scripted(lambda name, n: Fail(RateLimited(None), 0.1) if name == "c0" and n <= 6 else Answer("yes", 1.0))
+
+    async def task(name: str) -> Any:
+        await trio.lowlevel.checkpoint()
+        return await script(name)
+
+    disk = SimulatedDisk()
+    await go(made(task, 60, slots=1, retry=Retry(base_delay=0.1, max_delay=0.2)), disk)
+    order = [event.trial for event in of(disk, AttemptStarted)]
+
+    assert 7 == order.count("c0")
+    assert order.index("c0", order.index("c0") + 1) < 10
+    assert "c0" == order[-1] or order[-3:].count("c0") >= 1
+
+
+async def test_a_stopped_run_scores_the_rest_when_it_is_resumed() -> None:
+    """Calls in flight at the end of the grace are cancelled without an ending; a resumed run makes them again from call 1."""
+    it = made(yes, 4, slots=4)
+    calls = Scripted(lambda _, n: Hang() if n == 1 else Answer(output=True))
+
+    @it.score(timeout=None)
+    async def judge(output: Any, case: Case) -> Any:
+        await trio.lowlevel.checkpoint()
+        return await calls(case.name)
+
+    disk = SimulatedDisk()
+    stopped = await go(it, disk, deadline=3.0, grace=1.0)
+    resumed = await go(it, disk, resume=True, deadline=None)
+
+    assert ("deadline", 0) == (stopped.stopped, stopped.state.completed)
+    assert ("", 4) == (resumed.stopped, resumed.state.completed)
+    assert [1] * 8 == [event.call for event in of(disk, ScorerCallStarted)]
+    assert 4 == len(of(disk, AttemptStarted))
+    assert () == checked(disk).findings
+
+
+async def test_an_unauthorized_scorer_stops_the_run() -> None:
+    """A scorer whose every call would fail in the same way stops the run; its output is scored when the run is resumed."""
+    it = made(yes, 20, slots=2)
+    allowed = [False]
+
+    @it.score
+    async def judge(output: Any, case: Case) -> bool:
+        await trio.lowlevel.checkpoint()
+        if not allowed[0]:
+            raise Unauthorized("no such key")
+        return True
+
+    disk = SimulatedDisk()
+    stopped = await go(it, disk)
+    allowed[0] = True
+    resumed = await go(it, disk, resume=True)
+
+    assert "refused" == stopped.stopped
+    assert {("fatal", 0.0)} == {(event.category, event.delay) for event in of(disk, ScorerCallFailed)}
+    assert (20, []) == (resumed.state.completed, of(disk, ScoringFailed))
+    assert () == checked(disk).findings
+
+
+class Unauthorized(Exception):
+    """What the client of an endpoint raises that rejects the API key."""
+
+    status_code = 401
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "aimd", "fixed"])
+async def test_an_audit_reproduces_the_decisions_of_a_shared_policy(policy: str) -> None:
+    """Decisions that follow from attempts and from calls of a judge at the same endpoint are recomputed from the journal."""
+
+    def script(name: str, times: int) -> Any:
+        number = int(name.removeprefix("c"))
+        return Fail(RateLimited(1.0), 0.2) if number % 7 == 0 and times == 1 else Answer("yes", 0.5 + number % 3)
+
+    tasks, judges = Scripted(script), Scripted(script)
+
+    class Task(Model):
+        async def __call__(self, name: str) -> Any:
+            await trio.lowlevel.checkpoint()
+            return await tasks(name)
+
+    class Judge(Model):
+        async def __call__(self, _: Any, case: Any) -> Any:
+            await trio.lowlevel.checkpoint()
+            return await judges(case.name)
+
+    it = made(Task(0, "same"), 60, slots=12)
+    it.score(name="judge")(Judge(0, "same"))
+    disk = SimulatedDisk()
+    outcome = await go(it, disk, policy=policy)
+    result = checked(disk)
+
+    assert 60 == outcome.state.completed
+    assert () == result.findings
+    assert result.decisions > (9 if policy == "fixed" else 20)
+    assert 0 == result.unreproduced
+
+
+# What an audit finds.
+
+Told = list[tuple[float, Event]]
+
+
+async def story() -> Told:
+    """Record a run of ten trials, whose judge fails once for one and pauses for another."""
+    script = Scripted(lambda name, n: Fail(OSError("no"), 0.5) if (name, n) == ("c3", 1) else Answer(output=True, after=1.0))
+    it = made(yes, 10, slots=2, retry=Retry(errors=1, base_delay=4))
+
+    @it.score
+    async def judge(output: Any, case: Case) -> Any:
+        await trio.lowlevel.checkpoint()
+        return await script(case.name)
+
+    disk = SimulatedDisk()
+    await go(it, disk)
+    assert () == checked(disk).findings
+    return [(record.t, record.event) for record in read(PATH, files=disk)]
+
+
+def judged(told: Told) -> set[str]:
+    records = [Record(seq, "", t, event, 0, "", 1, 0) for seq, (t, event) in enumerate(told, 1)]
+    return {finding.check for finding in audit(records, remake=remake).findings}
+
+
+def place(told: Told, kind: type[Any], n: int = 0) -> int:
+    return [at for at, (_, event) in enumerate(told) if isinstance(event, kind)][n]
+
+
+def evolved(told: Told, at: int, **fields: Any) -> Told:
+    t, event = told[at]
+    return [*told[:at], (t, attrs.evolve(event, **fields)), *told[at + 1 :]]  # type: ignore[misc]  # a fact is an attrs class
+
+
+def above_the_limit(told: Told) -> Told:
+    """Lower the limit of the judge before its second call."""
+    at = next(at for at, (_, event) in enumerate(told) if isinstance(event, LimitChanged) and event.key)
+    return evolved(told, at, after=1)
+
+
+def in_a_pause(told: Told) -> Told:
+    at = place(told, ScorerCallStarted, 4)
+    pause = IntakePaused(until=told[at][0] + 5, cause="retry_after", key="scorer:judge")
+    return [*told[:at], (told[at - 1][0], pause), *told[at:]]
+
+
+CHANGES: dict[str, tuple[str, Callable[[Told], Told]]] = {
+    "above the limit": ("limit", above_the_limit),
+    "inside a pause": ("intake", in_a_pause),
+    "before its delay": ("delay", lambda told: evolved(told, place(told, ScorerCallFailed), delay=1000.0)),
+    "twice at a time": ("calls", lambda told: [*told[: (at := place(told, ScorerCallStarted))], told[at], *told[at:]]),
+    "out of order": ("calls", lambda told: evolved(told, place(told, ScorerCallStarted), call=2)),
+    "too long": ("elapsed", lambda told: evolved(told, place(told, ScorerCallFailed), elapsed=100.0)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+async def test_an_audit_finds_a_call_that_breaks_a_rule(name: str) -> None:
+    """A call above the limit, inside a pause, before its delay, beside another or out of order is found by its rule."""
+    check, change = CHANGES[name]
+
+    assert check in judged(change(await story()))
+
+
+async def test_every_call_has_one_ending() -> None:
+    """In a run that finished, every call has failed or was scored, and a trial is completed after its last."""
+    told = await story()
+    starts = sum(isinstance(event, ScorerCallStarted) for _, event in told)
+    ends = sum(isinstance(event, ScorerCallFailed | TrialScored) for _, event in told)
+
+    assert (11, 11, 10) == (starts, ends, sum(isinstance(event, TrialCompleted) for _, event in told))
+    assert sum(isinstance(event, AttemptEnding) for _, event in told) == 10
