@@ -33,6 +33,7 @@ from journal.events import (
     JournalRecovered,
     JournalSalvaged,
     LimitChanged,
+    PaceChanged,
     PolicyShared,
     RetryScheduled,
     RunFinished,
@@ -56,7 +57,7 @@ T = TypeVar("T")
 
 NO_RESPONSE: Final = "no_response"
 """The cause of a pause after which what is in flight does not count against the limit."""
-PROBING: Final = ("illness", "unavailable", NO_RESPONSE)
+PROBING: Final = ("unavailable", NO_RESPONSE, "all_rate_limited")
 """Causes of pauses during which a breaker's probes may start, whatever the limit."""
 HAIR: Final = 2e-6
 """Seconds by which two times may differ because each was rounded to the microsecond."""
@@ -553,6 +554,7 @@ def _in_words(event: Event) -> str:
 _OF_A_FILE: Final = frozenset(get_args(FileEvent))
 _JUDGES: Final[dict[type[Event], Callable[[Auditor, Any, Record], None]]] = {
     LimitChanged: Auditor._judge_decision,
+    PaceChanged: Auditor._judge_decision,
     IntakePaused: Auditor._judge_decision,
     IntakeResumed: Auditor._judge_decision,
     RetryScheduled: Auditor._judge_settlement,
