@@ -482,7 +482,8 @@ class Auditor:
             slots = self._slots_of(event.key)
             if event.before != state.limits.get(event.key, event.before):
                 self._find(record, "limit", f"it changes a limit of {event.before}, and {state.limits[event.key]} was in force")
-            if event.after < 1 or (isinstance(slots, int) and event.after > slots):
+            is_own = event.key not in self._shared  # A shared policy may use the slots of all runs.
+            if event.after < 1 or (is_own and isinstance(slots, int) and event.after > slots):
                 self._find(record, "limit", f"it sets a limit of {event.after}, and the settings have slots={slots!r}")
         elif isinstance(event, IntakeResumed) and event.key not in state.pauses:
             self._find(record, "intake", "it resumes an intake that was not paused")

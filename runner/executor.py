@@ -21,6 +21,7 @@ from journal.events import (
     Decided,
     IntakePaused,
     Noted,
+    PolicyShared,
     Reason,
     TrialCompleted,
 )
@@ -28,7 +29,7 @@ from journal.threads import InThread
 from runner.alarm import Alarm
 from runner.attempt import Cut, Flight, Home, OutOfTime
 from runner.attempts import Attempts
-from runner.concurrency import Policy, Steering
+from runner.concurrency import Member, Policy, Steering
 from runner.definition import Settings
 from runner.failure import describe
 from runner.intake import Admission, Intake
@@ -123,6 +124,9 @@ class Executor:
             await self._run(intake, leave)
         finally:
             self._end()  # Whatever returns from now on is too late to be recorded.
+            for lane in self.queues.lanes.values():
+                if lane.member is not None:
+                    lane.member.leave(self._now())
 
     async def _run(self, intake: Intake, leave: Callable[[], Any] | None) -> None:
         if self._attempts is not None and self.settings.limit_key is None:
@@ -178,9 +182,16 @@ class Executor:
         if lane is not None:
             self.queues.open(key, lane.steering, trials=trials, calls=calls)
             return
-        steering = Steering(self._new_policy(key), patience=self.settings.retry.rate_limits, key=key)
-        self.queues.open(key, steering, trials=trials, calls=calls)
+        policy = self._new_policy(key)
+        steering = Steering(policy, patience=self.settings.retry.rate_limits, key=key)
+        lane = self.queues.open(key, steering, trials=trials, calls=calls)
+        if isinstance(policy, Member):
+            lane.member = policy
+            policy.call = partial(self.home.call, self._hear, lane)
+            self._record_joined(lane)
         self._record(steering.begin())
+        if isinstance(policy, Member):
+            self._hear(lane)
 
     def lane_of(self, job: Job) -> Lane:
         """Return the lane that a job counts for."""
@@ -360,12 +371,26 @@ class Executor:
 
     def _decide(self, lane: Lane, events: Sequence[Decided], when: float | None = None) -> None:
         """Record what a policy has decided, and act on it."""
+        self._record_joined(lane)
         for event in events:
             self._record(event, *() if when is None else (when,))
             if isinstance(event, IntakePaused) and event.cause == NO_RESPONSE:
                 lane.give_up_hung()
         self.queues.count(lane)
         self.wake()
+
+    def _hear(self, lane: Lane) -> None:
+        """Record what other runs have changed in a policy that they share, and look whether something may start."""
+        if self._over.is_set() or self.recorder.journal.failure is not None or lane.member is None:
+            return
+        lane.closed_until = 0.0
+        self._decide(lane, lane.steering.adopt(lane.member.received()))
+
+    def _record_joined(self, lane: Lane) -> None:
+        """Record with which runs the policy of a lane is shared from now on."""
+        if lane.member is not None:
+            for run in lane.member.joined():
+                self._record(PolicyShared(key=lane.key, run=run))
 
     def sink(self, work: Work) -> Sink:
         """Return what takes the notes of a task or a scorer, at whatever time and from wherever they come."""

@@ -23,7 +23,7 @@ from runner.definition import Settings
 from runner.errors import UsageError
 from runner.executor import Executor
 from runner.intake import SOON
-from runner.rate_limits import scorer_slots
+from runner.rate_limits import scorer_keys, scorer_slots
 from runner.recorder import Clock, Recorder
 from runner.retry import Retry
 from runner.rules import new_policy, recorded_policy, recorded_retry
@@ -89,7 +89,8 @@ async def rescore(
         async with AsyncExitStack() as stack:
             opening = Opening(stack, journal.run, grace=1.0, in_thread=in_thread)
             own = [scorer.under(scorer.retry, settings.timeout) for scorer in scorers]
-            opened = [await opening.scorer(scorer, f"{SCORER}{scorer.name}") for scorer in own]
+            keys = scorer_keys(own, None, None)
+            opened = [await opening.scorer(scorer, keys[scorer.name]) for scorer in own]
             executor = Executor(recorder, None, opened, policies, settings, most_failures=0, in_thread=in_thread)
             await _execute(executor, outputs, signals=signals)
         left, why = outputs.total - executor.completed, _why(executor, outputs.total)

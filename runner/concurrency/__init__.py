@@ -26,12 +26,14 @@ from runner.concurrency.policy import (
     Succeeded,
     TimedOut,
 )
+from runner.concurrency.registry import REGISTRY, Identity, Member
 from runner.concurrency.steering import POISONED, CallEvent, Steering, call_id
 
 __all__ = [
     "AIMD_NUMBERS",
     "POISONED",
     "POLICIES",
+    "REGISTRY",
     "Adaptive",
     "AdaptiveState",
     "Aimd",
@@ -43,8 +45,10 @@ __all__ = [
     "Fixed",
     "FixedState",
     "Gate",
+    "Identity",
     "Interrupted",
     "LimitMoved",
+    "Member",
     "Paused",
     "Policy",
     "Quota",
