@@ -298,13 +298,13 @@ class Executor:
             if lane.calls or (lane.trials and queues.unscored <= queues.most_unscored):
                 gate = lane.steering.may_start(now)
                 if gate.open:
-                    return self._take(lane, now, probe=gate.probe)
+                    return self._take(lane, probe=gate.probe)
                 if gate.at is not None:
                     lane.closed_until = gate.at
                     self._ask_at(lane, gate.at)
         return None
 
-    def _take(self, lane: Lane, now: float, *, probe: bool) -> Job:
+    def _take(self, lane: Lane, *, probe: bool) -> Job:
         """Take the next job out of a lane, and wake a worker for the one after it."""
         job = lane.take(probe=probe)
         self.queues.waiting -= job.__class__ is Work
@@ -312,8 +312,6 @@ class Executor:
         job.epoch, lane.closed_until = lane.epoch, 0.0
         if self._parked or len(self.queues.lanes) > 1 or self._workers < lane.steering.limit + lane.hung:
             self.wake()
-        if lane.steering.has_timer:
-            self._set_timer(lane, now)
         return job
 
     def _set_timer(self, lane: Lane, now: float) -> None:
@@ -368,6 +366,8 @@ class Executor:
         events = lane.steering.take(record)
         if events or lane.steering.limit != lane.counted:
             self._decide(lane, events)
+        if lane.steering.has_timer:
+            self._set_timer(lane, record.t)
 
     def _decide(self, lane: Lane, events: Sequence[Decided], when: float | None = None) -> None:
         """Record what a policy has decided, and act on it."""
