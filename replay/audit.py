@@ -97,7 +97,7 @@ class Rules(Protocol):
         ...
 
 
-Remake = Callable[[RunStarted, Mapping[str, Any]], Rules | str]
+Remake = Callable[[RunStarted, Mapping[str, Any], int], Rules | str]
 """Makes the rules again by which a session decided, from how its run began and from the settings in force; or says why not."""
 
 
@@ -273,7 +273,7 @@ class Auditor:
         if self._remake is None or started is None:
             return
         given = event.settings if isinstance(event.settings, dict) else {}
-        rules = self._remake(started, {**self._state.settings, **given})
+        rules = self._remake(started, {**self._state.settings, **given}, event.trials or self._state.planned)
         if isinstance(rules, str):
             self._notes[f"not recomputed in session {event.n}: {rules}"] = None
             return
@@ -478,7 +478,8 @@ class Auditor:
             slots = self._slots_of(event.key)
             if event.before != state.limits.get(event.key, event.before):
                 self._find(record, "limit", f"it changes a limit of {event.before}, and {state.limits[event.key]} was in force")
-            if event.after < 1 or (isinstance(slots, int) and event.after > slots):
+            is_own = event.key not in self._shared  # A shared policy may use the slots of all runs.
+            if event.after < 1 or (is_own and isinstance(slots, int) and event.after > slots):
                 self._find(record, "limit", f"it sets a limit of {event.after}, and the settings have slots={slots!r}")
         elif isinstance(event, IntakeResumed) and event.key not in state.pauses:
             self._find(record, "intake", "it resumes an intake that was not paused")

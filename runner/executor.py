@@ -21,6 +21,7 @@ from journal.events import (
     Decided,
     IntakePaused,
     Noted,
+    PolicyShared,
     Reason,
     TrialCompleted,
 )
@@ -28,7 +29,7 @@ from journal.threads import InThread
 from runner.alarm import Alarm
 from runner.attempt import Cut, Flight, Home, OutOfTime
 from runner.attempts import Attempts
-from runner.concurrency import Policy, Steering
+from runner.concurrency import Member, Policy, Steering
 from runner.definition import Settings
 from runner.failure import describe
 from runner.intake import Admission, Intake
@@ -123,6 +124,9 @@ class Executor:
             await self._run(intake, leave)
         finally:
             self._end()  # Whatever returns from now on is too late to be recorded.
+            for lane in self.queues.lanes.values():
+                if lane.member is not None:
+                    lane.member.leave(self._now())
 
     async def _run(self, intake: Intake, leave: Callable[[], Any] | None) -> None:
         if self._attempts is not None and self.settings.limit_key is None:
@@ -178,9 +182,16 @@ class Executor:
         if lane is not None:
             self.queues.open(key, lane.steering, trials=trials, calls=calls)
             return
-        steering = Steering(self._new_policy(key), patience=self.settings.retry.rate_limits, key=key)
-        self.queues.open(key, steering, trials=trials, calls=calls)
+        policy = self._new_policy(key)
+        steering = Steering(policy, patience=self.settings.retry.rate_limits, key=key)
+        lane = self.queues.open(key, steering, trials=trials, calls=calls)
+        if isinstance(policy, Member):
+            lane.member = policy
+            policy.call = partial(self.home.call, self._hear, lane)
+            self._record_joined(lane)
         self._record(steering.begin())
+        if isinstance(policy, Member):
+            self._hear(lane)
 
     def lane_of(self, job: Job) -> Lane:
         """Return the lane that a job counts for."""
@@ -287,13 +298,13 @@ class Executor:
             if lane.calls or (lane.trials and queues.unscored <= queues.most_unscored):
                 gate = lane.steering.may_start(now)
                 if gate.open:
-                    return self._take(lane, now, probe=gate.probe)
+                    return self._take(lane, probe=gate.probe)
                 if gate.at is not None:
                     lane.closed_until = gate.at
                     self._ask_at(lane, gate.at)
         return None
 
-    def _take(self, lane: Lane, now: float, *, probe: bool) -> Job:
+    def _take(self, lane: Lane, *, probe: bool) -> Job:
         """Take the next job out of a lane, and wake a worker for the one after it."""
         job = lane.take(probe=probe)
         self.queues.waiting -= job.__class__ is Work
@@ -301,7 +312,6 @@ class Executor:
         job.epoch, lane.closed_until = lane.epoch, 0.0
         if self._parked or len(self.queues.lanes) > 1 or self._workers < lane.steering.limit + lane.hung:
             self.wake()
-        self._set_timer(lane, now)
         return job
 
     def _set_timer(self, lane: Lane, now: float) -> None:
@@ -354,15 +364,30 @@ class Executor:
         events = lane.steering.take(record)
         if events or lane.steering.limit != lane.counted:
             self._decide(lane, events)
+        self._set_timer(lane, record.t)
 
     def _decide(self, lane: Lane, events: Sequence[Decided], when: float | None = None) -> None:
         """Record what a policy has decided, and act on it."""
+        self._record_joined(lane)
         for event in events:
             self._record(event, *() if when is None else (when,))
             if isinstance(event, IntakePaused) and event.cause == NO_RESPONSE:
                 lane.give_up_hung()
         self.queues.count(lane)
         self.wake()
+
+    def _hear(self, lane: Lane) -> None:
+        """Record what other runs have changed in a policy that they share, and look whether something may start."""
+        if self._over.is_set() or self.recorder.journal.failure is not None or lane.member is None:
+            return
+        lane.closed_until = 0.0
+        self._decide(lane, lane.steering.adopt(lane.member.received()))
+
+    def _record_joined(self, lane: Lane) -> None:
+        """Record with which runs the policy of a lane is shared from now on."""
+        if lane.member is not None:
+            for run in lane.member.joined():
+                self._record(PolicyShared(key=lane.key, run=run))
 
     def sink(self, work: Work) -> Sink:
         """Return what takes the notes of a task or a scorer, at whatever time and from wherever they come."""

@@ -13,7 +13,7 @@ from typing import TypeVar
 import attrs
 
 from replay.state import most_unscored
-from runner.concurrency import Steering
+from runner.concurrency import Member, Steering
 from runner.work import Call, Job, Work
 
 J = TypeVar("J", Work, Call)
@@ -25,6 +25,8 @@ class Lane:
 
     key: str
     steering: Steering
+    member: Member | None = None
+    """The policy, where other runs may share it."""
     trials: deque[Work] = attrs.field(factory=deque)
     """Trials that wait for an attempt."""
     calls: deque[Call] = attrs.field(factory=deque)

@@ -1,9 +1,10 @@
 """Which rate limit a task and its scorers count for, and how many calls at one time each may make by default."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol, runtime_checkable
 
 from journal.events import SCORER
+from runner.concurrency import Identity
 from runner.score import Scorer, is_async
 
 ASYNC_SLOTS: Final = 100
@@ -30,10 +31,18 @@ def default_slots(called: Callable[..., Any]) -> int:
     return ASYNC_SLOTS if is_async(called) else THREAD_SLOTS
 
 
-def scorer_key(scorer: Scorer, task: object, limit_key: str | None) -> str:
-    """Return the rate-limit key of a scorer: that of the task, if both call the same endpoint with the same API key."""
-    own = _identity(scorer.function) if limit_key is None else None
-    return "" if own is not None and own == _identity(task) else f"{SCORER}{scorer.name}"
+def scorer_keys(scorers: Iterable[Scorer], task: object, limit_key: str | None) -> dict[str, str]:
+    """Return the rate-limit keys of scorers by their names.
+
+    Those that call the same endpoint with the same API key share one: that of the task, or that of the first of them.
+    """
+    known: dict[str | None, str] = {} if limit_key is not None else {_identity(task): ""}
+    known.pop(None, None)
+    keys: dict[str, str] = {}
+    for scorer in scorers:
+        identity, own = _identity(scorer.function), f"{SCORER}{scorer.name}"
+        keys[scorer.name] = own if identity is None else known.setdefault(identity, own)
+    return keys
 
 
 def _identity(called: object) -> str | None:
@@ -42,8 +51,20 @@ def _identity(called: object) -> str | None:
 
 def scorer_slots(scorers: Mapping[str, Scorer], task: object, limit_key: str | None, slots: int | None) -> dict[str, int]:
     """Return the limits of those scorers that have a rate-limit key of their own, by their names."""
+    keys = scorer_keys(scorers.values(), task, limit_key)
     return {
         name: slots or default_slots(scorer.function)
         for name, scorer in scorers.items()
-        if not scorer.is_local and scorer_key(scorer, task, limit_key)
+        if not scorer.is_local and keys[name] == f"{SCORER}{name}"
     }
+
+
+def shared_identity(key: str, task: object, scorers: Mapping[str, Scorer], limit_key: str | None) -> Identity | None:
+    """Return what tells whose rate limit a lane is about, across the runs of a process; None if no run may share it."""
+    if key.startswith(SCORER) and key.removeprefix(SCORER) in scorers:
+        identity = _identity(scorers[key.removeprefix(SCORER)].function)
+        return None if identity is None else ("endpoint", identity)
+    identity = _identity(task)
+    if limit_key is not None:
+        return "limit_key", limit_key, key, identity
+    return None if identity is None else ("endpoint", identity)

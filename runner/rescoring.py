@@ -23,7 +23,7 @@ from runner.definition import Settings
 from runner.errors import UsageError
 from runner.executor import Executor
 from runner.intake import SOON
-from runner.rate_limits import scorer_slots
+from runner.rate_limits import scorer_keys, scorer_slots
 from runner.recorder import Clock, Recorder
 from runner.retry import Retry
 from runner.rules import new_policy, recorded_policy, recorded_retry
@@ -80,7 +80,7 @@ async def rescore(
         recorder, settings = Recorder(journal, state, clock), _settings(state.settings)
         limits = scorer_slots({scorer.name: scorer for scorer in scorers}, None, None, slots)
         changed = None if state.settings.get("scorer_slots") == limits else {"scorer_slots": limits}
-        policies = _policies(settings, state.settings, limits)
+        policies = _policies(settings, state, limits)
         recorder.record(
             SessionStarted(n=len(state.sessions) + 1, pid=here.pid, host=here.host, boot=here.boot, settings=changed)
         )
@@ -89,7 +89,8 @@ async def rescore(
         async with AsyncExitStack() as stack:
             opening = Opening(stack, journal.run, grace=1.0, in_thread=in_thread)
             own = [scorer.under(scorer.retry, settings.timeout) for scorer in scorers]
-            opened = [await opening.scorer(scorer, f"{SCORER}{scorer.name}") for scorer in own]
+            keys = scorer_keys(own, None, None)
+            opened = [await opening.scorer(scorer, keys[scorer.name]) for scorer in own]
             executor = Executor(recorder, None, opened, policies, settings, most_failures=0, in_thread=in_thread)
             await _execute(executor, outputs, signals=signals)
         left, why = outputs.total - executor.completed, _why(executor, outputs.total)
@@ -127,8 +128,8 @@ def _settings(recorded: Mapping[str, Any]) -> Settings:
     )
 
 
-def _policies(settings: Settings, recorded: Mapping[str, Any], limits: Mapping[str, int]) -> Callable[[str], Policy]:
-    return lambda key: new_policy(settings.policy, limits[key.removeprefix(SCORER)], recorded)
+def _policies(settings: Settings, state: RunState, limits: Mapping[str, int]) -> Callable[[str], Policy]:
+    return lambda key: new_policy(settings.policy, limits[key.removeprefix(SCORER)], state.settings, state.planned)
 
 
 def _is_finished(state: RunState) -> bool:

@@ -34,23 +34,23 @@ def recorded_retry(settings: Mapping[str, Any]) -> Retry:
         raise UsageError(f"retry={given!r} is none") from exc
 
 
-def new_policy(name: str, slots: int, settings: Mapping[str, Any]) -> Policy:
-    """Return a policy as the settings of a session describe it; an AIMD may have numbers of its own."""
+def new_policy(name: str, slots: int, settings: Mapping[str, Any], trials: int) -> Policy:
+    """Return a policy as the settings of a session describe it; an AIMD may have numbers of its own. 0 `trials`: unknown."""
     aimd: Mapping[str, Any] | None = settings.get("aimd")
     if name != "aimd" or aimd is None:
-        return POLICIES[name](slots)
+        return POLICIES[name](slots, trials=trials or None)
     numbers: dict[str, Any] = {name: float(aimd[name]) for name in AIMD_NUMBERS}
     return Aimd(slots, **numbers)
 
 
-def _policy_of(name: str, slots: int, settings: Mapping[str, Any], key: str) -> Policy:
+def _policy_of(name: str, slots: int, settings: Mapping[str, Any], trials: int, key: str) -> Policy:
     """Return the policy of a rate-limit key; that of a scorer may have a limit of its own."""
     own: Mapping[str, int] = settings.get("scorer_slots", {})
     most = own.get(key.removeprefix(SCORER), slots) if key.startswith(SCORER) else slots
-    return new_policy(name, most, settings)
+    return new_policy(name, most, settings, trials)
 
 
-def remake(started: RunStarted, settings: Mapping[str, Any]) -> "Remade | str":
+def remake(started: RunStarted, settings: Mapping[str, Any], trials: int) -> "Remade | str":
     """Make the rules of a session again, or say why that cannot be."""
     name, slots, seed = recorded_policy(settings), settings.get("slots"), settings.get("seed")
     if name is None or not isinstance(slots, int) or not isinstance(seed, int):
@@ -58,7 +58,7 @@ def remake(started: RunStarted, settings: Mapping[str, Any]) -> "Remade | str":
     if name not in POLICIES:
         return f"policy {name!r} is not one of ours"
     try:
-        make, retry = partial(_policy_of, name, slots, settings), recorded_retry(settings)
+        make, retry = partial(_policy_of, name, slots, settings, trials), recorded_retry(settings)
         make("")
     except (ValueError, TypeError, KeyError, UsageError) as exc:
         return f"the settings make no sense ({exc})"

@@ -25,14 +25,14 @@ from journal.threads import InThread, in_a_thread
 from replay import RunState, fold
 from replay.screen import account
 from runner.case import Trial
-from runner.concurrency import POLICIES, Policy
+from runner.concurrency import POLICIES, REGISTRY, Policy
 from runner.dataset import Trials
 from runner.definition import Evaluation, Settings
 from runner.errors import RunChanged, UsageError
 from runner.executor import Executor
 from runner.failure import describe
 from runner.nearest import nearest
-from runner.rate_limits import default_slots, scorer_key, scorer_slots
+from runner.rate_limits import default_slots, scorer_keys, scorer_slots, shared_identity
 from runner.recorder import Clock, Recorder
 from runner.resume import Remainder, adoption, changed_cases, differences, in_force
 from runner.score import OpenScorer
@@ -353,7 +353,7 @@ class Session:
                 recorder,
                 task,
                 scorers,
-                self._policies(plan),
+                self._policies(plan, recorder),
                 settings,
                 most_failures=settings.most_failures(plan.total),
                 in_thread=self._look,
@@ -382,16 +382,26 @@ class Session:
         settings, task = plan.settings, self.evaluation.task
         opening = Opening(stack, run, grace=settings.grace, in_thread=self.options.in_thread)
         scorers = [scorer.under(settings.retry, settings.timeout) for scorer in self.evaluation.scorers.values()]
-        keys = {scorer.name: scorer_key(scorer, task, settings.limit_key) for scorer in scorers}
+        keys = scorer_keys(scorers, task, settings.limit_key)
         opened = await opening.task(task, settings.loop)
         return opened, [await opening.scorer(scorer, keys[scorer.name]) for scorer in scorers]
 
-    def _policies(self, plan: Plan) -> Callable[[str], Policy]:
-        """Return what makes the policy of a rate-limit key."""
-        settings, new = plan.settings, self.options.limits or POLICIES[plan.settings.policy]
-        slots, own = settings.slots, {f"{SCORER}{name}": most for name, most in plan.scorer_slots.items()}
-        assert slots is not None
-        return lambda key: new(own.get(key, slots))
+    def _policies(self, plan: Plan, recorder: Recorder) -> Callable[[str], Policy]:
+        """Return what makes the policy of a rate-limit key, or joins that of another run."""
+        settings, trials = plan.settings, recorder.state.planned or None
+        new = self.options.limits or partial(POLICIES[settings.policy], trials=trials)
+        own = {f"{SCORER}{name}": most for name, most in plan.scorer_slots.items()}
+        scorers, task = self.evaluation.scorers, self.evaluation.task
+
+        def policy(key: str) -> Policy:
+            slots = own.get(key, settings.slots or 0)
+            whose = shared_identity(key, task, scorers, settings.limit_key)
+            if whose is None or self.options.limits is not None or settings.policy == "fixed":
+                return new(slots)
+            identity = (settings.policy, *whose)
+            return REGISTRY.join(identity, recorder.journal.run, slots, recorder.clock.now(), partial(new, slots))
+
+        return policy
 
     async def _execute(self, executor: Executor, remainder: Remainder, recorder: Recorder) -> None:
         """Let the executor make the trials; from here on, whoever asks to stop asks it."""

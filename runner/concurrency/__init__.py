@@ -26,12 +26,14 @@ from runner.concurrency.policy import (
     Succeeded,
     TimedOut,
 )
+from runner.concurrency.registry import REGISTRY, Identity, Member
 from runner.concurrency.steering import POISONED, CallEvent, Steering, call_id
 
 __all__ = [
     "AIMD_NUMBERS",
     "POISONED",
     "POLICIES",
+    "REGISTRY",
     "Adaptive",
     "Aimd",
     "CallEvent",
@@ -40,8 +42,10 @@ __all__ = [
     "Failed",
     "Fixed",
     "Gate",
+    "Identity",
     "Interrupted",
     "LimitMoved",
+    "Member",
     "PaceMoved",
     "Paused",
     "Policy",
@@ -54,5 +58,5 @@ __all__ = [
     "call_id",
 ]
 
-POLICIES: Final[dict[str, Callable[[int], Policy]]] = {"adaptive": Adaptive, "aimd": Aimd, "fixed": Fixed}
-"""Name → what makes a policy for so many slots."""
+POLICIES: Final[dict[str, Callable[..., Policy]]] = {"adaptive": Adaptive, "aimd": Aimd, "fixed": Fixed}
+"""Name → what makes a policy for so many slots and, where that is known, so many `trials`."""

@@ -504,7 +504,7 @@ class Adaptive:
         if pace is None:
             if shown is None:
                 return
-        elif shown is not None and 0.9 * shown < pace < 1.1 * shown:  # noqa: PLR2004  # a tenth
+        elif shown is not None and 0.9 * shown < pace < 1.1 * shown:  # a tenth
             return
         cause = "test" if self._pace.test is not None else "no_limit" if pace is None else "rate_limit"
         self._shown_pace = pace if pace is None else round(pace, 3)

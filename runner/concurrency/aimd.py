@@ -43,6 +43,7 @@ class Aimd:
         collapse_window_seconds: float = 15.0,
         collapse_error_threshold: int = 2,
         smoothing: float = _SMOOTHING,
+        trials: int | None = None,  # noqa: ARG002  # it makes no difference
     ) -> None:
         """Move between 1 and `most`, beginning at `initial`."""
         if most < 1:

@@ -10,7 +10,7 @@ from runner.concurrency.policy import FULL, OPEN, Change, Decision, Failed, Gate
 class Fixed:
     """Run `slots` attempts at once."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, *, trials: int | None = None) -> None:  # noqa: ARG002  # it makes no difference
         if slots < 1:
             raise ValueError(f"a policy needs at least one slot, not {slots!r}")
         self.limit = slots

@@ -5,6 +5,7 @@ that a policy consumes is in the journal, and its decisions can be recomputed.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Final, assert_never, cast, get_args
 
 from journal import Record
@@ -104,6 +105,11 @@ class Steering:
         decision = self._policy.elapse(t)
         self.limit = decision.limit
         return self._events(decision)
+
+    def adopt(self, changes: Sequence[Change]) -> list[Decided]:
+        """Return what is to be recorded of changes that another run has caused, where the policy is shared."""
+        self.limit = self._policy.limit
+        return [_event(change, self._key) for change in changes]
 
     def _events(self, decision: Decision) -> list[Decided]:
         return [_event(change, self._key) for change in decision.changes]

@@ -1,23 +1,19 @@
 """Scoring with its own concurrency, on a virtual clock: calls of scorers, their limits, timeouts, retries and audits."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 import trio
 
-from journal import Event, Record, read
+from journal import Record, read
 from journal.events import (
-    AttemptEnding,
     AttemptStarted,
     IntakePaused,
     LimitChanged,
     ScorerCallFailed,
     ScorerCallStarted,
     ScoringFailed,
-    TrialCompleted,
     TrialScored,
 )
 from replay import fold
@@ -351,78 +347,3 @@ async def test_an_audit_reproduces_the_decisions_of_a_shared_policy(policy: str)
     assert () == result.findings
     assert result.decisions > (9 if policy == "fixed" else 20)
     assert 0 == result.unreproduced
-
-
-# What an audit finds.
-
-Told = list[tuple[float, Event]]
-
-
-async def story() -> Told:
-    """Record a run of ten trials, whose judge fails once for one and pauses for another."""
-    script = Scripted(lambda name, n: Fail(OSError("no"), 0.5) if (name, n) == ("c3", 1) else Answer(output=True, after=1.0))
-    it = made(yes, 10, slots=2, retry=Retry(errors=1, base_delay=4))
-
-    @it.score
-    async def judge(output: Any, case: Case) -> Any:
-        await trio.lowlevel.checkpoint()
-        return await script(case.name)
-
-    disk = SimulatedDisk()
-    await go(it, disk)
-    assert () == checked(disk).findings
-    return [(record.t, record.event) for record in read(PATH, files=disk)]
-
-
-def judged(told: Told) -> set[str]:
-    records = [Record(seq, "", t, event, 0, "", 1, 0) for seq, (t, event) in enumerate(told, 1)]
-    return {finding.check for finding in audit(records, remake=remake).findings}
-
-
-def place(told: Told, kind: type[Any], n: int = 0) -> int:
-    return [at for at, (_, event) in enumerate(told) if isinstance(event, kind)][n]
-
-
-def evolved(told: Told, at: int, **fields: Any) -> Told:
-    t, event = told[at]
-    return [*told[:at], (t, attrs.evolve(event, **fields)), *told[at + 1 :]]  # type: ignore[misc]  # a fact is an attrs class
-
-
-def above_the_limit(told: Told) -> Told:
-    """Lower the limit of the judge before its second call."""
-    at = next(at for at, (_, event) in enumerate(told) if isinstance(event, LimitChanged) and event.key)
-    return evolved(told, at, after=1)
-
-
-def in_a_pause(told: Told) -> Told:
-    at = place(told, ScorerCallStarted, 4)
-    pause = IntakePaused(until=told[at][0] + 5, cause="retry_after", key="scorer:judge")
-    return [*told[:at], (told[at - 1][0], pause), *told[at:]]
-
-
-CHANGES: dict[str, tuple[str, Callable[[Told], Told]]] = {
-    "above the limit": ("limit", above_the_limit),
-    "inside a pause": ("intake", in_a_pause),
-    "before its delay": ("delay", lambda told: evolved(told, place(told, ScorerCallFailed), delay=1000.0)),
-    "twice at a time": ("calls", lambda told: [*told[: (at := place(told, ScorerCallStarted))], told[at], *told[at:]]),
-    "out of order": ("calls", lambda told: evolved(told, place(told, ScorerCallStarted), call=2)),
-    "too long": ("elapsed", lambda told: evolved(told, place(told, ScorerCallFailed), elapsed=100.0)),
-}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-async def test_an_audit_finds_a_call_that_breaks_a_rule(name: str) -> None:
-    """A call above the limit, inside a pause, before its delay, beside another or out of order is found by its rule."""
-    check, change = CHANGES[name]
-
-    assert check in judged(change(await story()))
-
-
-async def test_every_call_has_one_ending() -> None:
-    """In a run that finished, every call has failed or was scored, and a trial is completed after its last."""
-    told = await story()
-    starts = sum(isinstance(event, ScorerCallStarted) for _, event in told)
-    ends = sum(isinstance(event, ScorerCallFailed | TrialScored) for _, event in told)
-
-    assert (11, 11, 10) == (starts, ends, sum(isinstance(event, TrialCompleted) for _, event in told))
-    assert sum(isinstance(event, AttemptEnding) for _, event in told) == 10

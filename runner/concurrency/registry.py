@@ -1,0 +1,267 @@
+"""Policies that several runs of one process share: one per rate-limit key, while at least one run uses it.
+
+Each run drives its own `Member` like any other policy. Common time is that of the run that came first; every member converts
+its own. What the calls of one run change is put into the inboxes of the others, which record it with their own times. A member
+is used by one thread; the members of a policy may be used by several.
+"""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import attrs
+import trio
+
+from runner.concurrency.policy import (
+    FULL,
+    Change,
+    Decision,
+    Gate,
+    Interrupted,
+    LimitMoved,
+    PaceMoved,
+    Paused,
+    Policy,
+    Resumed,
+    Signal,
+    Started,
+)
+
+T = TypeVar("T")
+
+TURN: Final = 0.1
+"""Seconds that a run whose turn it is gets to start something, before the others no longer wait for it."""
+
+Identity = tuple[object, ...]
+"""What two lanes must have in common to share a policy: its name and numbers, and whose rate limit it is about."""
+
+
+def common_time() -> tuple[object, float]:
+    """Return what tells clocks apart whose times cannot be compared, and the present time by this one."""
+    clock = trio.lowlevel.current_clock()
+    if type(clock).__name__ == "SystemClock":  # Each of them counts from another moment, so they have another in common.
+        return "monotonic", time.monotonic()
+    return id(clock), clock.current_time()
+
+
+@attrs.define(eq=False)
+class Shared:
+    """One policy, and the runs that use it."""
+
+    policy: Policy
+    base: float
+    """Common time when the `t` of the first run was 0."""
+    lock: threading.RLock = attrs.field(factory=threading.RLock)
+    members: "list[Member]" = attrs.field(factory=list)
+    numbers: "itertools.count[int]" = attrs.field(factory=itertools.count)
+    turn: int = 0
+    """Starts that a run is taken to have had when it begins to wait: it has no claim on those of the past."""
+    yielding_since: float | None = None
+    """Since when a start is allowed, and left to a run that has had fewer."""
+    pause: Paused | None = None
+    """The pause that is in force, in common time."""
+    pace: PaceMoved | None = None
+    """The last change of the pace."""
+
+    def resize(self) -> None:
+        """Let the policy grow to the slots of all runs together; each run is limited by its own."""
+        if self.members:
+            self.policy.most = sum(member.slots for member in self.members)  # type: ignore[attr-defined]  # a shared one has it
+
+
+class Member:
+    """A shared policy as one run drives it."""
+
+    def __init__(self, shared: Shared, run: str, slots: int, offset: float) -> None:
+        self._shared = shared
+        self.run = run
+        """Identity of the run."""
+        self.slots = slots
+        """The most that this run may have in flight."""
+        self._offset = offset
+        """Common time minus that of the run."""
+        number = next(shared.numbers)
+        self._prefix = f"{number}\0" if number else ""  # The first is known to the policy as it is to an audit.
+        self._in_flight: set[str] = set()
+        self.served = 0
+        """Starts so far, as far as turns are concerned."""
+        self.is_waiting = False
+        """Whether it has something to start, and was not allowed to."""
+        self._inbox: list[Change] = []
+        """What has changed and is not recorded in this run, in its time."""
+        self.new_runs: list[str] = []
+        """Runs that have joined, which is not recorded in this run."""
+        self.limit = shared.policy.limit
+        """Attempts and calls that may be in flight at once, over all runs, as this run has recorded it."""
+        self._until = 0.0
+        """The end of the pause that this run has recorded."""
+        self.call: Callable[[], None] = _nothing
+        """Called, from whichever thread, when there is something to record or when something may start."""
+
+    def take(self, signal: Signal) -> Decision:
+        """Learn from a signal of this run."""
+        shared, name = self._shared, self._prefix + signal.attempt
+        with shared.lock:
+            if isinstance(signal, Started):
+                self._start(name)
+            else:
+                self._in_flight.discard(name)
+            decision = shared.policy.take(_evolved(signal, t=signal.t + self._offset, attempt=name))
+            others = self._post(decision.changes)
+            changes = self.received()
+        for other in others:
+            other.call()
+        return Decision(limit=self.limit, probe=decision.probe, changes=changes)
+
+    def elapse(self, t: float) -> Decision:
+        """Learn from the time of this run having passed until `t`."""
+        shared = self._shared
+        with shared.lock:
+            decision = shared.policy.elapse(t + self._offset)
+            others = self._post(decision.changes)
+            changes = self.received()
+        for other in others:
+            other.call()
+        return Decision(limit=self.limit, changes=changes)
+
+    def received(self) -> tuple[Change, ...]:
+        """Empty the inbox: what it held is to be recorded now."""
+        with self._shared.lock:
+            changes, self._inbox = tuple(self._inbox), []
+        for change in changes:
+            if isinstance(change, LimitMoved):
+                self.limit = change.after
+            elif isinstance(change, Paused):
+                self._until = change.until
+            elif isinstance(change, Resumed):
+                self._until = 0.0
+        return changes
+
+    def joined(self) -> list[str]:
+        """Return the runs that have joined since the last call; to be recorded before any decision."""
+        with self._shared.lock:
+            joined, self.new_runs = self.new_runs, []
+        return joined
+
+    def may_start(self, t: float) -> Gate:
+        """Return whether this run may start something at `t`; where several wait, the one with the fewest starts may."""
+        shared, now = self._shared, t + self._offset
+        with shared.lock:
+            if len(self._in_flight) >= min(self.slots, self.limit):
+                self.is_waiting = False
+                return FULL
+            if not self.is_waiting:
+                self.is_waiting, self.served = True, max(self.served, shared.turn)
+            gate = shared.policy.may_start(now)
+            if not gate.open:
+                return gate if gate.at is None else _evolved(gate, at=gate.at - self._offset)
+            if t < self._until:
+                return Gate(open=False, at=self._until)  # The end of the pause is not recorded here yet.
+            first = self._first_in_turn(now)
+        if first is self:
+            return gate
+        first.call()
+        return Gate(open=False, at=t + TURN)
+
+    def leave(self, t: float) -> None:
+        """Stop using the policy; what is in flight here no longer counts."""
+        shared = self._shared
+        with shared.lock:
+            shared.members.remove(self)
+            shared.resize()
+            for name in sorted(self._in_flight):
+                self._post(shared.policy.take(Interrupted(t=t + self._offset, attempt=name)).changes)
+            others = list(shared.members)
+        for other in others:
+            other.call()
+
+    def _start(self, name: str) -> None:
+        shared = self._shared
+        self._in_flight.add(name)
+        shared.turn = max(shared.turn, self.served)
+        shared.yielding_since = None
+        self.served += 1
+        self.is_waiting = False
+
+    def _first_in_turn(self, now: float) -> "Member":
+        """Return the run that may start next; one that does not within its turn no longer counts as waiting."""
+        shared = self._shared
+        ahead = [member for member in shared.members if member.is_waiting and member.served < self.served]
+        if not ahead:
+            return self
+        if shared.yielding_since is None:
+            shared.yielding_since = now
+        if now - shared.yielding_since < TURN:
+            return min(ahead, key=lambda member: member.served)
+        for member in ahead:
+            member.is_waiting = False
+        return self
+
+    def _post(self, changes: tuple[Change, ...]) -> "list[Member]":
+        """Put changes into the inboxes of all runs; return those that have to look for it, or wait for a start."""
+        shared = self._shared
+        for change in changes:
+            if isinstance(change, Paused | Resumed):
+                shared.pause = change if isinstance(change, Paused) else None
+            elif isinstance(change, PaceMoved):
+                shared.pace = change
+            for member in shared.members:
+                member.receive(change)
+        return [member for member in shared.members if member is not self and (changes or member.is_waiting)]
+
+    def receive(self, change: Change) -> None:
+        """Put a change into the inbox, in the time of this run."""
+        if isinstance(change, Paused):
+            change = _evolved(change, until=change.until - self._offset)
+        self._inbox.append(change)
+
+    def enter(self) -> "list[Member]":
+        """Become one of the members; return the others."""
+        others = list(self._shared.members)
+        self.new_runs = [other.run for other in others]
+        for other in others:
+            other.new_runs.append(self.run)
+        self._shared.members.append(self)
+        self._shared.resize()
+        self.served = self._shared.turn
+        if self._shared.pause is not None:
+            self.receive(self._shared.pause)
+        if self._shared.pace is not None and self._shared.pace.after is not None:
+            self.receive(_evolved(self._shared.pace, before=None))
+        return others
+
+
+class Registry:
+    """The policies of a process that can be shared."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._policies: dict[Identity, Shared] = {}
+
+    def join(self, identity: Identity, run: str, slots: int, t: float, new: Callable[[], Policy]) -> Member:
+        """Join the policy of an identity, or make a `new` one; `t` is the present time of the run."""
+        clock, now = common_time()
+        with self._lock:
+            self._policies = {known: each for known, each in self._policies.items() if each.members}
+            shared = self._policies.get((clock, *identity))
+            if shared is None:
+                shared = self._policies[clock, *identity] = Shared(new(), now - t)
+            member = Member(shared, run, slots, now - t - shared.base)
+            with shared.lock:
+                others = member.enter()
+        for other in others:
+            other.call()
+        return member
+
+
+REGISTRY: Final = Registry()
+
+
+def _nothing() -> None:
+    """Stand in for what a member calls before its run has said what."""
+
+
+def _evolved(fact: T, **changes: object) -> T:
+    return attrs.evolve(fact, **changes)  # type: ignore[misc]  # a fact is an attrs class

@@ -1,0 +1,99 @@
+"""Policies that decide by the passing of time alone, and endpoints that stop responding, on a virtual clock."""
+
+from typing import Any
+
+import trio
+
+from journal import read
+from journal.events import AttemptStarted, IntakePaused, IntakeResumed
+from replay.audit import audit
+from runner import Retry
+from runner.concurrency import Decision, Gate, LimitMoved, Paused, Policy, Resumed, Signal, Started
+from runner.rules import Remade
+from runner.testing import Answer, Hang, Scripted, events_of
+from tests.journal.disk import SimulatedDisk
+from tests.runner.test_scoring import PATH, go, made
+
+SILENCE = 5.0
+
+
+class Patient:
+    """A fixed limit that gives up what is in flight when nothing has ended for a while, and starts anew a second later."""
+
+    def __init__(self, slots: int) -> None:
+        self.state: Any = None
+        self.limit = slots
+        self._in_flight: set[str] = set()
+        self._heard = 0.0
+        self._until: float | None = None
+
+    def take(self, signal: Signal) -> Decision:
+        changes: tuple[LimitMoved | Paused | Resumed, ...] = ()
+        if isinstance(signal, Started):
+            if self._until is not None:
+                self._until, self._heard, changes = None, signal.t, (Resumed(cause="no_response", evidence=""),)
+            self._in_flight.add(signal.attempt)
+        else:
+            self._in_flight.discard(signal.attempt)
+            self._heard = signal.t
+        return Decision(limit=self.limit, changes=changes)
+
+    def may_start(self, t: float) -> Gate:
+        if self._until is not None and t < self._until:
+            return Gate(open=False, at=self._until)
+        if len(self._in_flight) < self.limit:
+            return Gate(open=True)
+        return Gate(open=False, at=self._heard + SILENCE)
+
+    def elapse(self, t: float) -> Decision:
+        if len(self._in_flight) < self.limit or t < self._heard + SILENCE:
+            return Decision(limit=self.limit)
+        self._in_flight.clear()
+        self._until = t + 1.0
+        return Decision(limit=self.limit, changes=(Paused(until=self._until, cause="no_response", evidence=f"silent at {t}"),))
+
+
+def remake(*_: Any) -> Remade:
+    """Return the rules of a session that was run by this policy."""
+
+    def policy(_: str) -> Policy:
+        return Patient(2)
+
+    return Remade(policy, Retry(errors=0), 0, "")
+
+
+async def hung_run() -> SimulatedDisk:
+    """Record a run of which the first two attempts hang until they time out."""
+    script = Scripted(lambda name, n: Hang() if name in ("c0", "c1") and n == 1 else Answer("yes", 1.0))
+
+    async def task(name: str) -> Any:
+        await trio.lowlevel.checkpoint()
+        return await script(name)
+
+    disk = SimulatedDisk()
+    await go(made(task, 12, slots=2, timeout=60.0, retry=Retry(errors=0)), disk, limits=Patient)
+    return disk
+
+
+async def test_attempts_start_beside_those_that_hang() -> None:
+    """After a pause because an endpoint does not respond, what hangs does not count against the limit any more."""
+    disk = await hung_run()
+    events = events_of(PATH, files=disk)
+    ended = next(record.t for record in read(PATH, files=disk) if getattr(record.event, "trial", "") == "c11" and record.t > 6)
+
+    assert ["no_response"] == [event.cause for event in events if isinstance(event, IntakePaused)]
+    assert 1 == sum(isinstance(event, IntakeResumed) for event in events)
+    assert {0, 1, 2, 3} == {event.slot for event in events if isinstance(event, AttemptStarted)}
+    assert ended < 15
+
+
+async def test_an_audit_recomputes_what_time_alone_decides() -> None:
+    """A decision of a timer is recomputed at its recorded time, word by word; one that comes too early is found."""
+    disk = await hung_run()
+    records = list(read(PATH, files=disk))
+    result = audit(records, remake=remake)
+
+    assert () == result.findings
+    assert result.decisions >= 3
+    early = [record._replace(t=4.0) if isinstance(record.event, IntakePaused) else record for record in records]
+    assert "policy" in {finding.check for finding in audit(early, remake=remake).findings}

@@ -1,0 +1,96 @@
+"""Which rate limit tasks and scorers count for, and how many calls at one time they make by default."""
+
+import os
+from typing import Any
+
+import pytest
+
+from runner import Case, evaluation, scorers
+from runner.rate_limits import default_slots, scorer_keys, scorer_slots
+from runner.tasks.chat import Chat
+from runner.tasks.command import Command
+from runner.tasks.endpoint import Endpoint
+from runner.tasks.given import Given
+
+URL = "http://127.0.0.1:9/v1"
+
+
+@pytest.fixture(autouse=True)
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "sk-first-secret")
+    monkeypatch.setenv("SAME_KEY", "sk-first-secret")
+    monkeypatch.setenv("OTHER_KEY", "sk-other-secret")
+
+
+def chat(model: str = "small", url: str = URL, key: str | None = "MY_KEY") -> Chat:
+    return Chat(model, base_url=url, key_env=key)
+
+
+async def coroutine(value: Any) -> Any:
+    """Return the value."""
+    return value
+
+
+@pytest.mark.parametrize(
+    ("task", "slots"),
+    [
+        (Chat("small", base_url=URL), 100),
+        (Endpoint(URL), 100),
+        (coroutine, 100),
+        (lambda value: value, 32),
+        (Given("output"), 32),
+        (Command("cat"), max(4, os.cpu_count() or 1)),
+    ],
+    ids=["chat", "endpoint", "async function", "plain function", "recorded outputs", "command"],
+)
+def test_slots_follow_the_kind_of_task(task: Any, slots: int) -> None:
+    """Unless it is set, `slots` is 100, 32 or the number of CPUs, by what is called."""
+    assert slots == default_slots(task)
+
+
+@pytest.mark.parametrize(
+    ("options", "is_same"),
+    [
+        ({"model": "large"}, True),
+        ({"key": "SAME_KEY"}, True),
+        ({"url": f"{URL}/"}, True),
+        ({"key": "OTHER_KEY"}, False),
+        ({"key": None}, False),
+        ({"url": "http://127.0.0.1:8/v1"}, False),
+        ({"url": "http://127.0.0.1:9/other"}, False),
+    ],
+)
+def test_an_identity_is_endpoint_and_key(options: dict[str, Any], is_same: bool) -> None:  # noqa: FBT001  # of the table above
+    """Two chats count for the same rate limit if their base URL and API key are equal, whichever the model."""
+    assert is_same == (chat().rate_limit_identity == chat(**options).rate_limit_identity)
+
+
+def test_an_endpoint_and_a_chat_may_be_the_same() -> None:
+    """An endpoint task with the full URL of chat completions counts for the same rate limit as a chat with its base URL."""
+    endpoint = Endpoint(f"{URL}/chat/completions", headers={"Authorization": "Bearer $MY_KEY"})
+
+    assert chat().rate_limit_identity == endpoint.rate_limit_identity
+
+
+def test_an_identity_holds_no_secret() -> None:
+    """Neither the URL nor the API key can be read in an identity."""
+    identity = chat().rate_limit_identity
+
+    assert "secret" not in identity
+    assert (128, set()) == (len(identity), set(identity) - set("0123456789abcdef"))
+
+
+def test_judges_share_keys_by_their_identity() -> None:
+    """A judge with the endpoint and key of the task uses its rate-limit key; two others with one endpoint share one."""
+    options: dict[str, Any] = {"base_url": URL, "key_env": "MY_KEY"}
+    it: Any = evaluation(cases=[Case(name="a", input="a", expected="a")])(chat())
+    it.score(name="own")(scorers.judge("judge", **options))
+    it.score(name="first")(scorers.judge("judge", **{**options, "key_env": "OTHER_KEY"}))
+    it.score(name="second")(scorers.judge("other", **{**options, "key_env": "OTHER_KEY"}))
+    it.score(name="plain")(lambda output, case: True)  # noqa: ARG005
+    it.score(scorers.exact)
+
+    keys = scorer_keys(it.scorers.values(), it.task, None)
+    assert {"own": "", "first": "scorer:first", "second": "scorer:first", "plain": "scorer:plain"}.items() <= keys.items()
+    assert {"first": 100, "plain": 32} == scorer_slots(it.scorers, it.task, None, None)
+    assert "scorer:own" == scorer_keys(it.scorers.values(), it.task, "model")["own"]

@@ -1,0 +1,217 @@
+"""Runs of one process that share a policy: turns, times, journals and audits, on a virtual clock."""
+
+import itertools
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from journal import read
+from journal.events import AttemptStarted, IntakePaused, LimitChanged, PolicyShared, RunStarted
+from replay.audit import audit
+from runner import Case, Evaluation, RateLimited, Retry, evaluation, run
+from runner.concurrency import REGISTRY, Aimd, Failed, Paused, Started
+from runner.doors import arun
+from runner.rules import remake
+from runner.testing import SimulatedEndpoint, events_of, repeatable
+from tests.journal.disk import SimulatedDisk
+
+PATH = Path("/runs/it/0001")
+Made = Evaluation[Any, Any, Any]
+_identities = itertools.count()
+
+
+class Client:
+    """A task that calls an endpoint with an API key."""
+
+    def __init__(self, endpoint: Any, identity: str) -> None:
+        self.rate_limit_identity = identity
+        self.fingerprint = "client"
+        self.__name__ = "client"
+        self._endpoint = endpoint
+
+    async def __call__(self, value: Any) -> Any:
+        """Call it."""
+        await trio.lowlevel.checkpoint()  # So that it is recognised as a function for trio.
+        return await self._endpoint(value)
+
+
+def made(endpoint: Any, count: int, identity: str, **options: Any) -> Made:
+    cases = [Case(name=f"c{number}", input=number) for number in range(count)]
+    it: Made = evaluation(cases=cases, loop="trio", timeout=60.0, retry=Retry(errors=0), **{"slots": 20, **options})(
+        Client(endpoint, identity)
+    )
+    return it
+
+
+async def at_once(runs: list[Made], *, stagger: float = 0.0, **options: Any) -> list[SimulatedDisk]:
+    """Run evaluations at the same time, each on a disk of its own; they begin one after the other."""
+    disks = [SimulatedDisk() for _ in runs]
+
+    async def one(number: int) -> None:
+        await trio.sleep(number * stagger)
+        own = {**repeatable(), "files": disks[number], **options}
+        await arun(runs[number], PATH, **own)
+
+    with trio.fail_after(100_000):
+        async with trio.open_nursery() as nursery:
+            for number in range(len(runs)):
+                nursery.start_soon(one, number)
+    return disks
+
+
+def of(disk: SimulatedDisk, kind: type[Any]) -> list[Any]:
+    return [event for event in events_of(PATH, files=disk) if isinstance(event, kind)]
+
+
+def starts(disk: SimulatedDisk, until: float) -> int:
+    return sum(isinstance(record.event, AttemptStarted) and record.t < until for record in read(PATH, files=disk))
+
+
+def fresh() -> str:
+    return f"endpoint {next(_identities)}"
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "aimd"])
+async def test_two_runs_of_one_key_share_a_policy(policy: str) -> None:
+    """Both journals record that the policy is shared; their decisions are checked and not reproduced, and nothing is found."""
+    endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5, rate=8.0, burst=4, retry_after=1.0), fresh()
+    disks = await at_once([made(endpoint, 80, identity) for _ in range(2)], stagger=1.0, policy=policy)
+
+    for disk in disks:
+        result = audit(read(PATH, files=disk), remake=remake)
+        assert () == result.findings
+        assert result.unreproduced > 0
+        assert [""] == [event.key for event in of(disk, PolicyShared)]
+    assert 1 == sum(isinstance(event, PolicyShared) for event in events_of(PATH, files=disks[1])[:4])
+    pauses = [len(of(disk, IntakePaused)) for disk in disks]
+    assert pauses[0] > 0 < pauses[1]
+
+
+async def test_decisions_before_another_run_joins_are_reproduced() -> None:
+    """Up to the record at which a second run joins, the decisions of the first are recomputed."""
+    endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5), fresh()
+    first, _ = await at_once([made(endpoint, 400, identity) for _ in range(2)], stagger=3.0, policy="adaptive")
+    result = audit(read(PATH, files=first), remake=remake)
+
+    assert result.decisions >= 3
+    assert () == result.findings
+
+
+async def test_runs_that_follow_one_another_share_nothing() -> None:
+    """A policy lives while a run uses it; the next run begins with a new one."""
+    endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.1), fresh()
+    disks = [(await at_once([made(endpoint, 30, identity)], policy="adaptive"))[0] for _ in range(2)]
+
+    assert [[], []] == [of(disk, PolicyShared) for disk in disks]
+    assert [0, 0] == [audit(read(PATH, files=disk), remake=remake).unreproduced for disk in disks]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [({"policy": "adaptive"}, {"policy": "aimd"}), ({"policy": "fixed"}, {"policy": "fixed"})],
+)
+async def test_runs_with_other_settings_share_nothing(first: dict[str, Any], second: dict[str, Any]) -> None:
+    """Another policy is another identity, and a fixed limit is the run's own."""
+    endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.1), fresh()
+    disks = await at_once([made(endpoint, 30, identity, **options) for options in (first, second)])
+
+    assert [[], []] == [of(disk, PolicyShared) for disk in disks]
+
+
+async def test_functions_share_nothing_without_a_key() -> None:
+    """Nothing is known of what a plain function calls, so its runs never share; those with a `limit_key` do."""
+
+    async def task(value: Any) -> Any:
+        await trio.sleep(0.1)
+        return value
+
+    def plain() -> Made:
+        it: Made = evaluation(cases=[Case(name=f"{n}", input={"model": "m"}) for n in range(20)], loop="trio")(task)
+        return it
+
+    apart = await at_once([plain(), plain()], policy="adaptive")
+    keyed = await at_once([plain(), plain()], policy="adaptive", limit_key="model")
+
+    assert [0, 0] == [len(of(disk, PolicyShared)) for disk in apart]
+    assert [["m"], ["m"]] == [[event.key for event in of(disk, PolicyShared)] for disk in keyed]
+
+
+@pytest.mark.parametrize("endpoint", ["rate", "at once"])
+async def test_four_equal_runs_get_equal_shares(endpoint: str) -> None:
+    """Of all starts at an endpoint with a rate limit, or with a limit of calls at once, each of four runs gets a quarter."""
+    limits: dict[str, Any] = {"rate": 20.0, "burst": 5, "retry_after": 1.0} if endpoint == "rate" else {"most_at_once": 12}
+    model, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5, **limits), fresh()
+    disks = await at_once([made(model, 600, identity) for _ in range(4)], policy="adaptive")
+    shares = [starts(disk, until=40.0) for disk in disks]
+
+    assert all(abs(share / sum(shares) - 0.25) < 0.02 for share in shares), shares
+
+
+async def test_a_run_with_nothing_to_start_holds_nobody_back() -> None:
+    """When one of two runs ends early, the other has the whole capacity."""
+    model, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5, rate=20.0, burst=5, retry_after=1.0), fresh()
+    short, long = await at_once([made(model, 20, identity), made(model, 600, identity)], policy="adaptive")
+    ended = list(read(PATH, files=long))[-1].t
+
+    assert 20 == len(of(short, AttemptStarted)) - sum(event.attempt > 1 for event in of(short, AttemptStarted))
+    assert ended < 1.4 * 620 / 20
+
+
+async def test_slots_cap_a_run() -> None:
+    """A run has never more in flight than its own slots; the shared limit may grow to those of all runs together."""
+    model, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5), fresh()
+    disks = await at_once([made(model, 100, identity, slots=slots) for slots in (4, 6)], policy="adaptive")
+
+    assert [4, 6] == [1 + max(event.slot for event in of(disk, AttemptStarted)) for disk in disks]
+    assert [(), ()] == [audit(read(PATH, files=disk), remake=remake).findings for disk in disks]
+
+
+def test_runs_in_two_threads_share_a_policy(tmp_path: Path) -> None:
+    """Two runs in two threads record in their own journals what the other's calls have changed, and verify."""
+    identity, lock, calls = fresh(), threading.Lock(), [0]
+
+    async def answer(_: Any) -> str:
+        await trio.sleep(0.005)
+        with lock:
+            calls[0] += 1
+            is_limited = calls[0] in (40, 90)
+        if is_limited:
+            raise RateLimited(0.1)
+        return "yes"
+
+    def go(name: str) -> None:
+        run(made(answer, 150, identity), tmp_path / name, policy="adaptive", signals=False)
+
+    threads = [threading.Thread(target=go, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    for name in "ab":
+        records = list(read(tmp_path / name))
+        result = audit(records, remake=remake)
+        assert () == result.findings
+        assert 150 == result.totals.completed
+        assert any(isinstance(record.event, PolicyShared) for record in records)
+        assert any(isinstance(record.event, LimitChanged) for record in records)
+        assert isinstance(records[1].event, RunStarted)
+
+
+async def test_each_run_sees_a_pause_at_its_own_time() -> None:
+    """A pause that one run's rate limit has caused is handed to the other, with its end in the other's time."""
+    identity = (fresh(),)
+    first, second = (REGISTRY.join(identity, run, 4, t, lambda: Aimd(4)) for run, t in (("a", 100.0), ("b", 10.0)))
+    first.take(Started(t=100.0, attempt="x"))
+    own = first.take(Failed(t=101.0, attempt="x", failure="rate_limited", retry_after=20.0))
+    (until,) = [change.until for change in own.changes if isinstance(change, Paused)]
+    (other,) = [change.until for change in second.received() if isinstance(change, Paused)]
+
+    assert (["b"], ["a"]) == (first.joined(), second.joined())
+    assert until - 100.0 == pytest.approx(other - 10.0)
+    assert (False, False) == (first.may_start(until - 1).open, second.may_start(other - 1).open)
+    first.leave(102.0)
+    second.leave(12.0)

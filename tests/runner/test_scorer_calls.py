@@ -1,0 +1,167 @@
+"""Calls of scorers in the journal: what an audit finds, what a crash leaves, and a re-scoring."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+from journal import Event, Record, read
+from journal.events import (
+    AttemptEnding,
+    AttemptStarted,
+    IntakePaused,
+    LimitChanged,
+    ScorerCallFailed,
+    ScorerCallStarted,
+    TrialCompleted,
+    TrialScored,
+)
+from replay.audit import audit
+from runner import Case, Retry
+from runner.doors import arun
+from runner.rescoring import rescore
+from runner.rules import remake
+from runner.testing import Answer, Fail, Scripted, events_of, repeatable
+from tests.journal.disk import SimulatedDisk
+from tests.journal.samples import inline
+from tests.runner.test_scoring import PATH, Made, checked, go, made, of, yes
+from tests.runner.whole_runs import with_power_cut
+
+Told = list[tuple[float, Event]]
+
+
+async def story() -> Told:
+    """Record a run of ten trials, whose judge fails once for one and pauses for another."""
+    script = Scripted(lambda name, n: Fail(OSError("no"), 0.5) if (name, n) == ("c3", 1) else Answer(output=True, after=1.0))
+    it = made(yes, 10, slots=2, retry=Retry(errors=1, base_delay=4))
+
+    @it.score
+    async def judge(output: Any, case: Case) -> Any:
+        await trio.lowlevel.checkpoint()
+        return await script(case.name)
+
+    disk = SimulatedDisk()
+    await go(it, disk)
+    assert () == checked(disk).findings
+    return [(record.t, record.event) for record in read(PATH, files=disk)]
+
+
+def judged(told: Told) -> set[str]:
+    records = [Record(seq, "", t, event, 0, "", 1, 0) for seq, (t, event) in enumerate(told, 1)]
+    return {finding.check for finding in audit(records, remake=remake).findings}
+
+
+def place(told: Told, kind: type[Any], n: int = 0) -> int:
+    return [at for at, (_, event) in enumerate(told) if isinstance(event, kind)][n]
+
+
+def evolved(told: Told, at: int, **fields: Any) -> Told:
+    t, event = told[at]
+    return [*told[:at], (t, attrs.evolve(event, **fields)), *told[at + 1 :]]  # type: ignore[misc]  # a fact is an attrs class
+
+
+def above_the_limit(told: Told) -> Told:
+    """Lower the limit of the judge before its second call."""
+    at = next(at for at, (_, event) in enumerate(told) if isinstance(event, LimitChanged) and event.key)
+    return evolved(told, at, after=1)
+
+
+def in_a_pause(told: Told) -> Told:
+    at = place(told, ScorerCallStarted, 4)
+    pause = IntakePaused(until=told[at][0] + 5, cause="retry_after", key="scorer:judge")
+    return [*told[:at], (told[at - 1][0], pause), *told[at:]]
+
+
+CHANGES: dict[str, tuple[str, Callable[[Told], Told]]] = {
+    "above the limit": ("limit", above_the_limit),
+    "inside a pause": ("intake", in_a_pause),
+    "before its delay": ("delay", lambda told: evolved(told, place(told, ScorerCallFailed), delay=1000.0)),
+    "twice at a time": ("calls", lambda told: [*told[: (at := place(told, ScorerCallStarted))], told[at], *told[at:]]),
+    "out of order": ("calls", lambda told: evolved(told, place(told, ScorerCallStarted), call=2)),
+    "too long": ("elapsed", lambda told: evolved(told, place(told, ScorerCallFailed), elapsed=100.0)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+async def test_an_audit_finds_a_call_that_breaks_a_rule(name: str) -> None:
+    """A call above the limit, inside a pause, before its delay, beside another or out of order is found by its rule."""
+    check, change = CHANGES[name]
+
+    assert check in judged(change(await story()))
+
+
+async def test_every_call_has_one_ending() -> None:
+    """In a run that finished, every call has failed or was scored, and a trial is completed after its last."""
+    told = await story()
+    starts = sum(isinstance(event, ScorerCallStarted) for _, event in told)
+    ends = sum(isinstance(event, ScorerCallFailed | TrialScored) for _, event in told)
+
+    assert (11, 11, 10) == (starts, ends, sum(isinstance(event, TrialCompleted) for _, event in told))
+    assert sum(isinstance(event, AttemptEnding) for _, event in told) == 10
+
+
+def judged_twice() -> Made:
+    """Make an evaluation of four trials with two judges, one of which fails once for each."""
+    it = made(yes, 4, slots=2, retry=Retry(errors=2, base_delay=1))
+    script = Scripted(lambda _, n: Fail(OSError("no"), 0.5) if n == 1 else Answer(output=True, after=1.0))
+
+    @it.score
+    async def flaky(output: Any, case: Case) -> Any:
+        await trio.lowlevel.checkpoint()
+        return await script(case.name)
+
+    @it.score
+    async def calm(output: Any, case: Case) -> bool:
+        await trio.sleep(0.75)
+        return bool(output == case.expected)
+
+    return it
+
+
+def test_a_power_cut_at_any_record_loses_no_score() -> None:
+    """A run with two judges that is cut at any record and resumed has all scores, each once, and passes its audit."""
+    whole = SimulatedDisk()
+    assert with_power_cut(judged_twice(), whole, 10**9) is not None
+    last = max(record.seq for record in read(PATH, files=whole))
+
+    for seq in range(3, last):
+        disk, it = SimulatedDisk(), judged_twice()
+        with_power_cut(it, disk, seq)
+        disk = disk.unplugged(random.Random(seq))
+        is_there = disk.is_directory(str(PATH)) and any(name.startswith("journal-") for name in disk.names(str(PATH)))
+        outcome = with_power_cut(it, disk, 10**9, resume=is_there)
+
+        assert outcome is not None
+        assert (4, "") == (outcome.state.completed, outcome.stopped)
+        scored = [(event.trial, event.scorer) for event in of(disk, TrialScored)]
+        assert (8, 8) == (len(scored), len(set(scored)))
+        assert () == checked(disk).findings
+
+
+async def test_rescoring_goes_through_the_executor(tmp_path: Path) -> None:
+    """A re-scoring makes calls under a limit of its own and no attempts; what it scores is audited like any session."""
+    it, in_flight, most = made(yes, 20, slots=4), 0, 0
+    await arun(it, tmp_path / "run", **repeatable())
+
+    @it.score
+    async def late(output: Any, case: Case) -> bool:
+        nonlocal in_flight, most
+        in_flight += 1
+        most = max(most, in_flight)
+        await trio.sleep(1)
+        in_flight -= 1
+        return bool(output == case.expected)
+
+    done = await rescore(tmp_path / "run", list(it.scorers.values()), slots=5, in_thread=inline)
+    again = await rescore(tmp_path / "run", list(it.scorers.values()), in_thread=inline)
+    result = audit(read(tmp_path / "run"), remake=remake)
+
+    assert (20, 0, "") == (done.outputs, done.left, done.outcome.stopped)
+    assert (0, 20) == (again.outputs, again.current)
+    assert 5 == most
+    assert 20 == sum(isinstance(event, AttemptStarted) for event in events_of(tmp_path / "run"))
+    assert ((), 2) == (result.findings, result.decisions)
