@@ -28,14 +28,13 @@ def test_fixed_allows_its_slots_and_no_more() -> None:
     assert policy.may_start(1.0).open
 
 
-def test_fixed_heeds_retry_after() -> None:
-    """A Retry-After holds everyone, because it speaks of the key; unless told to ignore it."""
-    for heed, expected in ((True, 31.0), (False, None)):
-        policy = Fixed(2, heed_retry_after=heed)
-        policy.take(Started(t=0.0, attempt="a"))
-        policy.take(Failed(t=1.0, attempt="a", failure="rate_limited", retry_after=30.0))
+def test_fixed_honours_retry_after() -> None:
+    """A Retry-After pauses the whole key."""
+    policy = Fixed(2)
+    policy.take(Started(t=0.0, attempt="a"))
+    policy.take(Failed(t=1.0, attempt="a", failure="rate_limited", retry_after=30.0))
 
-        assert policy.may_start(1.0).at == expected
+    assert policy.may_start(1.0).at == 31.0
 
 
 @pytest.mark.parametrize("slots", [0, -1])
@@ -53,7 +52,7 @@ def test_aimd_adds_a_step_per_calm_window() -> None:
     for k in range(9):
         one(policy, 5.0 * k, well=True)
 
-    assert policy.state.target == 4.0 + 8 * 0.5
+    assert policy.target == 4.0 + 8 * 0.5
 
 
 def test_aimd_halves_after_a_window_with_trouble() -> None:
@@ -61,10 +60,10 @@ def test_aimd_halves_after_a_window_with_trouble() -> None:
     policy = Aimd(100, initial=40.0)
     one(policy, 0.0, well=True)
     one(policy, 1.0, well=False)
-    assert policy.state.target == 40.0
+    assert policy.target == 40.0
     one(policy, 5.0, well=True)
 
-    assert policy.state.target == 20.0
+    assert policy.target == 20.0
 
 
 def test_aimd_collapses_when_trouble_comes_thick() -> None:
@@ -85,7 +84,7 @@ def test_aimd_does_not_count_a_tasks_own_error() -> None:
         policy.take(Started(t=float(k), attempt="a"))
         policy.take(Failed(t=float(k), attempt="a", failure="error"))
 
-    assert policy.state.target == 8.0
+    assert policy.target == 8.0
 
 
 def test_aimd_never_winds_up_beyond_its_most() -> None:
@@ -93,7 +92,7 @@ def test_aimd_never_winds_up_beyond_its_most() -> None:
     policy = Aimd(10, initial=9.0)
     for k in range(2000):
         one(policy, 5.0 * k, well=True)
-    assert policy.state.target == 10.0
+    assert policy.target == 10.0
     one(policy, 10_000.0, well=False)
 
     assert one(policy, 10_005.0, well=True) == 5
@@ -106,7 +105,7 @@ def test_aimd_shows_a_smoothed_latency() -> None:
         policy.take(Started(t=float(k), attempt="a"))
         policy.take(Succeeded(t=float(k), attempt="a", elapsed=elapsed))
 
-    assert policy.state.latency == pytest.approx(1.2)
+    assert policy.latency == pytest.approx(1.2)
 
 
 @pytest.mark.parametrize("trouble", [0.02, 0.05, 0.1])
@@ -117,7 +116,7 @@ def test_aimd_settles_where_steps_and_halvings_balance(trouble: float) -> None:
     targets = []
     for k in range(30_000):
         one(policy, 5.0 * k, well=chance.random() >= trouble)
-        targets.append(policy.state.target)
+        targets.append(policy.target)
 
     expected = 0.5 * (1 - trouble) / (0.5 * trouble)
     assert sum(targets[5000:]) / len(targets[5000:]) == pytest.approx(expected, rel=0.1)
