@@ -300,8 +300,9 @@ class Adaptive:
         if evidence is None:
             return False
         cause = self._breaker.cause
+        if cause == "rate_limited":
+            self._pace.resume(start, self._now)
         self._pause.current = None
-        self._pace.anchor = None  # The bucket ran over meanwhile.
         self._changes.append(Resumed(cause=cause, evidence=evidence))
         return True
 
@@ -469,7 +470,8 @@ class Adaptive:
         background = self._background
         if background.count(start, len(self._flying)):
             background.begin_test(self._started)
-            self._pace.test, self._pace.next_start = TEST_PACE * background.rate, self._now
+            rate = min(background.rate, self._pace.known or background.rate)
+            self._pace.test, self._pace.next_start = TEST_PACE * rate, self._now
 
     def _end_test(self) -> None:
         self._test_over = _NEVER

@@ -205,9 +205,9 @@ class InFlight:
 
     def explains(self, start: Start, t: float) -> bool:
         """Return whether too many in flight may explain a 429: as many were never accepted, or nearly as many are held."""
-        if t < self.doubt_until:
+        if t < self.doubt_until or start.in_flight == 1:
             return False
-        if start.in_flight <= max(self._good(), self.held, 1):
+        if start.in_flight <= max(self._good(), self.held):
             if not self.held or self.by_latency:
                 return False
             self.within += 1
