@@ -399,8 +399,7 @@ class Adaptive:
             self._pace.missed += 1  # The trial may be the reason.
             return
         if start.order <= self._lesson:
-            self._pace.missed += 1
-            self._pace.echoes += 1
+            self._pace.echo()
             return
         latest = [self._limited[n] for n in range(start.order - LATEST + 1, start.order + 1) if n in self._limited]
         is_most = len(latest) >= max(self._background.most(), LATEST_SHARE * min(LATEST, start.order))
@@ -471,7 +470,8 @@ class Adaptive:
         if background.count(start, len(self._flying)):
             background.begin_test(self._started)
             rate = min(background.rate, self._pace.known or background.rate)
-            self._pace.test, self._pace.next_start = TEST_PACE * rate, self._now
+            # Rejected calls may have been charged to the bucket: let it recover first.
+            self._pace.test, self._pace.next_start = TEST_PACE * rate, self._now + background.signs / rate
 
     def _end_test(self) -> None:
         self._test_over = _NEVER

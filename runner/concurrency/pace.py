@@ -118,6 +118,13 @@ class Pace:
             # The longer the search, the further away the limit must be.
             self.known *= 1 + min(SEARCH_GROWTH * gap * (1 + (t - self.since) / SEARCH_DOUBLING), SEARCH_STEP)
 
+    def echo(self) -> None:
+        """Count a 429 of a start before the last lesson. It may have been charged to the bucket, so a start is left out for it."""
+        self.missed += 1
+        self.echoes += 1
+        if self.known is not None and self.anchor is not None:
+            self.next_start += 1 / self.known
+
     def wait(self, until: float) -> None:
         """Start nothing before `until`: the bucket fills meanwhile."""
         if self.known is not None:
