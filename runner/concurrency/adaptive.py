@@ -300,8 +300,9 @@ class Adaptive:
         if evidence is None:
             return False
         cause = self._breaker.cause
+        if cause == "rate_limited":
+            self._pace.resume(start, self._now)
         self._pause.current = None
-        self._pace.anchor = None  # The bucket ran over meanwhile.
         self._changes.append(Resumed(cause=cause, evidence=evidence))
         return True
 
@@ -398,8 +399,7 @@ class Adaptive:
             self._pace.missed += 1  # The trial may be the reason.
             return
         if start.order <= self._lesson:
-            self._pace.missed += 1
-            self._pace.echoes += 1
+            self._pace.echo()
             return
         latest = [self._limited[n] for n in range(start.order - LATEST + 1, start.order + 1) if n in self._limited]
         is_most = len(latest) >= max(self._background.most(), LATEST_SHARE * min(LATEST, start.order))
@@ -469,7 +469,9 @@ class Adaptive:
         background = self._background
         if background.count(start, len(self._flying)):
             background.begin_test(self._started)
-            self._pace.test, self._pace.next_start = TEST_PACE * background.rate, self._now
+            rate = min(background.rate, self._pace.known or background.rate)
+            # Rejected calls may have been charged to the bucket: let it recover first.
+            self._pace.test, self._pace.next_start = TEST_PACE * rate, self._now + background.signs / rate
 
     def _end_test(self) -> None:
         self._test_over = _NEVER

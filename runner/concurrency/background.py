@@ -36,6 +36,8 @@ class Background:
     """The first of them."""
     observed: float = 0.0
     """Share that led to the test under way."""
+    signs: int = 0
+    """429s that led to it."""
     test_from: int = 0
     """First start of the test; 0 while there is none."""
     test_to: int = 0
@@ -85,7 +87,7 @@ class Background:
         """Test the starts after `newest`."""
         self.test_from = newest + 1
         self.test_to = newest + max(int(TEST_EXPECTED / self.observed), TEST_LEAST)
-        self.limited = 0
+        self.signs, self.limited = self.limited, 0
 
     def end_test(self) -> bool:
         """End the test; return whether the 429s turned out to be random."""

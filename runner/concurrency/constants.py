@@ -61,7 +61,7 @@ SEARCH_GROWTH: Final = 0.1
 """Growth of the pace per second while the rate is only roughly known."""
 SEARCH_DOUBLING: Final = 3.0
 """Seconds of searching after which the growth has doubled; after twice as many it has tripled."""
-SEARCH_STEP: Final = 0.15
+SEARCH_STEP: Final = 0.1
 """Most growth of the pace per start."""
 SWING, FLATTEST_SWING = 0.1, 0.04
 """How far a plateau dips below the measured rate and rises above it: at first, and after agreeing measurements."""

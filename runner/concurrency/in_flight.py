@@ -39,6 +39,7 @@ from runner.concurrency.constants import (
 from runner.concurrency.start import Start
 
 
+LEAST=3
 @define(kw_only=True)
 class InFlight:
     """The limit, and what speaks against a higher one."""
@@ -201,13 +202,13 @@ class InFlight:
 
     def is_above(self, start: Start, t: float) -> bool:
         """Return whether a start had more in flight than were ever accepted."""
-        return start.in_flight > self.accepted and t >= self.doubt_until
+        return start.in_flight > max(self.accepted, LEAST) and t >= self.doubt_until
 
     def explains(self, start: Start, t: float) -> bool:
         """Return whether too many in flight may explain a 429: as many were never accepted, or nearly as many are held."""
-        if t < self.doubt_until:
+        if t < self.doubt_until or start.in_flight <= LEAST:
             return False
-        if start.in_flight <= max(self._good(), self.held, 1):
+        if start.in_flight <= max(self._good(), self.held):
             if not self.held or self.by_latency:
                 return False
             self.within += 1

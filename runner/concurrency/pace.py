@@ -118,6 +118,13 @@ class Pace:
             # The longer the search, the further away the limit must be.
             self.known *= 1 + min(SEARCH_GROWTH * gap * (1 + (t - self.since) / SEARCH_DOUBLING), SEARCH_STEP)
 
+    def echo(self) -> None:
+        """Count a 429 of a start before the last lesson. It may have been charged to the bucket, so a start is left out for it."""
+        self.missed += 1
+        self.echoes += 1
+        if self.known is not None and self.anchor is not None:
+            self.next_start += 1 / self.known
+
     def wait(self, until: float) -> None:
         """Start nothing before `until`: the bucket fills meanwhile."""
         if self.known is not None:
@@ -149,12 +156,19 @@ class Pace:
             self._search(min(least, (granted + 1) / seconds) if granted > self.echoes else least, t)
         else:
             self._settle(granted / seconds, self.at(start.t) or self.known, t)
-        known = self.known or SLOWEST
-        self.lowest = min(self.lowest, known)
+        self.lowest = min(self.lowest, self.known or SLOWEST)
         self.echoes = 0
         if granted >= enough or not is_measured:
-            self.anchor, self.missed, self.signs, self.idle, self.lowest = start, 0, 0, 0.0, known
+            self._count_from(start)
         return f"429 at {start.in_flight} in flight, after {granted} accepted in {seconds:.1f} s"
+
+    def resume(self, probe: Start, t: float) -> None:
+        """Start again after a time in which every call was rate limited: when the probe was accepted, the bucket was nearly empty."""
+        self.since = self.next_start = t
+        self._count_from(probe)
+
+    def _count_from(self, start: Start) -> None:
+        self.anchor, self.missed, self.signs, self.idle, self.lowest = start, 0, 0, 0.0, self.known or SLOWEST
 
     def rest(self, start: Start, t: float) -> float:
         """Return when to start again after a 429 without Retry-After: the bucket gathers a little first."""
