@@ -35,6 +35,7 @@ from runner.concurrency.constants import (
     SHORTEST_RUN,
     SMOOTHING,
     TEST_PACE,
+    WAVE,
 )
 from runner.concurrency.in_flight import InFlight
 from runner.concurrency.latency import Latency
@@ -58,7 +59,7 @@ from runner.concurrency.policy import (
     Succeeded,
     TimedOut,
 )
-from runner.concurrency.start import Start
+from runner.concurrency.start import Start, Wave
 
 _GUESS: Final = 2.0
 """Seconds that a call is assumed to take before the first success."""
@@ -102,6 +103,7 @@ class Adaptive:
         self._lesson = 0
         """The newest start when a 429 last taught something; starts up to it belong to that lesson."""
         self._last_ending = 0.0
+        self._wave = Wave(0.0)
         self._last_429 = -_QUIET
         """The newest start when a 429 last arrived."""
         self._settling = 0.0
@@ -205,6 +207,9 @@ class Adaptive:
     def _start(self, trial: str) -> bool:
         self._started += 1
         probe = self._breaker.open
+        if self._now - self._wave.t > max(WAVE * (self._latency.mean or 0.0), 0.001):
+            self._wave = Wave(self._now)
+        self._wave.load = len(self._flying) + 1
         self._flying[trial] = Start(
             trial=trial,
             order=self._started,
@@ -212,6 +217,7 @@ class Adaptive:
             in_flight=len(self._flying) + 1,
             limit=self.limit,
             group=self._latency.started(self._started, self.limit),
+            wave=self._wave,
             probe=probe,
         )
         self._pace.started(self._now, self._flow(self.limit))
@@ -314,7 +320,7 @@ class Adaptive:
             self._measure_lower(self.limit - max(self.limit // 3, 1), f"{self.limit} in flight were never compared with fewer")
             return
         was_in_trial = machine.in_trial
-        machine.succeeded(start, self._now, len(self._flying) + 1, proven, patience=12 * (self._latency.mean or 0.0))
+        machine.succeeded(start, self._now, start.wave.load, proven, patience=12 * (self._latency.mean or 0.0))
         if machine.in_trial and not was_in_trial:
             self._latency.refresh()
         if machine.phase == "climbing":

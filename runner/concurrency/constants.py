@@ -51,6 +51,8 @@ WORTH: Final = 0.6
 """Growth of latency per growth of load up to which a higher load still raises throughput noticeably."""
 DECISIVE: Final = 1.3
 """Latency grew this many times as much as the load: one comparison is enough; otherwise it takes two in a row."""
+WAVE: Final = 0.05
+"""Share of the mean latency within which starts belong together: where calls take equally long, they end and start in waves."""
 SMOOTHING: Final = 0.1
 """Weight of the newest sample in running averages."""
 

@@ -97,7 +97,7 @@ class Latency:
             group.size -= group is not self.group
         else:
             group.seconds += elapsed
-            group.load += start.in_flight
+            group.load += start.wave.load
             group.limit += start.limit
             group.samples += 1
         # Where something other than the limit held starts back, load followed latency and not the other way round.

@@ -22,6 +22,15 @@ class Group:
     samples: int = 0
 
 
+@define
+class Wave:
+    """Attempts that started at about the same time, because others had ended together."""
+
+    t: float
+    load: int = 0
+    """Attempts in flight once all of them had started."""
+
+
 @define(kw_only=True)
 class Start:
     """An attempt at the moment it started."""
@@ -35,6 +44,7 @@ class Start:
     limit: int
     """The limit in force."""
     group: Group
+    wave: Wave
     probe: bool = False
     """It probes an unavailable endpoint."""
     is_accepted: bool = False
