@@ -89,7 +89,7 @@ class Adaptive:
         self._failures: list[tuple[float, int, Start, float, Failed | TimedOut]] = []
         """Failures to be judged: when, in which order, whose, when it arrived, and what it was. A heap."""
         self._quick = 0.1
-        """Average seconds after which failures come back."""
+        """Seconds after which failures have come back lately, the slow ones included."""
         self._alive = 0
         """The newest start that was answered, or is in flight for longer than failures take to come back."""
         self._last_answered = 0
@@ -280,7 +280,7 @@ class Adaptive:
     def _defer(self, start: Start, failure: Failed | TimedOut) -> None:
         elapsed = self._now - start.t
         if isinstance(failure, Failed):
-            self._quick += SMOOTHING * 2 * (elapsed - self._quick)
+            self._quick = max(elapsed, (1 - SMOOTHING) * self._quick)
         wait = SETTLE * min(elapsed, 1.0) if isinstance(failure, Failed) else 0.0
         if isinstance(failure, Failed) and failure.failure == "rate_limited":
             if self._started - self._last_429 >= _QUIET:
