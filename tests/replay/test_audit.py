@@ -27,7 +27,7 @@ from journal.events import (
     IntakePaused,
     IntakeResumed,
     LimitChanged,
-    Noted,
+    PaceChanged,
     RetryScheduled,
     RunFinished,
     RunStarted,
@@ -40,7 +40,7 @@ from journal.events import (
 )
 from journal.salvage import salvage
 from replay.audit import HAIR, MOST, Audit, Auditor, Finding, audit
-from runner import Case, Fatal, RateLimited, Retry, note
+from runner import Case, Fatal, RateLimited, Retry
 from runner.concurrency import Fixed
 from runner.doors import arun
 from runner.fork import fork
@@ -64,7 +64,7 @@ def judged(disk: SimulatedDisk) -> Audit:
 
 
 class Difficult:
-    """A task that is refused, ill, slow, hung or right, as decided by the name and the time alone; it tells of a quota."""
+    """A task that is rate limited, unavailable, slow, hung or right, as decided by the name and the time alone."""
 
     __name__ = "difficult"
 
@@ -82,9 +82,7 @@ class Difficult:
         if luck > 0.95:
             raise Fatal("never")
         if 2 < trio.current_time() < 5:
-            raise ConnectionError("ill")
-        if luck > 0.5:
-            note(quota={"remaining": int(luck * 20), "reset": 2.5})
+            raise ConnectionError("unavailable")
         return value
 
 
@@ -119,7 +117,7 @@ def retold(told: Iterable[Told]) -> list[Record]:
                 is_true = isinstance(event, RunFinished) and event.head in heads
                 journal.append(attrs.evolve(event, head=journal.head) if is_true else event)  # type: ignore[misc]
 
-    heads = {record.h for record in recorded()} | {record.h for record in recorded("aimd")}
+    heads = {record.h for record in recorded("adaptive")} | {record.h for record in recorded("aimd")}
     trio.run(main)
     assert verify(PATH, files=disk).holds
     return list(read(PATH, files=disk))
@@ -165,7 +163,7 @@ def test_a_run_keeps_to_the_rules_after_every_record(policy: str) -> None:
     result = auditor.result()
     kinds = {type(record.event) for record in recorded(policy)}
     assert {LimitChanged, IntakePaused, IntakeResumed, RetryScheduled, TrialFailed, AttemptTimedOut} <= kinds
-    decided = LimitChanged | IntakePaused | IntakeResumed | RetryScheduled | TrialFailed
+    decided = LimitChanged | PaceChanged | IntakePaused | IntakeResumed | RetryScheduled | TrialFailed
     assert sum(isinstance(record.event, decided) for record in recorded(policy)) == result.decisions
     assert () == result.notes
     assert (150, 150) == (result.totals.enqueued, result.totals.completed + result.totals.failed)
@@ -378,7 +376,6 @@ CHANGES: dict[str, tuple[str, Change]] = {
     "a pause that was not made": ("policy", lambda told: without(told, place(told, IntakePaused))),
     "a pause that was not made at last": ("policy", lambda told: twice(told, place(told, IntakePaused, -1))),
     "other evidence": ("policy", lambda told: changed(told, place(told, IntakePaused), evidence="because")),
-    "another quota": ("policy", lambda told: changed(told, place(told, Noted), value={"remaining": 0, "reset": 2.5})),
     "another kind of failure": (
         "policy",
         lambda told: changed(told, place(told, AttemptFailed, category="rate_limited"), retry_after=2.0),
@@ -517,11 +514,11 @@ def test_records_that_make_no_sense_end_the_audit(tmp_path: Path) -> None:
 def test_trials_that_are_not_accounted_for_are_missed() -> None:
     """What was enqueued is completed, failed, withdrawn or open; two counts are kept, and compared."""
     auditor = Auditor()
-    for record in recorded():
+    for record in recorded("adaptive"):
         auditor.take(record)
     auditor._lifecycle.open += 1
 
-    assert (Finding(recorded()[-1].seq, "totals", "150 trials enqueued, and 151 accounted for"),) == (auditor.result().findings)
+    assert (Finding(recorded("adaptive")[-1].seq, "totals", "150 trials enqueued, and 151 accounted for"),) == (auditor.result().findings)
 
 
 def test_so_many_findings_are_kept() -> None:
@@ -550,7 +547,7 @@ def test_no_number_ends_an_audit(choices: list[tuple[int, int, float]]) -> None:
             name = names[field % len(names)]
             value = int(number) if kinds[name] is int else float(number)
             told[at] = (t, attrs.evolve(event, **{name: value}))  # type: ignore[misc]
-    records = [record._replace(t=t, event=event) for record, (t, event) in zip(recorded(), told, strict=True)]
+    records = [record._replace(t=t, event=event) for record, (t, event) in zip(recorded("adaptive"), told, strict=True)]
 
     assert isinstance(audit(records, remake=remake), Audit)
 
