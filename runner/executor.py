@@ -114,6 +114,8 @@ class Executor:
         self._over = trio.Event()
         self._goes_on = True
         """Whether anything more may start: it is neither stopped nor over."""
+        self.is_over = False
+        """Whether it has ended, so that nothing more is recorded of what is in flight."""
 
     async def run(self, intake: Intake, *, leave: Callable[[], Any] | None = None) -> None:
         """Run every trial, or stop when told to.
@@ -145,11 +147,6 @@ class Executor:
             if self.stuck and leave is not None:
                 await leave()
             nursery.cancel_scope.cancel()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it has ended, so that nothing more is recorded of what is in flight."""
-        return not self._goes_on and self._over.is_set()
 
     def stop(self, reason: Reason, why: str = "") -> None:
         """Start nothing more; give what is in flight its grace. The first reason is the one that counts."""
@@ -206,7 +203,11 @@ class Executor:
         else:
             if self.settings.limit_key is not None:
                 self._open_lane(work.key, trials=True)
-            self.put(work)
+            if work.delay > 0:
+                self.put(work)
+            else:
+                self.queues.waiting += 1
+                self.queues.lanes[work.key].trials.append(work)
 
     def put(self, job: Job) -> None:
         """Queue a job; one with a delay when that is over."""
@@ -288,7 +289,7 @@ class Executor:
         queues, now = self.queues, max(self._now(), self._rung)
         if queues.delayed:
             self._alarm.ring_at(queues.let_in(now))
-        if queues.waiting <= queues.limit or self.settings.limit_key is not None:
+        if self._admission.is_waiting:
             self._admission.look()
         if queues.answered:
             answered = queues.answered.popleft()
@@ -306,7 +307,7 @@ class Executor:
 
     def _take(self, lane: Lane, *, probe: bool) -> Job:
         """Take the next job out of a lane, and wake a worker for the one after it."""
-        job = lane.take(probe=probe)
+        job = lane.prober() if probe else lane.calls.popleft() if lane.calls else lane.trials.popleft()
         self.queues.waiting -= job.__class__ is Work
         lane.busy += 1
         job.epoch, lane.closed_until = lane.epoch, 0.0
@@ -443,7 +444,7 @@ class Executor:
 
     def _end(self) -> None:
         """Let parked workers return by themselves, which costs less than to cancel them."""
-        self._goes_on = False
+        self._goes_on, self.is_over = False, True
         self._over.set()
         self._parked.unpark_all()
 

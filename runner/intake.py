@@ -55,6 +55,8 @@ class Admission:
         self._plenty = 0 if self._key is None else MOST_AHEAD // 2
         """Trials that may wait before no more are read, whatever the limit."""
         self._needed = trio.Event()
+        self.is_waiting = False
+        """Whether it waits until more trials are needed."""
         self.is_open = True
         """Whether there may be more."""
 
@@ -63,6 +65,7 @@ class Admission:
         queues = self._executor.queues
         is_low = queues.waiting <= queues.limit or queues.waiting <= self._plenty
         if (is_low and not queues.is_behind) or self._executor.stopped is not None:
+            self.is_waiting = False
             self._needed.set()
 
     async def take_in(self, intake: Intake) -> None:
@@ -72,7 +75,7 @@ class Admission:
             while executor.stopped is None:
                 room = self._room()
                 if room <= 0:
-                    self._needed = trio.Event()
+                    self._needed, self.is_waiting = trio.Event(), True
                     await self._needed.wait()
                     continue
                 await executor.recorder.journal.wait_room()

@@ -53,11 +53,9 @@ class Lane:
         queue: deque[Work] | deque[Call] = self.trials if isinstance(job, Work) else self.calls
         (queue.appendleft if job.delay > 0 and not job.is_last else queue.append)(job)  # type: ignore[arg-type]  # see above
 
-    def take(self, *, probe: bool) -> Job:
-        """Remove the job that starts next; there is one."""
-        if self.calls:
-            return _prober(self.calls) if probe else self.calls.popleft()
-        return _prober(self.trials) if probe else self.trials.popleft()
+    def prober(self) -> Job:
+        """Remove the job that is a breaker's next probe; there is one."""
+        return _prober(self.calls) if self.calls else _prober(self.trials)
 
     def end(self, job: Job) -> None:
         """Count a job that has ended."""

@@ -379,7 +379,7 @@ def test_a_fork_is_resumed(here: Path) -> None:
     answered = {record.event.trial for record in read("old") if record.seq <= at and isinstance(record.event, AttemptSucceeded)}
     rest = {"peru", "chile", "cuba", "france", "japan"} - answered
     assert sorted(rest) == sorted(re.findall("asked about (peru|chile|cuba|france|japan)", err))
-    assert 2 <= len(rest) <= 3
+    assert 1 <= len(rest) <= 3
     assert (True, True) == (verify("old").holds, verify("new").holds)
     assert dict(load("old").outputs()) == dict(load("new").outputs())
 
