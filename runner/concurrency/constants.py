@@ -67,9 +67,11 @@ SEARCH_STEP: Final = 0.1
 """Most growth of the pace per start."""
 SWING, FLATTEST_SWING = 0.1, 0.04
 """How far a plateau dips below the measured rate and rises above it: at first, and after agreeing measurements."""
-PLATEAU_SHORTEST, PLATEAU_LONGEST = 3.0, 8.0
+PLATEAU_SHORTEST, PLATEAU_LONGEST = 3.0, 16.0
 """Seconds to the middle of a plateau. Measured: 60 found a raised rate limit late; below 20 the probes cost too many 429s."""
-PLATEAU_CALLS: Final = 120
+STEADY: Final = 3
+"""A plateau is at most this part of the time for which measurements have agreed."""
+PLATEAU_CALLS: Final = 200
 """Calls to the middle of the longest plateau on slow endpoints, so that one 429 per plateau stays below 0.5 %."""
 SLOWEST: Final = 1 / 60
 """Starts per second below which the pace never falls."""

@@ -20,6 +20,7 @@ from runner.concurrency.constants import (
     CONFIRM,
     CONTAMINATED,
     ENOUGH,
+    STEADY,
     FIRST_BELIEF,
     FLATTEST_SWING,
     LATE,
@@ -47,6 +48,8 @@ class Pace:
     period: float = 0.0
     """Seconds from the beginning of the plateau to its middle, where the pace equals the known rate."""
     swing: float = SWING
+    steady_since: float = 0.0
+    """Since when measurements agree."""
     next_start: float = 0.0
     """When the pace allows the next start."""
     anchor: Start | None = None
@@ -113,7 +116,7 @@ class Pace:
             self.since += gap
         elif not self.searching:
             if t - self.since > 3 * self.period:
-                self.searching, self.since = True, t
+                self._search(pace, t)
         elif self.known < 2 * flow:  # Beyond that slots are the limit, and a higher pace would never be tried.
             # The longer the search, the further away the limit must be.
             self.known *= 1 + min(SEARCH_GROWTH * gap * (1 + (t - self.since) / SEARCH_DOUBLING), SEARCH_STEP)
@@ -209,9 +212,11 @@ class Pace:
             rate += (pace - rate) / 2
         elif self.period and (same or abs(rate - known) <= SWING * known):
             # Two measurements agree: probe half as often and half as hard.
-            self.period = min(2 * self.period, max(PLATEAU_LONGEST, PLATEAU_CALLS / rate))
+            longest = min(max(PLATEAU_LONGEST, PLATEAU_CALLS / rate), (t - self.steady_since) / STEADY)
+            self.period = max(min(2 * self.period, longest), self.period)
             self.swing = max(self.swing / 2, FLATTEST_SWING)
         else:
             self.period = self._shortest(rate)
             self.swing = SWING
+            self.steady_since = t
         self.known, self.searching, self.since = max(rate, SLOWEST), False, t
