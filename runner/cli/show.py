@@ -8,8 +8,8 @@ import click
 import orjson
 
 from journal import Blob
+from replay.formatting import duration, number, plural, printable
 from replay.history import understanding
-from replay.screen import duration, number, plural, printable
 from replay.state import TrialState
 from replay.text import as_text
 from replay.trial import AttemptStory, Judgement, TrialStory

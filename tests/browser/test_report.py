@@ -28,7 +28,7 @@ from journal.events import (
     TrialScored,
 )
 from replay import History
-from replay.screen import duration
+from replay.formatting import duration
 from replay.summary import in_json, summarise
 from runner.cli import cli
 from tests.browser.conftest import Opens, Tab

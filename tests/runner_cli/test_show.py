@@ -10,7 +10,7 @@ import pytest
 
 from journal import Event, read
 from journal.events import AttemptFailed, AttemptStarted, AttemptTimedOut, Noted, RetryScheduled, ScoringFailed, TrialFailed
-from replay.screen import printable
+from replay.formatting import printable
 from tests.journal.samples import enqueued, flip, forge, opened, segment, session, started, trial, whole_run, written
 from tests.runner_cli.test_commands import evaljournal
 
