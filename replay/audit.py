@@ -49,16 +49,14 @@ from journal.events import (
     fields_of,
 )
 from journal.lifecycle import Lifecycle
+from replay.formatting import plural
 from replay.in_flight import InFlight
-from replay.screen import mixtures, plural
+from replay.intake import NO_RESPONSE, PROBING, Pause
+from replay.screen import mixtures
 from replay.state import RunState, TrialState
 
 T = TypeVar("T")
 
-NO_RESPONSE: Final = "no_response"
-"""The cause of a pause after which what is in flight does not count against the limit."""
-PROBING: Final = ("unavailable", NO_RESPONSE, "all_rate_limited")
-"""Causes of pauses during which a breaker's probes may start, whatever the limit."""
 HAIR: Final = 2e-6
 """Seconds by which two times may differ because each was rounded to the microsecond."""
 MOST: Final = 100
@@ -378,7 +376,7 @@ class Auditor:
 
     def _judge_room(self, subject: str, key: str, in_flight: int, record: Record) -> bool:
         """Check a start against the limit and the pause of its rate-limit key; return whether the limit leaves room for it."""
-        until, cause = self._state.pauses.get(key, (0.0, ""))
+        until, cause, _ = self._state.pauses.get(key, Pause(0.0, ""))
         if record.t < until - HAIR:
             self._find(
                 record, "intake", f"{subject} at {record.t:.6f} s, while intake is paused until {until:.6f} s ({cause!r})"

@@ -17,7 +17,7 @@ import orjson
 
 from journal import Blob, JournalError, Record
 from journal.events import AttemptSucceeded
-from replay.screen import digits, duration, number, plural, printable
+from replay.formatting import digits, duration, number, plural, printable
 from replay.state import DONE, RunState, TrialState, Value
 from replay.statistics import Estimate, paired_numbers, paired_shares
 from replay.tally import can_be_summed

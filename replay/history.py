@@ -22,6 +22,7 @@ from replay.state import RunState, TrialState
 from replay.summary import Grouping, Summary, summarise
 from replay.timeline import Timeline
 from replay.trial import TrialStory
+from replay.waits import WaitLog
 
 
 @attrs.define
@@ -91,16 +92,17 @@ class History:
     def trial(self, name: str) -> TrialStory:
         """Tell all there is to know of a trial; `KeyError` if there is none of this name."""
         story = TrialStory(name, stage=self.state.trials[name].stage)
-        told = Timeline()
+        told, log = Timeline(), WaitLog(name)
         with understanding(self.path, lambda: told.seq + 1):
             for record in self.records():
+                waits = log.take(record)
                 told.apply(record)
                 if getattr(record.event, "trial", None) == name:
                     try:
-                        story.take(record._replace(event=loaded(record.event, DISK)), told)
+                        story.take(record._replace(event=loaded(record.event, DISK)), told, waits)
                     except BlobDamaged as exc:
                         story.problem = exc
-                        story.take(record, told)
+                        story.take(record, told, waits)
         story.look(told)
         return story
 

@@ -11,23 +11,21 @@ that could do anything to it.
 import heapq
 import math
 import shlex
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from journal import Blob
-from journal.events import SCORER
+from replay.formatting import digits, duration, number, plural, printable
+from replay.idle import one_line, reasons
+from replay.intake import CAUSES, PROBING
 from replay.state import LastError, RunState, TrialState
 from replay.summary import Latency, Part, Score, Summary, crashes, forked_sessions, latency, score_of, summarise
-from replay.text import as_text, escaped
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.text import Text
 
-_WIDTH: Final = 60
 _RECENT: Final = 1_000
 """Answers whose times are looked at while a run goes on; the end looks at all of them."""
 _LONGEST: Final = 4
@@ -43,16 +41,6 @@ _QUIET: Final = 10.0
 """Seconds in which nothing is done before that is said; in a slow run, as many times what a trial takes on average as below."""
 _TIMES: Final = 5
 _MINUTE: Final = 60
-_HOUR: Final = 3600
-
-_ILLNESS: Final = "illness"
-_PAUSES: Final = {
-    "retry_after": "429 Retry-After",
-    "rate_limited": "429, too many requests",
-    "quota": "the quota is used up",
-    _ILLNESS: "the other side is ill, one probe at a time",
-}
-"""Why nothing may start, in words; any other cause is shown as it stands."""
 
 _ENDINGS: Final = {
     "finished": "finished",
@@ -69,9 +57,6 @@ _CUT_OFF: Final = "cut off without a word"
 _WORDLESS: Final = "killed, unplugged, or on a disk that was full"
 """What may have been the matter with a session that left no word."""
 
-_READABLE: Final = 1e15
-"""From here on, a number in full says less than its power of ten."""
-
 _REASONS: Final = {
     "failed_fast": "too many trials failed",
     "refused": "the key or the account was refused",
@@ -80,28 +65,6 @@ _REASONS: Final = {
     "intake_failed": "its cases could not be read",
 }
 """Why a session is being stopped, where nobody has asked for it."""
-
-
-def printable(value: Any, width: int = _WIDTH) -> str:
-    """Show a value in a few characters, none of which can do anything to a terminal."""
-    if isinstance(value, Blob):
-        return f"({value.bytes:,} bytes in a blob)"
-    text = "".join(char if char.isprintable() else escaped(char) for char in as_text(value)[: width + 1])
-    return text if len(text) <= width else f"{text[: width - 1]}…"
-
-
-def duration(seconds: float) -> str:
-    """Tell a time as people do: `0.93 ms`, `0.24 s`, `12 s`, `3 min 20 s`, `10 min`, `2 h 5 min`."""
-    if 0 < seconds < 0.1:  # noqa: PLR2004 - below, the zeros would be in the way
-        return f"{digits(1000 * seconds, 2)} ms"
-    if seconds < 10:  # noqa: PLR2004 - below, parts of a second are worth telling
-        return f"{digits(max(0.0, seconds), 2)} s"
-    whole = round(seconds)
-    if whole < _MINUTE:
-        return f"{whole} s"
-    if whole < _HOUR:
-        return f"{whole // _MINUTE} min" + (f" {rest} s" if (rest := whole % _MINUTE) else "")
-    return f"{whole // _HOUR:,} h" + (f" {rest} min" if (rest := whole % _HOUR // _MINUTE) else "")
 
 
 def remaining(state: RunState, *, now: float, total: int | None, before: int) -> float | None:
@@ -113,28 +76,34 @@ def remaining(state: RunState, *, now: float, total: int | None, before: int) ->
 
 
 def held_up(state: RunState, *, now: float, before: int, least: float = LONG) -> str:
-    """Say why the pace so far tells nothing about the rest: nothing may start, or nothing was done for long. Else, nothing.
+    """Return why the pace so far does not predict the rest: nothing may start, or nothing was done for long. Otherwise empty.
 
-    A pause that is over in `least` seconds is not worth a word.
+    A pause that is over in `least` seconds does not count.
     """
+    return _paused(state, now, least) or _quiet(state, now, before)
+
+
+def _paused(state: RunState, now: float, least: float = LONG) -> str:
+    """Return that the attempts of all rate-limit keys are paused, if they are."""
     if state.ending:
         return ""
-    paused = {key: pause for key, pause in state.pauses.items() if _is_in_force(*pause, now)}
-    if paused and paused.keys() >= (state.attempt_limits or state.limits).keys():  # Otherwise another key goes on.
-        if any(cause == _ILLNESS for _, cause in paused.values()):
-            return "held up: the other side is ill"
-        until = min(until for until, _ in paused.values())
-        if until - now > least:
-            return f"paused for {duration(until - now)}"
+    paused = {key: pause for key, pause in state.pauses.items() if pause.is_in_force(now)}
+    if not paused or not paused.keys() >= (state.attempt_limits or state.limits).keys():  # Otherwise another key goes on.
+        return ""
+    for pause in paused.values():
+        if pause.cause in PROBING:
+            return f"{CAUSES[pause.cause]}; probing"
+    left = min(pause.until for pause in paused.values()) - now
+    return f"paused for {duration(left)}" if left > least else ""
+
+
+def _quiet(state: RunState, now: float, before: int) -> str:
+    """Return for how long nothing was done, if that is long."""
     quiet, here = now - state.done_at, state.done - before
-    if quiet > max(_QUIET, _TIMES * now / here if here > 0 else 0.0) and (state.running or state.backing_off or paused):
+    is_waiting = state.running or state.backing_off or any(pause.is_in_force(now) for pause in state.pauses.values())
+    if not state.ending and is_waiting and quiet > max(_QUIET, _TIMES * now / here if here > 0 else 0.0):
         return f"nothing done for {duration(quiet)}"
     return ""
-
-
-def _is_in_force(until: float, cause: str, now: float) -> bool:
-    """Say whether a pause lasts; an illness lasts until somebody says that it is over, whenever the next probe is."""
-    return until > now or cause == _ILLNESS
 
 
 def panel(
@@ -225,15 +194,8 @@ _Row = tuple[str, str, str]
 
 def _rows(state: RunState, now: float, durable: int, total: int | None) -> Iterator[_Row]:
     yield "slots", _slots(state, total), ""
-    yield from (("paused", words, "yellow") for words in _paused(state, now))
-    if state.holds_attempts:
-        yield (
-            "scoring",
-            f"{state.stages['answered']:,} outputs wait for their scores; no attempt starts until they are fewer",
-            "yellow",
-        )
-    if state.backing_off:
-        yield "back-off", _back_off(state.backing_off, now), "yellow"
+    if idle := reasons(state, now=now, total=total):
+        yield "waiting", one_line(idle), "" if idle[0].reason == "none_left" else "yellow"
     if (error := state.last_error) is not None and (error.answers == len(state.latencies) or now - error.t < _MINUTE):
         yield "error", _error(error, now), "yellow"
     yield "trials", _trials(state), ""
@@ -257,14 +219,6 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     yield "journal", f"seq {state.seq:,} · on disk to {durable:,}", "dim"
 
 
-def _paused(state: RunState, now: float) -> Iterator[str]:
-    for key, (until, cause) in state.pauses.items():
-        if _is_in_force(until, cause, now):
-            waiting = f"waiting {duration(until - now)}: " if until > now else ""
-            scorer = f"scorer {printable(key.removeprefix(SCORER), 24)}, " if key.startswith(SCORER) else ""
-            yield f"{scorer}{waiting}{_PAUSES.get(cause, printable(cause))}"
-
-
 def _slots(state: RunState, total: int | None) -> str:
     most = state.limit
     parts = [f"{len(state.running):,}{'' if most is None else f' of {most:,}'} busy"]
@@ -272,16 +226,11 @@ def _slots(state: RunState, total: int | None) -> str:
         parts.append(f"{state.stages['answered']:,} being scored")
     waiting = state.stages["queued"] + state.stages["interrupted"]
     parts.append(f"{waiting:,} queued")
+    if state.backing_off:
+        parts.append(f"{len(state.backing_off):,} in backoff")
     if total is not None and total > state.total:
         parts.append(f"{total - state.total:,} to come")
     return " · ".join(parts)
-
-
-def _back_off(waiting: dict[str, TrialState], now: float) -> str:
-    causes = Counter(trial.trouble.category if trial.trouble else "interrupted" for trial in waiting.values())
-    soonest = min(trial.due for trial in waiting.values()) - now
-    why = ", ".join(f"{count:,} × {printable(cause)}" for cause, count in causes.most_common())
-    return f"{plural(len(waiting), 'trial')}, the next in {duration(soonest)}: {why}"
 
 
 def _error(error: LastError, now: float | None = None) -> str:
@@ -391,17 +340,6 @@ def _usage(used: dict[str, float]) -> str:
     return " · ".join(f"{printable(name, 24)} {number(value)}" for name, value in used.items())
 
 
-def number(value: float) -> str:
-    """Show a count in full, and anything else in four digits."""
-    return f"{value:,.0f}" if float(value).is_integer() else digits(value, 4)
-
-
-def digits(value: float, most: int) -> str:
-    """Show so many digits of a number, and all of those before its point: `0.0123`, `12.3`, `1,235`."""
-    plain = f"{value:.{most}g}"
-    return f"{value:,.0f}" if "e+" in plain and abs(value) < _READABLE else plain
-
-
 def _running(name: str, trial: TrialState, now: float, timeout: object) -> tuple[str, str]:
     elapsed = max(0.0, now - trial.since)
     said = f"slot {trial.slot:>3}  {printable(name, 40):<20}  attempt {trial.attempts}  {duration(elapsed)}"
@@ -419,8 +357,9 @@ def line(state: RunState, *, now: float, durable: int, total: int | None, before
     else:
         parts = [f"{state.done:,} of {total:,} ({math.floor(100 * min(1.0, state.done / total)) if total else 100} %)"]
     parts.append(f"{state.completed:,} ok, {state.failed:,} failed, {state.recovered:,} recovered")
-    if state.backing_off:
-        parts.append(f"{len(state.backing_off):,} in back-off")
+    idle = [reason for reason in reasons(state, now=now, total=total) if reason.reason != "none_left"]
+    if state.backing_off and not any(reason.reason == "backoff" for reason in idle):
+        parts.append(f"{len(state.backing_off):,} in backoff")
     for scorer, tally in state.scores.items():
         if tally.mean is not None:
             mean = f"{100 * tally.mean:.1f} %" if tally.kind == "pass" else digits(tally.mean, 3)
@@ -428,9 +367,12 @@ def line(state: RunState, *, now: float, durable: int, total: int | None, before
     left = remaining(state, now=now, total=total, before=before)
     if left:
         parts.append(f"about {duration(max(1, round(left)))} left")
-    why = held_up(state, now=now, before=before)
-    if why:
-        parts += [why, *([_error(state.last_error, now)] if state.last_error else [])]
+    if idle:
+        parts.append(f"waiting: {one_line(idle)}")
+    if quiet := _quiet(state, now, before):
+        parts.append(quiet)
+    if state.last_error and (quiet or _paused(state, now)):
+        parts.append(_error(state.last_error, now))
     parts.append(f"seq {state.seq:,}, on disk to {durable:,}")
     return " · ".join(parts)
 
@@ -614,8 +556,3 @@ def _to_mend(state: RunState, path: Path | str) -> Iterator[str]:
     mixed = [printable(scorer, 24) for scorer, tally in state.scores.items() if tally.by_older]
     if mixed:
         yield f"judge all by one version of {', '.join(mixed)}: {rescore}"
-
-
-def plural(count: int, one: str, many: str = "") -> str:
-    """Count things: `1 trial`, `2 trials`, `2 retries`."""
-    return f"{count:,} {one if count == 1 else many or f'{one}s'}"

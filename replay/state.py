@@ -28,6 +28,7 @@ from journal.events import (
     JournalRecovered,
     LimitChanged,
     Noted,
+    PaceChanged,
     RetryScheduled,
     RunFinished,
     RunStarted,
@@ -44,6 +45,7 @@ from journal.events import (
     TrialWithdrawn,
 )
 from journal.lifecycle import STAGES
+from replay.intake import Pause
 from replay.tally import Tally
 from replay.usage import add, noted
 
@@ -283,8 +285,14 @@ class RunState:
     """When a trial last came to its end in the present session; 0 while none has."""
     limits: dict[str, int] = attrs.field(factory=dict[str, int])
     """Key → attempts that may run at once."""
-    pauses: dict[str, tuple[float, str]] = attrs.field(factory=dict[str, tuple[float, str]])
-    """Key → until when nothing may start, and why."""
+    limit_changes: dict[str, LimitChanged] = attrs.field(factory=dict[str, LimitChanged])
+    """Key → the last change of its limit, with its evidence."""
+    paces: dict[str, float] = attrs.field(factory=dict[str, float])
+    """Key → starts per second, where starts are paced."""
+    pauses: dict[str, Pause] = attrs.field(factory=dict[str, Pause])
+    """Key → its pause; one whose time is over may still be listed."""
+    _running_keys: dict[str, str] = attrs.field(factory=dict[str, str])
+    """Trial → the rate-limit key of its attempt in flight, where it has one."""
     recoveries: int = 0
 
     def apply(self, record: Record) -> None:
@@ -328,6 +336,11 @@ class RunState:
         """The limits of scorers by rate-limit key."""
         return {key: limit for key, limit in self.limits.items() if key in self.scorer_keys}
 
+    def in_flight(self, key: str) -> int:
+        """Return how many attempts and scorer calls of a rate-limit key are in flight."""
+        attempts = Counter(self._running_keys.values())[key] if key else len(self.running) - len(self._running_keys)
+        return attempts + sum(call.key == key for call in self.scorer_calls.values())
+
     @property
     def holds_attempts(self) -> bool:
         """Whether no attempt starts because too many outputs wait for their scores."""
@@ -354,6 +367,8 @@ class RunState:
         stages[stage] += 1
         if before == "running":
             del self.running[name]
+            if self._running_keys:
+                self._running_keys.pop(name, None)
         elif before == "backing_off":
             del self.backing_off[name]
         trial.stage = stage
@@ -374,7 +389,9 @@ class RunState:
         self.ending = ""
         self.last_error, self.refusal, self.done_at = None, "", 0.0
         self.pauses.clear()
+        self.paces.clear()
         self.limits.clear()
+        self.limit_changes.clear()
         self.scorer_calls.clear()
         self.delayed_calls.clear()
         self.scorer_keys.clear()
@@ -421,6 +438,8 @@ class RunState:
         trial.slot = event.slot
         trial.since = record.t
         self.attempts += 1
+        if event.key:
+            self._running_keys[event.trial] = event.key
         if event.trial in self.cut_off:
             self.cut_off.remove(event.trial)
             self.made_again += 1
@@ -575,11 +594,18 @@ class RunState:
 
     def _limit_changed(self, event: LimitChanged, _: Record) -> None:
         self.limits[event.key] = event.after
+        self.limit_changes[event.key] = event
         if event.key.startswith(SCORER):
             self.scorer_keys.add(event.key)
 
+    def _pace_changed(self, event: PaceChanged, _: Record) -> None:
+        if event.after is None:
+            self.paces.pop(event.key, None)
+        else:
+            self.paces[event.key] = event.after
+
     def _intake_paused(self, event: IntakePaused, _: Record) -> None:
-        self.pauses[event.key] = (event.until, event.cause)
+        self.pauses[event.key] = Pause(event.until, event.cause, event.evidence)
 
     def _intake_resumed(self, event: IntakeResumed, _: Record) -> None:
         self.pauses.pop(event.key, None)
@@ -652,6 +678,7 @@ _MEANINGS: Final[dict[type[Event], Callable[[RunState, Any, Record], None]]] = {
     TrialFailed: RunState._trial_failed,
     TrialWithdrawn: RunState._trial_withdrawn,
     LimitChanged: RunState._limit_changed,
+    PaceChanged: RunState._pace_changed,
     IntakePaused: RunState._intake_paused,
     IntakeResumed: RunState._intake_resumed,
     Noted: RunState._noted,

@@ -7,6 +7,7 @@ events must fit into memory, so numbers are kept in arrays, and made into object
 """
 
 import heapq
+import math
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ from journal.events import (
     JournalRecovered,
     JournalSalvaged,
     LimitChanged,
+    PaceChanged,
     RetryScheduled,
     RunStarted,
     SegmentOpened,
@@ -39,9 +41,10 @@ from journal.events import (
     TrialFailed,
     TrialWithdrawn,
 )
+from replay.intake import PROBING
 
-Name = Literal["in_flight", "queued", "backing_off", "paused", "limit"]
-"""What there is a step function of."""
+Name = Literal["in_flight", "queued", "backing_off", "paused", "limit", "pace"]
+"""What there is a step function of; the pace is in thousandths of a start per second, and 0 where starts are not paced."""
 
 Step = tuple[float, int, int]
 """A moment, the value from then on, and the last record that had happened by then."""
@@ -201,7 +204,7 @@ class TrialTimes(Mapping[str, Times]):
         self.since = array("d")
         """When it came into its stage."""
         self.due = array("d")
-        """When its delay is over, if it is in back-off."""
+        """When its delay is over, if it is in backoff."""
         self.span = array("l")
         """Its last attempt; -1 before the first."""
         self.attempts = array("l")
@@ -245,12 +248,13 @@ class Timeline:
         self.seq = 0
         """The last record that was taken in."""
         self._steps: dict[str, _Steps] = {name: _Steps() for name in get_args(Name)}
-        self._in_flight, self._queued, self._backing_off, self._paused, self._limit = self._steps.values()
+        self._in_flight, self._queued, self._backing_off, self._paused, self._limit, self._pace = self._steps.values()
         self._counted = (None, self._queued, self._backing_off, self._in_flight, None)
         """Stage → what counts the trials that stand there."""
         self._limits: dict[str, int] = {}
+        self._paces: dict[str, int] = {}
         self._pauses: dict[str, float] = {}
-        """Key → when the pause is over."""
+        """Key → when the pause is over; infinite while the circuit breaker is open."""
         self._delays: list[tuple[float, int]] = []
         """When which trial may be tried again, the earliest first; what is no longer true is passed over."""
         self._open: set[int] = set()
@@ -342,6 +346,7 @@ class Timeline:
         self.sessions.append(session)
         self.spans.now = self.times.now = t
         self._limits.clear()
+        self._paces.clear()
         self._pauses.clear()
         for steps in self._steps.values():
             steps.begins.append(len(steps.t))
@@ -350,7 +355,9 @@ class Timeline:
         self._queued.put(counts[_QUEUED], t, seq)
         self._backing_off.put(counts[_BACKING_OFF], t, seq)
         self._paused.put(0, t, seq)
-        self._limit.last = 0  # Nobody has said yet.
+        self._limit.last = 0  # Not recorded yet.
+        if self._pace.last:
+            self._pace.put(0, t, seq)
 
     def _take_over(self, ended: float, t: float, seq: int) -> None:
         """Let every trial that is not done stand where it stood, in the seconds of the session that begins."""
@@ -431,9 +438,16 @@ class Timeline:
         self._limits[event.key] = event.after
         self._limit.put(sum(self._limits.values()), t, seq)
 
+    def _pace_changed(self, event: PaceChanged, t: float, seq: int) -> None:
+        if event.key.startswith(SCORER):
+            return
+        self._paces[event.key] = round(1_000 * (event.after or 0.0))
+        self._pace.put(sum(self._paces.values()), t, seq)
+
     def _intake_paused(self, event: IntakePaused, t: float, seq: int) -> None:
-        if event.until > t and not event.key.startswith(SCORER):
-            self._pauses[event.key] = event.until
+        is_open = event.cause in PROBING
+        if (is_open or event.until > t) and not event.key.startswith(SCORER):
+            self._pauses[event.key] = math.inf if is_open else event.until
             self._say_paused(t, seq)
 
     def _intake_resumed(self, event: IntakeResumed, t: float, seq: int) -> None:
@@ -457,6 +471,7 @@ _MEANINGS: Final[dict[type[Event], Callable[[Timeline, Any, float, int], None]]]
     TrialFailed: Timeline._trial_done,
     TrialWithdrawn: Timeline._trial_done,
     LimitChanged: Timeline._limit_changed,
+    PaceChanged: Timeline._pace_changed,
     IntakePaused: Timeline._intake_paused,
     IntakeResumed: Timeline._intake_resumed,
 }

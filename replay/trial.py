@@ -3,6 +3,7 @@
 A story takes one record after the other, beside a timeline that has taken the same.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import attrs
@@ -18,6 +19,8 @@ from journal.events import (
     AttemptTimedOut,
     Noted,
     RetryScheduled,
+    ScorerCallFailed,
+    ScorerCallStarted,
     ScoringFailed,
     TrialEnqueued,
     TrialFailed,
@@ -25,6 +28,7 @@ from journal.events import (
     TrialWithdrawn,
 )
 from replay.timeline import Span, Timeline, Times
+from replay.waits import Wait
 
 _NO_TIME: Final = Times(waited=0.0, backed_off=0.0, served=0.0, scored=0.0, attempts=0)
 
@@ -40,7 +44,9 @@ class AttemptStory:
     waited: float
     """Seconds before it, ready to start."""
     backed_off: float
-    """Seconds before it, in back-off."""
+    """Seconds before it, in backoff."""
+    waits: Sequence[Wait] = ()
+    """What it waited for before it started, the longest first."""
     why: str = ""
     """Why it was interrupted."""
     error: str = ""
@@ -54,7 +60,7 @@ class AttemptStory:
     late: str = ""
     """How it ended after it had been given up."""
     retry_in: float | None = None
-    """Seconds of back-off that were decided on after it."""
+    """Seconds of backoff that were scheduled after it."""
     retry_cause: str = ""
 
     def take(self, event: Event) -> None:
@@ -97,6 +103,35 @@ class Judgement:
 
 
 @attrs.define
+class CallStory:
+    """One call of a scorer that is not built in."""
+
+    scorer: str
+    call: int
+    """From 1, per scorer within a session."""
+    session: int
+    seq: int
+    """The record that began it."""
+    waits: Sequence[Wait] = ()
+    """What it waited for before it started, the longest first."""
+    ending: str = ""
+    """`succeeded`, or the category of its failure; empty while it is in flight, or if its process ended first."""
+    elapsed: float | None = None
+    error: str = ""
+    message: str = ""
+    retry_after: float | None = None
+    retry_in: float | None = None
+    """Seconds of backoff before the next call; None if there is none."""
+
+    def end(self, event: ScorerCallFailed | TrialScored | ScoringFailed) -> None:
+        """Take in how it ended."""
+        self.ending, self.elapsed = "succeeded", event.elapsed
+        if isinstance(event, ScorerCallFailed):
+            self.ending, self.error, self.message = event.category, event.error, event.message
+            self.retry_after, self.retry_in = event.retry_after, event.delay
+
+
+@attrs.define
 class TrialStory:
     """One trial."""
 
@@ -117,6 +152,8 @@ class TrialStory:
     metadata: Any = None
     output: Any = None
     attempts: list[AttemptStory] = attrs.field(factory=list)
+    calls: list[CallStory] = attrs.field(factory=list)
+    """Calls of scorers, in order; built-in scorers that only compute make none."""
     scores: dict[str, Judgement] = attrs.field(factory=dict)
     """Scorer → the latest that it said."""
     superseded: list[Judgement] = attrs.field(factory=list)
@@ -125,8 +162,8 @@ class TrialStory:
     problem: BlobDamaged | None = None
     """What is wrong with a value that was kept beside the journal; a `Blob` stands for it."""
 
-    def take(self, record: Record, told: Timeline) -> None:
-        """Take in a record that speaks of the trial; the timeline has taken it too."""
+    def take(self, record: Record, told: Timeline, waits: Sequence[Wait] = ()) -> None:
+        """Take in a record of the trial, which the timeline has taken; `waits` is what the start in it waited for."""
         self.seq = record.seq
         event = record.event
         match event:
@@ -140,9 +177,14 @@ class TrialStory:
                 times, earlier = told.times[self.trial], self.attempts
                 waited = times.waited - sum(each.waited for each in earlier)
                 backed_off = times.backed_off - sum(each.backed_off for each in earlier)
-                self.attempts.append(AttemptStory(record.at, told.spans[-1], waited, backed_off))
+                self.attempts.append(AttemptStory(record.at, told.spans[-1], waited, backed_off, waits))
                 self.cause = ""
+            case ScorerCallStarted():
+                self.calls.append(CallStory(event.scorer, event.call, len(told.sessions), record.seq, waits))
+            case ScorerCallFailed():
+                self._end_call(event)
             case TrialScored() | ScoringFailed():
+                self._end_call(event)
                 if (before := self.scores.pop(event.scorer, None)) is not None:
                     self.superseded.append(before)
                 self.scores[event.scorer] = _judgement(event, record.seq)
@@ -156,6 +198,12 @@ class TrialStory:
         if 1 <= number <= len(self.attempts):
             self.attempts[number - 1].take(event)
         self.look(told)
+
+    def _end_call(self, event: ScorerCallFailed | TrialScored | ScoringFailed) -> None:
+        scorer = event.scorer.partition(".")[0]
+        call = next((call for call in reversed(self.calls) if call.scorer == scorer and not call.ending), None)
+        if call is not None:
+            call.end(event)
 
     def look(self, told: Timeline) -> None:
         """See how the time was spent so far."""

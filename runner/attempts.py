@@ -18,7 +18,7 @@ from journal.events import (
     RetryScheduled,
     TrialFailed,
 )
-from replay.screen import plural
+from replay.formatting import plural
 from runner.attempt import Answered, Cut, Flight, Landing, OutOfTime, Raised
 from runner.concurrency import POISONED
 from runner.failure import Failure, describe

@@ -26,6 +26,7 @@ from journal.events import (
     TrialCompleted,
 )
 from journal.threads import InThread
+from replay.intake import NO_RESPONSE
 from runner.alarm import Alarm
 from runner.attempt import Cut, Flight, Home, OutOfTime
 from runner.attempts import Attempts
@@ -50,9 +51,6 @@ PATIENCE: Final = 1.0
 
 TICK: Final = 2e-6
 """Seconds after the time of a policy's timer at which it is called: times are rounded to the microsecond."""
-
-NO_RESPONSE: Final = "no_response"
-"""The cause of a pause after which what is in flight does not count against the limit any more."""
 
 
 class Executor:

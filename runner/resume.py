@@ -23,7 +23,7 @@ from journal.events import (
 )
 from journal.files import Files
 from replay import RunState, TrialState
-from replay.screen import plural
+from replay.formatting import plural
 from replay.state import PINNED
 from runner.case import Trial
 from runner.definition import WHAT_IS_ASKED, Settings

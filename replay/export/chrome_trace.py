@@ -1,7 +1,7 @@
 """The concurrency history as a trace that Perfetto and Chrome open: ui.perfetto.dev, or chrome://tracing.
 
 A session is a process, a slot is a thread in it, an attempt lies on its slot from its start to its end. What was in flight,
-queued, in back-off and allowed is drawn as counters; a changed limit, a pause and a retry are instants, with their causes.
+queued, in backoff and allowed is drawn as counters; changes of limit and pace, pauses and retries are instants with causes.
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,15 @@ from typing import Any, Final
 
 import orjson
 
-from journal.events import AttemptStarted, IntakePaused, IntakeResumed, LimitChanged, RetryScheduled, SessionStarted
+from journal.events import (
+    AttemptStarted,
+    IntakePaused,
+    IntakeResumed,
+    LimitChanged,
+    PaceChanged,
+    RetryScheduled,
+    SessionStarted,
+)
 from replay.export.source import Source
 from replay.export.story import Story
 from replay.timeline import Name, Span, Timeline
@@ -18,7 +26,7 @@ _COUNTERS: Final[dict[Name, str]] = {
     "in_flight": "in flight",
     "limit": "limit",
     "queued": "queued",
-    "backing_off": "in back-off",
+    "backing_off": "in backoff",
 }
 _RUN: Final = 0
 """The thread of what is about a whole session; slot 0 is thread 1."""
@@ -88,8 +96,9 @@ def _instants(source: Source, told: Timeline) -> Iterator[dict[str, Any]]:
             case AttemptStarted():
                 threads[event.trial] = event.slot + 1
                 continue
-            case LimitChanged():
-                name, where = f"limit {event.before} → {event.after}: {event.cause}", _RUN
+            case LimitChanged() | PaceChanged():
+                what = "limit" if isinstance(event, LimitChanged) else "pace"
+                name, where = f"{what} {event.before} → {event.after}: {event.cause}", _RUN
                 about: dict[str, Any] = {"cause": event.cause, "evidence": event.evidence, "key": event.key}
             case IntakePaused():
                 name, where = f"paused: {event.cause}", _RUN

@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from replay.export.source import Source
 from replay.export.story import Result, Setback, Story, described
-from replay.screen import plural
+from replay.formatting import plural
 from replay.state import TrialState
 from replay.text import as_text, escaped
 

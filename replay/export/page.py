@@ -25,8 +25,9 @@ from replay.audit import Audit
 from replay.compare import Comparison, sentence
 from replay.compare import in_json as comparison_in_json
 from replay.export.page_content import Content, Cursor
+from replay.formatting import plural, printable
 from replay.history import History
-from replay.screen import how_it_ended, next_command, plural, printable, usage_of
+from replay.screen import how_it_ended, next_command, usage_of
 from replay.summary import Score, Summary, in_json, summarise
 
 MARK: Final = (
@@ -34,7 +35,8 @@ MARK: Final = (
 )
 """How every page of ours begins."""
 
-_SCRIPTS: Final = ("uPlot.iife.min.js", "words.js", "run.js", "chart.js", "history.js", "trials.js", "drawer.js", "page.js")
+_OURS: Final = ("words", "run", "policy", "chart", "history", "trials", "drawer", "page")
+_SCRIPTS: Final = ("uPlot.iife.min.js", *(f"{name}.js" for name in _OURS))
 _STYLES: Final = {"uPlot.min.css": "", "page.css": "", "dark.css": ' id="dark" media="screen and (prefers-color-scheme: dark)"'}
 """Each with what its element says; the page changes when the last applies, for who wants another theme than the system's."""
 _AT_ONCE: Final = 57 * 1024

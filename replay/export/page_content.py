@@ -32,6 +32,7 @@ from journal.events import (
     IntakeResumed,
     LimitChanged,
     Noted,
+    PaceChanged,
     RetryScheduled,
     RunStarted,
     ScoringFailed,
@@ -83,7 +84,7 @@ class Cursor(NamedTuple):
     """How much of a content somebody has."""
 
     seq: int = 0
-    steps: tuple[int, ...] = (0, 0, 0, 0, 0)
+    steps: tuple[int, ...] = (0,) * len(get_args(Name))
     """Steps of each function: a time that a record named may pass long after the record."""
 
     def __str__(self) -> str:
@@ -122,6 +123,8 @@ class Content:
         """From which record on how many attempts might run at once."""
         self.marks: list[tuple[Any, ...]] = []
         """What was decided about the limit: seq, session, t, before, after, cause, evidence, key."""
+        self.paces: list[tuple[Any, ...]] = []
+        """What was decided about the pace of starts: the same, in starts per second, null where they were not paced."""
         self.pauses: list[list[Any]] = []
         """Record, session, t, until when as was said, cause, evidence, key; and the record that ended it, 0 while none has."""
         self.waits: list[list[Any]] = []
@@ -294,9 +297,10 @@ class Content:
             details.setdefault("notes", {})[event.name] = self._short(event.value)
             self._touch(record.seq, span)
 
-    def _limit_changed(self, event: LimitChanged, _: int, record: Record) -> None:
+    def _rule_changed(self, event: LimitChanged | PaceChanged, _: int, record: Record) -> None:
         what = (event.before, event.after, event.cause, event.evidence[:_MESSAGE], event.key)
-        self.marks.append((record.seq, len(self.told.sessions), self._now, *what))
+        changes = self.marks if isinstance(event, LimitChanged) else self.paces
+        changes.append((record.seq, len(self.told.sessions), self._now, *what))
 
     def _intake_paused(self, event: IntakePaused, _: int, record: Record) -> None:
         self._end_pauses(record.seq, event.key)
@@ -418,6 +422,7 @@ class Content:
             ],
             "limits": self.limits,
             "marks": self.marks,
+            "paces": self.paces,
             "pauses": self.pauses,
             "waits": [wait for wait in self.waits if everything or wait[1] > first or not 0 < wait[2] <= first],
             "scored": {
@@ -551,7 +556,8 @@ _MEANINGS: Final[dict[type[Event], Callable[[Content, Any, int, Record], None]]]
     TrialFailed: Content._trial_failed,
     TrialWithdrawn: Content._trial_withdrawn,
     Noted: Content._noted,
-    LimitChanged: Content._limit_changed,
+    LimitChanged: Content._rule_changed,
+    PaceChanged: Content._rule_changed,
     IntakePaused: Content._intake_paused,
     IntakeResumed: Content._intake_resumed,
     SessionStarted: Content._session_started,

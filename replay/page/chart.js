@@ -181,9 +181,8 @@ function drawGaps(pen, run, view, scale, height, hair) {
 }
 
 function drawPauses(pen, run, view, scale, height, tint) {
-  pen.fillStyle = tint;
-  for (const pause of run.pauses) {
-    const [from, to] = run.reachOf(pause);
+  for (const { from, to, cause } of stretchesOf(run)) {
+    pen.fillStyle = PROBING.has(cause) ? colour("breaker") : tint;
     pen.fillRect(GUTTER + (from - view[0]) * scale, 0, (to - from) * scale, height);
   }
 }
@@ -228,7 +227,8 @@ function axes(side) {
 
 // Step lines on the time axis of the lanes.
 class StepChart {
-  constructor(holder, series, { showAxis, height }) {
+  constructor(holder, series, { showAxis, height, showsPolicy }) {
+    this.showsPolicy = showsPolicy;
     this.holder = holder;
     this.series = series;
     this.showAxis = showAxis;
@@ -240,18 +240,19 @@ class StepChart {
     const count = Math.max(2, Math.min(4000, Math.floor(width - GUTTER - EDGE)));
     const each = (view[1] - view[0]) / count, x = Array.from({ length: count }, (_, at) => view[0] + at * each);
     const ends = run.endX;
-    const data = [x, ...this.series.map(({ name }) => {
+    const data = [x, ...this.series.map(({ name, scale }) => {
       const values = columnsOf(run.steps[name], view, count);
-      return values.map((value, at) => (x[at] > ends ? null : value));
+      return values.map((value, at) => (x[at] > ends ? null : scale === "pace" ? value / 1000 || null : value));
     })];
     if (this.plot) this.plot.destroy();
     const stepped = uPlot.paths.stepped({ align: 1 });
     this.plot = new uPlot({
       width, height: Math.round(this.height * UNIT), padding: [6 * UNIT, EDGE, this.showAxis ? 0 : 7 * UNIT, 0], legend: { show: false }, cursor: { show: false },
-      scales: { x: { time: false, range: () => view }, y: { range: (_, low, high) => [-0.02 * Math.max(1, high || 0), Math.max(1, high || 0) * 1.08] } },
+      scales: { x: { time: false, range: () => view }, y: { range: (_, low, high) => [-0.02 * Math.max(1, high || 0), Math.max(1, high || 0) * 1.08] }, pace: { range: (_, low, high) => [0, (high || 1) * 1.5] } },
+      hooks: this.showsPolicy ? { drawClear: [(plot) => shadePauses(plot, run)], draw: [(plot) => labelPolicy(plot, run)] } : {},
       axes: axes(this.showAxis ? "both" : "none"),
-      series: [{}, ...this.series.map(({ label, tint, fill, dash }) => ({
-        label, stroke: colour(tint), width: 1.5, dash, fill: fill ? colour(fill) : undefined, paths: stepped, points: { show: false }, spanGaps: false,
+      series: [{}, ...this.series.map(({ label, tint, fill, dash, scale }) => ({
+        label, scale: scale || "y", stroke: colour(tint), width: 1.5, dash, fill: fill ? colour(fill) : undefined, paths: stepped, points: { show: false }, spanGaps: false,
       }))],
     }, data, this.holder);
   }

@@ -78,7 +78,7 @@ class Drawer {
     this.trial = trial;
     const { trials } = run, stage = run.stageOf(trial), scroll = isSame ? this.element.scrollTop : 0;
     const cause = trials.cause[trial] ? ` (${words(trials.cause[trial])})` : "";
-    const times = `waited ${micro(trials.waited[trial])} · back-off ${micro(trials.backed_off[trial])} · service ${micro(trials.served[trial])} · scoring ${micro(trials.scored[trial])}`;
+    const times = `waited ${micro(trials.waited[trial])} · backoff ${micro(trials.backed_off[trial])} · service ${micro(trials.served[trial])} · scoring ${micro(trials.scored[trial])}`;
     const fill = isSame ? refill : (element, ...children) => element.replaceChildren(...children);
     fill(this.element,
       el("header", {}, el("h2", { id: "drawer-title", tabindex: -1, text: visible(trials.name[trial]) }),
@@ -149,7 +149,7 @@ class Drawer {
       el("div", { class: "attempt-head" }, el("i", { class: `pip end-${(ending || "open").replaceAll("_", "-")}`, text: said.letter, "aria-hidden": "true" }),
         el("b", { text: `attempt ${spans.attempt[span]}` }), ` ${said.words}${details.why ? ` (${words(details.why)})` : ""} after ${duration(run.endOf(span) - run.startOf(span))}`,
         el("button", { type: "button", class: "link", text: `seq ${grouped(spans.seq[span])}`, title: "Show the run as it stood when it began", onclick: () => this.onSeq(spans.seq[span]) })),
-      el("p", { class: "faint", text: `waited ${micro(spans.waited[span])}, back-off ${micro(spans.backed_off[span])} · slot ${spans.slot[span]} · session ${spans.session[span]}` }),
+      el("p", { class: "faint", text: `waited ${micro(spans.waited[span])}, backoff ${micro(spans.backed_off[span])} · slot ${spans.slot[span]} · session ${spans.session[span]}` }),
       error ? el("pre", { class: "error", tabindex: 0, text: visible(`${error[1]}: ${error[2]}`) }) : "",
       error && error[3] ? el("details", {}, el("summary", { text: "Traceback" }), el("pre", { tabindex: 0, text: visible(error[3]) })) : "",
       details.retry_after === undefined ? "" : el("p", { class: "faint", text: `asked to be left alone for ${duration(details.retry_after)}` }),

@@ -4,7 +4,7 @@
 const NOW = [
   ["running", "running"],
   ["queued", "queued"],
-  ["backing_off", "in back-off"],
+  ["backing_off", "in backoff"],
   ["being_scored", "being scored"],
   ["completed", "ok"],
   ["failed", "failed"],
@@ -30,19 +30,19 @@ class HistoryView {
 
   build() {
     this.lanes = el("canvas", { role: "img", "aria-label": "Every attempt as a bar, a lane for each slot" });
-    this.upper = el("div", { class: "plot", role: "img", "aria-label": "Attempts in flight, and the limit, over time" });
-    this.lower = el("div", { class: "plot", role: "img", "aria-label": "Trials queued, and in back-off, over time" });
+    this.upper = el("div", { class: "plot", role: "img", "aria-label": "Attempts in flight, the limit and the pace of starts, over time" });
+    this.lower = el("div", { class: "plot", role: "img", "aria-label": "Trials queued, and in backoff, over time" });
     this.veil = el("div", { class: "veil" });
     this.line = el("div", { class: "scrub-line" });
     this.tip = el("div", { class: "tip", hidden: true });
     this.area = el("div", { class: "timeline" },
       el("div", { class: "chart-label", text: "slots" }), this.lanes,
-      this.key([["in flight", "flight", "fill"], ["limit", "limit", "line"]]), this.upper,
-      this.key([["queued", "queue", "fill"], ["in back-off", "backoff", "line"]]), this.lower,
+      this.key([["in flight", "flight", "fill"], ["limit", "limit", "line"], ["pace, starts/s (own scale)", "pace", "line"]]), this.upper,
+      this.key([["queued", "queue", "fill"], ["in backoff", "backoff", "line"]]), this.lower,
       this.veil, this.line, this.tip);
     this.charts = [
-      new StepChart(this.upper, [{ name: "in_flight", label: "in flight", tint: "flight", fill: "flight-fill" }, { name: "limit", label: "limit", tint: "limit", dash: [5, 3] }], { showAxis: false, height: 84 }),
-      new StepChart(this.lower, [{ name: "queued", label: "queued", tint: "queue", fill: "queue-fill" }, { name: "backing_off", label: "in back-off", tint: "backoff" }], { showAxis: true, height: 108 }),
+      new StepChart(this.upper, [{ name: "in_flight", label: "in flight", tint: "flight", fill: "flight-fill" }, { name: "limit", label: "limit", tint: "limit", dash: [5, 3] }, { name: "pace", label: "pace", tint: "pace", scale: "pace" }], { showAxis: false, height: 100, showsPolicy: true }),
+      new StepChart(this.lower, [{ name: "queued", label: "queued", tint: "queue", fill: "queue-fill" }, { name: "backing_off", label: "in backoff", tint: "backoff" }], { showAxis: true, height: 108 }),
     ];
     this.slider = el("input", { type: "range", min: 1, max: this.run.seq, value: this.seq, step: 1, id: "scrub", "aria-label": "Record: the state is shown after it", oninput: () => this.go(Number(this.slider.value)) });
     this.field = el("input", { type: "number", min: 1, max: this.run.seq, value: this.seq, id: "seq", "aria-label": "Number of the record", onchange: () => (this.field.value ? this.go(Number(this.field.value)) : this.show()) });
@@ -53,7 +53,7 @@ class HistoryView {
     this.said = el("p", { class: "said" });
     this.decided = el("p", { class: "said", id: "decided" });
     this.holders = el("ul", { class: "holders", "aria-label": "Attempts that hold a slot" });
-    this.waiting = el("ul", { class: "holders", "aria-label": "Trials in back-off" });
+    this.waiting = el("ul", { class: "holders", "aria-label": "Trials in backoff" });
     this.counted = el("ul", { class: "legend", "aria-label": "How attempts ended" });
     this.decisions = el("div", {});
     this.element = el("section", { "aria-labelledby": "history-title" },
@@ -139,12 +139,14 @@ class HistoryView {
     ];
   }
 
-  // Why nothing might start there, if that is so.
+  // Why nothing could start there, or at which pace, if that was so.
   tellPause(event) {
-    const { run } = this, box = this.lanes.getBoundingClientRect(), x = this.xOf(event);
-    if (event.clientY < box.top || event.clientY > box.bottom) return null;
-    const pause = run.pauses.findLast((each) => { const [from, to] = run.reachOf(each); return from <= x && x <= to; });
-    return pause && [el("strong", { text: `Nothing may start for ${micro(pause[3] - pause[2])}` }), el("span", { text: oneLine(words(pause[4]), 60) }), el("span", { text: oneLine(pause[5], 200) }), el("span", { class: "faint", text: `seq ${grouped(pause[0])}` })];
+    const { run } = this, x = this.xOf(event), chart = this.upper.getBoundingClientRect();
+    if (event.clientY < this.lanes.getBoundingClientRect().top || event.clientY > chart.bottom) return null;
+    const pause = run.pauses.filter(isOfAttempts).findLast((each) => { const [from, to] = run.reachOf(each); return from <= x && x <= to; });
+    if (pause) return [el("strong", { text: pauseText(pause, (pause[3] - pause[2]) / 1e6) }), el("span", { text: oneLine(pause[5], 200) }), el("span", { class: "faint", text: `seq ${grouped(pause[0])}` })];
+    const pace = event.clientY >= chart.top ? paceAt(run, x) : 0;
+    return pace ? [el("strong", { text: paceText(pace) })] : null;
   }
 
   open(event) {
@@ -225,11 +227,13 @@ class HistoryView {
     this.what.replaceChildren(parts.join(" · "), trial >= 0 ? " · " : "", trial >= 0 ? el("a", { href: `#trial=${encodeURIComponent(run.trials.name[trial])}&seq=${seq}`, text: oneLine(run.trials.name[trial], 60), onclick: (event) => { event.preventDefault(); this.onTrial(trial); } }) : "", ` · ${(events.t[seq - 1] / 1e6).toFixed(3)} s${where}`);
     for (const pause of run.pausesAt(seq)) {
       const left = (pause[3] - events.t[seq - 1]) / 1e6;
-      if (left > 0) this.what.append(el("span", { class: "paused", text: ` · nothing may start for ${duration(left)}: ${oneLine(words(pause[4]), 40)}` }));
+      if (left > 0 || PROBING.has(pause[4])) this.what.append(el("span", { class: "paused", text: ` · ${pauseText(pause, left)}` }));
     }
+    const pace = paceAt(run, run.x[seq - 1]);
+    if (pace) this.what.append(el("span", { class: "paced", text: ` · ${paceText(pace)}` }));
     const last = this.made[lastAt(this.made.map((each) => each.seq), seq)];
     if (last) this.decided.replaceChildren("last decision: ", el("button", { type: "button", class: "link", text: `seq ${grouped(last.seq)}`, onclick: () => this.go(last.seq) }), ` · ${last.what}: ${last.why}`);
-    else put(this.decided, "nothing was decided about the limit by then");
+    else put(this.decided, "no decision about the limit by then");
   }
 
   list() {
@@ -240,7 +244,7 @@ class HistoryView {
     if (running.length > most) rows.push(el("li", { class: "faint", text: `and ${grouped(running.length - most)} more` }));
     this.holders.replaceChildren(...rows);
     const waits = run.waits.size > 20000 && this.drags ? [] : run.backingOffAt(seq);
-    const others = waits.slice(0, most).map((wait) => el("li", {}, el("span", { class: "slot", text: duration(Math.max(0, (wait[3] - run.events.t[seq - 1]) / 1e6)) }), el("span", { class: "name", text: oneLine(run.trials.name[wait[0]], 40) }), el("span", { class: "faint", text: `back-off: ${oneLine(words(wait[4]), 40)}` })));
+    const others = waits.slice(0, most).map((wait) => el("li", {}, el("span", { class: "slot", text: duration(Math.max(0, (wait[3] - run.events.t[seq - 1]) / 1e6)) }), el("span", { class: "name", text: oneLine(run.trials.name[wait[0]], 40) }), el("span", { class: "faint", text: `backoff: ${oneLine(words(wait[4]), 40)}` })));
     if (waits.length > most) others.push(el("li", { class: "faint", text: `and ${grouped(waits.length - most)} more` }));
     this.waiting.replaceChildren(...others);
   }
@@ -256,12 +260,14 @@ class HistoryView {
     this.show();
   }
 
-  // What was decided about the limit, in order, and why.
+  // What was decided about the limit, the pace and pauses, in order, and why.
   decisionsOf(run) {
+    const rate = (pace) => (pace === null ? "not paced" : `${digits(pace, 3)}/s`);
     const told = (what, cause, evidence, key) => ({ what: `${what}${key ? ` (${oneLine(key, 40)})` : ""}`, why: `${oneLine(words(cause), 40)}${evidence ? `, ${oneLine(evidence, 200)}` : ""}` });
     return [
       ...run.marks.map(([seq, , t, before, after, ...why]) => ({ seq, t, ...told(`limit ${before} → ${after}`, ...why) })),
-      ...run.pauses.map(([seq, , t, until, ...why]) => ({ seq, t, ...told(`no start for ${micro(until - t)}`, ...why.slice(0, 3)) })),
+      ...run.paces.map(([seq, , t, before, after, ...why]) => ({ seq, t, ...told(`pace ${rate(before)} → ${rate(after)}`, ...why) })),
+      ...run.pauses.map(([seq, , t, until, ...why]) => ({ seq, t, ...told(`${PROBING.has(why[0]) ? "probe in" : "paused for"} ${micro(until - t)}`, ...why.slice(0, 3)) })),
     ].sort((a, b) => a.seq - b.seq);
   }
 
@@ -272,7 +278,9 @@ class HistoryView {
       const name = run.endings[ending], said = ENDINGS[name];
       return el("li", {}, el("i", { class: `pip end-${(name || "open").replaceAll("_", "-")}`, text: said.letter, "aria-hidden": "true" }), `${said.words} `, el("b", { text: grouped(count) }));
     });
-    if (run.pauses.length) entries.push(el("li", {}, el("i", { class: "swatch pause" }), "nothing may start ", el("b", { text: grouped(run.pauses.length) })));
+    if (run.pauses.length) entries.push(el("li", {}, el("i", { class: "swatch pause" }), "paused ", el("b", { text: grouped(run.pauses.length) })));
+    const outages = stretchesOf(run).filter(({ cause }) => PROBING.has(cause)).length;
+    if (outages) entries.push(el("li", {}, el("i", { class: "swatch breaker" }), "circuit breaker open ", el("b", { text: grouped(outages) })));
     if (run.sessions.length > 1) entries.push(el("li", {}, el("i", { class: "swatch gap" }), "between two sessions ", el("b", { text: grouped(run.sessions.length - 1) })));
     this.counted.replaceChildren(...entries);
   }
@@ -281,7 +289,7 @@ class HistoryView {
     const { made } = this, most = 200;
     if (!made.length) return this.decisions.replaceChildren();
     refill(this.decisions, el("details", {},
-      el("summary", { text: `${plural(made.length, "decision")} about the limit, with causes` }),
+      el("summary", { text: `${plural(made.length, "decision")} about limit, pace and pauses, with causes` }),
       el("div", { class: "scrolls" }, el("table", { class: "facts" }, el("thead", {}, el("tr", {}, ["seq", "at", "decision", "why"].map((head) => el("th", { scope: "col", text: head })))),
         el("tbody", {}, made.slice(0, most).map((each) => el("tr", {},
           el("td", {}, el("button", { type: "button", class: "link", text: grouped(each.seq), onclick: () => this.go(each.seq) })),

@@ -199,7 +199,7 @@ class Page {
     for (const name of Object.keys(total)) for (const value of trials[name]) total[name] += value;
     const all = Object.values(total).reduce((sum, value) => sum + value, 0) || 1;
     const share = (value) => { const whole = Math.round((100 * value) / all); return value && !whole ? "< 1 %" : `${whole} %`; };
-    const labels = { waited: "waiting for a slot", backed_off: "in back-off", served: "in service", scored: "being scored" };
+    const labels = { waited: "waiting for a slot", backed_off: "in backoff", served: "in service", scored: "being scored" };
     this.histogramAt = el("div", { class: "plot", role: "img", "aria-label": "How many answers took how long" });
     this.histogram = new Histogram(this.histogramAt);
     this.histogramNote = el("p", { class: "hint" });

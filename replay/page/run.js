@@ -67,6 +67,7 @@ class Run {
     this.scorers = columns.scorers;
     this.limits = columns.limits;
     this.marks = columns.marks;
+    this.paces = columns.paces;
     this.pauses = columns.pauses;
     this.groups = columns.groups;
     for (const error of columns.errors) this.errors.push(error);
@@ -244,10 +245,11 @@ class Run {
     return this.pauses.filter((pause) => pause[0] <= seq && (!pause[7] || pause[7] > seq));
   }
 
-  // When a pause began and ended on the axis; it may have ended sooner, or with its session, than was said.
+  // When a pause began and ended on the axis: when its time was over, or sooner by a record or with its session. An open
+  // circuit breaker is closed by a record only.
   reachOf(pause) {
-    const [, session, from, until, , , , over] = pause, base = this.base[session - 1];
-    const ended = Math.min(until / 1e6, Math.max(this.sessions[session - 1].end, from / 1e6));
+    const [, session, from, until, cause, , , over] = pause, base = this.base[session - 1];
+    const ended = Math.min(PROBING.has(cause) ? Infinity : until / 1e6, Math.max(this.sessions[session - 1].end, from / 1e6));
     return [base + from / 1e6, Math.min(base + ended, over ? this.x[over - 1] : Infinity)];
   }
 

@@ -57,7 +57,7 @@ class TrialsView {
       ...scorers,
       { id: "elapsed", label: "answered in", kind: "num", cell: (trial) => (trials.elapsed[trial] === null ? NONE : micro(trials.elapsed[trial])), key: (trial) => trials.elapsed[trial] ?? -1 },
       { id: "waited", label: "waited", kind: "num less", cell: (trial) => micro(trials.waited[trial]), key: (trial) => trials.waited[trial] },
-      { id: "backed_off", label: "back-off", kind: "num less", cell: (trial) => (trials.backed_off[trial] ? micro(trials.backed_off[trial]) : NONE), key: (trial) => trials.backed_off[trial] },
+      { id: "backed_off", label: "backoff", kind: "num less", cell: (trial) => (trials.backed_off[trial] ? micro(trials.backed_off[trial]) : NONE), key: (trial) => trials.backed_off[trial] },
       { id: "output", label: "output", kind: "text least", cell: (trial) => this.outputCell(trial), key: (trial) => raw(trials.output[trial]).slice(0, 80) },
     ];
   }

@@ -122,7 +122,7 @@ const STAGES = {
   answered: { glyph: "◑", words: "being scored" },
   unsettled: { glyph: "◌", words: "unsettled" },
   interrupted: { glyph: "◌", words: "cut off" },
-  backing_off: { glyph: "◷", words: "in back-off" },
+  backing_off: { glyph: "◷", words: "in backoff" },
   completed: { glyph: "●", words: "ok" },
   failed: { glyph: "✕", words: "failed" },
   withdrawn: { glyph: "–", words: "withdrawn" },

@@ -15,7 +15,8 @@ from journal.errors import RulesBroken, command
 from replay import load
 from replay.audit import Audit, Auditor
 from replay.compare import Side, compare, in_json, lines, outputs
-from replay.screen import how_it_ended, plural, printable, trials_in_all, unscored_lines
+from replay.formatting import plural, printable
+from replay.screen import how_it_ended, trials_in_all, unscored_lines
 from replay.summary import without_score
 from runner.cli import DAMAGED
 from runner.cli.arguments import chosen_run

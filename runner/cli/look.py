@@ -24,9 +24,10 @@ from journal.events import RunFinished, RunStarted, SessionStarted, fields_of
 from journal.files import DISK
 from journal.lock import is_held
 from journal.scan import Stop
-from replay import History, RunState, load
+from replay import History, RunState, idle, load
+from replay.formatting import plural, printable
 from replay.history import understanding
-from replay.screen import ending, group_lines, how_it_ended, next_command, panel, plural, printable, trials_in_all
+from replay.screen import ending, group_lines, how_it_ended, next_command, panel, trials_in_all
 from replay.summary import Grouping, in_json, summarise
 from runner.cli import DAMAGED, Refused
 from runner.cli.arguments import chosen_run, newest_run
@@ -242,8 +243,17 @@ def summary_of(seen: Seen, by: str | None = None) -> dict[str, Any]:
         "problem": None if seen.problem is None else str(seen.problem),
         "durable": seen.history.durable,
         "next": _next(seen),
+        "waiting": waiting_of(seen),
         **in_json(summarise(state, groups=None if by is None else groups_of(seen, by))),
     }
+
+
+def waiting_of(seen: Seen) -> list[dict[str, Any]]:
+    """Return in JSON why slots of a running run are idle, now or at the last record that was asked for."""
+    if not seen.is_live or seen.problem is not None:
+        return []
+    now = seen.state.t + (age(seen.state, time.time()) if seen.history.is_last else 0.0)
+    return idle.in_json(idle.reasons(seen.state, now=now, total=seen.history.total))
 
 
 def _next(seen: Seen) -> str:

@@ -39,9 +39,9 @@ def tenth(state: RunState, total: int | None) -> int:
 
 @attrs.define
 class Teller:
-    """Prints a line whenever a further tenth is done, once a minute, and when the run is held up and goes on again.
+    """Prints a line for every further tenth, once a minute, and when the run is paused and resumed.
 
-    Where that happens every few seconds, it is told once a minute: a log is to be read.
+    Where that happens every few seconds, it is printed once a minute, to keep the log readable.
     """
 
     told: int | None = None
@@ -50,7 +50,7 @@ class Teller:
     """When that was, in the seconds of `t`."""
     err: bool = False
     is_held: bool = False
-    """Whether it has said last that the run is held up."""
+    """Whether the last line reported a pause."""
     held_at: float = -math.inf
     """When it began to say so."""
 
@@ -65,7 +65,7 @@ class Teller:
                 self.held_at = now
             self.told, self.at, self.is_held = done, now, is_held
             said = line(state, now=now, durable=durable, total=total, before=before)
-            click.echo(f"on again: {said}" if is_on_again else said, err=self.err)
+            click.echo(f"resumed: {said}" if is_on_again else said, err=self.err)
 
 
 def _is_recent(at: float, now: float) -> bool:

@@ -7,7 +7,8 @@ from typing import Final
 import attrs
 import click
 
-from replay.screen import duration, number, plural, printable, usage_of
+from replay.formatting import duration, number, plural, printable
+from replay.screen import usage_of
 from runner.cli.look import print_json, see
 from runner.definition import Settings
 from runner.loading import Subject

@@ -9,7 +9,8 @@ import click
 import trio
 
 from journal.lock import is_held
-from replay.screen import ending, plural
+from replay.formatting import plural
+from replay.screen import ending
 from replay.summary import in_json, summarise
 from runner.cli import Refused, one_at_a_time
 from runner.cli.arguments import chosen_run

@@ -24,7 +24,8 @@ from journal.errors import command
 from journal.events import RunFinished
 from journal.lock import is_held
 from replay import RunState
-from replay.screen import ending, panel, printable, stopping_in_words
+from replay.formatting import printable
+from replay.screen import ending, panel, stopping_in_words
 from replay.summary import in_json, summarise
 from runner.cli import UNFINISHED, Interrupted, Refused, Unfinished, one_at_a_time
 from runner.cli.arguments import OFF, chosen_run, options, seconds
@@ -110,7 +111,11 @@ _how = options(
         type=click.Path(path_type=Path),
         help="Keep the files of `nat eval` there, growing trial by trial.",
     ),
-    click.option("--plain", is_flag=True, help="No live screen: a line per tenth, and when it is held up."),
+    click.option(
+        "--plain",
+        is_flag=True,
+        help="Plain progress lines (every 10 % and at pauses) instead of the live screen.",
+    ),
     click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON at the end."),
 )
 

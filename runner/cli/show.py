@@ -8,11 +8,12 @@ import click
 import orjson
 
 from journal import Blob
+from replay.formatting import duration, number, plural, printable
 from replay.history import understanding
-from replay.screen import duration, number, plural, printable
 from replay.state import TrialState
 from replay.text import as_text
-from replay.trial import AttemptStory, Judgement, TrialStory
+from replay.trial import AttemptStory, CallStory, Judgement, TrialStory
+from replay.waits import Wait
 from runner.cli import Refused
 from runner.cli.look import Seen, print_json, print_table, run_and_trial, say_damage, see
 from runner.nearest import nearest
@@ -22,7 +23,7 @@ _LINES: Final = 40
 _LINE: Final = 500
 """How many characters of each."""
 _INDENT: Final = " " * 10
-_HOW: Final = {"": "going on", "succeeded": "answered"}
+_HOW: Final = {"": "in flight", "succeeded": "answered"}
 """How an attempt ended, in words, where its name is not enough."""
 _LAST: Final = 12
 """How many lines of a traceback are shown: the last ones say most."""
@@ -110,6 +111,7 @@ def _in_json(story: TrialStory) -> dict[str, Any]:
     return {
         **{name: _plain(value) for name, value in said.items()},
         "attempts": [_attempt_in_json(attempt) for attempt in story.attempts],
+        "calls": [_fields(call) | {"waits": _waits_in_json(call.waits)} for call in story.calls],
         "scores": {name: _fields(said) for name, said in story.scores.items()},
         "superseded": [_fields(said) for said in story.superseded],
         "times": _fields(story.times),
@@ -121,7 +123,11 @@ def _attempt_in_json(attempt: AttemptStory) -> dict[str, Any]:
     del span["trial"]
     rest = _fields(attempt)
     del rest["span"]
-    return {**span, "served": attempt.span.end - attempt.span.start, **rest}
+    return {**span, "served": attempt.span.end - attempt.span.start, **rest, "waits": _waits_in_json(attempt.waits)}
+
+
+def _waits_in_json(waits: Sequence[Wait]) -> list[dict[str, Any]]:
+    return [attrs.asdict(wait) for wait in waits]
 
 
 def _fields(part: Any) -> dict[str, Any]:
@@ -149,6 +155,8 @@ def _in_words(story: TrialStory) -> Iterator[str]:
         yield from _attempt(attempt)
     if any(attempt.span.ending == "succeeded" for attempt in story.attempts):
         yield from _block("output", story.output)
+    for call in story.calls:
+        yield from _call(call)
     for judgement in story.superseded:
         yield from _score(judgement, "superseded")
     for judgement in story.scores.values():
@@ -157,7 +165,7 @@ def _in_words(story: TrialStory) -> Iterator[str]:
 
 def _attempt(attempt: AttemptStory) -> Iterator[str]:
     span = attempt.span
-    waits = f"waited {duration(attempt.waited)}, backed off {duration(attempt.backed_off)}"
+    waits = f"waited {duration(attempt.waited)}{_reason(attempt.waits)}, backed off {duration(attempt.backed_off)}"
     how = _HOW.get(span.ending, span.ending.replace("_", " "))
     why = f" ({printable(attempt.why).replace('_', ' ')})" if attempt.why else ""
     limit = f" of {duration(attempt.limit)}" if attempt.limit is not None else ""
@@ -169,7 +177,7 @@ def _attempt(attempt: AttemptStory) -> Iterator[str]:
         yield from _block("", f"{attempt.error}: {attempt.message}")
         yield from _block("", "\n".join(attempt.traceback.splitlines()[-_LAST:])) if attempt.traceback else ()
     if attempt.retry_after is not None:
-        yield f"{_INDENT}asked to be left alone for {duration(attempt.retry_after)}"
+        yield f"{_INDENT}Retry-After: {duration(attempt.retry_after)}"
     if attempt.usage is not None:
         yield from _block("", f"usage {printable(attempt.usage)}")
     if few := [f"{name} {printable(value)}" for name, value in attempt.notes if not isinstance(value, Mapping)]:
@@ -178,9 +186,29 @@ def _attempt(attempt: AttemptStory) -> Iterator[str]:
         if isinstance(value, Mapping):  # Such as a judge's: what it was asked, what it said, and what that took.
             yield from _block("", f"{name}: {' · '.join(f'{key} {printable(part)}' for key, part in value.items())}")
     if attempt.late:
-        yield f"{_INDENT}came back after it had been given up: {printable(attempt.late)}, not used"
+        yield f"{_INDENT}returned late ({printable(attempt.late)}); result discarded"
     if attempt.retry_in is not None:
-        yield f"{_INDENT}to be tried again in {duration(attempt.retry_in)}: {printable(attempt.retry_cause)}"
+        yield f"{_INDENT}retry in {duration(attempt.retry_in)}: {printable(attempt.retry_cause)}"
+
+
+def _reason(waits: Sequence[Wait]) -> str:
+    """Return what was waited for longest, in brackets; empty if it is not known."""
+    return f" ({waits[0].text})" if waits else ""
+
+
+def _call(call: CallStory) -> Iterator[str]:
+    """Show one call of a scorer."""
+    how = _HOW.get(call.ending, call.ending.replace("_", " "))
+    after = "" if call.elapsed is None else f" after {duration(call.elapsed)}"
+    waited = sum(wait.seconds for wait in call.waits)
+    waits = f" · waited {duration(waited)}{_reason(call.waits)}" if waited else ""
+    yield f"call {call.call}    {printable(call.scorer, 24)} {how}{after}  session {call.session} · seq {call.seq:,}{waits}"
+    if call.error:
+        yield from _block("", f"{call.error}: {call.message}")
+    if call.retry_after is not None:
+        yield f"{_INDENT}Retry-After: {duration(call.retry_after)}"
+    if call.retry_in is not None:
+        yield f"{_INDENT}retry in {duration(call.retry_in)}"
 
 
 def _score(said: Judgement, mark: str = "") -> Iterator[str]:

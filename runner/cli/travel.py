@@ -19,8 +19,9 @@ from journal.errors import JournalDamaged, RulesBroken, command
 from journal.events import SessionStarted
 from journal.lock import is_held
 from replay import History, Timeline
+from replay.formatting import plural, printable
 from replay.history import understanding
-from replay.screen import ending, how_many, next_command, plural, printable, trials_in_all
+from replay.screen import ending, how_many, next_command, trials_in_all
 from replay.timeline import OUTSIDE
 from runner.cli import UNFINISHED
 from runner.cli.arguments import chosen_run

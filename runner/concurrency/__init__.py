@@ -9,6 +9,7 @@ from typing import Final
 
 from runner.concurrency.adaptive import Adaptive
 from runner.concurrency.aimd import AIMD_NUMBERS, Aimd
+from runner.concurrency.constants import POISONED
 from runner.concurrency.fixed import Fixed
 from runner.concurrency.policy import (
     Change,
@@ -27,7 +28,7 @@ from runner.concurrency.policy import (
     TimedOut,
 )
 from runner.concurrency.registry import REGISTRY, Identity, Member
-from runner.concurrency.steering import POISONED, CallEvent, Steering, call_id
+from runner.concurrency.steering import CallEvent, Steering, call_id
 
 __all__ = [
     "AIMD_NUMBERS",

@@ -119,6 +119,15 @@ class Adaptive:
         self._background = Background()
         self._pause = Pause()
 
+    @property
+    def most(self) -> int:
+        """The limit never exceeds this; it changes while several runs share the policy."""
+        return self._in_flight.most
+
+    @most.setter
+    def most(self, most: int) -> None:
+        self._in_flight.most = most
+
     def take(self, signal: Signal) -> Decision:
         """Learn from one signal, and return what holds now."""
         self._changes = []
@@ -306,7 +315,7 @@ class Adaptive:
         if evidence is None:
             return False
         cause = self._breaker.cause
-        if cause == "rate_limited":
+        if cause == "all_rate_limited":
             self._pace.resume(start, self._now)
         self._pause.current = None
         self._changes.append(Resumed(cause=cause, evidence=evidence))
@@ -440,7 +449,7 @@ class Adaptive:
         breaker = self._breaker
         if start.order <= breaker.barrier:
             return
-        if breaker.cause == "rate_limited":
+        if breaker.cause == "all_rate_limited":
             self._suspend(breaker.probe_failed(self._now, not_before=arrived + min(retry_after or 0.0, 30.0)))
         else:
             self._answered(start)
@@ -461,7 +470,7 @@ class Adaptive:
         if seen is None:
             # Nothing is accepted at all, which says nothing about a rate: probe until something is.
             probe_at = None if retry_after is None else arrived + retry_after
-            self._breaker.begin("rate_limited", arrived, self._now, self._started, probe_at=probe_at)
+            self._breaker.begin("all_rate_limited", arrived, self._now, self._started, probe_at=probe_at)
             self._suspend("every call is rate limited")
             return
         seen = f"{seen}; pacing at {pace.known or 0.0:.3g}/s"

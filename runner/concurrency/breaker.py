@@ -26,7 +26,7 @@ class Breaker:
 
     open: bool = False
     cause: str = ""
-    """`unavailable`, `no_response`, or `rate_limited` where every call is rate limited whatever the pace."""
+    """`unavailable`, `no_response`, or `all_rate_limited` where every call is rate limited whatever the pace."""
     since: float = 0.0
     """When the outage began."""
     next_probe: float = 0.0
@@ -80,5 +80,5 @@ class Breaker:
 
     def _gap(self, t: float) -> float:
         # A probe that is rate limited may use up quota, so these are rarer.
-        share = 4 if self.cause == "rate_limited" else 10
+        share = 4 if self.cause == "all_rate_limited" else 10
         return min(max((t - self.since) / share, PROBE_SOONEST), PROBE_LATEST)

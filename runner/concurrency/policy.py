@@ -69,7 +69,7 @@ class LimitMoved:
     before: int
     after: int
     cause: str
-    """One word: climbing, trying, in_flight, latency, recovery, strays; from `Aimd`: window."""
+    """One word: climbing, trying, in_flight, latency, timeouts, no_response, random_429s; from `Aimd`: window."""
     evidence: str
 
 
@@ -83,7 +83,7 @@ class Paused:
     until: float
     """When the next start may come, on the clock of the signals."""
     cause: str
-    """One word: rate_limited, retry_after, quota or illness."""
+    """One word: retry_after, rate_limited (a short pause), or unavailable, no_response, all_rate_limited (only probes start)."""
     evidence: str
 
 

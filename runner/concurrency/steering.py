@@ -26,7 +26,6 @@ from journal.events import (
     ScoringFailed,
     TrialScored,
 )
-from runner.concurrency.constants import POISONED as POISONED
 from runner.concurrency.policy import (
     Change,
     Decision,

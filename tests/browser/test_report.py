@@ -1,5 +1,6 @@
 """The report does in a browser what it says: it opens from a file, goes back to any record, and runs nothing but itself."""
 
+import itertools
 import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -17,9 +18,11 @@ from journal.events import (
     AttemptSucceeded,
     FileEvent,
     IntakePaused,
+    IntakeResumed,
     JournalRecovered,
     LimitChanged,
     Noted,
+    PaceChanged,
     RunFinished,
     RunStarted,
     TrialCompleted,
@@ -28,13 +31,13 @@ from journal.events import (
     TrialScored,
 )
 from replay import History
-from replay.screen import duration
+from replay.formatting import duration
 from replay.summary import in_json, summarise
 from runner.cli import cli
 from tests.browser.conftest import Opens, Tab
 from tests.journal.samples import session, started, written
 from tests.replay.histories import history
-from tests.replay.lives import answered, failed
+from tests.replay.lives import answered, enqueued, failed
 from tests.replay.stories import eventful
 
 SHOWN = ("running", "queued", "backing_off", "being_scored", "completed", "failed", "recovered")
@@ -511,7 +514,7 @@ def test_why_nothing_starts(tmp_path: Path, opens: Opens) -> None:
     tab = opens(reported(tmp_path / "report.html", run))
 
     tab.go(pause.seq)
-    assert f"last decision: seq {pause.seq} · no start for" in tab.text("#decided")
+    assert f"last decision: seq {pause.seq} · paused for" in tab.text("#decided")
     assert pause.event.evidence in tab.text("#decided")
     tab.ask("""() => {
         const [from, to] = page.run.reachOf(page.run.pauses[0]), view = page.history.view;
@@ -520,7 +523,67 @@ def test_why_nothing_starts(tmp_path: Path, opens: Opens) -> None:
         page.history.spanAt = () => -1;
         page.history.hover({ clientX: x, clientY: box.top + 3 });
     }""")
-    assert "Nothing may start for" in tab.text(".tip")
+    assert tab.text(".tip").startswith("429, short pause: ")
+
+
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+def held_up(path: Path) -> Path:
+    """Write a run that is paced, then paused, then probes an endpoint that is unavailable."""
+    decided: list[tuple[float, Event]] = [
+        (0.0, LimitChanged(before=0, after=4, cause="start")),
+        (0.1, enqueued("a")),
+        (0.2, AttemptStarted(trial="a", attempt=1, slot=0)),
+        (2.0, PaceChanged(after=4.21, cause="rate_limit", evidence=EVIL)),
+        (10.0, IntakePaused(until=22.0, cause="retry_after", evidence=EVIL)),
+        (22.0, IntakeResumed(cause="retry_after")),
+        (40.0, IntakePaused(until=41.0, cause="unavailable", evidence="12 in a row")),
+        (45.0, IntakePaused(until=46.0, cause="unavailable", evidence="probe failed")),
+        (60.0, IntakeResumed(cause="unavailable")),
+        (70.0, IntakePaused(until=90.0, cause=EVIL)),
+        (80.0, AttemptSucceeded(trial="a", attempt=1, output="Lima", elapsed=79.8)),
+    ]
+    times = itertools.chain([0.0, 0.0, 0.0], (t for t, _ in decided), itertools.repeat(80.0))
+    written(path, [started(), session(), *(event for _, event in decided)], stamp=lambda: ("2026-11-15T00:00:00Z", next(times)))
+    return path
+
+
+def test_pace_and_pauses_are_named(tmp_path: Path, opens: Opens) -> None:
+    """The concurrency chart names a pause, an open breaker as one stretch, and the pace under the pointer, as text only."""
+    tab = opens(reported(tmp_path / "report.html", held_up(tmp_path / "run")))
+    hover = """x => {
+        const { history } = page, box = history.upper.getBoundingClientRect(), view = history.view;
+        const left = box.left + GUTTER + ((x - view[0]) / (view[1] - view[0])) * (box.width - GUTTER - EDGE);
+        history.hover({ clientX: left, clientY: box.top + 20 });
+        return history.tip.hidden ? "" : history.tip.querySelector("strong").textContent;
+    }"""
+
+    stretches = tab.ask("() => stretchesOf(page.run).map(({ from, to, text }) => [from, to, text])")
+    assert [
+        [10, 22, "Retry-After: 12 s"],
+        [40, 60, "endpoint unavailable; probing"],
+        [70, 80, f"{EVIL}: 20 s"],
+    ] == stretches
+    texts = {x: tab.ask(hover, x) for x in (1, 5, 15, 43, 75)}
+    assert {
+        1: "",
+        5: "rate limit: 4.2 starts/s",
+        15: "Retry-After: 12 s",
+        43: "endpoint unavailable; probing",
+        75: f"{EVIL}: 20 s",
+    } == texts
+    assert 0 == tab.ask("() => document.querySelectorAll('img').length")
+    assert [] == tab.said
+
+
+def test_record_shows_what_held_then(tmp_path: Path, opens: Opens) -> None:
+    """At a record, the pause and the pace in force are shown, and the decisions list has the pace."""
+    tab = opens(reported(tmp_path / "report.html", held_up(tmp_path / "run")))
+
+    tab.go(8)
+    assert tab.text("#what").endswith("· Retry-After: 12 s · rate limit: 4.2 starts/s")
+    assert "pace not paced → 4.21/s" in tab.text("table.facts")
 
 
 def test_address_says_what_is_filtered(tmp_path: Path, opens: Opens) -> None:

@@ -72,7 +72,7 @@ def test_counters_are_the_timelines(run: Path) -> None:
     counted = [event["args"]["in flight"] for event in events_of(run, "C") if event["name"] == "in flight"]
 
     assert [value for session in (1, 2) for _, value, _ in told.steps("in_flight", session)] == counted
-    assert {"in flight", "limit", "queued", "in back-off"} == {event["name"] for event in events_of(run, "C")}
+    assert {"in flight", "limit", "queued", "in backoff"} == {event["name"] for event in events_of(run, "C")}
 
 
 def test_limits_pauses_and_retries_are_instants(run: Path) -> None:

@@ -35,18 +35,8 @@ from journal.events import (
 )
 from replay import RunState
 from replay.export.page import verdict
-from replay.screen import (
-    digits,
-    duration,
-    ending,
-    line,
-    next_command,
-    number,
-    panel,
-    printable,
-    score_in_words,
-    stopping_in_words,
-)
+from replay.formatting import digits, duration, number, printable
+from replay.screen import ending, line, next_command, panel, score_in_words, stopping_in_words
 from replay.state import LastError
 from replay.summary import score_of, summarise
 from replay.tally import Tally
@@ -163,9 +153,8 @@ def test_the_panel_of_a_run_that_goes_on() -> None:
     assert [
         "capitals  runs/1",
         f"{12 * '━'}{28 * '─'}  3 of 10 · 30 % · paused for 12 s",
-        "slots    1 of 4 busy · 1 queued · 4 to come",
-        "paused   waiting 12 s: 429 Retry-After",
-        "back-off 1 trial, the next in 9 s: 1 × rate_limited",
+        "slots    1 of 4 busy · 1 queued · 1 in backoff · 4 to come",
+        "waiting  Retry-After: 12 s left",
         "error    2 in a row, the last 3.5 s ago: RateLimited: slow down",
         "trials   2 ok of 3 done · 1 of 2 ok recovered after a failure",
         "failed   1 of 3 done",
@@ -242,14 +231,14 @@ DONE = list(itertools.chain.from_iterable(ok(f"t{number}") for number in range(8
         (refused("x"), 60.0, "· nothing done for 42 s"),
         ([IntakePaused(until=29.0, cause="retry_after")], 25.0, "· 0.32/s · about 6 s left"),
         ([IntakePaused(until=85.0, cause="retry_after")], 25.0, "· paused for 1 min"),
-        ([IntakePaused(until=20.0, cause="illness")], 25.0, "· held up: the other side is ill"),
-        ([IntakePaused(until=20.0, cause="illness"), IntakeResumed(cause="illness")], 25.0, "· 0.32/s · about 6 s left"),
+        ([IntakePaused(until=20.0, cause="unavailable")], 25.0, "· endpoint unavailable; probing"),
+        ([IntakePaused(until=20.0, cause="unavailable"), IntakeResumed(cause="unavailable")], 25.0, "· about 6 s left"),
         (
-            [LimitChanged(before=0, after=4, cause="start", key="b"), IntakePaused(until=85.0, cause="quota", key="a")],
+            [LimitChanged(before=0, after=4, cause="start", key="b"), IntakePaused(until=85.0, cause="retry_after", key="a")],
             25.0,
-            "left",
+            "about 6 s left",
         ),
-        ([RunStopped(reason="interrupted")], 25.0, "left"),
+        ([RunStopped(reason="interrupted")], 25.0, "about 6 s left"),
     ],
 )
 def test_no_end_is_foretold_by_a_pace_that_is_over(events: list[Event], now: float, said: str) -> None:
@@ -257,18 +246,17 @@ def test_no_end_is_foretold_by_a_pace_that_is_over(events: list[Event], now: flo
     state = state_of([*queued("x"), begun("x"), *DONE, *events])
 
     assert drawn(state, now=now, total=10)[1].endswith(said)
-    assert ("left" in said) == ("left" in line(state, now=now, durable=9, total=10))
+    assert ("about" in said) == ("about" in line(state, now=now, durable=9, total=10))
 
 
-def test_an_illness_lasts_until_it_is_over() -> None:
-    """While the other side is ill, the screen says so, also where the next probe is due or in the air; and so does a log."""
-    events = [*DONE, *queued("x"), begun("x"), *refused("x"), IntakePaused(until=25.0, cause="illness")]
-    state = state_of(events)
+def test_an_open_breaker_is_shown_until_it_closes() -> None:
+    """While the endpoint is unavailable the screen and the log show it, also while a probe is due or in flight."""
+    state = state_of([*DONE, *queued("x", "y"), begun("x"), *refused("x"), IntakePaused(until=25.0, cause="unavailable")])
 
-    assert "waiting 2 s: the other side is ill, one probe at a time" == row(drawn(state, now=23.0), "paused")
-    assert "the other side is ill, one probe at a time" == row(drawn(state, now=99.0), "paused")
-    told = "held up: the other side is ill · 1 min 20 s ago: RateLimited: slow down"
-    assert told in line(state, now=99.0, durable=1, total=10)
+    assert "endpoint unavailable; probing, next probe in 2 s" == row(drawn(state, now=23.0, total=10), "waiting")
+    assert "endpoint unavailable; probing" == row(drawn(state, now=99.0, total=10), "waiting")
+    shown = "waiting: endpoint unavailable; probing · nothing done for 1 min 22 s · 1 min 20 s ago: RateLimited: slow down"
+    assert shown in line(state, now=99.0, durable=1, total=10)
 
 
 def test_an_attempt_that_cannot_be_stopped_is_named() -> None:
@@ -305,10 +293,12 @@ def test_only_the_longest_attempts_are_shown() -> None:
 
 def test_a_pause_that_is_over_is_not_shown() -> None:
     """Neither a pause whose time has come nor one that was lifted is shown."""
-    over = state_of([IntakePaused(until=5.0, cause="quota")])
-    lifted = state_of([IntakePaused(until=50.0, cause="quota"), IntakeResumed(cause="quota")])
+    over = state_of([IntakePaused(until=5.0, cause="retry_after")])
+    lifted = state_of([IntakePaused(until=50.0, cause="retry_after"), IntakeResumed(cause="retry_after")])
 
-    assert not [each for each in [*drawn(over, now=6.0), *drawn(lifted, now=6.0)] if each.startswith("paused")]
+    assert "paused" not in drawn(over, now=6.0, total=9)[1]
+    assert "waiting for cases: 9 to come" == row(drawn(over, now=6.0, total=9), "waiting")
+    assert "waiting for cases: 9 to come" == row(drawn(lifted, now=6.0, total=9), "waiting")
 
 
 def test_the_limit_is_the_settings_until_somebody_changes_it() -> None:
@@ -367,8 +357,9 @@ def test_the_line_of_a_log() -> None:
     state = state_of(events)
 
     assert (
-        "3 of 6 (50 %) · 2 ok, 1 failed, 0 recovered · 1 in back-off · exact 50.0 % · closeness 0.75"
-        f" · about 30 s left · seq {state.seq}, on disk to 9"
+        "3 of 6 (50 %) · 2 ok, 1 failed, 0 recovered · exact 50.0 % · closeness 0.75"
+        " · about 30 s left · waiting: 1 trial in backoff, next in 0 s · waiting for cases: 2 to come"
+        f" · seq {state.seq}, on disk to 9"
     ) == line(state, now=30.0, durable=9, total=6)
     assert line(state, now=30.0, durable=9, total=None).startswith("3 done · 2 ok, 1 failed")
 

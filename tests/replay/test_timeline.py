@@ -17,6 +17,7 @@ from journal.events import (
     IntakePaused,
     IntakeResumed,
     LimitChanged,
+    PaceChanged,
     RetryScheduled,
     SegmentOpened,
     TrialCompleted,
@@ -105,13 +106,42 @@ def test_a_pause_ends_by_its_time_or_by_word() -> None:
         (0.0, session()),
         (1.0, IntakePaused(until=3.0, cause="retry_after")),
         (2.0, IntakePaused(until=4.0, cause="retry_after")),
-        (2.0, IntakePaused(until=9.0, cause="quota", key="other")),
+        (2.0, IntakePaused(until=9.0, cause="retry_after", key="other")),
         (6.0, enqueued("a")),
-        (7.0, IntakeResumed(cause="quota", key="other")),
+        (7.0, IntakeResumed(cause="retry_after", key="other")),
         (8.0, IntakePaused(until=8.0, cause="retry_after")),
     )
 
     assert [(0.0, 0, 2), (1.0, 1, 3), (2.0, 2, 5), (4.0, 1, 5), (7.0, 0, 7)] == seen.steps("paused", session=1)
+
+
+def test_an_open_breaker_pauses_until_it_is_closed() -> None:
+    """With the circuit breaker open, intake is paused beyond the time of the next probe, until a record ends it."""
+    seen = told(
+        (0.0, started()),
+        (0.0, session()),
+        (1.0, IntakePaused(until=3.0, cause="unavailable")),
+        (5.0, IntakePaused(until=5.0, cause="unavailable")),
+        (9.0, IntakeResumed(cause="unavailable")),
+    )
+
+    assert [(0.0, 0, 2), (1.0, 1, 3), (9.0, 0, 5)] == seen.steps("paused", session=1)
+
+
+def test_the_pace_is_a_step_function() -> None:
+    """The pace is in thousandths of a start per second, summed over the keys of attempts; 0 where starts are not paced."""
+    seen = told(
+        (0.0, started()),
+        (0.0, session()),
+        (1.0, PaceChanged(after=4.25, cause="rate_limit")),
+        (2.0, PaceChanged(after=1.0, cause="rate_limit", key="other")),
+        (2.5, PaceChanged(after=9.0, cause="rate_limit", key="scorer:judge")),
+        (3.0, PaceChanged(before=4.25, cause="no_limit")),
+        (0.5, session(2)),
+    )
+
+    assert [(1.0, 4250, 3), (2.0, 5250, 4), (3.0, 1000, 6)] == seen.steps("pace", session=1)
+    assert [(0.5, 0, 7)] == seen.steps("pace", session=2)
 
 
 def test_limits_of_several_keys_add_up() -> None:

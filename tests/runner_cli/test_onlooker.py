@@ -37,8 +37,8 @@ def pause(second: int, until: int) -> dict[int, Event]:
 def test_a_pause_is_told_when_it_begins_and_when_it_ends(capsys: pytest.CaptureFixture[str]) -> None:
     """Whoever reads lines learns at once that nothing starts, and for how long; and when that is over."""
     assert [
-        (3, "1 of 2 (50 %) · 1 ok, 0 failed, 0 recovered · paused for 30 s"),
-        (33, "on again: 1 of 2 (50 %) · 1 ok, 0 failed, 0 recovered"),
+        (3, "1 of 2 (50 %) · 1 ok, 0 failed, 0 recovered · waiting: Retry-After: 30 s left"),
+        (33, "resumed: 1 of 2 (50 %) · 1 ok, 0 failed, 0 recovered"),
     ] == told(capsys, pause(3, 33), seconds=60)
 
 

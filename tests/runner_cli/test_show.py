@@ -9,8 +9,20 @@ import orjson
 import pytest
 
 from journal import Event, read
-from journal.events import AttemptFailed, AttemptStarted, AttemptTimedOut, Noted, RetryScheduled, ScoringFailed, TrialFailed
-from replay.screen import printable
+from journal.events import (
+    AttemptFailed,
+    AttemptStarted,
+    AttemptTimedOut,
+    Noted,
+    PaceChanged,
+    RetryScheduled,
+    ScorerCallFailed,
+    ScorerCallStarted,
+    ScoringFailed,
+    TrialFailed,
+    TrialScored,
+)
+from replay.formatting import printable
 from tests.journal.samples import enqueued, flip, forge, opened, segment, session, started, trial, whole_run, written
 from tests.runner_cli.test_commands import evaljournal
 
@@ -66,10 +78,10 @@ def test_a_trial_in_words() -> None:
         "          Traceback (most recent call last):",
         "            File x",
         "          RateLimited: slow down",
-        "          asked to be left alone for 2 s",
+        "          Retry-After: 2 s",
         '          usage {"tokens":3}',
         "          tokens 7",
-        "          to be tried again in 0.5 ms: rate_limited",
+        "          retry in 0.5 ms: rate_limited",
         "attempt 2  timed out after 1 ms of 30 s  slot 0 · session 1 · seq 9–10 · waited 0.5 ms, backed off 0.5 ms",
     ] == result.stdout.splitlines()
 
@@ -123,7 +135,7 @@ def test_a_trial_as_it_stood() -> None:
     result = evaljournal("show", "run", "peru", "--at", 6)
 
     assert "peru  running, 1 attempt" == result.stdout.splitlines()[0]
-    assert "attempt 1  going on after 1 ms  slot 3 · session 1 · seq 5 · waited 1 ms, backed off 0 s" in result.stdout
+    assert "attempt 1  in flight after 1 ms  slot 3 · session 1 · seq 5 · waited 1 ms, backed off 0 s" in result.stdout
 
 
 def test_the_newest_run_is_meant() -> None:
@@ -205,3 +217,50 @@ def test_a_record_that_makes_no_sense() -> None:
     result = evaljournal("show", "run", "a")
 
     assert (4, True) == (result.exit_code, "record 6 breaks the rules" in result.stderr)
+
+
+def test_calls_of_scorers() -> None:
+    """Each call of a scorer is shown with its end, its error, its retry and what it waited for; in JSON too."""
+    key, life = "scorer:judge", trial("a")
+    failed = ScorerCallFailed(
+        trial="a",
+        scorer="judge",
+        call=1,
+        error="RateLimited",
+        message="slow\x1b down",
+        category="rate_limited",
+        retry_after=2.0,
+        elapsed=0.001,
+        delay=0.0,
+    )
+    calls: list[Event] = [
+        PaceChanged(after=4.2, cause="rate_limit", key=key),
+        ScorerCallStarted(trial="a", scorer="judge", call=1, key=key),
+        failed,
+        ScorerCallStarted(trial="a", scorer="judge", call=2, key=key),
+        TrialScored(trial="a", scorer="judge", version="1", value=True, elapsed=0.001),
+    ]
+    written(Path("run"), [started(), session(), *life[:-1], *calls, life[-1]])
+    lines, story = evaljournal("show", "run", "a").stdout.splitlines(), shown("run", "a")
+
+    assert [
+        "call 1    judge rate limited after 1 ms  session 1 · seq 9 · waited 1 ms (rate limit: 4.2 starts/s)",
+        "          RateLimited: slow\\x1b down",
+        "          Retry-After: 2 s",
+        "          retry in 0 s",
+        "call 2    judge answered after 1 ms  session 1 · seq 11 · waited 1 ms (rate limit: 4.2 starts/s)",
+    ] == lines[lines.index("output    Lima") + 1 : -2]
+    assert [("rate_limited", "pace"), ("succeeded", "pace")] == [
+        (call["ending"], call["waits"][0]["reason"]) for call in story["calls"]
+    ]
+
+
+def test_what_an_attempt_waited_for() -> None:
+    """The reason for the wait before an attempt stands behind its length; in JSON all reasons are listed."""
+    life = trial("a")
+    paced = PaceChanged(after=4.2, cause="rate_limit")
+    written(Path("run"), [started(), session(), life[0], paced, *life[1:]])
+
+    assert "waited 2 ms (rate limit: 4.2 starts/s), backed off 0 s" in evaljournal("show", "run", "a").stdout
+    (attempt,) = shown("run", "a")["attempts"]
+    assert [{"reason": "pace", "seconds": pytest.approx(0.001), "text": "rate limit: 4.2 starts/s"}] == attempt["waits"]

@@ -120,6 +120,16 @@ def test_a_point_as_json(run: Path) -> None:
     assert "evaljournal fork run --at 6 -o NEW" == then["next"]
 
 
+def test_idle_slots_as_json(run: Path) -> None:
+    """In JSON, a point has the reasons why slots were idle then; a run that has ended has none."""
+    then = orjson.loads(evaljournal("replay", run, "--at", 6, "--json").stdout)
+
+    assert [("cases", None, "waiting for cases")] == [
+        (each["reason"], each["seconds"], each["text"]) for each in then["waiting"]
+    ]
+    assert [] == orjson.loads(evaljournal("status", run, "--json").stdout)["waiting"]
+
+
 @pytest.mark.parametrize(
     ("when", "seq"),
     [

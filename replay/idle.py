@@ -1,0 +1,161 @@
+"""Why fewer attempts run than could: the reason for every idle slot, with the number that the policy uses.
+
+Derived from a `RunState` and a time. Nothing here reads a clock or decides anything.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final, Literal
+
+import attrs
+
+from journal.events import SCORER
+from replay.formatting import digits, duration, plural, printable
+from replay.intake import CAUSES, PROBING, Pause
+from replay.state import RunState
+
+Why = Literal["breaker", "retry_after", "pause", "pace", "limit", "scorers", "backoff", "cases", "none_left"]
+"""What starts wait for: an open circuit breaker, a Retry-After, another pause, the pace of starts, the concurrency limit,
+outputs without scores, backoff, cases that are not read yet; or no trial is left."""
+
+_SHOWN: Final = 3
+"""Reasons that are shown on one line."""
+_EVIDENCE: Final = 80
+_FIRST: Final = "first limit, rises while calls succeed"
+
+
+@attrs.frozen(kw_only=True)
+class Reason:
+    """One reason why a slot is idle."""
+
+    key: str = ""
+    """The rate-limit key; `scorer:NAME` for a scorer's own, empty where there is only one or all are concerned."""
+    reason: Why
+    seconds: float | None = None
+    """Seconds until the next start, where that is known."""
+    number: float | None = None
+    """Starts per second for `pace`, attempts for `limit`, outputs for `scorers`, trials for `backoff`."""
+    evidence: str = ""
+    """What the policy observed, as recorded."""
+    text: str
+    """All of it in words; safe for a terminal."""
+
+
+def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Reason]:
+    """Return why slots are idle at a time, in the seconds of `t`; nothing if all are busy or the run has ended.
+
+    `total` is how many trials there will be, if that is known.
+    """
+    if state.ending or not state.sessions:
+        return []
+    ready = state.stages["queued"] + state.stages["interrupted"] + state.stages["unsettled"]
+    keys = _attempt_keys(state)
+    found = list(_attempt_reasons(state, keys, now, ready, total)) if _has_idle_slot(state, keys) else []
+    return found + list(_scorer_reasons(state, keys, now))
+
+
+def in_json(found: list[Reason]) -> list[dict[str, Any]]:
+    """Return reasons as JSON."""
+    return [attrs.asdict(reason) for reason in found]
+
+
+def one_line(found: list[Reason]) -> str:
+    """Return the first reasons on one line; empty if there are none."""
+    more = f" · {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return " · ".join(reason.text for reason in found[:_SHOWN]) + more
+
+
+def slots_of(state: RunState, key: str) -> int | None:
+    """Return the slots of a rate-limit key by the settings; None if unknown."""
+    slots, own = state.settings.get("slots"), state.settings.get("scorer_slots")
+    if key.startswith(SCORER) and isinstance(own, dict):
+        slots = own.get(key.removeprefix(SCORER), slots)
+    return slots if isinstance(slots, int) else None
+
+
+def pause_in_words(pause: Pause, now: float) -> str:
+    """Return what a pause waits for: `Retry-After: 12 s left`, `endpoint unavailable; probing, next probe in 3 s`."""
+    left, cause = pause.until - now, CAUSES.get(pause.cause) or printable(pause.cause)
+    if pause.cause in PROBING:
+        return f"{cause}; probing" + (f", next probe in {duration(left)}" if left > 0 else "")
+    return f"{cause}: {duration(left)} left"
+
+
+def pace_in_words(pace: float) -> str:
+    """Return a pace as `rate limit: 4.2 starts/s`."""
+    return f"rate limit: {digits(pace, 2 if pace < 100 else 3)} starts/s"  # noqa: PLR2004  # no digit before the point is lost
+
+
+def limit_in_words(limit: int, slots: int | None, evidence: str = "") -> str:
+    """Return a limit as `concurrency limit 16 of 100: 429 at 17 in flight`."""
+    of = "" if slots is None else f" of {slots:,}"
+    why = f": {printable(' '.join(evidence.split()), _EVIDENCE)}" if evidence else ""
+    return f"concurrency limit {limit:,}{of}{why}"
+
+
+def _attempt_keys(state: RunState) -> list[str]:
+    known = {**state.limits, **state.paces, **state.pauses}
+    return [key for key in known if not key.startswith(SCORER)] or [""]
+
+
+def _has_idle_slot(state: RunState, keys: list[str]) -> bool:
+    return any((slots := slots_of(state, key)) is None or state.in_flight(key) < slots for key in keys)
+
+
+def _attempt_reasons(state: RunState, keys: list[str], now: float, ready: int, total: int | None) -> Iterator[Reason]:
+    to_come = None if total is None else max(0, total - state.total)
+    is_held = state.holds_attempts
+    if is_held:
+        outputs = state.stages["answered"]
+        yield Reason(reason="scorers", number=outputs, text=f"waiting for scorers: {plural(outputs, 'output')}")
+    if ready or state.backing_off or to_come:
+        yield from _of_keys(state, keys, now, waiting=ready > 0 and not is_held, named=len(keys) > 1)
+    if ready:
+        return
+    if state.backing_off:
+        count, left = len(state.backing_off), max(0.0, min(trial.due for trial in state.backing_off.values()) - now)
+        yield Reason(
+            reason="backoff", number=count, seconds=left, text=f"{plural(count, 'trial')} in backoff, next in {duration(left)}"
+        )
+    if to_come:
+        yield Reason(reason="cases", number=to_come, text=f"waiting for cases: {to_come:,} to come")
+    elif to_come is None:
+        yield Reason(reason="cases", text="waiting for cases")
+    elif not state.backing_off:
+        outputs = state.stages["answered"] if not state.running else 0
+        scoring = f"; waiting for scorers: {plural(outputs, 'output')}" if outputs else ""
+        yield Reason(reason="none_left", text=f"no trials left to start{scoring}")
+
+
+def _of_keys(state: RunState, keys: list[str], now: float, *, waiting: bool, named: bool) -> Iterator[Reason]:
+    """Find what the policies of some keys hold up; `waiting` says whether something is ready to start."""
+    for key in keys:
+        pause, busy, limit, slots = state.pauses.get(key), state.in_flight(key), state.limits.get(key), slots_of(state, key)
+        name = f"{_name(key)}: " if named or key.startswith(SCORER) else ""
+        is_full = limit is not None and busy >= limit
+        if slots is not None and busy >= slots:
+            continue
+        if pause is not None and pause.is_in_force(now):
+            why: Why = "breaker" if pause.cause in PROBING else "retry_after" if pause.cause == "retry_after" else "pause"
+            left = pause.until - now if pause.until > now else None
+            text = f"{name}{pause_in_words(pause, now)}"
+            yield Reason(key=key, reason=why, seconds=left, evidence=pause.evidence, text=text)
+        elif waiting and is_full and limit is not None and slots is not None and limit < slots:
+            change = state.limit_changes[key]
+            evidence = change.evidence or (_FIRST if change.cause == "start" else "")
+            text = f"{name}{limit_in_words(limit, slots, evidence)}"
+            yield Reason(key=key, reason="limit", number=limit, evidence=change.evidence, text=text)
+        elif waiting and not is_full and key in state.paces:
+            yield Reason(key=key, reason="pace", number=state.paces[key], text=f"{name}{pace_in_words(state.paces[key])}")
+
+
+def _scorer_reasons(state: RunState, attempt_keys: list[str], now: float) -> Iterator[Reason]:
+    """Find what holds up the calls of scorers whose rate-limit keys are not those of attempts."""
+    if not state.stages["answered"]:
+        return
+    keys = [key for key in {**state.limits, **state.paces, **state.pauses} if key not in attempt_keys]
+    in_hand = {trial for trial, _ in (*state.scorer_calls, *state.delayed_calls)}
+    yield from _of_keys(state, keys, now, waiting=state.stages["answered"] > len(in_hand), named=True)
+
+
+def _name(key: str) -> str:
+    return f"scorer {printable(key.removeprefix(SCORER), 24)}" if key.startswith(SCORER) else printable(key, 24)

@@ -1,0 +1,123 @@
+"""What the attempts and scorer calls of one trial waited for before they started.
+
+A `WaitLog` takes every record of a run. The time between two records is attributed to what held starts up then: a pause, the
+concurrency limit, the pace. Backoff is not part of it; it is recorded as such.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import attrs
+
+from journal import Record
+from journal.events import AttemptStarted, AttemptSucceeded, ScorerCallFailed, ScorerCallStarted, SessionStarted
+from replay.formatting import printable
+from replay.idle import limit_in_words, pace_in_words, slots_of
+from replay.intake import CAUSES
+from replay.state import RunState
+
+_ATTEMPT, _FIRST_CALLS = "", "*"
+"""Names of what waits: the next attempt, and the first calls of all scorers; a repeated call has the name of its scorer."""
+_SHORTEST: Final = 1e-6
+"""Seconds that count as a wait."""
+
+
+@attrs.frozen
+class Wait:
+    """Time that a start was held up for one reason."""
+
+    reason: str
+    """One word: scorers, pause, limit or pace."""
+    seconds: float
+    text: str
+    """The reason in words: `rate limit: 4.2 starts/s`, `Retry-After`, `all 16 slots busy`."""
+
+
+class WaitLog:
+    """What one trial waits for, from record to record."""
+
+    def __init__(self, trial: str) -> None:
+        self._trial = trial
+        self._state = RunState()
+        self._t = 0.0
+        self._ready: dict[str, float] = {}
+        """What waits → since when it may start, in the seconds of `t`."""
+        self._waits: dict[str, dict[tuple[str, str], Wait]] = {}
+        """What waits → rate-limit key and reason → the time so far."""
+
+    def take(self, record: Record) -> list[Wait]:
+        """Take in the next record; if it starts an attempt or a scorer call of the trial, return what that waited for."""
+        event, is_new = record.event, isinstance(record.event, SessionStarted)
+        if self._ready and not is_new:
+            self._pass_time(max(record.t, self._t))
+        self._state.apply(record)
+        self._t = record.t if is_new else max(record.t, self._t)
+        if is_new:
+            self._ready = dict.fromkeys(self._ready, self._t)  # What was left of a delay is not known here.
+            self._prepare()
+        if getattr(event, "trial", None) != self._trial:
+            return []
+        match event:
+            case AttemptStarted():
+                return self._start(_ATTEMPT, event.key, last=True)
+            case ScorerCallStarted():
+                return self._start(event.scorer if event.scorer in self._ready else _FIRST_CALLS, event.key)
+            case ScorerCallFailed(delay=float(delay)):
+                self._ready[event.scorer] = self._t + delay
+            case AttemptSucceeded():
+                self._ready[_FIRST_CALLS] = self._t
+            case _:
+                self._prepare()
+        return []
+
+    def _prepare(self) -> None:
+        """Let the next attempt wait from when it may start; forget everything once the trial is done."""
+        trial = self._state.trials.get(self._trial)
+        if trial is None or trial.stage in {"completed", "failed", "withdrawn"}:
+            self._ready.clear()
+            self._waits.clear()
+        elif trial.stage in {"queued", "interrupted", "backing_off"}:
+            self._ready.setdefault(_ATTEMPT, max(self._t, trial.due) if trial.stage == "backing_off" else self._t)
+
+    def _start(self, name: str, key: str, *, last: bool = False) -> list[Wait]:
+        """Return what was waited for, the longest first."""
+        waits = self._waits.get(name, {})
+        if last or name != _FIRST_CALLS:  # The first calls of other scorers still wait.
+            self._ready.pop(name, None)
+            self._waits.pop(name, None)
+        own = [wait for (about, _), wait in waits.items() if about == key and wait.seconds > _SHORTEST]
+        return sorted(own, key=lambda wait: -wait.seconds)
+
+    def _pass_time(self, now: float) -> None:
+        state = self._state
+        keys = {"", *state.limits, *state.paces, *state.pauses}
+        for name, ready in self._ready.items():
+            waits = self._waits.setdefault(name, {})
+            for key in keys:
+                for begin, end in self._pieces(key, max(ready, self._t), now):
+                    held = self._held_up(name, key, begin)
+                    if held is not None:
+                        reason, text = held
+                        before = waits.get((key, reason))
+                        waits[key, reason] = Wait(reason, (before.seconds if before else 0.0) + end - begin, text)
+
+    def _pieces(self, key: str, begin: float, end: float) -> Iterator[tuple[float, float]]:
+        """Split a time where a pause of the key ends by itself."""
+        pause = self._state.pauses.get(key)
+        if pause is not None and begin < pause.until < end:
+            yield begin, pause.until
+            begin = pause.until
+        if end > begin:
+            yield begin, end
+
+    def _held_up(self, name: str, key: str, at: float) -> tuple[str, str] | None:
+        """Return what holds up starts of a key at a time: the reason, and the reason in words."""
+        state, pause = self._state, self._state.pauses.get(key)
+        if pause is not None and pause.is_in_force(at):
+            return "pause", CAUSES.get(pause.cause) or printable(pause.cause)
+        if name == _ATTEMPT and state.holds_attempts:
+            return "scorers", "too many outputs waiting for scorers"
+        limit, slots = state.limits.get(key), slots_of(state, key)
+        if limit is not None and state.in_flight(key) >= limit:
+            return "limit", f"all {limit:,} slots busy" if limit == slots else limit_in_words(limit, slots)
+        return ("pace", pace_in_words(state.paces[key])) if key in state.paces else None

@@ -1,0 +1,137 @@
+"""What attempts and scorer calls of a trial waited for before they started."""
+
+import attrs
+import pytest
+
+from journal import Event, Record
+from journal.events import (
+    AttemptFailed,
+    AttemptStarted,
+    AttemptSucceeded,
+    IntakePaused,
+    IntakeResumed,
+    LimitChanged,
+    PaceChanged,
+    RetryScheduled,
+    ScorerCallFailed,
+    ScorerCallStarted,
+    TrialCompleted,
+)
+from replay.waits import Wait, WaitLog
+from tests.journal.samples import enqueued, session, started
+
+START = LimitChanged(before=0, after=2, cause="start")
+"""A limit of all slots, unless a test has more of them."""
+
+
+Moment = tuple[float, Event]
+"""An event, and when it happens."""
+
+
+def waits(*events: Moment, slots: int = 2) -> list[list[tuple[str, float, str]]]:
+    """Return what each start of trial `a` waited for, the longest first."""
+    log, found = WaitLog("a"), list[list[Wait]]()
+    begin = attrs.evolve(started(), settings={"slots": slots})  # type: ignore[misc]  # a fact is an attrs class
+    before: list[Moment] = [(0.0, begin), (0.0, session())]
+    for seq, (t, event) in enumerate([*before, *events], start=1):
+        waited = log.take(Record(seq, "2026-11-15T00:00:00.000000Z", t, event, 0, "", 1, 0))
+        if isinstance(event, AttemptStarted | ScorerCallStarted) and event.trial == "a":
+            found.append(waited)
+    return [[(wait.reason, round(wait.seconds, 6), wait.text) for wait in each] for each in found]
+
+
+def begun(trial: str, attempt: int = 1, *, key: str = "") -> AttemptStarted:
+    return AttemptStarted(trial=trial, attempt=attempt, slot=0, key=key)
+
+
+@pytest.mark.parametrize(
+    ("decision", "wait"),
+    [
+        (PaceChanged(after=4.2, cause="rate_limit"), ("pace", 2.0, "rate limit: 4.2 starts/s")),
+        (IntakePaused(until=9.0, cause="retry_after"), ("pause", 2.0, "Retry-After")),
+        (IntakePaused(until=1.0, cause="unavailable"), ("pause", 2.0, "endpoint unavailable")),
+        (IntakePaused(until=9.0, cause="\x1b"), ("pause", 2.0, "\\x1b")),
+    ],
+)
+def test_what_the_policy_held_up(decision: Event, wait: tuple[str, float, str]) -> None:
+    """A wait under a pace, a pause or an open breaker is named after it."""
+    assert [[wait]] == waits((1.0, START), (1.0, decision), (1.0, enqueued("a")), (3.0, begun("a")))
+
+
+def test_busy_slots() -> None:
+    """While as many run as may, a trial waits for a slot; where the limit is lower than the slots, the limit is named."""
+    story: list[Moment] = [
+        (1.0, START),
+        *((1.0, enqueued(name)) for name in "bca"),
+        (1.0, begun("b")),
+        (1.0, begun("c")),
+        (4.0, begun("a")),
+    ]
+
+    assert [[("limit", 3.0, "all 2 slots busy")]] == waits(*story)
+    assert [[("limit", 3.0, "concurrency limit 2 of 8")]] == waits(*story, slots=8)
+
+
+def test_a_pause_that_ends_by_itself() -> None:
+    """Between two records, the time until the end of a pause is the pause's, and the time after it is not."""
+    paused: list[Moment] = [
+        (1.0, IntakePaused(until=3.0, cause="retry_after")),
+        (1.0, PaceChanged(after=1.0, cause="rate_limit")),
+    ]
+
+    expected = [("pace", 5.0, "rate limit: 1 starts/s"), ("pause", 2.0, "Retry-After")]
+    assert [expected] == waits((1.0, START), *paused, (1.0, enqueued("a")), (8.0, begun("a")))
+
+
+def test_backoff_is_no_wait() -> None:
+    """Only the time after the delay counts as waiting."""
+    failed = AttemptFailed(trial="a", attempt=1, error="E", message="", category="rate_limited", elapsed=1.0)
+    again = RetryScheduled(trial="a", attempt=2, delay=5.0, cause="rate_limited")
+    story: list[Moment] = [(1.0, START), (1.0, enqueued("a")), (1.0, begun("a")), (2.0, failed), (2.0, again)]
+    story += [(2.0, IntakePaused(until=30.0, cause="retry_after")), (9.0, begun("a", 2))]
+
+    assert [[], [("pause", 2.0, "Retry-After")]] == waits(*story)
+
+
+def test_only_its_own_key_counts() -> None:
+    """What another rate-limit key waited for is not the trial's."""
+    paused: list[Moment] = [(1.0, IntakePaused(until=9.0, cause="retry_after", key=key)) for key in ("x", "y")]
+    story: list[Moment] = [(1.0, enqueued("a")), *paused, (2.0, IntakeResumed(cause="retry_after", key="x"))]
+
+    assert [[("pause", 1.0, "Retry-After")]] == waits(*story, (5.0, begun("a", key="x")))
+
+
+def test_a_new_session_waits_anew() -> None:
+    """The time between two sessions, and what the policy of the one before decided, is not waited for."""
+    story: list[Moment] = [
+        (1.0, IntakePaused(until=9.0, cause="retry_after")),
+        (1.0, enqueued("a")),
+        (4.0, enqueued("b")),
+        (0.0, session(2)),
+    ]
+
+    assert [[("pause", 3.0, "Retry-After"), ("pace", 2.0, "rate limit: 3 starts/s")]] == waits(
+        *story, (1.0, PaceChanged(after=3.0, cause="rate_limit")), (3.0, begun("a"))
+    )
+
+
+def test_calls_of_scorers() -> None:
+    """A scorer's first call waits from the output, a repeated one from the end of its delay, under the scorer's own key."""
+    key = "scorer:judge"
+    failed = ScorerCallFailed(
+        trial="a", scorer="judge", call=1, error="E", message="", category="rate_limited", elapsed=1.0, delay=2.0
+    )
+    story: list[Moment] = [
+        (0.0, START),
+        (1.0, enqueued("a")),
+        (1.0, begun("a")),
+        (2.0, AttemptSucceeded(trial="a", attempt=1, output="x", elapsed=1.0)),
+        (2.0, PaceChanged(after=0.5, cause="rate_limit", key=key)),
+        (5.0, ScorerCallStarted(trial="a", scorer="judge", call=1, key=key)),
+        (6.0, failed),
+        (6.0, IntakePaused(until=12.0, cause="retry_after", key=key)),
+        (12.0, ScorerCallStarted(trial="a", scorer="judge", call=2, key=key)),
+        (13.0, TrialCompleted(trial="a", attempts=1)),
+    ]
+
+    assert [[], [("pace", 3.0, "rate limit: 0.5 starts/s")], [("pause", 4.0, "Retry-After")]] == waits(*story)
