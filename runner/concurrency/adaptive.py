@@ -94,6 +94,8 @@ class Adaptive:
         """The newest start that was answered, or is in flight for longer than failures take to come back."""
         self._last_answered = 0
         """The newest start that was answered."""
+        self._answered_at = 0.0
+        """When a call was last answered."""
         self._limited: dict[int, Start] = {}
         """The latest rate-limited starts since the last lesson, by their order."""
         self._rate_limits: Counter[str] = Counter()
@@ -292,7 +294,7 @@ class Adaptive:
             self._quick = max(elapsed, (1 - SMOOTHING) * self._quick)
         wait = SETTLE * min(elapsed, 1.0) if isinstance(failure, Failed) else 0.0
         if isinstance(failure, Failed) and failure.failure == "rate_limited":
-            if self._started - self._last_429 >= _QUIET:
+            if self._started - self._last_429 >= _QUIET or self._now < self._settling:
                 self._settling = self._now + wait
             self._last_429 = self._started
         heapq.heappush(self._failures, (self._now + wait, start.order, start, self._now, failure))
@@ -300,7 +302,7 @@ class Adaptive:
             self._advance(self._now)
 
     def _accept(self, start: Start) -> None:
-        self._last_answered = max(self._last_answered, start.order)
+        self._last_answered, self._answered_at = max(self._last_answered, start.order), self._now
         self._alive = max(self._alive, start.order)
         self._see_accepted(start)
 
@@ -329,7 +331,7 @@ class Adaptive:
             self._measure_lower(self.limit - max(self.limit // 3, 1), f"{self.limit} in flight were never compared with fewer")
             return
         was_in_trial = machine.in_trial
-        machine.succeeded(start, self._now, start.wave.load, proven, patience=12 * (self._latency.mean or 0.0))
+        machine.succeeded(start, self._now, proven, patience=12 * (self._latency.mean or 0.0))
         if machine.in_trial and not was_in_trial:
             self._latency.refresh()
         if machine.phase == "climbing":
@@ -392,7 +394,9 @@ class Adaptive:
             if seen is not None:
                 self._show_limit("timeouts", seen)
                 return  # Fewer calls may do; the endpoint is unavailable if they time out, too.
-        alive = self._last_answered if is_timeout else self._alive
+        # Calls that hang in an outage look alive, so nothing does where no call was answered for long.
+        is_silent = self._now - self._answered_at > max(HUNG_LEAST, HUNG_LATENCIES * (self._latency.mean or 0.0))
+        alive = self._last_answered if is_timeout or is_silent or self._latency.mean is None else self._alive
         in_flight = len(self._flying) + 1
         evidence = breaker.failed(start, self._now, alive=alive, newest=self._started, in_flight=in_flight)
         if evidence is not None:

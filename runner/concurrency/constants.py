@@ -21,6 +21,8 @@ BUSY: Final = 0.85
 """Share of the limit that must be in use before a higher one is tried; otherwise it would prove nothing."""
 TRIAL_SOONEST, TRIAL_LATEST = 5.0, 60.0
 """Seconds between two trials of another limit; doubled while the outcome stays the same. Measured: 120 found raised limits late."""
+CHECKED_LEAST: Final = 8
+"""Limits below this are not compared with a lower one: that would cost a third of them."""
 TRIAL_PATIENCE: Final = 20.0
 """Seconds, and twelve mean latencies, after which a trial without a result is given up."""
 NEAR_LIMIT: Final = 0.9

@@ -18,6 +18,7 @@ from runner.concurrency.constants import (
     CEILING_LATEST,
     CEILING_SHARE,
     CEILING_SOONEST,
+    CHECKED_LEAST,
     DOUBT,
     FAST_GROWTH,
     FIRST_LIMIT,
@@ -37,7 +38,6 @@ from runner.concurrency.constants import (
     WITHIN_SHARE,
 )
 from runner.concurrency.start import Start
-
 
 LEAST=3
 @define(kw_only=True)
@@ -103,7 +103,8 @@ class InFlight:
     @property
     def is_unchecked(self) -> bool:
         """Whether the limit is as high as it may be without ever having been compared with a lower one."""
-        return self.phase == "climbing" and (self.limit == self.most or self.threshold is not None)
+        is_at_most = self.limit == self.most and self.limit >= CHECKED_LEAST
+        return self.phase == "climbing" and (is_at_most or self.threshold is not None)
 
     def accept(self, in_flight: int) -> None:
         """Note that a call was accepted with so many in flight."""
@@ -112,12 +113,12 @@ class InFlight:
             if self.held and not self.by_latency and self._good() > self.held + 1:
                 self.release()
 
-    def succeeded(self, start: Start, t: float, in_flight: int, proven: int, *, patience: float) -> None:
+    def succeeded(self, start: Start, t: float, proven: int, *, patience: float) -> None:
         """Allow more where it would be used, up to `proven`; give up a trial without a result after `patience` seconds."""
         self.successes += start.order > self.lesson
         if self.phase == "trying" and start.in_flight > self.held:
             self.surplus += 1
-        if in_flight < BUSY * self.limit or start.in_flight < self.limit // 2:
+        if start.wave.load < BUSY * start.limit or start.in_flight < start.limit // 2:
             return
         if self.phase == "climbing":
             allowed = min(max(proven, self._unproven), self._highest(t))

@@ -106,7 +106,7 @@ def test_the_newest_run_that_is_not_finished_is_resumed() -> None:
     def stopped(question: int) -> int:
         raise runner.Fatal(question)
 
-    names = [runner.run(evaluation(cases=CASES, name="same", fail_fast=True)(stopped)).path.name for _ in range(2)]
+    names = [runner.run(evaluation(cases=CASES, name="same", fail_fast=True, slots=1)(stopped)).path.name for _ in range(2)]
     runner.run(made())
     resumed = runner.run(made(), resume=True, adopt=True, fail_fast=False, retry_failed=True)
     other = trio.run(lambda: runner.arun(made(), resume=True, adopt=True, fail_fast=False, retry_failed=True))

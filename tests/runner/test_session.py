@@ -18,7 +18,6 @@ from journal.events import (
     AttemptStarted,
     AttemptSucceeded,
     AttemptTimedOut,
-    IntakePaused,
     LimitChanged,
     RetryScheduled,
     RunStopped,
@@ -122,14 +121,13 @@ async def test_a_programming_error_is_not_retried() -> None:
 
 
 async def test_what_is_raised_on_purpose_is_heeded() -> None:
-    """`Fatal` ends a trial; `RateLimited` never spends its attempts, and pauses everyone for as long as it asks."""
+    """`Fatal` ends a trial; `RateLimited` never spends its attempts."""
     task = Scripted({"a": [Fail(Fatal("never"))], "b": [*[Fail(RateLimited(3.0))] * 8, Answer(1)]})
     disk = SimulatedDisk()
     outcome = await go(made(task, [Case(name=n, input=n) for n in "ab"], retry=Retry(errors=0)), disk)
 
     assert (1, 1) == (outcome.state.completed, outcome.state.failed)
     assert 9 == task.calls["b"]
-    assert count(disk, IntakePaused) >= 1
 
 
 class Ruin(BaseException):
@@ -429,7 +427,7 @@ async def test_a_rate_limit_is_found_and_kept() -> None:
 
 
 async def test_a_retry_after_beyond_the_budget_ends_its_trial_only() -> None:
-    """A trial that is asked to wait longer than it may is given up; others wait two minutes, and that costs them nothing."""
+    """A trial that is asked to wait longer than it may fails; a single 429 does not hold up the others."""
     task = Scripted({"a": [Fail(RateLimited(3600))], "b": [Fail(RateLimited(1)), Answer(1)]})
     disk = SimulatedDisk()
     cases = [Case(name=name, input=name) for name in "ab"]
@@ -438,7 +436,7 @@ async def test_a_retry_after_beyond_the_budget_ends_its_trial_only() -> None:
     assert [TrialFailed(trial="a", attempts=1, cause="exhausted")] == [
         event for event in events_of(PATH, files=disk) if isinstance(event, TrialFailed)
     ]
-    assert (1, True) == (outcome.state.completed, 120 < outcome.state.t < 130)
+    assert (1, True) == (outcome.state.completed, outcome.state.t < 5)
 
 
 STEPS = st.one_of(
