@@ -32,6 +32,7 @@ from runner.concurrency.constants import (
     POISONED,
     SETTLE,
     SHORT_RUN,
+    SHORT_TEST,
     SHORTEST_RUN,
     SMOOTHING,
     TEST_PACE,
@@ -114,7 +115,7 @@ class Adaptive:
         self._in_flight = InFlight(most=most, limit=self.limit, check_from=6 * most, is_short=is_short)
         self._latency = Latency()
         self._breaker = Breaker()
-        self._background = Background()
+        self._background = Background(longest_test=trials / SHORT_TEST if trials and is_short else _NEVER)
         self._pause = Pause()
 
     def take(self, signal: Signal) -> Decision:
@@ -506,7 +507,7 @@ class Adaptive:
         if pace is None:
             if shown is None:
                 return
-        elif shown is not None and 0.9 * shown < pace < 1.1 * shown:  # noqa: PLR2004  # a tenth
+        elif shown is not None and 0.9 * shown < pace < 1.1 * shown:  # a tenth
             return
         cause = "test" if self._pace.test is not None else "no_limit" if pace is None else "rate_limit"
         self._shown_pace = pace if pace is None else round(pace, 3)

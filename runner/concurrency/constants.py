@@ -6,6 +6,8 @@
 from typing import Final
 
 # The limit on attempts in flight.
+LEAST_SHOWN: Final = 3
+"""No limit on attempts in flight is learned at or below this: a bucket that holds few calls looks the same, and is more usual."""
 FIRST_LIMIT: Final = 32
 """Attempts at once to begin with. Measured: 16 made short runs 1.6 times as slow; 100 drowns servers that collapse."""
 SHORTEST_RUN, SHORT_RUN = 100, 1000
@@ -65,9 +67,9 @@ SEARCH_STEP: Final = 0.1
 """Most growth of the pace per start."""
 SWING, FLATTEST_SWING = 0.1, 0.04
 """How far a plateau dips below the measured rate and rises above it: at first, and after agreeing measurements."""
-PLATEAU_SHORTEST, PLATEAU_LONGEST = 3.0, 16.0
-"""Seconds to the middle of a plateau. Measured: 60 found a raised rate limit late; below 20 the probes cost too many 429s."""
-STEADY: Final = 3
+PLATEAU_SHORTEST, PLATEAU_LONGEST = 3.0, 20.0
+"""Seconds to the middle of a plateau. Measured: 60 found a raised rate limit late; below 8 the probes cost too many 429s."""
+STEADY: Final = 5
 """A plateau is at most this part of the time for which measurements have agreed."""
 PLATEAU_CALLS: Final = 200
 """Calls to the middle of the longest plateau on slow endpoints, so that one 429 per plateau stays below 0.5 %."""
@@ -100,6 +102,8 @@ TEST_EXPECTED: Final = 6
 """429s that a test would meet if they were random; one or none means a rate limit (1.7 % by chance)."""
 TEST_LEAST: Final = 30
 """Starts of the shortest test."""
+SHORT_TEST: Final = 10
+"""In a short run a test may take one in so many trials; a longer one costs more than it can save."""
 MEMORY: Final = 1000
 """Starts after which counts of random 429s are halved."""
 

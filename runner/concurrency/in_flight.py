@@ -21,13 +21,14 @@ from runner.concurrency.constants import (
     DOUBT,
     FAST_GROWTH,
     FIRST_LIMIT,
+    LEAST_SHOWN,
     NEAR_LIMIT,
     OUTWEIGHS,
+    OVER_LIMIT,
+    OVER_WITHIN,
     OVERLOAD_CUT,
     OVERLOAD_SHARE,
     OVERLOAD_TIMEOUTS,
-    OVER_LIMIT,
-    OVER_WITHIN,
     SHORTEST_RUN,
     TRIAL_LATEST,
     TRIAL_PATIENCE,
@@ -39,7 +40,6 @@ from runner.concurrency.constants import (
 from runner.concurrency.start import Start
 
 
-LEAST=3
 @define(kw_only=True)
 class InFlight:
     """The limit, and what speaks against a higher one."""
@@ -202,11 +202,11 @@ class InFlight:
 
     def is_above(self, start: Start, t: float) -> bool:
         """Return whether a start had more in flight than were ever accepted."""
-        return start.in_flight > max(self.accepted, LEAST) and t >= self.doubt_until
+        return start.in_flight > max(self.accepted, LEAST_SHOWN) and t >= self.doubt_until
 
     def explains(self, start: Start, t: float) -> bool:
         """Return whether too many in flight may explain a 429: as many were never accepted, or nearly as many are held."""
-        if t < self.doubt_until or start.in_flight <= LEAST:
+        if t < self.doubt_until or start.in_flight <= LEAST_SHOWN:
             return False
         if start.in_flight <= max(self._good(), self.held):
             if not self.held or self.by_latency:

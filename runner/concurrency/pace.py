@@ -20,7 +20,6 @@ from runner.concurrency.constants import (
     CONFIRM,
     CONTAMINATED,
     ENOUGH,
-    STEADY,
     FIRST_BELIEF,
     FLATTEST_SWING,
     LATE,
@@ -31,6 +30,7 @@ from runner.concurrency.constants import (
     SEARCH_GROWTH,
     SEARCH_STEP,
     SLOWEST,
+    STEADY,
     SWING,
 )
 from runner.concurrency.start import Start
