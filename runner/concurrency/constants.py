@@ -7,7 +7,7 @@ from typing import Final
 
 # The limit on attempts in flight.
 LEAST_SHOWN: Final = 3
-"""No limit on attempts in flight is learned at or below this: a bucket that holds few calls looks the same, and is more usual."""
+"""No limit on attempts in flight is learned at or below this: a bucket that holds few calls looks the same."""
 FIRST_LIMIT: Final = 32
 """Attempts at once to begin with. Measured: 16 made short runs 1.6 times as slow; 100 drowns servers that collapse."""
 SHORTEST_RUN, SHORT_RUN = 100, 1000
@@ -22,25 +22,25 @@ GROWTH_PER_PROOF: Final = 1.75
 BUSY: Final = 0.85
 """Share of the limit that must be in use before a higher one is tried; otherwise it would prove nothing."""
 TRIAL_SOONEST, TRIAL_LATEST = 5.0, 60.0
-"""Seconds between two trials of another limit; doubled while the outcome stays the same. Measured: 120 found raised limits late."""
+"""Seconds between two trials of another limit; doubled while the outcome is the same. Measured: 120 found raised limits late."""
 TRIAL_PATIENCE: Final = 20.0
 """Seconds, and twelve mean latencies, after which a trial without a result is given up."""
 NEAR_LIMIT: Final = 0.9
 """429s at more than this share of a known limit belong to it: calls overlap a little more than the client can see."""
 OVER_LIMIT, OVER_WITHIN = 3, 15
-"""Rate-limited starts above the highest accepted load that show a limit on attempts in flight, and starts between two of them."""
+"""Rate-limited starts above the highest accepted load that show a limit in flight, and starts between two of them."""
 WITHIN_LIMIT, WITHIN_SHARE, DOUBT = 3, 0.4, 300.0
 """So many 429s within a known limit, at this part of the share that showed it, show that it is none; for so many seconds."""
 OUTWEIGHS: Final = 8
 """Successes above the known limit that outweigh one rate-limited start there."""
 OVERLOAD_TIMEOUTS, OVERLOAD_SHARE, OVERLOAD_CUT = 3, 0.2, 0.6
-"""So many timeouts, and this share of all endings, are an overload; the limit falls to this share of the load that timed out."""
+"""So many timeouts, and this share of all endings, are an overload; the limit falls to this share of that load."""
 CEILING_SHARE, CEILING_SOONEST, CEILING_LATEST = 0.85, 120.0, 480.0
 """After an overload the limit stays below this share of it for so many seconds; doubled when it happens again there."""
 
 # Latency.
 GROUP_LEAST, GROUP_MOST = 12, 32
-"""Starts in a group: as many as the limit, within these bounds. Smaller groups are too noisy at the usual spread of latencies."""
+"""Starts in a group: as many as the limit, within these bounds. Smaller groups are too noisy."""
 LEFT_OUT: Final = 8
 """One in so many of a group is left out, the slowest: it may hang."""
 GROUP_SAMPLES: Final = 6
@@ -115,7 +115,7 @@ PROBE_SOONEST, PROBE_LATEST = 1.0, 30.0
 """Seconds between two probes; a tenth of the outage so far in between."""
 PROBE_PATIENCE: Final = 10.0
 """Seconds after which another probe is sent although the one before has not ended."""
-HUNG_LATENCIES, HUNG_LEAST, HUNG_CALLS = 10.0, 5.0, 4
+HUNG_LATENCIES, HUNG_LEAST, HUNG_CALLS = 6.0, 5.0, 4
 """No ending for this many mean latencies, and this many seconds, with at least so many calls in flight: no response."""
 
 # Pauses.
