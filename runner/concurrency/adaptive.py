@@ -131,6 +131,7 @@ class Adaptive:
                 self._end(start, signal)
             else:
                 self._end_hung(signal)
+        self._show_pace()
         return self._decision(probe=probe)
 
     def elapse(self, t: float) -> Decision:
@@ -158,7 +159,6 @@ class Adaptive:
         return OPEN if t >= at else Gate(open=False, at=at)
 
     def _decision(self, *, probe: bool = False) -> Decision:
-        self._show_pace()
         return Decision(limit=self.limit, probe=probe, changes=tuple(self._changes))
 
     # Time.
@@ -183,6 +183,7 @@ class Adaptive:
                 self._changes += self._pause.end(at)
             else:
                 self._open_hung()
+            self._show_pace()  # Only here and after signals, so that calling `elapse` more often changes nothing.
         self._now = max(self._now, until)
 
     def _hung_at(self) -> float:

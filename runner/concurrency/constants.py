@@ -22,7 +22,7 @@ GROWTH_PER_PROOF: Final = 1.75
 BUSY: Final = 0.85
 """Share of the limit that must be in use before a higher one is tried; otherwise it would prove nothing."""
 TRIAL_SOONEST, TRIAL_LATEST = 5.0, 60.0
-"""Seconds between two trials of another limit; doubled while the outcome is the same. Measured: 120 found raised limits late."""
+"""Seconds between two trials of another limit; doubled while the outcome is the same. Measured: 120 is too late."""
 TRIAL_PATIENCE: Final = 20.0
 """Seconds, and twelve mean latencies, after which a trial without a result is given up."""
 NEAR_LIMIT: Final = 0.9
