@@ -32,6 +32,7 @@ from runner.concurrency.constants import (
     POISONED,
     SETTLE,
     SHORT_RUN,
+    SHORT_TEST,
     SHORTEST_RUN,
     SMOOTHING,
     TEST_PACE,
@@ -118,7 +119,7 @@ class Adaptive:
         self._in_flight = InFlight(most=most, limit=self.limit, check_from=6 * most, is_short=is_short)
         self._latency = Latency()
         self._breaker = Breaker()
-        self._background = Background()
+        self._background = Background(longest_test=trials / SHORT_TEST if trials and is_short else _NEVER)
         self._pause = Pause()
 
     @property
@@ -143,6 +144,7 @@ class Adaptive:
                 self._end(start, signal)
             else:
                 self._end_hung(signal)
+        self._show_pace()
         return self._decision(probe=probe)
 
     def elapse(self, t: float) -> Decision:
@@ -170,7 +172,6 @@ class Adaptive:
         return OPEN if t >= at else Gate(open=False, at=at)
 
     def _decision(self, *, probe: bool = False) -> Decision:
-        self._show_pace()
         return Decision(limit=self.limit, probe=probe, changes=tuple(self._changes))
 
     # Time.
@@ -195,6 +196,7 @@ class Adaptive:
                 self._changes += self._pause.end(at)
             else:
                 self._open_hung()
+            self._show_pace()  # Only here and after signals, so that calling `elapse` more often changes nothing.
         self._now = max(self._now, until)
 
     def _hung_at(self) -> float:
@@ -242,7 +244,7 @@ class Adaptive:
         """Return the calls per second that so many in flight are (Little's law)."""
         return in_flight / max(self._latency.mean or _GUESS, 0.001)
 
-    def _end(self, start: Start, signal: Succeeded | Failed | TimedOut | Interrupted) -> None:
+    def _end(self, start: Start, signal: Succeeded | Failed | TimedOut | Interrupted) -> None:  # noqa: C901, PLR0912
         self._last_ending = self._now
         if not (isinstance(signal, Failed) and signal.failure == "rate_limited"):
             self._rate_limits.pop(start.trial, None)
@@ -409,7 +411,7 @@ class Adaptive:
         self._pause.current = Paused(until=self._breaker.next_probe, cause=self._breaker.cause, evidence=evidence)
         self._changes.append(self._pause.current)
 
-    def _rate_limited(self, start: Start, arrived: float, retry_after: float | None) -> None:
+    def _rate_limited(self, start: Start, arrived: float, retry_after: float | None) -> None:  # noqa: C901, PLR0912
         """Find out which limit a 429 is about, if any."""
         if self._breaker.open:
             self._probe_rate_limited(start, arrived, retry_after)

@@ -26,6 +26,8 @@ from runner.concurrency.start import Start
 class Background:
     """Counts of starts and of 429s without an explanation, and the test under way."""
 
+    longest_test: float
+    """Starts of the longest test that is worth its cost."""
     share: float = 0.0
     """Share of starts that are rate limited at random."""
     first: int = 0
@@ -81,7 +83,7 @@ class Background:
             return False
         # Between two 429s a rate limit grants exactly its rate, so this is it, if there is one.
         self.rate = accepted / seconds
-        return self.observed > max(TESTED_SHARE, 2 * self.share)
+        return self.observed > max(TESTED_SHARE, 2 * self.share, TEST_EXPECTED / self.longest_test)
 
     def begin_test(self, newest: int) -> None:
         """Test the starts after `newest`."""

@@ -6,6 +6,8 @@
 from typing import Final
 
 # The limit on attempts in flight.
+LEAST_SHOWN: Final = 3
+"""No limit on attempts in flight is learned at or below this: a bucket that holds few calls looks the same."""
 FIRST_LIMIT: Final = 32
 """Attempts at once to begin with. Measured: 16 made short runs 1.6 times as slow; 100 drowns servers that collapse."""
 SHORTEST_RUN, SHORT_RUN = 100, 1000
@@ -15,12 +17,14 @@ UNPROVEN_LIMIT: Final = 64
 """The limit may grow to this before a lower load was measured. Measured together with `FIRST_LIMIT`."""
 FAST_GROWTH: Final = 2
 """Slots per success up to `UNPROVEN_LIMIT`; beyond it, one per success, which doubles the limit every round trip."""
+PER_ROUND_TRIP: Final = 1.25
+"""Growth of the limit per round trip beyond `UNPROVEN_LIMIT`."""
 GROWTH_PER_PROOF: Final = 1.75
 """The limit may grow to this many times the load whose latency was last found acceptable (TCP slow start uses 2)."""
 BUSY: Final = 0.85
 """Share of the limit that must be in use before a higher one is tried; otherwise it would prove nothing."""
 TRIAL_SOONEST, TRIAL_LATEST = 5.0, 60.0
-"""Seconds between two trials of another limit; doubled while the outcome stays the same. Measured: 120 found raised limits late."""
+"""Seconds between two trials of another limit; doubled while the outcome is the same. Measured: 120 is too late."""
 CHECKED_LEAST: Final = 8
 """Limits below this are not compared with a lower one: that would cost a third of them."""
 TRIAL_PATIENCE: Final = 20.0
@@ -28,19 +32,19 @@ TRIAL_PATIENCE: Final = 20.0
 NEAR_LIMIT: Final = 0.9
 """429s at more than this share of a known limit belong to it: calls overlap a little more than the client can see."""
 OVER_LIMIT, OVER_WITHIN = 3, 15
-"""Rate-limited starts above the highest accepted load that show a limit on attempts in flight, and starts between two of them."""
+"""Rate-limited starts above the highest accepted load that show a limit in flight, and starts between two of them."""
 WITHIN_LIMIT, WITHIN_SHARE, DOUBT = 3, 0.4, 300.0
 """So many 429s within a known limit, at this part of the share that showed it, show that it is none; for so many seconds."""
 OUTWEIGHS: Final = 8
 """Successes above the known limit that outweigh one rate-limited start there."""
 OVERLOAD_TIMEOUTS, OVERLOAD_SHARE, OVERLOAD_CUT = 3, 0.2, 0.6
-"""So many timeouts, and this share of all endings, are an overload; the limit falls to this share of the load that timed out."""
+"""So many timeouts, and this share of all endings, are an overload; the limit falls to this share of that load."""
 CEILING_SHARE, CEILING_SOONEST, CEILING_LATEST = 0.85, 120.0, 480.0
 """After an overload the limit stays below this share of it for so many seconds; doubled when it happens again there."""
 
 # Latency.
 GROUP_LEAST, GROUP_MOST = 12, 32
-"""Starts in a group: as many as the limit, within these bounds. Smaller groups are too noisy at the usual spread of latencies."""
+"""Starts in a group: as many as the limit, within these bounds. Smaller groups are too noisy."""
 LEFT_OUT: Final = 8
 """One in so many of a group is left out, the slowest: it may hang."""
 GROUP_SAMPLES: Final = 6
@@ -69,9 +73,9 @@ SEARCH_STEP: Final = 0.1
 """Most growth of the pace per start."""
 SWING, FLATTEST_SWING = 0.1, 0.04
 """How far a plateau dips below the measured rate and rises above it: at first, and after agreeing measurements."""
-PLATEAU_SHORTEST, PLATEAU_LONGEST = 3.0, 16.0
-"""Seconds to the middle of a plateau. Measured: 60 found a raised rate limit late; below 20 the probes cost too many 429s."""
-STEADY: Final = 3
+PLATEAU_SHORTEST, PLATEAU_LONGEST = 3.0, 20.0
+"""Seconds to the middle of a plateau. Measured: 60 found a raised rate limit late; below 8 the probes cost too many 429s."""
+STEADY: Final = 5
 """A plateau is at most this part of the time for which measurements have agreed."""
 PLATEAU_CALLS: Final = 200
 """Calls to the middle of the longest plateau on slow endpoints, so that one 429 per plateau stays below 0.5 %."""
@@ -104,6 +108,8 @@ TEST_EXPECTED: Final = 6
 """429s that a test would meet if they were random; one or none means a rate limit (1.7 % by chance)."""
 TEST_LEAST: Final = 30
 """Starts of the shortest test."""
+SHORT_TEST: Final = 10
+"""In a short run a test may take one in so many trials; a longer one costs more than it can save."""
 MEMORY: Final = 1000
 """Starts after which counts of random 429s are halved."""
 
@@ -115,7 +121,7 @@ PROBE_SOONEST, PROBE_LATEST = 1.0, 30.0
 """Seconds between two probes; a tenth of the outage so far in between."""
 PROBE_PATIENCE: Final = 10.0
 """Seconds after which another probe is sent although the one before has not ended."""
-HUNG_LATENCIES, HUNG_LEAST, HUNG_CALLS = 10.0, 5.0, 4
+HUNG_LATENCIES, HUNG_LEAST, HUNG_CALLS = 6.0, 5.0, 4
 """No ending for this many mean latencies, and this many seconds, with at least so many calls in flight: no response."""
 
 # Pauses.

@@ -22,6 +22,7 @@ from runner.concurrency.constants import (
     DOUBT,
     FAST_GROWTH,
     FIRST_LIMIT,
+    LEAST_SHOWN,
     NEAR_LIMIT,
     OUTWEIGHS,
     OVER_LIMIT,
@@ -29,6 +30,7 @@ from runner.concurrency.constants import (
     OVERLOAD_CUT,
     OVERLOAD_SHARE,
     OVERLOAD_TIMEOUTS,
+    PER_ROUND_TRIP,
     SHORTEST_RUN,
     TRIAL_LATEST,
     TRIAL_PATIENCE,
@@ -39,7 +41,7 @@ from runner.concurrency.constants import (
 )
 from runner.concurrency.start import Start
 
-LEAST=3
+
 @define(kw_only=True)
 class InFlight:
     """The limit, and what speaks against a higher one."""
@@ -118,7 +120,8 @@ class InFlight:
         self.successes += start.order > self.lesson
         if self.phase == "trying" and start.in_flight > self.held:
             self.surplus += 1
-        if start.wave.load < BUSY * start.limit or start.in_flight < start.limit // 2:
+        is_far = self.limit >= UNPROVEN_LIMIT and self.limit > PER_ROUND_TRIP * start.limit
+        if is_far or start.wave.load < BUSY * start.limit or start.in_flight < start.limit // 2:
             return
         if self.phase == "climbing":
             allowed = min(max(proven, self._unproven), self._highest(t))
@@ -203,11 +206,11 @@ class InFlight:
 
     def is_above(self, start: Start, t: float) -> bool:
         """Return whether a start had more in flight than were ever accepted."""
-        return start.in_flight > max(self.accepted, LEAST) and t >= self.doubt_until
+        return start.in_flight > max(self.accepted, LEAST_SHOWN) and t >= self.doubt_until
 
     def explains(self, start: Start, t: float) -> bool:
         """Return whether too many in flight may explain a 429: as many were never accepted, or nearly as many are held."""
-        if t < self.doubt_until or start.in_flight <= LEAST:
+        if t < self.doubt_until or start.in_flight <= LEAST_SHOWN:
             return False
         if start.in_flight <= max(self._good(), self.held):
             if not self.held or self.by_latency:

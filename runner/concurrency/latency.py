@@ -1,7 +1,7 @@
 """Whether a higher load raises throughput, for servers that never reject a call and only get slower.
 
-Attempts are grouped by the order of their starts, and a group is judged when nearly all of it has ended. In the order of endings
-the quick ones come first, and a growing load would look faster than it is.
+Attempts are grouped by the order of their starts, and a group is judged when nearly all of it has ended. In the order of
+endings the quick ones come first, and a growing load would look faster than it is.
 
 A group that ran with clearly more or less in flight than the ones before is compared with them. If latency differs nearly as
 much as the load, the higher load brings nothing. An attempt that timed out counts with the time it took.

@@ -89,7 +89,7 @@ class Pace:
         return self.test is None and pace is not None and (self.searching or pace > self.measured)
 
     def is_confirmed(self, start: Start) -> bool:
-        """Return whether a 429 is the second within a few starts; a single one may be random, so the pace only stays as it is."""
+        """Return whether a 429 is the second within a few starts; one may be random, so the pace only stops growing."""
         if self.suspect is not None and start.order - self.suspect <= CONFIRM:
             self.suspect = None
             return True
@@ -122,7 +122,7 @@ class Pace:
             self.known *= 1 + min(SEARCH_GROWTH * gap * (1 + (t - self.since) / SEARCH_DOUBLING), SEARCH_STEP)
 
     def echo(self) -> None:
-        """Count a 429 of a start before the last lesson. It may have been charged to the bucket, so a start is left out for it."""
+        """Count a 429 of a start before the last lesson; it may have been charged to the bucket, so one start is left out."""
         self.missed += 1
         self.echoes += 1
         if self.known is not None and self.anchor is not None:
@@ -166,7 +166,7 @@ class Pace:
         return f"429 at {start.in_flight} in flight, after {granted} accepted in {seconds:.1f} s"
 
     def resume(self, probe: Start, t: float) -> None:
-        """Start again after a time in which every call was rate limited: when the probe was accepted, the bucket was nearly empty."""
+        """Start again after every call was rate limited; the bucket was nearly empty when it accepted the probe."""
         self.since = self.next_start = t
         self._count_from(probe)
 
