@@ -108,7 +108,7 @@ TEST_EXPECTED: Final = 6
 """429s that a test would meet if they were random; one or none means a rate limit (1.7 % by chance)."""
 TEST_LEAST: Final = 30
 """Starts of the shortest test."""
-SHORT_TEST: Final = 10
+SHORT_TEST: Final = 20
 """In a short run a test may take one in so many trials; a longer one costs more than it can save."""
 MEMORY: Final = 1000
 """Starts after which counts of random 429s are halved."""
