@@ -375,8 +375,9 @@ class IntakePaused:
     """No attempt may start for a while."""
 
     until: float
-    """In the seconds of `t`."""
+    """When the next attempt or probe may start, in the seconds of `t`."""
     cause: str
+    """`retry_after` or `rate_limited`; with the circuit breaker open `unavailable`, `no_response` or `all_rate_limited`."""
     evidence: str = ""
     """What was seen, in words."""
     key: str = ""

@@ -368,7 +368,7 @@ class Auditor:
         if self._judge_room(subject, event.key, in_flight, record):
             self._judge_slot(event, record)
         if known.stage == "backing_off" and record.t < known.due - HAIR:
-            what = f"{event.trial!r} starts at {record.t:.6f} s, and its back-off ends at {known.due:.6f} s"
+            what = f"{event.trial!r} starts at {record.t:.6f} s, and its backoff ends at {known.due:.6f} s"
             self._find(record, "delay", what)
         self._judge_open(subject, event.key, record, judged=found != self._found)
         (self._of_shared.add if event.key in self._shared else self._of_shared.discard)(event.trial)

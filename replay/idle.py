@@ -48,9 +48,15 @@ def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Re
     if state.ending or not state.sessions:
         return []
     ready = state.stages["queued"] + state.stages["interrupted"] + state.stages["unsettled"]
+    ready += len(state.backing_off) - in_backoff(state, now)
     keys = _attempt_keys(state)
     found = list(_attempt_reasons(state, keys, now, ready, total)) if _has_idle_slot(state, keys) else []
     return found + list(_scorer_reasons(state, keys, now))
+
+
+def in_backoff(state: RunState, now: float) -> int:
+    """Count the trials whose backoff is not over; one whose delay has passed is ready, though no record says so."""
+    return sum(trial.due > now for trial in state.backing_off.values())
 
 
 def in_json(found: list[Reason]) -> list[dict[str, Any]]:
@@ -111,8 +117,8 @@ def _attempt_reasons(state: RunState, keys: list[str], now: float, ready: int, t
         yield from _of_keys(state, keys, now, waiting=ready > 0 and not is_held, named=len(keys) > 1)
     if ready:
         return
-    if state.backing_off:
-        count, left = len(state.backing_off), max(0.0, min(trial.due for trial in state.backing_off.values()) - now)
+    if state.backing_off:  # None of them is ready.
+        count, left = len(state.backing_off), min(trial.due for trial in state.backing_off.values()) - now
         yield Reason(
             reason="backoff", number=count, seconds=left, text=f"{plural(count, 'trial')} in backoff, next in {duration(left)}"
         )

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from replay.formatting import digits, duration, number, plural, printable
-from replay.idle import one_line, reasons
+from replay.idle import in_backoff, one_line, reasons
 from replay.intake import CAUSES, PROBING
 from replay.state import LastError, RunState, TrialState
 from replay.summary import Latency, Part, Score, Summary, crashes, forked_sessions, latency, score_of, summarise
@@ -193,7 +193,7 @@ _Row = tuple[str, str, str]
 
 
 def _rows(state: RunState, now: float, durable: int, total: int | None) -> Iterator[_Row]:
-    yield "slots", _slots(state, total), ""
+    yield "slots", _slots(state, now, total), ""
     if idle := reasons(state, now=now, total=total):
         yield "waiting", one_line(idle), "" if idle[0].reason == "none_left" else "yellow"
     if (error := state.last_error) is not None and (error.answers == len(state.latencies) or now - error.t < _MINUTE):
@@ -219,15 +219,15 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     yield "journal", f"seq {state.seq:,} · on disk to {durable:,}", "dim"
 
 
-def _slots(state: RunState, total: int | None) -> str:
+def _slots(state: RunState, now: float, total: int | None) -> str:
     most = state.limit
     parts = [f"{len(state.running):,}{'' if most is None else f' of {most:,}'} busy"]
     if state.stages["answered"]:
         parts.append(f"{state.stages['answered']:,} being scored")
-    waiting = state.stages["queued"] + state.stages["interrupted"]
-    parts.append(f"{waiting:,} queued")
-    if state.backing_off:
-        parts.append(f"{len(state.backing_off):,} in backoff")
+    backoff = in_backoff(state, now)
+    parts.append(f"{state.stages['queued'] + state.stages['interrupted'] + len(state.backing_off) - backoff:,} queued")
+    if backoff:
+        parts.append(f"{backoff:,} in backoff")
     if total is not None and total > state.total:
         parts.append(f"{total - state.total:,} to come")
     return " · ".join(parts)
@@ -358,8 +358,8 @@ def line(state: RunState, *, now: float, durable: int, total: int | None, before
         parts = [f"{state.done:,} of {total:,} ({math.floor(100 * min(1.0, state.done / total)) if total else 100} %)"]
     parts.append(f"{state.completed:,} ok, {state.failed:,} failed, {state.recovered:,} recovered")
     idle = [reason for reason in reasons(state, now=now, total=total) if reason.reason != "none_left"]
-    if state.backing_off and not any(reason.reason == "backoff" for reason in idle):
-        parts.append(f"{len(state.backing_off):,} in backoff")
+    if (backoff := in_backoff(state, now)) and not any(reason.reason == "backoff" for reason in idle):
+        parts.append(f"{backoff:,} in backoff")
     for scorer, tally in state.scores.items():
         if tally.mean is not None:
             mean = f"{100 * tally.mean:.1f} %" if tally.kind == "pass" else digits(tally.mean, 3)

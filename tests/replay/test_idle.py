@@ -103,6 +103,13 @@ def test_backoff_is_a_reason_where_nothing_else_is_ready() -> None:
     assert [] == texts([*events, *queued("b")], total=2)
 
 
+def test_a_trial_whose_backoff_is_over_is_ready() -> None:
+    """No record says that a delay is over; from then on the trial waits for what holds starts up, and not for its backoff."""
+    events = [START, *queued("a"), begun("a"), *refused("a", delay=5.0), PaceChanged(after=4.2, cause="rate_limit")]
+
+    assert ["rate limit: 4.2 starts/s"] == texts(events, total=1)
+
+
 def test_cases_that_are_not_read_yet_are_waited_for() -> None:
     """With nothing ready, cases to come are the reason; how many is given where it is known."""
     assert ["waiting for cases: 8 to come"] == texts([START, *ok("a")])

@@ -358,9 +358,9 @@ def test_the_line_of_a_log() -> None:
 
     assert (
         "3 of 6 (50 %) · 2 ok, 1 failed, 0 recovered · exact 50.0 % · closeness 0.75"
-        " · about 30 s left · waiting: 1 trial in backoff, next in 0 s · waiting for cases: 2 to come"
+        " · about 20 s left · waiting: 1 trial in backoff, next in 3.5 s · waiting for cases: 2 to come"
         f" · seq {state.seq}, on disk to 9"
-    ) == line(state, now=30.0, durable=9, total=6)
+    ) == line(state, now=20.0, durable=9, total=6)
     assert line(state, now=30.0, durable=9, total=None).startswith("3 done · 2 ok, 1 failed")
 
 

@@ -150,7 +150,7 @@ def test_events_begin_with_the_whole_run(cursor: str, run: Path) -> None:
 
 def test_who_comes_back_is_told_what_is_new(run: Path) -> None:
     """Who says how much it knows is told the rest: here nothing, and how the run stands."""
-    _, _, body = asked(run, f"GET /{TOKEN}/events HTTP/1.1\r\n{HOST}Last-Event-ID: 50-17-22-8-6-4\r\n\r\n")
+    _, _, body = asked(run, f"GET /{TOKEN}/events HTTP/1.1\r\n{HOST}Last-Event-ID: 50-17-22-8-6-4-0\r\n\r\n")
 
     told = orjson.loads(body.partition("data: ")[2].partition("\n")[0])
     assert (50, 50) == (told["columns"]["from"], told["columns"]["seq"])

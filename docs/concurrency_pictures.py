@@ -1,0 +1,279 @@
+"""Draw the pictures of docs/concurrency.md: what the adaptive policy decides on simulated endpoints.
+
+    python docs/concurrency_pictures.py            # writes docs/concurrency-*.svg
+    python docs/concurrency_pictures.py DIRECTORY  # writes them there
+
+Nothing is drawn by hand: every line and mark is a decision of `runner.concurrency.Adaptive`, or a call that it allowed.
+"""  # noqa: INP001 - a script, not a package
+
+import sys
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from attrs import define, field, frozen
+
+from benchmarks.simulated.endpoint import Burst, Endpoint
+from benchmarks.simulated.rows import Row, simulate
+from runner.concurrency import Adaptive, Decision, Failed, Gate, Started
+from runner.concurrency.policy import LimitMoved, PaceMoved, Paused, Resumed, Signal
+
+SEED = 3
+WIDE, LEFT, RIGHT = 860, 56, 24
+INK, FAINT, HAIR = "#24292f", "#57606a", "#d8dee4"
+FLIGHT, LIMIT, PACE, BAD, PROBE, SHADE = "#1f6f8b", "#24292f", "#8a5a00", "#b3401a", "#7a3e8e", "#f0e3f2"
+Step = tuple[float, float | None]
+
+
+@define
+class Watched:
+    """A policy whose signals and decisions are written down."""
+
+    policy: Adaptive
+    in_flight: list[Step] = field(factory=lambda: [(0.0, 0.0)])
+    limits: list[Step] = field(factory=list)
+    paces: list[Step] = field(factory=list)
+    limited: list[float] = field(factory=list)
+    """When a call was rate limited."""
+    unavailable: list[float] = field(factory=list)
+    """When a call failed with a 5xx."""
+    probes: list[float] = field(factory=list)
+    open: list[tuple[float, float]] = field(factory=list)
+    """From when to when the circuit breaker was open."""
+    _flying: int = 0
+    _since: float | None = None
+
+    def __attrs_post_init__(self) -> None:
+        """Start with the first limit."""
+        self.limits.append((0.0, self.policy.limit))
+
+    @property
+    def limit(self) -> int:
+        """Return the limit of the policy."""
+        return self.policy.limit
+
+    def may_start(self, t: float) -> Gate:
+        """Ask the policy."""
+        return self.policy.may_start(t)
+
+    def elapse(self, t: float) -> Decision:
+        """Let the policy see the time."""
+        return self._note(t, self.policy.elapse(t))
+
+    def take(self, signal: Signal) -> Decision:
+        """Hand a signal to the policy, and write down what happened."""
+        self._flying += 1 if isinstance(signal, Started) else -1
+        self.in_flight.append((signal.t, self._flying))
+        if isinstance(signal, Failed):
+            (self.limited if signal.failure == "rate_limited" else self.unavailable).append(signal.t)
+        decision = self._note(signal.t, self.policy.take(signal))
+        if decision.probe:
+            self.probes.append(signal.t)
+        return decision
+
+    def _note(self, t: float, decision: Decision) -> Decision:
+        for change in decision.changes:
+            match change:
+                case LimitMoved():
+                    self.limits.append((t, change.after))
+                case PaceMoved():
+                    self.paces.append((t, change.after))
+                case Paused(cause="unavailable") if self._since is None:
+                    self._since = t
+                case Resumed(cause="unavailable") if self._since is not None:
+                    self.open.append((self._since, t))
+                    self._since = None
+                case _:
+                    pass
+        return decision
+
+
+def watch(endpoint: Endpoint, seconds: float) -> Watched:
+    """Let the policy drive an endpoint for so many seconds."""
+    made: list[Watched] = []
+
+    def make(row: Row) -> Watched:
+        made.append(Watched(Adaptive(row.slots, trials=row.trials)))
+        return made[-1]
+
+    simulate(Row(name="picture", endpoint=endpoint, seconds=seconds), make, SEED)
+    return made[0]
+
+
+@frozen
+class Panel:
+    """One chart of a picture: a time axis, a value axis, and what is drawn between them."""
+
+    title: str
+    top: float
+    high: float
+    seconds: float
+    most: float
+
+    def x(self, t: float) -> float:
+        """Return where a time is."""
+        return LEFT + (WIDE - LEFT - RIGHT) * t / self.seconds
+
+    def y(self, value: float) -> float:
+        """Return where a value is."""
+        return self.top + self.high * (1 - value / self.most)
+
+    def frame(self, ticks: Sequence[float], *, times: bool) -> list[str]:
+        """Draw the title, the grid and the labels."""
+        lines = [text(LEFT, self.top - 10, self.title, weight=600)]
+        for value in ticks:
+            lines.append(line([(LEFT, self.y(value)), (WIDE - RIGHT, self.y(value))], HAIR, 1))
+            lines.append(text(LEFT - 8, self.y(value) + 4, f"{value:g}", anchor="end", colour=FAINT))
+        below = self.top + self.high + 18
+        moments = range(0, int(self.seconds) + 1, 10) if times else ()
+        return lines + [text(self.x(t), below, f"{t} s", anchor="middle", colour=FAINT) for t in moments]
+
+    def shade(self, spans: Sequence[tuple[float, float]]) -> list[str]:
+        """Shade spans of time."""
+        inside = f'y="{self.top:.1f}" height="{self.high:.1f}" fill="{SHADE}"'
+        return [f'<rect x="{self.x(a):.1f}" width="{self.x(b) - self.x(a):.1f}" {inside}/>' for a, b in spans]
+
+    def steps(self, steps: Sequence[Step], colour: str, *, dash: str = "", fill: bool = False) -> list[str]:
+        """Draw a step function; it has a gap where it has no value."""
+        drawn: list[str] = []
+        points: list[tuple[float, float]] = []
+        kept = list({round(2 * self.x(t)): (t, value) for t, value in steps}.values())  # Two steps per pixel can be seen.
+        for (t, value), (until, _) in zip(kept, [*kept[1:], (self.seconds, None)], strict=True):
+            if value is not None and t < self.seconds:
+                points += [(self.x(t), self.y(value)), (self.x(min(until, self.seconds)), self.y(value))]
+            elif points:
+                drawn.append(line(points, colour, 1.8, dash))
+                points = []
+        if points and fill:
+            area = " ".join(f"{x:.1f},{y:.1f}" for x, y in [(points[0][0], self.y(0)), *points, (points[-1][0], self.y(0))])
+            drawn.append(f'<polygon points="{area}" fill="{colour}" fill-opacity="0.15"/>')
+        return [*drawn, *([line(points, colour, 1.8 if not fill else 1.2, dash)] if points else [])]
+
+    def ticks(self, times: Sequence[float], colour: str, *, at: float) -> list[str]:
+        """Draw a short mark at each time."""
+        y = self.y(at)
+        return [line([(self.x(t), y), (self.x(t), y - 9)], colour, 1.4) for t in times if t <= self.seconds]
+
+    def level(self, value: float, label: str) -> list[str]:
+        """Draw what the endpoint really accepts, with its label on the right."""
+        y = self.y(value)
+        return [
+            line([(LEFT, y), (WIDE - RIGHT, y)], FAINT, 1.2, "2 4"),
+            text(WIDE - RIGHT, y + 16, label, anchor="end", colour=FAINT),
+        ]
+
+
+def text(x: float, y: float, said: str, *, anchor: str = "start", colour: str = INK, weight: int = 400) -> str:
+    """Write a text."""
+    style = f'font-weight="{weight}" fill="{colour}" text-anchor="{anchor}"'
+    return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(said)}</text>'
+
+
+def line(points: Sequence[tuple[float, float]], colour: str, width: float, dash: str = "") -> str:
+    """Draw a line through points."""
+    dashed = f' stroke-dasharray="{dash}"' if dash else ""
+    through = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    return f'<polyline points="{through}" fill="none" stroke="{colour}" stroke-width="{width}"{dashed}/>'
+
+
+def key(y: float, entries: Sequence[tuple[str, str, str]]) -> list[str]:
+    """Draw a row of keys: a swatch (`fill`, `line`, `dash` or `tick`), its colour, and what it means."""
+    lines, x = [], float(LEFT)
+    for kind, colour, said in entries:
+        match kind:
+            case "fill":
+                lines.append(f'<rect x="{x}" y="{y - 10}" width="18" height="11" fill="{colour}" fill-opacity="0.3"/>')
+            case "shade":
+                lines.append(f'<rect x="{x}" y="{y - 10}" width="18" height="11" fill="{colour}"/>')
+            case "tick":
+                lines.append(line([(x + 9, y + 1), (x + 9, y - 9)], colour, 1.8))
+            case _:
+                lines.append(line([(x, y - 4), (x + 18, y - 4)], colour, 1.8, "6 4" if kind == "dash" else ""))
+        lines.append(text(x + 24, y, said))
+        x += 24 + 7.1 * len(said) + 22
+    return lines
+
+
+def picture(high: float, title: str, *parts: Sequence[str]) -> str:
+    """Put a picture together, on a light ground."""
+    body = "\n".join(piece for part in parts for piece in part)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {high:g}" width="{WIDE}" height="{high:g}" '
+        f'font-family="system-ui, sans-serif" font-size="13" role="img">\n<title>{escape(title)}</title>\n'
+        f'<rect width="{WIDE}" height="{high:g}" fill="#ffffff"/>\n{body}\n</svg>\n'
+    )
+
+
+IN_FLIGHT, LIMITED = ("fill", FLIGHT, "in flight"), ("tick", BAD, "429")
+LIMIT_KEY, PACE_KEY = ("dash", LIMIT, "limit"), ("line", PACE, "pace (starts/s)")
+OPEN = ("shade", SHADE, "breaker open")
+
+
+def rate_limit() -> str:
+    """Draw the first 60 s on an endpoint that accepts 10 calls per second, with a burst of 20."""
+    seen = watch(Endpoint(rate=10.0, burst=20.0), 60.0)
+    upper = Panel("Attempts in flight", 66, 150, 60.0, 48)
+    lower = Panel("Pace: starts per second", 262, 110, 60.0, 40)
+    return picture(
+        412,
+        "Ramp-up, and a rate limit found",
+        key(24, [IN_FLIGHT, LIMIT_KEY, PACE_KEY, LIMITED]),
+        upper.frame([0, 16, 32, 48], times=False),
+        upper.steps(seen.in_flight, FLIGHT, fill=True),
+        upper.steps(seen.limits, LIMIT, dash="6 4"),
+        lower.frame([0, 10, 20, 30, 40], times=True),
+        lower.level(10, "the endpoint accepts 10/s"),
+        lower.steps(seen.paces, PACE),
+        lower.ticks(seen.limited, BAD, at=0),
+    )
+
+
+def outage() -> str:
+    """Draw an outage of 15 s."""
+    seen = watch(Endpoint(cap=48, bursts=(Burst(start=20.0, seconds=15.0, kind="unavailable"),)), 70.0)
+    panel = Panel("Attempts in flight", 66, 190, 70.0, 80)
+    down = line([(panel.x(20), panel.top + 4), (panel.x(35), panel.top + 4)], BAD, 4)
+    return picture(
+        312,
+        "An outage: circuit breaker and probes",
+        key(
+            24, [IN_FLIGHT, LIMIT_KEY, ("shade", SHADE, "breaker open"), ("tick", PROBE, "probe"), ("tick", BAD, "failed call")]
+        ),
+        panel.shade(seen.open),
+        panel.frame([0, 20, 40, 60, 80], times=True),
+        panel.steps(seen.in_flight, FLIGHT, fill=True),
+        panel.steps(seen.limits, LIMIT, dash="6 4"),
+        [down, text(panel.x(20) + 4, panel.top + 22, "endpoint down for 15 s", colour=BAD)],
+        panel.ticks(seen.unavailable, BAD, at=0),
+        panel.ticks(seen.probes, PROBE, at=6),
+    )
+
+
+def random_429s() -> str:
+    """Draw random 429s above a real rate limit."""
+    chance = watch(Endpoint(random_429=0.05), 60.0)
+    real = watch(Endpoint(rate=20.0, burst=20.0, retry_after=False), 60.0)
+    parts: list[str] = []
+    titles = "5 % of the calls are rate limited at random: ignored", "The endpoint accepts 20 calls per second: paced"
+    for seen, title, top in ((chance, titles[0], 66), (real, titles[1], 262)):
+        panel = Panel(title, top, 130, 60.0, 120)
+        parts += panel.frame([0, 40, 80, 120], times=True)
+        parts += panel.steps(seen.in_flight, FLIGHT, fill=True)
+        parts += panel.steps(seen.limits, LIMIT, dash="6 4")
+        parts += panel.steps(seen.paces, PACE)
+        parts += panel.ticks(seen.limited, BAD, at=0)
+    return picture(430, "Random 429s and a real rate limit", key(24, [IN_FLIGHT, LIMIT_KEY, PACE_KEY, LIMITED]), parts)
+
+
+PICTURES = {"rate-limit": rate_limit, "outage": outage, "random-429s": random_429s}
+
+
+def main() -> None:
+    """Write the pictures."""
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
+    for name, draw in PICTURES.items():
+        (target / f"concurrency-{name}.svg").write_text(draw(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
