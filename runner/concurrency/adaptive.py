@@ -95,8 +95,6 @@ class Adaptive:
         """The newest start that was answered, or is in flight for longer than failures take to come back."""
         self._last_answered = 0
         """The newest start that was answered."""
-        self._answered_at = 0.0
-        """When a call was last answered."""
         self._limited: dict[int, Start] = {}
         """The latest rate-limited starts since the last lesson, by their order."""
         self._rate_limits: Counter[str] = Counter()
@@ -304,7 +302,7 @@ class Adaptive:
             self._advance(self._now)
 
     def _accept(self, start: Start) -> None:
-        self._last_answered, self._answered_at = max(self._last_answered, start.order), self._now
+        self._last_answered = max(self._last_answered, start.order)
         self._alive = max(self._alive, start.order)
         self._see_accepted(start)
 
@@ -396,11 +394,11 @@ class Adaptive:
             if seen is not None:
                 self._show_limit("timeouts", seen)
                 return  # Fewer calls may do; the endpoint is unavailable if they time out, too.
-        # Calls that hang in an outage look alive, so nothing does where no call was answered for long.
-        is_silent = self._now - self._answered_at > max(HUNG_LEAST, HUNG_LATENCIES * (self._latency.mean or 0.0))
-        alive = self._last_answered if is_timeout or is_silent or self._latency.mean is None else self._alive
-        in_flight = len(self._flying) + 1
-        evidence = breaker.failed(start, self._now, alive=alive, newest=self._started, in_flight=in_flight)
+        if not breaker.count(start, self._now, answered=self._last_answered, in_flight=len(self._flying) + 1):
+            return
+        latest = self._now - 1.2 * self._quick
+        survivors = sum(other.t <= latest for other in self._flying.values() if other.order > self._last_answered)
+        evidence = breaker.open_unless(0 if is_timeout else survivors, self._now, self._started)
         if evidence is not None:
             self._suspend(evidence)
 

@@ -3,9 +3,9 @@
 An outage teaches no limit. While it lasts every call fails and costs its trial a retry, so nothing starts but one probe at a
 time, with growing gaps, until one is answered.
 
-The breaker opens after several failures in a row, in the order of starts. Calls that are still in flight when failures of later
-calls have long come back count as answered, so background errors do not open it, however quickly they come back. A trial that
-failed before, while calls that started later were answered, does not count: the trial may be the reason.
+The breaker opens after several failures since the last answered start, if they outnumber the calls that are in flight long
+after failures came back: background errors do not open it, however quickly they come back. A trial that failed before, while
+calls that started later were answered, does not count: the trial may be the reason.
 """
 
 from attrs import define, field
@@ -13,6 +13,7 @@ from attrs import define, field
 from runner.concurrency.constants import (
     FAILURES_LEAST,
     FAILURES_MOST,
+    OUTNUMBER,
     PROBE_LATEST,
     PROBE_PATIENCE,
     PROBE_SOONEST,
@@ -38,19 +39,21 @@ class Breaker:
     suspects: dict[str, int] = field(factory=dict[str, int])
     """Trials that failed and were not answered since, each with its first failed start."""
 
-    def failed(self, start: Start, t: float, *, alive: int, newest: int, in_flight: int) -> str | None:
-        """Count a failure; return the evidence if it opens the breaker. `alive` is the newest start known to be answered."""
-        if self.open:
-            return None
+    def count(self, start: Start, t: float, *, answered: int, in_flight: int) -> bool:
+        """Count a failure; return whether there are enough. `answered` is the newest start that was answered."""
         first = self.suspects.setdefault(start.trial, start.order)
-        if start.order <= max(alive, self.barrier) or first <= alive:
-            return None
-        self.failures = {order: when for order, when in self.failures.items() if order > alive}
+        if start.order <= max(answered, self.barrier) or first <= answered:
+            return False
+        self.failures = {order: when for order, when in self.failures.items() if order > answered}
         self.failures[start.order] = t
-        if len(self.failures) < min(FAILURES_MOST, max(FAILURES_LEAST, 2 * in_flight)):
+        return len(self.failures) >= min(FAILURES_MOST, max(FAILURES_LEAST, 2 * in_flight))
+
+    def open_unless(self, survivors: int, t: float, newest: int) -> str | None:
+        """Open the breaker, unless too many calls outlived the failures; return the evidence if it opens."""
+        if len(self.failures) <= OUTNUMBER * survivors:
             return None
         began = min(self.failures.values())
-        evidence = f"{len(self.failures)} calls in a row failed in {t - began:.1f} s"
+        evidence = f"{len(self.failures)} calls failed in {t - began:.1f} s, and none was answered"
         self.begin("unavailable", began, t, newest)
         return evidence
 

@@ -114,9 +114,9 @@ MEMORY: Final = 1000
 """Starts after which counts of random 429s are halved."""
 
 # The circuit breaker.
-FAILURES_MOST, FAILURES_LEAST = 12, 4
-"""Failures in a row, in start order, that open it: twice what is in flight, within these bounds. Measured: with 40 % of
-background errors, 12 in a row happen once in 60,000 calls."""
+FAILURES_MOST, FAILURES_LEAST, OUTNUMBER = 12, 4, 1.5
+"""Failures that open it: twice what is in flight, within these bounds, and this many times the calls that outlived them,
+so that half of all calls may fail before it opens."""
 PROBE_SOONEST, PROBE_LATEST = 1.0, 30.0
 """Seconds between two probes; a tenth of the outage so far in between."""
 PROBE_PATIENCE: Final = 10.0

@@ -83,7 +83,7 @@ class Paused:
     until: float
     """When the next start may come, on the clock of the signals."""
     cause: str
-    """One word: retry_after, rate_limited (a short pause), or unavailable, no_response, all_rate_limited (only probes start)."""
+    """retry_after, rate_limited (a short pause), or unavailable, no_response, all_rate_limited (only probes start)."""
     evidence: str
 
 

@@ -128,7 +128,7 @@ def test_a_policy_sees_time_pass() -> None:
     """When the time of a closed gate has come, `elapse` is called once, and the policy is asked again."""
     policies: list[Patient] = []
 
-    def make(slots: int) -> Patient:
+    def make(_: Row) -> Patient:
         policies.append(Patient())
         return policies[0]
 
@@ -160,7 +160,7 @@ def test_a_judge_does_not_hold_a_slot_of_the_task() -> None:
     """Scoring overlaps with the task: with a judge of the same latency, a run takes hardly longer."""
     alone = Row(name="", endpoint=Endpoint(sigma=0.0), trials=200, slots=10)
     judged = evolve(alone, judge=Endpoint(sigma=0.0))
-    times = [measure(row, Fixed).seconds for row in (alone, judged)]
+    times = [measure(row, lambda row: Fixed(row.slots)).seconds for row in (alone, judged)]
 
     assert times[1] == pytest.approx(times[0] + 2.03)
 

@@ -336,18 +336,6 @@ def took_less(told: list[Told]) -> list[Told]:
     raise AssertionError("every attempt began right after the record before its end")
 
 
-def before_its_time(told: list[Told]) -> list[Told]:
-    """Let an attempt begin at the moment of the record before it, although its policy paces it, and take longer for that."""
-    for at, (t, event) in enumerate(told):
-        earlier = told[at - 1][0]
-        if isinstance(event, AttemptStarted) and event.attempt == 1 and t - earlier > 0.02:
-            told = [*told[:at], (earlier, event), *told[at + 1 :]]
-            end = ended_of(told, event.trial, event.attempt)
-            ended: Any = told[end][1]
-            return changed(told, end, elapsed=round(ended.elapsed + t - earlier, 6))
-    raise AssertionError("nothing was ever paced")
-
-
 def without(told: list[Told], at: int) -> list[Told]:
     return [*told[:at], *told[at + 1 :]]
 
@@ -378,7 +366,6 @@ CHANGES: dict[str, tuple[str, Change]] = {
     "a count of what failed": ("totals", lambda told: changed(told, place(told, RunFinished), failed=0)),
     "a count of what was withdrawn": ("totals", lambda told: changed(told, place(told, RunFinished), withdrawn=1)),
     "the head of another run": ("totals", lambda told: changed(told, place(told, RunFinished), head="0" * 32)),
-    "a start before its pace": ("policy", before_its_time),
     "no limit at first": ("policy", lambda told: without(told, place(told, LimitChanged))),
     "another limit at first": ("policy", lambda told: changed(told, place(told, LimitChanged), cause="climbing")),
     "a limit that was not moved": ("policy", lambda told: without(told, place(told, LimitChanged, 1))),
@@ -387,7 +374,7 @@ CHANGES: dict[str, tuple[str, Change]] = {
     "other evidence": ("policy", lambda told: changed(told, place(told, IntakePaused), evidence="because")),
     "another kind of failure": (
         "policy",
-        lambda told: changed(told, place(told, AttemptFailed, category="rate_limited"), retry_after=2.0),
+        lambda told: changed(told, place(told, AttemptFailed, category="unavailable"), category="error"),
     ),
     "another delay": ("retry", lambda told: changed(told, place(told, RetryScheduled), delay=0.0)),
     "another cause": ("retry", lambda told: changed(told, place(told, RetryScheduled), cause="asked")),
@@ -527,7 +514,8 @@ def test_trials_that_are_not_accounted_for_are_missed() -> None:
         auditor.take(record)
     auditor._lifecycle.open += 1
 
-    assert (Finding(recorded("adaptive")[-1].seq, "totals", "150 trials enqueued, and 151 accounted for"),) == (auditor.result().findings)
+    finding = Finding(recorded("adaptive")[-1].seq, "totals", "150 trials enqueued, and 151 accounted for")
+    assert (finding,) == auditor.result().findings
 
 
 def test_so_many_findings_are_kept() -> None:
@@ -640,3 +628,43 @@ def test_cases_of_one_slot_are_enough() -> None:
     virtually(lambda: arun(it, PATH, **repeatable(), files=disk))
 
     assert (True, 1) == (judged(disk).agrees, judged(disk).totals.completed)
+
+
+class Limited:
+    """An endpoint that grants five calls a second."""
+
+    __name__ = "limited"
+
+    def __init__(self) -> None:
+        self.tokens, self.filled = 5.0, 0.0
+
+    async def __call__(self, value: str) -> str:
+        now = trio.current_time()
+        self.tokens, self.filled = min(5.0, self.tokens + 5 * (now - self.filled)), now
+        granted = self.tokens >= 1
+        self.tokens -= granted
+        await trio.sleep(0.2 if granted else 0.05)
+        if not granted:
+            raise RateLimited(1.0)
+        return value
+
+
+def test_a_start_before_its_pace_is_found() -> None:
+    """An attempt that starts at the time of the record before it, although the policy paces it, is found."""
+    disk = SimulatedDisk()
+    virtually(functools.partial(arun, made(Limited(), named(150), slots=24), PATH, **repeatable(7), files=disk))
+    told = [(record.t, record.event) for record in read(PATH, files=disk) if not isinstance(record.event, FileEvent)]
+    paced = place(told, PaceChanged)
+    at = next(
+        at
+        for at, (t, event) in enumerate(told)
+        if at > paced + 100 and isinstance(event, AttemptStarted) and event.attempt == 1 and t - told[at - 1][0] > 0.02
+    )
+    (t, event), earlier = told[at], told[at - 1][0]
+    assert isinstance(event, AttemptStarted)
+    end = ended_of(told, event.trial, event.attempt)
+    ended: Any = told[end][1]
+    told = changed([*told[:at], (earlier, event), *told[at + 1 :]], end, elapsed=round(ended.elapsed + t - earlier, 6))
+
+    result = audit(retold(told), remake=remake)
+    assert "policy" in {finding.check for finding in result.findings}
