@@ -51,7 +51,7 @@ TASK = """
         if question == "Chile?" and calls[question] == 1:
             raise RateLimited(2.0)
         if question == "Cuba?" and calls[question] <= 2:
-            raise ConnectionError("the other side hung up")
+            raise ConnectionError("connection closed")
         if question == "Ghana?":
             raise KeyError("answer")
         if question == "Japan?":
@@ -83,7 +83,8 @@ def golden_evaluation() -> Made:
         written[name].fingerprint = f"{name}-v1"  # There is no source to be seen, and compiled code is another in each Python.
     cases = [Case(name=name, input=f"{name.capitalize()}?", expected=name.capitalize()[::-1]) for name in NAMES]
     retry = Retry(errors=2, timeouts=1)
-    define = evaluation(cases=cases, slots=3, timeout=8, deadline=10, loop="trio", retry=retry, name="capitals")
+    # A fixed policy, so that the run that is kept does not change whenever the adaptive one is tuned.
+    define = evaluation(cases=cases, slots=3, policy="fixed", timeout=8, deadline=10, loop="trio", retry=retry, name="capitals")
     it: Made = define(written["answer"])
     it.score(written["judge"])
     return it
