@@ -345,5 +345,5 @@ async def test_an_audit_reproduces_the_decisions_of_a_shared_policy(policy: str)
 
     assert 60 == outcome.state.completed
     assert () == result.findings
-    assert result.decisions > (9 if policy == "fixed" else 20)
+    assert result.decisions > 9
     assert 0 == result.unreproduced
