@@ -93,9 +93,10 @@ def measure_real(row: Row, policy: str = "adaptive", seed: int = 0) -> Result:
     task = Caller(Server(row.endpoint, seed, row.timeout))
     judge = Caller(Server(row.judge, seed + 1000, row.timeout)) if isinstance(row.judge, Endpoint) else None
 
-    def cases() -> Iterator[Case[int, None]]:
-        for number in itertools.count(1) if row.trials is None else range(1, row.trials + 1):
-            yield Case(name=f"trial-{number}", input=number)
+    def endless() -> Iterator[Case[int, None]]:
+        return map(_case, itertools.count(1))
+
+    cases = endless if row.trials is None else [_case(number) for number in range(1, row.trials + 1)]
 
     async def simulated(number: int) -> int:
         return await task.call(number)
@@ -133,6 +134,10 @@ def measure_real(row: Row, policy: str = "adaptive", seed: int = 0) -> Result:
         return evolve(result, seconds=state.t)
     work = sum(answer.cost for answer in task.answers if answer.kind in ("ok", "error"))
     return evolve(result, goodput=100 * (work if row.counts_work else state.completed) / row.capacity())
+
+
+def _case(number: int) -> Case[int, None]:
+    return Case(name=f"trial-{number}", input=number)
 
 
 def _failed(state: Any) -> list[str]:

@@ -32,6 +32,7 @@ from runner.concurrency.constants import (
     OVERLOAD_TIMEOUTS,
     PER_ROUND_TRIP,
     SHORTEST_RUN,
+    SURE_SHARE,
     TRIAL_LATEST,
     TRIAL_PATIENCE,
     TRIAL_SOONEST,
@@ -215,11 +216,13 @@ class InFlight:
         if start.in_flight <= max(self._good(), self.held):
             if not self.held or self.by_latency:
                 return False
-            self.within += 1
-            if self.within >= WITHIN_LIMIT and self.within > WITHIN_SHARE * self.over_share * (start.order - self.lesson):
-                self.doubt(t)
-                return False
-            if start.in_flight <= NEAR_LIMIT * self.held:
+            is_near = start.in_flight > NEAR_LIMIT * self.held
+            if not is_near or self.over_share < SURE_SHARE:
+                self.within += 1
+                if self.within >= WITHIN_LIMIT and self.within > WITHIN_SHARE * self.over_share * (start.order - self.lesson):
+                    self.doubt(t)
+                    return False
+            if not is_near:
                 return False
         if start.order - self.last_over > max(OVER_WITHIN, self.limit // 2):
             self.over, self.first_over = 0, start.order

@@ -96,7 +96,7 @@ async def test_decisions_before_another_run_joins_are_reproduced() -> None:
     first, _ = await at_once([made(endpoint, 400, identity) for _ in range(2)], stagger=3.0, policy="adaptive")
     result = audit(read(PATH, files=first), remake=remake)
 
-    assert result.decisions >= 3
+    assert result.decisions >= 2
     assert () == result.findings
 
 
