@@ -653,7 +653,9 @@ def test_a_start_before_its_pace_is_found() -> None:
     """An attempt that starts at the time of the record before it, although the policy paces it, is found."""
     disk = SimulatedDisk()
     virtually(functools.partial(arun, made(Limited(), named(150), slots=24), PATH, **repeatable(7), files=disk))
-    told = [(record.t, record.event) for record in read(PATH, files=disk) if not isinstance(record.event, FileEvent)]
+    told: list[Told] = [
+        (record.t, record.event) for record in read(PATH, files=disk) if not isinstance(record.event, FileEvent)
+    ]
     paced = place(told, PaceChanged)
     at = next(
         at
