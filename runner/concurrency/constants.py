@@ -35,6 +35,8 @@ OVER_LIMIT, OVER_WITHIN = 3, 15
 """Rate-limited starts above the highest accepted load that show a limit in flight, and starts between two of them."""
 WITHIN_LIMIT, WITHIN_SHARE, DOUBT = 3, 0.4, 300.0
 """So many 429s within a known limit, at this part of the share that showed it, show that it is none; for so many seconds."""
+MOST_TRIMS: Final = 3
+"""Times in a row that a little is taken off a limit on attempts in flight, before the rate is taken for the reason."""
 SURE_SHARE: Final = 0.5
 """Share of rate-limited starts from which on a limit on attempts in flight is sure; a few too many are then taken off it."""
 OUTWEIGHS: Final = 8

@@ -23,6 +23,7 @@ from runner.concurrency.constants import (
     FAST_GROWTH,
     FIRST_LIMIT,
     LEAST_SHOWN,
+    MOST_TRIMS,
     NEAR_LIMIT,
     OUTWEIGHS,
     OVER_LIMIT,
@@ -73,6 +74,8 @@ class InFlight:
     """The first of them."""
     last_over: int = 0
     """The newest of them."""
+    trims: int = 0
+    """How many times in a row a little was taken off the limit."""
     over_share: float = 1.0
     """Share of the starts that were rate limited when the limit was found."""
     before: int = 0
@@ -206,8 +209,11 @@ class InFlight:
         self.over = 0
 
     def is_above(self, start: Start, t: float) -> bool:
-        """Return whether a start had more in flight than were ever accepted."""
-        return start.in_flight > max(self.accepted, LEAST_SHOWN) and t >= self.doubt_until
+        """Return whether a start had more in flight than were ever accepted, or nearly as many as are held."""
+        if t < self.doubt_until or start.in_flight <= LEAST_SHOWN:
+            return False
+        is_near = self.held > 0 and not self.by_latency and start.in_flight > NEAR_LIMIT * self.held
+        return start.in_flight > self.accepted or (is_near and self.trims < MOST_TRIMS)
 
     def explains(self, start: Start, t: float) -> bool:
         """Return whether too many in flight may explain a 429: as many were never accepted, or nearly as many are held."""
@@ -253,6 +259,7 @@ class InFlight:
 
     def _hold(self, limit: int, t: float, newest: int) -> None:
         same = self.phase != "climbing" and abs(limit - self.held) <= max(1, self.held // 10)
+        self.trims = self.trims + 1 if same and limit < self.held else 0
         self.period = min(2 * self.period, TRIAL_LATEST) if same else TRIAL_SOONEST
         self.phase, self.since, self.held, self.lesson = "holding", t, limit, newest
         self.limit, self.by_latency, self.over, self.accepted = limit, False, 0, min(self.accepted, limit)
