@@ -13,6 +13,9 @@ from email.utils import parsedate_to_datetime
 _EPOCH = 1_000_000_000
 """A number this large is a point in time (September 2001 or later), not a number of seconds to wait."""
 
+_UNSURE = 60.0
+"""Seconds to wait at most for a date that comes without the server's own time."""
+
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
 _RESET = re.compile(r"(?:[a-z]+-)?ratelimit-(?:reset(?:-.+)?|(?P<before>.+)-reset)")
@@ -26,7 +29,12 @@ def requested_wait(headers: Mapping[str, str], now: float) -> float | None:
     milliseconds = number_in(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
         return milliseconds / 1000
-    return seconds_in(headers.get("retry-after", ""), time_there(headers, now))
+    text = headers.get("retry-after", "")
+    wait = seconds_in(text, time_there(headers, now))
+    is_date = number_in(text) is None and _moment(text) is not None
+    if wait is not None and is_date and _moment(headers.get("date", "")) is None:
+        return min(wait, _UNSURE)  # The server's clock is not known, and may be minutes ahead of ours.
+    return wait
 
 
 def wait_until_reset(headers: Mapping[str, str], now: float) -> float | None:

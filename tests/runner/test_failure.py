@@ -204,6 +204,8 @@ def test_a_ring_of_causes_ends() -> None:
         ({"retry-after": "soon"}, None),
         ({"retry-after": "Fri, 15 Jan 2027 08:00:30 GMT"}, 30),
         ({"retry-after": "Fri, 15 Jan 2027 07:59:30 GMT"}, 0),
+        ({"retry-after": "Fri, 15 Jan 2027 08:05:30 GMT"}, 60),
+        ({"retry-after": "Fri, 15 Jan 2027 08:05:30 GMT", "date": "Fri, 15 Jan 2027 08:00:10 GMT"}, 320),
         ({"retry-after": "Fri, 15 Jan 2027 08:00:30 GMT", "date": "Fri, 15 Jan 2027 08:00:10 GMT"}, 20),
         ({"retry-after": "Fri, 99 Jan 2027 08:00:30 GMT"}, None),
         ({"retry-after-ms": "250", "retry-after": "3"}, 0.25),
