@@ -210,7 +210,7 @@ def test_retry_after_is_limited() -> None:
 
 
 def test_a_poisoned_trial_teaches_nothing() -> None:
-    """A trial that is rate limited again and again, while others are accepted, pauses nobody."""
+    """A trial that is rate limited again and again, while others are accepted, does not pause the key."""
     drive = Drive(10)
     for _ in range(50):
         poisoned = drive.start("poisoned")
