@@ -30,7 +30,7 @@ from journal.events import (
     TrialEnqueued,
 )
 from journal.files import DISK, Files
-from runner.recorder import stamps
+from runner.engine.recorder import stamps
 
 ROUNDS = 7
 

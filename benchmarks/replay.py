@@ -25,8 +25,8 @@ from journal.events import RunFinished
 from replay import RunState, fold
 from replay.summary import in_json, summarise
 from runner import Case, evaluation
-from runner.doors import arun
-from runner.session import Live
+from runner.api import arun
+from runner.engine.session import Live
 
 ROUNDS = 5
 

@@ -17,7 +17,6 @@ import orjson
 
 from journal import blobs, segments
 from journal.codec import decode, encode
-from journal.copying import check_target, copying
 from journal.errors import BlobDamaged, IllegalEvent, JournalError, command
 from journal.events import (
     Event,
@@ -33,6 +32,7 @@ from journal.files import DISK, Files, create
 from journal.lifecycle import Lifecycle
 from journal.recovery import intact_after
 from journal.scan import Scan
+from journal.staging import check_target, copying
 from journal.threads import InThread, in_a_thread
 from journal.verification import verify
 from journal.writer import Journal, writing

@@ -38,8 +38,8 @@ from journal.events import Event, JournalRecovered, Record, SegmentOpened, Segme
 from journal.files import DISK, Files, sync_name
 from journal.lifecycle import Lifecycle
 from journal.lock import Lock
-from journal.opening import Found, find, make_room
-from journal.tape import NO_SPACE, NoSpace, Tape
+from journal.open import Found, find, make_room
+from journal.segment_file import NO_SPACE, NoSpace, Tape
 from journal.threads import InThread, in_a_thread
 
 if TYPE_CHECKING:

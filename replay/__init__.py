@@ -4,7 +4,7 @@ Pure functions of the records: no clock, no chance, no nursery, no network. `loa
 after any record; `fold` gives the state that records describe, and a `Timeline` tells what happened when.
 """
 
-from replay.history import History, load
+from replay.loaded_run import History, load
 from replay.state import RunState, TrialState, fold
 from replay.summary import Summary
 from replay.timeline import Span, Timeline, Times

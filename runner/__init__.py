@@ -7,18 +7,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from runner.case import Case
-    from runner.dataset import Dataset
-    from runner.definition import Evaluation, evaluation
-    from runner.doors import arun, rescore, run
+    from runner.api import arun, rescore, run
+    from runner.data.case import Case
+    from runner.data.dataset import Dataset
+    from runner.definition.evaluation import Evaluation, evaluation
+    from runner.engine.recorder import stamps
+    from runner.engine.rescore import Rescored
+    from runner.engine.session import Outcome
     from runner.errors import UsageError
-    from runner.failure import Fatal, RateLimited
     from runner.notes import note
-    from runner.recorder import stamps
-    from runner.rescoring import Rescored
-    from runner.retry import Retry
-    from runner.score import Score
-    from runner.session import Outcome
+    from runner.retries.classify import Fatal, RateLimited
+    from runner.retries.retry import Retry
+    from runner.scorers.scorer import Score
 
 __all__ = [
     "Case",
@@ -40,22 +40,22 @@ __all__ = [
 ]
 
 _ROOMS: Final = {
-    "Case": "case",
-    "Dataset": "dataset",
-    "Evaluation": "definition",
-    "Fatal": "failure",
-    "RateLimited": "failure",
-    "Rescored": "rescoring",
-    "Retry": "retry",
-    "Score": "score",
+    "Case": "data.case",
+    "Dataset": "data.dataset",
+    "Evaluation": "definition.evaluation",
+    "Fatal": "retries.classify",
+    "RateLimited": "retries.classify",
+    "Rescored": "engine.rescore",
+    "Retry": "retries.retry",
+    "Score": "scorers.scorer",
     "UsageError": "errors",
-    "evaluation": "definition",
+    "evaluation": "definition.evaluation",
     "note": "notes",
-    "Outcome": "session",
-    "arun": "doors",
-    "rescore": "doors",
-    "run": "doors",
-    "stamps": "recorder",
+    "Outcome": "engine.session",
+    "arun": "api",
+    "rescore": "api",
+    "run": "api",
+    "stamps": "engine.recorder",
 }
 """Name → the module that it lives in."""
 

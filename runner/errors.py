@@ -1,7 +1,7 @@
 """Whose fault an error is, said by its type.
 
 What the user's definition or data got wrong is a `UsageError`. What a task raises while it runs is never one of these:
-that becomes a fact about an attempt, and `runner.failure` says what kind.
+that becomes a fact about an attempt, and `runner.retries.classify` says what kind.
 """
 
 

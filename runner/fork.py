@@ -11,7 +11,6 @@ from typing import Any
 import attrs
 
 from journal import Event, JournalError, writing
-from journal.copying import check_target, copying
 from journal.events import (
     FileEvent,
     JournalRecovered,
@@ -21,6 +20,7 @@ from journal.events import (
 )
 from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
+from journal.staging import check_target, copying
 from journal.threads import InThread, in_a_thread
 from replay import History, RunState, load
 

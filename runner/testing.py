@@ -15,8 +15,8 @@ import trio
 from journal import Event, read
 from journal.events import FileEvent
 from journal.files import DISK, Files
-from runner.failure import RateLimited
-from runner.surroundings import Surroundings
+from runner.engine.environment import Surroundings
+from runner.retries.classify import RateLimited
 
 T = TypeVar("T")
 

@@ -8,13 +8,13 @@ import runner
 import runner.executors
 from runner import scorers
 from runner.cli.run import run
-from runner.definition import Settings
-from runner.judge import Judge
-from runner.retry import NUMBERS
+from runner.definition.evaluation import Settings
+from runner.retries.retry import NUMBERS
+from runner.scorers.llm_judge import Judge
 from runner.tasks.chat import Chat
 from runner.tasks.command import Command
 from runner.tasks.endpoint import Endpoint
-from runner.tasks.given import Given
+from runner.tasks.recorded_output import Given
 
 
 def test_the_journals_face() -> None:

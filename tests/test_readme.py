@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from journal import read
-from replay.audit import audit
+from replay.auditing import audit
 from runner.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]

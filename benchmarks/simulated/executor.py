@@ -15,7 +15,7 @@ from attrs import define, field
 import runner.concurrency
 from benchmarks.simulated.endpoint import Answer, Headers, Server
 from runner.concurrency import Decision, Failed, Policy, Started, Succeeded, TimedOut
-from runner.retry import chance
+from runner.retries.retry import chance
 
 ERRORS, TIMEOUTS, RATE_LIMITS = 4, 2, 600.0
 """The retry budgets: attempts, attempts, and seconds of waiting."""

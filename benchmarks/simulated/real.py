@@ -19,8 +19,8 @@ from benchmarks.simulated.families import FAMILIES
 from benchmarks.simulated.rows import Result, Row, measure, ours
 from benchmarks.simulated.scenarios import lettered
 from runner import Case, RateLimited, evaluation
-from runner.doors import arun
-from runner.nowhere import Nowhere
+from runner.api import arun
+from runner.engine.null_files import Nowhere
 from runner.testing import repeatable
 
 ROWS = {

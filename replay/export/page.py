@@ -21,12 +21,12 @@ import orjson
 
 from journal import JournalError
 from journal.events import RunStarted
-from replay.audit import Audit
-from replay.compare import Comparison, sentence
-from replay.compare import in_json as comparison_in_json
+from replay.auditing import Audit
+from replay.comparison import Comparison, sentence
+from replay.comparison import in_json as comparison_in_json
 from replay.export.page_content import Content, Cursor
 from replay.formatting import plural, printable
-from replay.history import History
+from replay.loaded_run import History
 from replay.screen import how_it_ended, next_command, usage_of
 from replay.summary import Score, Summary, in_json, summarise
 

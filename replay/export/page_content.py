@@ -45,7 +45,7 @@ from journal.events import (
 )
 from journal.files import DISK
 from journal.lifecycle import STAGES, TRIAL
-from replay.history import History
+from replay.loaded_run import History
 from replay.state import RunState
 from replay.tally import can_be_summed
 from replay.timeline import ENDINGS, Name, Timeline

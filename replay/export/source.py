@@ -15,7 +15,7 @@ from journal.codec import PAYLOADS
 from journal.errors import BlobDamaged, RulesBroken
 from journal.events import SegmentOpened
 from journal.reader import Finder
-from replay.history import History, load
+from replay.loaded_run import History, load
 from replay.state import Place
 
 

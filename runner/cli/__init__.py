@@ -21,7 +21,7 @@ COMMANDS: Final = {
     "run": ("run", "Run an evaluation."),
     "resume": ("run", "Go on with a run that was stopped or cut off."),
     "rescore": ("rescore", "Score the outputs of a run anew, without a single call."),
-    "init": ("recipe", "Write a file that describes an evaluation without code."),
+    "init": ("init", "Write a file that describes an evaluation without code."),
     "status": ("look", "Tell where a run stands."),
     "ls": ("look", "List the runs."),
     "log": ("look", "Print the records of a run."),
@@ -35,7 +35,7 @@ COMMANDS: Final = {
     "simulate": ("simulate", "Make a run again under another policy, on a virtual clock."),
     "report": ("page", "Write a run, or two, as one HTML file that opens anywhere."),
     "view": ("page", "Show a run in a browser as it goes on."),
-    "export": ("share", "Write a run in another format: CSV, Parquet, JUnit, a trace, …"),
+    "export": ("export", "Write a run in another format: CSV, Parquet, JUnit, a trace, …"),
 }
 """Command → the module it lives in, and what it does in one line (told here, so that `--help` imports nothing)."""
 
@@ -90,7 +90,7 @@ class _Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as exc:
-            from runner.nearest import nearest  # noqa: PLC0415  # not needed for `--help`
+            from runner.suggest import nearest  # noqa: PLC0415  # not needed for `--help`
 
             raise click.UsageError(f"{exc.message.rstrip('.')}{nearest(args[0], COMMANDS)}", ctx) from None
 
@@ -118,7 +118,7 @@ class _Commands(click.Group):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Or Python would complain of what it cannot write any more.
             sys.exit(BROKEN_PIPE)
         except OSError as exc:
-            from journal.tape import NO_SPACE  # noqa: PLC0415  # the same
+            from journal.segment_file import NO_SPACE  # noqa: PLC0415  # the same
 
             if exc.errno in NO_SPACE:
                 raise Unfinished(f"{exc}; nothing was lost: make room, and do it again") from exc

@@ -13,15 +13,15 @@ from journal import salvage as salvage_journal
 from journal import verify as verify_journal
 from journal.errors import RulesBroken, command
 from replay import load
-from replay.audit import Audit, Auditor
-from replay.compare import Side, compare, in_json, lines, outputs
+from replay.auditing import Audit, Auditor
+from replay.comparison import Side, compare, in_json, lines, outputs
 from replay.formatting import plural, printable
 from replay.screen import how_it_ended, trials_in_all, unscored_lines
 from replay.summary import without_score
 from runner.cli import DAMAGED
-from runner.cli.arguments import chosen_run
+from runner.cli._common import chosen_run
 from runner.cli.look import Seen, groups_of, print_json, say_damage, see
-from runner.rules import remake
+from runner.recompute.rules import remake
 
 _LISTED: Final = 10
 """Trials of a kind that are named one by one, unless all are asked for."""

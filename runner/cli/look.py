@@ -26,14 +26,14 @@ from journal.lock import is_held
 from journal.scan import Stop
 from replay import History, RunState, idle, load
 from replay.formatting import plural, printable
-from replay.history import understanding
+from replay.loaded_run import understanding
 from replay.screen import ending, group_lines, how_it_ended, next_command, panel, trials_in_all
 from replay.summary import Grouping, in_json, summarise
 from runner.cli import DAMAGED, Refused
-from runner.cli.arguments import chosen_run, newest_run
-from runner.nearest import nearest
-from runner.places import RUNS, last_record, runs_under
+from runner.cli._common import chosen_run, newest_run
+from runner.run_paths import RUNS, last_record, runs_under
 from runner.signals import unless_told
+from runner.suggest import nearest
 
 if TYPE_CHECKING:
     from rich.console import Console, Group

@@ -13,14 +13,14 @@ from journal import segments
 from journal.files import DISK
 from journal.lock import is_held
 from replay import load
-from replay.compare import Side, compare, outputs
+from replay.comparison import Side, compare, outputs
 from replay.export.page import Shown, compared, is_page, page
-from runner.cli.arguments import chosen_run
+from runner.atomic_write import write_whole
+from runner.cli._common import chosen_run
+from runner.cli._page import Showing
+from runner.cli.export import check_target
 from runner.cli.look import Seen, say_damage
-from runner.cli.share import check_target
-from runner.cli.showing import Showing
 from runner.signals import unless_told
-from runner.whole import write_whole
 
 _TARGET: Final = "report.html"
 
@@ -88,7 +88,7 @@ def view(run: Path | None, port: int, then_open: bool) -> None:
     evaljournal view
     evaljournal view runs/capitals/0001 --open
     """
-    from runner.cli.serving import serve  # noqa: PLC0415  # `report` needs no server
+    from runner.cli._server import serve  # noqa: PLC0415  # `report` needs no server
 
     path = chosen_run(run)
 

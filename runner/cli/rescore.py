@@ -13,14 +13,14 @@ from replay.formatting import plural
 from replay.screen import ending
 from replay.summary import in_json, summarise
 from runner.cli import Refused, one_at_a_time
-from runner.cli.arguments import chosen_run
+from runner.cli._common import chosen_run
+from runner.cli.init import scorer_options, scorers_in
 from runner.cli.look import print_json
-from runner.cli.recipe import scorer_options, scorers_in
 from runner.cli.run import exit_code, find_again, say_missed
-from runner.dataset import Dataset
-from runner.definition import Evaluation, Settings
-from runner.rescoring import Rescored
-from runner.rescoring import rescore as score_anew
+from runner.data.dataset import Dataset
+from runner.definition.evaluation import Evaluation, Settings
+from runner.engine.rescore import Rescored
+from runner.engine.rescore import rescore as score_anew
 
 
 @click.command()

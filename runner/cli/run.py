@@ -27,11 +27,12 @@ from replay import RunState
 from replay.formatting import printable
 from replay.screen import ending, panel, stopping_in_words
 from replay.summary import in_json, summarise
+from runner.api import run as run_evaluation
 from runner.cli import UNFINISHED, Interrupted, Refused, Unfinished, one_at_a_time
-from runner.cli.arguments import OFF, chosen_run, options, seconds
-from runner.cli.look import first_records, print_json, say_damage, see, task_since, terminal
-from runner.cli.onlooker import FRAME, Teller, is_screen, redraw, tenth
-from runner.cli.recipe import (
+from runner.cli._common import OFF, chosen_run, options, seconds
+from runner.cli._dry_run import rehearse
+from runner.cli._live import FRAME, Teller, is_screen, redraw, tenth
+from runner.cli.init import (
     DESCRIBES,
     find_recipe,
     found_in,
@@ -42,20 +43,19 @@ from runner.cli.recipe import (
     retry_options,
     scorer_options,
 )
-from runner.cli.rehearsal import rehearse
+from runner.cli.look import first_records, print_json, say_damage, see, task_since, terminal
 from runner.concurrency import POLICIES
-from runner.definition import Settings
-from runner.doors import run as run_evaluation
+from runner.definition.evaluation import Settings
+from runner.definition.gates import Gate, missed
+from runner.definition.loading import Subject, find
+from runner.engine.session import Live, Outcome
 from runner.errors import Unset, UsageError
-from runner.gates import Gate, missed
-from runner.loading import Subject, find
-from runner.nearest import nearest
-from runner.places import RUNS, last_record, next_path, next_paths, runs_under
-from runner.session import Live, Outcome
+from runner.run_paths import RUNS, last_record, next_path, next_paths, runs_under
 from runner.signals import told
+from runner.suggest import nearest
 
 if TYPE_CHECKING:
-    from runner.nat_output import NatOutput
+    from runner.engine.nat_output import NatOutput
 
 FAILED: Final = 1
 
@@ -224,7 +224,7 @@ def _nat_output(options: dict[str, Any]) -> "NatOutput | None":
     """Find where the files of `nat eval` are to be kept, if anywhere."""
     if options["nat_output"] is None:
         return None
-    from runner.nat_output import NatOutput  # noqa: PLC0415  # it brings the exports, which few runs need
+    from runner.engine.nat_output import NatOutput  # noqa: PLC0415  # it brings the exports, which few runs need
 
     return NatOutput(options["nat_output"], retry_failed=options.get("retry_failed", False))
 

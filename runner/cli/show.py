@@ -9,14 +9,14 @@ import orjson
 
 from journal import Blob
 from replay.formatting import duration, number, plural, printable
-from replay.history import understanding
+from replay.loaded_run import understanding
 from replay.state import TrialState
 from replay.text import as_text
 from replay.trial import AttemptStory, CallStory, Judgement, TrialStory
 from replay.waits import Wait
 from runner.cli import Refused
 from runner.cli.look import Seen, print_json, print_table, run_and_trial, say_damage, see
-from runner.nearest import nearest
+from runner.suggest import nearest
 
 _LINES: Final = 40
 """How many lines of a value are shown; `--json` has all of it."""

@@ -6,11 +6,11 @@ import attrs
 import click
 
 from replay.formatting import duration, plural
-from runner.cli.arguments import chosen_run
+from runner.cli._common import chosen_run
 from runner.cli.look import print_json, say_damage, see
 from runner.concurrency import POLICIES
 from runner.errors import UsageError
-from runner.simulation import BOUND, Figures, Recording
+from runner.recompute.simulation import BOUND, Figures, Recording
 
 
 @click.command()

@@ -20,17 +20,17 @@ from journal.events import SessionStarted
 from journal.lock import is_held
 from replay import History, Timeline
 from replay.formatting import plural, printable
-from replay.history import understanding
+from replay.loaded_run import understanding
 from replay.screen import ending, how_many, next_command, trials_in_all
 from replay.timeline import OUTSIDE
 from runner.cli import UNFINISHED
-from runner.cli.arguments import chosen_run
+from runner.cli._common import chosen_run
+from runner.cli._live import FRAME, Show, showing
 from runner.cli.look import Seen, age, draw, fork_command, print_json, say_damage, see, summary_of
-from runner.cli.onlooker import FRAME, Show, showing
+from runner.engine.recorder import Clock
 from runner.errors import UsageError
 from runner.fork import fork as fork_run
-from runner.places import last_record
-from runner.recorder import Clock
+from runner.run_paths import last_record
 from runner.signals import unless_told
 
 SILENCE: Final = 1.0

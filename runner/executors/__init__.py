@@ -12,7 +12,7 @@ from runner.executors.controller import ConcurrencyController
 from runner.executors.details import ExecutionDetails, ExecutionStatus
 from runner.executors.execution import Incomplete
 from runner.executors.executor import AsyncExecutor, SyncExecutor, get_executor_on_sync_context
-from runner.failure import Fatal, RateLimited
+from runner.retries.classify import Fatal, RateLimited
 
 __all__ = [
     "AsyncExecutor",

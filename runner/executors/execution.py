@@ -19,18 +19,18 @@ from journal.files import DISK, Files
 from journal.threads import InThread, in_a_thread
 from replay import fold
 from runner.concurrency import Aimd, Policy
-from runner.definition import Evaluation, Settings
+from runner.data.fingerprint import of_function
+from runner.definition.evaluation import Evaluation, Settings
+from runner.engine.environment import Surroundings
+from runner.engine.null_files import NOWHERE
+from runner.engine.session import Live, Session
 from runner.errors import RunChanged, UsageError
-from runner.executors.calling import ByTrial, awaited
 from runner.executors.details import ExecutionDetails
 from runner.executors.inputs import Inputs
-from runner.executors.ledger import Ledger
+from runner.executors.main_thread import ByTrial, awaited
 from runner.executors.progress import show
-from runner.executors.stopping import Reins
-from runner.fingerprint import of_function
-from runner.nowhere import NOWHERE
-from runner.session import Live, Session
-from runner.surroundings import Surroundings
+from runner.executors.results import Ledger
+from runner.executors.stop_handle import Reins
 from runner.tasks import Task
 from runner.tasks.function import AsyncioThread, FunctionTask
 

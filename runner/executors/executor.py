@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import trio
 
-from runner.doors import in_trio, is_in_a_loop
+from runner.api import in_trio, is_in_a_loop
 from runner.errors import UsageError
-from runner.executors.calling import Desk
 from runner.executors.execution import Execution, ExecutorSettings, Orders, Results
+from runner.executors.main_thread import Desk
 from runner.executors.retrying import MaxRetries
 from runner.signals import A_WHILE, told
 

@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
-from runner.case import Case, Trial
-from runner.dataset import Dataset, Selection, Trials
+from runner.data.case import Case, Trial
+from runner.data.dataset import Dataset, Selection, Trials
+from runner.data.fingerprint import digest
+from runner.data.to_json import plain
 from runner.errors import UsageError
-from runner.fingerprint import digest
-from runner.plain import plain
 
 _SHOWN = 1_000
 """Characters that are recorded of an input which is not JSON."""

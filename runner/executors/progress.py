@@ -7,7 +7,7 @@ import trio
 
 from journal.threads import InThread
 from replay.screen import line
-from runner.session import Live
+from runner.engine.session import Live
 
 FRAME = 0.2
 """Seconds between two looks."""

@@ -3,8 +3,8 @@
 import attrs
 
 from journal.events import Kind
-from runner.failure import Failure
-from runner.retry import OneBudget
+from runner.retries.classify import Failure
+from runner.retries.retry import OneBudget
 
 
 def _bypasses(exc: BaseException) -> Kind | None:

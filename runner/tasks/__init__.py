@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from runner.case import Case
+from runner.data.case import Case
 
 Ending = Literal["succeeded", "failed"]
 """How a call that nobody waited for any more came to its end."""

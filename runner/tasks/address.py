@@ -17,9 +17,9 @@ from urllib.request import getproxies_environment, proxy_bypass
 import attrs
 import httpcore2
 
+from runner.data.templates import Fields, Text
 from runner.errors import Unset, UsageError
 from runner.secrets import SHORTEST, keep_secret, mask, names_a_secret
-from runner.templates import Fields, Text
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")

@@ -1,7 +1,7 @@
 """A chat model as a task: a case becomes messages, the reply's text is the output, and its tokens are written down.
 
 Any server will do that speaks the chat completions of OpenAI, hosted or at home; no SDK is needed. How calls are made is
-`runner.tasks.http`; whether one is made again is decided elsewhere.
+`runner.tasks.client`; whether one is made again is decided elsewhere.
 """
 
 import re
@@ -14,18 +14,18 @@ import attrs
 import orjson
 
 from replay.text import as_text
-from runner.case import Case
+from runner.data.case import Case
+from runner.data.exact_json import read_json
+from runner.data.fingerprint import canonical, digest
+from runner.data.templates import Absent, Body, Fields, Text, find
 from runner.errors import UsageError
-from runner.exactly import read_json
-from runner.fingerprint import canonical, digest
 from runner.notes import note
-from runner.prices import OURS, Prices, read_prices
 from runner.secrets import mask
 from runner.tasks import Asked
 from runner.tasks.address import Address, described
+from runner.tasks.client import Client, CutShort, Reply, WrongReply
 from runner.tasks.endpoint import ask_once, heed, idempotency, refuse_error
-from runner.tasks.http import Client, CutShort, Reply, WrongReply
-from runner.templates import Absent, Body, Fields, Text, find
+from runner.tasks.prices import OURS, Prices, read_prices
 
 OPENAI: Final = "https://api.openai.com/v1"
 

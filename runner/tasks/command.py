@@ -19,16 +19,16 @@ import attrs
 import orjson
 import trio
 
-from runner.case import Case
+from runner.data.case import Case
+from runner.data.exact_json import read_json
+from runner.data.fingerprint import canonical, digest
+from runner.data.templates import Absent, Fields, Text, find
 from runner.errors import UsageError
-from runner.exactly import read_json
-from runner.failure import Fatal
-from runner.fingerprint import canonical, digest
+from runner.retries.classify import Fatal
 from runner.secrets import mask
 from runner.tasks import Asked
+from runner.tasks.client import WrongReply
 from runner.tasks.endpoint import ask_once, idempotency_key
-from runner.tasks.http import WrongReply
-from runner.templates import Absent, Fields, Text, find
 
 LARGEST: Final = 64 * 1024 * 1024
 """Bytes of output that are taken in; a command that prints for ever must not fill the memory."""

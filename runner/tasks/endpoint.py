@@ -14,15 +14,15 @@ import attrs
 import orjson
 
 from replay.text import as_text
-from runner.case import Case
+from runner.data.case import Case
+from runner.data.fingerprint import canonical, digest
+from runner.data.templates import Absent, Body, Fields, find
 from runner.errors import UsageError
-from runner.fingerprint import canonical, digest
 from runner.notes import note
 from runner.secrets import mask
 from runner.tasks import Asked, Ending
 from runner.tasks.address import Address, described
-from runner.tasks.http import Client, CutShort, ErrorReply, Reply, WrongReply, code_in
-from runner.templates import Absent, Body, Fields, find
+from runner.tasks.client import Client, CutShort, ErrorReply, Reply, WrongReply, code_in
 
 _JSON: Final = ((b"Content-Type", b"application/json"), (b"Accept", b"application/json, text/event-stream;q=0.9, */*;q=0.8"))
 

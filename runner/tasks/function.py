@@ -18,8 +18,8 @@ import outcome
 import trio
 
 from journal.threads import InThread
-from runner.failure import Fatal
-from runner.score import is_async
+from runner.retries.classify import Fatal
+from runner.scorers.scorer import is_async
 from runner.tasks import Late
 
 Loop = Literal["trio", "asyncio"]

@@ -25,7 +25,7 @@ SERVE = """
 from functools import partial
 from pathlib import Path
 import trio
-from runner.cli.serving import serve
+from runner.cli._server import serve
 
 trio.run(partial(serve, Path({run!r}), 0, {port}, ready=partial(print, flush=True), token="the-same"))
 """

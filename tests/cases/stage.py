@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import trio
 
 from runner import Case, Evaluation, evaluation
-from runner.session import Live, Outcome, Session
+from runner.engine.session import Live, Outcome, Session
 from runner.signals import STOPS, told
 from runner.testing import events_of, repeatable
 from tests.journal.disk import SimulatedDisk

@@ -42,7 +42,7 @@ from journal.events import (
 from replay import fold
 from runner import Case, Retry, arun, evaluation, run
 from runner.cli import cli
-from runner.session import Outcome
+from runner.engine.session import Outcome
 from runner.testing import Answer, Hang, Scripted, events_of
 from tests.cases.stage import PATH, events, go, killed, made, named
 from tests.journal.disk import SimulatedDisk

@@ -33,7 +33,7 @@ from journal.events import (
 from replay import fold
 from replay.summary import in_json, summarise
 from runner import Case, Retry, evaluation
-from runner.doors import arun
+from runner.api import arun
 from runner.testing import events_of, repeatable
 from tests.cases.stage import PATH, Made
 from tests.journal.disk import SimulatedDisk

@@ -35,7 +35,7 @@ from replay import fold
 from replay.screen import ending
 from replay.summary import in_json, summarise
 from runner import Case, Retry, arun, evaluation, run
-from runner.session import Live
+from runner.engine.session import Live
 from runner.testing import Answer, Fail, Hang, Scripted, events_of
 from tests.cases.stage import PATH, events, go, killed, made, named, stopping
 from tests.journal.disk import SimulatedDisk

@@ -23,7 +23,7 @@ WRITER = textwrap.dedent(
     from journal import read, writing
     from journal.errors import NotAJournal
     from journal.events import SessionStarted
-    from runner.recorder import stamps
+    from runner.engine.recorder import stamps
     from tests.journal.samples import started, trial
     from pathlib import Path
 

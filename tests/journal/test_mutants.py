@@ -14,7 +14,7 @@ import trio
 from journal import Event, blobs, codec, scan, writer, writing
 from journal.errors import JournalError, JournalLocked
 from journal.files import Files
-from journal.tape import Tape
+from journal.segment_file import Tape
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import RUN, inline, session, stamps, started
 from tests.journal.test_faults import PATH, Fault, Told, assert_kept, life
@@ -132,7 +132,7 @@ def test_a_writer_that_believes_in_whole_writes_is_noticed(monkeypatch: pytest.M
         files.write(fd, data)
         return data[:0]
 
-    monkeypatch.setattr("journal.tape.write_some", once)
+    monkeypatch.setattr("journal.segment_file.write_some", once)
 
     with must_be_noticed():
         write_short()

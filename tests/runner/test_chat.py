@@ -14,8 +14,8 @@ from journal import Event
 from journal.events import AttemptFailed, AttemptSucceeded, Noted
 from replay.screen import ending
 from runner import Case, Evaluation, Outcome, Retry, UsageError, evaluation, run
-from runner.prices import OURS, Prices
 from runner.tasks.chat import Chat
+from runner.tasks.prices import OURS, Prices
 from runner.testing import events_of
 from tests.server import Server
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner import dataset as room
-from runner.case import Case
-from runner.dataset import Dataset, Selection, Source
+from runner.data import dataset as room
+from runner.data.case import Case
+from runner.data.dataset import Dataset, Selection, Source
 from runner.errors import UsageError
 
 LINES = '{"id": "a", "question": "1?", "answer": "one"}\n{"id": "b", "question": "2?", "answer": "two", "topic": "odd"}\n'
@@ -475,7 +475,7 @@ def test_fingerprints_hold_across_processes(tmp_path: Path) -> None:
     """Another process, with another seed for Python's hashes and another folder, finds the same."""
     path = write(tmp_path, "qa.jsonl", LINES)
     here = Dataset(path).select()
-    code = "import sys; from runner.dataset import Dataset; print(Dataset(sys.argv[1]).select().fingerprint)"
+    code = "import sys; from runner.data.dataset import Dataset; print(Dataset(sys.argv[1]).select().fingerprint)"
     other = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
 
     assert (2, "d5e3974e19d9c26c") == (here.cases, here.fingerprint)

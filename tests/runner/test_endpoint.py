@@ -28,14 +28,14 @@ from journal.events import (
     TrialCompleted,
 )
 from replay import fold
-from replay.audit import audit
+from replay.auditing import audit
 from replay.screen import ending
 from runner import Case, Evaluation, Outcome, Retry, UsageError, arun, evaluation, run, scorers
-from runner.rules import remake
+from runner.recompute.rules import remake
 from runner.secrets import mask
 from runner.tasks.address import Address
+from runner.tasks.client import _tls
 from runner.tasks.endpoint import Endpoint
-from runner.tasks.http import _tls
 from runner.testing import events_of
 from tests.server import BIG, Server, serving
 
@@ -352,7 +352,7 @@ def test_a_failure_is_what_it_is(
 
 def test_a_bomb_is_not_unpacked(server: Server, path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few bytes that stand for very many are refused before they fill the memory, and not asked for again."""
-    monkeypatch.setattr("runner.tasks.http.LARGEST", 1_000_000)
+    monkeypatch.setattr("runner.tasks.client.LARGEST", 1_000_000)
     go(made(Endpoint(server.url(name, "gzip:bomb")), retry=Retry()), path)
 
     assert "fatal" == failure(path).category

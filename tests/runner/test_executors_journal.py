@@ -16,14 +16,14 @@ from journal import read, verify
 from journal.errors import JournalLocked, JournalPoisoned
 from journal.events import RunStarted, SessionStarted, TrialEnqueued, TrialFailed, TrialWithdrawn
 from replay import fold
-from replay.audit import audit
+from replay.auditing import audit
 from runner import RateLimited, UsageError
 from runner.cli import cli
 from runner.errors import RunChanged
 from runner.executors import AsyncExecutor, ExecutionStatus, Incomplete, SyncExecutor
 from runner.executors.details import RecordedFailure
 from runner.executors.execution import Results
-from runner.rules import remake
+from runner.recompute.rules import remake
 from runner.testing import Answer, Fail, Hang, Scripted, Step, events_of, repeatable
 from tests.journal.disk import SimulatedDisk
 

@@ -13,11 +13,11 @@ from journal.errors import DiskFull
 from journal.events import AttemptInterrupted, AttemptStarted, TrialEnqueued
 from journal.lifecycle import ENDED
 from replay import load
-from replay.audit import audit
+from replay.auditing import audit
 from replay.state import RunState
 from runner import Case, Fatal, RateLimited, Retry, arun, evaluation
 from runner.fork import fork
-from runner.rules import remake
+from runner.recompute.rules import remake
 from runner.testing import Answer, Fail, Hang, Scripted, Step, inline, repeatable
 from tests.journal.samples import Fleeting, content, flip, segment
 

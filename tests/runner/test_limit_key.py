@@ -9,10 +9,10 @@ import trio
 from journal import read, verify
 from journal.errors import NotAJournal
 from journal.events import AttemptStarted, IntakePaused, LimitChanged, TrialCompleted
-from replay.audit import audit
+from replay.auditing import audit
 from runner import Case, Evaluation, Outcome, Retry, UsageError, evaluation
-from runner.doors import arun
-from runner.rules import remake
+from runner.api import arun
+from runner.recompute.rules import remake
 from runner.testing import SimulatedEndpoint, events_of, repeatable
 from tests.journal.disk import SimulatedDisk
 

@@ -9,7 +9,7 @@ import pytest
 
 import journal
 from runner import UsageError
-from runner.loading import AnyEvaluation, find
+from runner.definition.loading import AnyEvaluation, find
 
 ONE = """
 from runner import evaluation
@@ -152,8 +152,8 @@ def test_a_package_with_a_name_of_ours(here: Path) -> None:
 
 def test_a_module_of_ours_is_no_evaluation() -> None:
     """A dotted name that is ours is not the user's."""
-    assert "'runner.case' is a module of evaljournal itself; if a file of yours is meant, give its path" == refusal(
-        "runner.case"
+    assert "'runner.data.case' is a module of evaljournal itself; if a file of yours is meant, give its path" == refusal(
+        "runner.data.case"
     )
 
 

@@ -6,10 +6,10 @@ import trio
 
 from journal import read
 from journal.events import AttemptStarted, IntakePaused, IntakeResumed
-from replay.audit import audit
+from replay.auditing import audit
 from runner import Retry
 from runner.concurrency import Decision, Gate, LimitMoved, Paused, Policy, Resumed, Signal, Started
-from runner.rules import Remade
+from runner.recompute.rules import Remade
 from runner.testing import Answer, Hang, Scripted, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.runner.test_scoring import PATH, go, made

@@ -89,12 +89,12 @@ def test_a_number_that_somebody_takes_is_left_to_them(monkeypatch: pytest.Monkey
     """If another process begins a run under the number that was free a moment ago, the one after is taken."""
     first = runner.run(made())
     numbers = [first.path, first.path, RUNS / "0005"]
-    monkeypatch.setattr("runner.places.next_path", lambda _: numbers.pop(0))
+    monkeypatch.setattr("runner.run_paths.next_path", lambda _: numbers.pop(0))
     second = runner.run(evaluation(cases=iter(CASES), name="same")(same))
 
     assert (RUNS / "0005", 3) == (second.path, second.state.completed)  # Though its cases could be read only once.
     with pytest.raises(UsageError, match=r"there is no free number under runs.same"):
-        monkeypatch.setattr("runner.places.next_path", lambda _: first.path)
+        monkeypatch.setattr("runner.run_paths.next_path", lambda _: first.path)
         trio.run(runner.arun, made())
     assert first.head == load(first.path).state.head
 

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from runner import Case, evaluation, scorers
-from runner.rate_limits import default_slots, scorer_keys, scorer_slots
+from runner.engine.rate_limits import default_slots, scorer_keys, scorer_slots
 from runner.tasks.chat import Chat
 from runner.tasks.command import Command
 from runner.tasks.endpoint import Endpoint
-from runner.tasks.given import Given
+from runner.tasks.recorded_output import Given
 
 URL = "http://127.0.0.1:9/v1"
 

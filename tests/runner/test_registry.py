@@ -10,11 +10,11 @@ import trio
 
 from journal import read
 from journal.events import AttemptStarted, IntakePaused, LimitChanged, PolicyShared, RunStarted
-from replay.audit import audit
+from replay.auditing import audit
 from runner import Case, Evaluation, RateLimited, Retry, evaluation, run
+from runner.api import arun
 from runner.concurrency import REGISTRY, Aimd, Failed, Paused, Started
-from runner.doors import arun
-from runner.rules import remake
+from runner.recompute.rules import remake
 from runner.testing import SimulatedEndpoint, events_of, repeatable
 from tests.journal.disk import SimulatedDisk
 

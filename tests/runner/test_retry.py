@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from journal.events import Kind
 from runner.errors import UsageError
-from runner.failure import Failure, Fatal, RateLimited
-from runner.retry import Again, GiveUp, Retry, Spent, TimedOut, chance
+from runner.retries.classify import Failure, Fatal, RateLimited
+from runner.retries.retry import Again, GiveUp, Retry, Spent, TimedOut, chance
 
 NOW = 1_800_000_000.0
 ERROR = Failure(kind="error")

@@ -20,11 +20,11 @@ from journal.events import (
     TrialCompleted,
     TrialScored,
 )
-from replay.audit import audit
+from replay.auditing import audit
 from runner import Case, Retry
-from runner.doors import arun
-from runner.rescoring import rescore
-from runner.rules import remake
+from runner.api import arun
+from runner.engine.rescore import rescore
+from runner.recompute.rules import remake
 from runner.testing import Answer, Fail, Scripted, events_of, repeatable
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import inline

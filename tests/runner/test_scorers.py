@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from journal import Event
 from journal.events import Noted, ScorerCallFailed, ScoringFailed, TrialScored
 from runner import Case, Evaluation, Outcome, Retry, Score, UsageError, evaluation, run, scorers
-from runner.failure import Fatal
-from runner.tasks.http import WrongReply
+from runner.retries.classify import Fatal
+from runner.scorers import builtin
+from runner.tasks.client import WrongReply
 from runner.testing import Answer, Scripted, events_of
 from tests.server import Server
 
@@ -135,7 +136,7 @@ def test_a_reason_is_given(scorer: Callable[..., Score], output: Any, expected: 
 
 @pytest.mark.parametrize(
     "scorer",
-    [*scorers.PLAIN.values(), scorers.regex(), scorers.close_to(), scorers.similarity()],
+    [*builtin.PLAIN.values(), scorers.regex(), scorers.close_to(), scorers.similarity()],
     ids=lambda scorer: scorer.__name__,
 )
 def test_nothing_expected_is_not_wrong(scorer: Callable[..., Score]) -> None:

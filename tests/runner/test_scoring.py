@@ -17,11 +17,11 @@ from journal.events import (
     TrialScored,
 )
 from replay import fold
-from replay.audit import Audit, audit
+from replay.auditing import Audit, audit
 from replay.summary import summarise
 from runner import Case, Evaluation, Outcome, RateLimited, Retry, evaluation, scorers
-from runner.doors import arun
-from runner.rules import remake
+from runner.api import arun
+from runner.recompute.rules import remake
 from runner.testing import Answer, Fail, Hang, Scripted, events_of, repeatable
 from tests.journal.disk import SimulatedDisk
 

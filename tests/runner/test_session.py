@@ -29,7 +29,7 @@ from journal.events import (
 )
 from replay import fold
 from runner import Case, Fatal, RateLimited, Retry, UsageError, note
-from runner.session import Outcome
+from runner.engine.session import Outcome
 from runner.testing import Answer, Fail, Hang, Scripted, SimulatedEndpoint, Step, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.runner.whole_runs import PATH, count, flaky_evaluation, go, made, named, with_power_cut
@@ -482,7 +482,7 @@ def test_live_state_is_folded_state() -> None:
     disk = SimulatedDisk()
     snapshots: dict[int, tuple[Any, ...]] = {}
 
-    from runner import recorder
+    from runner.engine import recorder
 
     record = recorder.Recorder.record
 

@@ -15,9 +15,9 @@ from click.testing import CliRunner, Result
 from journal import Record, read
 from journal.events import AttemptFailed, AttemptSucceeded, AttemptTimedOut
 from runner import Case, Fatal, RateLimited, Retry, UsageError
+from runner.api import arun
 from runner.cli import cli
-from runner.doors import arun
-from runner.simulation import BOUND, Recording
+from runner.recompute.simulation import BOUND, Recording
 from runner.testing import Answer, Fail, Hang, Scripted, Step, repeatable
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import FLEETING, enqueued, flip, session, started, whole_run, written

@@ -14,8 +14,8 @@ import trio.testing
 
 from journal.errors import JournalPoisoned
 from runner import Case, Evaluation, Fatal, RateLimited, evaluation
-from runner.doors import arun
-from runner.session import Outcome
+from runner.api import arun
+from runner.engine.session import Outcome
 from runner.testing import Answer, Fail, Hang, Scripted, Step, events_of, repeatable
 from tests.journal.disk import PowerCut, SimulatedDisk
 

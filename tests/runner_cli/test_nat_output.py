@@ -18,7 +18,7 @@ from journal.events import AttemptStarted, AttemptSucceeded, RetryScheduled
 from replay.export.nat import line
 from replay.export.story import Result as TrialResult
 from runner.cli import cli
-from runner.nat_output import OWNER, NatOutput
+from runner.engine.nat_output import OWNER, NatOutput
 from tests.journal.samples import session, started, trial, written
 from tests.replay.stories import first_session, second_session, stamps
 from tests.runner_cli.test_run import QUICK, SLOW, process
@@ -224,7 +224,7 @@ def test_a_trial_that_cannot_be_told_costs_no_other(monkeypatch: pytest.MonkeyPa
             raise JournalError("its line is gone")
         return line(result)
 
-    monkeypatch.setattr("runner.nat_output.line", told)
+    monkeypatch.setattr("runner.engine.nat_output.line", told)
     output, records = kept(Path("run"), [session(2), *trial("a"), *trial("b")])
     output._take(records)
 

@@ -25,7 +25,7 @@ from journal.lock import Lock, is_held
 from replay import load
 from runner import run
 from runner.cli import cli
-from runner.loading import find
+from runner.definition.loading import find
 from tests.journal.samples import content, cut_tail, flip, forge, opened, segment, session, started, trial, whole_run, written
 from tests.processes import Process
 from tests.runner_cli.test_commands import COMMAND

@@ -27,7 +27,7 @@ from journal.events import (
 from journal.files import DISK
 from journal.lock import Lock, is_held
 from replay import History, load
-from runner.cli.onlooker import FRAME
+from runner.cli._live import FRAME
 from runner.cli.travel import Watching, play_again
 from runner.testing import events_of
 from tests.journal.samples import (

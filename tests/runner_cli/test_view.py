@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from journal.files import DISK
 from journal.lock import Lock
 from runner.cli import cli
-from runner.cli.serving import Live, Server
+from runner.cli._server import Live, Server
 from tests.journal.samples import content, flip, lines_of, segment
 from tests.replay.stories import eventful
 

@@ -34,7 +34,7 @@ from runner.executors import (
 from runner.tasks.chat import Chat
 from runner.tasks.command import Command
 from runner.tasks.endpoint import Endpoint
-from runner.tasks.given import Given
+from runner.tasks.recorded_output import Given
 
 CASES = [
     Case(name="fr", input="Capital of France?", expected="Paris"),

@@ -1,0 +1,123 @@
+"""What a run would do and may cost, told before it is begun: `run --dry-run`. A cost is what earlier runs have had."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import attrs
+import click
+
+from replay.formatting import duration, number, plural, printable
+from replay.screen import usage_of
+from runner.cli.look import print_json, see
+from runner.definition.evaluation import Settings
+from runner.definition.loading import Subject
+from runner.engine.rate_limits import default_slots
+from runner.run_paths import RUNS, runs_under
+
+_BEFORE: Final = 5
+"""How many earlier runs are looked at for what they cost."""
+
+
+def rehearse(found: Subject, cases: int | None, path: Path, settings: Settings, *, as_json: bool) -> None:
+    """Say what would be run, of how many cases (None where nobody knows), and what it may cost; nothing is written."""
+    trials = None if cases is None else cases * settings.repeats
+    settings.most_failures(trials)  # It may refuse to say, as it would for the run.
+    at_most = trials if cases is not None or settings.limit is None else settings.limit * settings.repeats
+    retry = settings.retry
+    most = 1 + retry.errors + retry.timeouts
+    before = _used_before(found.evaluation.name)
+    if as_json:
+        print_json(
+            {
+                "evaluation": found.evaluation.name,
+                "task": found.reference,
+                "path": str(path),
+                "cases": cases,
+                "trials": trials,
+                "trials_at_most": at_most,
+                "calls": None if at_most is None else {"at_least": trials, "at_most": at_most * most},
+                "scorers": list(found.evaluation.scorers),
+                "settings": settings.facts(),
+                "usage_per_trial": before.per_trial if before else None,
+                "usage_from": str(before.path) if before else None,
+                "projected_usage": _times(before.per_trial, trials) if before and trials else None,
+                "projected_usage_at_most": _times(before.per_call, trials * most) if before and trials else None,
+            }
+        )
+        return
+    click.echo(f"{found.evaluation.name} ({found.reference}) would be run in {path}; nothing was written")
+    click.echo(f"  {_trials_in_words(cases, settings)}")
+    calls = f"{plural(most, 'call')} for each trial" if at_most is None else plural(at_most * most, "call")
+    click.echo(f"  at least {'1' if trials is None else f'{trials:,}'}, at most {calls}, and what rate limits refuse on top")
+    click.echo(
+        f"  retries: {retry.errors} after errors, {retry.timeouts} after timeouts, {duration(retry.rate_limits)} of rate limits"
+    )
+    limit = "no limit" if settings.timeout is None else duration(settings.timeout)
+    slots = settings.slots or default_slots(found.evaluation.task)
+    click.echo(f"  {plural(slots, 'slot')} at the most ({settings.policy}), {limit} for an attempt")
+    click.echo(f"  scorers: {', '.join(found.evaluation.scorers) or 'none'}")
+    if settings.fail_under:
+        click.echo(f"  gates: {', '.join(settings.fail_under)}; if one is not reached it ends with code 1")
+    if stops := list(_stops(settings)):
+        click.echo(f"  stops {', or '.join(stops)}; `evaljournal resume` goes on then")
+    click.echo(f"  {_usage_in_words(before, trials, most)}")
+
+
+def _trials_in_words(cases: int | None, settings: Settings) -> str:
+    repeats = settings.repeats
+    if cases is not None:
+        many = plural(cases, "case")
+    else:
+        limit = "as many cases as can be read" if settings.limit is None else f"at most {plural(settings.limit, 'case')}"
+        many = f"{limit} (they can be read only once)"
+    if repeats == 1:
+        return f"{many}, each asked once"
+    return f"{many} × {repeats:,} repeats" + ("" if cases is None else f" = {plural(cases * repeats, 'trial')}")
+
+
+def _stops(settings: Settings) -> Iterator[str]:
+    """Say what would end the run before all is done."""
+    most = settings.max_failures
+    if settings.fail_fast:
+        yield "at the first trial that fails"
+    elif isinstance(most, int):
+        yield f"when more than {most:,} of the trials have failed"
+    elif most is not None:
+        yield f"when more than {100 * most:g} % of the trials have failed"
+    if settings.deadline is not None:
+        yield f"after {duration(settings.deadline)}"
+
+
+@attrs.frozen
+class _Used:
+    """What an earlier run of the same evaluation has used."""
+
+    path: Path
+    per_trial: dict[str, float]
+    """On average, retries included."""
+    per_call: dict[str, float]
+
+
+def _used_before(name: str) -> _Used | None:
+    """Find the latest run of this evaluation that recorded what it used."""
+    latest: Iterable[Path] = reversed(list(runs_under(RUNS / name))[-_BEFORE:])
+    for path in latest:
+        state = see(path).state
+        used = usage_of(state.usage)
+        if used and state.done and state.attempts:
+            return _Used(path, _times(used, 1 / state.done), _times(used, 1 / state.attempts))
+    return None
+
+
+def _times(used: dict[str, float], times: float) -> dict[str, float]:
+    return {name: value * times for name, value in used.items()}
+
+
+def _usage_in_words(before: _Used | None, trials: int | None, most: int) -> str:
+    if before is None:
+        return "cost: unknown; no run of it under runs/ has recorded what it used (note(tokens=…, cost=…) does)"
+    where, times = ("for each trial", 1) if trials is None else ("in all", trials)
+    about, at_most = _times(before.per_trial, times), _times(before.per_call, times * most)
+    words = [f"{printable(name, 24)} {number(about[name])} (at most {number(at_most[name])})" for name in about]
+    return f"{where} about {', '.join(words)}, going by {before.path}"

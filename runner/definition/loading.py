@@ -1,0 +1,225 @@
+"""Find the evaluation that somebody names: `evals/capitals.py`, `evals/capitals.py:capitals` or `package.module:capitals`.
+
+The user's folder is added behind everything else on `sys.path`: a `journal.py` or `runner.py` of theirs cannot take the place
+of ours. That it is hidden by ours is said where it matters. Whatever can be wrong with a reference is a `UsageError`, with the
+user's own lines in it and none of ours.
+"""
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Generator
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any, Final, TypeAlias, cast
+
+from attrs import frozen
+
+from runner.definition.evaluation import Evaluation
+from runner.errors import UsageError
+from runner.suggest import nearest
+
+AnyEvaluation: TypeAlias = Evaluation[Any, Any, Any]
+
+OURS: Final = ("journal", "replay", "runner")
+"""Our packages: common names, and therefore imported before the user's file can ask for one of them."""
+
+_REFERENCE: Final = re.compile(r"(?P<where>.+?)(?::(?P<name>[^:/\\]*))?", re.DOTALL)
+_MODULE: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_loaded: Final[set[str]] = set()
+"""The names of modules that stand for a user's file; the next file of that name takes the place of the one before."""
+
+
+@frozen
+class Subject:
+    """What a run is a run of: an evaluation, and the words by which it can be found again from the same directory."""
+
+    evaluation: AnyEvaluation
+    reference: str
+
+
+def find(reference: str) -> Subject:
+    """Import the evaluation that a reference names, and say how it is named in full."""
+    parts = _REFERENCE.fullmatch(reference)
+    if parts is None:
+        raise UsageError("no evaluation was named; give a file, such as evals/capitals.py")
+    where, name = parts["where"], parts["name"]
+    if name == "":
+        raise UsageError(f"{reference!r} ends with a colon; put the evaluation's name behind it, or leave it away")
+    return _choose(_imported(where), where, name)
+
+
+def find_function(reference: str) -> Callable[..., Any]:
+    """Import a function, such as a scorer, that a reference names: `file.py:name` or `package.module:name`."""
+    where, _, name = reference.rpartition(":")
+    if not where or not name.isidentifier():
+        raise UsageError(f"{reference!r} names no function; give file.py:name or package.module:name")
+    module = _imported(where)
+    found = getattr(module, name, None)
+    if not callable(found):
+        functions = (key for key, value in vars(module).items() if callable(value))
+        hint = nearest(name, functions, most=1, shown=lambda each: f"{where}:{each}")
+        raise UsageError(f"{where} has no function {name!r}{hint}")
+    return cast("Callable[..., Any]", found)
+
+
+def _imported(where: str) -> ModuleType:
+    for ours in OURS:
+        importlib.import_module(ours)
+    return _import_module(where) if _is_module(where) else _import_file(Path(where))
+
+
+def _is_module(where: str) -> bool:
+    """Tell `package.module` from a path; what is there as a file is a file."""
+    return _MODULE.fullmatch(where) is not None and not where.endswith(".py") and not Path(where).exists()
+
+
+def _choose(module: ModuleType, where: str, name: str | None) -> Subject:
+    found = {key: value for key, value in vars(module).items() if isinstance(value, Evaluation)}
+    once = {id(value): key for key, value in reversed(found.items())}  # Two names for one evaluation are one: the first.
+    names = [key for key in found if once[id(found[key])] == key]
+    if name is None:
+        if not names:
+            raise UsageError(f"{where} defines no evaluation; put @evaluation(cases=…) above a function in it")
+        if len(names) > 1:
+            either = ", ".join(f"{where}:{each}" for each in names)
+            raise UsageError(f"{where} defines {len(names)} evaluations; name one of them: {either}")
+        name = names[0]
+    elif name not in found:
+        called = [key for key in names if found[key].name == name]
+        if len(called) != 1:
+            raise _no_such_name(module, where, name, names)
+        name = called[0]
+    return Subject(found[name], f"{where}:{name}")
+
+
+def _no_such_name(module: ModuleType, where: str, name: str, names: list[str]) -> UsageError:
+    if hasattr(module, name):
+        kind = type(getattr(module, name)).__name__
+        return UsageError(f"{where}:{name} is no evaluation but a {kind}; put @evaluation(cases=…) above the function")
+    there = f"; there is {' and '.join(map(repr, names))}" if names else ""
+    return UsageError(f"{where} defines no evaluation {name!r}{nearest(name, names) or there}")
+
+
+def _import_module(name: str) -> ModuleType:
+    if name.partition(".")[0] in OURS:
+        raise UsageError(f"{name!r} is a module of evaljournal itself; if a file of yours is meant, give its path")
+    _append(Path.cwd())
+    with _their_fault(name, Path.cwd()):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as exc:
+            if exc.name is not None and (name == exc.name or name.startswith(f"{exc.name}.")):
+                path = Path(*name.split(".")).with_suffix(".py")
+                hint = f"; did you mean {path}?" if path.exists() else ""
+                raise UsageError(f"there is neither a file nor a module {name!r} here{hint}") from None
+            raise
+
+
+def _import_file(path: Path) -> ModuleType:
+    _check_file(path)
+    path = path.resolve()
+    folder, name = _place(path)
+    _append(folder)
+    with _their_fault(str(path), folder):
+        package = name.rpartition(".")[0]
+        if package:
+            _check_package(importlib.import_module(package), path)
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # Before it runs: dataclasses and pickle look a class's module up by its name.
+        _loaded.add(name)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return module
+
+
+def _check_file(path: Path) -> None:
+    if path.is_dir():
+        inside = sorted(path.glob("*.py"))[:3]
+        hint = f", such as {' or '.join(map(str, inside))}" if inside else ""
+        raise UsageError(f"{path} is a directory; give a Python file{hint}")
+    if not path.exists():
+        near = path.parent if path.parent.is_dir() else Path()
+        hint = nearest(path.name, (each.name for each in near.glob("*.py")), shown=lambda each: str(near / each))
+        raise UsageError(f"there is no file {path}{hint}")
+    if path.suffix != ".py":
+        raise UsageError(f"{path} is not a Python file; an evaluation is a function in a file that ends with .py")
+
+
+def _place(path: Path) -> tuple[Path, str]:
+    """Say from which folder a file would be imported, and under which name: `evals.capitals` where evals is a package."""
+    folder, names = path.parent, [path.stem]
+    while (folder / "__init__.py").exists() and folder.name.isidentifier():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    name = ".".join(names)
+    taken = sys.modules.get(name)
+    if taken is not None and name not in _loaded and getattr(taken, "__file__", None) != str(path):
+        return path.parent, f"_evaluation_{path.stem}"  # A file called runner.py or json.py: ours and Python's stay.
+    return folder, name
+
+
+def _check_package(package: ModuleType, path: Path) -> None:
+    """Refuse a package that is not the one around the file: relative imports would go astray."""
+    around, found = path.parent / "__init__.py", getattr(package, "__file__", None)
+    if found is None or not Path(found).exists() or not Path(found).samefile(around):
+        raise UsageError(f"{path.parent} is hidden by another package {package.__name__!r}, {found}; rename the folder")
+
+
+def _append(folder: Path) -> None:
+    """Let the user's file import its neighbours, behind everything that is installed."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+        importlib.invalidate_caches()
+
+
+@contextlib.contextmanager
+def _their_fault(where: str, folder: Path) -> Generator[None]:
+    """Tell whatever goes wrong while the user's module is imported in the user's own lines."""
+    try:
+        yield
+    except UsageError as exc:
+        frames = _theirs(exc.__traceback__)
+        if not frames:
+            raise
+        raise UsageError(f"{frames[-1].filename}, line {frames[-1].lineno}: {exc}") from exc
+    except (Exception, SystemExit) as exc:
+        lines = [*traceback.format_list(_theirs(exc.__traceback__)), *traceback.format_exception_only(exc)]
+        said = "".join(lines).rstrip()
+        raise UsageError(f"{where} cannot be imported{_shadowed(exc, folder)}:\n{said}") from exc
+
+
+def _theirs(trace: TracebackType | None) -> traceback.StackSummary:
+    """Take our own frames, and the import machinery's, out of a traceback."""
+    ours = os.path.join(Path(__file__).parent, "")
+    stack = traceback.extract_tb(trace)
+    kept = [frame for frame in stack if not frame.filename.startswith((ours, "<frozen importlib", "<attrs generated"))]
+    kept = [frame for frame in kept if not frame.filename.endswith(("importlib/__init__.py", "importlib\\__init__.py"))]
+    return traceback.StackSummary.from_list(kept)
+
+
+def _shadowed(exc: BaseException, folder: Path) -> str:
+    """Name the user's own module that was meant, where another of the same name was found in its place."""
+    if isinstance(exc, ImportError):
+        name = exc.name
+    else:
+        name = getattr(exc.obj, "__name__", None) if isinstance(exc, AttributeError) else None
+    top = (name or "").partition(".")[0]
+    found = getattr(sys.modules.get(top), "__file__", None)
+    if not top or found is None:
+        return ""
+    for own in (folder / f"{top}.py", folder / top / "__init__.py"):
+        if own.exists() and not own.samefile(found):
+            whose = "evaljournal's own" if top in OURS else "another"
+            return f", perhaps because {own} is hidden by {whose} {top!r} ({found}); rename it"
+    return ""

@@ -1,0 +1,1 @@
+"""Retries: how a failure is classified, whether it is retried, and after which delay."""

@@ -1,0 +1,347 @@
+"""Two runs side by side: only what is the same thing is compared, and what cannot be told apart is not."""
+
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from journal import Blob, Event
+from journal.events import RunFinished, TrialWithdrawn
+from replay import fold
+from replay.comparison import Comparison, NothingInCommon, Paired, Side, compare, in_json, lines, outputs, sentence
+from replay.summary import Grouping
+from tests.journal.samples import examples
+from tests.replay.lives import answered, enqueued, failed, records
+
+PASS, FAIL = True, False
+
+
+def side(*lives: list[Event]) -> Side:
+    """Make a run of such trials."""
+    facts = records(itertools.chain.from_iterable(lives))
+    return Side(fold(facts), outputs(facts))
+
+
+def scored(scorer: str, values: Iterable[Any], **more: Any) -> Side:
+    """Make a run of as many cases as there are values; None is one that failed."""
+    return side(
+        *(failed(f"c{at}") if value is None else answered(f"c{at}", {scorer: value}, **more) for at, value in enumerate(values))
+    )
+
+
+def kinds(comparison: Comparison) -> dict[str, list[str]]:
+    """Say which trials are of which kind."""
+    return {
+        kind: [each.trial for each in changes]
+        for kind, changes in (
+            ("fixed", comparison.fixed),
+            ("broke", comparison.broke),
+            ("changed", comparison.changed),
+            ("slower", comparison.slower),
+        )
+    }
+
+
+def test_trial_by_trial() -> None:
+    """Each trial is fixed, broke, changed or the same; and may be slower besides."""
+    a = side(
+        answered("same", {"exact": PASS, "near": 0.5}),
+        answered("fixed", {"exact": FAIL, "near": 0.5}),
+        answered("broke", {"exact": PASS}),
+        answered("both-ways", {"exact": FAIL, "polite": PASS}),
+        answered("number", {"near": 0.5}),
+        answered("label", {"tone": "kind"}),
+        answered("output", {"exact": PASS}, output={"a": 1, "b": 2}),
+        answered("order", {"exact": PASS}, output={"a": 1, "b": 2}),
+        answered("slower", {"exact": PASS}, elapsed=0.3),
+        answered("a-little", {"exact": PASS}, elapsed=0.01),
+    )
+    b = side(
+        answered("same", {"exact": PASS, "near": 0.5}),
+        answered("fixed", {"exact": PASS, "near": 0.5}),
+        answered("broke", {"exact": FAIL}),
+        answered("both-ways", {"exact": PASS, "polite": FAIL}),
+        answered("number", {"near": 0.75}),
+        answered("label", {"tone": "rude"}),
+        answered("output", {"exact": PASS}, output={"a": 1, "b": 3}),
+        answered("order", {"exact": PASS}, output={"b": 2, "a": 1}),
+        answered("slower", {"exact": PASS}, elapsed=0.6),
+        answered("a-little", {"exact": PASS}, elapsed=0.1),
+    )
+    found = compare(a, b)
+
+    assert {
+        "fixed": ["fixed"],
+        "broke": ["broke", "both-ways"],
+        "changed": ["number", "label", "output"],
+        "slower": ["slower"],
+    } == kinds(found)
+    assert (10, 10, 0, 4) == (found.common, found.compared, found.open, found.same)
+
+
+def test_an_answer_where_there_was_none() -> None:
+    """An answer where there was a failure is fixed, unless a scorer fails it; the other way round it broke."""
+    a = side(
+        failed("right"), failed("wrong"), failed("unjudged"), failed("zero"), answered("gone"), failed("still", message="x")
+    )
+    b = side(
+        answered("right", {"exact": PASS}),
+        answered("wrong", {"exact": FAIL}),
+        answered("unjudged"),
+        answered("zero", {"near": 0.0}),
+        failed("gone"),
+        failed("still", message="y"),
+    )
+    found = compare(a, b)
+
+    assert {"fixed": ["right", "unjudged", "zero"], "broke": ["gone"], "changed": ["wrong", "still"], "slower": []} == kinds(
+        found
+    )
+    told = "\n".join(lines(found, most=None))
+    assert "  wrong: failed → answered, exact fail" in told
+    assert "  gone: answered → failed" in told
+    assert "  still: failed in another way" in told
+
+
+def test_an_address_in_an_error_is_no_difference() -> None:
+    """Where a thing happens to lie in memory is another each time; what else an error says is compared."""
+    said = ("<object at 0x7f3a2c> is not JSON", "<object at 0x7F99> is not JSON", "code 0x80070005", "code 0x80070006")
+    was, now, code, other = (side(failed("a", message=message)) for message in said)
+
+    assert (1, 0) == (compare(was, now).same, len(compare(was, now).changed))
+    assert (0, 1) == (compare(code, other).same, len(compare(code, other).changed))
+
+
+def test_a_judge_of_zeros_and_ones_differs_as_passes_do() -> None:
+    """Whether a scorer says 1.0 and 0.0 or true and false, the same difference is as sure."""
+    floats = compare(scored("judge", [0.0] * 9), scored("judge", [1.0] * 4 + [0.0] * 5)).scores["judge"]
+    verdicts = compare(scored("judge", [False] * 9), scored("judge", [True] * 4 + [False] * 5)).scores["judge"]
+
+    assert ("number", "pass") == (floats.kind, verdicts.kind)
+    assert (floats.low, floats.high) == (verdicts.low, verdicts.high)
+
+
+def test_the_same_name_with_other_content_is_a_different_case() -> None:
+    """It is named, and compared with nothing."""
+    a = side(answered("x", {"exact": PASS}), answered("y", {"exact": PASS}, fingerprint="old"), answered("z", {"exact": PASS}))
+    b = side(answered("x", {"exact": PASS}), answered("y", {"exact": FAIL}, fingerprint="new"), answered("w", {"exact": FAIL}))
+    found = compare(a, b)
+
+    assert (["z"], ["w"], ["y"], 1) == (found.only_a, found.only_b, found.different, found.common)
+    assert 1 == found.scores["exact"].n
+    told = list(lines(found, most=10))
+    assert "not the same trials: 1 in common, 1 only in A, 1 only in B, 1 with the same name and other content" == told[0]
+    assert ["same name, different case (not compared) (1):", "  y"] == told[-2:]
+
+
+def test_runs_without_a_common_trial_are_refused() -> None:
+    """There is nothing to compare, and it is said why."""
+    a = side(answered("x"), answered("y", fingerprint="old"))
+    b = side(answered("z"), answered("y", fingerprint="new"))
+
+    with pytest.raises(
+        NothingInCommon, match="no trial in common: 1 trial only in the first, 1 only in the second, 1 with the"
+    ):
+        compare(a, b)
+    with pytest.raises(NothingInCommon):
+        compare(side(), side())
+
+
+def test_withdrawn_trials_are_not_there() -> None:
+    """A trial that no longer counts in a run is not in it."""
+    a = side(answered("x"), answered("y"), [TrialWithdrawn(trial="y", why="removed")])
+
+    assert (["y"], 1) == ((found := compare(a, side(answered("x"), answered("y")))).only_b, found.common)
+
+
+def test_open_trials_are_not_compared() -> None:
+    """A trial that is not done in both is counted, and no more."""
+    found = compare(side(answered("x"), [enqueued("y")]), side(answered("x"), answered("y")))
+
+    assert (2, 1, 1) == (found.common, found.compared, found.open)
+    assert "1 of the 2 in common are not done in both, and not compared" in list(lines(found, most=None))
+
+
+def test_a_difference_that_can_be_told() -> None:
+    """A clear difference is told with its size, its range and how many cases it is of; failures stand beside it."""
+    a = [at % 3 == 0 for at in range(143)] + [None, PASS]
+    b = [at % 3 != 2 for at in range(143)] + [PASS, None]
+    exact = compare(scored("exact", a), scored("exact", b)).scores["exact"]
+
+    assert (143, 2, True, 48, 0) == (exact.n, exact.missing, exact.is_distinguishable, exact.higher, exact.lower)
+    assert "B is better by 33.6 points (95 %: 25.2 to 41.0, n = 143)" == sentence(exact)
+    swapped = compare(scored("exact", b), scored("exact", a)).scores["exact"]
+    assert "B is worse by 33.6 points (95 %: 25.2 to 41.0, n = 143)" == sentence(swapped)
+
+
+def test_a_difference_that_cannot_be_told() -> None:
+    """Two more passes of 143 are no difference that one could rely on, and neither is none at all."""
+    a = [at > 20 for at in range(143)]
+    b = [at > 18 for at in range(143)]
+    few, none = compare(scored("exact", a), scored("exact", b)), compare(scored("exact", a), scored("exact", a))
+
+    assert "not distinguishable at n = 143 (B less A: +1.4 points, 95 %: -1.3 to 4.1)" == sentence(few.scores["exact"])
+    assert "not distinguishable at n = 143 (B less A: +0.0 points, 95 %: -1.9 to 1.9)" == sentence(none.scores["exact"])
+
+
+def test_numbers_are_higher_or_lower_not_better() -> None:
+    """Whether a higher number is better nobody has said; the range is that of the paired t-test."""
+    a, b = [0.1, 0.4, 0.35, 0.8, 0.55], [0.3, 0.5, 0.65, 0.9, 0.85]
+    near = compare(scored("near", a), scored("near", b)).scores["near"]
+    expected = stats.ttest_rel(b, a).confidence_interval(0.95)
+
+    assert pytest.approx((expected.low, expected.high)) == (near.low, near.high)
+    assert "B is higher by 0.2 (95 %: 0.0758 to 0.324, n = 5)" == sentence(near)
+    assert "B is lower by 0.2" in sentence(compare(scored("near", b), scored("near", a)).scores["near"])
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        ([0.5], [0.9], "not distinguishable at n = 1"),
+        ([0.5, 0.7], [0.5, 0.7], "no difference in any of 2"),
+        ([0.5, None], [None, 0.7], "nothing to compare: no case has it in both"),
+        (["x", "y", "z", "x"], ["x", "x", "z", None], "1 of 3 labels changed"),
+        (["x", 0.5], [0.5, "x"], "nothing to compare: no case has it in both"),
+        ([float("nan"), 0.5, 0.5], [0.5, float("inf"), 0.75], "not distinguishable at n = 1"),
+    ],
+)
+def test_where_there_is_little_to_compare(a: list[Any], b: list[Any], said: str) -> None:
+    """One case, equal numbers, none in both, labels, and what cannot be summed: each has its sentence."""
+    assert said == sentence(compare(scored("s", a), scored("s", b)).scores["s"])
+
+
+def test_repeats_are_taken_together() -> None:
+    """Cases are paired by the mean over their repeats, of which a run may have more than the other."""
+    a = side(*(answered(f"c{case}", {"exact": case % 2 == 0}) for case in range(20)))
+    b = side(
+        *(answered(f"c{case}", {"exact": case % 2 == 0 or at == 1}, repeat=at) for case in range(20) for at in range(1, 5))
+    )
+    found = compare(a, b)
+    exact = found.scores["exact"]
+
+    assert (20, 20, 60) == (exact.n, found.common, len(found.only_b))
+    assert (0.5, 0.625, 10) == (exact.a, exact.b, exact.higher)
+
+
+def test_another_version_of_a_scorer_is_named() -> None:
+    """Where the scorer was changed between the two, it is said that it may be the scorer that differs."""
+    found = compare(scored("exact", [PASS, PASS]), scored("exact", [PASS, FAIL], version="v2"))
+
+    assert found.scores["exact"].is_other_version
+    assert any(line.endswith("; the scorer itself was changed") for line in lines(found, most=None))
+
+
+def test_a_scorer_that_only_one_run_has() -> None:
+    """A scorer that was added changes no trial; it is named."""
+    found = compare(side(answered("x", {"exact": PASS})), side(answered("x", {"exact": PASS, "tone": "kind"})))
+
+    assert (1, [], ["tone"]) == (found.same, found.scorers_only_a, found.scorers_only_b)
+    assert "only B has the scorers tone" in list(lines(found, most=None))
+
+
+def test_by_group() -> None:
+    """The scores are also compared within each group; what is the same case has the same metadata."""
+    names = [f"c{at}" for at in range(40)]
+
+    def run(passing: int) -> list[list[Event]]:
+        parts = ({"part": "even" if at % 2 == 0 else "odd"} for at in range(40))
+        return [
+            answered(name, {"exact": at % 2 == 0 or at < passing}, metadata=part)
+            for (at, name), part in zip(enumerate(names), parts, strict=True)
+        ]
+
+    grouping = Grouping("part")
+    for record in records(itertools.chain.from_iterable(run(0))):
+        grouping.take(record)
+    found = compare(side(*run(0)), side(*run(30)), groups=grouping.groups)
+
+    assert found.groups is not None
+    assert {"even": (20, 0), "odd": (20, 15)} == {
+        label: (scores["exact"].n, scores["exact"].higher) for label, scores in found.groups.items()
+    }
+    assert "odd:" in list(lines(found, most=None))
+
+
+def test_lists_are_cut_and_say_so() -> None:
+    """Of a long list the first are named, and it is said how many more there are, unless all are asked for."""
+    found = compare(scored("exact", [PASS] * 15), scored("exact", [FAIL] * 15))
+
+    told = list(lines(found, most=3))
+    assert [
+        "broke (15):",
+        "  c0: exact pass → fail",
+        "  c1: exact pass → fail",
+        "  c2: exact pass → fail",
+        "  … and 12 more (--all names every one)",
+    ] == told[-5:]
+    assert "  c14: exact pass → fail" in list(lines(found, most=None))
+
+
+def test_outputs_in_blobs_are_compared_by_their_content() -> None:
+    """A large output is never read: its hash says whether it is the same."""
+
+    def blob(sha256: str) -> Any:
+        return Blob(sha256=sha256 * 64, bytes=300_000, path=Path("elsewhere"))
+
+    a = side(answered("x", output=blob("a")), answered("y", output=blob("a")))
+    b = side(answered("x", output=blob("a")), answered("y", output=blob("b")))
+
+    assert ["y"] == kinds(compare(a, b))["changed"]
+
+
+def test_the_comparison_for_programs() -> None:
+    """Everything that is said in words stands in the JSON, every trial by name."""
+    said = in_json(compare(scored("exact", [PASS, None, PASS]), scored("exact", [FAIL, PASS, PASS])))
+
+    assert [{"trial": "c0", "a": "completed", "b": "completed", "scores": {"exact": (PASS, FAIL)}, "output": False}] == said[
+        "broke"
+    ]
+    assert (3, 1, ["c1"]) == (said["common"], said["same"], [each["trial"] for each in said["fixed"]])
+    assert b'"is_distinguishable":false' in orjson.dumps(said)
+
+
+def test_what_comes_from_elsewhere_cannot_control_the_terminal() -> None:
+    """Escape sequences in names, scorers, labels and groups are shown, not obeyed."""
+    evil = "\x1b]0;owned\x07\r\n\u202e"
+    a = side(answered(evil, {evil: f"{evil}1"}), answered("x", {evil: f"{evil}1"}), answered(f"{evil}a"))
+    b = side(answered(evil, {evil: f"{evil}2"}), answered("x", {evil: f"{evil}1"}), answered(f"{evil}b"))
+    told = list(lines(compare(a, b, groups={evil: evil}), most=None))
+
+    assert all(char.isprintable() for line in told for char in line)
+
+
+@examples(60)
+@given(st.lists(st.tuples(*[st.sampled_from([PASS, FAIL, None, "open", "absent"])] * 2), min_size=1, max_size=15))
+def test_every_trial_is_somewhere(ends: list[tuple[Any, Any]]) -> None:
+    """Each trial of either run is counted exactly once; swapped, what was fixed broke, and the difference turns its sign."""
+
+    def run(which: int) -> Side:
+        lives: list[list[Event]] = []
+        for at, end in enumerate(each[which] for each in ends):
+            match end:
+                case "absent":
+                    pass
+                case "open":
+                    lives.append([enqueued(f"c{at}")])
+                case None:
+                    lives.append(failed(f"c{at}"))
+                case _:
+                    lives.append(answered(f"c{at}", {"exact": end}))
+        return side(*lives, answered("always", {"exact": PASS}), [RunFinished(completed=0, failed=0, withdrawn=0, head="")])
+
+    there, back = compare(run(0), run(1)), compare(run(1), run(0))
+
+    assert there.trials_a == there.common + len(there.only_a) + len(there.different)
+    assert there.compared == there.same + sum(map(len, (there.fixed, there.broke, there.changed)))
+    assert there.common == there.compared + there.open
+    flipped: Paired = back.scores["exact"]
+    assert (there.scores["exact"].higher, there.scores["exact"].n) == (flipped.lower, flipped.n)
+    assert pytest.approx(-(there.scores["exact"].difference or 0.0)) == flipped.difference
+    assert pytest.approx(-(there.scores["exact"].low or 0.0)) == flipped.high

@@ -1,0 +1,347 @@
+"""Exceptions of libraries that are not installed here are told apart by their shape."""
+
+import asyncio
+import email.message
+import gc
+import json
+import socket
+import ssl
+import urllib.error
+import weakref
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from journal.events import AttemptFailed
+from runner import Retry, evaluation, run
+from runner.retries.classify import Failure, Fatal, RateLimited, classify, describe
+from runner.retries.retry_after import requested_wait, wait_until_reset
+from runner.testing import Fail, Scripted, events_of
+
+NOW = 1_800_000_000.0  # Fri, 15 Jan 2027 08:00:00 GMT
+
+
+class Response:
+    """What httpx and requests have in common; false when refused, as that of requests is."""
+
+    def __init__(self, status_code: int, headers: dict[str, str] | None = None) -> None:
+        self.status_code = status_code
+        self.headers = headers or {}
+
+    def __bool__(self) -> bool:
+        return self.status_code < 400
+
+
+def refusal(name: str, status: int, *, code: str | None = None, message: str = "", **headers: str) -> Exception:
+    """Make an exception in the manner of the openai and anthropic SDKs."""
+    error: Any = type(name, (type("APIStatusError", (Exception,), {}),), {})(message)
+    error.status_code, error.code, error.body = status, code, None
+    error.response = Response(status, {key.replace("_", "-"): value for key, value in headers.items()})
+    return error  # type: ignore[no-any-return]  # made up on the spot
+
+
+def named(*names: str, base: type[Exception] = Exception, **attributes: Any) -> Exception:
+    """Make an exception whose classes have these names, the outermost last."""
+    for name in names:
+        base = type(name, (base,), {})
+    error = base("")
+    for name, value in attributes.items():
+        setattr(error, name, value)
+    return error
+
+
+def boto(code: str, status: int, **headers: str) -> Exception:
+    """Make an exception in the manner of botocore: everything in one dict."""
+    metadata = {"HTTPStatusCode": status, "HTTPHeaders": {k.replace("_", "-"): v for k, v in headers.items()}}
+    return named("ClientError", response={"Error": {"Code": code}, "ResponseMetadata": metadata})
+
+
+def urllib_refusal(status: int, **headers: str) -> Exception:
+    """Make an exception of urllib, which is also an OSError."""
+    message = email.message.Message()
+    for key, value in headers.items():
+        message[key.replace("_", "-")] = value
+    return urllib.error.HTTPError("https://x", status, "refused", message, None)
+
+
+def caused(outer: Exception, inner: BaseException) -> Exception:
+    """Raise one from the other, as frameworks do."""
+    outer.__cause__ = inner
+    return outer
+
+
+@pytest.mark.parametrize(
+    ("exc", "meaning"),
+    [
+        (RateLimited(), ("rate_limited", None)),
+        (RateLimited(3), ("rate_limited", 3)),
+        (RateLimited(float("nan")), ("rate_limited", None)),
+        (refusal("RateLimitError", 429), ("rate_limited", None)),
+        (refusal("RateLimitError", 429, code="rate_limit_exceeded", retry_after="3"), ("rate_limited", 3)),
+        (refusal("RateLimitError", 429, Retry_After="1.5"), ("rate_limited", 1.5)),
+        (refusal("RateLimitError", 429, x_ratelimit_reset_tokens="6m0s"), ("rate_limited", 360)),
+        (named("HTTPStatusError", response=Response(429, {"Retry-After": "3"})), ("rate_limited", 3)),
+        (named("ClientResponseError", status=429, headers={"Retry-After": "3"}), ("rate_limited", 3)),
+        (named("HTTPError", base=OSError, response=Response(429, {"Retry-After": "3"})), ("rate_limited", 3)),
+        (urllib_refusal(429, Retry_After="3"), ("rate_limited", 3)),
+        (boto("ThrottlingException", 400), ("rate_limited", None)),
+        (boto("SlowDown", 503, retry_after="3"), ("rate_limited", 3)),
+        (named("ResourceExhausted", code=HTTPStatus.TOO_MANY_REQUESTS), ("rate_limited", None)),
+        (named("APIError", code="429"), ("rate_limited", None)),
+        (named("RateLimitError"), ("rate_limited", None)),
+        (caused(RuntimeError("chain failed"), refusal("RateLimitError", 429, retry_after="3")), ("rate_limited", 3)),
+        (ExceptionGroup("", [ValueError(), RateLimited(1), RateLimited(5)]), ("rate_limited", 5)),
+        (refusal("InternalServerError", 500), ("unavailable", None)),
+        (refusal("OverloadedError", 529, retry_after="3"), ("unavailable", 3)),
+        (refusal("InternalServerError", 500, x_ratelimit_reset_tokens="6m0s"), ("unavailable", None)),
+        (refusal("APIStatusError", 408), ("unavailable", None)),
+        (refusal("ConflictError", 409), ("unavailable", None)),
+        (named("APIConnectionError"), ("unavailable", None)),
+        (named("TransportError", "NetworkError", "ConnectError"), ("unavailable", None)),
+        (named("TransportError", "TimeoutException", "ReadTimeout"), ("unavailable", None)),
+        (named("ClientError", "ClientConnectionError", "ServerDisconnectedError"), ("unavailable", None)),
+        (named("BotoCoreError", "ConnectionError", "EndpointConnectionError"), ("unavailable", None)),
+        (ConnectionResetError(), ("unavailable", None)),
+        (TimeoutError(), ("unavailable", None)),
+        (socket.gaierror(-2, "Name or service not known"), ("unavailable", None)),
+        (OSError(101, "Network is unreachable"), ("unavailable", None)),
+        (ssl.SSLError(1, "unexpected eof"), ("unavailable", None)),
+        (urllib.error.URLError(ConnectionRefusedError()), ("unavailable", None)),
+        (caused(RuntimeError(), ConnectionResetError()), ("unavailable", None)),
+        (refusal("BadRequestError", 400), ("fatal", None)),
+        (refusal("NotFoundError", 404), ("fatal", None)),
+        (named("TransportError", "UnsupportedProtocol"), ("fatal", None)),
+        (ssl.SSLCertVerificationError(1, "self-signed"), ("fatal", None)),
+        (TypeError(), ("fatal", None)),
+        (AttributeError(), ("fatal", None)),
+        (UnboundLocalError(), ("fatal", None)),
+        (ModuleNotFoundError(), ("fatal", None)),
+        (NotImplementedError(), ("fatal", None)),
+        (Fatal("no"), ("fatal", None)),
+        (SystemExit(429), ("fatal", None)),
+        (ExceptionGroup("", [RateLimited(1), ExceptionGroup("", [TypeError()])]), ("fatal", None)),
+        (ValueError(), ("error", None)),
+        (json.JSONDecodeError("no", "", 0), ("error", None)),
+        (KeyError("answer"), ("error", None)),
+        (AssertionError(), ("error", None)),
+        (SyntaxError(), ("error", None)),
+        (FileNotFoundError(2, "no such file"), ("error", None)),
+        (asyncio.CancelledError(), ("error", None)),
+        (named("ContentTypeError", status=200), ("error", None)),
+        (named("ConnectionClosed", code=1006), ("error", None)),
+        (named("Odd", status=True, code=["429"]), ("error", None)),
+        (caused(RuntimeError(), TypeError()), ("error", None)),
+    ],
+    ids=lambda value: repr(value)[:60],
+)
+def test_meaning(exc: BaseException, meaning: tuple[str, float | None]) -> None:
+    """Every library says it in another way; what it means for the trial is one of four kinds, and perhaps a wait."""
+    found = classify(exc, now=NOW)
+
+    assert meaning == (found.kind, found.retry_after)
+
+
+@pytest.mark.parametrize(
+    ("exc", "stops"),
+    [
+        (refusal("AuthenticationError", 401), True),
+        (refusal("PermissionDeniedError", 403), True),
+        (refusal("RateLimitError", 429, code="insufficient_quota"), True),
+        (ExceptionGroup("", [ValueError(), refusal("AuthenticationError", 401)]), True),
+        (refusal("BadRequestError", 400), False),
+        (refusal("RateLimitError", 429), False),
+        (TypeError(), False),
+    ],
+    ids=lambda value: repr(value)[:60],
+)
+def test_what_stops_a_run(exc: Exception, *, stops: bool) -> None:
+    """A refused key and an empty account would fail every other trial too."""
+    assert stops == classify(exc, now=NOW).stop_run
+
+
+def test_some_refusals_last_for_ever() -> None:
+    """No wait helps a request that is larger than the whole quota."""
+    exc = refusal("RateLimitError", 429, message="Request too large for gpt-x: Limit 10000, Requested 20000", retry_after="3")
+
+    assert Failure(kind="fatal", why="429 for a request that is larger than the whole quota") == classify(exc, now=NOW)
+
+
+def test_an_exception_that_bites() -> None:
+    """A property that raises, as those of some SDKs do, is as good as none."""
+
+    class BitesError(Exception):
+        @property
+        def response(self) -> object:
+            raise RuntimeError("the response was not set")
+
+        def __str__(self) -> str:
+            raise RuntimeError("nor was the text")
+
+    assert "error" == classify(BitesError(), now=NOW).kind
+    assert "(its text could not be had: RuntimeError)" == describe(BitesError()).message
+
+
+def test_a_ring_of_causes_ends() -> None:
+    """Two exceptions that cause each other do not keep us for ever."""
+    one, two = RuntimeError(), ValueError()
+    one.__cause__, two.__cause__ = two, one
+
+    assert "error" == classify(one, now=NOW).kind
+
+
+@pytest.mark.parametrize(
+    ("headers", "wait"),
+    [
+        ({}, None),
+        ({"retry-after": "3"}, 3),
+        ({"retry-after": "0"}, 0),
+        ({"retry-after": " 1.5 "}, 1.5),
+        ({"retry-after": "-3"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "Fri, 15 Jan 2027 08:00:30 GMT"}, 30),
+        ({"retry-after": "Fri, 15 Jan 2027 07:59:30 GMT"}, 0),
+        ({"retry-after": "Fri, 15 Jan 2027 08:05:30 GMT"}, 60),
+        ({"retry-after": "Fri, 15 Jan 2027 08:05:30 GMT", "date": "Fri, 15 Jan 2027 08:00:10 GMT"}, 320),
+        ({"retry-after": "Fri, 15 Jan 2027 08:00:30 GMT", "date": "Fri, 15 Jan 2027 08:00:10 GMT"}, 20),
+        ({"retry-after": "Fri, 99 Jan 2027 08:00:30 GMT"}, None),
+        ({"retry-after-ms": "250", "retry-after": "3"}, 0.25),
+        ({"x-ratelimit-reset": "60"}, None),
+    ],
+    ids=str,
+)
+def test_requested_wait(headers: dict[str, str], wait: float | None) -> None:
+    """A wait is asked for in seconds, milliseconds or by a date, and a date counts from the server's own clock."""
+    found = requested_wait(headers, NOW)
+
+    assert wait == (found if found is None else pytest.approx(found))
+
+
+@pytest.mark.parametrize(
+    ("headers", "wait"),
+    [
+        ({}, None),
+        ({"x-ratelimit-reset": "60"}, 60),
+        ({"x-ratelimit-reset": "1800000060"}, 60),
+        ({"ratelimit-reset": "60"}, 60),
+        ({"x-ratelimit-reset-requests": "1s", "x-ratelimit-reset-tokens": "6m0s"}, 1),
+        (
+            {
+                "x-ratelimit-reset-requests": "1s",
+                "x-ratelimit-reset-tokens": "1m2.5s",
+                "x-ratelimit-remaining-tokens": "0",
+            },
+            62.5,
+        ),
+        ({"x-ratelimit-reset-requests": "20ms"}, 0.02),
+        ({"anthropic-ratelimit-tokens-reset": "2027-01-15T08:00:30Z"}, 30),
+        (
+            {
+                "anthropic-ratelimit-tokens-reset": "2027-01-15T08:00:30Z",
+                "anthropic-ratelimit-requests-reset": "2027-01-15T08:00:10Z",
+                "anthropic-ratelimit-tokens-remaining": "0",
+            },
+            30,
+        ),
+        ({"x-ratelimit-limit": "60"}, None),
+    ],
+    ids=str,
+)
+def test_wait_until_reset(headers: dict[str, str], wait: float | None) -> None:
+    """What is used up counts: the longest wait for what is empty, else the shortest that is named."""
+    found = wait_until_reset(headers, NOW)
+
+    assert wait == (found if found is None else pytest.approx(found))
+
+
+def test_description_is_masked() -> None:
+    """Keys in the message and in the traceback are gone; the type, the place and the cause are there."""
+    secret = "sk-Ab12Cd34Ef56"  # noqa: S105 - made up
+    with pytest.raises(RateLimited) as raised:
+        raise RateLimited(3, f"refused {secret}") from ValueError("api_key=0123")
+    words = describe(raised.value)
+
+    assert "runner.retries.classify.RateLimited" == words.type
+    assert "refused ***; retry after 3 s" == words.message
+    assert "ValueError: api_key=***" in words.traceback
+    assert "test_failure.py" in words.traceback
+    assert secret not in words.traceback
+
+
+def test_description_is_bounded() -> None:
+    """An exception that quotes a whole prompt keeps its two ends."""
+    words = describe(ValueError(f"first {'x' * 5_000_000} last"))
+
+    assert len(words.message) < 2_100
+    assert words.message.startswith("first")
+    assert words.message.endswith("last")
+    assert "characters left out" in words.message
+    assert len(words.traceback) < 16_100
+
+
+def test_description_can_be_written() -> None:
+    """Half a character, which no UTF-8 file can hold, is spelled out."""
+    assert r"\ud800" == describe(ValueError("\ud800")).message
+
+
+def test_description_lets_go() -> None:
+    """What was described no longer holds the frames, nor the prompts in them."""
+
+    class Prompt:
+        """Something large that a frame held."""
+
+    seen: list[weakref.ref[Prompt]] = []
+
+    def fail() -> None:
+        prompt = Prompt()
+        seen.append(weakref.ref(prompt))
+        raise ValueError("no")
+
+    try:
+        fail()
+    except ValueError as exc:
+        words = describe(exc)
+    gc.collect()
+
+    assert "ValueError" == words.type
+    assert [None] == [reference() for reference in seen]
+
+
+def their_task(_: str) -> str:
+    """Fail in the user's own code."""
+    raise ValueError("no")
+
+
+async def their_trio_task(value: str) -> str:
+    """The same, for trio."""
+    await trio.lowlevel.checkpoint()
+    return their_task(value)
+
+
+async def their_asyncio_task(value: str) -> str:
+    """The same, for asyncio."""
+    await asyncio.sleep(0)
+    return their_task(value)
+
+
+@pytest.mark.parametrize("task", [their_task, their_trio_task, their_asyncio_task])
+def test_a_traceback_begins_in_the_users_code(tmp_path: Path, task: Any) -> None:
+    """How we came to call a task is left out, in threads and in either loop; what it called itself is there."""
+    run(evaluation(cases=["a"], retry=Retry(errors=0))(task), tmp_path / "run")
+
+    failed = next(event for event in events_of(tmp_path / "run") if isinstance(event, AttemptFailed))
+    files = [line.split('"')[1] for line in failed.traceback.splitlines() if line.startswith("  File ")]
+    assert {__file__} == set(files)
+    assert failed.traceback.endswith('    raise ValueError("no")\nValueError: no\n')
+
+
+def test_a_traceback_that_is_ours_alone_is_kept(tmp_path: Path) -> None:
+    """Where no line of the user's is to be seen, ours are better than none."""
+    task = Scripted(lambda *_: Fail(Fatal("no")))
+    run(evaluation(cases=["a"], loop="trio")(task), tmp_path / "run")
+
+    failed = next(event for event in events_of(tmp_path / "run") if isinstance(event, AttemptFailed))
+    assert "testing.py" in failed.traceback

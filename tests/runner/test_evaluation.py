@@ -1,0 +1,371 @@
+"""A definition says all there is to say, or is refused where it is written."""
+
+import functools
+import importlib.util
+import inspect
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+import runner
+from runner import Case, Retry, Score, UsageError, evaluation, note
+from runner.data.fingerprint import _normal, of_function
+from runner.definition.evaluation import Settings
+from runner.notes import send_notes_to
+
+CASES = [Case(name="fr", input="France?", expected="Paris")]
+
+
+@evaluation(cases=CASES, slots=8, timeout=30, retry=Retry(errors=1), repeats=2, deadline=60)
+async def capitals(question: str) -> str:
+    """Name the capital."""
+    await trio.lowlevel.checkpoint()
+    return question.removesuffix("?")
+
+
+async def answer(question: str) -> str:
+    """Stand in for a task; not yet an evaluation."""
+    return question
+
+
+def plain(question: str) -> str:
+    """Stand in for a task that is a plain function."""
+    return question
+
+
+async def test_an_evaluation_is_still_its_function() -> None:
+    """It is called, named and documented like the function it was made from."""
+    assert "France" == await capitals("France?")
+    assert "capitals" == capitals.name == capitals.__name__  # type: ignore[attr-defined]  # as of any function
+    assert "Name the capital." == capitals.__doc__
+    assert "Paris" == evaluation(cases=CASES)(plain)("Paris")
+
+
+def test_settings_are_kept() -> None:
+    """What was said in the decorator is what a run will find, and 30 seconds are 30.0 seconds."""
+    expected = Settings(slots=8, timeout=30.0, deadline=60.0, repeats=2, retry=Retry(errors=1))
+    how: dict[str, Any] = {"policy": "aimd", "grace": 1.0, "fail_fast": True, "max_failures": 0.1, "durability": "os"}
+    how |= {"limit_key": "model", "fail_under": ("exact=0.9",)}
+
+    assert expected == capitals.settings
+    assert Settings(**how) == evaluation(cases=CASES, **how)(plain).settings
+    assert [Case(name="fr", input="France?", expected="Paris")] == [trial.case for trial in capitals.cases.select()]
+
+
+def test_off_is_off() -> None:
+    """No timeout is no timeout."""
+    assert evaluation(cases=CASES, timeout=None)(plain).settings.timeout is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"slots": 0}, "slots=0: give a whole number from 1 up"),
+        ({"slots": -1}, "slots=-1"),
+        ({"slots": True}, "slots=True"),
+        ({"slots": 2.5}, "slots=2.5"),
+        ({"timeout": 0}, "timeout=0.0: give seconds, more than 0; None turns it off"),
+        ({"timeout": -1}, "timeout=-1.0"),
+        ({"timeout": float("inf")}, "timeout=inf"),
+        ({"timeout": float("nan")}, "timeout=nan"),
+        ({"timeout": "30"}, "timeout='30'"),
+        ({"timeout": True}, "timeout=True"),
+        ({"deadline": 0}, "deadline=0.0"),
+        ({"repeats": 0}, "repeats=0"),
+        ({"loop": "curio"}, "loop='curio': give 'trio' or 'asyncio'"),
+        ({"loop": "trio"}, "loop='trio' is for `async def`, and 'plain' is a plain function"),
+        ({"retry": 3}, "retry=3: give Retry"),
+        ({"write_ahead": 1}, "write_ahead=1: give bool"),
+        ({"policy": "best"}, "policy='best': give one of 'adaptive'"),
+        ({"fail_under": "exact"}, "fail_under='exact': give SCORER=NUMBER"),
+        ({"name": "a/b"}, "'a/b' cannot be a name here"),
+        ({"name": ""}, "'' cannot be a name here"),
+        ({"name": "..", "cases": CASES}, "'..' cannot be a name here"),
+        ({"cases": 3}, "cases come from a file or an iterable, not from 3"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    """A setting that cannot work is named, with what would be right."""
+    with pytest.raises(UsageError) as raised:
+        evaluation(**{"cases": CASES, **settings})(plain)
+
+    assert message in str(raised.value)
+
+
+def yields(question: str) -> Iterator[str]:
+    """Give the answer in pieces."""
+    yield question
+
+
+async def yields_too(question: str) -> AsyncIterator[str]:
+    """Give the answer in pieces, later."""
+    yield question
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (3, "a task is a function, not 3"),
+        (lambda: "no", "'<lambda>' cannot be a name here"),
+        (lambda question: question, "'<lambda>' cannot be a name here"),
+        (functools.partial(plain, "bound"), "task 'partial' is called with the case's input, but it takes ()"),
+        (yields, "task 'yields' yields; it must return its result as a whole"),
+        (yields_too, "task 'yields_too' yields"),
+        (capitals, "'capitals' is an evaluation already"),
+    ],
+)
+def test_wrong_tasks_are_refused(task: Any, message: str) -> None:
+    """A task must be callable with the input alone, and return."""
+    with pytest.raises(UsageError) as raised:
+        evaluation(cases=CASES)(task)
+
+    assert message in str(raised.value)
+
+
+class Asks:
+    """A task that is an object, as an endpoint is."""
+
+    fingerprint = "its own"
+
+    async def __call__(self, question: str) -> str:
+        """Answer."""
+        return question
+
+
+@pytest.mark.parametrize(
+    ("task", "later"),
+    [(answer, True), (plain, False), (functools.partial(answer), True), (Asks(), True), (len, False)],
+)
+def test_async_is_recognised(task: Callable[[str], Any], *, later: bool) -> None:
+    """Coroutine functions are known as such, bound or wrapped in an object."""
+    assert later == evaluation(cases=CASES)(task).is_async
+
+
+def test_scorers() -> None:
+    """Scorers are kept in order, by name, with a retry of their own, and stay what they were."""
+    defined = evaluation(cases=CASES, retry=Retry(errors=7))(answer)
+
+    @defined.score
+    def exact(output: str, case: Case) -> bool:
+        return bool(output == case.expected)
+
+    @defined.score(name="judge", retry=Retry(errors=1))
+    async def asked(output: str, case: Case) -> float:
+        return len(output) / len(case.input)
+
+    assert ["exact", "judge"] == list(defined.scorers)
+    assert [Retry(errors=7), Retry(errors=1)] == [scorer.retry for scorer in defined.scorers.values()]
+    assert [False, True] == [scorer.is_async for scorer in defined.scorers.values()]
+    assert exact("Paris", CASES[0])
+    assert of_function(asked) == defined.scorers["judge"].version
+
+
+@pytest.mark.parametrize(
+    ("scorer", "name", "message"),
+    [
+        (lambda _output: True, "one", "scorer 'one' is called with the output and the case, but it takes (_output)"),
+        (lambda _output, _case: True, "first", "has a scorer 'first' already"),
+        (lambda _output, _case: True, "a.b", "'a.b' cannot be a name here"),
+        (lambda _output, _case: True, None, "'<lambda>' cannot be a name here"),
+        ("exact", "exact", "a scorer is a function, not 'exact'"),
+    ],
+)
+def test_wrong_scorers_are_refused(scorer: Any, name: str | None, message: str) -> None:
+    """A scorer must be callable with output and case, under a name that is free."""
+    defined = evaluation(cases=CASES)(answer)
+    defined.score(name="first")(lambda _output, _case: True)
+    with pytest.raises(UsageError) as raised:
+        defined.score(name=name)(scorer)
+
+    assert message in str(raised.value)
+
+
+class Wrapped:
+    """A number as numpy has it."""
+
+    def item(self) -> bool:
+        """Unwrap it."""
+        return True
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "scores"),
+    [
+        (True, {"s": Score(value=True)}),
+        (0.5, {"s": Score(0.5)}),
+        (1, {"s": Score(1.0)}),
+        (Fraction(1, 2), {"s": Score(0.5)}),
+        (Wrapped(), {"s": Score(value=True)}),
+        ("good", {"s": Score("good")}),
+        (Score(0.5, "half"), {"s": Score(0.5, "half")}),
+        ({"tone": "good", "facts": Score(1, "all")}, {"s.tone": Score("good"), "s.facts": Score(1.0, "all")}),
+    ],
+)
+def test_verdicts(verdicts: Any, scores: dict[str, Score]) -> None:
+    """Every form of a verdict becomes named scores; a bool stays a bool and a number is a float."""
+    defined = evaluation(cases=CASES)(answer)
+    defined.score(name="s")(lambda _output, _case: True)
+    found = defined.scorers["s"].scores(verdicts)
+
+    assert scores == found
+    assert [type(score.value) for score in scores.values()] == [type(score.value) for score in found.values()]
+
+
+@pytest.mark.parametrize("verdicts", [None, [True], float("nan"), Decimal(1), {}, {3: True}, {"a": None}, {"a": {"b": True}}])
+def test_wrong_verdicts_are_refused(verdicts: Any) -> None:
+    """What says nothing is not taken for a score, and the message names the scorer."""
+    defined = evaluation(cases=CASES)(answer)
+    defined.score(name="s")(lambda _output, _case: True)
+    with pytest.raises(UsageError, match="scorer 's"):
+        defined.scorers["s"].scores(verdicts)
+
+
+async def test_notes_reach_the_attempt() -> None:
+    """What is noted goes to the attempt at hand, out of a thread too; outside of one it goes nowhere."""
+    kept: list[dict[str, Any]] = []
+    threads: set[int] = set()
+
+    def work() -> None:
+        threads.add(threading.get_ident())
+        note(tokens=2)
+
+    async def attempt() -> None:
+        send_notes_to(kept.append)
+        note(tokens=1, cost=0.5)
+        await trio.to_thread.run_sync(work)
+
+    note(tokens=0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(attempt)
+    note(tokens=3)
+
+    assert [{"tokens": 1, "cost": 0.5}, {"tokens": 2}] == kept
+    assert threading.get_ident() not in threads
+
+
+def task_of(folder: Path, source: str) -> Any:
+    """Load the function `task` from a file with this source."""
+    path = folder / f"module{len(list(folder.iterdir()))}.py"
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.task
+
+
+SOURCE = '''
+async def task(question):
+    """Ask."""
+    return f"""
+# A title
+{question}
+"""
+'''
+
+
+@pytest.mark.parametrize(
+    ("source", "same"),
+    [
+        (SOURCE, True),
+        ("import functools\n\n\n" + SOURCE, True),
+        (
+            SOURCE.replace("(question):", "(question):  # of the user").replace("    return", "    # now\n\n    return  "),
+            False,
+        ),
+        (
+            SOURCE.replace("(question):", "(question):  # of the user  ").replace("    return", "    # now\n\n    return"),
+            True,
+        ),
+        (SOURCE.replace("async", "def same(f):\n    return f\n\n@same\n@same\nasync"), True),
+        (SOURCE.replace("A title", "a title"), False),
+        (SOURCE.replace("# A title\n", ""), False),
+        (SOURCE.replace("# A title", "# A title "), False),
+        (SOURCE.replace("question", "query"), False),
+    ],
+)
+def test_fingerprint_of_source(tmp_path: Path, source: str, *, same: bool) -> None:
+    """Comments, decorators and blank lines change nothing; a letter of a prompt does, even behind a #."""
+    assert same == (of_function(task_of(tmp_path, SOURCE)) == of_function(task_of(tmp_path, source)))
+
+
+def test_fingerprint_of_a_nested_function(tmp_path: Path) -> None:
+    """A function inside another is known by its source too, with a prompt that begins at the margin."""
+    nested = SOURCE.replace("async def", "def outer():\n    async def").replace('    """Ask."""\n    return', "        return")
+    nested += "    return task\n\ntask = outer()\n"
+    one, two = task_of(tmp_path, nested), task_of(tmp_path, nested.replace("(question):", "(question):  # asked"))
+
+    assert "async def task" in _normal(inspect.getsource(one))
+    assert of_function(one) == of_function(two)
+
+
+def test_fingerprint_of_settings() -> None:
+    """Settings are JSON, with classes by name and functions by source, and equal ones have one fingerprint."""
+    settings = Settings(retry=Retry(on=ValueError, give_up_on=(KeyError, UsageError), classify=lambda _: None), timeout=3)
+    facts = settings.facts()
+
+    assert 3.0 == facts["timeout"]
+    assert ["builtins.KeyError", "runner.errors.UsageError"] == list(facts["retry"]["give_up_on"])
+    assert isinstance(facts["retry"]["classify"], str)
+    assert Settings(timeout=30).fingerprint == Settings(timeout=30.0).fingerprint
+    assert 3 == len({settings.fingerprint, Settings().fingerprint, Settings(retry=Retry(errors=3)).fingerprint})
+
+
+def test_objects_have_fingerprints() -> None:
+    """An object may say itself what makes it the same; what is bound to a function counts; a builtin has its name."""
+    assert "its own" == of_function(Asks())
+    assert of_function(functools.partial(plain, "a")) == of_function(functools.partial(plain, "a"))
+    assert of_function(functools.partial(plain, "a")) != of_function(functools.partial(plain, "b"))
+    assert of_function(len) != of_function(abs)
+
+
+def test_fingerprints_hold_across_processes() -> None:
+    """Without source, code and its constants stand in: no address, no path, no order of a set."""
+    code = """
+import sys
+from runner.data.fingerprint import _normal, of_function
+source = "def task(q):\\n    return [x for x in q if x in {'a', 'b', 'c', 'd', 3}]"
+exec(compile(source, sys.argv[1], "exec"))
+print(of_function(task))
+"""
+
+    def run(seed: str, file: str) -> str:
+        settings = {**os.environ, "PYTHONHASHSEED": seed}
+        return subprocess.run([sys.executable, "-c", code, file], env=settings, capture_output=True, check=True).stdout.decode()
+
+    assert 1 == len({run("1", "/a.py"), run("2", "/b.py"), run("3", "c.py")})
+
+
+def test_retries_may_be_changed_in_part() -> None:
+    """Some numbers of the retries can be given, and the rest stays; a number that there is not is refused."""
+    settings = Settings(retry=Retry(errors=1, timeouts=1, on=TypeError))
+
+    assert Retry(errors=3, timeouts=1, on=TypeError) == settings.changed({"retry": {"errors": 3}}).retry
+    with pytest.raises(UsageError, match="no number 'eror'; did you mean 'errors'"):
+        settings.changed({"retry": {"eror": 3}})
+
+
+def test_the_door() -> None:
+    """These names are public."""
+    assert {
+        "Case",
+        "Dataset",
+        "Evaluation",
+        "Fatal",
+        "RateLimited",
+        "Retry",
+        "Score",
+        "UsageError",
+        "evaluation",
+        "note",
+    } <= set(runner.__all__)

@@ -1,0 +1,533 @@
+"""Runs that are stopped or cut off, and go on: what is kept, what is asked again, and which changes are refused or adopted."""
+
+import itertools
+import random
+import re
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import trio
+import trio.lowlevel
+
+from journal import read, verify
+from journal.errors import JournalExists, JournalLocked
+from journal.events import (
+    AttemptInterrupted,
+    AttemptReturnedLate,
+    AttemptStarted,
+    AttemptSucceeded,
+    LimitChanged,
+    RunFinished,
+    RunStarted,
+    RunStopped,
+    SessionStarted,
+    TrialCompleted,
+    TrialEnqueued,
+    TrialFailed,
+    TrialWithdrawn,
+)
+from replay import fold
+from replay.auditing import audit
+from replay.screen import ending, score_in_words
+from replay.summary import Adoption, summarise
+from runner import Case, Fatal, Retry, UsageError
+from runner.api import arun
+from runner.engine.changes import in_force
+from runner.engine.session import Outcome, Session
+from runner.errors import RunChanged
+from runner.signals import told
+from runner.testing import Answer, Fail, Hang, Scripted, events_of, repeatable
+from tests.journal.disk import SimulatedDisk
+from tests.runner.whole_runs import PATH, Made, count, flaky_evaluation, go, made, named, with_power_cut
+
+
+async def test_a_stop_gives_grace_then_cuts() -> None:
+    """Told to stop, a run starts nothing more, waits for what ends in time, records the rest as interrupted, and resumes."""
+    task = Scripted(lambda value, times: Hang() if value == "case-1" and times == 1 else Answer(1, 2))
+    it = made(task, named(6), slots=2, timeout=None)
+    disk = SimulatedDisk()
+
+    async def stop_soon(live: Any) -> None:
+        await trio.sleep(1)
+        stopper()
+
+    stopper = stop_when_started(it)
+    before = trio.current_time()
+    outcome = await go(it, disk, onlooker=stop_soon, grace=5)
+
+    assert ("interrupted", 1) == (outcome.stopped, outcome.state.completed)
+    cut = [event for event in events_of(PATH, files=disk) if isinstance(event, AttemptInterrupted)]
+    assert [("case-1", 1, "stopped")] == [(event.trial, event.attempt, event.why) for event in cut]
+    assert 6.0 == trio.current_time() - before
+    assert RunStopped(reason="interrupted") in events_of(PATH, files=disk)
+
+    outcome = await go(it, disk, resume=True)
+    assert ("", 6) == (outcome.stopped, outcome.state.completed)
+    assert 1 == task.calls["case-0"]
+
+
+def stop_when_started(_: Made) -> Callable[[], None]:
+    """Get hold of the executor of the next run, to stop it as a signal would."""
+    from runner.engine import executor
+
+    running: list[executor.Executor] = []
+    original = executor.Executor.run
+
+    async def run(self: executor.Executor, *args: Any, **kwargs: Any) -> None:
+        running.append(self)
+        executor.Executor.run = original  # type: ignore[method-assign]
+        await original(self, *args, **kwargs)
+
+    executor.Executor.run = run  # type: ignore[method-assign]
+    return lambda: running[0].interrupt()  # noqa: PLW0108  # there is none yet
+
+
+async def test_a_second_stop_cuts_at_once() -> None:
+    """A second signal does not wait for the grace."""
+    it = made(Scripted(lambda *_: Hang()), named(2), slots=2, timeout=None)
+    disk = SimulatedDisk()
+    stopper = stop_when_started(it)
+
+    async def twice(_: Any) -> None:
+        await trio.sleep(1)
+        stopper()
+        await trio.sleep(0.5)
+        stopper()
+
+    before = trio.current_time()
+    outcome = await go(it, disk, onlooker=twice, grace=100)
+
+    assert "interrupted" == outcome.stopped
+    assert 1.5 == trio.current_time() - before
+
+
+async def test_a_second_stop_does_not_wait_for_what_resists() -> None:
+    """An attempt that cannot be cancelled gets a second, not the grace, when the run is told twice; its answer is late."""
+
+    async def stubborn(_: Any) -> None:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(50)
+
+    it = made(stubborn, named(1), timeout=None)
+    disk = SimulatedDisk()
+    stopper = stop_when_started(it)
+
+    async def twice(_: Any) -> None:
+        await trio.sleep(1)
+        stopper()
+        stopper()
+
+    outcome = await go(it, disk, onlooker=twice, grace=100)
+
+    assert [2.0] == [record.t for record in read(PATH, files=disk) if isinstance(record.event, AttemptInterrupted)]
+    assert AttemptReturnedLate(trial="case-0", attempt=1, ending="succeeded", elapsed=50.0) in events_of(PATH, files=disk)
+    assert ("interrupted", 0) == (outcome.stopped, outcome.state.completed)
+
+
+async def test_an_onlooker_is_told_that_a_run_is_stopping() -> None:
+    """While a run is being stopped it says why, and how long attempts in the air have left; asked again, no longer at all."""
+    it = made(Scripted(lambda *_: Answer(1, 10)), named(2), slots=2)
+    stopper = stop_when_started(it)
+    seen: list[Any] = []
+
+    async def look(live: Any) -> None:
+        for stops in (False, True, False, True):
+            if stops:
+                stopper()
+            seen.append(live.stopping())
+            await trio.sleep(1)
+
+    await go(it, SimulatedDisk(), onlooker=look, grace=5)
+
+    assert [None, ("interrupted", 5.0), ("interrupted", 4.0), ("interrupted", 0.0)] == seen
+
+
+async def test_asked_to_stop_before_it_has_begun() -> None:
+    """A session that is asked to stop before its journal is open, even while cases are read, has never been."""
+    disk = SimulatedDisk()
+    early = Session(made(Scripted({}), named(1)), PATH, **repeatable(), files=disk)
+    early.interrupt()
+    with pytest.raises(KeyboardInterrupt):
+        await early.run()
+
+    class Cases(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            reading.interrupt()
+            return super().__iter__()
+
+    reading = Session(made(Scripted({}), Cases(named(1))), PATH, **repeatable(), files=disk)
+    with pytest.raises(KeyboardInterrupt):
+        await reading.run()
+    assert not disk.is_directory("/runs")
+
+
+async def test_asked_to_stop_while_the_journal_is_opened() -> None:
+    """A session that is asked to stop while it opens its journal calls nothing, says that it is stopped, and can be resumed."""
+    disk = SimulatedDisk()
+    task = Scripted(lambda *_: Answer(1))
+    it = made(task, named(1))
+    session = Session(it, PATH, **repeatable(), files=disk)
+    asked: list[str] = []
+
+    def ask_once(what: str) -> None:
+        if not asked:
+            asked.append(what)
+            session.interrupt()
+
+    disk.before = ask_once
+    outcome = await session.run()
+
+    assert "interrupted" == outcome.stopped
+    kinds = [type(event) for event in events_of(PATH, files=disk)]
+    assert [RunStarted, SessionStarted, LimitChanged, RunStopped] == [kind for kind in kinds if kind is not TrialEnqueued]
+    assert not task.calls
+    assert ("", 1) == ((await go(it, disk, resume=True)).stopped, task.calls["case-0"])
+
+
+async def test_a_loop_that_is_held_up_is_broken_into() -> None:
+    """Code that holds up the loop does not let a session notice that it is asked to stop: the third time, it is broken into."""
+    disk = SimulatedDisk()
+
+    async def blocking(_: Any) -> None:
+        for _ in range(3):
+            signal.raise_signal(signal.SIGINT)
+
+    session = Session(made(blocking, named(5), slots=5), PATH, **repeatable(), policy="fixed", files=disk)
+    with pytest.RaisesGroup(KeyboardInterrupt, flatten_subgroups=True), told(lambda *_: session.interrupt(), signal.SIGINT):
+        await session.run()
+
+    assert 1 == count(disk, AttemptStarted)
+    assert verify(PATH, files=disk).holds
+
+
+async def test_what_was_begun_from_python_goes_on_from_python() -> None:
+    """A run whose evaluation no command could find again names the call that goes on with it; another the command."""
+    disk = SimulatedDisk()
+    await go(made(Scripted(lambda *_: Answer(1)), named(2)), disk, limit=1)
+    other = made(Scripted(lambda *_: Answer(1)), named(3), repeats=2)
+
+    with pytest.raises(JournalExists, match=re.escape("already holds a run; `run(…, resume=True)` goes on")):
+        await go(other, disk)
+    with pytest.raises(JournalExists, match="already holds a run; `evaljournal resume /runs/it/0001` goes on"):
+        await go(other, disk, task="it.py:it")
+    for options, way in (({}, "`run(…, resume=True, adopt=True)`"), ({"task": "it.py:it"}, "`evaljournal resume")):
+        with pytest.raises(RunChanged, match=re.escape(way)):
+            await go(other, disk, resume=True, retry_failed=True, **options)
+
+
+async def test_run_and_resume_refuse_what_is_not_theirs() -> None:
+    """A run does not begin where one is; a finished one is not run again; a running one is left alone."""
+    it = made(Scripted(lambda *_: Answer(1)), named(2))
+    disk = SimulatedDisk()
+    await go(it, disk)
+
+    with pytest.raises(JournalExists, match="resume"):
+        await go(it, disk)
+    outcome = await go(it, disk, resume=True)
+    assert ("", "it was finished already") == (outcome.stopped, outcome.why)
+    assert 2 == outcome.state.completed
+
+    waiting = made(Scripted(lambda *_: Answer(1, 5)), named(1))
+    disk = SimulatedDisk()
+
+    async def second(_: Any) -> None:
+        await trio.sleep(1)
+        with pytest.raises(JournalLocked, match="is being written by"):
+            await arun(waiting, PATH, **{**repeatable(), "files": disk, "resume": True})
+        seen.append("locked")
+
+    seen: list[str] = []
+    await go(waiting, disk, onlooker=second)
+    assert ["locked"] == seen
+
+
+def results(disk: SimulatedDisk) -> dict[str, Any]:
+    """What the run came to: the output of every trial, or that it was given up."""
+    found: dict[str, Any] = {}
+    for event in events_of(PATH, files=disk):
+        match event:
+            case AttemptSucceeded():
+                found[event.trial] = event.output
+            case TrialFailed():
+                found[event.trial] = event.cause
+            case _:
+                pass
+    return found
+
+
+def crash_everywhere(count: int, crashes: int, seed: int = 0) -> int:
+    """Cut the power at every record of a run, up to a few times in one run, and go on: it ends like one that was not cut."""
+    it, _ = flaky_evaluation(count, seed * count)
+    whole = SimulatedDisk()
+    assert with_power_cut(it, whole, 10**9) is not None
+    expected = results(whole)
+    last = max(record.seq for record in read(PATH, files=whole))
+    points = 0
+    for seq in range(2, last):
+        it, task = flaky_evaluation(count, seed * count)
+        disk = SimulatedDisk()
+        outcome = with_power_cut(it, disk, seq)
+        for crash in range(1, crashes + 1):
+            disk = disk.unplugged(random.Random(f"{seed} {seq} {crash}"))
+            points += 1
+            is_there = disk.is_directory(str(PATH)) and any(n.startswith("journal-") for n in disk.names(str(PATH)))
+            done = [e.trial for e in events_of(PATH, files=disk) if isinstance(e, TrialCompleted)] if is_there else []
+            before = dict(task.calls)
+            outcome = with_power_cut(it, disk, 10**9 if crash == crashes else seq + crash * last // 3, resume=is_there)
+            assert all(task.calls[trial] == before.get(trial, 0) for trial in done), "a finished trial was run again"
+            if outcome is not None:
+                break
+        assert outcome is not None
+        assert outcome.stopped == ""
+        assert expected == results(disk)
+        completed = [e.trial for e in events_of(PATH, files=disk) if isinstance(e, TrialCompleted)]
+        assert len(completed) == len(set(completed)), "a completion was recorded twice"
+        assert verify(PATH, files=disk).holds
+        recount = fold(read(PATH, files=disk))
+        assert recount.completed == outcome.state.completed == len(completed)
+        assert recount.attempts == outcome.state.attempts
+    return points
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_power_cuts_at_every_record_change_no_result(seed: int) -> None:
+    """A run that is cut at a record, resumed, cut again and resumed, ends with the same outputs as one that is not.
+
+    At every single record, up to three times in one run: over all seeds, at 2,500 points at least.
+    """
+    assert crash_everywhere(12, 3, seed) >= 2500 / 20
+
+
+@pytest.mark.exhaustive
+def test_power_cuts_at_every_record_of_longer_runs_change_no_result() -> None:
+    """The same over runs of several sizes."""
+    assert sum(crash_everywhere(size, 3) for size in (25, 40, 60, 80, 100)) >= 2500
+
+
+async def test_changed_cases_are_refused_and_adopted() -> None:
+    """A changed dataset is refused with what differs; adopted, the unchanged keep their results and the changed run again."""
+    task = Scripted(lambda value, _: Answer(value, 1))
+    disk = SimulatedDisk()
+    stopper = stop_when_started(made(task, named(2)))
+
+    async def stop(_: Any) -> None:
+        await trio.sleep(2.5)
+        stopper()
+
+    await go(made(task, named(6), slots=1), disk, onlooker=stop)
+    changed = [*named(5)[:1], Case(name="case-1", input="another"), *named(8)[3:]]
+
+    with pytest.raises(RunChanged, match="dataset fingerprint") as refused:
+        await go(made(task, changed, slots=1), disk, resume=True)
+    assert "\n  1 case is changed: 'case-1'\n  1 case is no longer there: 'case-2'\n" in str(refused.value)
+    outcome = await go(made(task, changed, slots=1), disk, resume=True, adopt=True)
+
+    events = events_of(PATH, files=disk)
+    assert TrialWithdrawn(trial="case-1", why="changed") in events
+    assert TrialWithdrawn(trial="case-2", why="removed") in events
+    assert (7, 1) == (outcome.state.completed, task.calls["case-0"])
+    assert 1 == task.calls["another"]
+
+
+async def stopped_after(it: Made, disk: SimulatedDisk, seconds: float, **options: Any) -> Outcome:
+    """Run it for so long."""
+    return await go(it, disk, **{"deadline": seconds, "grace": 0.0, **options})
+
+
+def judged(answer: str, verdict: bool) -> Made:  # noqa: FBT001  # what it says
+    """Make an evaluation of six cases whose task and scorer are known by what they say."""
+
+    async def task(_: str) -> str:
+        await trio.sleep(1)
+        return answer
+
+    def exact(*_: object) -> bool:
+        return verdict
+
+    task.fingerprint, exact.fingerprint = f"task {answer}", f"exact {verdict}"  # type: ignore[attr-defined]  # as users do
+    it = made(task, named(6), slots=1)
+    it.score(exact)
+    return it
+
+
+async def test_what_was_adopted_is_recorded_and_told() -> None:
+    """A changed task and scorer that are adopted stand in the journal; how much is by the older ones is told, everywhere."""
+    disk = SimulatedDisk()
+    await stopped_after(judged("old", verdict=False), disk, 2.5)
+    await stopped_after(judged("new", verdict=True), disk, 1.5, resume=True, adopt=True)
+    with pytest.raises(RunChanged, match="task fingerprint: 'task new' is now 'task old'"):
+        await go(judged("old", verdict=True), disk, resume=True)
+    outcome = await go(judged("new", verdict=True), disk, resume=True, deadline=None)
+
+    begun = [event.adopted for event in events_of(PATH, files=disk) if isinstance(event, SessionStarted)]
+    assert [None, {"task_fingerprint": "task new", "scorers": {"exact": "exact True"}}, None] == begun
+    summary = summarise(outcome.state)
+    assert [Adoption(2, ("task", "scorer exact"))] == summary.adopted
+    assert (2, 2, 2) == (summary.by_older_task, summary.scores["exact"].versions, summary.scores["exact"].by_older)
+    told = ending(outcome.state, path=PATH)
+    assert "\n  session 2 adopted what had changed: task, scorer exact\n" in told
+    assert "\n  2 of 6 answers are by an older version of the task\n" in told
+    notes = audit(read(PATH, files=disk)).notes
+    assert "6 scores of exact by 2 versions of the scorer, 2 by an older one" in notes
+    assert summary.adopted == summarise(fold(read(PATH, files=disk))).adopted
+
+
+async def test_a_scorer_that_is_adopted_when_all_is_judged() -> None:
+    """A scorer that was changed and adopted, and has nothing left to judge, does not make the old scores its own."""
+    disk = SimulatedDisk()
+    await go(judged("old", verdict=False), disk)
+    outcome = await go(judged("old", verdict=True), disk, resume=True, adopt=True)
+
+    exact = summarise(outcome.state).scores["exact"]
+    assert (1, 6, 0) == (exact.versions, exact.by_older, exact.passed)
+    assert score_in_words(exact).endswith("; all by an older version of the scorer")
+
+
+async def test_answers_of_an_older_task_that_no_longer_count_are_not_counted() -> None:
+    """A case that is changed with the task is asked again, and its answer is no longer one of the older task."""
+    disk = SimulatedDisk()
+    await stopped_after(judged("old", verdict=True), disk, 3.5)
+    it = judged("new", verdict=True)
+    changed = made(it.task, [Case(name="case-0", input="another"), *named(6)[1:]], slots=1)
+    changed.score(it.scorers["exact"].function)
+    outcome = await go(changed, disk, resume=True, adopt=True, deadline=None)
+
+    assert (2, 6) == (outcome.state.by_older_task, outcome.state.completed)
+    assert ("task", "cases") == outcome.state.sessions[-1].adopted
+
+
+async def test_cases_that_were_not_taken_in_yet_cannot_be_named() -> None:
+    """Where only cases have changed that the run has not come to, it is refused as well, and said so."""
+    disk = SimulatedDisk()
+    task = Scripted(lambda *_: Answer(1, 10))
+    await stopped_after(made(task, named(200), slots=1), disk, 5)
+    others = [*named(199), Case(name="case-199", input="another")]
+
+    with pytest.raises(RunChanged, match="none of the cases that were taken in so far has changed"):
+        await go(made(task, others, slots=1), disk, resume=True)
+
+
+def settings_of_sessions(disk: SimulatedDisk) -> list[dict[str, Any] | None]:
+    return [event.settings for event in events_of(PATH, files=disk) if isinstance(event, SessionStarted)]
+
+
+async def test_another_experiment_is_refused_setting_by_setting() -> None:
+    """Resuming with settings that ask something else is refused, and each difference is named; nothing is written."""
+    disk = SimulatedDisk()
+    task = Scripted(lambda *_: Answer(1, 10))
+    await go(made(task, named(3), slots=1, deadline=5), disk, grace=0)
+    before = len(events_of(PATH, files=disk))
+
+    with pytest.raises(RunChanged) as raised:
+        await go(made(task, named(3), slots=1, repeats=2), disk, resume=True, only="case-?", shuffle=True)
+    assert [
+        "  setting repeats: 1 is now 2",
+        "  setting only: [] is now ['case-?']",
+        "  setting shuffle: False is now True",
+    ] == str(raised.value).splitlines()[1:-1]
+    assert before == len(events_of(PATH, files=disk))
+
+
+async def test_how_a_run_is_carried_out_may_change() -> None:
+    """Settings that do not touch what is asked may change on resumption, by word or in the definition; that is recorded."""
+    disk = SimulatedDisk()
+    task = Scripted(lambda *_: Answer(1, 10))
+    await go(made(task, named(9), slots=1, deadline=5), disk, grace=0)
+    changed = made(task, named(9), slots=2, deadline=5, retry=Retry(errors=9))
+    seen: dict[str, Any] = {}
+
+    async def look(live: Any) -> None:
+        seen.update(live.changed)
+        await trio.lowlevel.checkpoint()
+
+    outcome = await go(changed, disk, resume=True, deadline=None, policy="fixed", onlooker=look)
+
+    assert ("", 9, 2) == (outcome.stopped, outcome.state.completed, task.most_in_flight)
+    first, second = settings_of_sessions(disk)
+    assert first is None
+    assert second is not None
+    assert {"slots", "deadline", "policy", "retry", "given"} == set(second)
+    assert (2, None, "fixed", 9) == (second["slots"], second["deadline"], second["policy"], second["retry"]["errors"])
+    assert {"slots": (1, 2), "deadline": (5.0, None), "policy": ("adaptive", "fixed")} == {
+        name: values for name, values in seen.items() if name != "retry"
+    }
+
+
+async def test_what_was_given_holds_for_every_session() -> None:
+    """What a run was given (cases, repeats, slots, policy, seed) is in its journal, and a resumption takes it from there."""
+    disk = SimulatedDisk()
+    task = Scripted(lambda *_: Answer(1, 10))
+    it = made(task, named(20), slots=7)
+    given = {"only": ["case-?"], "skip": "case-0", "limit": 3, "shuffle": True, "repeats": 2, "slots": 1, "policy": "fixed"}
+    await go(it, disk, **given, seed=5, deadline=15, grace=0)
+    begun = next(event for event in events_of(PATH, files=disk) if isinstance(event, RunStarted))
+    for _ in range(2):
+        await go(it, disk, resume=True, seed=5)
+    outcome = await go(it, disk, resume=True, seed=5, deadline=None)
+
+    kept = {name: begun.settings[name] for name in given}
+    assert {**given, "skip": ["case-0"]} == kept
+    assert ["skip", "limit"] == [name for name in begun.settings["given"] if name in ("skip", "limit")]
+    assert ("", 6, 1) == (outcome.stopped, outcome.state.completed, task.most_in_flight)
+    assert [None, None, None, {"deadline": None}] == settings_of_sessions(disk)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"given": ["slots"], "slots": "many"}, "slots='many': give a whole number"),
+        ({"given": ["only"], "only": 5}, "the journal has a setting that cannot be"),
+    ],
+)
+def test_a_journal_with_settings_that_cannot_be(settings: dict[str, Any], said: str) -> None:
+    """Settings of a journal are checked like any others; what is given in their place holds."""
+    own = made(Scripted({}), named(1)).settings
+
+    with pytest.raises(UsageError, match=re.escape(said)):
+        in_force(own, {}, settings)
+    name = settings["given"][0]
+    assert (own, [name]) == in_force(own, {name: getattr(own, name)}, settings)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"given": None}, {"given": ["no such", "slots", 7, ["x"]]}, {"given": {"slots": 1}}, {"given": 5}]
+)
+def test_a_journal_without_settings_that_were_given(settings: dict[str, Any]) -> None:
+    """What a journal does not say, or says in a way that is not ours, leaves the evaluation's own settings."""
+    own = made(Scripted({}), named(1)).settings
+
+    assert (own, []) == in_force(own, {}, settings)
+
+
+@pytest.mark.parametrize(("choice", "failed", "calls"), [("retry", 0, 2), ("fail", 1, 1)])
+def test_an_ambiguous_attempt_is_retried_or_failed(choice: str, failed: int, calls: int) -> None:
+    """An attempt that was in the air when the process died is closed as such, and then follows what was chosen."""
+    task = Scripted(lambda *_: Answer(1, 1))
+    it = made(task, named(1), write_ahead=True)
+    disk = SimulatedDisk()
+    place = itertools.count(1)
+    while task.calls["case-0"] == 0:
+        disk = SimulatedDisk()
+        with_power_cut(it, disk, next(place))
+    disk = disk.killed()
+    outcome = with_power_cut(it, disk, 10**9, resume=True, on_ambiguous=choice)
+
+    assert outcome is not None
+    assert AttemptInterrupted(trial="case-0", attempt=1, why="process_died") in events_of(PATH, files=disk)
+    assert (failed, calls) == (outcome.state.failed, task.calls["case-0"])
+
+
+async def test_the_failed_can_be_tried_again() -> None:
+    """`retry_failed` gives trials that were given up another life; the others are left alone."""
+    task = Scripted({"case-0": [Fail(Fatal("no")), Answer(1)], "case-1": [Answer(1)]})
+    it = made(task, named(2))
+    disk = SimulatedDisk()
+    await go(it, disk)
+    outcome = await go(it, disk, resume=True, retry_failed=True)
+
+    assert (2, 0) == (outcome.state.completed, outcome.state.failed)
+    assert {"case-0": 2, "case-1": 1} == dict(task.calls)
+    assert 2 == count(disk, SessionStarted)
+    assert 2 == count(disk, RunFinished)

@@ -1,0 +1,60 @@
+"""Times that are waited for: each attempt's own limit, and whatever else is to be done later."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from journal import read
+from journal.events import AttemptSucceeded, AttemptTimedOut
+from runner import Retry, evaluation
+from runner.api import arun
+from runner.engine.recorder import Clock
+from runner.engine.timer import Alarm
+from runner.testing import repeatable
+from tests.journal.disk import SimulatedDisk
+
+PATH = Path("/runs/it/0001")
+
+
+async def test_an_alarm_rings_at_the_earliest_time_that_was_asked_for() -> None:
+    """A later time changes nothing, an earlier one does, and whoever wants another ring asks for it."""
+    rung: list[float] = []
+    clock = Clock()
+    alarm = Alarm(clock, rung.append)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(alarm.keep)
+        for when in (5.0, 7.0, 3.0):
+            alarm.ring_at(when)
+        await trio.sleep(4)
+        assert [3.0] == rung
+        alarm.ring_at(6.0)
+        await trio.sleep(96)
+        nursery.cancel_scope.cancel()
+
+    assert [3.0, 6.0] == rung
+
+
+@pytest.mark.parametrize("timeout", [0.5, 2.0])
+def test_every_attempt_has_its_own_time(timeout: float) -> None:
+    """Attempts that begin one after another, in the same slots, are each cut off when their own time is over, and no other."""
+
+    async def task(seconds: float) -> float:
+        await trio.sleep(seconds)
+        return seconds
+
+    lengths = [0.1, 0.3, 9.0, 0.2, 0.4, 9.0, 9.0, 0.1]
+    cases = [{"id": f"{place}", "input": length} for place, length in enumerate(lengths)]
+    it: Any = evaluation(cases=cases, slots=3, loop="trio", timeout=timeout, retry=Retry(timeouts=0))(task)
+    disk = SimulatedDisk()
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    trio.run(functools.partial(arun, it, PATH, **repeatable(1), files=disk, policy="fixed"), clock=clock)
+    events = [record.event for record in read(PATH, files=disk)]
+
+    assert {"2": timeout, "5": timeout, "6": timeout} == {
+        event.trial: pytest.approx(event.elapsed) for event in events if isinstance(event, AttemptTimedOut)
+    }
+    assert {"0", "1", "3", "4", "7"} == {event.trial for event in events if isinstance(event, AttemptSucceeded)}

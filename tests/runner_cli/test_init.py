@@ -1,0 +1,673 @@
+"""Evaluations without code, from the command line: flags, files, scores, gates, and scores given anew."""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from click.testing import CliRunner, Result
+
+from journal import read, verify
+from journal.events import (
+    AttemptStarted,
+    LimitChanged,
+    Noted,
+    RunFinished,
+    RunStarted,
+    RunStopped,
+    SessionStarted,
+    TrialScored,
+)
+from journal.files import DISK
+from journal.lock import Lock
+from replay import fold
+from replay.auditing import audit
+from runner.cli import cli
+from runner.cli.init import configured
+from runner.cli.run import run
+from runner.recompute.rules import remake
+from tests.runner_cli.test_commands import COMMAND
+from tests.server import Server
+
+ROWS = [
+    {"id": "peru", "question": "lima", "answer": "LIMA", "topic": "west"},
+    {"id": "cuba", "question": "havana", "answer": "HAVANA", "topic": "island"},
+    {"id": "chile", "question": "santiago", "answer": "Santiago!", "topic": "south"},
+]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Work in a directory with a dataset and a command in it."""
+    path = list(sys.path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CI", raising=False)
+    Path("qa.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in ROWS))
+    Path("answer.sh").write_text("#!/bin/sh\ntr a-z A-Z | tr -d '\"'\n")
+    Path("answer.sh").chmod(0o700)
+    yield tmp_path
+    sys.path[:] = path
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """What the server knows this test by."""
+    return "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
+
+
+def evaljournal(*arguments: object) -> Result:
+    """Use a command."""
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments], color=True)
+
+
+def events(path: Path | str, kind: type[Any]) -> list[Any]:
+    """Read the events of one kind."""
+    return [record.event for record in read(path) if isinstance(record.event, kind)]
+
+
+def scores(path: Path | str, scorer: str) -> dict[str, Any]:
+    """Say what a scorer has said last of each trial."""
+    return {event.trial: event.value for event in events(path, TrialScored) if event.scorer == scorer}
+
+
+COMMANDED = ("run", "--data", "qa.jsonl", "--command", "./answer.sh", "--score", "exact", "--policy", "fixed")
+
+
+# Whom to ask.
+
+
+def test_a_command_is_run() -> None:
+    """A dataset, a command and a scorer are an evaluation; it is filed under the name of the data."""
+    result = evaljournal(*COMMANDED)
+
+    assert (0, "") == (result.exit_code, result.stdout)
+    assert {"peru": True, "cuba": True, "chile": False} == scores("runs/qa/0001", "exact")
+    assert "exact  66.7 %  2 of 3 right" in result.stderr
+
+
+def test_an_endpoint_is_asked(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endpoint is sent the case, with headers from the environment, and its answer is scored; no key is on disk."""
+    monkeypatch.setenv("MY_TOKEN", "word-of-no-shape")
+    result = evaljournal(
+        *("run", "--data", "qa.jsonl", "--endpoint", server.url(name, "ok"), "--output-path", "output", "--policy", "fixed"),
+        *("--body", '{"input": "{question}", "topic": "{topic}"}', "--header", "Authorization: Bearer $MY_TOKEN"),
+        *("--score", "exact", "--score", "iexact", "--score", "regex:^[A-Z]+$", "--name", "asked"),
+    )
+
+    assert 0 == result.exit_code
+    assert {"peru": True, "cuba": True, "chile": True} == scores("runs/asked/0001", "regex")
+    sent = server.seen(name)
+    assert {"Bearer word-of-no-shape"} == {seen["headers"]["authorization"] for seen in sent}
+    assert {'{"input":"lima","topic":"west"}'} <= {seen["body"] for seen in sent}
+    assert b"word-of-no-shape" not in b"".join(file.read_bytes() for file in Path("runs").rglob("*.jsonl"))
+
+
+def test_a_key_may_be_named_in_an_address(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`$NAME` in an address is no key: it is recorded as it stands, and read from the environment again by a resumption."""
+    monkeypatch.setenv("MY_KEY", "word{of}no-shape")
+    url = server.url(name, "echo,500,ok")
+    evaljournal("run", "--data", "qa.jsonl", "--endpoint", f"{url}?api_key=$MY_KEY", "--retry-errors", 0, "--slots", 1)
+    resumed = evaljournal("resume", "--retry-failed")
+
+    assert 0 == resumed.exit_code, resumed.stderr
+    assert {"api_key=word%7Bof%7Dno-shape"} == {seen["target"].partition("?")[2] for seen in server.seen(name)}
+    assert f"--endpoint '{url}?api_key=$MY_KEY'" in events("runs/qa/0001", RunStarted)[0].task
+    assert b"no-shape" not in b"".join(file.read_bytes() for file in Path("runs").rglob("*.jsonl"))
+
+
+def test_a_chat_model_is_asked_and_judged(server: Server, name: str) -> None:
+    """A prompt, a model and a judge are an evaluation too; prompts may stand in files."""
+    Path("prompt.txt").write_text("Answer: {question}")
+    result = evaljournal(
+        *("run", "--data", "qa.jsonl", "--chat", "gpt-4o", "--base-url", server.url(name, "ok", "v1"), "--policy", "fixed"),
+        *("--prompt", "@prompt.txt", "--temperature", 0.5, "--max-tokens", 9, "--limit", 1),
+        *("--judge", "big", "--judge-url", server.url(f"{name}-judge", "say:Fine. verdict: so so", "v1")),
+        *("--rubric", "{output} of {expected}", "--choice", "good=1", "--choice", "so so=0.5", "--choice", "bad=0"),
+    )
+
+    assert 0 == result.exit_code
+    (body,) = [orjson.loads(seen["body"]) for seen in server.seen(name)]
+    assert ("Answer: lima", 0.5, 9) == (body["messages"][0]["content"], body["temperature"], body["max_tokens"])
+    assert {"peru": 0.5} == scores("runs/qa/0001", "judge")
+    (judged,) = [event.value for event in events("runs/qa/0001", Noted) if event.name == "judge"]
+    assert "Fine. verdict: so so" == judged["reply"]
+    assert "cost 0.0035" in result.stderr
+
+
+def test_outputs_that_are_there_are_scored() -> None:
+    """With --score-only nobody is asked: each row brings its output along."""
+    Path("done.csv").write_text("id,question,answer,generated\n1,q,LIMA,LIMA\n2,q2,0042,\n")
+    result = evaljournal("run", "--score-only", "--data", "done.csv", "--output-key", "generated", "--score", "exact")
+
+    assert 0 == result.exit_code
+    assert {"1": True, "2": False} == scores("runs/done/0001", "exact")
+
+
+def test_scorers_may_be_functions() -> None:
+    """`file.py:function` is a scorer, under the function's name."""
+    Path("mine.py").write_text("def shout(output, case):\n    return output.isupper()\n")
+    result = evaljournal(*COMMANDED, "--score", "mine.py:shout")
+
+    assert 0 == result.exit_code
+    assert {"peru": True, "cuba": True, "chile": True} == scores("runs/qa/0001", "shout")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("", "no evaluation was named"),
+        ("--data qa.jsonl", "say whom to ask"),
+        ("--command cat", "--data is missing"),
+        ("--data no.jsonl --command cat", "no.jsonl"),
+        ("--data qa.jsonl --command cat --endpoint http://h/", "--endpoint and --command were given; choose one"),
+        ("--data qa.jsonl --command cat --prompt x", "--prompt is about --chat, and --command was given"),
+        ("--data qa.jsonl --score-only", "--score-only asks nobody"),
+        ("--data qa.jsonl --score-only --output-key generated", "has no field {generated}"),
+        ("--data qa.jsonl --chat m --base-url http://h --prompt {qestion}", "did you mean {question}?"),
+        ("--data qa.jsonl --chat m --base-url http://h --prompt @no.txt", "--prompt='@no.txt' cannot be read"),
+        ("--data qa.jsonl --command no-such-command", "there is no command 'no-such-command'"),
+        ("--data qa.jsonl --command cat --score exat", "similarity, or give file.py:function; did you mean 'exact'"),
+        ("--data qa.jsonl --command cat --score nope", "there is no scorer 'nope'; there are exact, iexact, contains, one_of"),
+        ("--data qa.jsonl --command cat --score exact:1", "exact takes no argument"),
+        ("--data qa.jsonl --command cat --score no.py:f", "there is no file no.py"),
+        ("--data qa.jsonl --command cat --score 'regex:('", "is not a pattern"),
+        ("--data qa.jsonl --command cat --rubric x", "--rubric is about --judge"),
+        ("--data qa.jsonl --command cat --judge m --judge-url http://h --choice good", "give WORD=VALUE"),
+        ("--data qa.jsonl --command cat --score exact --fail-under exact", "give SCORER=NUMBER"),
+        ("--data qa.jsonl --command cat --score exact --fail-under exat=1", "no scorer 'exat'; did you mean 'exact'?"),
+        ("--data qa.jsonl --endpoint http://h --header X", "give 'Name: value'"),
+        ("--data qa.jsonl --endpoint http://h --retry-errors -1", "--retry-errors -1: give a whole number"),
+        ("--data qa.jsonl --endpoint http://h --retry-max-delay 0.5", "--retry-max-delay 0.5 is less than base_delay=1.0"),
+        ("--data qa.jsonl --endpoint http://h/{idd}", "has no field {idd}; there are 'topic', 'id', 'question'"),
+        ("--data qa.jsonl --endpoint http://{topic}/", "may not come from a case"),
+        ("--data qa.jsonl --chat m --base-url http://h/{topic}", "is the same for all cases; the model may come from them"),
+        ("--data qa.jsonl --chat m --base-url http://h --more x", "--more is not JSON"),
+        ("--data qa.jsonl --chat m --base-url http://h --more [1]", "--more is an object"),
+        ("--data qa.jsonl --endpoint http://h --header 'X: $NO_SUCH'", "needs $NO_SUCH"),
+        ("--data qa.jsonl --endpoint http://h --header 'Authorization: Bearer x'", "--header holds a key"),
+        ("--data qa.jsonl --endpoint 'http://h/?key=abcdefgh1'", "--endpoint holds a key"),
+        ("--data qa.jsonl --endpoint http://u:secret@h/", "--endpoint holds a key"),
+        ("evals.py --data qa.jsonl", "evals.py says what is evaluated, and so does --data"),
+        ("--config no.toml", "no.toml cannot be read"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(arguments: str, said: str) -> None:
+    """Whatever is wrong is said in one line, with code 2, before anything is begun; a key is not repeated."""
+    result = evaljournal("run", *shlex.split(arguments))
+
+    assert 2 == result.exit_code
+    assert said in result.stderr
+    assert "abcdefgh1" not in result.stderr
+    assert not Path("runs").exists()
+
+
+def test_back_ends_have_limits_of_their_own(server: Server, name: str) -> None:
+    """With --limit-key, each key has a limit of its own."""
+    steps = {"busy": "429:1,ok", "free": "ok"}
+    rows = [{"id": f"{n}", "question": "q", "host": host, "steps": steps[host]} for n, host in enumerate(["busy", "free"] * 4)]
+    Path("two.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    url = f"{server.root}/{name}-{{host}}/{{steps}}/generate"
+    result = evaljournal("run", "--data", "two.jsonl", "--endpoint", url, "--limit-key", "host", "--slots", 1)
+    seen = [record.event for record in read("runs/two/0001")]
+
+    assert 0 == result.exit_code
+    assert (5, 4) == (len(server.seen(f"{name}-busy")), len(server.seen(f"{name}-free")))
+    assert {"busy", "free"} == {event.key for event in seen if isinstance(event, LimitChanged)}
+
+
+# Files.
+
+
+def test_a_file_says_what_flags_do_not() -> None:
+    """The keys of a file are the names of the flags; a flag wins; what stands in the file is not said to be given."""
+    Path("eval.toml").write_text(
+        'data = "qa.jsonl"\ncommand = "./answer.sh"\nscore = ["exact", "iexact"]\nslots = 3\ntimeout = 7.5\n'
+        'policy = "fixed"\nlimit = 2\nfail_under = "exact=0.5"\n'
+    )
+    result = evaljournal("run", "--config", "eval.toml", "--slots", 2)
+    begun = events("runs/qa/0001", RunStarted)[0]
+
+    assert 0 == result.exit_code
+    assert (2, 7.5, 2, ["exact=0.5"]) == tuple(begun.settings[each] for each in ("slots", "timeout", "limit", "fail_under"))
+    assert ["slots"] == begun.settings["given"]
+    assert "--config eval.toml" == begun.task
+    assert {"exact", "iexact"} == set(begun.scorers)
+
+
+def test_two_to_ask_are_told_apart_by_where_they_stand() -> None:
+    """A flag does not win over another key: that both say whom to ask is told, and which of them the file says."""
+    Path("eval.toml").write_text('data = "qa.jsonl"\ncommand = "cat"\n')
+    result = evaljournal("run", "--config", "eval.toml", "--endpoint", "http://h")
+
+    assert 2 == result.exit_code
+    assert "Error: --endpoint and --command (in the file) were given; choose one" in result.stderr
+
+
+def test_a_judge_is_asked_again_as_the_run_is_told(server: Server, name: str) -> None:
+    """The numbers of the retries hold for a judge too."""
+    judge = ("--judge", "m", "--judge-url", server.url(name, "say:purple", "v1"))
+    line = ("run", "--data", "qa.jsonl", "--command", "cat", *judge, "--limit", 1)
+    result = evaljournal(*line, "--retry-errors", 1, "--retry-base-delay", 0.01)
+
+    assert (1, 2) == (result.exit_code, len(server.seen(name)))
+
+
+def test_a_key_that_is_missing_is_all_that_is_missing(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever resumes without the key is told to set it, and not where the evaluation might be."""
+    monkeypatch.setenv("SOME_KEY", "abcdefgh1")
+    url = server.url(name, "401", "v1")
+    evaljournal("run", "--data", "qa.jsonl", "--chat", "m", "--base-url", url, "--key-env", "SOME_KEY")
+    monkeypatch.delenv("SOME_KEY")
+    result = evaljournal("resume")
+
+    assert 2 == result.exit_code
+    assert [line for line in result.stderr.splitlines() if line] == [
+        "Error: the header 'Authorization' needs $SOME_KEY, and the environment has none; set it: export SOME_KEY=…"
+    ]
+
+
+def test_retries_are_said_in_numbers(server: Server, name: str) -> None:
+    """Every number of the retries is a flag and a key; a flag wins, and holds for the sessions that resume the run."""
+    Path("eval.toml").write_text(
+        f'data = "qa.jsonl"\nendpoint = "{server.url(name, "500")}"\nslots = 1\npolicy = "fixed"\nlimit = 1\n'
+        "retry-errors = 3\nretry-timeouts = 0\nretry-rate-limits = 5\nretry-base-delay = 0.01\nretry-max-delay = 0.02\n"
+    )
+    result = evaljournal("run", "--config", "eval.toml", "--retry-errors", 1)
+    asked = len(server.seen(name))
+    evaljournal("resume", "--retry-failed", "--retry-timeouts", 7)
+    Path("eval.toml").write_text(Path("eval.toml").read_text().replace("limits = 5", "limits = 6"))
+    evaljournal("resume", "--retry-failed")
+    begun, sessions = events("runs/qa/0001", RunStarted)[0], events("runs/qa/0001", SessionStarted)
+    numbers = {"errors": 1, "timeouts": 0, "rate_limits": 5.0, "base_delay": 0.01, "max_delay": 0.02}
+
+    assert (1, 2) == (result.exit_code, asked)
+    assert numbers == {each: begun.settings["retry"][each] for each in numbers}
+    assert ["retry.errors"] == begun.settings["given"]
+    later = [session.settings["retry"] for session in sessions[1:]]
+    assert [(1, 7, 5.0), (1, 7, 6.0)] == [(each["errors"], each["timeouts"], each["rate_limits"]) for each in later]
+    assert 6 == len(server.seen(name))
+    assert () == tuple(audit(read("runs/qa/0001"), remake=remake).findings)
+
+
+def test_what_else_a_model_is_sent(server: Server, name: str) -> None:
+    """Whatever a model understands can be sent, from a flag or from a table."""
+    line = ("run", "--data", "qa.jsonl", "--chat", "m", "--base-url", server.url(name, "ok", "v1"), "--limit", 1)
+    evaljournal(*line, "--more", '{"top_p": 0.5, "stop": ["."]}')
+    Path("eval.toml").write_text("[more]\ntop_p = 0.25\n")
+    evaljournal(*line, "--config", "eval.toml")
+    sent = [orjson.loads(seen["body"]) for seen in server.seen(name)]
+
+    assert [(0.5, ["."]), (0.25, None)] == [(body["top_p"], body.get("stop")) for body in sent]
+
+
+def test_tables_are_understood(server: Server, name: str) -> None:
+    """Headers, choices and a body may be tables."""
+    Path("eval.toml").write_text(
+        f'data = "qa.jsonl"\nendpoint = "{server.url(name, "ok")}"\noutput_path = "output"\njudge = "m"\nlimit = 1\n'
+        f'judge-url = "{server.url(name + "-judge", "say:verdict: yes", "v1")}"\n'
+        '[header]\nX-One = "1"\n[body]\ninput = "{question}"\nn = 5\n[choice]\nyes = 1\nno = 0\n'
+    )
+    result = evaljournal("run", "--config", "eval.toml")
+
+    assert 0 == result.exit_code
+    (seen,) = server.seen(name)
+    assert ("1", '{"input":"lima","n":5}') == (seen["headers"]["x-one"], seen["body"])
+    assert {"peru": 1.0} == scores("runs/qa/0001", "judge")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("datta = 1", "has the key 'datta', which there is not; did you mean 'data'?"),
+        ("max-failure = 1", "did you mean 'max-failures'?"),
+        ("config = 'x'", "has the key 'config'"),
+        ("data = ", "is not TOML"),
+        (
+            "data = 'qa.jsonl'\ncommand = 'cat'\nslots = 'many'",
+            "Error: eval.toml: slots='many': 'many' is not a valid integer\n",
+        ),
+        (
+            "data = 'qa.jsonl'\ncommand = 'cat'\nslots = true",
+            "Error: eval.toml: slots=True: give one value, as after its flag\n",
+        ),
+        ("data = 'qa.jsonl'\ncommand = ['cat']", "Error: eval.toml: command=['cat']: give one value, as after its flag\n"),
+        ("data = 'qa.jsonl'\ncommand = 'cat'\nshell = ['x']", "Error: eval.toml: shell=['x']: give true or false\n"),
+        (
+            "data = 'qa.jsonl'\nendpoint = 'http://h'\nshell = true",
+            "--shell (in the file) is about --command, and --endpoint (in",
+        ),
+        ("data = 'qa.jsonl'\ncommand = 'cat'\nslots = 0", "slots=0: give a whole number"),
+        ("data = 'qa.jsonl'\ncommand = 'cat'\nshell = 'perhaps'", "shell"),
+    ],
+)
+def test_a_wrong_file_is_refused(text: str, said: str) -> None:
+    """A key that there is not, with the nearest that there is, and a value that cannot be, are refused with code 2."""
+    Path("eval.toml").write_text(text)
+    result = evaljournal("run", "--config", "eval.toml")
+
+    assert 2 == result.exit_code
+    assert said in result.stderr
+    assert not Path("runs").exists()
+
+
+def test_init_writes_a_file_that_runs() -> None:
+    """`init` writes a file with every flag in it, explained; it can be run as it is, and is never overwritten."""
+    result = evaljournal("init")
+    text = Path("eval.toml").read_text()
+    again = evaljournal("init")
+
+    assert 0 == result.exit_code
+    assert 2 == again.exit_code
+    assert "nothing is ever overwritten" in again.stderr
+    assert text == Path("eval.toml").read_text()
+    assert {"data", "command", "score", "slots", "timeout"} == set(tomllib.loads(text))
+    assert all(f"# {each} = " in text for each in ("endpoint", "chat", "prompt", "judge", "fail-under", "max-failures", "only"))
+    assert 0 == evaljournal("run", "--config", "eval.toml").exit_code
+    assert "Error: no/eval.toml cannot be written: No such file or directory\n" == evaljournal("init", "no/eval.toml").stderr
+
+
+def test_what_init_writes_can_be_used() -> None:
+    """Every key that `init` writes has a value that is one, commented or not, and is no placeholder."""
+    evaljournal("init")
+    keys = [
+        line.removeprefix("# ") for line in Path("eval.toml").read_text().splitlines() if re.match(r"(# )?[a-z-]+ = ", line)
+    ]
+    Path("all.toml").write_text("\n".join(keys))
+    result = evaljournal("run", "--config", "all.toml")
+
+    assert "Error: --score-only asks nobody" in result.stderr  # All were understood, and do not go together.
+    assert "…" not in Path("all.toml").read_text()
+
+
+def test_every_key_that_init_writes_is_known() -> None:
+    """Each key in the file can be used by taking its mark away: it is TOML, and it means something."""
+    evaljournal("init")
+    lines = [line.removeprefix("# ") for line in Path("eval.toml").read_text().splitlines() if re.match(r"# [\w-]+ = ", line)]
+    Path("all.toml").write_text("\n".join(lines))
+    known = configured(Path("all.toml"), run)
+
+    assert len(lines) == len(known) > 50
+    assert ("Authorization: Bearer $MY_KEY",) == tuple(known["header"])
+    assert '{"top_p":0.9}' == known["more"]
+
+
+# Going on.
+
+
+def test_a_recipe_is_resumed_from_the_journal_alone() -> None:
+    """What was said on the command line is recorded, so that `resume` needs no more than the run."""
+    Path("prompt me.sh").write_text('#!/bin/sh\n[ -e ready ] || exit 127\necho "$1" | tr a-z A-Z\n')
+    Path("prompt me.sh").chmod(0o700)
+    line = "'./prompt me.sh' {question}"
+    once = ("--score", "iexact", "--max-failures", 0, "--policy", "fixed", "--slots", 1)
+    result = evaljournal("run", "--data", "qa.jsonl", "--command", line, *once)
+    Path("ready").touch()
+    resumed = evaljournal("resume", "--retry-failed", "--max-failures", "none")
+
+    assert 3 == result.exit_code
+    assert 0 == resumed.exit_code, resumed.stderr
+    assert {"peru": True, "cuba": True, "chile": False} == scores("runs/qa/0001", "iexact")
+    assert verify("runs/qa/0001").holds
+
+
+@pytest.mark.parametrize(
+    ("verb", "line", "moved"),
+    [
+        ("resume", "--data qa.jsonl --command ./some.sh --score mine.py:shout", "mine.py"),
+        ("resume", "--data qa.jsonl --command ./some.sh --score mine.py:shout", "qa.jsonl"),
+        ("resume", "--config eval.toml", "eval.toml"),
+        ("rescore", "--data qa.jsonl --command ./some.sh --score mine.py:shout", "mine.py"),
+        ("rescore", "--config eval.toml", "eval.toml"),
+    ],
+)
+def test_what_was_moved_is_named(verb: str, line: str, moved: str) -> None:
+    """Where a file is gone that a run needs, it is named, with the command that says where it is; the rest is as it was."""
+    Path("mine.py").write_text("def shout(output, case):\n    return output.isupper()\n")
+    Path("some.sh").write_text("#!/bin/sh\n[ -e ready ] || exit 127\necho LIMA\n")
+    Path("some.sh").chmod(0o700)
+    Path("eval.toml").write_text("data = 'qa.jsonl'\ncommand = './some.sh'\nscore = 'mine.py:shout'\n")
+    evaljournal("run", *shlex.split(line), "--max-failures", 0, "--policy", "fixed", "-o", "run")
+    there = evaljournal(verb, "run", *(["--retry-failed"] if verb == "resume" else ["--again"]))
+    Path("away").mkdir()
+    Path(moved).rename(f"away/{moved}")
+    gone = evaljournal(verb, "run", *(["--retry-failed"] if verb == "resume" else ["--again"]))
+    Path("ready").touch()
+    found = evaljournal(verb, "run", "--task", line.replace(moved, f"away/{moved}"))
+
+    assert "there is no file" not in there.stderr
+    assert 2 == gone.exit_code
+    assert moved in gone.stderr.splitlines()[0]
+    assert f"run was begun with {line}; go to where that is, or, if it was moved, say what it is now" in gone.stderr
+    assert f"`evaljournal {verb} run --task {shlex.quote(line)}`" in gone.stderr
+    assert 2 != found.exit_code, found.stderr
+
+
+def test_a_recipe_that_was_changed_is_not_resumed() -> None:
+    """Another prompt in the file is another experiment: it is refused, unless it is adopted."""
+    Path("eval.toml").write_text('data = "qa.jsonl"\ncommand = "sh -c \\"exit 127\\""\nscore = "exact"\nmax-failures = 0\n')
+    evaljournal("run", "--config", "eval.toml")
+    Path("eval.toml").write_text('data = "qa.jsonl"\ncommand = "./answer.sh"\nscore = "exact"\n')
+    refused = evaljournal("resume", "--retry-failed")
+    adopted = evaljournal("resume", "--retry-failed", "--adopt")
+
+    assert 2 == refused.exit_code
+    assert "task fingerprint" in refused.stderr
+    assert 0 == adopted.exit_code
+
+
+# Gates.
+
+
+@pytest.mark.parametrize(
+    ("gate", "code", "said"),
+    [
+        ("exact=0.6", 0, ""),
+        ("exact=66%", 0, ""),
+        ("exact>=0.9", 1, "not reached: exact>=0.9: the mean of exact is 0.6667"),
+        ("exact>=0.6@lower", 1, "the lower end of exact is 0.20"),
+        ("exact>=0.2@lower", 0, ""),
+    ],
+)
+def test_a_gate_decides_the_code(gate: str, code: int, said: str) -> None:
+    """A score that is not reached ends the run with 1, and is said last; the range's lower end may be asked for."""
+    result = evaljournal(*COMMANDED, "--fail-under", gate)
+
+    assert code == result.exit_code
+    assert said in result.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("said", "gate", "code", "why"),
+    [
+        ("1.0", "mine>=0.9@lower", 1, "the lower end of mine is 0.4385"),
+        ("1.0", "mine>=0.9", 0, ""),
+        ("5.0", "mine>=4@lower", 1, "mine is 5 for every case, which tells no range; leave @lower away, or score from 0 to 1"),
+    ],
+)
+def test_a_gate_on_a_range_takes_no_three_for_certain(said: str, gate: str, code: int, why: str) -> None:
+    """A judge that says the same three times has not proved that it always will."""
+    Path("mine.py").write_text(f"def mine(output, case):\n    return {said}\n")
+    result = evaljournal(*COMMANDED, "--score", "mine.py:mine", "--fail-under", gate)
+
+    assert code == result.exit_code
+    assert why in result.stderr.splitlines()[-1]
+
+
+# Scores anew.
+
+
+def test_outputs_are_scored_anew() -> None:
+    """`rescore` asks nobody: it adds scores to the same journal, and what was said before is kept, and superseded."""
+    evaljournal(*COMMANDED)
+    Path("mine.py").write_text("def exact(output, case):\n    return output.lower() == case.expected.strip('!').lower()\n")
+    result = evaljournal("rescore", "--score", "mine.py:exact", "--score", "f1")
+    state = fold(read("runs/qa/0001"))
+
+    assert 0 == result.exit_code, result.stderr
+    assert "3 outputs scored anew by exact, f1" in result.stderr
+    assert 3 == len(events("runs/qa/0001", AttemptStarted))
+    assert [2, 3] == [
+        sum(
+            event.value for event in events("runs/qa/0001", TrialScored) if event.scorer == "exact" and event.version == version
+        )
+        for version in dict.fromkeys(event.version for event in events("runs/qa/0001", TrialScored) if event.scorer == "exact")
+    ]
+    assert (1.0, 3, "finished") == (state.scores["exact"].mean, state.completed, state.ending)
+    assert () == tuple(audit(read("runs/qa/0001"), remake=remake).findings)
+    assert verify("runs/qa/0001").holds
+    shown = evaljournal("show", "chile").stdout
+    assert "(superseded)" in shown
+    assert [False] == [each["value"] for each in orjson.loads(evaljournal("show", "chile", "--json").stdout)["superseded"]]
+
+
+def test_outputs_are_scored_anew_without_the_data() -> None:
+    """The cases are in the journal, so nobody misses the file that they came from."""
+    evaljournal(*COMMANDED)
+    Path("qa.jsonl").unlink()
+
+    assert 0 == evaljournal("rescore", "--again").exit_code
+
+
+def test_what_is_scored_already_is_left_alone() -> None:
+    """The same scorer in the same version adds nothing, unless it is asked to; then nothing at all is written."""
+    evaljournal(*COMMANDED)
+    before = len(list(read("runs/qa/0001")))
+    same = evaljournal("rescore", "runs/qa/0001")
+    after = len(list(read("runs/qa/0001")))
+    again = evaljournal("rescore", "runs/qa/0001", "--again")
+
+    assert "0 outputs scored anew by exact; 3 scored so before" in same.stderr
+    assert before == after
+    assert "3 outputs scored anew by exact" in again.stderr
+    assert 6 == len(events("runs/qa/0001", TrialScored))
+
+
+def test_only_what_has_an_output_is_scored_anew() -> None:
+    """Of a run that was stopped, the outputs are scored that there are; it stays as unfinished as it was."""
+    Path("some.sh").write_text('#!/bin/sh\n[ "$1" = lima ] || exit 127\necho LIMA\n')
+    Path("some.sh").chmod(0o700)
+    once = ("--slots", 1, "--policy", "fixed", "--max-failures", 0)
+    evaljournal("run", "--data", "qa.jsonl", "--command", "./some.sh {question}", *once)
+    result = evaljournal("rescore", "--score", "exact")
+
+    assert 3 == result.exit_code
+    assert {"peru": True} == scores("runs/qa/0001", "exact")
+    assert ["failed_fast", "failed_fast"] == [event.reason for event in events("runs/qa/0001", RunStopped)]
+    assert [] == events("runs/qa/0001", RunFinished)
+
+
+def test_a_run_that_goes_on_is_left_to_itself() -> None:
+    """While a run is being written, nobody else scores its outputs."""
+    evaljournal(*COMMANDED)
+    lock = Lock(Path("runs/qa/0001"), DISK)
+    result = evaljournal("rescore", "--score", "f1")
+    lock.release()
+
+    assert 2 == result.exit_code
+    assert "is a run that is going on" in result.stderr
+
+
+def test_a_judge_may_come_later(server: Server, name: str) -> None:
+    """A model may judge what was said long ago; its words are written down with the trial."""
+    evaljournal(*COMMANDED)
+    url = server.url(name, "500,say:verdict: correct", "v1")
+    result = evaljournal("rescore", "--judge", "m", "--judge-url", url, "--slots", 1, "--json")
+
+    assert 0 == result.exit_code, result.stderr
+    assert {"peru": True, "cuba": True, "chile": True} == scores("runs/qa/0001", "judge")
+    assert 3 == len([event for event in events("runs/qa/0001", Noted) if event.name == "judge"])
+    assert 1.0 == orjson.loads(result.stdout)["scores"]["judge"]["mean"]
+
+
+def test_a_rubric_names_the_input_in_a_rescoring_too(server: Server, name: str) -> None:
+    """Where a column was named as the input, a rubric may call the input so, when it is judged and when it is judged anew."""
+    Path("fragen.jsonl").write_text('{"id": "peru", "frage": "peru?"}\n')
+    judge = ("--judge", "m", "--judge-url", server.url(name, "say:verdict: correct", "v1"), "--rubric", "{frage} {output}")
+    evaljournal("run", "--data", "fragen.jsonl", "--input-key", "frage", "--command", "echo LIMA", *judge)
+    again = evaljournal("rescore", "--again")
+
+    assert 0 == again.exit_code, again.stderr
+    assert 2 == sum("peru?" in seen["body"] for seen in server.seen(name))
+
+
+def test_a_refused_judge_stops_the_rescoring(server: Server, name: str) -> None:
+    """A key that is refused is told once, with code 3; the run stays as it was, and the same command goes on."""
+    evaljournal(*COMMANDED)
+    line = ("rescore", "--judge", "m", "--judge-url", server.url(name, "401,say:verdict: correct", "v1"), "--slots", 1)
+    refused = evaljournal(*line)
+    again = evaljournal(*line)
+
+    assert 3 == refused.exit_code
+    assert "0 outputs scored anew by judge; 3 left, and the same command goes on with them" in refused.stderr
+    assert "every other call would fail in the same way: runner.tasks.client.BadStatus: 401" in refused.stderr
+    assert "\n  the scorer judge was refused\n" in refused.stderr
+    assert "refused" == events("runs/qa/0001", RunStopped)[-1].reason
+    assert 0 == again.exit_code, again.stderr
+    assert "qa finished: 3 of 3 trials done" in again.stderr
+    assert {"peru": True, "cuba": True, "chile": True} == scores("runs/qa/0001", "judge")
+    assert () == tuple(audit(read("runs/qa/0001"), remake=remake).findings)
+
+
+def test_a_scorer_that_was_of_no_use_does_not_spoil_the_run() -> None:
+    """A scorer that was tried and failed ends that command with 1; the run's own always count, and what failed is told."""
+    Path("mine.py").write_text("from runner import Fatal\ndef broken(output, case):\n    raise Fatal('no use')\n")
+    evaljournal(*COMMANDED)
+    tried = evaljournal("rescore", "--score", "mine.py:broken")
+    later = [evaljournal("rescore", "--score", "contains"), evaljournal("resume"), evaljournal("status")]
+    gated = evaljournal("resume", "--fail-under", "broken=0.5")
+    evaljournal("run", "--data", "qa.jsonl", "--command", "cat", "--score", "mine.py:broken")
+
+    assert (1, [0, 0, 0], 1) == (tried.exit_code, [each.exit_code for each in later], gated.exit_code)
+    assert "no score: 3 could not be scored (runner.retries.classify.Fatal: no use)" in later[0].stderr
+    assert "no score: 3 could not be scored (runner.retries.classify.Fatal: no use)" in later[2].stdout
+    assert 1 == evaljournal("resume").exit_code
+
+
+def test_a_refused_judge_is_told_for_as_long_as_it_stops_the_run(server: Server, name: str) -> None:
+    """Who looks at the run later is told which scorer was refused and why, until a session goes on."""
+    judge = ("--judge", "m", "--judge-url", server.url(name, "401,say:verdict: correct", "v1"))
+    stopped = evaljournal("run", "--data", "qa.jsonl", "--command", "cat", *judge, "--slots", 1)
+    status, summary = evaljournal("status"), orjson.loads(evaljournal("status", "--json").stdout)
+    resumed = evaljournal("resume", "--json")
+
+    told = "\n  the scorer judge was refused"
+    assert (3, 1) == (stopped.exit_code, stopped.stderr.count("BadStatus"))
+    assert f"{told}\n" in stopped.stderr
+    assert f"{told}: runner.tasks.client.BadStatus: 401 Unauthorized from " in status.stdout
+    assert summary["refusal"].startswith("judge: runner.tasks.client.BadStatus: 401 Unauthorized from ")
+    assert (0, None) == (resumed.exit_code, orjson.loads(resumed.stdout)["refusal"])
+    assert "refused" not in evaljournal("status").stdout
+
+
+def wait_until(condition: Callable[[], bool]) -> bool:
+    """Wait for something that another process does; no longer than ten seconds."""
+    until = time.monotonic() + 10
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.01)
+    return condition()
+
+
+def test_rescoring_can_be_stopped_and_taken_up(server: Server, name: str) -> None:
+    """Ctrl-C ends it with 3, and what was scored stays; a resumption finds the run as finished as it was."""
+    evaljournal(*COMMANDED)
+    slow = ["rescore", "--judge", "m", "--judge-url", server.url(name, "say:verdict: correct,hang", "v1"), "--slots", "1"]
+    process = subprocess.Popen([*COMMAND, *slow], stderr=subprocess.PIPE, text=True)
+    with process:
+        assert wait_until(lambda: len(server.seen(name)) >= 2)
+        os.kill(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=10)
+
+    assert 3 == process.returncode, said
+    assert 1 == len(scores("runs/qa/0001", "judge"))
+    assert 2 == len(events("runs/qa/0001", SessionStarted))
+    assert "interrupted" == events("runs/qa/0001", RunStopped)[-1].reason
+    assert 0 == evaljournal("resume", "runs/qa/0001").exit_code

@@ -1,0 +1,76 @@
+"""What somebody is told who reads lines instead of looking at a screen."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from journal import Event, Record
+from journal.events import IntakePaused, LimitChanged, RunStopped
+from runner.cli._live import Teller, redraw, tenth
+from tests.replay.lives import answered, enqueued, state_of
+
+BEGAN = 5.0
+"""When it is first looked at, in the seconds of `t`."""
+
+
+def told(capsys: pytest.CaptureFixture[str], happens: dict[int, Event], *, seconds: int) -> list[tuple[int, str]]:
+    """Let things happen in a run that is half done; give the beginning of each line, and the second in which it is told."""
+    state = state_of([LimitChanged(before=0, after=4, cause="start"), *answered("a"), enqueued("b")])
+    teller, lines = Teller(tenth(state, 2), BEGAN), list[tuple[int, str]]()
+    for second in range(seconds):
+        if second in happens:
+            state.apply(Record(state.seq + 1, state.at, BEGAN + second, happens[second], 0, "", 1, 0))
+        teller.tell(state, now=BEGAN + second, durable=0, total=2, before=0)
+        lines += [(second, line.partition(" · seq")[0]) for line in capsys.readouterr().out.splitlines()]
+    return lines
+
+
+def pause(second: int, until: int) -> dict[int, Event]:
+    """Let nothing start from one second to another."""
+    return {second: IntakePaused(until=BEGAN + until, cause="retry_after")}
+
+
+def test_a_pause_is_told_when_it_begins_and_when_it_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever reads lines learns at once that nothing starts, and for how long; and when that is over."""
+    assert [
+        (3, "1 of 2 (50 %) · 1 ok, 0 failed, 0 recovered · waiting: Retry-After: 30 s left"),
+        (33, "resumed: 1 of 2 (50 %) · 1 ok, 0 failed, 0 recovered"),
+    ] == told(capsys, pause(3, 33), seconds=60)
+
+
+def test_short_pauses_are_not_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """A pause of a few seconds is part of the pace."""
+    assert [] == told(capsys, pause(3, 7), seconds=60)
+
+
+def test_many_pauses_do_not_fill_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of pauses that follow each other every few seconds, one a minute is told."""
+    often = {second: event for start in range(0, 120, 10) for second, event in pause(start, start + 8).items()}
+
+    assert [0, 8, 60, 68] == [second for second, _ in told(capsys, often, seconds=119)]
+
+
+def test_a_run_that_stops_while_it_is_held_up_does_not_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    """A pause that the end of the run ends is not said to be over."""
+    stopped: dict[int, Event] = {10: RunStopped(reason="interrupted")}
+
+    assert [3] == [second for second, _ in told(capsys, {**pause(3, 33), **stopped}, seconds=50)]
+
+
+@pytest.mark.parametrize(("width", "rows"), [(40, 3), (120, 3), (30, 4), (10, 8), (9, 10)])
+def test_a_terminal_that_became_narrower_is_cleared(width: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many rows are taken away as the terminal has folded the picture before into, and no row above them."""
+    monkeypatch.setenv("TERM", "xterm")
+    console = Console(file=io.StringIO(), force_terminal=True, width=40, height=20)
+    with Live(console=console, auto_refresh=False) as screen:
+        redraw(screen, Group(Text("x" * 40), Text(""), Text("首" * 15)))
+        console.width, console.file = width, io.StringIO()
+        redraw(screen, Group(Text("new")))
+        drawn = console.file.getvalue()
+
+    assert ["\x1b[1A"] * (rows - 1) == re.findall("\x1b\\[1A", drawn)
+    assert drawn.endswith("\x1b[2Knew")
