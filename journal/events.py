@@ -24,7 +24,7 @@ SCORER: Final = "scorer:"
 CallFailure = Literal["error", "rate_limited", "unavailable", "fatal", "timed_out"]
 """Why a call of a scorer failed: a `Kind`, or it exceeded its timeout."""
 
-Reason = Literal["interrupted", "failed_fast", "refused", "deadline", "disk_full", "intake_failed"]
+Reason = Literal["interrupted", "failed_fast", "unauthorized", "deadline", "disk_full", "intake_failed"]
 """Why a run was stopped before its end."""
 
 

@@ -46,7 +46,7 @@ _ENDINGS: Final = {
     "finished": "finished",
     "interrupted": "interrupted",
     "failed_fast": "stopped because too many trials failed",
-    "refused": "stopped because the key or the account was refused",
+    "unauthorized": "stopped because the key or the account was refused",
     "deadline": "stopped at its deadline",
     "disk_full": "stopped because the disk is full",
     "intake_failed": "stopped because its cases could not be read",
@@ -59,7 +59,7 @@ _WORDLESS: Final = "killed, unplugged, or on a disk that was full"
 
 _REASONS: Final = {
     "failed_fast": "too many trials failed",
-    "refused": "the key or the account was refused",
+    "unauthorized": "the key or the account was refused",
     "deadline": "its time is over",
     "disk_full": "the disk is full",
     "intake_failed": "its cases could not be read",
@@ -274,16 +274,18 @@ def score_in_words(score: Score, *, failed: int = 0) -> str:
     unscored = "could not be scored" + (f" ({printable(' '.join(score.error.split()), 200)})" if score.error else "")
     missing = [(failed, "failed"), (score.not_scored, unscored), (score.beyond, "not finite or too large")]
     without = ", ".join(f"{count:,} {why}" for count, why in missing if count)
-    mixed = _versions(score.versions, score.by_older)
+    mixed = _versions(score.versions, score.from_older_version)
     if not said:
         return f"no score: {without}" if without else "nothing yet"
     return f"{' '.join(said)}{f'; not in it: {without}' if without else ''}{f'; {mixed}' if mixed else ''}"
 
 
-def _versions(versions: int, by_older: int) -> str:
-    if by_older and versions == 1:
+def _versions(versions: int, from_older_version: int) -> str:
+    if from_older_version and versions == 1:
         return "all by an older version of the scorer"
-    return f"by {plural(versions, 'version')} of the scorer, {by_older:,} by an older one" if by_older else ""
+    return (
+        f"by {plural(versions, 'version')} of the scorer, {from_older_version:,} by an older one" if from_older_version else ""
+    )
 
 
 def _labels(score: Score) -> str:
@@ -326,9 +328,9 @@ def _latency(times: Latency, of: str, *names: str) -> str:
 
 def _cut_short(state: RunState) -> Iterator[str]:
     """Tell of answers that the model had not ended: a scorer may have found them wrong for no other reason."""
-    if state.cut_short:
+    if state.truncated:
         of = plural(state.stages["completed"] + state.stages["answered"], "answer")
-        yield f"{state.cut_short:,} of {of} cut short by the limit of tokens; a larger --max-tokens would let them end"
+        yield f"{state.truncated:,} of {of} cut short by the limit of tokens; a larger --max-tokens would let them end"
 
 
 def usage_of(usage: Mapping[str, float]) -> dict[str, float]:
@@ -405,7 +407,7 @@ def account(state: RunState, *, path: Path | str, total: int | None = None, stop
     lines += [f"  {sentence}" for sentence in _notable(state, why)]
     lines += _failures(state)
     lines += [f"look closer: {closer}" for closer in _closer(state, path)]
-    lines += unscored_lines(summary.without_score, path)
+    lines += unscored_lines(summary.unscored, path)
     lines += _to_mend(state, path)
     return "\n".join(lines)
 
@@ -455,17 +457,17 @@ def _adopted(state: RunState) -> Iterator[str]:
     for session in state.sessions:
         if session.adopted:
             yield f"session {session.n} adopted what had changed: {printable(', '.join(session.adopted), 200)}"
-    if state.by_older_task:
+    if state.from_older_task:
         answers = state.stages["completed"] + state.stages["answered"]
-        are = "is" if state.by_older_task == 1 else "are"
-        yield f"{state.by_older_task:,} of {plural(answers, 'answer')} {are} by an older version of the task"
+        are = "is" if state.from_older_task == 1 else "are"
+        yield f"{state.from_older_task:,} of {plural(answers, 'answer')} {are} by an older version of the task"
 
 
 def mixtures(state: RunState) -> Iterator[str]:
     """Tell all that makes the numbers of a run not those of one thing: what was adopted, and scores of several versions."""
     yield from _adopted(state)
     for scorer, tally in state.scores.items():
-        if mixed := _versions(tally.versions, tally.by_older):
+        if mixed := _versions(tally.versions, tally.from_older_version):
             yield f"{plural(tally.scored, 'score')} of {printable(scorer, 24)} {mixed}"
 
 
@@ -478,11 +480,11 @@ def _notable(state: RunState, why: str) -> Iterator[str]:
     if state.interrupted:
         were = "was" if state.interrupted == 1 else "were"
         again = ": if tried again, the call may have been paid for twice"
-        if state.made_again:
-            again = f", and {state.made_again:,} made again: as many calls may have been paid for twice"
+        if state.repeated_calls:
+            again = f", and {state.repeated_calls:,} made again: as many calls may have been paid for twice"
         yield f"{plural(state.interrupted, 'attempt')} {were} cut off{again}"
-    if state.ending == "refused" and state.refusal:
-        scorer, _, said = state.refusal.partition(": ")
+    if state.ending == "unauthorized" and state.unauthorized_error:
+        scorer, _, said = state.unauthorized_error.partition(": ")
         words = f": {printable(' '.join(said.split()), 200)}" if said not in why else ""
         yield f"the scorer {printable(scorer, 24)} was refused{words}"
     error = state.last_error
@@ -553,6 +555,6 @@ def _to_mend(state: RunState, path: Path | str) -> Iterator[str]:
     own = state.started.scorers if state.started and state.started.task else {}
     if state.ending == "finished" and any(tally.failed and scorer in own for scorer, tally in state.scores.items()):
         yield f"score what could not be scored, when that is mended: {rescore}"
-    mixed = [printable(scorer, 24) for scorer, tally in state.scores.items() if tally.by_older]
+    mixed = [printable(scorer, 24) for scorer, tally in state.scores.items() if tally.from_older_version]
     if mixed:
         yield f"judge all by one version of {', '.join(mixed)}: {rescore}"

@@ -65,13 +65,13 @@ DONE: Final = ("completed", "failed")
 
 
 @attrs.define
-class Trouble:
+class RetryHistory:
     """What a trial that is not done yet has been through; it decides what is left of its budgets."""
 
     errors: int = 0
     timeouts: int = 0
-    refusals: int = 0
-    refused_for: float = 0.0
+    rate_limit_failures: int = 0
+    rate_limit_wait: float = 0.0
     """Seconds of back-off that rate limits have cost."""
     category: str = ""
     """What kind of trouble the last one was: a category of `AttemptFailed`, or `timed_out`."""
@@ -117,7 +117,7 @@ class TrialState:
     """When its last attempt began, in the seconds of `t`; forgotten when it is completed, for every number takes its place."""
     due: float = 0.0
     """When it may be tried again."""
-    trouble: Trouble | None = None
+    retry_history: RetryHistory | None = None
     """None while nothing has gone wrong, which is true of most."""
     elapsed: float = 0.0
     """Seconds of the attempt that gave the output."""
@@ -135,17 +135,17 @@ class TrialState:
     @property
     def error(self) -> str:
         """What the last attempt that failed said, in short."""
-        return "" if self.trouble is None else self.trouble.error
+        return "" if self.retry_history is None else self.retry_history.error
 
     @property
     def cause(self) -> str:
         """Why it was given up, the last time that it was."""
-        return "" if self.trouble is None else self.trouble.cause
+        return "" if self.retry_history is None else self.retry_history.cause
 
     @property
     def recovered(self) -> bool:
         """Whether it was completed after an attempt that failed."""
-        return self.trouble is not None and self.stage == "completed"
+        return self.retry_history is not None and self.stage == "completed"
 
 
 PINNED: Final = ("evaluation", "task_fingerprint", "dataset_fingerprint", "scorers")
@@ -246,12 +246,12 @@ class RunState:
     timeouts: int = 0
     interrupted: int = 0
     """Attempts that were cut off; a call that was paid for may be among them."""
-    cut_off: set[str] = attrs.field(factory=set[str])
+    interrupted_trials: set[str] = attrs.field(factory=set[str])
     """Trials whose last attempt was cut off."""
-    made_again: int = 0
+    repeated_calls: int = 0
     """Attempts that were made because the one before was cut off: its call may have been paid for twice."""
     late: int = 0
-    by_older_task: int = 0
+    from_older_task: int = 0
     """Outputs that count, and are those of a task that was changed since."""
     _task_since: int = 0
     """The place from which on outputs are those of the present task."""
@@ -279,7 +279,7 @@ class RunState:
     """Rate-limit keys that scorers of the present session count for."""
 
     last_error: LastError | None = None
-    refusal: str = ""
+    unauthorized_error: str = ""
     """Which scorer was refused in the present session, and in which words: every other output would meet the same."""
     done_at: float = 0.0
     """When a trial last came to its end in the present session; 0 while none has."""
@@ -352,11 +352,11 @@ class RunState:
         return self.completed + self.failed
 
     @property
-    def cut_short(self) -> int:
+    def truncated(self) -> int:
         """Outputs that count, and that the limit of tokens has cut short."""
-        return sum(map(self.was_cut_short, self._at_length))
+        return sum(map(self.is_truncated, self._at_length))
 
-    def was_cut_short(self, name: str) -> bool:
+    def is_truncated(self, name: str) -> bool:
         """Say whether a trial has an output that counts, and that the limit of tokens has cut short."""
         trial = self.trials[name]
         return self._at_length.get(name) == trial.attempts and trial.stage in {"answered", "completed"}
@@ -387,7 +387,7 @@ class RunState:
         self.settings.update(event.settings or {})
         self.planned = event.trials or self.planned
         self.ending = ""
-        self.last_error, self.refusal, self.done_at = None, "", 0.0
+        self.last_error, self.unauthorized_error, self.done_at = None, "", 0.0
         self.pauses.clear()
         self.paces.clear()
         self.limits.clear()
@@ -409,7 +409,7 @@ class RunState:
                 tally.hear(version)  # Though it has judged nothing yet.
         if now.task_fingerprint != before.task_fingerprint:
             self._task_since = _packed(record)
-            self.by_older_task = sum(trial.answer is not None for trial in self.trials.values() if trial.stage != "withdrawn")
+            self.from_older_task = sum(trial.answer is not None for trial in self.trials.values() if trial.stage != "withdrawn")
 
     def _trial_enqueued(self, event: TrialEnqueued, record: Record) -> None:
         before = self.trials.get(event.trial)
@@ -440,9 +440,9 @@ class RunState:
         self.attempts += 1
         if event.key:
             self._running_keys[event.trial] = event.key
-        if event.trial in self.cut_off:
-            self.cut_off.remove(event.trial)
-            self.made_again += 1
+        if event.trial in self.interrupted_trials:
+            self.interrupted_trials.remove(event.trial)
+            self.repeated_calls += 1
 
     def _attempt_succeeded(self, event: AttemptSucceeded, record: Record) -> None:
         trial = self.trials[event.trial]
@@ -458,11 +458,11 @@ class RunState:
     def _attempt_failed(self, event: AttemptFailed, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "unsettled")
-        trouble = trial.trouble = trial.trouble or Trouble()
+        trouble = trial.retry_history = trial.retry_history or RetryHistory()
         trouble.category = event.category
         trouble.retry_after = event.retry_after
         if event.category == "rate_limited":
-            trouble.refusals += 1
+            trouble.rate_limit_failures += 1
         else:
             trouble.errors += 1
         trouble.error = f"{event.error}: {event.message}"[:_SHOWN]
@@ -473,7 +473,7 @@ class RunState:
     def _attempt_timed_out(self, event: AttemptTimedOut, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "unsettled")
-        trouble = trial.trouble = trial.trouble or Trouble()
+        trouble = trial.retry_history = trial.retry_history or RetryHistory()
         trouble.category = "timed_out"
         trouble.retry_after = None
         trouble.timeouts += 1
@@ -490,7 +490,7 @@ class RunState:
     def _attempt_interrupted(self, event: AttemptInterrupted, _: Record) -> None:
         self._move(event.trial, self.trials[event.trial], "interrupted")
         self.interrupted += 1
-        self.cut_off.add(event.trial)
+        self.interrupted_trials.add(event.trial)
         self._lose(event.trial)
 
     def _attempt_returned_late(self, _: AttemptReturnedLate, __: Record) -> None:
@@ -501,19 +501,19 @@ class RunState:
         self._move(event.trial, trial, "backing_off")
         self.backing_off[event.trial] = trial
         trial.due = record.t + event.delay
-        if trial.trouble is not None:
+        if trial.retry_history is not None:
             match event.cause:
                 case "rate_limited":
-                    trial.trouble.refused_for += event.delay
+                    trial.retry_history.rate_limit_wait += event.delay
                 case "probe" | "stopped":  # Everyone's trouble, not its own: the trial gets back what it seemed to have spent.
-                    if trial.trouble.category == "timed_out":
-                        trial.trouble.timeouts -= 1
-                    elif trial.trouble.category == "rate_limited":
-                        trial.trouble.refusals -= 1
+                    if trial.retry_history.category == "timed_out":
+                        trial.retry_history.timeouts -= 1
+                    elif trial.retry_history.category == "rate_limited":
+                        trial.retry_history.rate_limit_failures -= 1
                     else:
-                        trial.trouble.errors -= 1
+                        trial.retry_history.errors -= 1
                 case "asked":
-                    trial.trouble = Trouble(error=trial.error, cause=trial.cause)
+                    trial.retry_history = RetryHistory(error=trial.error, cause=trial.cause)
                 case _:
                     pass
         self.retries[event.cause] += 1
@@ -571,14 +571,14 @@ class RunState:
         self._move(event.trial, trial, "completed")
         trial.since = 0.0
         self.done_at = record.t
-        if trial.trouble is not None:
+        if trial.retry_history is not None:
             self.recovered += 1
 
     def _trial_failed(self, event: TrialFailed, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "failed")
         self.done_at = record.t
-        trouble = trial.trouble = trial.trouble or Trouble()
+        trouble = trial.retry_history = trial.retry_history or RetryHistory()
         trouble.cause = event.cause
 
     def _trial_withdrawn(self, event: TrialWithdrawn, __: Record) -> None:
@@ -587,7 +587,7 @@ class RunState:
         self._move(event.trial, trial, "withdrawn")
         for scorer, (version, value) in (trial.scores or {}).items():
             self.scores[scorer].take_back(value, version, trial.case)
-        self.by_older_task -= trial.answer is not None and trial._answer < self._task_since
+        self.from_older_task -= trial.answer is not None and trial._answer < self._task_since
         for scorer in trial.unscored:
             self.scores[scorer].failed -= 1
         trial.scores, trial.unscored = None, ()
@@ -613,8 +613,8 @@ class RunState:
     def _noted(self, event: Noted, _: Record) -> None:
         usage = noted(event)
         add(self.usage, usage)
-        if event.name == "refused" and isinstance(event.value, str):
-            self.refusal = event.value[:_SHOWN]
+        if event.name == "unauthorized" and isinstance(event.value, str):
+            self.unauthorized_error = event.value[:_SHOWN]
         trial = self.trials.get(event.trial) if event.attempt else None
         if trial is None:
             return

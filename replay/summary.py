@@ -91,7 +91,7 @@ class Score:
     """Label → how many times, the most frequent first."""
     versions: int
     """How many versions of the scorer the values are of; more than one where it was changed on the way."""
-    by_older: int
+    from_older_version: int
     """Values of another version than the one that spoke last; `evaljournal rescore` makes them all one."""
     passes: Sequence[PassK]
     """Where cases have repeats and every value is true or false: for 1, 2, 4, … trials, and for as many as there are."""
@@ -118,7 +118,7 @@ class Attempts:
     timed_out: int
     interrupted: int
     """Cut off from outside; whether the call took effect, and was paid for, is not known."""
-    made_again: int
+    repeated_calls: int
     """Made because the one before was cut off: calls that may have been paid for twice."""
     returned_late: int
 
@@ -181,9 +181,9 @@ class Summary:
     """How many trials there are to be made; 0 where that was not known beforehand."""
     adopted: Sequence["Adoption"]
     """Which sessions took over something that had changed."""
-    by_older_task: int
+    from_older_task: int
     """Outputs that count, and are those of a task that was changed since."""
-    cut_short: int
+    truncated: int
     """Outputs that count, and that the limit of tokens has cut short, as far as their attempts have noted it."""
     trials: Trials
     attempts: Attempts
@@ -192,12 +192,12 @@ class Summary:
     errors: Mapping[str, int]
     last_error: LastError | None
     """What went wrong last in the present session."""
-    refusal: str | None
+    unauthorized_error: str | None
     """Which scorer was refused, and in which words, where that has stopped the run."""
     failures: Mapping[str, int]
     """Cause → trials that were given up for it."""
     scores: Mapping[str, Score]
-    without_score: Mapping[str, int]
+    unscored: Mapping[str, int]
     """Scorer of the run → outputs of which it has said nothing, though their trials are completed: what it said is lost, or the
     scorer is newer than they are. `evaljournal rescore` asks it."""
     latency: Latency
@@ -225,8 +225,8 @@ def summarise(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         ending=state.ending or None,
         planned=state.planned,
         adopted=[Adoption(session.n, session.adopted) for session in state.sessions if session.adopted],
-        by_older_task=state.by_older_task,
-        cut_short=state.cut_short,
+        from_older_task=state.from_older_task,
+        truncated=state.truncated,
         trials=_trials(state.stages, state.recovered),
         attempts=Attempts(
             started=state.attempts,
@@ -234,7 +234,7 @@ def summarise(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
             failed=sum(state.errors.values()),
             timed_out=state.timeouts,
             interrupted=state.interrupted,
-            made_again=state.made_again,
+            repeated_calls=state.repeated_calls,
             returned_late=state.late,
         ),
         scoring=Scoring(
@@ -249,10 +249,10 @@ def summarise(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         retries=dict(state.retries),
         errors=dict(state.errors),
         last_error=state.last_error,
-        refusal=state.refusal if state.ending == "refused" and state.refusal else None,
+        unauthorized_error=state.unauthorized_error if state.ending == "unauthorized" and state.unauthorized_error else None,
         failures=dict(Counter(trial.cause for trial in state.trials.values() if trial.stage == "failed")),
         scores=_scores(state.scores),
-        without_score=without_score(state),
+        unscored=unscored(state),
         latency=latency(_times(state)),
         usage=dict(state.usage),
         usage_lost=dict(state.lost),
@@ -261,7 +261,7 @@ def summarise(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
     )
 
 
-def without_score(state: RunState) -> dict[str, int]:
+def unscored(state: RunState) -> dict[str, int]:
     """Count, for each scorer of the run, the completed trials that it has neither scored nor failed to score."""
     scorers = set(state.started.scorers) if state.started else set[str]()
     if not state.stages["answered"]:  # Who has scored as many as there are has left none out: there are many trials to look at.
@@ -349,7 +349,7 @@ def score_of(tally: Tally) -> Score:
         high=found.high if found else None,
         labels={label: count for label, count in tally.labels.most_common() if count},
         versions=tally.versions,
-        by_older=tally.by_older,
+        from_older_version=tally.from_older_version,
         passes=[],
     )
 

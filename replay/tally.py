@@ -109,7 +109,7 @@ class Tally:
 
     def hear(self, version: str) -> None:
         """Take what is said from here on for that of another version of the scorer."""
-        if own := self.scored - self.by_older:
+        if own := self.scored - self.from_older_version:
             self._older[self.version] = own
         self.version = version
         self._older.pop(version, None)  # It may have spoken before.
@@ -123,14 +123,14 @@ class Tally:
                 del self._older[version]
 
     @property
-    def by_older(self) -> int:
+    def from_older_version(self) -> int:
         """How many values are those of another version of the scorer than the one that spoke last."""
         return sum(self._older.values())
 
     @property
     def versions(self) -> int:
         """How many versions of the scorer the values are of."""
-        return len(self._older) + (self.scored > self.by_older)
+        return len(self._older) + (self.scored > self.from_older_version)
 
     @property
     def cases(self) -> int:

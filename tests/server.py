@@ -224,7 +224,7 @@ class Connection(asyncio.Protocol):
             more = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1s500ms"}
         elif argument:
             more = {"retry-after": argument}
-        self._json(status, {"error": {"message": f"no: {status}", "type": "refused"}}, more)
+        self._json(status, {"error": {"message": f"no: {status}", "type": "unauthorized"}}, more)
 
     def _stream(self, kind: str, argument: str, end: str, body: bytes) -> None:
         kinds = {"sse": "text/event-stream; charset=utf-8", "ndjson": "application/x-ndjson"}

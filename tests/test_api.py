@@ -14,7 +14,7 @@ from runner.scorers.llm_judge import Judge
 from runner.tasks.chat import Chat
 from runner.tasks.command import Command
 from runner.tasks.endpoint import Endpoint
-from runner.tasks.recorded_output import Given
+from runner.tasks.recorded_output import RecordedOutput
 
 
 def test_the_journals_face() -> None:
@@ -78,9 +78,12 @@ def test_what_evaluates_without_code() -> None:
             *("stream", "more", "headers", "prices", *http),
         ],
         Command: ["command", "shell", "output", "output_path"],
-        Given: ["output_key"],
+        RecordedOutput: ["output_key"],
         Judge: ["chat", "rubric", "choices", "timeout"],
-    } == {task: [each.name for each in attrs.fields(task) if each.init] for task in (Endpoint, Chat, Command, Given, Judge)}
+    } == {
+        task: [each.name for each in attrs.fields(task) if each.init]
+        for task in (Endpoint, Chat, Command, RecordedOutput, Judge)
+    }
     assert ("exact", "iexact", "contains", "one_of", "json_equal", "f1", "regex", "close_to", "similarity") == scorers.NAMES
     assert all(callable(getattr(scorers, name)) for name in (*scorers.NAMES, "judge"))
 
@@ -93,7 +96,7 @@ def test_every_setting_has_a_flag() -> None:
         "retry",
     }  # A loop is for functions; see below.
     about_tasks = {"seed": "model_seed", "output": "output_format", "headers": "header", "url": "endpoint", "model": "chat"}
-    tasks = {field.name for task in (Endpoint, Chat, Command, Given) for field in attrs.fields(task) if field.init}
+    tasks = {field.name for task in (Endpoint, Chat, Command, RecordedOutput) for field in attrs.fields(task) if field.init}
 
     assert settings <= flags
     assert {f"retry_{name}" for name in NUMBERS} <= flags

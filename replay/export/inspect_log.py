@@ -178,7 +178,7 @@ def _sample(story: Story, result: Result) -> dict[str, Any]:
     if result.stage == "completed":
         message = {"id": _uuid(story, asked.trial, "answered"), "role": "assistant", "content": answer, "source": "generate"}
         messages.append(message)
-        choice = {"message": message, "stop_reason": "max_tokens" if result.cut_short else "stop"}
+        choice = {"message": message, "stop_reason": "max_tokens" if result.truncated else "stop"}
         sample["output"] = {"model": _MODEL, "choices": [choice], "completion": answer, "time": times.served}
     else:
         sample["error"] = _setback(result.setbacks[-1]) if result.setbacks else _error(result.cause, "")

@@ -113,7 +113,7 @@ def _attempt(story: Story, result: Result, span: Span, ending: AttemptEnding | N
     end = story.wall(span.session, span.end)
     if isinstance(ending, AttemptSucceeded):
         status = {"code": _OK}
-        why = "length" if result.cut_short and ending.attempt == result.attempts else "stop"
+        why = "length" if result.truncated and ending.attempt == result.attempts else "stop"
         about["gen_ai.output.messages"] = _messages("assistant", ending.output, finish_reason=why)
         if ending.attempt == result.attempts:  # What came before was judged before, and counts no longer.
             events = [_judged(*each) for each in story.judged(span.trial)]

@@ -50,8 +50,8 @@ class Shown:
     history: History
     content: Content
     audit: Audit
-    standing: str
-    """In one word: running, finished, stopped, cut_off or damaged."""
+    status: str
+    """In one word: running, finished, stopped, interrupted or damaged."""
     problem: JournalError | None
 
     def facts(self) -> dict[str, Any]:
@@ -62,10 +62,10 @@ class Shown:
         return {
             "path": str(path),
             "name": path.name,
-            "standing": self.standing,
+            "status": self.status,
             "problem": None if self.problem is None else str(self.problem),
-            "verdict": verdict(summary, self.standing, how_it_ended(state)),
-            "next": f"evaljournal watch {shlex.quote(str(path))}" if self.standing == "running" else next_command(state, path),
+            "verdict": verdict(summary, self.status, how_it_ended(state)),
+            "next": f"evaljournal watch {shlex.quote(str(path))}" if self.status == "running" else next_command(state, path),
             "show": f"evaljournal show {shlex.quote(str(path))}",
             "verify": f"evaljournal verify {shlex.quote(str(path))}",
             "head": state.head,
@@ -101,12 +101,12 @@ def _short(value: Any) -> str:
     return printable(value, 500)
 
 
-def verdict(summary: Summary, standing: str, ended: str) -> str:
+def verdict(summary: Summary, status: str, ended: str) -> str:
     """Say in one sentence what came of a run."""
     trials = summary.trials
     done, of = trials.completed + trials.failed, max(summary.planned, trials.enqueued)
     name = printable(summary.evaluation) if summary.evaluation else "The run"
-    how = {"running": "is going on", "damaged": "is damaged"}.get(standing, ended)
+    how = {"running": "is going on", "damaged": "is damaged"}.get(status, ended)
     how = f"was {how}" if how.startswith(("interrupted", "cut off")) else how
     parts = [f"{done:,} of {plural(of, 'trial')} done" if done < of else f"all {plural(of, 'trial')} done"]
     if not of:

@@ -181,8 +181,8 @@ class Content:
         if meaning is not None:
             meaning(self, event, number, record)
         if kind in _COUNTED:
-            flag = state.recovered != self._recovered or state.made_again != self._made_again
-            self._recovered, self._made_again = state.recovered, state.made_again
+            flag = state.recovered != self._recovered or state.repeated_calls != self._made_again
+            self._recovered, self._made_again = state.recovered, state.repeated_calls
         elif kind in _OF_THE_LIMIT and state.limit != self._limit:
             self._limit = state.limit
             self.limits.append((seq, self._limit))

@@ -82,7 +82,7 @@ class Result:
     times: Times
     used: dict[int, dict[str, float]]
     """Attempt → the sums of every number that was noted about it or came with it: tokens, cost."""
-    cut_short: bool
+    truncated: bool
     """Whether the limit of tokens has cut its output short."""
 
     @property
@@ -213,7 +213,7 @@ class Story:
             ended=life.ended,
             times=self.timeline.times[trial],
             used=life.usage or {},
-            cut_short=self.state.was_cut_short(trial),
+            truncated=self.state.is_truncated(trial),
         )
 
     def endings(self, trial: str) -> dict[int, AttemptEnding]:

@@ -83,7 +83,7 @@ class Drawer {
     fill(this.element,
       el("header", {}, el("h2", { id: "drawer-title", tabindex: -1, text: visible(trials.name[trial]) }),
         el("button", { type: "button", class: "close", "aria-label": "Close", onclick: () => this.close(), text: "✕" })),
-      el("p", { class: "standing" }, el("i", { class: `stage ${stage}`, text: STAGES[stage].glyph }), ` ${STAGES[stage].words}${cause}, ${plural(trials.attempts[trial].length, "attempt")}`, trials.recovered[trial] ? ", recovered after a failure" : ""),
+      el("p", { class: "status" }, el("i", { class: `stage ${stage}`, text: STAGES[stage].glyph }), ` ${STAGES[stage].words}${cause}, ${plural(trials.attempts[trial].length, "attempt")}`, trials.recovered[trial] ? ", recovered after a failure" : ""),
       el("p", { class: "faint", text: times }),
       this.scores(run, trial),
       this.block("Input", trials.input[trial], run, trial),

@@ -106,8 +106,8 @@ class Page {
     const { facts } = this.run, { summary } = facts;
     const when = summary.started_at ? `${visible(summary.started_at.slice(0, 19)).replace("T", " ")} UTC` : "not begun";
     const sessions = summary.sessions > 1 ? `, in ${plural(summary.sessions, "session")}${summary.crashes ? `, ${grouped(summary.crashes)} without a last word` : ""}` : "";
-    const told = this.comparison ? this.runs.map((run, at) => el("span", {}, el("b", { text: "AB"[at] }), ` ${oneLine(run.facts.path, 80)}, ${STANDINGS[run.facts.standing]}`))
-      : [el("span", { class: `badge ${facts.standing}`, text: STANDINGS[facts.standing] }), this.live ? el("span", { id: "live", class: "live", text: this.live.words }) : "", el("span", { text: oneLine(facts.path, 120) }), el("span", { text: `${when}${sessions}` })];
+    const told = this.comparison ? this.runs.map((run, at) => el("span", {}, el("b", { text: "AB"[at] }), ` ${oneLine(run.facts.path, 80)}, ${STATUSES[run.facts.status]}`))
+      : [el("span", { class: `badge ${facts.status}`, text: STATUSES[facts.status] }), this.live ? el("span", { id: "live", class: "live", text: this.live.words }) : "", el("span", { text: oneLine(facts.path, 120) }), el("span", { text: `${when}${sessions}` })];
     refill(this.top,
       this.painter, el("p", { class: "eyebrow" }, told),
       el("h1", { text: visible(this.comparison ? this.comparison.verdict : facts.verdict).replace(/ (?=[%=])|(?<==) /g, "\u00a0") }),
@@ -132,8 +132,8 @@ class Page {
 
   scoreTile(name, score) {
     const title = oneLine(name, 40), isShare = score.passed !== null, show = isShare ? percent : (value) => digits(value, 3);
-    const missing = [[this.run.facts.summary.trials.failed, "failed"], [score.not_scored, "could not be scored"], [score.beyond, "not finite"], [Object.hasOwn(this.run.facts.summary.without_score, name) && this.run.facts.summary.without_score[name], "without a score"]].filter(([count]) => count).map(([count, why]) => `${grouped(count)} ${why}`).join(", ");
-    const mixed = !score.by_older ? "" : score.versions === 1 ? "all by an older version of the scorer" : `by ${plural(score.versions, "version")} of the scorer, ${grouped(score.by_older)} by an older one`;
+    const missing = [[this.run.facts.summary.trials.failed, "failed"], [score.not_scored, "could not be scored"], [score.beyond, "not finite"], [Object.hasOwn(this.run.facts.summary.unscored, name) && this.run.facts.summary.unscored[name], "without a score"]].filter(([count]) => count).map(([count, why]) => `${grouped(count)} ${why}`).join(", ");
+    const mixed = !score.from_older_version ? "" : score.versions === 1 ? "all by an older version of the scorer" : `by ${plural(score.versions, "version")} of the scorer, ${grouped(score.from_older_version)} by an older one`;
     const without = [missing ? `not in it: ${missing}` : "", mixed].filter(Boolean).join("; ");
     if (score.mean === null) {
       const labels = Object.entries(score.labels).slice(0, 4);
@@ -150,13 +150,13 @@ class Page {
     const tiles = Object.entries(summary.scores).map(([name, score]) => this.scoreTile(name, score));
     const counts = [[trials.failed, "failed"], [trials.recovered, "recovered"], [trials.open, "open"], [trials.withdrawn, "withdrawn"]].filter(([count, name]) => count || name === "failed");
     tiles.push(this.tile("trials", el("span", {}, grouped(trials.completed), el("small", { text: " ok" })), counts.map(([count, name]) => `${grouped(count)} ${name}`).join(" · "), `of ${plural(Math.max(trials.enqueued, facts.total || 0), "trial")}`));
-    tiles.push(this.tile("time to an answer", duration(latency.p50), latency.answers ? `p50 of ${plural(latency.answers, "answer")}` : "nothing answered yet", ...(latency.answers ? [`p95 ${duration(latency.p95)}`, `longest ${duration(latency.max)}`] : []), summary.by_older_task ? `${grouped(summary.by_older_task)} by an older version of the task` : "", summary.cut_short ? `${grouped(summary.cut_short)} cut short by the limit of tokens` : ""));
+    tiles.push(this.tile("time to an answer", duration(latency.p50), latency.answers ? `p50 of ${plural(latency.answers, "answer")}` : "nothing answered yet", ...(latency.answers ? [`p95 ${duration(latency.p95)}`, `longest ${duration(latency.max)}`] : []), summary.from_older_task ? `${grouped(summary.from_older_task)} by an older version of the task` : "", summary.truncated ? `${grouped(summary.truncated)} cut short by the limit of tokens` : ""));
     const cost = Object.entries(facts.usage), lost = Object.entries(facts.usage_lost).filter(([, value]) => value);
     if (cost.length) {
       const first = cost.find(([name]) => /cost/i.test(name)) || cost[0];
       tiles.push(this.tile(oneLine(words(first[0]), 30), number(first[1]), cost.filter(([name]) => name !== first[0]).slice(0, 4).map(([name, value]) => `${oneLine(words(name), 24)} ${number(value)}`).join(" · "), lost.length ? `without an output: ${lost.slice(0, 3).map(([name, value]) => `${oneLine(words(name), 24)} ${number(value)}`).join(" · ")}` : ""));
     }
-    tiles.push(this.tile("attempts", grouped(attempts.started), [[attempts.failed, "failed"], [attempts.timed_out, "timed out"], [attempts.interrupted, "cut off"]].filter(([count]) => count).map(([count, name]) => `${grouped(count)} ${name}`).join(" · ") || "none went wrong", attempts.made_again ? `${plural(attempts.made_again, "call")} may have been paid twice` : "no call paid twice", attempts.returned_late ? `${grouped(attempts.returned_late)} came late` : ""));
+    tiles.push(this.tile("attempts", grouped(attempts.started), [[attempts.failed, "failed"], [attempts.timed_out, "timed out"], [attempts.interrupted, "cut off"]].filter(([count]) => count).map(([count, name]) => `${grouped(count)} ${name}`).join(" · ") || "none went wrong", attempts.repeated_calls ? `${plural(attempts.repeated_calls, "call")} may have been paid twice` : "no call paid twice", attempts.returned_late ? `${grouped(attempts.returned_late)} came late` : ""));
     this.tiles.replaceChildren(...tiles);
     this.fitTiles();
   }
@@ -355,7 +355,7 @@ class Page {
   }
 }
 
-const STANDINGS = { running: "going on", finished: "finished", stopped: "stopped", cut_off: "cut off", damaged: "damaged" };
+const STATUSES = { running: "going on", finished: "finished", stopped: "stopped", interrupted: "interrupted", damaged: "damaged" };
 
 function interval(score) {
   const range = el("i", { class: "range" }), point = el("i", { class: "point" });
@@ -388,7 +388,7 @@ function listen() {
     if (!page) window.page = page = new Page({ runs: [told], comparison: null }, live);
     else if (told.columns.from === page.run.seq) page.take(told);
     else if (told.columns.from === 0) { page.runs[0] = new Run(told); page.build(); }
-    const isLive = told.standing === "running";
+    const isLive = told.status === "running";
     say(`${isLive ? "live" : "up to date"} · seq ${grouped(told.columns.seq)}`, isLive);
   });
   source.addEventListener("error", () => say(source.readyState === EventSource.CLOSED ? "the server is gone" : "connecting again …", false));

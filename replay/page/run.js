@@ -4,11 +4,11 @@
 
 const EVERY = 512; // Records from one kept sum to the next.
 
-const COUNTED = ["recovered", "started", "succeeded", "failed", "timed_out", "interrupted", "made_again", "returned_late"];
+const COUNTED = ["recovered", "started", "succeeded", "failed", "timed_out", "interrupted", "repeated_calls", "returned_late"];
 const AT = Object.fromEntries(COUNTED.map((name, at) => [name, 16 + at]));
 
 const EFFECTS = {
-  attempt_started: (sums, flag) => { sums[AT.started] += 1; sums[AT.made_again] += flag; },
+  attempt_started: (sums, flag) => { sums[AT.started] += 1; sums[AT.repeated_calls] += flag; },
   attempt_succeeded: (sums) => { sums[AT.succeeded] += 1; },
   attempt_failed: (sums) => { sums[AT.failed] += 1; },
   attempt_timed_out: (sums) => { sums[AT.timed_out] += 1; },

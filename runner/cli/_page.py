@@ -28,4 +28,4 @@ class Showing:
     def shown(self, seen: Seen) -> Shown:
         """Give the run as it stands."""
         audit = (self._auditor or Auditor()).result()
-        return Shown(history=seen.history, content=self.content, audit=audit, standing=seen.standing, problem=seen.problem)
+        return Shown(history=seen.history, content=self.content, audit=audit, status=seen.status, problem=seen.problem)

@@ -40,7 +40,7 @@ TASKS: Final[Mapping[str, tuple[str, str, tuple[str, ...]]]] = {
         ),
     ),
     "command": ("Command", "command", ("shell", "output_format", "output_path")),
-    "output_key": ("Given", "output_key", ()),
+    "output_key": ("RecordedOutput", "output_key", ()),
 }
 """What says who is asked → the task's class, what it calls that, and which options are about it."""
 
@@ -252,7 +252,8 @@ def _task(given: Mapping[str, Any], filed: Container[str]) -> Any:
         few = "say whom to ask" if not chosen else f"{' and '.join(map(named, chosen))} were given; choose one"
         raise UsageError(f"{few}: --endpoint URL, --chat MODEL, --command LINE, or --output-key COLUMN to ask nobody")
     class_, first, about = TASKS[chosen[0]]
-    make = getattr(import_module(f"runner.tasks.{class_.lower()}"), class_)  # Not before: a client takes long to import.
+    module = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", class_).lower()
+    make = getattr(import_module(f"runner.tasks.{module}"), class_)  # Here, because an HTTP client is slow to import.
     for name in dict.fromkeys(name for _, _, names in TASKS.values() for name in names):
         if name in given and name not in about:
             whose = " or ".join(_flag(task) for task, (_, _, names) in TASKS.items() if name in names)

@@ -17,7 +17,7 @@ from replay.auditing import Audit, Auditor
 from replay.comparison import Side, compare, in_json, lines, outputs
 from replay.formatting import plural, printable
 from replay.screen import how_it_ended, trials_in_all, unscored_lines
-from replay.summary import without_score
+from replay.summary import unscored
 from runner.cli import DAMAGED
 from runner.cli._common import chosen_run
 from runner.cli.look import Seen, groups_of, print_json, say_damage, see
@@ -145,7 +145,7 @@ def salvage(run: Path, target: Path) -> None:
     """
     saved = trio.run(salvage_journal, run, target)
     click.echo(f"{target}: {plural(saved.kept, 'record')} kept, {saved.lost:,} lost, {saved.left_out:,} left out", err=True)
-    for line in unscored_lines(without_score(load(target).state), target):
+    for line in unscored_lines(unscored(load(target).state), target):
         click.echo(line, err=True)
     click.echo(f"next: evaljournal verify {target}", err=True)
 
@@ -188,9 +188,9 @@ def _which(seen: Seen) -> str:
     """Name a run, and say how far it is: one that is not finished may still differ."""
     state = seen.state
     name = printable(state.started.evaluation) if state.started else "a run that has not begun"
-    how = seen.standing if seen.problem or seen.is_live else how_it_ended(state)
+    how = seen.status if seen.problem or seen.is_live else how_it_ended(state)
     failed = f", {state.failed:,} failed" if state.failed else ""
-    older = f"; {plural(state.by_older_task, 'answer')} by an older version of its task" if state.by_older_task else ""
+    older = f"; {plural(state.from_older_task, 'answer')} by an older version of its task" if state.from_older_task else ""
     whole = trials_in_all(state)
     of = "" if whole is None else f" of {whole:,}"
     return f"{printable(str(seen.path), 200)}: {name}, {how}, {state.completed:,} ok{failed}{of}{older}"

@@ -156,13 +156,13 @@ class Seen:
         return self.history.problem
 
     @property
-    def standing(self) -> str:
+    def status(self) -> str:
         """Say how the run stands, in one word."""
         if self.problem is not None:
             return "damaged"
         if self.is_live:
             return "running"
-        return {"": "cut_off", "finished": "finished"}.get(self.state.ending, "stopped")
+        return {"": "interrupted", "finished": "finished"}.get(self.state.ending, "stopped")
 
 
 def groups_of(seen: Seen, by: str) -> dict[str, str]:
@@ -215,7 +215,7 @@ def status(run: Path | None, by: str | None, as_json: bool) -> None:
 def _say_room(seen: Seen) -> None:
     """Say that a disk is full, where a run was cut off on it: its last word may not have had room."""
     free = shutil.disk_usage(seen.path).free
-    if seen.standing == "cut_off" and free < _LITTLE:
+    if seen.status == "interrupted" and free < _LITTLE:
         click.echo(f"its disk has {plural(free, 'byte')} left, which may be why; make room before it is resumed")
 
 
@@ -238,7 +238,7 @@ def summary_of(seen: Seen, by: str | None = None) -> dict[str, Any]:
     path, state = seen.path, seen.state
     return {
         "path": str(path),
-        "standing": seen.standing,
+        "status": seen.status,
         "is_live": seen.is_live,
         "problem": None if seen.problem is None else str(seen.problem),
         "durable": seen.history.durable,
@@ -362,14 +362,14 @@ def _entry(path: Path) -> dict[str, Any]:
                 "completed": done.completed,
                 "failed": done.failed,
                 "trials": done.completed + done.failed,
-                "standing": "finished",
+                "status": "finished",
                 "ended": "finished",
             }
     try:
         seen = see(path)
     except (JournalError, OSError) as exc:  # One that cannot be read must not hide the others.
         none = dict.fromkeys(("evaluation", "started_at", "completed", "failed", "trials"))
-        return entry | none | {"standing": "unreadable", "ended": str(exc)}
+        return entry | none | {"status": "unreadable", "ended": str(exc)}
     state = seen.state
     return entry | {
         "evaluation": state.started.evaluation if state.started else None,
@@ -377,8 +377,8 @@ def _entry(path: Path) -> dict[str, Any]:
         "completed": state.completed,
         "failed": state.failed,
         "trials": trials_in_all(state),
-        "standing": seen.standing,
-        "ended": seen.standing if seen.problem or seen.is_live else how_it_ended(state),
+        "status": seen.status,
+        "ended": seen.status if seen.problem or seen.is_live else how_it_ended(state),
     }
 
 

@@ -182,7 +182,7 @@ def watch(run: Path | None, as_json: bool) -> None:
         draw(seen.history)
     else:
         click.echo(ending(seen.state, path=path))
-        if seen.standing == "cut_off" and seen.state.sessions:
+        if seen.status == "interrupted" and seen.state.sessions:
             writer = seen.state.sessions[-1]
             click.echo(f"its writer, process {writer.pid} on {printable(writer.host)}, is gone without a word", err=True)
     say_damage(seen.problem, quiet=as_json)

@@ -277,7 +277,7 @@ class Remainder:
 
 def ended(known: TrialState) -> Failure | TimedOut:
     """Say how the last attempt of a trial ended that is not settled yet."""
-    trouble = known.trouble
+    trouble = known.retry_history
     assert trouble is not None
     if trouble.category == "timed_out":
         return TimedOut()
@@ -286,12 +286,12 @@ def ended(known: TrialState) -> Failure | TimedOut:
 
 def spent(known: TrialState) -> Spent:
     """Say what a trial has used of its budgets, the last attempt included."""
-    trouble = known.trouble
+    trouble = known.retry_history
     if trouble is None:
         return Spent()
     return Spent(
         errors=trouble.errors,
         timeouts=trouble.timeouts,
-        refusals=trouble.refusals,
-        refused_for=trouble.refused_for,
+        rate_limit_failures=trouble.rate_limit_failures,
+        rate_limit_wait=trouble.rate_limit_wait,
     )

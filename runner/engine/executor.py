@@ -159,7 +159,7 @@ class Executor:
     def refuse(self, exc: BaseException) -> None:
         """Stop because every other call would fail in the same way."""
         error = describe(exc)
-        self.stop("refused", f"every other call would fail in the same way: {error.type}: {error.message}")
+        self.stop("unauthorized", f"every other call would fail in the same way: {error.type}: {error.message}")
 
     def interrupt(self) -> None:
         """Stop because the user asks for it; asked while it is stopping already, cancel what is in flight at once."""

@@ -105,7 +105,7 @@ class Scoring:
         self._settle(call, failure, error, elapsed)
         if failure.stop_run:
             words = f"{scorer.name}: {error.type}: {error.message}"
-            self._record(Noted(name="refused", value=words, trial=work.trial, attempt=work.attempts))
+            self._record(Noted(name="unauthorized", value=words, trial=work.trial, attempt=work.attempts))
             self._executor.refuse(outcome.exc)
 
     def _settle(self, call: Call, ended: Failure | TimedOut, error: Description, elapsed: float) -> None:

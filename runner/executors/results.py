@@ -94,7 +94,7 @@ class Ledger:
         details.interrupted = True
 
     def _scheduled(self, event: RetryScheduled) -> None:
-        self.details[event.trial].status = ExecutionStatus.DID_NOT_RUN  # Given up once, and now asked again.
+        self.details[event.trial].status = ExecutionStatus.DID_NOT_RUN  # It had failed for good, and is now called again.
 
     def _completed(self, event: TrialCompleted) -> None:
         self.details[event.trial].complete()

@@ -228,7 +228,7 @@ class Recording:
             slots=chosen,
             duration=round(state.t, 6),
             calls=state.attempts,
-            rejected=task.refusals,
+            rejected=task.rate_limit_failures,
             most_in_flight=task.most_in_flight,
             completed=state.completed,
             failed=state.failed,
@@ -277,11 +277,11 @@ class _Played(Scripted):
         super().__init__({name: course.steps for name, course in courses.items()})
         self.default_slots = slots
         self.rate_limit_identity = f"simulation {id(self)}"  # No other run is to share its policy.
-        self.refusals = 0
+        self.rate_limit_failures = 0
 
     def _step(self, value: Any, times: int) -> Step:
         step = super()._step(value, times)
-        self.refusals += _is_refusal(step)
+        self.rate_limit_failures += _is_refusal(step)
         return step
 
 

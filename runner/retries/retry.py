@@ -51,9 +51,9 @@ class Spent:
     errors: int = 0
     """Attempts that ended with an error, or with the other side unavailable."""
     timeouts: int = 0
-    refusals: int = 0
+    rate_limit_failures: int = 0
     """Attempts that met a rate limit. They widen the back-off and are otherwise free."""
-    refused_for: float = 0.0
+    rate_limit_wait: float = 0.0
     """Seconds of waiting that rate limits have cost."""
 
     def plus(self, happened: "Failure | TimedOut | Again") -> "Spent":
@@ -62,11 +62,11 @@ class Spent:
             case TimedOut():
                 return evolve(self, timeouts=self.timeouts + 1)
             case Failure(kind="rate_limited"):
-                return evolve(self, refusals=self.refusals + 1)
+                return evolve(self, rate_limit_failures=self.rate_limit_failures + 1)
             case Failure():
                 return evolve(self, errors=self.errors + 1)
             case Again(cause="rate_limited"):
-                return evolve(self, refused_for=self.refused_for + happened.delay)
+                return evolve(self, rate_limit_wait=self.rate_limit_wait + happened.delay)
             case Again():
                 return self
         assert_never(happened)
@@ -182,11 +182,11 @@ class Retry:
 
     def _after_refusal(self, ended: Failure, spent: Spent, chance: float) -> Again | GiveUp:
         """Wait as long as asked, within what is left; a wait that would outlast the budget is not begun."""
-        left = self.rate_limits - spent.refused_for
+        left = self.rate_limits - spent.rate_limit_wait
         asked = ended.retry_after or 0.0
         if left <= 0 or asked > left:
             return GiveUp(cause="exhausted")
-        return Again(delay=min(max(asked, self._back_off(spent.refusals, chance)), left), cause="rate_limited")
+        return Again(delay=min(max(asked, self._back_off(spent.rate_limit_failures, chance)), left), cause="rate_limited")
 
     def _back_off(self, times: int, chance: float) -> float:
         """Seconds after the n-th trouble of a kind: full jitter under a ceiling that doubles."""
@@ -206,7 +206,7 @@ class OneBudget(Retry):
 
     def after(self, ended: Failure | TimedOut, spent: Spent, chance: float, *, probe: bool = False) -> Again | GiveUp:  # noqa: ARG002
         """Decide what follows an attempt that did not work out; one that was a `probe` is counted like any other."""
-        times = spent.errors + spent.timeouts + spent.refusals
+        times = spent.errors + spent.timeouts + spent.rate_limit_failures
         back_off = self._back_off(times, chance)
         if isinstance(ended, TimedOut):
             return GiveUp(cause="timed_out") if times > self.total else Again(delay=back_off, cause="timed_out")

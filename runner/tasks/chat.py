@@ -23,7 +23,7 @@ from runner.notes import note
 from runner.secrets import mask
 from runner.tasks import Asked
 from runner.tasks.address import Address, described
-from runner.tasks.client import Client, CutShort, Reply, WrongReply
+from runner.tasks.client import Client, Reply, TruncatedReply, WrongReply
 from runner.tasks.endpoint import ask_once, heed, idempotency, refuse_error
 from runner.tasks.prices import OURS, Prices, read_prices
 
@@ -253,7 +253,7 @@ class Line:
             except (AttributeError, TypeError) as exc:
                 raise WrongReply(f"a piece of the stream is not a chat completion: {as_text(piece)[:200]!r}") from exc
         if finish is None:
-            cut = WrongReply if reply.is_done else CutShort  # What says itself that it is whole was not cut on the way.
+            cut = WrongReply if reply.is_done else TruncatedReply  # What says itself that it is whole was not cut on the way.
             raise cut("the stream ended before the model had said that it was done")
         return self._completion(last, {"content": "".join(text)}, finish, model)
 

@@ -99,7 +99,7 @@ class ErrorReply(Exception):
         self.code = code
 
 
-class CutShort(ConnectionError):
+class TruncatedReply(ConnectionError):
     """The reply came to an end before it was complete."""
 
 
@@ -184,7 +184,7 @@ class Reply:
         text = self.text()
         is_torn = self.ends_by_closing and not self.is_done and not text.endswith(_EVENT_ENDS if in_events else "\n")
         if is_torn and (in_events or not text):
-            raise CutShort(f"the stream was cut off in the middle of {text[-_EXCERPT // 5 :]!r}")
+            raise TruncatedReply(f"the stream was cut off in the middle of {text[-_EXCERPT // 5 :]!r}")
         for event, data in _events(text) if in_events else _lines(text):
             if data == "[DONE]":
                 return
@@ -192,7 +192,7 @@ class Reply:
                 piece = read_json(data)
             except ValueError as exc:
                 if is_torn:
-                    raise CutShort(f"the stream was cut off in the middle of {data[-_EXCERPT // 5 :]!r}") from exc
+                    raise TruncatedReply(f"the stream was cut off in the middle of {data[-_EXCERPT // 5 :]!r}") from exc
                 if not in_events:
                     raise WrongReply(f"a line of the stream is not JSON ({exc}): {data[:_EXCERPT]!r}") from exc
                 piece = data
@@ -422,7 +422,7 @@ def _unpack(reply: Reply) -> None:
         for coding in reversed(reply.headers["content-encoding"].lower().replace(" ", "").split(",")):
             if reply.body and coding not in {"", "identity"}:
                 reply.body = _unpacked(reply.body, coding)
-    except (WrongReply, CutShort, TooLarge):
+    except (WrongReply, TruncatedReply, TooLarge):
         if reply.status < HTTPStatus.MULTIPLE_CHOICES:
             raise
         reply.body = b""
@@ -440,7 +440,7 @@ def _unpacked(body: bytes, coding: str) -> bytes:
     if len(unpacked) > LARGEST:
         raise TooLarge(f"the reply, unpacked, is longer than {LARGEST // 1024 // 1024} MiB")
     if not unpacker.eof:
-        raise CutShort(f"the reply, packed as {coding!r}, was cut off")
+        raise TruncatedReply(f"the reply, packed as {coding!r}, was cut off")
     return unpacked
 
 

@@ -22,7 +22,7 @@ from runner.notes import note
 from runner.secrets import mask
 from runner.tasks import Asked, Ending
 from runner.tasks.address import Address, described
-from runner.tasks.client import Client, CutShort, ErrorReply, Reply, WrongReply, code_in
+from runner.tasks.client import Client, ErrorReply, Reply, TruncatedReply, WrongReply, code_in
 
 _JSON: Final = ((b"Content-Type", b"application/json"), (b"Accept", b"application/json, text/event-stream;q=0.9, */*;q=0.8"))
 
@@ -194,7 +194,7 @@ def _gathered(reply: Reply, output_path: str | None, error_path: str | None, don
         if found is not None:
             pieces.append(found)
     if not done:
-        raise CutShort(f"the stream ended, and nothing at {done_path!r} had said that it was done")
+        raise TruncatedReply(f"the stream ended, and nothing at {done_path!r} had said that it was done")
     if not pieces and output_path is not None:
         raise WrongReply(f"no piece of the stream has {output_path!r}: {reply.body[:300].decode(errors='replace')!r}")
     return "".join(pieces) if all(isinstance(piece, str) for piece in pieces) else pieces

@@ -17,7 +17,7 @@ from runner.tasks import Asked
 
 
 @attrs.frozen
-class Given:
+class RecordedOutput:
     """The column of the dataset, or the member of the input, that holds the output."""
 
     __name__ = "given"
@@ -53,7 +53,7 @@ class Given:
 class _Live:
     wants_trial: bool = True
 
-    def __init__(self, given: Given) -> None:
+    def __init__(self, given: RecordedOutput) -> None:
         self._given = given
 
     async def ask(self, asked: Asked, _: object) -> Any:

@@ -76,19 +76,19 @@ def test_follows_a_run_through_its_end_and_its_resumption(tmp_path: Path, starts
     address = starts("view", "run").stdout.readline().strip()
 
     tab = opens(address)
-    tab.page.wait_for_function("() => page.run.facts.summary.trials.completed === 6 && page.run.facts.standing === 'running'")
+    tab.page.wait_for_function("() => page.run.facts.summary.trials.completed === 6 && page.run.facts.status === 'running'")
     assert "patient is going on: 6 of 12 trials done, 100.0 % exact, none failed." == tab.text("h1")
     assert 2 == tab.numbers()["running"]
     assert tab.text("#live").startswith("live · seq ")
 
     running.send_signal(signal.SIGINT)
     running.communicate()
-    tab.page.wait_for_function("() => page.run.facts.standing === 'stopped'")
+    tab.page.wait_for_function("() => page.run.facts.status === 'stopped'")
 
     (tmp_path / "go").touch()
     resumed = starts("resume", "run")
     resumed.communicate()
-    tab.page.wait_for_function("() => page.run.facts.standing === 'finished'")
+    tab.page.wait_for_function("() => page.run.facts.status === 'finished'")
     assert 0 == resumed.returncode
     assert "patient finished: all 12 trials done, 100.0 % exact, none failed." == tab.text("h1")
     assert 12 == tab.numbers()["completed"]

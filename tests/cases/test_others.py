@@ -71,7 +71,7 @@ async def test_a_retry_after_is_waited_for_by_all() -> None:
 
 async def test_permanent_failures_are_never_averaged_away() -> None:
     """A quarter fails for good: the mean is over those that were scored, and ok, failed and all are told with it."""
-    task = Scripted(lambda value, _: Fail(Fatal("refused")) if int(value[5:]) % 4 == 0 else Answer("yes"))
+    task = Scripted(lambda value, _: Fail(Fatal("unauthorized")) if int(value[5:]) % 4 == 0 else Answer("yes"))
     it = made(task, named(16))
 
     @it.score

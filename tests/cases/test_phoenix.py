@@ -183,7 +183,7 @@ async def test_7_a_second_ctrl_c_does_not_wait() -> None:
     assert 9.5 == pytest.approx(trio.current_time() - before, abs=0.1)
 
 
-@pytest.mark.parametrize("ending", ["finished", "interrupted", "refused"])
+@pytest.mark.parametrize("ending", ["finished", "interrupted", "unauthorized"])
 async def test_7_signal_handlers_are_as_they_were(ending: str) -> None:
     """However a run ends, whoever handled Ctrl-C and SIGTERM before handles them again."""
     numbers = (signal.SIGINT, signal.SIGTERM)

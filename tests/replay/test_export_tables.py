@@ -61,7 +61,7 @@ def test_a_trial_is_a_row(run: Path) -> None:
         "expected": "Lima",
         "metadata": {"difficulty": "easy", "id": 7},
         "output": "Lima",
-        "cut_short": False,
+        "truncated": False,
         "scores": {"exact": True, "tone": "polite", "closeness": 1.0},
         "reasons": {"tone": "+ it says please"},
         "unscored": {},
@@ -86,9 +86,9 @@ def test_what_was_cut_short_is_told_apart(tmp_path: Path) -> None:
     events = trial("a")
     written(tmp_path / "run", [started(), session(), *events[:2], short, *events[2:], *trial("b"), enqueued("c")])
 
-    assert [True, False, None] == [row["cut_short"] for row in rows_of(tmp_path / "run")]
-    assert ["true", "false", ""] == [row["cut_short"] for row in cells_of(tmp_path / "run")]
-    assert [True, False, None] == [row["cut_short"] for row in columns_of(tmp_path / "run")]
+    assert [True, False, None] == [row["truncated"] for row in rows_of(tmp_path / "run")]
+    assert ["true", "false", ""] == [row["truncated"] for row in cells_of(tmp_path / "run")]
+    assert [True, False, None] == [row["truncated"] for row in columns_of(tmp_path / "run")]
 
 
 def test_every_trial_is_there_once(run: Path) -> None:

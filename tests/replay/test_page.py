@@ -59,7 +59,7 @@ def test_page_says_what_replay_says(tmp_path: Path) -> None:
 
     (told,) = data_of(tmp_path / "report.html")["runs"]
     assert orjson.loads(orjson.dumps(in_json(summarise(load(run).state)))) == told["summary"]
-    assert ("stopped", 50, 50) == (told["standing"], told["columns"]["seq"], len(told["columns"]["events"]["t"]))
+    assert ("stopped", 50, 50) == (told["status"], told["columns"]["seq"], len(told["columns"]["events"]["t"]))
     limits = load(run).timeline().steps("limit")
     assert [value for _, value, _ in limits if value] == list(_summed(told["columns"]["steps"]["limit"]["value"]))
 
@@ -237,7 +237,7 @@ def test_damage_is_shown_up_to_where_it_is(tmp_path: Path) -> None:
     result = report(run, "-o", tmp_path / "report.html")
 
     (told,) = data_of(tmp_path / "report.html")["runs"]
-    assert (4, "damaged", 20) == (result.exit_code, told["standing"], told["columns"]["seq"])
+    assert (4, "damaged", 20) == (result.exit_code, told["status"], told["columns"]["seq"])
     assert "that is how far it can be trusted" in result.stderr
 
 
@@ -255,7 +255,7 @@ def test_what_makes_no_sense_is_shown_up_to_there(seed: int, tmp_path: Path) -> 
 
     (told,) = data_of(tmp_path / "report.html")["runs"]
     assert result.exit_code in {0, 4}
-    assert (4 if told["standing"] == "damaged" else 0) == result.exit_code
+    assert (4 if told["status"] == "damaged" else 0) == result.exit_code
     assert len(told["columns"]["events"]["t"]) == told["columns"]["seq"] <= len(events) + 1
 
 

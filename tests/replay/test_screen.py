@@ -192,8 +192,11 @@ def timed_out(name: str, attempt: int = 1) -> Event:
 
 def test_a_note_that_is_called_refused_is_no_reason() -> None:
     """Only a run that was stopped because something was refused has one; what is noted is not trusted."""
-    noted = [Noted(name="refused", value="judge: \x1b[31m401", trial="z", attempt=1), Noted(name="refused", value=[1])]
-    over, cut = state_of([*ok("z"), *noted, RunStopped(reason="refused")]), state_of([*ok("z"), *noted])
+    noted = [
+        Noted(name="unauthorized", value="judge: \x1b[31m401", trial="z", attempt=1),
+        Noted(name="unauthorized", value=[1]),
+    ]
+    over, cut = state_of([*ok("z"), *noted, RunStopped(reason="unauthorized")]), state_of([*ok("z"), *noted])
 
     assert "\n  the scorer judge was refused: \\x1b[31m401\n" in ending(over, path="r")
     assert "judge" not in ending(cut, path="r")

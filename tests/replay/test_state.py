@@ -91,6 +91,6 @@ def test_a_probe_that_is_refused_costs_its_trial_nothing(tmp_path: Path) -> None
     ]
     written(tmp_path / "run", [started(), session(), enqueued("a"), *probed])
 
-    trouble = fold(read(tmp_path / "run")).trials["a"].trouble
+    trouble = fold(read(tmp_path / "run")).trials["a"].retry_history
     assert trouble is not None
-    assert (0, 0) == (trouble.refusals, trouble.errors)
+    assert (0, 0) == (trouble.rate_limit_failures, trouble.errors)

@@ -72,8 +72,8 @@ def test_the_summary_for_programs() -> None:
         "ending": None,
         "planned": 0,
         "adopted": [],
-        "by_older_task": 0,
-        "cut_short": 0,
+        "from_older_task": 0,
+        "truncated": 0,
         "trials": {
             "enqueued": 4,
             "answered": 2,
@@ -95,7 +95,7 @@ def test_the_summary_for_programs() -> None:
             "failed": 2,
             "timed_out": 0,
             "interrupted": 0,
-            "made_again": 0,
+            "repeated_calls": 0,
             "returned_late": 0,
         },
         "scoring": {
@@ -110,7 +110,7 @@ def test_the_summary_for_programs() -> None:
         "retries": {"error": 1},
         "errors": {"OSError": 1, "ValueError": 1},
         "last_error": {"said": "ValueError: no", "t": pytest.approx(11.0), "in_a_row": 1, "answers": 2},
-        "refusal": None,
+        "unauthorized_error": None,
         "failures": {"fatal": 1},
         "scores": {
             "exact": {
@@ -128,7 +128,7 @@ def test_the_summary_for_programs() -> None:
                 "high": pytest.approx(wilson(0.5, 2)[1]),
                 "labels": {},
                 "versions": 1,
-                "by_older": 0,
+                "from_older_version": 0,
                 "passes": [],
             },
             "near": {
@@ -146,7 +146,7 @@ def test_the_summary_for_programs() -> None:
                 "high": 1.0,
                 "labels": {},
                 "versions": 1,
-                "by_older": 0,
+                "from_older_version": 0,
                 "passes": [],
             },
             "tone": {
@@ -164,11 +164,11 @@ def test_the_summary_for_programs() -> None:
                 "high": None,
                 "labels": {"rude": 1},
                 "versions": 1,
-                "by_older": 0,
+                "from_older_version": 0,
                 "passes": [],
             },
         },
-        "without_score": {},
+        "unscored": {},
         "latency": {"answers": 2, "p50": 0.25, "p95": 0.25, "p99": 0.25, "max": 0.25},
         "usage": {"tokens": 17, "cost": 1.0},
         "usage_lost": {"tokens": 7, "cost": 0.5},
@@ -196,7 +196,7 @@ def test_answers_that_were_cut_short() -> None:
         answered("whole"),
     ]
 
-    assert 2 == summary_of(*lives).cut_short
+    assert 2 == summary_of(*lives).truncated
     assert "2 of 5 answers cut short by the limit of tokens" in ending(state_of(chain(*lives)), path="run")
 
 
@@ -323,7 +323,7 @@ def test_how_many_versions_of_a_scorer_have_spoken(steps: list[Any]) -> None:
 
     for scores, numbers in ((summary.scores, (0, 1, 2, 3)), (groups["0"].scores, (0, 2)), (groups["1"].scores, (1, 3))):
         versions = [known[number] for number in numbers if number in known]
-        counted = (scores["exact"].versions, scores["exact"].by_older) if "exact" in scores else (0, 0)
+        counted = (scores["exact"].versions, scores["exact"].from_older_version) if "exact" in scores else (0, 0)
         assert (len(set(versions)), sum(each != last for each in versions)) == counted
 
 
@@ -360,7 +360,7 @@ def test_outputs_of_which_a_scorer_has_said_nothing() -> None:
         [*answered("gone"), TrialWithdrawn(trial="gone", why="removed")],
     ]
 
-    assert {"exact": 1} == summary_of(*lives).without_score
+    assert {"exact": 1} == summary_of(*lives).unscored
     assert "1 output without a score of exact: evaljournal rescore r\n" in ending(state_of(chain(*lives)), path="r")
 
 
@@ -429,7 +429,7 @@ def test_calls_that_may_have_been_paid_for_twice() -> None:
     )
     attempts = summary_of(events).attempts
 
-    assert (4, 2) == (attempts.interrupted, attempts.made_again)
+    assert (4, 2) == (attempts.interrupted, attempts.repeated_calls)
     assert "4 attempts were cut off, and 2 made again: as many calls may have been paid for twice" in ending(
         state_of(events), path="r"
     )

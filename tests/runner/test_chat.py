@@ -247,7 +247,7 @@ def test_an_answer_that_was_cut_short_is_an_answer_and_says_so(server: Server, p
     """What the limit of tokens has cut short is an output, and is counted as such by every view."""
     outcome = go(made(Chat("small", base_url=server.url(name, "say:short", "v1"))), path)
 
-    assert (["short"], ["length"], 1) == (outputs(path), noted(path, "finish"), outcome.state.cut_short)
+    assert (["short"], ["length"], 1) == (outputs(path), noted(path, "finish"), outcome.state.truncated)
     said = "1 of 1 answer cut short by the limit of tokens; a larger --max-tokens would let them end"
     assert said in ending(outcome.state, path=path)
 
@@ -371,7 +371,7 @@ def test_sdks_are_understood(
     answered = [(event.output, None) for event in of(path, AttemptSucceeded)]
     failed = [(event.category, event.retry_after) for event in of(path, AttemptFailed)]
     assert [expected] == answered + failed
-    assert ("refused" if stops else "") == outcome.stopped
+    assert ("unauthorized" if stops else "") == outcome.stopped
 
 
 def test_it_can_be_asked_by_hand(server: Server, name: str) -> None:

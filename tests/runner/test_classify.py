@@ -64,7 +64,7 @@ def urllib_refusal(status: int, **headers: str) -> Exception:
     message = email.message.Message()
     for key, value in headers.items():
         message[key.replace("_", "-")] = value
-    return urllib.error.HTTPError("https://x", status, "refused", message, None)
+    return urllib.error.HTTPError("https://x", status, "unauthorized", message, None)
 
 
 def caused(outer: Exception, inner: BaseException) -> Exception:

@@ -511,7 +511,7 @@ def test_a_refused_key_stops_the_run(server: Server, path: Path, name: str, stat
     cases = [Case(name=str(n), input=n) for n in range(1000)]
     outcome = go(made(Endpoint(server.url(name, status)), cases, slots=4), path)
 
-    assert "refused" == outcome.stopped
+    assert "unauthorized" == outcome.stopped
     assert status in outcome.why
     assert len(server.seen(name)) <= 4
     assert "key or the account was refused: 0 of 1,000 trials done" in ending(outcome.state, path=path)
@@ -524,7 +524,7 @@ def test_a_key_that_was_mended_is_tried_on_all(server: Server, path: Path, name:
     it = made(Endpoint(server.url(name, "401,401,401,401,500,ok")), cases, slots=4, retry=Retry(errors=1, base_delay=0.01))
     stops = 0
     outcome = go(it, path, policy=policy)
-    while outcome.stopped == "refused":
+    while outcome.stopped == "unauthorized":
         stops += 1
         assert (0, 0) == (outcome.state.completed, outcome.state.failed)
         outcome = go(it, path, policy=policy, resume=True)
@@ -543,11 +543,11 @@ def test_a_refused_judge_stops_the_run(server: Server, path: Path, name: str) ->
     outcome = go(it, path)
     again = go(it, path, resume=True)
 
-    assert ("refused", 0, {}) == (outcome.stopped, outcome.state.completed, dict(outcome.state.scores))
+    assert ("unauthorized", 0, {}) == (outcome.stopped, outcome.state.completed, dict(outcome.state.scores))
     assert "401" in outcome.why
     assert ("", 20, 20) == (again.stopped, again.state.completed, again.state.scores["judge"].numbers)
     assert (20, 21) == (len(server.seen(name)), len(server.seen(f"{name}-judge")))
-    assert ["0"] == [noted.trial for noted in of(path, Noted) if noted.name == "refused"]
+    assert ["0"] == [noted.trial for noted in of(path, Noted) if noted.name == "unauthorized"]
 
 
 def test_an_account_without_money_stops_the_run(server: Server, path: Path, name: str) -> None:
@@ -555,7 +555,7 @@ def test_an_account_without_money_stops_the_run(server: Server, path: Path, name
     cases = [Case(name=each, input=each) for each in ("lima", "oslo")]
     outcome = go(made(Endpoint(server.url(name, "spent")), cases, retry=Retry(), slots=1), path)
 
-    assert ("refused", 1) == (outcome.stopped, len(server.seen(name)))
+    assert ("unauthorized", 1) == (outcome.stopped, len(server.seen(name)))
 
 
 def test_a_hang_is_a_timeout(server: Server, path: Path, name: str) -> None:

@@ -307,7 +307,7 @@ def test_the_command_line_reads_it(tmp_path: Path) -> None:
     verified = CliRunner().invoke(cli, ["verify", str(path)])
     told = json.loads(status.stdout)
 
-    assert ("answer", "finished", 5) == (told["evaluation"], told["standing"], told["trials"]["completed"])
+    assert ("answer", "finished", 5) == (told["evaluation"], told["status"], told["trials"]["completed"])
     assert "holds" in verified.output
 
 

@@ -23,7 +23,7 @@ from tests.journal.samples import Fleeting, content, flip, segment
 
 SCRIPT: dict[str, list[Step]] = {
     "well": [Answer("fine", 1.0)],
-    "refused": [Fail(RateLimited(2.0), 0.5), Answer("in the end", 1.0)],
+    "unauthorized": [Fail(RateLimited(2.0), 0.5), Answer("in the end", 1.0)],
     "ill": [Fail(ConnectionError("down"), 0.5), Fail(ConnectionError("down"), 0.5), Answer("again", 1.0)],
     "wrong": [Fail(Fatal("never"), 0.5)],
     "stuck": [Hang()],

@@ -10,7 +10,7 @@ from runner.engine.rate_limits import default_slots, scorer_keys, scorer_slots
 from runner.tasks.chat import Chat
 from runner.tasks.command import Command
 from runner.tasks.endpoint import Endpoint
-from runner.tasks.recorded_output import Given
+from runner.tasks.recorded_output import RecordedOutput
 
 URL = "http://127.0.0.1:9/v1"
 
@@ -38,7 +38,7 @@ async def coroutine(value: Any) -> Any:
         (Endpoint(URL), 100),
         (coroutine, 100),
         (lambda value: value, 32),
-        (Given("output"), 32),
+        (RecordedOutput("output"), 32),
         (Command("cat"), max(4, os.cpu_count() or 1)),
     ],
     ids=["chat", "endpoint", "async function", "plain function", "recorded outputs", "command"],

@@ -365,7 +365,7 @@ async def test_what_was_adopted_is_recorded_and_told() -> None:
     assert [None, {"task_fingerprint": "task new", "scorers": {"exact": "exact True"}}, None] == begun
     summary = summarise(outcome.state)
     assert [Adoption(2, ("task", "scorer exact"))] == summary.adopted
-    assert (2, 2, 2) == (summary.by_older_task, summary.scores["exact"].versions, summary.scores["exact"].by_older)
+    assert (2, 2, 2) == (summary.from_older_task, summary.scores["exact"].versions, summary.scores["exact"].from_older_version)
     told = ending(outcome.state, path=PATH)
     assert "\n  session 2 adopted what had changed: task, scorer exact\n" in told
     assert "\n  2 of 6 answers are by an older version of the task\n" in told
@@ -381,7 +381,7 @@ async def test_a_scorer_that_is_adopted_when_all_is_judged() -> None:
     outcome = await go(judged("old", verdict=True), disk, resume=True, adopt=True)
 
     exact = summarise(outcome.state).scores["exact"]
-    assert (1, 6, 0) == (exact.versions, exact.by_older, exact.passed)
+    assert (1, 6, 0) == (exact.versions, exact.from_older_version, exact.passed)
     assert score_in_words(exact).endswith("; all by an older version of the scorer")
 
 
@@ -394,7 +394,7 @@ async def test_answers_of_an_older_task_that_no_longer_count_are_not_counted() -
     changed.score(it.scorers["exact"].function)
     outcome = await go(changed, disk, resume=True, adopt=True, deadline=None)
 
-    assert (2, 6) == (outcome.state.by_older_task, outcome.state.completed)
+    assert (2, 6) == (outcome.state.from_older_task, outcome.state.completed)
     assert ("task", "cases") == outcome.state.sessions[-1].adopted
 
 

@@ -68,7 +68,7 @@ def test_rate_limits_spend_no_attempts() -> None:
 
 def test_rate_limits_leave_the_errors_alone() -> None:
     """However often it was refused, a trial has all its errors left."""
-    spent = Spent(refusals=50, refused_for=599.0).plus(ERROR)
+    spent = Spent(rate_limit_failures=50, rate_limit_wait=599.0).plus(ERROR)
 
     assert isinstance(Retry().after(ERROR, spent, 0.5), Again)
 

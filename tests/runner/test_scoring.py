@@ -305,7 +305,7 @@ async def test_an_unauthorized_scorer_stops_the_run() -> None:
     allowed[0] = True
     resumed = await go(it, disk, resume=True)
 
-    assert "refused" == stopped.stopped
+    assert "unauthorized" == stopped.stopped
     assert {("fatal", 0.0)} == {(event.category, event.delay) for event in of(disk, ScorerCallFailed)}
     assert (20, []) == (resumed.state.completed, of(disk, ScoringFailed))
     assert () == checked(disk).findings

@@ -285,7 +285,7 @@ async def test_a_refused_key_stops_the_run_at_once() -> None:
     disk = SimulatedDisk()
     outcome = await go(made(Scripted(lambda *_: Fail(Unauthorized("bad key"), 0.1)), named(50), slots=2), disk)
 
-    assert "refused" == outcome.stopped
+    assert "unauthorized" == outcome.stopped
     assert "bad key" in outcome.why
     assert 1 == str(outcome).count("bad key")
     assert (0, 2) == (outcome.state.failed, count(disk, AttemptStarted))
@@ -303,7 +303,7 @@ async def test_a_key_refused_twice_does_not_cut_off_the_others() -> None:
     disk = SimulatedDisk()
     outcome = await go(made(Scripted(step), named(4), slots=3), disk, policy="fixed", grace=5)
 
-    assert ("refused", 1, 0) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
+    assert ("unauthorized", 1, 0) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
     assert 0 == count(disk, AttemptInterrupted)
 
 

@@ -610,7 +610,7 @@ def test_a_refused_judge_stops_the_rescoring(server: Server, name: str) -> None:
     assert "0 outputs scored anew by judge; 3 left, and the same command goes on with them" in refused.stderr
     assert "every other call would fail in the same way: runner.tasks.client.BadStatus: 401" in refused.stderr
     assert "\n  the scorer judge was refused\n" in refused.stderr
-    assert "refused" == events("runs/qa/0001", RunStopped)[-1].reason
+    assert "unauthorized" == events("runs/qa/0001", RunStopped)[-1].reason
     assert 0 == again.exit_code, again.stderr
     assert "qa finished: 3 of 3 trials done" in again.stderr
     assert {"peru": True, "cuba": True, "chile": True} == scores("runs/qa/0001", "judge")
@@ -643,9 +643,9 @@ def test_a_refused_judge_is_told_for_as_long_as_it_stops_the_run(server: Server,
     assert (3, 1) == (stopped.exit_code, stopped.stderr.count("BadStatus"))
     assert f"{told}\n" in stopped.stderr
     assert f"{told}: runner.tasks.client.BadStatus: 401 Unauthorized from " in status.stdout
-    assert summary["refusal"].startswith("judge: runner.tasks.client.BadStatus: 401 Unauthorized from ")
-    assert (0, None) == (resumed.exit_code, orjson.loads(resumed.stdout)["refusal"])
-    assert "refused" not in evaljournal("status").stdout
+    assert summary["unauthorized_error"].startswith("judge: runner.tasks.client.BadStatus: 401 Unauthorized from ")
+    assert (0, None) == (resumed.exit_code, orjson.loads(resumed.stdout)["unauthorized_error"])
+    assert "unauthorized" not in evaljournal("status").stdout
 
 
 def wait_until(condition: Callable[[], bool]) -> bool:

@@ -596,12 +596,12 @@ def test_kill_then_resume(here: Path) -> None:
         first.communicate(timeout=30)
     dead = orjson.loads(evaljournal("status", "--json").stdout)
 
-    assert ("running", True, 4) == (live["standing"], live["is_live"], live["trials"]["running"])
+    assert ("running", True, 4) == (live["status"], live["is_live"], live["trials"]["running"])
     assert f"going on by process {first.pid} on " in words.stdout
     assert "slots    4 of 4 busy" in words.stdout
     assert (2, True) == (taken.exit_code, "is a run that is going on" in taken.stderr)
     assert (2, True) == (second.exit_code, "is being written by" in second.stderr)
-    assert ("cut_off", False) == (dead["standing"], dead["is_live"])
+    assert ("interrupted", False) == (dead["status"], dead["is_live"])
     assert "slow cut off without a word" in evaljournal("status").stdout
     assert 0 == evaljournal("resume").exit_code
     assert verify("runs/slow/0001").holds
@@ -784,7 +784,7 @@ def test_status_of_a_finished_run() -> None:
     assert ended.endswith(words.stdout)
     assert ("runs/capitals/0001", "finished", False, None) == (
         answer["path"],
-        answer["standing"],
+        answer["status"],
         answer["is_live"],
         answer["problem"],
     )
@@ -802,7 +802,7 @@ def test_status_of_a_damaged_run() -> None:
     assert (4, 4) == (words.exit_code, as_json.exit_code)
     assert "1 done of 2 so far" in words.stdout
     assert "that is how far it can be trusted: r is damaged at record 10" in words.stderr
-    assert ("damaged", 9, 1) == (answer["standing"], answer["seq"], answer["trials"]["completed"])
+    assert ("damaged", 9, 1) == (answer["status"], answer["seq"], answer["trials"]["completed"])
     assert before == content(Path("r"))
 
 
@@ -848,7 +848,7 @@ def test_ls() -> None:
         "runs/capitals/0002  capitals    2026-11-15 00:00:00  2   0       -       cut off without a word",
         "runs/capitals/0003  capitals    2026-11-15 00:00:00  2   0       2       finished",
     ] == result.stdout.splitlines()[:4]
-    assert "unreadable" == answer[3]["standing"]
+    assert "unreadable" == answer[3]["status"]
     assert answer[1] == {
         "path": "runs/capitals/0002",
         "evaluation": "capitals",
@@ -856,7 +856,7 @@ def test_ls() -> None:
         "completed": 2,
         "failed": 0,
         "trials": None,
-        "standing": "cut_off",
+        "status": "interrupted",
         "ended": "cut off without a word",
     }
 

@@ -116,7 +116,7 @@ def test_a_point_as_json(run: Path) -> None:
 
     assert orjson.loads(evaljournal("status", run, "--json").stdout) == now
     assert list(now) == list(then)
-    assert (6, "running", True, 1) == (then["seq"], then["standing"], then["is_live"], then["trials"]["being_scored"])
+    assert (6, "running", True, 1) == (then["seq"], then["status"], then["is_live"], then["trials"]["being_scored"])
     assert "evaljournal fork run --at 6 -o NEW" == then["next"]
 
 

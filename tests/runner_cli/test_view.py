@@ -132,7 +132,7 @@ def test_a_run_is_over_with_its_last_word(run: Path) -> None:
     _, _, body = asked(run, f"GET /{TOKEN}/events HTTP/1.1\r\n{HOST}\r\n")
     lock.release()
 
-    assert "stopped" == orjson.loads(body.partition("data: ")[2].partition("\n")[0])["standing"]
+    assert "stopped" == orjson.loads(body.partition("data: ")[2].partition("\n")[0])["status"]
 
 
 @pytest.mark.parametrize("cursor", ["", "Last-Event-ID: nonsense\r\n", "Last-Event-ID: 99999-1-1-1-1-1\r\n"])
@@ -145,7 +145,7 @@ def test_events_begin_with_the_whole_run(cursor: str, run: Path) -> None:
     assert "content-type: text/event-stream" in head
     assert (0, 50) == (told["columns"]["from"], told["columns"]["seq"])
     assert "id: 50-" in body
-    assert "stopped" == told["standing"]
+    assert "stopped" == told["status"]
 
 
 def test_who_comes_back_is_told_what_is_new(run: Path) -> None:
@@ -155,7 +155,7 @@ def test_who_comes_back_is_told_what_is_new(run: Path) -> None:
     told = orjson.loads(body.partition("data: ")[2].partition("\n")[0])
     assert (50, 50) == (told["columns"]["from"], told["columns"]["seq"])
     assert ([], []) == (told["columns"]["events"]["t"], told["columns"]["trials"]["name"])
-    assert "stopped" == told["standing"]
+    assert "stopped" == told["status"]
 
 
 def test_damage_is_told_and_the_page_stays(run: Path) -> None:
@@ -165,7 +165,7 @@ def test_damage_is_told_and_the_page_stays(run: Path) -> None:
     _, _, body = asked(run, f"GET /{TOKEN}/events HTTP/1.1\r\n{HOST}\r\n")
 
     told = orjson.loads(body.partition("data: ")[2].partition("\n")[0])
-    assert ("damaged", 20) == (told["standing"], told["columns"]["seq"])
+    assert ("damaged", 20) == (told["status"], told["columns"]["seq"])
     assert "journal-000001.jsonl" in told["problem"]
 
 

@@ -34,7 +34,7 @@ from runner.executors import (
 from runner.tasks.chat import Chat
 from runner.tasks.command import Command
 from runner.tasks.endpoint import Endpoint
-from runner.tasks.recorded_output import Given
+from runner.tasks.recorded_output import RecordedOutput
 
 CASES = [
     Case(name="fr", input="Capital of France?", expected="Paris"),
@@ -145,7 +145,7 @@ asked.score(scorers.regex("^[A-Z]"))
 asked.score(name="judge", retry=Retry(errors=1))(scorers.judge("m", rubric="{output}", choices={"good": 1.0, "bad": False}))
 evaluation(cases="qa.jsonl")(Chat("m", prompt="{question}", more={"top_p": 0.9}, schema={"type": "object"}))
 evaluation(cases="qa.jsonl")(Command(["./answer.sh", "{question}"], output="json"))
-evaluation(cases="qa.jsonl")(Given("generated"))
+evaluation(cases="qa.jsonl")(RecordedOutput("generated"))
 Endpoint("http://h/", method="PUT")  # type: ignore[arg-type]
 Command("cat", output="xml")  # type: ignore[arg-type]
 Chat("m", temperature="hot")  # type: ignore[arg-type]
