@@ -8,7 +8,7 @@ import runner
 import runner.executors
 from runner import scorers
 from runner.cli.run import run
-from runner.definition.evaluation import Settings
+from runner.definition.settings import Settings
 from runner.retries.retry import NUMBERS
 from runner.scorers.llm_judge import Judge
 from runner.tasks.chat import Chat

@@ -10,8 +10,8 @@ import click
 from replay.formatting import duration, number, plural, printable
 from replay.screen import usage_of
 from runner.cli.look import print_json, see
-from runner.definition.evaluation import Settings
 from runner.definition.loading import Subject
+from runner.definition.settings import Settings
 from runner.engine.rate_limits import default_slots
 from runner.run_paths import RUNS, runs_under
 

@@ -20,8 +20,9 @@ from click.core import ParameterSource
 from runner import scorers
 from runner.cli._common import OFF, options, seconds
 from runner.data.dataset import Dataset
-from runner.definition.evaluation import Evaluation, Settings
+from runner.definition.evaluation import Evaluation
 from runner.definition.loading import AnyEvaluation, Subject, find_function
+from runner.definition.settings import Settings
 from runner.errors import UsageError
 from runner.retries.retry import NUMBERS, Retry
 from runner.secrets import mask, names_a_secret

@@ -18,7 +18,8 @@ from runner.cli.init import scorer_options, scorers_in
 from runner.cli.look import print_json
 from runner.cli.run import exit_code, find_again, say_missed
 from runner.data.dataset import Dataset
-from runner.definition.evaluation import Evaluation, Settings
+from runner.definition.evaluation import Evaluation
+from runner.definition.settings import Settings
 from runner.engine.rescore import Rescored
 from runner.engine.rescore import rescore as score_anew
 

@@ -45,9 +45,9 @@ from runner.cli.init import (
 )
 from runner.cli.look import first_records, print_json, say_damage, see, task_since, terminal
 from runner.concurrency import POLICIES
-from runner.definition.evaluation import Settings
 from runner.definition.gates import Gate, missed
 from runner.definition.loading import Subject, find
+from runner.definition.settings import Settings
 from runner.engine.session import Live, Outcome
 from runner.errors import Unset, UsageError
 from runner.run_paths import RUNS, last_record, next_path, next_paths, runs_under

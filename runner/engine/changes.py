@@ -26,7 +26,7 @@ from replay import RunState, TrialState
 from replay.formatting import plural
 from replay.state import PINNED
 from runner.data.case import Trial
-from runner.definition.evaluation import WHAT_IS_ASKED, Settings
+from runner.definition.settings import WHAT_IS_ASKED, Settings
 from runner.engine.intake import SOON
 from runner.engine.recorder import Recorder
 from runner.engine.trial_work import Work

@@ -29,7 +29,7 @@ from journal.threads import InThread
 from replay.intake import NO_RESPONSE
 from runner.concurrency import Member, Policy, Steering
 from runner.data.to_json import plain
-from runner.definition.evaluation import Settings
+from runner.definition.settings import Settings
 from runner.engine.attempt import Cut, Flight, Home, OutOfTime
 from runner.engine.attempts import Attempts
 from runner.engine.intake import Admission, Intake

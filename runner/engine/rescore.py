@@ -19,7 +19,7 @@ from journal.threads import InThread, in_a_thread
 from replay import RunState, TrialState, fold
 from runner.concurrency import POLICIES, Policy
 from runner.data.case import Case
-from runner.definition.evaluation import Settings
+from runner.definition.settings import Settings
 from runner.engine.environment import Surroundings
 from runner.engine.executor import Executor
 from runner.engine.intake import SOON

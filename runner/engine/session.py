@@ -27,7 +27,8 @@ from replay.screen import account
 from runner.concurrency import POLICIES, REGISTRY, Policy
 from runner.data.case import Trial
 from runner.data.dataset import Trials
-from runner.definition.evaluation import Evaluation, Settings
+from runner.definition.evaluation import Evaluation
+from runner.definition.settings import Settings
 from runner.engine.changes import Remainder, adoption, changed_cases, differences, in_force
 from runner.engine.environment import Surroundings
 from runner.engine.executor import Executor

@@ -20,7 +20,8 @@ from journal.threads import InThread, in_a_thread
 from replay import fold
 from runner.concurrency import Aimd, Policy
 from runner.data.fingerprint import of_function
-from runner.definition.evaluation import Evaluation, Settings
+from runner.definition.evaluation import Evaluation
+from runner.definition.settings import Settings
 from runner.engine.environment import Surroundings
 from runner.engine.null_files import NOWHERE
 from runner.engine.session import Live, Session

@@ -19,7 +19,7 @@ import trio
 import runner
 from runner import Case, Retry, Score, UsageError, evaluation, note
 from runner.data.fingerprint import _normal, of_function
-from runner.definition.evaluation import Settings
+from runner.definition.settings import Settings
 from runner.notes import send_notes_to
 
 CASES = [Case(name="fr", input="France?", expected="Paris")]
