@@ -1,12 +1,26 @@
-"""Views: what the facts mean, the same for ever.
+"""Views of a run, computed from its records: state, summary, timeline, comparison, audit, exports.
 
-Pure functions of the records: no clock, no chance, no nursery, no network. `load` takes in a run as it stands, or as it stood
-after any record; `fold` gives the state that records describe, and a `Timeline` tells what happened when.
+Pure functions of the records: no clock, no randomness, no nursery, no network.
 """
 
-from replay.loaded_run import History, load
+from replay.auditing import audit
+from replay.comparison import compare
+from replay.loaded_run import LoadedRun, load
 from replay.state import RunState, TrialState, fold
-from replay.summary import Summary
+from replay.summary import Summary, summarise
 from replay.timeline import Span, Timeline, Times
 
-__all__ = ["History", "RunState", "Span", "Summary", "Timeline", "Times", "TrialState", "fold", "load"]
+__all__ = [
+    "LoadedRun",
+    "RunState",
+    "Span",
+    "Summary",
+    "Timeline",
+    "Times",
+    "TrialState",
+    "audit",
+    "compare",
+    "fold",
+    "load",
+    "summarise",
+]

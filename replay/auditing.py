@@ -49,11 +49,11 @@ from journal.events import (
     fields_of,
 )
 from journal.lifecycle import Lifecycle
-from replay.formatting import plural
 from replay.in_flight import InFlight
 from replay.intake import NO_RESPONSE, PROBING, Pause
-from replay.screen import mixtures
 from replay.state import RunState, TrialState
+from replay.summary_text import version_notes
+from replay.text import plural
 
 T = TypeVar("T")
 
@@ -227,7 +227,7 @@ class Auditor:
         return Audit(
             findings=tuple(findings),
             more=found - len(findings),
-            notes=(*self._notes, *mixtures(state)),
+            notes=(*self._notes, *version_notes(state)),
             totals=totals,
             decisions=self._decisions,
             unreproduced=self._unreproduced,

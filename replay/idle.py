@@ -9,9 +9,9 @@ from typing import Any, Final, Literal
 import attrs
 
 from journal.events import SCORER
-from replay.formatting import digits, duration, plural, printable
 from replay.intake import CAUSES, PROBING, Pause
 from replay.state import RunState
+from replay.text import digits, duration, plural, printable
 
 Why = Literal["breaker", "retry_after", "pause", "pace", "limit", "scorers", "backoff", "cases", "none_left"]
 """What starts wait for: an open circuit breaker, a Retry-After, another pause, the pace of starts, the concurrency limit,

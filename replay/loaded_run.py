@@ -1,6 +1,6 @@
 """A run as its journal tells it: now, or as it stood after any earlier record.
 
-A `History` goes as far as the records can be trusted, and says where that is not the end. What is large stays on disk and is
+A `LoadedRun` goes as far as the records can be trusted, and says where that is not the end. What is large stays on disk and is
 found again by its place; what is derived is derived anew each time somebody asks. Nothing here changes anything.
 """
 
@@ -26,7 +26,7 @@ from replay.waits import WaitLog
 
 
 @attrs.define
-class History:
+class LoadedRun:
     """A run, as far as its journal can be trusted, or up to the record that was asked for."""
 
     path: Path
@@ -75,7 +75,7 @@ class History:
     def timeline(self) -> Timeline:
         """Tell what happened when."""
         told = Timeline()
-        with understanding(self.path, lambda: told.seq + 1):
+        with reject_invalid_record(self.path, lambda: told.seq + 1):
             for record in self.records():
                 told.apply(record)
         return told
@@ -93,7 +93,7 @@ class History:
         """Tell all there is to know of a trial; `KeyError` if there is none of this name."""
         story = TrialStory(name, stage=self.state.trials[name].stage)
         told, log = Timeline(), WaitLog(name)
-        with understanding(self.path, lambda: told.seq + 1):
+        with reject_invalid_record(self.path, lambda: told.seq + 1):
             for record in self.records():
                 waits = log.take(record)
                 told.apply(record)
@@ -116,7 +116,7 @@ class History:
 
 
 @contextmanager
-def understanding(path: Path, seq: Callable[[], int]) -> Generator[None]:
+def reject_invalid_record(path: Path, seq: Callable[[], int]) -> Generator[None]:
     """Refuse a record (its number is asked for) that is whole and yet makes no sense: something else has written it."""
     try:
         yield
@@ -126,23 +126,23 @@ def understanding(path: Path, seq: Callable[[], int]) -> Generator[None]:
         raise RulesBroken(path, seq(), f"it makes no sense ({exc})") from exc
 
 
-Take = Callable[[History, Record], None]
+Take = Callable[[LoadedRun, Record], None]
 """Lets a history take in a record; somebody who wants to know what it changes can look before and after."""
 
 
-def load(path: Path | str, at: int | None = None, *, take: Take = History.take) -> History:
+def load(path: Path | str, at: int | None = None, *, take: Take = LoadedRun.take) -> LoadedRun:
     """Take in a run, whether it is live, stopped, finished or damaged: all of it, or what had happened by record `at`.
 
     Damage does not raise, it is told by `problem`; unless the record that is asked for lies behind it. Where `take` cannot
     make sense of a record, that is told in the same way.
     """
-    history = History(Path(path))
+    history = LoadedRun(Path(path))
     if at is not None and at < 1:
         raise JournalError(f"{path} has no record {at:,}; the first is 1")
     reading = read(path, load_blobs=False)
     seq = 1
     try:
-        with understanding(history.path, lambda: seq):
+        with reject_invalid_record(history.path, lambda: seq):
             for record in reading:
                 if at is not None and record.seq > at:
                     history.is_last = False

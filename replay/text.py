@@ -1,21 +1,72 @@
-"""A value where only text can stand: in a cell, a prompt, a label, a line for people."""
+"""Values, numbers and times as short text, safe to print on a terminal."""
 
 import json
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
+from journal import Blob
+
+_WIDTH: Final = 60
+_MINUTE: Final = 60
+_HOUR: Final = 3600
+_MAX_IN_FULL: Final = 1e15
+"""Numbers from here on are shown with an exponent."""
+
 
 def as_text(value: Any) -> str:
-    """Write a value into a text: a text as it is, anything else as JSON."""
+    """Return text unchanged, and any other value as JSON."""
     if isinstance(value, str):
         return value
     try:
         return orjson.dumps(value).decode()
-    except TypeError:  # It holds an integer of more than 64 bits.
+    except TypeError:  # An integer of more than 64 bits.
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def escaped(char: str) -> str:
-    r"""Write a character that cannot be shown as Python does: `\x1b`, `\u202e`, `\n`."""
+    r"""Return a character as a Python escape: `\x1b`, `\u202e`, `\n`."""
     return char.encode("unicode_escape").decode()
+
+
+def printable(value: Any, width: int = _WIDTH) -> str:
+    """Return a value in at most `width` characters, with control characters escaped."""
+    if isinstance(value, Blob):
+        return f"({value.bytes:,} bytes in a blob)"
+    text = "".join(char if char.isprintable() else escaped(char) for char in as_text(value)[: width + 1])
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def one_line(text: str, width: int = _WIDTH) -> str:
+    """Return text like `printable`, with line breaks and runs of blanks as single blanks."""
+    return printable(" ".join(text.split()), width)
+
+
+def duration(seconds: float) -> str:
+    """Return a time with its unit: `0.93 ms`, `0.24 s`, `12 s`, `3 min 20 s`, `10 min`, `2 h 5 min`."""
+    if 0 < seconds < 0.1:  # noqa: PLR2004
+        return f"{digits(1000 * seconds, 2)} ms"
+    if seconds < 10:  # noqa: PLR2004
+        return f"{digits(max(0.0, seconds), 2)} s"
+    rounded = round(seconds)
+    if rounded < _MINUTE:
+        return f"{rounded} s"
+    if rounded < _HOUR:
+        return f"{rounded // _MINUTE} min" + (f" {rest} s" if (rest := rounded % _MINUTE) else "")
+    return f"{rounded // _HOUR:,} h" + (f" {rest} min" if (rest := rounded % _HOUR // _MINUTE) else "")
+
+
+def number(value: float) -> str:
+    """Return an integer in full, and any other number with four significant digits."""
+    return f"{value:,.0f}" if float(value).is_integer() else digits(value, 4)
+
+
+def digits(value: float, significant: int) -> str:
+    """Return a number with so many significant digits, and never fewer than it has before the point: `0.0123`, `1,235`."""
+    text = f"{value:.{significant}g}"
+    return f"{value:,.0f}" if "e+" in text and abs(value) < _MAX_IN_FULL else text
+
+
+def plural(count: int, singular: str, plural_form: str = "") -> str:
+    """Return a count with its noun: `1 trial`, `2 trials`, `2 retries`."""
+    return f"{count:,} {singular if count == 1 else plural_form or f'{singular}s'}"

@@ -11,10 +11,10 @@ import attrs
 
 from journal import Record
 from journal.events import AttemptStarted, AttemptSucceeded, ScorerCallFailed, ScorerCallStarted, SessionStarted
-from replay.formatting import printable
 from replay.idle import limit_in_words, pace_in_words, slots_of
 from replay.intake import CAUSES
 from replay.state import RunState
+from replay.text import printable
 
 _ATTEMPT, _FIRST_CALLS = "", "*"
 """Names of what waits: the next attempt, and the first calls of all scorers; a repeated call has the name of its scorer."""

@@ -22,7 +22,7 @@ from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
 from journal.staging import check_target, copying
 from journal.threads import InThread, in_a_thread
-from replay import History, RunState, load
+from replay import LoadedRun, RunState, load
 
 
 @attrs.frozen
@@ -59,7 +59,7 @@ async def fork(
     return Forked(target, state, history.seq)
 
 
-def _look_over(source: Path, target: Path, at: int | None, files: Files) -> tuple[History, dict[str, Any]]:
+def _look_over(source: Path, target: Path, at: int | None, files: Files) -> tuple[LoadedRun, dict[str, Any]]:
     """Make sure that every record can be taken over, before anything is written; tell where they come from."""
     check_target(source, target, files)
     history = load(source, at)

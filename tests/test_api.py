@@ -42,7 +42,20 @@ def test_the_journals_face() -> None:
 
 def test_the_replays_face() -> None:
     """What `replay` offers."""
-    assert ["History", "RunState", "Span", "Summary", "Timeline", "Times", "TrialState", "fold", "load"] == replay.__all__
+    assert [
+        "LoadedRun",
+        "RunState",
+        "Span",
+        "Summary",
+        "Timeline",
+        "Times",
+        "TrialState",
+        "audit",
+        "compare",
+        "fold",
+        "load",
+        "summarise",
+    ] == replay.__all__
 
 
 def test_the_runners_face() -> None:

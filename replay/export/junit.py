@@ -13,9 +13,8 @@ from xml.sax.saxutils import escape, quoteattr
 
 from replay.export.source import Source
 from replay.export.story import Result, Setback, Story, described
-from replay.formatting import plural
 from replay.state import TrialState
-from replay.text import as_text, escaped
+from replay.text import as_text, escaped, plural
 
 _LONGEST: Final = 10_000
 """Characters of an input, an output or a reason that are shown."""

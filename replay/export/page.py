@@ -22,13 +22,15 @@ import orjson
 from journal import JournalError
 from journal.events import RunStarted
 from replay.auditing import Audit
-from replay.comparison import Comparison, sentence
+from replay.comparison import Comparison
 from replay.comparison import in_json as comparison_in_json
+from replay.comparison_text import sentence
+from replay.ending import ending_in_words, next_command
 from replay.export.page_content import Content, Cursor
-from replay.formatting import plural, printable
-from replay.loaded_run import History
-from replay.screen import how_it_ended, next_command, usage_of
+from replay.loaded_run import LoadedRun
 from replay.summary import Score, Summary, in_json, summarise
+from replay.summary_text import billed_usage
+from replay.text import plural, printable
 
 MARK: Final = (
     b'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="generator" content="evaljournal">\n'
@@ -47,7 +49,7 @@ _AT_ONCE: Final = 57 * 1024
 class Shown:
     """A run that is shown on a page, and what is known of it beside its records."""
 
-    history: History
+    history: LoadedRun
     content: Content
     audit: Audit
     status: str
@@ -64,7 +66,7 @@ class Shown:
             "name": path.name,
             "status": self.status,
             "problem": None if self.problem is None else str(self.problem),
-            "verdict": verdict(summary, self.status, how_it_ended(state)),
+            "verdict": verdict(summary, self.status, ending_in_words(state)),
             "next": f"evaljournal watch {shlex.quote(str(path))}" if self.status == "running" else next_command(state, path),
             "show": f"evaljournal show {shlex.quote(str(path))}",
             "verify": f"evaljournal verify {shlex.quote(str(path))}",
@@ -72,8 +74,8 @@ class Shown:
             "durable": self.history.durable,
             "total": self.history.total,
             "summary": in_json(summary),
-            "usage": usage_of(summary.usage),
-            "usage_lost": usage_of(summary.usage_lost),
+            "usage": billed_usage(summary.usage),
+            "usage_lost": billed_usage(summary.usage_lost),
             "audit": {
                 **attrs.asdict(self.audit, filter=attrs.filters.exclude("findings")),
                 "agrees": self.audit.agrees,

@@ -45,7 +45,7 @@ from journal.events import (
 )
 from journal.files import DISK
 from journal.lifecycle import STAGES, TRIAL
-from replay.loaded_run import History
+from replay.loaded_run import LoadedRun
 from replay.state import RunState
 from replay.tally import can_be_summed
 from replay.timeline import ENDINGS, Name, Timeline
@@ -165,7 +165,7 @@ class Content:
         self._waited_before: tuple[array[float], array[float]] = (array("d"), array("d"))
         """The same of each trial, over all its attempts so far."""
 
-    def take(self, history: History, record: Record) -> None:
+    def take(self, history: LoadedRun, record: Record) -> None:
         """Take in a record that the history has just taken."""
         event, seq, state, told = record.event, record.seq, history.state, self.told
         told.apply(record)

@@ -15,14 +15,14 @@ from journal.codec import PAYLOADS
 from journal.errors import BlobDamaged, RulesBroken
 from journal.events import SegmentOpened
 from journal.reader import Finder
-from replay.loaded_run import History, load
+from replay.loaded_run import LoadedRun, load
 from replay.state import Place
 
 
 class Source:
     """The records of a run in order, and each of them again by its place."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: LoadedRun) -> None:
         self.history = history
         self.problem: JournalError | None = history.problem
         """The first thing that was found to be wrong."""

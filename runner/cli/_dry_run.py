@@ -7,8 +7,8 @@ from typing import Final
 import attrs
 import click
 
-from replay.formatting import duration, number, plural, printable
-from replay.screen import usage_of
+from replay.summary_text import billed_usage
+from replay.text import duration, number, plural, printable
 from runner.cli.look import print_json, see
 from runner.definition.loading import Subject
 from runner.definition.settings import Settings
@@ -104,7 +104,7 @@ def _used_before(name: str) -> _Used | None:
     latest: Iterable[Path] = reversed(list(runs_under(RUNS / name))[-_BEFORE:])
     for path in latest:
         state = see(path).state
-        used = usage_of(state.usage)
+        used = billed_usage(state.usage)
         if used and state.done and state.attempts:
             return _Used(path, _times(used, 1 / state.done), _times(used, 1 / state.attempts))
     return None

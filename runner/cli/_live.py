@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, Protocol, TextIO
 import attrs
 import click
 
-from replay import History, RunState
-from replay.screen import LONG, held_up, line
+from replay import LoadedRun, RunState
+from replay.screen import LONG, line, stall_reason
 from runner.cli.look import picture, terminal
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Teller:
     def tell(self, state: RunState, *, now: float, durable: int, total: int | None, before: int) -> None:
         """Say where the run stands, if it is time to."""
         done = tenth(state, total)
-        is_held = bool(held_up(state, now=now, before=before, least=0.0 if self.is_held else LONG))
+        is_held = bool(stall_reason(state, now=now, before=before, least=0.0 if self.is_held else LONG))
         is_on_again = self.is_held and not is_held and not state.ending
         is_news = is_on_again or (is_held and not self.is_held and not _is_recent(self.held_at, now))
         if done != self.told or is_news or not _is_recent(self.at, now):
@@ -75,7 +75,7 @@ def _is_recent(at: float, now: float) -> bool:
 class Show(Protocol):
     """What shows a run as it stands at a moment."""
 
-    def __call__(self, history: History, now: float) -> None:
+    def __call__(self, history: LoadedRun, now: float) -> None:
         """Show it."""
         ...
 

@@ -1,7 +1,7 @@
 """What a page is made from: a run, its columns, and what the rules say to it, all in one pass over the records."""
 
 from journal import Record
-from replay import History
+from replay import LoadedRun
 from replay.auditing import Auditor
 from replay.export.page import Shown
 from replay.export.page_content import Content, longest
@@ -17,7 +17,7 @@ class Showing:
         self.content = Content(longest(size))
         self._auditor: Auditor | None = None
 
-    def take(self, history: History, record: Record) -> None:
+    def take(self, history: LoadedRun, record: Record) -> None:
         """Take in the next record: judged by the state before it, told by the state after it."""
         if self._auditor is None:
             self._auditor = Auditor(remake, history.state)

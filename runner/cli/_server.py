@@ -18,10 +18,10 @@ import trio
 from journal import follow
 from journal.errors import JournalDamaged, NotAJournal, RulesBroken
 from journal.lock import is_held
-from replay import History
+from replay import LoadedRun
 from replay.export.page import Shown, live_page, policy
 from replay.export.page_content import Cursor
-from replay.loaded_run import understanding
+from replay.loaded_run import reject_invalid_record
 from runner.cli._page import Showing
 from runner.cli.look import Seen
 from runner.errors import UsageError
@@ -44,7 +44,7 @@ class Live:
     """A run as far as its journal has been read, and an event for those who wait for more."""
 
     def __init__(self, path: Path, size: int) -> None:
-        self.history = History(path)
+        self.history = LoadedRun(path)
         self._showing = Showing(size)
         self._is_live = False
         self._news = trio.Event()
@@ -63,7 +63,7 @@ class Live:
         last = await trio.to_thread.run_sync(last_record, path)
         already = 1 if last is None else last.seq
         try:
-            with understanding(path, lambda: self.history.seq + 1):
+            with reject_invalid_record(path, lambda: self.history.seq + 1):
                 async with aclosing(follow(path, load_blobs=False)) as records:
                     async for record in records:
                         self._showing.take(self.history, record)

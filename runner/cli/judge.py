@@ -14,10 +14,11 @@ from journal import verify as verify_journal
 from journal.errors import RulesBroken, command
 from replay import load
 from replay.auditing import Audit, Auditor
-from replay.comparison import Side, compare, in_json, lines, outputs
-from replay.formatting import plural, printable
-from replay.screen import how_it_ended, trials_in_all, unscored_lines
+from replay.comparison import Side, compare, in_json, outputs
+from replay.comparison_text import lines
+from replay.ending import ending_in_words, total_trials, unscored_lines
 from replay.summary import unscored
+from replay.text import plural, printable
 from runner.cli import DAMAGED
 from runner.cli._common import chosen_run
 from runner.cli.look import Seen, groups_of, print_json, say_damage, see
@@ -188,9 +189,9 @@ def _which(seen: Seen) -> str:
     """Name a run, and say how far it is: one that is not finished may still differ."""
     state = seen.state
     name = printable(state.started.evaluation) if state.started else "a run that has not begun"
-    how = seen.status if seen.problem or seen.is_live else how_it_ended(state)
+    how = seen.status if seen.problem or seen.is_live else ending_in_words(state)
     failed = f", {state.failed:,} failed" if state.failed else ""
     older = f"; {plural(state.from_older_task, 'answer')} by an older version of its task" if state.from_older_task else ""
-    whole = trials_in_all(state)
+    whole = total_trials(state)
     of = "" if whole is None else f" of {whole:,}"
     return f"{printable(str(seen.path), 200)}: {name}, {how}, {state.completed:,} ok{failed}{of}{older}"

@@ -24,11 +24,13 @@ from journal.events import RunFinished, RunStarted, SessionStarted, fields_of
 from journal.files import DISK
 from journal.lock import is_held
 from journal.scan import Stop
-from replay import History, RunState, idle, load
-from replay.formatting import plural, printable
-from replay.loaded_run import understanding
-from replay.screen import ending, group_lines, how_it_ended, next_command, panel, trials_in_all
+from replay import LoadedRun, RunState, idle, load
+from replay.ending import ending_in_words, final_report, next_command, total_trials
+from replay.loaded_run import reject_invalid_record
+from replay.screen import panel
 from replay.summary import Grouping, in_json, summarise
+from replay.summary_text import group_lines
+from replay.text import plural, printable
 from runner.cli import DAMAGED, Refused
 from runner.cli._common import chosen_run, newest_run
 from runner.run_paths import RUNS, last_record, runs_under
@@ -136,7 +138,7 @@ def _fields(record: Record) -> Iterator[tuple[str, Any]]:
 class Seen:
     """A run as its journal shows it, as far as the journal can be trusted."""
 
-    history: History
+    history: LoadedRun
     is_live: bool
     """Whether a writer is alive; of an earlier point, whether one was."""
 
@@ -207,7 +209,7 @@ def status(run: Path | None, by: str | None, as_json: bool) -> None:
         if seen.problem is None:
             click.echo(_by_whom(seen.state))
     else:
-        click.echo(ending(seen.state, path=seen.path))
+        click.echo(final_report(seen.state, path=seen.path))
         _say_room(seen)
     say_damage(seen.problem, quiet=as_json)
 
@@ -287,7 +289,7 @@ def terminal(*, stderr: bool = False) -> "Console":
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
-def draw(history: History, now: float | None = None) -> None:
+def draw(history: LoadedRun, now: float | None = None) -> None:
     """Draw the screen as it stood at a moment (in the seconds of `t`), or when the last record was written."""
     console = terminal()
     console.print(picture(history, history.state.t if now is None else now, console.width))
@@ -303,9 +305,9 @@ def age(state: RunState, now: float) -> float:
         return 0.0
 
 
-def picture(history: History, now: float, width: int) -> "Group":
+def picture(history: LoadedRun, now: float, width: int) -> "Group":
     """Draw the same screen that the run itself draws."""
-    with understanding(history.path, lambda: history.seq):
+    with reject_invalid_record(history.path, lambda: history.seq):
         return panel(
             history.state,
             now=now,
@@ -376,9 +378,9 @@ def _entry(path: Path) -> dict[str, Any]:
         "started_at": state.sessions[0].at if state.sessions else None,
         "completed": state.completed,
         "failed": state.failed,
-        "trials": trials_in_all(state),
+        "trials": total_trials(state),
         "status": seen.status,
-        "ended": seen.status if seen.problem or seen.is_live else how_it_ended(state),
+        "ended": seen.status if seen.problem or seen.is_live else ending_in_words(state),
     }
 
 

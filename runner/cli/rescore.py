@@ -9,9 +9,9 @@ import click
 import trio
 
 from journal.lock import is_held
-from replay.formatting import plural
-from replay.screen import ending
+from replay.ending import final_report
 from replay.summary import in_json, summarise
+from replay.text import plural
 from runner.cli import Refused, one_at_a_time
 from runner.cli._common import chosen_run
 from runner.cli.init import scorer_options, scorers_in
@@ -66,7 +66,7 @@ def rescore(run: Path | None, again: bool, reference: str | None, slots: int | N
     words += f"; {done.current:,} scored so before" if done.current else ""
     words += f"; {done.left:,} left, and the same command goes on with them" if done.left else ""
     click.echo(words, err=True)
-    click.echo(ending(outcome.state, path=path, stopped=outcome.stopped, why=outcome.why), err=True)
+    click.echo(final_report(outcome.state, path=path, stopped=outcome.stopped, why=outcome.why), err=True)
     if not outcome.stopped:
         say_missed(outcome.state)
     code = exit_code(outcome.state, stopped=outcome.state.ending != "finished", asked=names)

@@ -24,9 +24,10 @@ from journal.errors import command
 from journal.events import RunFinished
 from journal.lock import is_held
 from replay import RunState
-from replay.formatting import printable
-from replay.screen import ending, panel, stopping_in_words
+from replay.ending import final_report
+from replay.screen import panel, stopping_in_words
 from replay.summary import in_json, summarise
+from replay.text import printable
 from runner.api import run as run_evaluation
 from runner.cli import UNFINISHED, Interrupted, Refused, Unfinished, one_at_a_time
 from runner.cli._common import OFF, chosen_run, options, seconds
@@ -429,7 +430,7 @@ class _Session:
             raise kind(f"{outcome.why or outcome.stopped}; nothing was recorded, so begin it anew")
         if self._output is not None:
             self._output.finish(outcome.path)
-        words = ending(outcome.state, path=outcome.path, total=self._total, stopped=outcome.stopped, why=outcome.why)
+        words = final_report(outcome.state, path=outcome.path, total=self._total, stopped=outcome.stopped, why=outcome.why)
         click.echo(words, err=True)
         if not outcome.stopped:
             say_missed(outcome.state)

@@ -8,10 +8,9 @@ import click
 import orjson
 
 from journal import Blob
-from replay.formatting import duration, number, plural, printable
-from replay.loaded_run import understanding
+from replay.loaded_run import reject_invalid_record
 from replay.state import TrialState
-from replay.text import as_text
+from replay.text import as_text, duration, number, plural, printable
 from replay.trial import AttemptStory, CallStory, Judgement, TrialStory
 from replay.waits import Wait
 from runner.cli import Refused
@@ -59,7 +58,7 @@ def show(run: str | None, trial: str | None, at: int | None, as_json: bool) -> N
     if as_json:
         print_json({"path": str(path), "problem": None if problem is None else str(problem), **_in_json(story)})
     else:
-        with understanding(path, lambda: story.seq):
+        with reject_invalid_record(path, lambda: story.seq):
             click.echo("\n".join(_in_words(story)))
     say_damage(problem, quiet=as_json)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import attrs
 import click
 
-from replay.formatting import duration, plural
+from replay.text import duration, plural
 from runner.cli._common import chosen_run
 from runner.cli.look import print_json, say_damage, see
 from runner.concurrency import POLICIES

@@ -18,10 +18,10 @@ from journal import Record, follow, read
 from journal.errors import JournalDamaged, RulesBroken, command
 from journal.events import SessionStarted
 from journal.lock import is_held
-from replay import History, Timeline
-from replay.formatting import plural, printable
-from replay.loaded_run import understanding
-from replay.screen import ending, how_many, next_command, trials_in_all
+from replay import LoadedRun, Timeline
+from replay.ending import final_report, next_command, progress_in_words, total_trials
+from replay.loaded_run import reject_invalid_record
+from replay.text import plural, printable
 from replay.timeline import OUTSIDE
 from runner.cli import UNFINISHED
 from runner.cli._common import chosen_run
@@ -118,7 +118,7 @@ def _find_seconds(path: Path, wanted: float) -> _Moment:
     """Find the last record that was written by then, so many seconds after the first session began, gaps included."""
     told = Timeline()
     seq, last = 0, 0.0
-    with understanding(path, lambda: told.seq + 1):
+    with reject_invalid_record(path, lambda: told.seq + 1):
         for record in read(path, load_blobs=False):
             session = len(told.sessions)
             told.apply(record)
@@ -146,9 +146,9 @@ def _find_wall(path: Path, wanted: datetime) -> _Moment:
     raise UsageError(f"{path} has nothing to show at {text}; its last record is of {last}")
 
 
-async def play_again(history: History, times: float, show: Show) -> None:
+async def play_again(history: LoadedRun, times: float, show: Show) -> None:
     """Show a run from its beginning, so many times as fast as it was."""
-    played = History(history.path)
+    played = LoadedRun(history.path)
     began = trio.current_time()
     for record in history.records():
         if isinstance(record.event, SessionStarted):  # Seconds count anew, and the time since the last session is left out.
@@ -181,7 +181,7 @@ def watch(run: Path | None, as_json: bool) -> None:
     elif seen.problem is not None:
         draw(seen.history)
     else:
-        click.echo(ending(seen.state, path=path))
+        click.echo(final_report(seen.state, path=path))
         if seen.status == "interrupted" and seen.state.sessions:
             writer = seen.state.sessions[-1]
             click.echo(f"its writer, process {writer.pid} on {printable(writer.host)}, is gone without a word", err=True)
@@ -202,7 +202,7 @@ def _watched(path: Path, *, quiet: bool) -> Seen:
     return Seen(watching.history, is_live=False) if watching.has_seen_all else see(path)
 
 
-def _nothing(history: History, now: float) -> None:
+def _nothing(history: LoadedRun, now: float) -> None:
     """Show nothing."""
 
 
@@ -210,7 +210,7 @@ class Watching:
     """What somebody knows of a run who only sees its files."""
 
     def __init__(self, path: Path) -> None:
-        self.history = History(path)
+        self.history = LoadedRun(path)
         self.has_seen_all = False
         """Whether the last record that there is was seen; otherwise the journal's end is not whole."""
         self._is_broken = False
@@ -233,7 +233,7 @@ class Watching:
 
     async def _listen(self) -> None:
         try:
-            with understanding(self.history.path, lambda: self.history.seq + 1):
+            with reject_invalid_record(self.history.path, lambda: self.history.seq + 1):
                 async for record in follow(self.history.path, load_blobs=False):
                     self.history.take(record)
                     self._heard = self._clock.now() - age(self.history.state, self._clock.wall())
@@ -281,6 +281,6 @@ def fork(run: Path, at: int | None, target: Path) -> None:
     forked = trio.run(fork_run, run, target, at)
     state = forked.state
     taken_in = f"{state.done:,} done of {plural(state.total, 'trial')} taken in by then"
-    what = f"{how_many(state)} done" if trials_in_all(state) else taken_in
+    what = f"{progress_in_words(state)} done" if total_trials(state) else taken_in
     click.echo(f"{target}: forked from {run} at record {forked.seq:,}; {what}", err=True)
     click.echo(f"next: {next_command(state, target)}", err=True)

@@ -18,7 +18,7 @@ from journal.events import (
     RetryScheduled,
     TrialFailed,
 )
-from replay.formatting import plural
+from replay.text import plural
 from runner.concurrency import POISONED
 from runner.data.to_json import plain
 from runner.engine.attempt import Answered, Cut, Flight, Landing, OutOfTime, Raised

@@ -23,8 +23,8 @@ from journal.events import (
 )
 from journal.files import Files
 from replay import RunState, TrialState
-from replay.formatting import plural
 from replay.state import PINNED
+from replay.text import plural
 from runner.data.case import Trial
 from runner.definition.settings import WHAT_IS_ASKED, Settings
 from runner.engine.intake import SOON

@@ -23,7 +23,7 @@ from journal.events import SCORER, RunStarted, RunStopped, SessionStarted
 from journal.files import DISK, Files
 from journal.threads import InThread, in_a_thread
 from replay import RunState, fold
-from replay.screen import account
+from replay.ending import final_summary
 from runner.concurrency import POLICIES, REGISTRY, Policy
 from runner.data.case import Trial
 from runner.data.dataset import Trials
@@ -82,7 +82,7 @@ class Outcome:
 
     def __str__(self) -> str:
         """Tell what came of it, as the command does at the end of a run."""
-        return account(self.state, path=self.path, stopped=self.stopped, why=self.why)
+        return final_summary(self.state, path=self.path, stopped=self.stopped, why=self.why)
 
 
 @attrs.frozen(kw_only=True)

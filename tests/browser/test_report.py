@@ -30,9 +30,9 @@ from journal.events import (
     TrialFailed,
     TrialScored,
 )
-from replay import History
-from replay.formatting import duration
+from replay import LoadedRun
 from replay.summary import in_json, summarise
+from replay.text import duration
 from runner.cli import cli
 from tests.browser.conftest import Opens, Tab
 from tests.journal.samples import session, started, written
@@ -154,7 +154,7 @@ def test_every_record_of_two_sessions(tmp_path: Path, opens: Opens) -> None:
 
     states = tab.ask("() => Array.from({length: page.run.seq}, (_, at) => page.run.stateAt(at + 1))")
 
-    known = History(run)
+    known = LoadedRun(run)
     for record, state in zip(_records(run), states, strict=True):
         known.take(record)
         summary = in_json(summarise(known.state))
@@ -529,7 +529,7 @@ def test_why_nothing_starts(tmp_path: Path, opens: Opens) -> None:
 EVIL = "<img src=x onerror=alert(1)>"
 
 
-def held_up(path: Path) -> Path:
+def stall_reason(path: Path) -> Path:
     """Write a run that is paced, then paused, then probes an endpoint that is unavailable."""
     decided: list[tuple[float, Event]] = [
         (0.0, LimitChanged(before=0, after=4, cause="start")),
@@ -551,7 +551,7 @@ def held_up(path: Path) -> Path:
 
 def test_pace_and_pauses_are_named(tmp_path: Path, opens: Opens) -> None:
     """The concurrency chart names a pause, an open breaker as one stretch, and the pace under the pointer, as text only."""
-    tab = opens(reported(tmp_path / "report.html", held_up(tmp_path / "run")))
+    tab = opens(reported(tmp_path / "report.html", stall_reason(tmp_path / "run")))
     hover = """x => {
         const { history } = page, box = history.upper.getBoundingClientRect(), view = history.view;
         const left = box.left + GUTTER + ((x - view[0]) / (view[1] - view[0])) * (box.width - GUTTER - EDGE);
@@ -579,7 +579,7 @@ def test_pace_and_pauses_are_named(tmp_path: Path, opens: Opens) -> None:
 
 def test_record_shows_what_held_then(tmp_path: Path, opens: Opens) -> None:
     """At a record, the pause and the pace in force are shown, and the decisions list has the pace."""
-    tab = opens(reported(tmp_path / "report.html", held_up(tmp_path / "run")))
+    tab = opens(reported(tmp_path / "report.html", stall_reason(tmp_path / "run")))
 
     tab.go(8)
     assert tab.text("#what").endswith("· Retry-After: 12 s · rate limit: 4.2 starts/s")

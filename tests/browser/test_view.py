@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from journal import read
-from replay import History
+from replay import LoadedRun
 from replay.export.page_content import Content, Cursor
 from tests.browser.conftest import Opens
 from tests.browser.test_report import made_up, reported
@@ -150,7 +150,7 @@ def test_a_page_that_is_told_bit_by_bit(seed: int, tmp_path: Path, opens: Opens)
     But for one thing: how long trials that are not done have waited is told when something happens to them.
     """
     run = made_up(tmp_path / "run", seed, 150)
-    history, content, known = History(run), Content(), Cursor()
+    history, content, known = LoadedRun(run), Content(), Cursor()
     parts = []
     for record in read(run):
         history.take(record)

@@ -32,7 +32,7 @@ from journal.events import (
 )
 from journal.files import Files
 from replay import fold
-from replay.screen import ending
+from replay.ending import final_report
 from replay.summary import in_json, summarise
 from runner import Case, Retry, arun, evaluation, run
 from runner.engine.session import Live
@@ -198,7 +198,7 @@ async def test_a_failed_call_is_no_empty_answer() -> None:
 
     assert {f"case-{number}" for number in range(1, 5)} == {event.trial for event in events(disk, TrialScored)}
     assert (1.0, 4) == (outcome.state.scores["exact"].mean, outcome.state.scores["exact"].scored)
-    words = ending(outcome.state, path=PATH)
+    words = final_report(outcome.state, path=PATH)
     assert "4 ok of 5 done" in words
     assert "exact  100.0 %  4 of 4 right" in words
     assert "1 trial failed:\n  case-0: ValueError: no" in words

@@ -15,7 +15,7 @@ import trio
 from journal import read
 from journal.events import AttemptFailed, AttemptSucceeded, RunStarted, TrialCompleted, TrialEnqueued
 from replay import fold
-from replay.screen import ending
+from replay.ending import final_report
 from runner import Case, Fatal, RateLimited
 from runner.testing import Answer, Fail, Scripted, events_of
 from tests.cases.stage import PATH, events, go, killed, made, named
@@ -80,7 +80,7 @@ async def test_permanent_failures_are_never_averaged_away() -> None:
 
     outcome = await go(it, SimulatedDisk())
 
-    words = ending(outcome.state, path=PATH)
+    words = final_report(outcome.state, path=PATH)
     assert "16 of 16 trials done" in words
     assert "12 ok of 16 done" in words
     assert "100.0 %  12 of 12 right" in words

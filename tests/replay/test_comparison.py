@@ -14,7 +14,8 @@ from scipy import stats
 from journal import Blob, Event
 from journal.events import RunFinished, TrialWithdrawn
 from replay import fold
-from replay.comparison import Comparison, NothingInCommon, Paired, Side, compare, in_json, lines, outputs, sentence
+from replay.comparison import Comparison, NothingInCommon, Paired, Side, compare, in_json, outputs
+from replay.comparison_text import lines, sentence
 from replay.summary import Grouping
 from tests.journal.samples import examples
 from tests.replay.lives import answered, enqueued, failed, records

@@ -12,7 +12,7 @@ from rich.console import Console
 from journal import Event, JournalError, Record, read
 from journal.errors import BlobDamaged, JournalDamaged, RulesBroken
 from journal.events import AttemptStarted, Noted, SessionStarted, TrialWithdrawn
-from replay import History, fold, load
+from replay import LoadedRun, fold, load
 from replay.screen import panel
 from replay.summary import in_json, summarise
 from runner import Case, Fatal, RateLimited, Retry, arun, evaluation
@@ -43,7 +43,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def drawn(history: History, now: float) -> str:
+def drawn(history: LoadedRun, now: float) -> str:
     """Draw the screen as text."""
     console = Console(width=100, highlight=False, markup=False, emoji=False)
     with console.capture() as capture:
@@ -237,7 +237,7 @@ async def test_the_live_screen_is_the_replayed_screen(tmp_path: Path, monkeypatc
         said = original(self, event)
         if isinstance(event, SessionStarted):
             before = self.state.done
-        live = History(path, self.state, durable=self.journal.durable, before=before)
+        live = LoadedRun(path, self.state, durable=self.journal.durable, before=before)
         seen[said.seq] = self.clock.now(), drawn(live, self.clock.now())
         return said
 
@@ -249,7 +249,7 @@ async def test_the_live_screen_is_the_replayed_screen(tmp_path: Path, monkeypatc
             seen = {seq: each for seq, each in seen.items() if seq <= left}  # The rest never happened.
         await arun(asked, path, resume=bool(life), grace=0.5, **repeatable(seed))
 
-    replayed = History(path)
+    replayed = LoadedRun(path)
     shown = {}
     for each in read(path, load_blobs=False):
         replayed.take(each)

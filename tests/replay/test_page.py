@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from journal import Event, Record
 from journal.errors import RulesBroken
 from journal.events import AttemptStarted, AttemptSucceeded, FileEvent, TrialCompleted
-from replay import History, load
+from replay import LoadedRun, load
 from replay.export.page import is_page, policy
 from replay.export.page_content import AMPLE, LEAST, LONGEST, Content, Cursor, longest
 from replay.summary import in_json, summarise
@@ -90,7 +90,7 @@ def test_steps_that_share_a_moment_are_one(tmp_path: Path) -> None:
 def _taken(run: Path) -> tuple[Content, Any]:
     taken = Content()
 
-    def take(history: History, record: Record) -> None:
+    def take(history: LoadedRun, record: Record) -> None:
         history.take(record)
         taken.take(history, record)
 
@@ -263,7 +263,7 @@ def test_somebody_who_does_not_understand(tmp_path: Path) -> None:
     """Where somebody who looks on cannot make sense of a record, that record is named, and the history ends there."""
     written(tmp_path / "run", whole_run())
 
-    def take(history: History, record: Record) -> None:
+    def take(history: LoadedRun, record: Record) -> None:
         history.take(record)
         if record.seq == 7:
             raise KeyError("seven")

@@ -34,12 +34,14 @@ from journal.events import (
     TrialWithdrawn,
 )
 from replay import RunState
+from replay.ending import final_report, next_command
 from replay.export.page import verdict
-from replay.formatting import digits, duration, number, printable
-from replay.screen import ending, line, next_command, panel, score_in_words, stopping_in_words
+from replay.screen import line, panel, stopping_in_words
 from replay.state import LastError
 from replay.summary import score_of, summarise
+from replay.summary_text import score_in_words
 from replay.tally import Tally
+from replay.text import digits, duration, number, printable
 
 PASS, FAIL = True, False
 EVIL = "\x1b]0;owned\x07\x1b[31m[bold]red[/bold]\r\n\u202eevil"
@@ -198,8 +200,8 @@ def test_a_note_that_is_called_refused_is_no_reason() -> None:
     ]
     over, cut = state_of([*ok("z"), *noted, RunStopped(reason="unauthorized")]), state_of([*ok("z"), *noted])
 
-    assert "\n  the scorer judge was refused: \\x1b[31m401\n" in ending(over, path="r")
-    assert "judge" not in ending(cut, path="r")
+    assert "\n  the scorer judge was refused: \\x1b[31m401\n" in final_report(over, path="r")
+    assert "judge" not in final_report(cut, path="r")
 
 
 def test_what_went_wrong_last_is_told() -> None:
@@ -211,8 +213,8 @@ def test_what_went_wrong_last_is_told() -> None:
     assert "2 in a row, the last 1 min 59 s ago: timed out after 5 s" == row(drawn(state, now=125.5), "error")
     assert "2 in a row, the last 3 s ago: timed out after 5 s" == row(drawn(well, now=9.5), "error")
     assert not [each for each in drawn(well, now=125.5) if each.startswith("error")]
-    assert "\n  no answer has come since the last error, 2 in a row: timed out after 5 s\n" in ending(state, path="r")
-    assert "the last error" not in ending(well, path="r")
+    assert "\n  no answer has come since the last error, 2 in a row: timed out after 5 s\n" in final_report(state, path="r")
+    assert "the last error" not in final_report(well, path="r")
     assert None is state_of([*ill, SessionStarted(n=2, pid=1, host="here", boot="b1")]).last_error
 
 
@@ -314,7 +316,7 @@ def test_a_run_that_has_not_begun_can_be_drawn() -> None:
     state = RunState()
 
     assert "a run that has not begun  runs/1" == drawn(state)[0]
-    assert "the run cut off without a word: 0 trials done" in ending(state, path="r")
+    assert "the run cut off without a word: 0 trials done" in final_report(state, path="r")
 
 
 @pytest.mark.parametrize("width", [20, 40, 80])
@@ -348,7 +350,7 @@ def test_what_comes_from_elsewhere_cannot_control_the_terminal() -> None:
     state = evil_state()
     console = Console(file=(out := io.StringIO()), width=300, force_terminal=True, color_system=None)
     console.print(panel(state, now=1.0, durable=1, total=None, width=300, title=EVIL))
-    everything = [out.getvalue(), line(state, now=1.0, durable=1, total=9), ending(state, path=EVIL, why=EVIL)]
+    everything = [out.getvalue(), line(state, now=1.0, durable=1, total=9), final_report(state, path=EVIL, why=EVIL)]
 
     assert "[bold]red" in everything[0]
     assert all(char == "\n" or char.isprintable() for text in everything for char in text)
@@ -377,7 +379,7 @@ def test_the_ending_of_a_run_in_which_all_went_well() -> None:
         "  exact  100.0 %  1 of 1 right (95 %: 20.7–100.0 %)\n"
         "  p50 0.25 s · p95 0.25 s · p99 0.25 s · longest 0.25 s of 1 answer\n"
         "next: evaljournal verify 'runs/my run'"
-    ) == ending(state, path="runs/my run")
+    ) == final_report(state, path="runs/my run")
 
 
 def test_what_failed_is_told_last() -> None:
@@ -399,7 +401,7 @@ def test_what_failed_is_told_last() -> None:
         "  and 5 more",
         "look closer: evaljournal log r t0",
         "next: evaljournal resume r --retry-failed",
-    ] == ending(state_of(events), path="r").splitlines()[-9:]
+    ] == final_report(state_of(events), path="r").splitlines()[-9:]
 
 
 def test_why_a_trial_was_given_up() -> None:
@@ -422,7 +424,7 @@ def test_why_a_trial_was_given_up() -> None:
     assert [
         "  a: timed out after 5 s (timed_out, 2 attempts)",
         "  b: cut off while it ran, and not tried again (ambiguous, 2 attempts)",
-    ] == ending(state_of(events), path="r").splitlines()[-4:-2]
+    ] == final_report(state_of(events), path="r").splitlines()[-4:-2]
     assert {"timed_out": 1, "ambiguous": 1} == summarise(state_of(events)).failures
 
 
@@ -441,7 +443,7 @@ def test_the_ending_says_what_may_have_been_paid_twice() -> None:
             JournalRecovered(after=9, bytes=12, file="torn/1"),
         ]
     )
-    told = ending(state, path="r")
+    told = final_report(state, path="r")
 
     assert "capitals cut off without a word: 0 trials done, in r" in told
     assert "what cut it off is not recorded: it was killed, unplugged, or on a disk that was full" in told
@@ -457,14 +459,14 @@ def test_the_ending_says_why_a_run_was_stopped() -> None:
     """The reason is told in words, with more where there is more, and with all the trials that there will be."""
     state = state_of([*ok("a"), RunStopped(reason="failed_fast")])
 
-    assert ending(state, path="r", total=9, why="401: the\nkey was refused").startswith(
+    assert final_report(state, path="r", total=9, why="401: the\nkey was refused").startswith(
         "capitals stopped because too many trials failed: 1 of 9 trials done, in r\n  401: the key was refused\n"
     )
 
 
 def test_a_full_disk_is_told_although_no_record_could_say_so() -> None:
     """Where the disk was too full for a last word, the reason that the run itself knows is told."""
-    assert ending(state_of([]), path="r", stopped="disk_full").startswith("capitals stopped because the disk is full")
+    assert final_report(state_of([]), path="r", stopped="disk_full").startswith("capitals stopped because the disk is full")
 
 
 def test_withdrawn_trials_do_not_count() -> None:
@@ -482,7 +484,7 @@ def test_a_scorer_that_fails_is_told() -> None:
 
     said = "exact  100.0 %  1 of 1 right (95 %: 20.7–100.0 %); not in it: 1 could not be scored (KeyError: x)"
     assert said == row(drawn(state), "scores")
-    assert "look closer: evaljournal log r --type scoring_failed" in ending(state, path="r").splitlines()
+    assert "look closer: evaljournal log r --type scoring_failed" in final_report(state, path="r").splitlines()
 
 
 def test_many_labels_are_counted() -> None:
@@ -534,9 +536,9 @@ def test_of_how_many_is_not_said_where_nobody_knows() -> None:
     events = [*ok("a"), *queued("b", "c"), RunStopped(reason="interrupted")]
     finished = [*ok("a"), RunFinished(completed=1, failed=0, withdrawn=0, head="")]
 
-    assert ending(state_of(events), path="r").startswith("capitals interrupted: 1 trial done, in r\n")
-    assert ending(state_of(finished), path="r").startswith("capitals finished: 1 of 1 trial done, in r\n")
-    assert ending(state_of(events), path="r", total=9).startswith("capitals interrupted: 1 of 9 trials done, in r\n")
+    assert final_report(state_of(events), path="r").startswith("capitals interrupted: 1 trial done, in r\n")
+    assert final_report(state_of(finished), path="r").startswith("capitals finished: 1 of 1 trial done, in r\n")
+    assert final_report(state_of(events), path="r", total=9).startswith("capitals interrupted: 1 of 9 trials done, in r\n")
     told = verdict(summarise(state_of(events)), "stopped", "interrupted")
     assert told.startswith("capitals was interrupted: 1 trial done, ")
 

@@ -29,9 +29,10 @@ from journal.events import (
 )
 from journal.lifecycle import STAGES
 from replay import RunState, fold
-from replay.screen import ending, group_lines, score_in_words
+from replay.ending import final_report
 from replay.statistics import pass_all, pass_at, wilson
 from replay.summary import NO_GROUP, Grouping, Summary, in_json, summarise
+from replay.summary_text import group_lines, score_in_words
 from tests.journal.samples import examples, session
 from tests.journal.test_format import GOLDEN
 from tests.replay.lives import answered, enqueued, failed, records, state_of
@@ -197,7 +198,7 @@ def test_answers_that_were_cut_short() -> None:
     ]
 
     assert 2 == summary_of(*lives).truncated
-    assert "2 of 5 answers cut short by the limit of tokens" in ending(state_of(chain(*lives)), path="run")
+    assert "2 of 5 answers cut short by the limit of tokens" in final_report(state_of(chain(*lives)), path="run")
 
 
 def test_a_failure_is_named_beside_every_mean() -> None:
@@ -336,9 +337,9 @@ def test_scores_of_several_versions_say_so() -> None:
 
     said = "100.0 %  2 of 2 right (95 %: 34.2–100.0 %)"
     assert f"{said}; by 2 versions of the scorer, 1 by an older one" == score_in_words(summarise(state).scores["exact"])
-    assert "\njudge all by one version of exact: evaljournal rescore 'my run'\n" in ending(state, path="my run")
+    assert "\njudge all by one version of exact: evaljournal rescore 'my run'\n" in final_report(state, path="my run")
     assert said == score_in_words(summarise(mended).scores["exact"])
-    assert "rescore" not in ending(mended, path="my run")
+    assert "rescore" not in final_report(mended, path="my run")
 
 
 def test_a_scorer_that_failed_and_was_asked_again() -> None:
@@ -361,7 +362,7 @@ def test_outputs_of_which_a_scorer_has_said_nothing() -> None:
     ]
 
     assert {"exact": 1} == summary_of(*lives).unscored
-    assert "1 output without a score of exact: evaljournal rescore r\n" in ending(state_of(chain(*lives)), path="r")
+    assert "1 output without a score of exact: evaljournal rescore r\n" in final_report(state_of(chain(*lives)), path="r")
 
 
 def test_a_withdrawn_trial_leaves_everything() -> None:
@@ -408,7 +409,7 @@ def test_what_lost_attempts_have_used_is_told() -> None:
     summary = summary_of(life)
 
     assert (111_111_111, 11_111) == (summary.usage["tokens"], summary.usage_lost["tokens"])
-    assert "tokens 111,111,111; of it tokens 11,111 by attempts without an output" in ending(state_of(life), path="r")
+    assert "tokens 111,111,111; of it tokens 11,111 by attempts without an output" in final_report(state_of(life), path="r")
 
 
 def test_calls_that_may_have_been_paid_for_twice() -> None:
@@ -430,7 +431,7 @@ def test_calls_that_may_have_been_paid_for_twice() -> None:
     attempts = summary_of(events).attempts
 
     assert (4, 2) == (attempts.interrupted, attempts.repeated_calls)
-    assert "4 attempts were cut off, and 2 made again: as many calls may have been paid for twice" in ending(
+    assert "4 attempts were cut off, and 2 made again: as many calls may have been paid for twice" in final_report(
         state_of(events), path="r"
     )
 
@@ -441,7 +442,7 @@ def test_sessions_and_crashes() -> None:
     summary = summary_of(lives)
 
     assert (4, 2, None) == (summary.sessions, summary.crashes, summary.ending)
-    assert "2 of 4 sessions ended without a word: killed, unplugged, or on a disk that was full" in ending(
+    assert "2 of 4 sessions ended without a word: killed, unplugged, or on a disk that was full" in final_report(
         state_of(lives), path="r"
     )
     done = summary_of([*lives, RunFinished(completed=0, failed=0, withdrawn=0, head="")])

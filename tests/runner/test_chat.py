@@ -12,7 +12,7 @@ import trio
 
 from journal import Event
 from journal.events import AttemptFailed, AttemptSucceeded, Noted
-from replay.screen import ending
+from replay.ending import final_report
 from runner import Case, Evaluation, Outcome, Retry, UsageError, evaluation, run
 from runner.tasks.chat import Chat
 from runner.tasks.prices import OURS, Prices
@@ -249,7 +249,7 @@ def test_an_answer_that_was_cut_short_is_an_answer_and_says_so(server: Server, p
 
     assert (["short"], ["length"], 1) == (outputs(path), noted(path, "finish"), outcome.state.truncated)
     said = "1 of 1 answer cut short by the limit of tokens; a larger --max-tokens would let them end"
-    assert said in ending(outcome.state, path=path)
+    assert said in final_report(outcome.state, path=path)
 
 
 @pytest.mark.parametrize(

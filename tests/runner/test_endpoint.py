@@ -29,7 +29,7 @@ from journal.events import (
 )
 from replay import fold
 from replay.auditing import audit
-from replay.screen import ending
+from replay.ending import final_report
 from runner import Case, Evaluation, Outcome, Retry, UsageError, arun, evaluation, run, scorers
 from runner.recompute.rules import remake
 from runner.secrets import mask
@@ -514,7 +514,7 @@ def test_a_refused_key_stops_the_run(server: Server, path: Path, name: str, stat
     assert "unauthorized" == outcome.stopped
     assert status in outcome.why
     assert len(server.seen(name)) <= 4
-    assert "key or the account was refused: 0 of 1,000 trials done" in ending(outcome.state, path=path)
+    assert "key or the account was refused: 0 of 1,000 trials done" in final_report(outcome.state, path=path)
 
 
 @pytest.mark.parametrize("policy", ["fixed", "adaptive"])

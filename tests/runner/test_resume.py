@@ -30,8 +30,9 @@ from journal.events import (
 )
 from replay import fold
 from replay.auditing import audit
-from replay.screen import ending, score_in_words
+from replay.ending import final_report
 from replay.summary import Adoption, summarise
+from replay.summary_text import score_in_words
 from runner import Case, Fatal, Retry, UsageError
 from runner.api import arun
 from runner.engine.changes import in_force
@@ -366,7 +367,7 @@ async def test_what_was_adopted_is_recorded_and_told() -> None:
     summary = summarise(outcome.state)
     assert [Adoption(2, ("task", "scorer exact"))] == summary.adopted
     assert (2, 2, 2) == (summary.from_older_task, summary.scores["exact"].versions, summary.scores["exact"].from_older_version)
-    told = ending(outcome.state, path=PATH)
+    told = final_report(outcome.state, path=PATH)
     assert "\n  session 2 adopted what had changed: task, scorer exact\n" in told
     assert "\n  2 of 6 answers are by an older version of the task\n" in told
     notes = audit(read(PATH, files=disk)).notes

@@ -22,7 +22,7 @@ from journal.events import (
     TrialFailed,
     TrialScored,
 )
-from replay.formatting import printable
+from replay.text import printable
 from tests.journal.samples import enqueued, flip, forge, opened, segment, session, started, trial, whole_run, written
 from tests.runner_cli.test_commands import evaljournal
 

@@ -26,7 +26,7 @@ from journal.events import (
 )
 from journal.files import DISK
 from journal.lock import Lock, is_held
-from replay import History, load
+from replay import LoadedRun, load
 from runner.cli._live import FRAME
 from runner.cli.travel import Watching, play_again
 from runner.testing import events_of
@@ -279,7 +279,7 @@ async def test_a_run_is_watched_until_its_writer_is_gone(left_out: int, torn: by
     watching = Watching(path)
     shown: list[int] = []
 
-    def show(history: History, now: float) -> None:
+    def show(history: LoadedRun, now: float) -> None:
         """Let the run go on a little whenever it is looked at, and die in the end."""
         shown.append(history.seq)
         written_ = len(lines_of(path))
