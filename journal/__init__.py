@@ -1,4 +1,4 @@
-"""Facts: what happened, in order, on disk, provably unchanged.
+"""Facts: what happened, in order, on disk, provably unchanged. Part of evaljournal.
 
 This package knows files and bytes. It knows no evaluation, and it reads no clock: whoever writes hands it the time.
 

@@ -1,6 +1,6 @@
 """Views of a run, computed from its records: state, summary, timeline, comparison, audit, exports.
 
-Pure functions of the records: no clock, no randomness, no nursery, no network.
+Part of evaljournal. Pure functions of the records: no clock, no randomness, no nursery, no network.
 """
 
 from replay.auditing import audit

@@ -1,16 +1,18 @@
-"""Acts: make an evaluation happen, and record every step of it.
+"""Run evaluations and record every step. Part of evaljournal.
 
-What a user needs is here; it is imported when it is first asked for, so that the command line can start without it.
+The public names are imported when they are first used, so that the command line starts quickly.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from runner.api import arun, rescore, run
+    from runner.api import RunVerification, arun, rescore, run, verify
     from runner.data.case import Case
     from runner.data.dataset import Dataset
     from runner.definition.evaluation import Evaluation, evaluation
+    from runner.definition.options import RunOptions
+    from runner.definition.settings import Settings
     from runner.engine.recorder import stamps
     from runner.engine.rescore import Rescored
     from runner.engine.session import Outcome
@@ -19,17 +21,28 @@ if TYPE_CHECKING:
     from runner.retries.classify import Fatal, RateLimited
     from runner.retries.retry import Retry
     from runner.scorers.scorer import Score
+    from runner.tasks.chat import Chat
+    from runner.tasks.command import Command
+    from runner.tasks.endpoint import Endpoint
+    from runner.tasks.recorded_output import RecordedOutput
 
 __all__ = [
     "Case",
+    "Chat",
+    "Command",
     "Dataset",
+    "Endpoint",
     "Evaluation",
     "Fatal",
     "Outcome",
     "RateLimited",
+    "RecordedOutput",
     "Rescored",
     "Retry",
+    "RunOptions",
+    "RunVerification",
     "Score",
+    "Settings",
     "UsageError",
     "arun",
     "evaluation",
@@ -37,35 +50,44 @@ __all__ = [
     "rescore",
     "run",
     "stamps",
+    "verify",
 ]
 
-_ROOMS: Final = {
+_MODULES: Final = {
     "Case": "data.case",
+    "Chat": "tasks.chat",
+    "Command": "tasks.command",
     "Dataset": "data.dataset",
+    "Endpoint": "tasks.endpoint",
     "Evaluation": "definition.evaluation",
     "Fatal": "retries.classify",
+    "Outcome": "engine.session",
     "RateLimited": "retries.classify",
+    "RecordedOutput": "tasks.recorded_output",
     "Rescored": "engine.rescore",
     "Retry": "retries.retry",
+    "RunOptions": "definition.options",
+    "RunVerification": "api",
     "Score": "scorers.scorer",
+    "Settings": "definition.settings",
     "UsageError": "errors",
+    "arun": "api",
     "evaluation": "definition.evaluation",
     "note": "notes",
-    "Outcome": "engine.session",
-    "arun": "api",
     "rescore": "api",
     "run": "api",
     "stamps": "engine.recorder",
+    "verify": "api",
 }
-"""Name → the module that it lives in."""
+"""Public name → the module that defines it."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ROOMS:
+    if name not in _MODULES:
         raise AttributeError(f"module 'runner' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"runner.{_ROOMS[name]}"), name)
+    value = globals()[name] = getattr(import_module(f"runner.{_MODULES[name]}"), name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ROOMS})  # Or a notebook would offer none of them.
+    return sorted({*globals(), *_MODULES})

@@ -1,6 +1,6 @@
-"""The ways into a run: from inside trio, from a script, from a thread, and beside a loop that is running already.
+"""The Python API: `run`, `arun`, `rescore` and `verify`.
 
-Here is decided in which thread a session lives, and who is told of signals meanwhile. What happens in it is the session's own.
+It decides in which thread a session runs and handles signals; everything else is `runner.engine.session`.
 """
 
 import contextvars
@@ -8,36 +8,43 @@ import functools
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
+import attrs
 import trio
+from typing_extensions import Unpack
 
+from journal import Verification
+from journal import verify as verify_journal
+from journal.errors import RulesBroken
+from replay.auditing import Audit, Auditor
 from runner.definition.evaluation import Evaluation
+from runner.definition.options import RunOptions
 from runner.engine.rescore import Rescored
-from runner.engine.rescore import rescore as score_anew
+from runner.engine.rescore import rescore as rescore_run
 from runner.engine.session import Outcome, Session
 from runner.errors import UsageError
+from runner.recompute.rules import remake
 from runner.run_paths import newest_of, newest_unfinished, next_paths
 from runner.signals import A_WHILE, STOPS, told
 
 T = TypeVar("T")
 
 
-async def arun(evaluation: Evaluation[Any, Any, Any], path: Path | str | None = None, **options: Any) -> Outcome:
-    """Run an evaluation, or go on with a run of it (`resume=True`), inside trio.
+async def arun(evaluation: Evaluation[Any, Any, Any], path: Path | str | None = None, **options: Unpack[RunOptions]) -> Outcome:
+    """Run an evaluation inside trio, or resume a run of it (`resume=True`).
 
-    Without a path, a new run gets the next number under `runs/`, as the command does it, and the run to go on with is the
-    newest of this evaluation there that is not finished.
+    Default path: the next number under `runs/NAME/`; with `resume=True`, the newest unfinished run there.
 
-    Every setting can be given (`slots=4, only="c*"`): it then holds instead of the evaluation's own, in this session and in all
-    that resume it, until another is given; see `Settings`, and `Options` for the rest.
+    Options override the evaluation's own settings for this run and for every session that resumes it, until they are given
+    again; see `Settings` for the settings and `runner.engine.session.Options` for the others.
     """
     if not trio.lowlevel.in_trio_task():
         raise UsageError(
-            "arun() is awaited inside trio, and this is another loop; inside asyncio, `await asyncio.to_thread(runner.run, …)` "
-            "does the same, and so does `runner.run(…)`, but while it lasts nothing else runs there"
+            "arun() runs inside trio only; in asyncio, use `await asyncio.to_thread(evaljournal.run, …)`, or "
+            "`evaljournal.run(…)`, which blocks the event loop until the run ends"
         )
     return await _session(evaluation, path, options).run()
 
@@ -47,76 +54,107 @@ def run(
     path: Path | str | None = None,
     *,
     signals: bool | None = None,
-    **options: Any,
+    **options: Unpack[RunOptions],
 ) -> Outcome:
-    """Run an evaluation from a script, a thread, or a notebook's cell in which another loop is running; see `arun`.
+    """Run an evaluation from a script, a thread or a notebook cell; see `arun`.
 
-    In the main thread, Ctrl-C and SIGTERM first stop the run in good order, and then do what they would have done anyway: raise
-    KeyboardInterrupt, and end the process. With `signals=True` they only stop the run; with False they do not even do that.
+    In the main thread, Ctrl-C and SIGTERM stop the run gracefully and then take their usual effect: KeyboardInterrupt, or the
+    end of the process. `signals=True`: they only stop the run. `signals=False`: they are not handled.
     """
-    hears = threading.current_thread() is threading.main_thread()
-    if signals and not hears:
-        raise UsageError("signals=True: only the main thread hears of signals; leave it out in others")
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    if signals and not is_main_thread:
+        raise UsageError("signals are handled in the main thread only; leave the option out", setting="signals", value=signals)
     session = _session(evaluation, path, options)
-    live = _in_own_thread if is_in_a_loop() else _in_this_thread
-    if signals is False or not hears:
-        return live(session)
+    run_session = _in_own_thread if is_in_a_loop() else _in_this_thread
+    if signals is False or not is_main_thread:
+        return run_session(session)
     session.leave = _exit
-    heard: list[int] = []
+    received: list[int] = []
 
     def stop(number: int, _: object) -> None:
-        heard.append(number)
+        received.append(number)
         session.interrupt()
 
     try:
         with told(stop, *STOPS):
-            return live(session)
+            return run_session(session)
     finally:
-        if heard and signals is None:
-            _pass_on(heard[0], session)
+        if received and signals is None:
+            _raise_signal(received[0], session)
 
 
-def _session(evaluation: Evaluation[Any, Any, Any], path: Path | str | None, options: Mapping[str, Any]) -> Session:
-    """Make a session of the run that is meant: the one at a path, the newest to be gone on with, or a new one with a number."""
+def _session(evaluation: Evaluation[Any, Any, Any], path: Path | str | None, options: RunOptions) -> Session:
+    """Return a session at the path, or at the default path."""
     name = _checked(evaluation).name
     if path is not None:
         return Session(evaluation, Path(path), **options)
     if options.get("resume"):
         return Session(evaluation, newest_unfinished(name), **options)
-    places = next_paths(name)
-    return Session(evaluation, next(places), **{"elsewhere": places.__next__, **options})
+    paths = next_paths(name)
+    return Session(evaluation, next(paths), **{"elsewhere": paths.__next__, **options})
 
 
 def _checked(evaluation: Evaluation[Any, Any, Any]) -> Evaluation[Any, Any, Any]:
     if not isinstance(evaluation, Evaluation):
-        raise UsageError(f"{evaluation!r} is no evaluation; make one of the function: @evaluation(cases=…)")
+        raise UsageError(f"{evaluation!r} is not an evaluation; write @evaluation(cases=…) above the function")
     return evaluation
 
 
 def rescore(
     evaluation: Evaluation[Any, Any, Any], path: Path | str | None = None, *, again: bool = False, slots: int | None = None
 ) -> Rescored:
-    """Let the scorers of an evaluation, as they are now, judge the outputs of a run; nobody is asked anything.
+    """Score the recorded outputs of a run with the evaluation's current scorers; the task is not called.
 
-    Without a path, the newest run of this evaluation under `runs/` is meant.
-
-    It can be called wherever `run` can. Outputs that a scorer has judged in its present version are left as they are, unless
-    `again` says otherwise.
+    Default path: the newest run of this evaluation under `runs/`. It can be called wherever `run` can. Scores by the current
+    version of a scorer are kept, unless `again` is true.
     """
     name = _checked(evaluation).name
-    known = newest_of(name) if path is None else Path(path)
-    scorers, asked = list(evaluation.scorers.values()), evaluation.cases.input_name
-    anew = functools.partial(score_anew, known, scorers, again=again, slots=slots, input_name=asked)
-    return _beside(lambda _: in_trio(anew)) if is_in_a_loop() else in_trio(anew)
+    run_path = newest_of(name) if path is None else Path(path)
+    scorers, input_name = list(evaluation.scorers.values()), evaluation.cases.input_name
+    call = functools.partial(rescore_run, run_path, scorers, again=again, slots=slots, input_name=input_name)
+    return _in_new_thread(lambda _: in_trio(call)) if is_in_a_loop() else in_trio(call)
 
 
-def _pass_on(number: int, session: Session) -> None:
-    """Let a signal do what it would have done had nobody been told of it."""
+@attrs.frozen
+class RunVerification:
+    """The result of `verify`."""
+
+    journal: Verification
+    """Whether the files are as they were written: hash chain, sums and blobs."""
+    audit: Audit
+    """Whether the records follow the rules: slots, pauses, times, totals, and every policy decision recomputed."""
+
+    @property
+    def verdict(self) -> Literal["holds", "damaged", "disagrees"]:
+        """`damaged`: the files changed after they were written; `disagrees`: they are intact, but break a rule."""
+        if self.journal.problem is not None and not isinstance(self.journal.problem, RulesBroken):
+            return "damaged"
+        return "holds" if self.journal.holds and self.audit.agrees else "disagrees"
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.verdict == "holds"
+
+
+def verify(path: Path | str, *, expect_head: str | None = None) -> RunVerification:
+    """Verify the journal of a run, audit its records and recompute its policy decisions.
+
+    `expect_head` is the hash of a record that must be in the journal, such as `Outcome.head`: it proves that no record was
+    removed from the end since.
+    """
+    auditor = Auditor(remake)
+    journal = verify_journal(Path(path), expect_head=expect_head, onlooker=auditor.take)
+    return RunVerification(journal, auditor.result())
+
+
+def _raise_signal(number: int, session: Session) -> None:
+    """Let a signal take its usual effect, after the run has stopped."""
     try:
         signal.raise_signal(number)
     except KeyboardInterrupt as exc:
         if session.is_begun:
-            exc.add_note(f"{session.path} was stopped in good order; run(…, resume=True) goes on with it")
+            exc.add_note(f"{session.path} was stopped gracefully; run(…, resume=True) resumes it")
         raise
 
 
@@ -129,7 +167,7 @@ def _in_this_thread(session: Session) -> Outcome:
 
 
 def in_trio(call: Callable[[], Awaitable[T]]) -> T:
-    """Run it here; take an interruption out of the nurseries' groups."""
+    """Run an async call in a new trio loop; a KeyboardInterrupt is taken out of the nurseries' exception groups."""
     try:
         return trio.run(call)
     except BaseExceptionGroup as group:
@@ -139,32 +177,32 @@ def in_trio(call: Callable[[], Awaitable[T]]) -> T:
 
 
 def _in_own_thread(session: Session) -> Outcome:
-    """Run it beside a loop that runs in this thread. If its last attempts do not end, the thread is left behind with them."""
+    """Run a session next to a loop that runs in this thread. If its last attempts do not end, its thread is abandoned."""
 
-    def here(leave: Callable[[Outcome], None]) -> Outcome:
+    def call(leave: Callable[[Outcome], None]) -> Outcome:
         session.leave = leave
         return _in_this_thread(session)
 
-    return _beside(here)
+    return _in_new_thread(call)
 
 
-def _beside(call: Callable[[Callable[[T], None]], T]) -> T:
-    """Make a call in a thread of its own, and wait for what it returns, or for what it delivers before its end."""
+def _in_new_thread(call: Callable[[Callable[[T], None]], T]) -> T:
+    """Make a call in a new thread; return its result, or the one that it delivers before it ends."""
     results: list[T | BaseException] = []
-    there = threading.Event()
+    has_result = threading.Event()
 
     def deliver(result: T | BaseException) -> None:
         results.append(result)
-        there.set()
+        has_result.set()
 
-    def live() -> None:
+    def target() -> None:
         try:
             deliver(call(deliver))
-        except BaseException as exc:  # noqa: BLE001  # it is raised again where it is waited for
+        except BaseException as exc:  # noqa: BLE001  # raised again in the waiting thread
             deliver(exc)
 
-    threading.Thread(target=contextvars.copy_context().run, args=(live,), name="evaljournal", daemon=True).start()
-    while not there.wait(A_WHILE):
+    threading.Thread(target=contextvars.copy_context().run, args=(target,), name="evaljournal", daemon=True).start()
+    while not has_result.wait(A_WHILE):
         pass
     if isinstance(results[0], BaseException):
         raise results[0]
@@ -172,8 +210,8 @@ def _beside(call: Callable[[Callable[[T], None]], T]) -> T:
 
 
 def is_in_a_loop() -> bool:
-    """Say whether an event loop, of asyncio or of trio, runs in this thread."""
-    import asyncio  # noqa: PLC0415  # a plain script need not pay for it
+    """Whether an event loop, of asyncio or trio, runs in this thread."""
+    import asyncio  # noqa: PLC0415  # a plain script does not need it
 
     try:
         asyncio.get_running_loop()

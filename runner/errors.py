@@ -1,17 +1,51 @@
-"""Whose fault an error is, said by its type.
+"""Errors that are the user's to fix.
 
-What the user's definition or data got wrong is a `UsageError`. What a task raises while it runs is never one of these:
-that becomes a fact about an attempt, and `runner.retries.classify` says what kind.
+A `UsageError` is a mistake in a definition, its settings or its data. What a task raises while it runs is never one of these:
+it is recorded as the failure of an attempt, and classified by `runner.retries.classify`.
 """
+
+from pathlib import Path
 
 
 class UsageError(Exception):
-    """The evaluation, its settings or its data cannot be used as given; the message says where and what to change."""
+    """The evaluation, its settings or its data cannot be used.
+
+    `str()` renders the fields as Python code would be written (`slots=0: …`); the command line renders them as flags.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        setting: str | None = None,
+        value: object = None,
+        path: Path | str | None = None,
+        line: int | None = None,
+        hint: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        """What is wrong."""
+        self.setting = setting
+        """Name of the setting or option that is wrong."""
+        self.value = value
+        """Its value."""
+        self.path = path
+        """The file that is wrong."""
+        self.line = line
+        """The line in it, counted from 1."""
+        self.hint = hint
+        """What to do about it."""
+
+    def __str__(self) -> str:
+        place = "" if self.path is None else f"{self.path}: " if self.line is None else f"{self.path}, line {self.line:,}: "
+        setting = "" if self.setting is None else f"{self.setting}={self.value!r}: "
+        return f"{place}{setting}{self.message}{f'; {self.hint}' if self.hint else ''}"
 
 
 class Unset(UsageError):
-    """A variable of the environment is needed, and is not there."""
+    """An environment variable that is needed is not set."""
 
 
 class RunChanged(UsageError):
-    """A run was to be resumed with another task, other cases or other settings than it was begun with."""
+    """The task, the cases, the scorers or the settings differ from those that the run was started with."""

@@ -20,6 +20,8 @@ from runner.retries.classify import RateLimited
 
 T = TypeVar("T")
 
+__all__ = ["Answer", "Fail", "Hang", "Scripted", "SimulatedEndpoint", "Step", "events_of", "inline", "repeatable"]
+
 
 @attrs.frozen
 class Answer:

@@ -1,14 +1,18 @@
-"""The public face of the three packages: what is in `__all__` is promised, so a change to it is made here first."""
+"""The public API: a change to an `__all__` must also be made here."""
 
 import attrs
+import pytest
 
+import evaljournal
 import journal
 import replay
 import runner
 import runner.executors
 from runner import scorers
 from runner.cli.run import run
+from runner.definition.options import RunOptions, SettingOptions
 from runner.definition.settings import Settings
+from runner.engine.session import Options
 from runner.retries.retry import NUMBERS
 from runner.scorers.llm_judge import Judge
 from runner.tasks.chat import Chat
@@ -17,8 +21,8 @@ from runner.tasks.endpoint import Endpoint
 from runner.tasks.recorded_output import RecordedOutput
 
 
-def test_the_journals_face() -> None:
-    """What `journal` offers."""
+def test_public_names_of_journal() -> None:
+    """`journal` exports these names."""
     assert [
         "Blob",
         "Durability",
@@ -40,8 +44,8 @@ def test_the_journals_face() -> None:
     ] == journal.__all__
 
 
-def test_the_replays_face() -> None:
-    """What `replay` offers."""
+def test_public_names_of_replay() -> None:
+    """`replay` exports these names."""
     assert [
         "LoadedRun",
         "RunState",
@@ -58,18 +62,25 @@ def test_the_replays_face() -> None:
     ] == replay.__all__
 
 
-def test_the_runners_face() -> None:
-    """What `runner` offers, and that each of it can really be had."""
+def test_public_names_of_runner() -> None:
+    """`runner` exports these names, and each can be imported."""
     assert [
         "Case",
+        "Chat",
+        "Command",
         "Dataset",
+        "Endpoint",
         "Evaluation",
         "Fatal",
         "Outcome",
         "RateLimited",
+        "RecordedOutput",
         "Rescored",
         "Retry",
+        "RunOptions",
+        "RunVerification",
         "Score",
+        "Settings",
         "UsageError",
         "arun",
         "evaluation",
@@ -77,12 +88,36 @@ def test_the_runners_face() -> None:
         "rescore",
         "run",
         "stamps",
+        "verify",
     ] == runner.__all__
     assert all(getattr(runner, name).__name__ == name for name in runner.__all__)
 
 
-def test_what_evaluates_without_code() -> None:
-    """What the tasks without code, and a judge, can be told; and which scorers there are by name."""
+def test_public_names_of_evaljournal() -> None:
+    """`evaljournal` exports the names of `runner`, the functions of `replay`, and five modules."""
+    views = {"audit", "compare", "load", "summarise"}
+    modules = {"executors", "journal", "replay", "scorers", "testing"}
+
+    assert modules | views | set(runner.__all__) == set(evaljournal.__all__)
+    assert all(getattr(evaljournal, name) is getattr(runner, name) for name in runner.__all__)
+    assert evaljournal.journal.read is journal.read
+    assert all(getattr(evaljournal, name) is getattr(replay, name) for name in views)
+    assert evaljournal.replay.load is replay.load
+    assert set(evaljournal.__all__) <= set(dir(evaljournal))
+    with pytest.raises(AttributeError, match="no attribute 'Trial'"):
+        evaljournal.Trial  # noqa: B018
+
+
+def test_run_options_are_the_settings_and_the_session_options() -> None:
+    """The typed options of `run` are those that it takes."""
+    settings, options = ({field.name for field in attrs.fields(kind)} for kind in (Settings, Options))
+
+    assert settings == set(SettingOptions.__annotations__)
+    assert settings | options == set(RunOptions.__annotations__)
+
+
+def test_parameters_of_tasks_without_code() -> None:
+    """Tasks without code and the judge have these parameters; these scorers have a name on the command line."""
     http = ["connect_timeout", "read_timeout"]
     assert {
         Endpoint: ["url", "method", "body", "headers", "output_path", "error_path", "done_path", *http, "idempotency_header"],
@@ -102,12 +137,12 @@ def test_what_evaluates_without_code() -> None:
 
 
 def test_every_setting_has_a_flag() -> None:
-    """What Python can say of a run, of its retries and of its tasks can be said by a flag, and so by a key of a file."""
+    """Each setting, retry budget and task parameter has a command-line flag, and so a key in the configuration file."""
     flags = {option.removeprefix("--").replace("-", "_") for each in run.params for option in each.opts}
     settings = {field.name for field in attrs.fields(Settings)} - {
         "loop",
         "retry",
-    }  # A loop is for functions; see below.
+    }
     about_tasks = {"seed": "model_seed", "output": "output_format", "headers": "header", "url": "endpoint", "model": "chat"}
     tasks = {field.name for task in (Endpoint, Chat, Command, RecordedOutput) for field in attrs.fields(task) if field.init}
 
@@ -116,8 +151,8 @@ def test_every_setting_has_a_flag() -> None:
     assert {about_tasks.get(name, name) for name in tasks} <= flags
 
 
-def test_the_executors_face() -> None:
-    """What `runner.executors` offers: Phoenix's six names, and what goes with them."""
+def test_public_names_of_executors() -> None:
+    """`runner.executors` exports Phoenix's six names, and three more."""
     assert [
         "AsyncExecutor",
         "ConcurrencyController",

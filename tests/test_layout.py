@@ -1,4 +1,4 @@
-"""The rooms: journal ← replay ← runner ← runner.cli. An import points to the left, or stays in its room."""
+"""The rooms: journal ← replay ← runner ← runner.cli ← evaljournal. An import points to the left, or stays in its room."""
 
 import ast
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).parent.parent
-ROOMS: Final = ("journal", "replay", "runner", "runner.cli")
+ROOMS: Final = ("journal", "replay", "runner", "runner.cli", "evaljournal")
 IMPURE: Final = frozenset(
     {"asyncio", "http", "multiprocessing", "random", "secrets", "select", "socket", "subprocess", "threading", "time", "trio"}
 )

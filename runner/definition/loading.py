@@ -201,7 +201,7 @@ def _their_fault(where: str, folder: Path) -> Generator[None]:
 
 def _theirs(trace: TracebackType | None) -> traceback.StackSummary:
     """Take our own frames, and the import machinery's, out of a traceback."""
-    ours = os.path.join(Path(__file__).parent, "")
+    ours = os.path.join(Path(__file__).parent.parent, "")
     stack = traceback.extract_tb(trace)
     kept = [frame for frame in stack if not frame.filename.startswith((ours, "<frozen importlib", "<attrs generated"))]
     kept = [frame for frame in kept if not frame.filename.endswith(("importlib/__init__.py", "importlib\\__init__.py"))]

@@ -59,7 +59,7 @@ class Description:
     """An exception as plain text: what may be kept when the exception itself, and the frames it holds, are let go."""
 
     type: str
-    """The name of its class, with its module unless that is builtins."""
+    """Its class: `ValueError`, `openai.RateLimitError`, or `evaljournal.RateLimited` for one of ours."""
     message: str
     """Its text, masked and of bounded length."""
     traceback: str
@@ -136,9 +136,10 @@ _DEEPEST = 20
 _MESSAGE, _TRACEBACK = 2_000, 16_000
 """The most characters that are kept."""
 
-_OURS = (os.path.join(os.path.dirname(__file__), ""), os.path.join(os.path.dirname(outcome.__file__), ""))
+_OURS = (os.path.join(os.path.dirname(os.path.dirname(__file__)), ""), os.path.join(os.path.dirname(outcome.__file__), ""))
 """Where the frames between us and a task come from: this package, and what carries an exception out of a thread."""
 
+_OUR_PACKAGES = ("journal", "replay", "runner")
 _OUR_TASKS = "runner.tasks."
 """What is raised in there says all that there is to say; a traceback would lead into our own code and the client's."""
 
@@ -182,7 +183,7 @@ def worst(failures: list[Failure]) -> Failure:
 def describe(exc: BaseException) -> Description:
     """Put an exception into words that can be kept for ever."""
     cls = type(exc)
-    name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+    name = public_name(cls)
     try:
         message = str(exc)
     except Exception as second:  # noqa: BLE001 - the user's class may do anything here, and the trial still needs its record
@@ -194,6 +195,14 @@ def describe(exc: BaseException) -> Description:
     except Exception as second:  # noqa: BLE001 - the same
         trace = f"(its traceback could not be had: {type(second).__name__})"
     return Description(type=name, message=_shorten(message, _MESSAGE), traceback=_shorten(trace, _TRACEBACK))
+
+
+def public_name(cls: type) -> str:
+    """Return the name under which a class is recorded; that of one of ours does not depend on the module it is defined in."""
+    package = cls.__module__.partition(".")[0]
+    if package == "builtins":
+        return cls.__qualname__
+    return f"{'evaljournal' if package in _OUR_PACKAGES else cls.__module__}.{cls.__qualname__}"
 
 
 def _theirs(trace: TracebackType | None) -> TracebackType | None:

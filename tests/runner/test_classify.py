@@ -264,10 +264,10 @@ def test_description_is_masked() -> None:
         raise RateLimited(3, f"refused {secret}") from ValueError("api_key=0123")
     words = describe(raised.value)
 
-    assert "runner.retries.classify.RateLimited" == words.type
+    assert "evaljournal.RateLimited" == words.type
     assert "refused ***; retry after 3 s" == words.message
     assert "ValueError: api_key=***" in words.traceback
-    assert "test_failure.py" in words.traceback
+    assert "test_classify.py" in words.traceback
     assert secret not in words.traceback
 
 

@@ -608,7 +608,7 @@ def test_a_refused_judge_stops_the_rescoring(server: Server, name: str) -> None:
 
     assert 3 == refused.exit_code
     assert "0 outputs scored anew by judge; 3 left, and the same command goes on with them" in refused.stderr
-    assert "every other call would fail in the same way: runner.tasks.client.BadStatus: 401" in refused.stderr
+    assert "every other call would fail in the same way: evaljournal.BadStatus: 401" in refused.stderr
     assert "\n  the scorer judge was refused\n" in refused.stderr
     assert "unauthorized" == events("runs/qa/0001", RunStopped)[-1].reason
     assert 0 == again.exit_code, again.stderr
@@ -627,8 +627,8 @@ def test_a_scorer_that_was_of_no_use_does_not_spoil_the_run() -> None:
     evaljournal("run", "--data", "qa.jsonl", "--command", "cat", "--score", "mine.py:broken")
 
     assert (1, [0, 0, 0], 1) == (tried.exit_code, [each.exit_code for each in later], gated.exit_code)
-    assert "no score: 3 could not be scored (runner.retries.classify.Fatal: no use)" in later[0].stderr
-    assert "no score: 3 could not be scored (runner.retries.classify.Fatal: no use)" in later[2].stdout
+    assert "no score: 3 could not be scored (evaljournal.Fatal: no use)" in later[0].stderr
+    assert "no score: 3 could not be scored (evaljournal.Fatal: no use)" in later[2].stdout
     assert 1 == evaljournal("resume").exit_code
 
 
@@ -642,8 +642,8 @@ def test_a_refused_judge_is_told_for_as_long_as_it_stops_the_run(server: Server,
     told = "\n  the scorer judge was refused"
     assert (3, 1) == (stopped.exit_code, stopped.stderr.count("BadStatus"))
     assert f"{told}\n" in stopped.stderr
-    assert f"{told}: runner.tasks.client.BadStatus: 401 Unauthorized from " in status.stdout
-    assert summary["unauthorized_error"].startswith("judge: runner.tasks.client.BadStatus: 401 Unauthorized from ")
+    assert f"{told}: evaljournal.BadStatus: 401 Unauthorized from " in status.stdout
+    assert summary["unauthorized_error"].startswith("judge: evaljournal.BadStatus: 401 Unauthorized from ")
     assert (0, None) == (resumed.exit_code, orjson.loads(resumed.stdout)["unauthorized_error"])
     assert "unauthorized" not in evaljournal("status").stdout
 

@@ -1,0 +1,91 @@
+"""The public names of evaljournal: `from evaljournal import Case, evaluation`.
+
+A name is imported when it is first used, so that the command line starts quickly. The code itself is in the packages
+`journal`, `replay` and `runner`, which are installed next to this one.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from evaljournal import executors, journal, replay, scorers, testing
+    from replay import audit, compare, load, summarise
+    from runner import (
+        Case,
+        Chat,
+        Command,
+        Dataset,
+        Endpoint,
+        Evaluation,
+        Fatal,
+        Outcome,
+        RateLimited,
+        RecordedOutput,
+        Rescored,
+        Retry,
+        RunOptions,
+        RunVerification,
+        Score,
+        Settings,
+        UsageError,
+        arun,
+        evaluation,
+        note,
+        rescore,
+        run,
+        stamps,
+        verify,
+    )
+
+__all__ = [
+    "Case",
+    "Chat",
+    "Command",
+    "Dataset",
+    "Endpoint",
+    "Evaluation",
+    "Fatal",
+    "Outcome",
+    "RateLimited",
+    "RecordedOutput",
+    "Rescored",
+    "Retry",
+    "RunOptions",
+    "RunVerification",
+    "Score",
+    "Settings",
+    "UsageError",
+    "arun",
+    "audit",
+    "compare",
+    "evaluation",
+    "executors",
+    "journal",
+    "load",
+    "note",
+    "replay",
+    "rescore",
+    "run",
+    "scorers",
+    "stamps",
+    "summarise",
+    "testing",
+    "verify",
+]
+
+_VIEWS: Final = ("audit", "compare", "load", "summarise")
+_SUBMODULES: Final = ("executors", "journal", "replay", "scorers", "testing")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'evaljournal' has no attribute {name!r}")
+    import_module("evaljournal._own_packages")  # Raises if another package has taken the name of one of ours.
+    if name in _SUBMODULES:
+        return import_module(f"evaljournal.{name}")
+    value = globals()[name] = getattr(import_module("replay" if name in _VIEWS else "runner"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,59 @@
+"""Check, on import, that `journal`, `replay` and `runner` are evaljournal's own.
+
+These names are common. Another distribution or a file of the user's may take one of them, and pip overwrites a package of the
+same name without a warning.
+"""
+
+import importlib.metadata
+import importlib.util
+from pathlib import Path
+from typing import Final
+
+_ROOT: Final = Path(__file__).resolve().parent.parent
+_MARK: Final = b"Part of evaljournal."
+"""In the docstring of each of our packages."""
+
+
+def _check(name: str) -> None:
+    """Raise an ImportError unless `import name` would load our package."""
+    file = _file_of(name)
+    if file is None:
+        raise ImportError(f"evaljournal's package {name!r} is missing; install evaljournal again", name=name)
+    if file == _ROOT / name / "__init__.py" and _MARK in file.read_bytes():
+        return
+    owner = _owner(name, file)
+    if owner is None:
+        source, fix = "which no installed distribution owns", "rename or move it"
+    else:
+        source, fix = f"from the distribution {owner!r}", f"use an environment without {owner} and install evaljournal again"
+    message = f"{name!r} is {file}, {source}; it hides evaljournal's package of that name in {_ROOT}; {fix}"
+    raise ImportError(message, name=name, path=str(file))
+
+
+def _file_of(name: str) -> Path | None:
+    """Find the file that `import name` loads, without loading it."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except ValueError:  # It is in sys.modules and has no spec.
+        return None
+    if spec is None:
+        return None
+    folders = list(spec.submodule_search_locations or ())
+    origin = spec.origin if spec.has_location and spec.origin else folders[0] if folders else None
+    return None if origin is None else Path(origin).resolve()
+
+
+def _owner(name: str, file: Path) -> str | None:
+    """Find the distribution, other than our own, that installed a file."""
+    paths = {f"{name}/__init__.py", f"{name}.py"}
+    for distribution in importlib.metadata.distributions():
+        if distribution.name == "evaljournal":
+            continue
+        for path in distribution.files or ():
+            if path.as_posix() in paths and Path(str(path.locate())).resolve() == file:
+                return distribution.name
+    return None
+
+
+for _name in ("journal", "replay", "runner"):
+    _check(_name)

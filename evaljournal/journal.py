@@ -1,0 +1,7 @@
+"""What happened, in order, on disk: the public names of the package `journal`."""
+
+import evaljournal._own_packages
+from journal import *
+from journal import __all__ as __all__
+from journal import errors as errors
+from journal import events as events

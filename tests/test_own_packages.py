@@ -1,0 +1,99 @@
+"""The packages `journal`, `replay` and `runner` must be evaljournal's own, and the wheel contains nothing else."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parent.parent
+
+
+def python(*arguments: str, path: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run Python with a folder at the front of `sys.path`."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(path), str(ROOT)])}
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=False, env=environment, cwd=cwd, timeout=60
+    )
+
+
+def install_foreign(folder: Path, name: str, *, distribution: str | None) -> Path:
+    """Write a package as another distribution would install it."""
+    file = folder / name / "__init__.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("splitters = ()\n")
+    if distribution is not None:
+        info = folder / f"{distribution.replace('-', '_')}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+        (info / "RECORD").write_text(f"{name}/__init__.py,,\n")
+    return file
+
+
+@pytest.mark.parametrize("name", ["journal", "replay", "runner"])
+@pytest.mark.parametrize(
+    "code",
+    ["from evaljournal import Case", "import evaljournal; evaljournal.run", "from evaljournal.journal import read"],
+)
+def test_a_foreign_package_is_an_import_error(tmp_path: Path, name: str, code: str) -> None:
+    """The error names the foreign file and its distribution."""
+    file = install_foreign(tmp_path, name, distribution="replay-rec")
+    result = python("-c", code, path=tmp_path, cwd=tmp_path)
+
+    last = result.stderr.splitlines()[-1]
+    assert 1 == result.returncode
+    assert last.startswith(f"ImportError: {name!r} is {file}, from the distribution 'replay-rec'; ")
+
+
+def test_the_command_line_exits_with_2(tmp_path: Path) -> None:
+    """The command prints the error in one line, and does not call it a bug."""
+    file = install_foreign(tmp_path, "replay", distribution=None)
+    result = python("-m", "evaljournal", "ls", path=tmp_path, cwd=ROOT.parent)
+
+    assert 2 == result.returncode
+    assert "" == result.stdout
+    assert [f"Error: 'replay' is {file}, which no installed distribution owns"] == [
+        line.partition(";")[0] for line in result.stderr.splitlines()
+    ]
+
+
+def test_an_overwritten_package_is_found(tmp_path: Path) -> None:
+    """Another distribution may overwrite our `replay/__init__.py` in its place."""
+    for name in ("evaljournal", "journal", "runner"):
+        (tmp_path / name).mkdir()
+        for file in (ROOT / name).glob("*.py"):
+            (tmp_path / name / file.name).write_bytes(file.read_bytes())
+    install_foreign(tmp_path, "replay", distribution="replay-rec")
+    result = python("-m", "evaljournal", "ls", path=tmp_path, cwd=tmp_path)
+
+    assert 2 == result.returncode
+    assert "from the distribution 'replay-rec'" in result.stderr
+
+
+def test_the_command_line_runs_as_a_module(tmp_path: Path) -> None:
+    """`python -m evaljournal` is the command."""
+    result = python("-m", "evaljournal", "--help", path=ROOT, cwd=tmp_path)
+
+    assert (0, "") == (result.returncode, result.stderr)
+    assert "resume" in result.stdout
+
+
+def test_the_wheel_contains_four_packages(tmp_path: Path) -> None:
+    """The top level of the built wheel is exactly our packages and the metadata."""
+    if importlib.util.find_spec("hatchling") is None:
+        pytest.skip("hatchling is not installed, so no wheel can be built")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    [wheel] = tmp_path.glob("*.whl")
+    top = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+
+    assert {"evaljournal", "journal", "replay", "runner"} == {name for name in top if not name.endswith(".dist-info")}
