@@ -1,18 +1,15 @@
-"""A run as one HTML file, that shows it, goes back through its history, and opens anywhere: no network, no other file.
+"""A run, or two runs, as one HTML file that needs no network and no other file.
 
-Everything in a run is untrusted. The data stand in the file compressed and in base64, where no text can mean anything; the page
-puts them on the screen as text and in no other way; and its own policy forbids it to load, to send or to run anything but
-itself.
+Everything in a run is untrusted. The data are embedded compressed and in base64, so no text in them can be markup; the scripts
+show them as text only; and the page's Content-Security-Policy forbids everything but its own scripts and styles.
 """
 
 import base64
 import gzip
 import hashlib
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,11 +19,11 @@ import orjson
 from journal import JournalError
 from journal.events import RunStarted
 from replay.auditing import Audit
-from replay.comparison import Comparison
+from replay.comparison import Comparison, Paired
 from replay.comparison import in_json as comparison_in_json
-from replay.comparison_text import sentence
 from replay.ending import ending_in_words, next_command
-from replay.export.page_content import Content, Cursor
+from replay.export.page_columns import Cursor, columns
+from replay.export.page_content import Content
 from replay.loaded_run import LoadedRun
 from replay.summary import Score, Summary, in_json, summarise
 from replay.summary_text import billed_usage
@@ -35,29 +32,29 @@ from replay.text import plural, printable
 MARK: Final = (
     b'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="generator" content="evaljournal">\n'
 )
-"""How every page of ours begins."""
+"""The first bytes of every page."""
 
-_OURS: Final = ("words", "run", "policy", "chart", "history", "trials", "drawer", "page")
-_SCRIPTS: Final = ("uPlot.iife.min.js", *(f"{name}.js" for name in _OURS))
+_MODULES: Final = ("words", "run", "policy", "chart", "history", "trials", "drawer", "page")
+_SCRIPTS: Final = ("uPlot.iife.min.js", *(f"{name}.js" for name in _MODULES))
 _STYLES: Final = {"uPlot.min.css": "", "page.css": "", "dark.css": ' id="dark" media="screen and (prefers-color-scheme: dark)"'}
-"""Each with what its element says; the page changes when the last applies, for who wants another theme than the system's."""
-_AT_ONCE: Final = 57 * 1024
-"""Bytes that are put into base64 at a time; a multiple of three."""
+"""Style sheet → attributes of its element; the page changes `media` of the last one when the user chooses a theme."""
+_BASE64_CHUNK: Final = 57 * 1024
+"""Bytes; a multiple of three, so that chunks can be joined."""
 
 
 @attrs.frozen(kw_only=True)
-class Shown:
-    """A run that is shown on a page, and what is known of it beside its records."""
+class PageRun:
+    """A run on a page."""
 
     history: LoadedRun
     content: Content
     audit: Audit
     status: str
-    """In one word: running, finished, stopped, interrupted or damaged."""
+    """running, finished, stopped, interrupted or damaged."""
     problem: JournalError | None
 
-    def facts(self) -> dict[str, Any]:
-        """Tell everything but the columns."""
+    def data(self, cursor: Cursor = Cursor()) -> dict[str, Any]:  # noqa: B008  # immutable
+        """Return the data of the page, with all columns or only what has changed since the cursor."""
         state, path = self.history.state, self.history.path
         summary = summarise(state)
         started = state.started
@@ -66,12 +63,13 @@ class Shown:
             "name": path.name,
             "status": self.status,
             "problem": None if self.problem is None else str(self.problem),
-            "verdict": verdict(summary, self.status, ending_in_words(state)),
+            "headline": headline(
+                summary, {"running": "running", "damaged": "damaged"}.get(self.status) or ending_in_words(state)
+            ),
             "next": f"evaljournal watch {shlex.quote(str(path))}" if self.status == "running" else next_command(state, path),
             "show": f"evaljournal show {shlex.quote(str(path))}",
             "verify": f"evaljournal verify {shlex.quote(str(path))}",
             "head": state.head,
-            "durable": self.history.durable,
             "total": self.history.total,
             "summary": in_json(summary),
             "usage": billed_usage(summary.usage),
@@ -81,104 +79,104 @@ class Shown:
                 "agrees": self.audit.agrees,
                 "findings": [attrs.asdict(finding) for finding in self.audit.findings],
             },
-            "settings": {name: _short(value) for name, value in state.settings.items()},
+            "settings": {name: printable(value, 500) for name, value in state.settings.items()},
             "environment": {} if started is None else dict(started.environment),
-            "pinned": {} if started is None else _pinned(started),
-            "lives": [attrs.asdict(session) for session in state.sessions],
+            "definition": {} if started is None else _definition(started),
+            "sessions": [attrs.asdict(session) for session in state.sessions],
+            "columns": columns(self.content, state, cursor),
         }
 
-    def told(self, known: Cursor = Cursor()) -> dict[str, Any]:  # noqa: B008  # it cannot be changed
-        """Tell everything, or what somebody does not know yet."""
-        return {**self.facts(), "columns": self.content.since(known, self.history.state)}
 
-
-def _pinned(started: RunStarted) -> dict[str, str]:
+def _definition(started: RunStarted) -> dict[str, str]:
     names = ("task", "task_fingerprint", "dataset", "dataset_fingerprint", "settings_fingerprint", "durability")
     return {name: str(getattr(started, name)) for name in names} | {
         f"scorer {name}": version for name, version in started.scorers.items()
     }
 
 
-def _short(value: Any) -> str:
-    return printable(value, 500)
-
-
-def verdict(summary: Summary, status: str, ended: str) -> str:
-    """Say in one sentence what came of a run."""
+def headline(summary: Summary, status: str) -> str:
+    """Return the result of a run in a line: `capitals: finished. All 60 trials done, 93.3 % exact, none failed.`"""
     trials = summary.trials
-    done, of = trials.completed + trials.failed, max(summary.planned, trials.enqueued)
-    name = printable(summary.evaluation) if summary.evaluation else "The run"
-    how = {"running": "is going on", "damaged": "is damaged"}.get(status, ended)
-    how = f"was {how}" if how.startswith(("interrupted", "cut off")) else how
-    parts = [f"{done:,} of {plural(of, 'trial')} done" if done < of else f"all {plural(of, 'trial')} done"]
-    if not of:
-        parts = ["no trial was taken in"]
+    done, total = trials.completed + trials.failed, max(summary.planned, trials.enqueued)
+    name = printable(summary.evaluation) if summary.evaluation else "Run"
+    if not total:
+        progress = "No trials yet"
     elif not summary.planned and summary.ending != "finished":
-        parts = [f"{plural(done, 'trial')} done"]
-    parts += [_score_in_brief(scorer, score) for scorer, score in list(summary.scores.items())[:1] if score.scored]
-    parts.append(f"{trials.failed:,} failed" if trials.failed else "none failed" if done else "nothing answered yet")
+        progress = f"{plural(done, 'trial')} done"
+    else:
+        progress = f"{done:,} of {plural(total, 'trial')} done" if done < total else f"All {plural(total, 'trial')} done"
+    parts = [progress, *(_brief_score(scorer, score) for scorer, score in list(summary.scores.items())[:1] if score.scored)]
+    if done:
+        parts.append(f"{trials.failed:,} failed" if trials.failed else "none failed")
     if trials.recovered:
         parts.append(f"{trials.recovered:,} recovered after a failure")
-    return f"{name} {how}: {', '.join(parts)}."
+    return f"{name}: {status}. {', '.join(parts)}."
 
 
-def _score_in_brief(scorer: str, score: Score) -> str:
+def _brief_score(scorer: str, score: Score) -> str:
     name = printable(scorer, 40)
     if score.passed is not None and score.mean is not None:
         return f"{100 * score.mean:.1f} % {name}"
     if score.mean is not None:
-        return f"{name} {score.mean:.3g} on average"
+        return f"mean {name} {score.mean:.3g}"
     label, count = next(iter(score.labels.items()), ("", 0))
     return f"{name}: {printable(label, 24)} {100 * count / score.scored:.0f} %"
 
 
-def compared(comparison: Comparison) -> dict[str, Any]:
-    """Tell a comparison, and each difference in a few words; its numbers stand beside them."""
+def comparison_data(comparison: Comparison) -> dict[str, Any]:
+    """Return a comparison with a headline and the outcome of each paired difference in a few words."""
+    outcomes = {scorer: _outcome(paired) for scorer, paired in comparison.scores.items()}
     return {
         **comparison_in_json(comparison),
-        "verdict": _comparison_verdict(comparison),
-        "sentences": {scorer: _in_brief(sentence(paired)) for scorer, paired in comparison.scores.items()},
-        "latency_sentence": _in_brief(sentence(comparison.latency, more="slower", less="faster")),
+        "headline": _comparison_headline(comparison, outcomes),
+        "outcomes": outcomes,
+        "latency_outcome": _outcome(comparison.latency, more="slower", less="faster"),
     }
 
 
-def _comparison_verdict(comparison: Comparison) -> str:
-    """Say in one sentence what the first scorer makes of it, and how many trials are no longer what they were."""
-    said = ""
-    for name, paired in islice(comparison.scores.items(), 1):
-        told = sentence(paired).partition(" (")[0]
-        said = f"By {printable(name, 40)}, {'A and B are ' if told.startswith('not ') else ''}{told}: "
-    changed = f", {len(comparison.changed):,} otherwise changed" if comparison.changed else ""
+def _comparison_headline(comparison: Comparison, outcomes: Mapping[str, str]) -> str:
+    first = "".join(f"{printable(scorer, 40)}: {outcome}. " for scorer, outcome in list(outcomes.items())[:1])
+    changed = f", {len(comparison.changed):,} changed" if comparison.changed else ""
     same = f"{comparison.same:,} of {plural(comparison.compared, 'trial')} the same"
-    return f"{said}{len(comparison.fixed):,} fixed, {len(comparison.broke):,} broke{changed}, {same}."
+    return f"{first}{len(comparison.fixed):,} fixed, {len(comparison.broke):,} broke{changed}, {same}."
 
 
-def _in_brief(said: str) -> str:
-    """Leave out of a sentence about a difference what its numbers are."""
-    return re.split(r" (?:by|at) | \(", said, maxsplit=1)[0]
+def _outcome(paired: Paired, *, more: str = "higher", less: str = "lower") -> str:
+    """Return whether B differs from A: `B is better`, `not distinguishable`, `3 of 12 labels changed`."""
+    if paired.kind == "pass":
+        more, less = "better", "worse"
+    if not paired.n:
+        return "no case has a value in both runs"
+    if paired.kind == "label":
+        return f"{paired.other:,} of {plural(paired.n, 'label')} changed"
+    if paired.kind == "number" and not paired.other:
+        return "no difference"
+    if not paired.is_distinguishable or paired.difference is None:
+        return "not distinguishable"
+    return f"B is {more if paired.difference > 0 else less}"
 
 
 def page(runs: Sequence[Mapping[str, Any]], comparison: Mapping[str, Any] | None = None) -> Iterator[bytes]:
-    """Make the file, a piece at a time; the same runs give the same bytes."""
-    title = " and ".join(run["name"] for run in runs)
-    evaluation = runs[0]["summary"]["evaluation"] or "a run"
+    """Yield the file in pieces; the same runs give the same bytes."""
+    names = " and ".join(run["name"] for run in runs)
+    evaluation = runs[0]["summary"]["evaluation"] or "run"
     data = orjson.dumps({"runs": runs, "comparison": comparison}, option=orjson.OPT_NON_STR_KEYS)
-    packed = gzip.compress(data, 5, mtime=0)  # Half the time of 6, for a twentieth more bytes.
-    yield _top(f"{evaluation} · {title}", connect="'none'")
+    packed = gzip.compress(data, 5, mtime=0)  # Takes half the time of level 6, for 5 % more bytes.
+    yield _top(f"{evaluation} · {names}", connect="'none'")
     yield b'<script type="application/octet-stream" id="data">'
-    for at in range(0, len(packed), _AT_ONCE):
-        yield base64.b64encode(packed[at : at + _AT_ONCE])
+    for start in range(0, len(packed), _BASE64_CHUNK):
+        yield base64.b64encode(packed[start : start + _BASE64_CHUNK])
     yield b"</script>\n"
     yield _bottom()
 
 
 def live_page(title: str) -> bytes:
-    """Make the page that asks whoever served it for the data, and for what comes."""
+    """Return a page that gets its data, and updates, from the server that it was loaded from."""
     return _top(title, connect="'self'") + b'<script type="application/octet-stream" id="data"></script>\n' + _bottom()
 
 
 def policy(*, connect: str) -> str:
-    """Forbid everything but the scripts and styles that stand in the page, told by their hashes."""
+    """Return a Content-Security-Policy that allows the scripts and styles of the page, by hash, and nothing else."""
     scripts = " ".join(_hash(_resource(name)) for name in _SCRIPTS)
     styles = " ".join(_hash(_resource(name)) for name in _STYLES)
     return (
@@ -196,7 +194,7 @@ def _hash(text: str) -> str:
 
 
 def _top(title: str, *, connect: str) -> bytes:
-    styles = "".join(f"<style{said}>{_resource(name)}</style>\n" for name, said in _STYLES.items())
+    styles = "".join(f"<style{attributes}>{_resource(name)}</style>\n" for name, attributes in _STYLES.items())
     body = _resource("page.html")
     head = (
         f'<meta http-equiv="Content-Security-Policy" content="{policy(connect=connect)}">\n'
@@ -218,7 +216,7 @@ def _escaped(text: str) -> str:
 
 
 def is_page(path: Path) -> bool:
-    """Say whether a file is a page that we made, and that can be made again."""
+    """Return whether a file is a page written by this module."""
     try:
         with open(path, "rb") as stream:
             return stream.read(len(MARK)) == MARK

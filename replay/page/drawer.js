@@ -138,7 +138,7 @@ class Drawer {
     const text = plain(value);
     return el("div", { class: "block" }, el("h3", { text: title }),
       el("pre", { tabindex: 0, dir: "auto" }, content || visible(text === null ? "null" : text)),
-      isCut ? el("p", { class: "cut" }, `the first ${grouped(value.cut.length)} of ${grouped(value.of)}; the whole: `, el("code", { text: `${run.facts.show} ${quoted(run.trials.name[trial])} --json` })) : "");
+      isCut ? el("p", { class: "cut" }, `the first ${grouped(value.beginning.length)} of ${grouped(value.length)}; the whole: `, el("code", { text: `${run.facts.show} ${quoted(run.trials.name[trial])} --json` })) : "");
   }
 
   attempt(run, span) {
@@ -153,7 +153,7 @@ class Drawer {
       error ? el("pre", { class: "error", tabindex: 0, text: visible(`${error[1]}: ${error[2]}`) }) : "",
       error && error[3] ? el("details", {}, el("summary", { text: "Traceback" }), el("pre", { tabindex: 0, text: visible(error[3]) })) : "",
       details.retry_after === undefined ? "" : el("p", { class: "faint", text: `asked to be left alone for ${duration(details.retry_after)}` }),
-      details.late ? el("p", { class: "faint", text: `came back after it had been given up (${words(details.late)}); not used` }) : "",
+      details.late_ending ? el("p", { class: "faint", text: `came back after it had been given up (${words(details.late_ending)}); not used` }) : "",
       details.retry_in === undefined ? "" : el("p", { class: "faint", text: `to be tried again in ${duration(details.retry_in)}: ${words(details.retry_cause)}` }),
       Object.keys(used).length ? el("p", { class: "faint used", text: Object.entries(used).map(([name, value]) => `${oneLine(name, 40)} ${typeof value === "number" ? number(value) : oneLine(value, 200)}`).join(" · ") }) : "");
   }

@@ -110,7 +110,7 @@ class Page {
       : [el("span", { class: `badge ${facts.status}`, text: STATUSES[facts.status] }), this.live ? el("span", { id: "live", class: "live", text: this.live.words }) : "", el("span", { text: oneLine(facts.path, 120) }), el("span", { text: `${when}${sessions}` })];
     refill(this.top,
       this.painter, el("p", { class: "eyebrow" }, told),
-      el("h1", { text: visible(this.comparison ? this.comparison.verdict : facts.verdict).replace(/ (?=[%=])|(?<==) /g, "\u00a0") }),
+      el("h1", { text: visible(this.comparison ? this.comparison.headline : facts.headline).replace(/ (?=[%=])|(?<==) /g, "\u00a0") }),
       facts.problem ? el("p", { class: "banner", role: "alert", text: `This is how far the journal can be trusted: ${visible(facts.problem)}` }) : "");
   }
 
@@ -170,8 +170,8 @@ class Page {
   drawCompared() {
     const { comparison } = this;
     const points = (value) => (100 * value).toFixed(1), plainly = (value) => digits(value, 3);
-    const rows = Object.entries(comparison.scores).map(([name, paired]) => (paired.kind === "pass" ? this.pairedRow(oneLine(name, 40), paired, comparison.sentences[name], percent, points, " points") : this.pairedRow(oneLine(name, 40), paired, comparison.sentences[name], plainly, plainly)));
-    rows.push(this.pairedRow("time to an answer", comparison.latency, comparison.latency_sentence, duration, duration));
+    const rows = Object.entries(comparison.scores).map(([name, paired]) => (paired.kind === "pass" ? this.pairedRow(oneLine(name, 40), paired, comparison.outcomes[name], percent, points, " points") : this.pairedRow(oneLine(name, 40), paired, comparison.outcomes[name], plainly, plainly)));
+    rows.push(this.pairedRow("time to an answer", comparison.latency, comparison.latency_outcome, duration, duration));
     const lists = [["broke", comparison.broke], ["fixed", comparison.fixed], ["changed", comparison.changed], ["slower", comparison.slower]];
     const only = [[comparison.only_a, "only in A"], [comparison.only_b, "only in B"], [comparison.different, "with the same name and other content"]].filter(([names]) => names.length).map(([names, what]) => `${grouped(names.length)} ${what}`);
     if (!comparison.is_same_task) only.push("the task's source was changed");
@@ -265,8 +265,8 @@ class Page {
       el("div", { class: "more" },
         el("details", {}, el("summary", { text: "Settings" }), pairs(Object.entries(facts.settings))),
         el("details", {}, el("summary", { text: "Environment" }), pairs(Object.entries(facts.environment))),
-        el("details", {}, el("summary", { text: "What was pinned" }), pairs(Object.entries(facts.pinned))),
-        el("details", {}, el("summary", { text: "Sessions" }), pairs(facts.lives.map((life) => [`${life.n}`, `${life.at}, process ${life.pid} on ${life.host}: ${life.ended ? words(life.ended) : "no ending"}${life.adopted.length ? `; adopted what had changed: ${life.adopted.join(", ")}` : ""}`])))));
+        el("details", {}, el("summary", { text: "What was pinned" }), pairs(Object.entries(facts.definition))),
+        el("details", {}, el("summary", { text: "Sessions" }), pairs(facts.sessions.map((life) => [`${life.n}`, `${life.at}, process ${life.pid} on ${life.host}: ${life.ended ? words(life.ended) : "no ending"}${life.adopted.length ? `; adopted what had changed: ${life.adopted.join(", ")}` : ""}`])))));
   }
 
   open(trial) {

@@ -41,7 +41,7 @@ class Run {
     this.x = []; // Seconds of each event on the one axis of all sessions.
     this.base = []; // Where the seconds of each session begin on it.
     this.sums = [new Int32Array(16 + COUNTED.length)];
-    this.spans = { trial: [], attempt: [], slot: [], session: [], start: [], took: [], ending: [], seq: [], end_seq: [], waited: [], backed_off: [], details: [] };
+    this.spans = { trial: [], attempt: [], slot: [], session: [], start: [], duration: [], ending: [], seq: [], end_seq: [], waited: [], backed_off: [], details: [] };
     this.lanes = []; // Slot → its attempts, in order.
     this.trials = { name: [], case: [], stage: [], recovered: [], elapsed: [], waited: [], backed_off: [], served: [], scored: [], cause: [], input: [], expected: [], metadata: [], output: [], scores: [], reasons: [], attempts: [] };
     this.numbers = new Map(); // Name → number of a trial.
@@ -66,18 +66,18 @@ class Run {
     this.endings = columns.endings;
     this.scorers = columns.scorers;
     this.limits = columns.limits;
-    this.marks = columns.marks;
-    this.paces = columns.paces;
+    this.marks = columns.limit_changes;
+    this.paces = columns.pace_changes;
     this.pauses = columns.pauses;
-    this.groups = columns.groups;
+    this.groups = columns.error_groups;
     for (const error of columns.errors) this.errors.push(error);
-    for (const wait of columns.waits) this.waits.set(wait[1], wait);
+    for (const wait of columns.backoffs) this.waits.set(wait[1], wait);
     this.placeSessions(columns.sessions);
     this.takeEvents(columns.events);
     this.takeTrials(columns.trials);
     this.takeSpans(columns.spans);
-    this.takeScores(columns.scored);
-    for (const [name, steps] of Object.entries(columns.steps)) {
+    this.takeScores(columns.score_log);
+    for (const [name, steps] of Object.entries(columns.series)) {
       const known = (this.steps[name] ||= { x: [], value: [] });
       const sessions = summed(steps.session), values = summed(steps.value);
       summed(steps.t).forEach((t, at) => {
@@ -125,7 +125,7 @@ class Run {
 
   takeTrials(columns) {
     const { trials } = this;
-    const places = summed(columns.at);
+    const places = summed(columns.index);
     for (const name of Object.keys(trials)) {
       if (name === "scores" || name === "attempts") continue;
       places.forEach((place, at) => { trials[name][place] = columns[name][at]; });
@@ -142,7 +142,7 @@ class Run {
 
   takeSpans(columns) {
     const { spans } = this;
-    const places = summed(columns.at);
+    const places = summed(columns.index);
     const whole = { ...columns, start: summed(columns.start), seq: summed(columns.seq), end_seq: summed(columns.end_seq) };
     places.forEach((place, at) => {
       const isNew = place >= spans.seq.length;
@@ -158,7 +158,7 @@ class Run {
   takeScores(columns) {
     summed(columns.seq).forEach((seq, at) => {
       const said = (this.scores[columns.scorer[at]] ||= { seq: [], scored: [], numbers: [], total: [] });
-      const last = said.seq.length - 1, times = columns.times[at], value = columns.value[at];
+      const last = said.seq.length - 1, times = columns.count[at], value = columns.value[at];
       said.seq.push(seq);
       said.scored.push((last < 0 ? 0 : said.scored[last]) + times);
       said.numbers.push((last < 0 ? 0 : said.numbers[last]) + (value === null ? 0 : times));
@@ -267,7 +267,7 @@ class Run {
   }
 
   endOf(span) {
-    return this.spans.ending[span] ? this.startOf(span) + this.spans.took[span] / 1e6 : this.endX;
+    return this.spans.ending[span] ? this.startOf(span) + this.spans.duration[span] / 1e6 : this.endX;
   }
 
   endingOf(span) {

@@ -65,7 +65,7 @@ function oneLine(text, most) {
 function plain(value) {
   if (value === null || value === undefined) return null;
   if (typeof value === "string") return value;
-  if (!Array.isArray(value)) return value.cut;
+  if (!Array.isArray(value)) return value.beginning;
   try {
     const parsed = JSON.parse(value[0]);
     // A number that JavaScript cannot hold is left as it stands.
@@ -76,7 +76,7 @@ function plain(value) {
 }
 
 function raw(value) {
-  return value === null || value === undefined ? "" : typeof value === "string" ? value : Array.isArray(value) ? value[0] : value.cut;
+  return value === null || value === undefined ? "" : typeof value === "string" ? value : Array.isArray(value) ? value[0] : value.beginning;
 }
 
 // Make an element. What begins with "on" listens; "text" is its text; everything else is an attribute.

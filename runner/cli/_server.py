@@ -1,7 +1,7 @@
-"""A run as it goes on, for a browser on the same machine: the page, and what is new, from the journal's own tail.
+"""The server of `evaljournal view`: the page of a run, and its updates as the journal grows.
 
-Nothing is kept but what the journal says, and nothing can be changed from here. Who may look is told by an address that nobody
-can guess; a page of somebody else's cannot reach it, for it knows neither the address nor may it name the host.
+It is read-only and listens on 127.0.0.1. The address contains a random token, and the Host header is checked, so that other
+web pages cannot read it.
 """
 
 import secrets
@@ -19,116 +19,116 @@ from journal import follow
 from journal.errors import JournalDamaged, NotAJournal, RulesBroken
 from journal.lock import is_held
 from replay import LoadedRun
-from replay.export.page import Shown, live_page, policy
-from replay.export.page_content import Cursor
+from replay.export.page import PageRun, live_page, policy
+from replay.export.page_columns import Cursor
 from replay.loaded_run import reject_invalid_record
-from runner.cli._page import Showing
+from runner.cli._page import PageReader
 from runner.cli.look import Seen
 from runner.errors import UsageError
 from runner.run_paths import last_record
 
 HOST: Final = "127.0.0.1"
-FRAME: Final = 0.5
-"""Seconds at least between two messages to a page: it draws itself anew each time."""
-LOOK: Final = 1.0
-"""Seconds after which it is seen again whether the writer lives."""
+UPDATE_INTERVAL: Final = 0.5
+"""Minimum seconds between two updates of a page."""
+LOCK_INTERVAL: Final = 1.0
+"""Seconds between two checks whether a process still writes the run."""
 HEARTBEAT: Final = 15.0
-"""Seconds of silence after which a page is told that there is nothing new, so that one that is gone is noticed."""
-PATIENCE: Final = 10.0
-"""Seconds in which a request must be whole."""
-_AT_ONCE: Final = 65_536
+"""Seconds without an update after which a comment is sent, to notice a closed connection."""
+REQUEST_TIMEOUT: Final = 10.0
+"""Seconds in which a request must be complete."""
+_CHUNK: Final = 65_536
 _POLICY: Final = policy(connect="'self'") + "; frame-ancestors 'none'"
 
 
-class Live:
+class LiveRun:
     """A run as far as its journal has been read, and an event for those who wait for more."""
 
     def __init__(self, path: Path, size: int) -> None:
         self.history = LoadedRun(path)
-        self._showing = Showing(size)
+        self._reader = PageReader(size)
         self._is_live = False
-        self._news = trio.Event()
+        self._changed = trio.Event()
         self._caught_up = trio.Event()
-        """Set when everything was read that was there in the beginning."""
+        """Set when all records have been read that existed at the start."""
 
     @property
-    def shown(self) -> Shown:
-        """The run as it stands; after its last word it is over, though its writer may take a moment to leave."""
-        return self._showing.shown(Seen(self.history, self._is_live and not self.history.state.ending))
+    def page_run(self) -> PageRun:
+        """The run as it is now. After its last record it has ended, even if the process still holds the lock."""
+        return self._reader.run(Seen(self.history, self._is_live and not self.history.state.ending))
 
-    async def go_along(self) -> None:
-        """Read the journal, and go on reading as it grows, whoever writes it; stay when it is damaged, and say so."""
+    async def follow(self) -> None:
+        """Read the journal and follow it as it grows; if it is damaged, record the problem and return."""
         path = self.history.path
         self._is_live = await trio.to_thread.run_sync(is_held, path)
         last = await trio.to_thread.run_sync(last_record, path)
-        already = 1 if last is None else last.seq
+        last_seq = 1 if last is None else last.seq
         try:
             with reject_invalid_record(path, lambda: self.history.seq + 1):
                 async with aclosing(follow(path, load_blobs=False)) as records:
                     async for record in records:
-                        self._showing.take(self.history, record)
-                        if record.seq >= already:
+                        self._reader.take(self.history, record)
+                        if record.seq >= last_seq:
                             self._caught_up.set()
-                        self._tell()
+                        self._notify()
         except (JournalDamaged, RulesBroken) as exc:
             self.history.problem = exc
         except NotAJournal as exc:
             self.history.problem = RulesBroken(path, self.history.seq + 1, str(exc))
         self._caught_up.set()
-        self._tell()
+        self._notify()
 
-    async def look_after_the_writer(self) -> None:
-        """See now and then whether somebody writes it."""
+    async def watch_lock(self) -> None:
+        """Check periodically whether a process writes the run."""
         while True:
-            await trio.sleep(LOOK)
+            await trio.sleep(LOCK_INTERVAL)
             is_live = await trio.to_thread.run_sync(is_held, self.history.path)
             if is_live != self._is_live:
                 self._is_live = is_live
-                self._tell()
+                self._notify()
 
-    def _tell(self) -> None:
-        self._news.set()
-        self._news = trio.Event()
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
 
-    async def messages(self, known: Cursor) -> AsyncGenerator[bytes, None]:
-        """Tell somebody who knows so much what is new, for ever."""
+    async def messages(self, cursor: Cursor) -> AsyncGenerator[bytes, None]:
+        """Yield server-sent events with everything after the cursor, without end."""
         await self._caught_up.wait()
         while True:
-            news = self._news
-            told = orjson.dumps(self.shown.told(known), option=orjson.OPT_NON_STR_KEYS)
-            known = self._showing.content.cursor
-            yield b"retry: 1000\nid: %b\nevent: run\ndata: %b\n\n" % (str(known).encode(), told)
+            changed = self._changed
+            data = orjson.dumps(self.page_run.data(cursor), option=orjson.OPT_NON_STR_KEYS)
+            cursor = Cursor.end(self._reader.content)
+            yield b"retry: 1000\nid: %b\nevent: run\ndata: %b\n\n" % (str(cursor).encode(), data)
             while True:
-                with trio.move_on_after(HEARTBEAT) as silence:
-                    await news.wait()
-                if not silence.cancelled_caught:
+                with trio.move_on_after(HEARTBEAT) as timeout:
+                    await changed.wait()
+                if not timeout.cancelled_caught:
                     break
-                yield b": nothing new\n\n"
-            await trio.sleep(FRAME)
+                yield b": no change\n\n"
+            await trio.sleep(UPDATE_INTERVAL)
 
 
 @attrs.frozen
-class _Reply:
-    """An answer that is there whole."""
+class _Response:
+    """A response with a fixed body."""
 
     status: int
     text: str
-    kind: str = "text/plain"
+    content_type: str = "text/plain"
     headers: tuple[tuple[str, str], ...] = ()
-    """Those that not every answer has."""
+    """Headers in addition to the common ones."""
 
 
 @attrs.frozen
-class _Events:
-    """An answer without an end: what is new to somebody who knows so much."""
+class _EventStream:
+    """A response without end: the events after a cursor."""
 
-    known: Cursor
+    cursor: Cursor
 
 
 class Server:
-    """What answers the browser: two addresses, to be read only."""
+    """Answers requests for the page and for its events."""
 
-    def __init__(self, live: Live, port: int, token: str | None = None) -> None:
+    def __init__(self, live: LiveRun, port: int, token: str | None = None) -> None:
         self._live = live
         self._token = token or secrets.token_urlsafe(24)
         self._port = port
@@ -136,77 +136,79 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Where the page is."""
+        """The URL of the page."""
         return f"http://{HOST}:{self._port}/{self._token}/"
 
     async def answer(self, stream: trio.abc.Stream) -> None:
-        """Answer one request, and close."""
+        """Answer one request and close the connection."""
         connection = h11.Connection(h11.SERVER)
         request = None
         try:
             async with stream:
-                with trio.move_on_after(PATIENCE):
-                    request = await _request(stream, connection)
+                with trio.move_on_after(REQUEST_TIMEOUT):
+                    request = await _receive(stream, connection)
                 if request is not None:
-                    await self._send(stream, connection, self._choose(request), whole=request.method != b"HEAD")
+                    await self._send(stream, connection, self._respond(request), with_body=request.method != b"HEAD")
         except (trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError, h11.LocalProtocolError):
-            pass  # The browser is gone, or is none.
+            pass  # The browser closed the connection, or the client does not speak HTTP.
 
-    def _choose(self, request: h11.Request) -> _Reply | _Events:  # noqa: PLR0911  # one way out for each answer
+    def _respond(self, request: h11.Request) -> _Response | _EventStream:  # noqa: PLR0911  # one return for each response
         headers = dict(request.headers)
         if headers.get(b"host") not in self._hosts:
-            return _Reply(403, f"this is only for {HOST}\n")
+            return _Response(403, f"only requests to {HOST} are answered\n")
         root, *path = request.target.partition(b"?")[0].split(b"/")
         if root or not path or not secrets.compare_digest(path[0], self._token.encode()):
-            return _Reply(404, "there is nothing here; `evaljournal view` says the whole address\n")
+            return _Response(404, "not found; use the complete address that `evaljournal view` printed\n")
         if request.method not in {b"GET", b"HEAD"}:
-            return _Reply(405, "this can only be read\n", headers=(("allow", "GET, HEAD"),))
+            return _Response(405, "read-only: use GET or HEAD\n", headers=(("allow", "GET, HEAD"),))
         match path[1:]:
             case []:
-                return _Reply(307, "the address ends with a /\n", headers=(("location", f"/{self._token}/"),))
+                return _Response(307, "the address ends with a /\n", headers=(("location", f"/{self._token}/"),))
             case [b""]:
-                return _Reply(200, live_page(self._live.history.path.name).decode(), "text/html")
+                return _Response(200, live_page(self._live.history.path.name).decode(), "text/html")
             case [b"events"]:
-                return _Events(Cursor.read(headers.get(b"last-event-id", b"").decode("latin-1")))
+                return _EventStream(Cursor.parse(headers.get(b"last-event-id", b"").decode("latin-1")))
             case _:
-                return _Reply(404, "there is nothing here\n")
+                return _Response(404, "not found\n")
 
-    async def _send(self, stream: trio.abc.Stream, connection: h11.Connection, reply: _Reply | _Events, *, whole: bool) -> None:
-        """Send an answer; to who asks for its head alone, no more than that."""
-        match reply:
-            case _Reply():
-                body = reply.text.encode()
-                headers = [*_headers(reply.kind), *reply.headers, ("content-length", str(len(body)))]
-                pieces = [h11.Response(status_code=reply.status, headers=headers), *([h11.Data(data=body)] if whole else [])]
-                await stream.send_all(b"".join(connection.send(piece) or b"" for piece in [*pieces, h11.EndOfMessage()]))
-            case _Events():
+    async def _send(
+        self, stream: trio.abc.Stream, connection: h11.Connection, response: _Response | _EventStream, *, with_body: bool
+    ) -> None:
+        match response:
+            case _Response():
+                body = response.text.encode()
+                headers = [*_headers(response.content_type), *response.headers, ("content-length", str(len(body)))]
+                head = h11.Response(status_code=response.status, headers=headers)
+                parts = [head, *([h11.Data(data=body)] if with_body else []), h11.EndOfMessage()]
+                await stream.send_all(b"".join(connection.send(part) or b"" for part in parts))
+            case _EventStream():
                 head = h11.Response(status_code=200, headers=_headers("text/event-stream"))
                 await stream.send_all(connection.send(head) or b"")
-                if whole:
-                    await self._go_on(stream, connection, reply.known)
+                if with_body:
+                    await self._send_events(stream, connection, response.cursor)
 
-    async def _go_on(self, stream: trio.abc.Stream, connection: h11.Connection, known: Cursor) -> None:
-        """Tell what is new until the browser is gone."""
+    async def _send_events(self, stream: trio.abc.Stream, connection: h11.Connection, cursor: Cursor) -> None:
+        """Send events until the browser closes the connection."""
         async with trio.open_nursery() as nursery:
 
-            async def wait_gone() -> None:
-                while await stream.receive_some(_AT_ONCE):
+            async def wait_closed() -> None:
+                while await stream.receive_some(_CHUNK):
                     pass
                 nursery.cancel_scope.cancel()
 
-            nursery.start_soon(wait_gone)
-            async with aclosing(self._live.messages(known)) as messages:
+            nursery.start_soon(wait_closed)
+            async with aclosing(self._live.messages(cursor)) as messages:
                 async for message in messages:
                     await stream.send_all(connection.send(h11.Data(data=message)) or b"")
 
 
-async def _request(stream: trio.abc.Stream, connection: h11.Connection) -> h11.Request | None:
-    """Read a request to its end; None where none comes."""
+async def _receive(stream: trio.abc.Stream, connection: h11.Connection) -> h11.Request | None:
+    """Receive a complete request; None if the client closes the connection first."""
     request = None
     while True:
         event = connection.next_event()
         if event is h11.NEED_DATA:
-            connection.receive_data(bytes(await stream.receive_some(_AT_ONCE)))
+            connection.receive_data(bytes(await stream.receive_some(_CHUNK)))
         elif isinstance(event, h11.Request):
             request = event
         elif isinstance(event, h11.EndOfMessage):
@@ -215,10 +217,10 @@ async def _request(stream: trio.abc.Stream, connection: h11.Connection) -> h11.R
             return None
 
 
-def _headers(kind: str) -> list[tuple[str, str]]:
-    """Keep the page to itself: not kept, not framed, not taken for anything else, not told to anybody."""
+def _headers(content_type: str) -> list[tuple[str, str]]:
+    """Return headers that forbid caching, framing, content sniffing and referrers."""
     return [
-        ("content-type", f"{kind}; charset=utf-8"),
+        ("content-type", f"{content_type}; charset=utf-8"),
         ("content-security-policy", _POLICY),
         ("x-content-type-options", "nosniff"),
         ("referrer-policy", "no-referrer"),
@@ -229,17 +231,17 @@ def _headers(kind: str) -> list[tuple[str, str]]:
 
 
 async def serve(path: Path, size: int, port: int, *, ready: Callable[[str], object], token: str | None = None) -> None:
-    """Serve a run until cancelled; `ready` is told the address."""
-    live = Live(path, size)
+    """Serve a run until cancelled; `ready` is called with the address."""
+    live = LiveRun(path, size)
     try:
         (listener,) = await trio.open_tcp_listeners(port, host=HOST)
     except OSError as exc:
         raise UsageError(
-            f"port {port} cannot be had: {exc.strerror}; give another --port, or none for one that is free"
+            f"cannot listen on port {port}: {exc.strerror}; pass another --port, or none to use a free one"
         ) from exc
     server = Server(live, listener.socket.getsockname()[1], token)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(live.go_along)
-        nursery.start_soon(live.look_after_the_writer)
+        nursery.start_soon(live.follow)
+        nursery.start_soon(live.watch_lock)
         ready(server.address)
         await trio.serve_listeners(server.answer, [listener])

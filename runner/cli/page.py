@@ -14,10 +14,10 @@ from journal.files import DISK
 from journal.lock import is_held
 from replay import load
 from replay.comparison import Side, compare, outputs
-from replay.export.page import Shown, compared, is_page, page
+from replay.export.page import PageRun, comparison_data, is_page, page
 from runner.atomic_write import write_whole
 from runner.cli._common import chosen_run
-from runner.cli._page import Showing
+from runner.cli._page import PageReader
 from runner.cli.export import check_target
 from runner.cli.look import Seen, say_damage
 from runner.signals import unless_told
@@ -48,7 +48,7 @@ def report(run: Path | None, other: Path | None, target: Path, then_open: bool, 
     """
     check_target(target, directory=False, force=force or is_page(target))
     runs = [shown(chosen_run(run))] + ([shown(other)] if other is not None else [])
-    write_whole(target, page([each.told() for each in runs], _comparison(runs)))
+    write_whole(target, page([each.data() for each in runs], _comparison(runs)))
     what = " and ".join(str(each.history.path) for each in runs)
     click.echo(f"{target}: a report of {what}, {target.stat().st_size / 1e6:,.2f} MB", err=True)
     if then_open:
@@ -57,17 +57,17 @@ def report(run: Path | None, other: Path | None, target: Path, then_open: bool, 
         say_damage(each.problem)
 
 
-def _comparison(runs: list[Shown]) -> dict[str, Any] | None:
+def _comparison(runs: list[PageRun]) -> dict[str, Any] | None:
     if len(runs) == 1:
         return None
-    return compared(compare(*(Side(each.history.state, outputs(each.history.records())) for each in runs)))
+    return comparison_data(compare(*(Side(each.history.state, outputs(each.history.records())) for each in runs)))
 
 
-def shown(path: Path) -> Shown:
+def shown(path: Path) -> PageRun:
     """Take in a run, all that a page shows of it, and what the rules say to it, in one pass over its journal."""
     is_live = is_held(path)  # Before it is read, as `see` does.
-    showing = Showing(_size(path))
-    return showing.shown(Seen(load(path, take=showing.take), is_live))
+    reader = PageReader(_size(path))
+    return reader.run(Seen(load(path, take=reader.take), is_live))
 
 
 def _size(path: Path) -> int:

@@ -121,7 +121,7 @@ def test_opens_from_a_file_in_silence(tmp_path: Path, opens: Opens) -> None:
 
     assert [] == tab.said
     assert [address] == tab.requests
-    assert "capitals was interrupted: 4 trials done, 50.0 % exact, 1 failed." == tab.text("h1")
+    assert "capitals: interrupted. 4 trials done, 50.0 % exact, 1 failed." == tab.text("h1")
     assert "The log and the rules" in tab.text("footer")
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from journal import read
 from replay import LoadedRun
-from replay.export.page_content import Content, Cursor
+from replay.export.page_columns import Cursor, columns
+from replay.export.page_content import Content
 from tests.browser.conftest import Opens
 from tests.browser.test_report import made_up, reported
 from tests.journal.samples import session, started, written
@@ -77,7 +78,7 @@ def test_follows_a_run_through_its_end_and_its_resumption(tmp_path: Path, starts
 
     tab = opens(address)
     tab.page.wait_for_function("() => page.run.facts.summary.trials.completed === 6 && page.run.facts.status === 'running'")
-    assert "patient is going on: 6 of 12 trials done, 100.0 % exact, none failed." == tab.text("h1")
+    assert "patient: running. 6 of 12 trials done, 100.0 % exact, none failed." == tab.text("h1")
     assert 2 == tab.numbers()["running"]
     assert tab.text("#live").startswith("live · seq ")
 
@@ -90,7 +91,7 @@ def test_follows_a_run_through_its_end_and_its_resumption(tmp_path: Path, starts
     resumed.communicate()
     tab.page.wait_for_function("() => page.run.facts.status === 'finished'")
     assert 0 == resumed.returncode
-    assert "patient finished: all 12 trials done, 100.0 % exact, none failed." == tab.text("h1")
+    assert "patient: finished. All 12 trials done, 100.0 % exact, none failed." == tab.text("h1")
     assert 12 == tab.numbers()["completed"]
     assert tab.text("#live").startswith("up to date · seq ")
     assert 2 == tab.ask("() => page.run.sessions.length")
@@ -156,10 +157,10 @@ def test_a_page_that_is_told_bit_by_bit(seed: int, tmp_path: Path, opens: Opens)
         history.take(record)
         content.take(history, record)
         if record.seq % 7 == 0:
-            parts.append({"columns": content.since(known, history.state)})
-            known = Cursor.read(str(content.cursor))
-    parts.append({"columns": content.since(known, history.state)})
-    whole = {"columns": content.since(Cursor(), history.state)}
+            parts.append({"columns": columns(content, history.state, known)})
+            known = Cursor.parse(str(Cursor.end(content)))
+    parts.append({"columns": columns(content, history.state, known)})
+    whole = {"columns": columns(content, history.state)}
     given = orjson.loads(orjson.dumps([whole, parts], option=orjson.OPT_NON_STR_KEYS))
 
     tab = opens(reported(tmp_path / "report.html", eventful(tmp_path / "other")))

@@ -17,7 +17,8 @@ from journal.errors import RulesBroken
 from journal.events import AttemptStarted, AttemptSucceeded, FileEvent, TrialCompleted
 from replay import LoadedRun, load
 from replay.export.page import is_page, policy
-from replay.export.page_content import AMPLE, LEAST, LONGEST, Content, Cursor, longest
+from replay.export.page_columns import columns
+from replay.export.page_content import FULL_SIZE, MIN_VALUE_LENGTH, VALUE_LENGTH, Content, value_length
 from replay.summary import in_json, summarise
 from runner.cli import cli
 from tests.journal.samples import (
@@ -61,7 +62,7 @@ def test_page_says_what_replay_says(tmp_path: Path) -> None:
     assert orjson.loads(orjson.dumps(in_json(summarise(load(run).state)))) == told["summary"]
     assert ("stopped", 50, 50) == (told["status"], told["columns"]["seq"], len(told["columns"]["events"]["t"]))
     limits = load(run).timeline().steps("limit")
-    assert [value for _, value, _ in limits if value] == list(_summed(told["columns"]["steps"]["limit"]["value"]))
+    assert [value for _, value, _ in limits if value] == list(_summed(told["columns"]["series"]["limit"]["value"]))
 
 
 def _summed(deltas: list[int]) -> list[int]:
@@ -83,7 +84,7 @@ def test_steps_that_share_a_moment_are_one(tmp_path: Path) -> None:
 
     content_, history = _taken(tmp_path / "run")
 
-    flight = content_.since(Cursor(), history.state)["steps"]["in_flight"]
+    flight = columns(content_, history.state)["series"]["in_flight"]
     assert ([0, 1, 1], [0, 1_000_000, 2_000_000]) == (_summed(flight["value"]), _summed(flight["t"]))
 
 
@@ -174,13 +175,13 @@ def test_large_values_are_cut(tmp_path: Path) -> None:
     (told,) = data_of(tmp_path / "report.html")["runs"]
     columns = told["columns"]["trials"]
     output = columns["output"][columns["name"].index("oslo")]
-    assert {"cut": LARGE[:LONGEST], "of": len(LARGE) + 2} == output
+    assert {"beginning": LARGE[:VALUE_LENGTH], "length": len(LARGE) + 2} == output
 
     for blob in run.glob("blobs/*/*.json"):
         blob.unlink()
     assert 0 == report(run, "-o", tmp_path / "report.html").exit_code
     (told,) = data_of(tmp_path / "report.html")["runs"]
-    assert {"cut": "", "of": len(LARGE) + 2} in told["columns"]["trials"]["output"]
+    assert {"beginning": "", "length": len(LARGE) + 2} in told["columns"]["trials"]["output"]
 
 
 def test_cut_through_an_escape(tmp_path: Path) -> None:
@@ -193,13 +194,17 @@ def test_cut_through_an_escape(tmp_path: Path) -> None:
 
         (cut,) = taken.outputs
         assert isinstance(cut, dict)
-        assert cut["cut"]
-        assert text.startswith(cut["cut"])
+        assert cut["beginning"]
+        assert text.startswith(cut["beginning"])
 
 
 def test_large_journals_carry_less_of_each_value() -> None:
     """The larger a journal is, the less is carried of each value, down to a few lines."""
-    assert [LONGEST, LONGEST // 4, LEAST] == [longest(AMPLE), longest(4 * AMPLE), longest(10_000 * AMPLE)]
+    assert [VALUE_LENGTH, VALUE_LENGTH // 4, MIN_VALUE_LENGTH] == [
+        value_length(FULL_SIZE),
+        value_length(4 * FULL_SIZE),
+        value_length(10_000 * FULL_SIZE),
+    ]
 
 
 def test_a_report_replaces_a_report_and_nothing_else(tmp_path: Path) -> None:

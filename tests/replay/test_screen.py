@@ -35,7 +35,7 @@ from journal.events import (
 )
 from replay import RunState
 from replay.ending import final_report, next_command
-from replay.export.page import verdict
+from replay.export.page import headline
 from replay.screen import line, panel, stopping_in_words
 from replay.state import LastError
 from replay.summary import score_of, summarise
@@ -539,8 +539,7 @@ def test_of_how_many_is_not_said_where_nobody_knows() -> None:
     assert final_report(state_of(events), path="r").startswith("capitals interrupted: 1 trial done, in r\n")
     assert final_report(state_of(finished), path="r").startswith("capitals finished: 1 of 1 trial done, in r\n")
     assert final_report(state_of(events), path="r", total=9).startswith("capitals interrupted: 1 of 9 trials done, in r\n")
-    told = verdict(summarise(state_of(events)), "stopped", "interrupted")
-    assert told.startswith("capitals was interrupted: 1 trial done, ")
+    assert headline(summarise(state_of(events)), "interrupted").startswith("capitals: interrupted. 1 trial done, ")
 
 
 def test_the_next_command_can_be_copied() -> None:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from journal.files import DISK
 from journal.lock import Lock
 from runner.cli import cli
-from runner.cli._server import Live, Server
+from runner.cli._server import LiveRun, Server
 from tests.journal.samples import content, flip, lines_of, segment
 from tests.replay.stories import eventful
 
@@ -25,11 +25,11 @@ def asked(path: Path, request: str, most: int = 1 << 20) -> tuple[int, str, str]
     """Send a request as it stands; give the status, the headers and the body, or what has come of it when it is long enough."""
 
     async def main() -> bytes:
-        live = Live(path, 0)
+        live = LiveRun(path, 0)
         ours, theirs = trio.testing.memory_stream_pair()
         answer = b""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(live.go_along)
+            nursery.start_soon(live.follow)
             nursery.start_soon(Server(live, PORT, TOKEN).answer, theirs)
             await ours.send_all(request.encode("latin-1"))
             while (piece := await ours.receive_some(1 << 16)) and len(answer) < most:
@@ -175,5 +175,5 @@ def test_a_port_that_is_taken_is_named(run: Path) -> None:
         port = taken.getsockname()[1]
         result = CliRunner().invoke(cli, ["view", str(run), "--port", str(port)])
 
-    said = f"Error: port {port} cannot be had: Address already in use; give another --port, or none for one that is free\n"
+    said = f"Error: cannot listen on port {port}: Address already in use; pass another --port, or none to use a free one\n"
     assert (2, said) == (result.exit_code, result.stderr)
