@@ -68,7 +68,7 @@ async def journaled(path: Path, count: int, files: Files = DISK) -> tuple[float,
     """Write a run; return the seconds of CPU and of the wall clock, to the point where the last record is on disk."""
     async with journal.writing(path, new=True, stamp=stamps(), files=files) as log:
         log.append(_started())
-        log.append(SessionStarted(n=1, pid=os.getpid(), host="here", boot=""))
+        log.append(SessionStarted(n=1, pid=os.getpid(), host="here", boot_id=""))
         cpu, wall = time.process_time(), time.perf_counter()
         await _trials(log.append, count)
         await log.wait_durable(log.appended)

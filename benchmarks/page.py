@@ -128,7 +128,7 @@ async def _write(path: Path, trials: int) -> None:
 
     async with journal.writing(path, new=True, stamp=stamp, durability="os") as log:
         log.append(_started(trials))
-        log.append(SessionStarted(n=1, pid=os.getpid(), host="here", boot=""))
+        log.append(SessionStarted(n=1, pid=os.getpid(), host="here", boot_id=""))
         log.append(LimitChanged(before=0, after=SLOTS, cause="start"))
         free = [(0.0, slot) for slot in range(SLOTS)]
         order = itertools.count()

@@ -10,8 +10,8 @@ This package knows files and bytes. It knows no evaluation, and it reads no cloc
 from journal.blobs import Blob
 from journal.errors import JournalError
 from journal.events import Event, Record, Stamp
-from journal.reader import Lines, Reading, fetch, follow, read
-from journal.salvage import Salvaged, salvage
+from journal.reader import follow, read
+from journal.salvaging import Salvaged, salvage
 from journal.verification import Verification, verify
 from journal.writer import Durability, Journal, writing
 
@@ -21,13 +21,10 @@ __all__ = [
     "Event",
     "Journal",
     "JournalError",
-    "Lines",
-    "Reading",
     "Record",
     "Salvaged",
     "Stamp",
     "Verification",
-    "fetch",
     "follow",
     "read",
     "salvage",

@@ -14,10 +14,10 @@ from typing import Any, Final
 import attrs
 import orjson
 
-from journal.codec import KINDS, OWN, PAYLOADS, Blobs
+from journal.codec import EVENT_TYPES, PAYLOAD_FIELDS, RECORD_MEMBERS, Blobs
 from journal.errors import BlobDamaged
 from journal.events import Event
-from journal.files import DISK, Files, again, create, make_directory
+from journal.files import DISK, Files, create, make_directory, retry_interrupted
 
 LIMIT: Final = 256 << 10
 """A value whose JSON is longer than this many bytes is kept in a blob."""
@@ -57,7 +57,7 @@ def location(sha256: str) -> str:
 
 def too_large(event: Event) -> dict[str, bytes]:
     """Find the fields of an event whose values must not stand in a line, each with its JSON."""
-    values = ((field, getattr(event, field)) for field in PAYLOADS.get(type(event), ()))
+    values = ((field, getattr(event, field)) for field in PAYLOAD_FIELDS.get(type(event), ()))
     texts = ((field, orjson.dumps(value)) for field, value in values if value is not None)
     return {field: text for field, text in texts if len(text) > LIMIT}
 
@@ -69,7 +69,7 @@ def references(large: Mapping[str, bytes]) -> Blobs:
 
 def loaded(event: Event, files: Files) -> Event:
     """Put the values themselves in the place of those that were kept in blobs."""
-    fields = PAYLOADS.get(type(event), ())
+    fields = PAYLOAD_FIELDS.get(type(event), ())
     values = {field: value.load(files) for field in fields if isinstance(value := getattr(event, field), Blob)}
     whole: Any = event  # Which kind of event it is, the fields have said.
     return attrs.evolve(whole, **values) if values else event
@@ -80,7 +80,7 @@ def referred(blobs: Blobs, kind: str, path: Path) -> dict[str, Blob]:
 
     A journal may come from elsewhere: it must neither lead us out of its directory nor replace what is not the user's data.
     """
-    allowed = PAYLOADS[KINDS[kind]] if kind in KINDS else blobs.keys() - OWN
+    allowed = PAYLOAD_FIELDS[EVENT_TYPES[kind]] if kind in EVENT_TYPES else blobs.keys() - RECORD_MEMBERS
     for field, blob in blobs.items():
         if field not in allowed:
             raise ValueError(f"{field} is not kept in a blob")
@@ -97,7 +97,7 @@ def store(files: Files, path: Path, sha256: str, data: bytes) -> None:
         with files.read(place) as stream:
             if stream.read() == data:
                 make_directory(files, directory)
-                again(lambda: files.sync_directory(directory))  # Who wrote it may have died before that.
+                retry_interrupted(lambda: files.sync_directory(directory))  # Who wrote it may have died before that.
                 return
     make_directory(files, directory)
     create(files, directory, name, data)

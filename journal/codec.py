@@ -16,9 +16,9 @@ from cattrs import Converter
 from cattrs.gen import make_dict_structure_fn, override
 
 from journal.errors import UnknownEvent, Unserialisable
-from journal.events import PAYLOAD, Event, Extension, Known, fields_of
+from journal.events import PAYLOAD, Event, Extension, KnownEvent, fields_of
 
-OWN: Final = frozenset({"seq", "at", "t", "type", "d", "h", "blobs"})
+RECORD_MEMBERS: Final = frozenset({"seq", "at", "t", "type", "d", "h", "blobs"})
 """The members of a line that belong to the record and not to its event."""
 
 Blobs = Mapping[str, Mapping[str, Any]]
@@ -38,9 +38,9 @@ def type_of(event: type[Event]) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", event.__name__).lower()
 
 
-def name_of(event: Event) -> str:
+def event_type(event: Event) -> str:
     """Name the type of an event, as its line does."""
-    return event.type if isinstance(event, Extension) else NAMES[type(event)]
+    return event.type if isinstance(event, Extension) else TYPE_NAMES[type(event)]
 
 
 def is_payload(field: "attrs.Attribute[Any]") -> bool:
@@ -48,13 +48,13 @@ def is_payload(field: "attrs.Attribute[Any]") -> bool:
     return PAYLOAD in getattr(field.type, "__metadata__", ())
 
 
-KINDS: Final[dict[str, type[Known]]] = {type_of(kind): kind for kind in get_args(Known)}
-NAMES: Final[dict[type[Event], str]] = {kind: name for name, kind in KINDS.items()}
-PAYLOADS: Final[dict[type[Event], tuple[str, ...]]] = {
-    kind: tuple(field.name for field in fields_of(kind) if is_payload(field)) for kind in KINDS.values()
+EVENT_TYPES: Final[dict[str, type[KnownEvent]]] = {type_of(kind): kind for kind in get_args(KnownEvent)}
+TYPE_NAMES: Final[dict[type[Event], str]] = {kind: name for name, kind in EVENT_TYPES.items()}
+PAYLOAD_FIELDS: Final[dict[type[Event], tuple[str, ...]]] = {
+    kind: tuple(field.name for field in fields_of(kind) if is_payload(field)) for kind in EVENT_TYPES.values()
 }
 _MAY_HOLD_NAN: Final = frozenset(
-    kind for kind in KINDS.values() if any(is_payload(field) or "float" in str(field.type) for field in fields_of(kind))
+    kind for kind in EVENT_TYPES.values() if any(is_payload(field) or "float" in str(field.type) for field in fields_of(kind))
 )
 
 
@@ -66,13 +66,13 @@ def _checking_readers() -> dict[str, Callable[[dict[str, Any]], Event]]:
     """Fetch one hook per tag, which checks the type of every member."""
     converter = Converter()
     hooks: dict[str, Callable[[dict[str, Any]], Event]] = {}
-    for name, kind in KINDS.items():
+    for name, kind in EVENT_TYPES.items():
         checks: dict[str, Any] = {field.name: override(struct_hook=_checked(field)) for field in fields_of(kind)}
         hooks[name] = make_dict_structure_fn(kind, converter, **checks)
     return hooks
 
 
-def _trusting_reader(kind: type[Known]) -> Callable[[dict[str, Any]], Event]:
+def _trusting_reader(kind: type[KnownEvent]) -> Callable[[dict[str, Any]], Event]:
     """Write the function that makes an event of members as they are, for half the price of calling its class."""
     known: dict[str, Any] = {"new": object.__new__, "kind": kind}
     lines = ["def event_of(members):", "event = new(kind)"]
@@ -116,7 +116,7 @@ def _types(field: "attrs.Attribute[Any]") -> frozenset[type]:
     return frozenset(types | {int} if float in types else types)
 
 
-def _writer(kind: type[Known], name: str) -> Callable[[Any, dict[str, Any]], None]:
+def _writer(kind: type[KnownEvent], name: str) -> Callable[[Any, dict[str, Any]], None]:
     """Write the function that adds one kind of event to the members of a line, field by field, as attrs writes its own.
 
     It checks types, for a record that breaks the rules could never be taken back; a loop would take three times as long. It
@@ -154,10 +154,10 @@ def _misfit(event: Event, field: str) -> Unserialisable:
 
 
 _WRITERS: Final[dict[type[Event], tuple[Callable[[Any, dict[str, Any]], None], bool]]] = {
-    kind: (_writer(kind, name), kind in _MAY_HOLD_NAN) for name, kind in KINDS.items()
+    kind: (_writer(kind, name), kind in _MAY_HOLD_NAN) for name, kind in EVENT_TYPES.items()
 }
 """Kind → what writes it, and whether it may hold a number that JSON does not have."""
-TRUSTING: Final = {name: _trusting_reader(kind) for name, kind in KINDS.items()}
+TRUSTING: Final = {name: _trusting_reader(kind) for name, kind in EVENT_TYPES.items()}
 CHECKING: Final = _checking_readers()
 """Tag → hook. The first trusts the types, for the line's hash vouches for them; the second checks each."""
 
@@ -191,7 +191,7 @@ def _add_extension(event: Any, members: dict[str, Any]) -> None:
         raise Unserialisable(f"{_short(event)} is not an event of the journal's; nothing was written")
     if not event.type.startswith("x-"):
         raise Unserialisable(f"an extension's type begins with 'x-', {event.type!r} does not; nothing was written")
-    if taken := OWN & event.data.keys():
+    if taken := RECORD_MEMBERS & event.data.keys():
         raise Unserialisable(f"{event.type} may not have the record's own member {min(taken)!r}; nothing was written")
     members["type"] = event.type
     members.update(event.data)
@@ -200,7 +200,7 @@ def _add_extension(event: Any, members: dict[str, Any]) -> None:
 _EXTENSION: Final = (_add_extension, True)
 
 
-def as_read(value: Any) -> Any:
+def json_round_trip(value: Any) -> Any:
     """Give a value that was written as whoever reads it will find it: a tuple as a list, a date as text."""
     if value is None or value.__class__ in _ALIKE:
         return value
@@ -214,7 +214,7 @@ def decode(members: dict[str, Any]) -> Event:
     if hook is not None:
         return hook(members)
     if isinstance(kind, str) and kind.startswith("x-"):
-        return Extension(type=kind, data={name: value for name, value in members.items() if name not in OWN})
+        return Extension(type=kind, data={name: value for name, value in members.items() if name not in RECORD_MEMBERS})
     raise UnknownEvent(
         f"record {members.get('seq')} has the type {kind!r}, which this version of evaljournal does not know; "
         "a newer one wrote it",

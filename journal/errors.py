@@ -65,7 +65,7 @@ class JournalDamaged(JournalError):
         )
 
 
-class RulesBroken(JournalError):
+class InvalidRecord(JournalError):
     """The journal is whole, but a record in it is not one that may stand there: evaljournal did not write it so."""
 
     def __init__(self, path: Path, seq: int, why: Exception | str) -> None:
@@ -110,5 +110,5 @@ class DiskFull(JournalFailed):
     """There is no space left; everything up to the last whole record is kept, and the run can be resumed."""
 
 
-class JournalPoisoned(JournalFailed):
+class WriteFailed(JournalFailed):
     """Writing or syncing failed in a way after which the system's word about this file is worth nothing."""

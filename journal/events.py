@@ -15,16 +15,16 @@ PAYLOAD = object()
 Json = Annotated[Any, PAYLOAD]
 """The user's own data: anything that JSON can say. Where it is large, it is kept in a blob beside the journal."""
 
-Kind = Literal["error", "rate_limited", "unavailable", "fatal"]
+FailureCategory = Literal["error", "rate_limited", "unavailable", "fatal"]
 """What it means that an attempt failed."""
 
-SCORER: Final = "scorer:"
+SCORER_PREFIX: Final = "scorer:"
 """What the rate-limit key of a scorer begins with, before its name, where it does not share that of the task."""
 
-CallFailure = Literal["error", "rate_limited", "unavailable", "fatal", "timed_out"]
-"""Why a call of a scorer failed: a `Kind`, or it exceeded its timeout."""
+ScorerFailureCategory = Literal["error", "rate_limited", "unavailable", "fatal", "timed_out"]
+"""Why a call of a scorer failed: a `FailureCategory`, or it exceeded its timeout."""
 
-Reason = Literal["interrupted", "failed_fast", "unauthorized", "deadline", "disk_full", "intake_failed"]
+StopReason = Literal["interrupted", "failed_fast", "unauthorized", "deadline", "disk_full", "dataset_failed"]
 """Why a run was stopped before its end."""
 
 
@@ -102,8 +102,8 @@ class JournalSalvaged:
     """Records that were intact and could be taken over."""
     lost: int
     """Records that could not be read."""
-    left_out: int
-    """Records that were intact, but whose trial's earlier records are lost; kept in `left-out.jsonl`."""
+    excluded: int
+    """Records that were intact, but whose trial's earlier records are lost; kept in `excluded.jsonl`."""
 
 
 @fact
@@ -139,7 +139,7 @@ class SessionStarted:
     """Number of the session, from 1."""
     pid: int
     host: str
-    boot: str
+    boot_id: str
     """Identity of the machine's boot; a process of another boot is certainly gone."""
     settings: Json = None
     """Those settings that differ from the session before."""
@@ -201,7 +201,7 @@ class AttemptFailed:
     """The exception's type."""
     message: str
     traceback: str = ""
-    category: Kind
+    category: FailureCategory
     """What it means for a retry."""
     retry_after: float | None = None
     """Seconds for which the other side asked to be left alone."""
@@ -215,8 +215,8 @@ class AttemptTimedOut:
 
     trial: str
     attempt: int
-    limit: float
-    """Seconds that it was given."""
+    timeout: float
+    """Seconds that it was allowed."""
     elapsed: float
     usage: Json = None
 
@@ -277,7 +277,7 @@ class ScorerCallFailed:
     error: str
     """The exception's type."""
     message: str
-    category: CallFailure
+    category: ScorerFailureCategory
     """What it means for a retry."""
     retry_after: float | None = None
     """Seconds that the endpoint asked to wait."""
@@ -298,8 +298,6 @@ class TrialScored:
     value: bool | int | float | str
     """Pass or fail, a number, or a label."""
     reason: str = ""
-    details: Json = None
-    """What the scorer wants to keep with its verdict."""
     elapsed: float
     """Seconds of the call that returned it."""
 
@@ -421,7 +419,7 @@ class Noted:
 class RunStopped:
     """The run was stopped before its end; it can be resumed."""
 
-    reason: Reason
+    reason: StopReason
 
 
 @fact
@@ -463,17 +461,17 @@ TrialEvent = (
 
 FileEvent = SegmentOpened | SegmentSealed
 
-Decided = LimitChanged | PaceChanged | IntakePaused | IntakeResumed
+PolicyEvent = LimitChanged | PaceChanged | IntakePaused | IntakeResumed
 """What a policy decides."""
 
-Known = (
+KnownEvent = (
     FileEvent
     | JournalRecovered
     | JournalSalvaged
     | RunStarted
     | SessionStarted
     | TrialEvent
-    | Decided
+    | PolicyEvent
     | PolicyShared
     | Noted
     | RunStopped
@@ -481,7 +479,7 @@ Known = (
 )
 """Every event that this version of the format defines."""
 
-Event = Known | Extension
+Event = KnownEvent | Extension
 
 
 class Record(NamedTuple):

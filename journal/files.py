@@ -80,11 +80,11 @@ class Files:
         finally:
             os.close(fd)
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         """Let a moment pass."""
         time.sleep(0.002)
 
-    def protect(self, path: str) -> None:
+    def make_read_only(self, path: str) -> None:
         """Take the right to write away; a courtesy, which some file systems do not know."""
         with contextlib.suppress(OSError):
             os.chmod(path, 0o400)
@@ -97,11 +97,11 @@ class Files:
             raise OSError(errno.EINVAL, "not a regular file", path)
         return open(fd, "rb", buffering=1 << 16)  # The caller closes it. Lines come twice as fast as with the usual buffer.
 
-    def names(self, path: str) -> list[str]:
+    def list_directory(self, path: str) -> list[str]:
         """List a directory."""
         return os.listdir(path)
 
-    def is_there(self, path: str) -> bool:
+    def exists(self, path: str) -> bool:
         """Say whether the name is taken, be it by a link that leads nowhere."""
         return os.path.lexists(path)
 
@@ -116,7 +116,7 @@ class Files:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def is_at(self, fd: int, path: str) -> bool:
+    def is_same_file(self, fd: int, path: str) -> bool:
         """Say whether an open file is the one that stands at this path."""
         try:
             return os.path.samestat(os.fstat(fd), os.stat(path))
@@ -145,7 +145,7 @@ class Files:
 DISK: Final = Files()
 
 
-def again(call: Callable[[], T]) -> T:
+def retry_interrupted(call: Callable[[], T]) -> T:
     """Make a call until no signal cuts it short."""
     while True:
         try:
@@ -156,7 +156,7 @@ def again(call: Callable[[], T]) -> T:
 
 def write_some(files: Files, fd: int, data: memoryview) -> memoryview:
     """Write as much of the data as the system takes at once, and return the rest."""
-    written = again(lambda: files.write(fd, data))
+    written = retry_interrupted(lambda: files.write(fd, data))
     if written <= 0:
         raise OSError(errno.EIO, "the system took none of the data and gave no reason")
     return data[written:]
@@ -172,20 +172,20 @@ def write_all(files: Files, fd: int, data: bytes) -> None:
 def create(files: Files, directory: str, name: str, data: bytes) -> None:
     """Make a file that is there whole or not at all, and stays after a power cut."""
     temporary = os.path.join(directory, f".{name}.new")
-    fd = again(lambda: files.open(temporary, CREATE))
+    fd = retry_interrupted(lambda: files.open(temporary, CREATE))
     try:
         write_all(files, fd, data)
-        again(lambda: files.fsync(fd))
+        retry_interrupted(lambda: files.fsync(fd))
     finally:
         files.close(fd)
-    again(lambda: files.replace(temporary, os.path.join(directory, name)))
-    again(lambda: files.sync_directory(directory))
+    retry_interrupted(lambda: files.replace(temporary, os.path.join(directory, name)))
+    retry_interrupted(lambda: files.sync_directory(directory))
 
 
 def sync_name(files: Files, path: str) -> None:
     """Make sure of the name of a directory that is there already: whoever made it may not have come to that."""
     with contextlib.suppress(PermissionError):  # Above what is ours, this is somebody else's to see to.
-        again(lambda: files.sync_directory(os.path.dirname(path) or "."))
+        retry_interrupted(lambda: files.sync_directory(os.path.dirname(path) or "."))
 
 
 def make_directory(files: Files, path: str) -> None:
@@ -197,8 +197,8 @@ def make_directory(files: Files, path: str) -> None:
     if parent and parent != path:
         make_directory(files, parent)
     try:
-        again(lambda: files.mkdir(path))
+        retry_interrupted(lambda: files.mkdir(path))
     except FileExistsError:
         if not files.is_directory(path):
             raise  # A file is in the way; otherwise another process was quicker.
-    again(lambda: files.sync_directory(parent or "."))
+    retry_interrupted(lambda: files.sync_directory(parent or "."))

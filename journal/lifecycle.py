@@ -12,7 +12,7 @@ from typing import Final
 
 import attrs
 
-from journal.errors import IllegalEvent, RulesBroken
+from journal.errors import IllegalEvent, InvalidRecord
 from journal.events import (
     AttemptFailed,
     AttemptInterrupted,
@@ -179,14 +179,14 @@ class Lifecycle:
         self._trials[trial] = before + change
         self.open += step.opens[before & 15]
 
-    def retrace(self, record: Record, path: Path) -> None:
+    def replay_record(self, record: Record, path: Path) -> None:
         """Take the step that a record tells of which was read at this path; refuse the journal if it may not stand there."""
         if isinstance(record.event, FileEvent):
             return
         try:
             self.advance(record.event)
         except IllegalEvent as exc:
-            raise RulesBroken(path, record.seq, exc) from exc
+            raise InvalidRecord(path, record.seq, exc) from exc
 
     def stage_of(self, trial: str) -> str:
         """Where the trial stands; `absent` if it was never enqueued."""

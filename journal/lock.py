@@ -10,7 +10,7 @@ import weakref
 from pathlib import Path
 
 from journal.errors import JournalLocked, command
-from journal.files import DISK, Files, again, write_all
+from journal.files import DISK, Files, retry_interrupted, write_all
 
 
 class Lock:
@@ -19,14 +19,14 @@ class Lock:
     def __init__(self, path: Path, files: Files) -> None:
         self._files = files
         file = self._file = str(path / "LOCK")
-        fd = again(lambda: files.open(file, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)))
+        fd = retry_interrupted(lambda: files.open(file, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)))
         self._fd: int | None = fd
         self.is_held = True
         """Whether this process has it; a child that was forked has not. Plain, because every record asks for it."""
         try:
             if not files.lock(fd):
                 raise JournalLocked(f"{path} is being written by {_holder(file, files)}; {command('watch', path)} looks on")
-            again(lambda: files.ftruncate(fd, 0))
+            retry_interrupted(lambda: files.ftruncate(fd, 0))
             write_all(files, fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         except BaseException:
             self.release()
@@ -35,7 +35,7 @@ class Lock:
 
     def is_in_place(self) -> bool:
         """Say whether the lock still is that of the directory at this path: neither may have been moved or removed."""
-        return self._fd is not None and self._files.is_at(self._fd, self._file)
+        return self._fd is not None and self._files.is_same_file(self._fd, self._file)
 
     def release(self) -> None:
         """Let the next writer in."""
@@ -53,7 +53,7 @@ def is_held(path: Path, files: Files = DISK) -> bool:
     file = str(path / "LOCK")
     for last in (False, True):
         try:
-            fd = again(lambda: files.open(file, os.O_RDONLY))
+            fd = retry_interrupted(lambda: files.open(file, os.O_RDONLY))
         except (FileNotFoundError, NotADirectoryError):
             return False  # Whoever reads what is there will say what it is.
         try:
@@ -62,7 +62,7 @@ def is_held(path: Path, files: Files = DISK) -> bool:
         finally:
             files.close(fd)
         if not last:
-            files.rest()
+            files.pause()
     return True
 
 

@@ -57,7 +57,7 @@ def find(path: Path, files: Files, *, new: bool, run: str) -> Found:
     scan = Scan(path, files)
     lifecycle = Lifecycle()
     for record in scan:
-        lifecycle.retrace(record, path)
+        lifecycle.replay_record(record, path)
     damaged = damage(scan)
     if damaged is not None:
         raise damaged

@@ -1,4 +1,4 @@
-"""Reading a journal: all of it, one record of it, or as it grows.
+"""JournalReader a journal: all of it, one record of it, or as it grows.
 
 Readers never change anything. They go as far as the records can be trusted, and say so where that is not the end.
 """
@@ -17,17 +17,17 @@ from journal.errors import JournalDamaged, JournalError, NotAJournal
 from journal.events import Record
 from journal.files import DISK, Files
 from journal.recovery import damage
-from journal.scan import BadLine, Cursor, Scan, Stop
+from journal.scan import BadLine, Cursor, Scan, ScanStop
 from journal.versions import UPCASTERS, Upcasters
 
-LOOK_AGAIN: Final = 0.1
+POLL_INTERVAL: Final = 0.1
 """Seconds after which a follower looks whether the files have grown; files of another process tell nobody."""
 
 _BEFORE: Final = 35
 """How far before a line's beginning the hash of the line before begins: 32 digits, a quote, a brace and the LF."""
 
 
-class Reading:
+class JournalReader:
     """The records of a journal, in order.
 
     Iterating raises `JournalDamaged` where confirmed data is not what was written; after an end that a crash (or a writer at
@@ -50,7 +50,7 @@ class Reading:
         return self._scan.cursor.run.decode()
 
     @property
-    def unfinished(self) -> Stop | None:
+    def unfinished(self) -> ScanStop | None:
         """Where the last good record ends, if something that nobody was promised stands behind it."""
         return self._scan.stop
 
@@ -63,9 +63,9 @@ def _end(scan: Scan) -> Iterator[Record]:
     yield from ()
 
 
-def read(path: Path | str, *, load_blobs: bool = True, files: Files = DISK, upcasters: Upcasters = UPCASTERS) -> Reading:
+def read(path: Path | str, *, load_blobs: bool = True, files: Files = DISK, upcasters: Upcasters = UPCASTERS) -> JournalReader:
     """Read a run's records; with `load_blobs=False`, large values stay on disk as `Blob`s."""
-    return Reading(Path(path), files, load_blobs=load_blobs, upcasters=upcasters)
+    return JournalReader(Path(path), files, load_blobs=load_blobs, upcasters=upcasters)
 
 
 class Finder:
@@ -121,7 +121,7 @@ def fetch(path: Path | str, segment: int, offset: int, *, load_blobs: bool = Tru
         return finder.find(segment, offset)
 
 
-class Lines:
+class LineReader:
     """The lines of a journal as they stand on disk."""
 
     def __init__(self, path: Path | str, files: Files = DISK) -> None:
@@ -137,7 +137,7 @@ class Lines:
         if self._stream is not None:
             self._stream.close()
 
-    def of(self, record: Record) -> bytes:
+    def line_of(self, record: Record) -> bytes:
         """Read the line that a record was made of, with its LF."""
         line = b"" if self._stream is None or record.segment != self._segment else self._line(self._stream, record)
         if not line:  # Another file; or recovery has put a new one in the place of this one.
@@ -162,7 +162,7 @@ class Lines:
 
 
 async def follow(
-    path: Path | str, *, load_blobs: bool = True, look_again: float = LOOK_AGAIN, files: Files = DISK
+    path: Path | str, *, load_blobs: bool = True, poll_interval: float = POLL_INTERVAL, files: Files = DISK
 ) -> AsyncGenerator[Record, None]:
     """Read a run's records, and go on as more are written, across files and sessions, until cancelled.
 
@@ -173,7 +173,7 @@ async def follow(
         for record in await trio.to_thread.run_sync(follower.more):
             yield record
         if not follower.has_more:
-            await trio.sleep(look_again)
+            await trio.sleep(poll_interval)
 
 
 class _Follower:

@@ -180,7 +180,7 @@ def recover(scan: Scan) -> SetAside | None:
         good = stream.read(scan.cursor.offset)
     create(files, str(path), segments.name(last), good)
     if scan.cursor.sealed:
-        files.protect(segments.file(path, last))
+        files.make_read_only(segments.file(path, last))
     return aside
 
 

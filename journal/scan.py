@@ -16,7 +16,7 @@ from orjson import loads
 from journal import chain, segments
 from journal.blobs import referred
 from journal.codec import CHECKING, TRUSTING, decode
-from journal.errors import RulesBroken, UnknownFormat
+from journal.errors import InvalidRecord, UnknownFormat
 from journal.events import Event, Record, SegmentOpened, SegmentSealed, new_record
 from journal.files import DISK, Files
 from journal.versions import UPCASTERS, Upcasters, major_of, upcast
@@ -93,9 +93,9 @@ class Cursor:
                     if checking:
                         _check_own(record)
                 except (ValueError, KeyError, TypeError, AttributeError, BaseValidationError) as exc:
-                    raise RulesBroken(self.path, seq + 1, f"it is not a record ({_in_words(exc)})") from exc
+                    raise InvalidRecord(self.path, seq + 1, f"it is not a record ({_in_words(exc)})") from exc
                 if said != seq + 1:
-                    raise RulesBroken(self.path, seq + 1, f"it says that it is record {said}")
+                    raise InvalidRecord(self.path, seq + 1, f"it says that it is record {said}")
                 if self.sealed or not records or event.__class__ is SegmentSealed or event.__class__ is SegmentOpened:
                     self.seq, self.h, self.offset, self.records = seq, h, offset, records
                     self._check_file(event)
@@ -148,8 +148,8 @@ class Cursor:
         self.run, self.major = run, major
         return dict(header)
 
-    def _broken(self, why: str) -> RulesBroken:
-        return RulesBroken(self.path, self.seq + 1, why)
+    def _broken(self, why: str) -> InvalidRecord:
+        return InvalidRecord(self.path, self.seq + 1, why)
 
     def _check_file(self, event: Event) -> None:
         """Check that a file begins and ends as it must, and what it says of itself and of the file before it."""
@@ -213,7 +213,7 @@ def _bad(line: bytes) -> BadLine:
 
 
 @attrs.frozen
-class Stop:
+class ScanStop:
     """Where a scan could go no further, and why."""
 
     segment: int
@@ -235,7 +235,7 @@ class Scan:
         self.files = files
         self.numbers = segments.numbers(path, files)
         self.cursor = Cursor(path, checking=checking, upcasters=upcasters)
-        self.stop: Stop | None = None
+        self.stop: ScanStop | None = None
         """Set when the pass has ended before the last byte."""
 
     def __iter__(self) -> Iterator[Record]:
@@ -277,7 +277,7 @@ class Scan:
     def _stop_at(self, segment: int, check: str, *, in_header: bool = False, rest: bytes | None = None) -> None:
         cursor = self.cursor
         here = segment == cursor.segment
-        self.stop = Stop(
+        self.stop = ScanStop(
             segment=segment,
             byte=cursor.offset if here else 0,
             seq=cursor.seq + 1,

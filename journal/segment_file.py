@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from journal import blobs, segments
-from journal.files import APPEND, Files, again, create, write_some
+from journal.files import APPEND, Files, create, retry_interrupted, write_some
 
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
 """The errors that go away when somebody makes space."""
@@ -26,7 +26,7 @@ class NoSpace(Exception):  # It never leaves this package: the writer makes a `D
         """What of the lines was written before it was full; None if it did not come to that."""
 
 
-class Tape:
+class SegmentFile:
     """The segment that is being written."""
 
     def __init__(self, path: Path, files: Files) -> None:
@@ -40,7 +40,7 @@ class Tape:
 
     def go_on(self, segment: int, size: int) -> None:
         """Open a file that is there already, to write at its end."""
-        self._fd = again(lambda: self._files.open(segments.file(self._path, segment), APPEND))
+        self._fd = retry_interrupted(lambda: self._files.open(segments.file(self._path, segment), APPEND))
         self.segment, self._size = segment, size
 
     def finish(self) -> None:
@@ -73,7 +73,7 @@ class Tape:
     def cut_back(self, partly: bytes) -> int:
         """Take back the line that did not fit, and make sure of those before it; say how many of these there are."""
         whole = partly.rfind(b"\n") + 1
-        again(lambda: self._files.ftruncate(self._fd, self._size + whole))
+        retry_interrupted(lambda: self._files.ftruncate(self._fd, self._size + whole))
         self._size += whole
         self.sync()
         return partly.count(b"\n")
@@ -83,7 +83,7 @@ class Tape:
         if self._is_broken:
             raise OSError(errno.EIO, "an earlier sync has failed")
         try:
-            again(lambda: self._files.fdatasync(self._fd))
+            retry_interrupted(lambda: self._files.fdatasync(self._fd))
         except OSError:
             self._is_broken = True
             raise
@@ -92,7 +92,7 @@ class Tape:
         """Let go of the file; one that is sealed becomes read-only."""
         if self.segment:
             if sealed:
-                self._files.protect(segments.file(self._path, self.segment))
+                self._files.make_read_only(segments.file(self._path, self.segment))
             fd, self.segment = self._fd, 0
             self._files.close(fd)
 

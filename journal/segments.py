@@ -34,7 +34,7 @@ def file(path: Path, number: int) -> str:
 def numbers(path: Path, files: Files) -> list[int]:
     """List the segments of a run, in order; an error if there is no journal at this path."""
     try:
-        names = files.names(str(path))
+        names = files.list_directory(str(path))
     except FileNotFoundError as exc:
         raise NotAJournal(f"{path} does not exist; `evaljournal ls` lists the runs here") from exc
     except NotADirectoryError as exc:
@@ -53,7 +53,7 @@ def is_run(path: Path) -> bool:
         return False
 
 
-def run_around(path: Path) -> Path | None:
+def enclosing_run(path: Path) -> Path | None:
     """Find the run that a path is, or lies in, however it is written; nothing else may be put there."""
     real = Path(os.path.realpath(path))
     return next((each for each in (real, *real.parents) if is_run(each)), None)

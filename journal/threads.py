@@ -22,11 +22,11 @@ class InThread(Protocol):
 
 
 @trio.lowlevel.enable_ki_protection
-async def in_a_thread(call: Callable[[], T], /, *, can_be_left: bool = False) -> T:
+async def run_in_thread(call: Callable[[], T], /, *, abandon_on_cancel: bool = False) -> T:
     """Make a blocking call in a thread, for half the price of `trio.to_thread.run_sync`.
 
     It never waits for a limiter that other tasks may have used up. A call to the disk is never abandoned; one that changes
-    nothing `can_be_left` behind by whoever is cancelled.
+    nothing `abandon_on_cancel` behind by whoever is cancelled.
     """
     task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
     is_awaited = True
@@ -41,8 +41,8 @@ async def in_a_thread(call: Callable[[], T], /, *, can_be_left: bool = False) ->
 
     def leave(_: object) -> trio.lowlevel.Abort:
         nonlocal is_awaited
-        is_awaited = not can_be_left
-        return trio.lowlevel.Abort.SUCCEEDED if can_be_left else trio.lowlevel.Abort.FAILED
+        is_awaited = not abandon_on_cancel
+        return trio.lowlevel.Abort.SUCCEEDED if abandon_on_cancel else trio.lowlevel.Abort.FAILED
 
     trio.lowlevel.start_thread_soon(call, deliver, name="evaljournal")
     result: T = await trio.lowlevel.wait_task_rescheduled(leave)

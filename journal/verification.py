@@ -12,8 +12,8 @@ from typing import Final
 import attrs
 
 from journal.blobs import Blob
-from journal.codec import PAYLOADS
-from journal.errors import BlobDamaged, HeadMissing, JournalError, RulesBroken, UnknownEvent
+from journal.codec import PAYLOAD_FIELDS
+from journal.errors import BlobDamaged, HeadMissing, InvalidRecord, JournalError, UnknownEvent
 from journal.events import Record
 from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
@@ -53,11 +53,11 @@ def verify(
     *,
     expect_head: str | None = None,
     files: Files = DISK,
-    onlooker: Callable[[Record], None] | None = None,
+    on_record: Callable[[Record], None] | None = None,
 ) -> Verification:
     """Check everything that can be checked in a journal, up to the first thing that is wrong.
 
-    The `onlooker` is shown each record that was found good, so that who asks more of the records need not read them again.
+    The `on_record` is shown each record that was found good, so that who asks more of the records need not read them again.
     """
     path, expect_head = Path(path), expect_head and expect_head.lower()
     if expect_head is not None and not _HASH.fullmatch(expect_head):
@@ -69,13 +69,13 @@ def verify(
     problem: JournalError | None = None
     try:
         for record in scan:
-            lifecycle.retrace(record, path)
+            lifecycle.replay_record(record, path)
             _check_blobs(record, seen, files)
             if expect_head is not None and record.h == expect_head:
                 expected_at = record.seq
-            if onlooker is not None:
-                onlooker(record)
-    except (RulesBroken, BlobDamaged, UnknownEvent) as exc:
+            if on_record is not None:
+                on_record(record)
+    except (InvalidRecord, BlobDamaged, UnknownEvent) as exc:
         problem = exc
     problem = problem or damage(scan)
     cursor = scan.cursor
@@ -99,7 +99,7 @@ def verify(
 
 def _check_blobs(record: Record, seen: set[str], files: Files) -> None:
     """Load every large value of a record that was not seen before: a value that is not what was written does not load."""
-    for field in PAYLOADS.get(type(record.event), ()):
+    for field in PAYLOAD_FIELDS.get(type(record.event), ()):
         value = getattr(record.event, field)
         if isinstance(value, Blob) and value.sha256 not in seen:
             value.load(files)

@@ -29,9 +29,9 @@ from journal.errors import (
     JournalClosed,
     JournalError,
     JournalFailed,
-    JournalPoisoned,
     NotAJournal,
     RecordTooLarge,
+    WriteFailed,
     command,
 )
 from journal.events import Event, JournalRecovered, Record, SegmentOpened, SegmentSealed, Stamp, new_record
@@ -39,8 +39,8 @@ from journal.files import DISK, Files, sync_name
 from journal.lifecycle import Lifecycle
 from journal.lock import Lock
 from journal.open import Found, find, make_room
-from journal.segment_file import NO_SPACE, NoSpace, Tape
-from journal.threads import InThread, in_a_thread
+from journal.segment_file import NO_SPACE, NoSpace, SegmentFile
+from journal.threads import InThread, run_in_thread
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -114,7 +114,7 @@ class Journal:
         "_to_write",
         "_waiting",
         "_written",
-        "found",
+        "initial_seq",
         "lifecycle",
         "path",
         "recovered",
@@ -136,7 +136,7 @@ class Journal:
         self.path = path
         self.run = found.run
         """Identity of the run."""
-        self.found = found.seq
+        self.initial_seq = found.seq
         """The last record that was there when it was opened; 0 for a new one."""
         self.recovered: Record | None = None
         """The record of what a crash had left, if it was set aside when the journal was opened."""
@@ -149,7 +149,7 @@ class Journal:
         self._in_thread = in_thread
         self._lock = lock
         self._files = files
-        self._tape = Tape(path, files)
+        self._tape = SegmentFile(path, files)
 
         # The end of the chain, and the lines that wait to be written.
         self._seq = found.seq
@@ -462,12 +462,12 @@ class Journal:
     def _write_lines(self, data: bytes, values: Mapping[str, bytes]) -> None:
         self._tape.write(data, values)
         if self._batches[0].lines and not self._waiting:
-            self._files.rest()
+            self._files.pause()
 
     def _sync(self, target: int) -> None:
         self._tape.sync()
         if self._written > target and not self._waiting:
-            self._files.rest()
+            self._files.pause()
 
     async def _guarded(self, call: Callable[[], None]) -> None:
         """Make a call in a thread; once the disk has refused, nothing more is taken, written or confirmed."""
@@ -484,7 +484,7 @@ class Journal:
                 durable=self._durable,
             ) from exc
         except OSError as exc:
-            raise JournalPoisoned(
+            raise WriteFailed(
                 f"the disk failed under {self.path} ({exc}); up to record {self._durable:,} it is confirmed on disk, "
                 f"what came after is not. See to the disk, then {command('resume', self.path)} goes on",
                 durable=self._durable,
@@ -507,7 +507,7 @@ class Journal:
             if isinstance(exc, JournalFailed):
                 self._failure = exc
             else:  # Not the disk's doing, but whoever waits must not wait for a writer that is gone.
-                self._failure = JournalPoisoned(f"the writer of {self.path} was ended by {exc!r}", durable=self._durable)
+                self._failure = WriteFailed(f"the writer of {self.path} was ended by {exc!r}", durable=self._durable)
         self._room.set()
         self._to_write.set()
         self._to_sync.set()
@@ -544,7 +544,7 @@ async def writing(
     durability: Durability = "sync",
     files: Files = DISK,
     roll_at: int = segments.ROLL_AT,
-    in_thread: InThread = in_a_thread,
+    in_thread: InThread = run_in_thread,
 ) -> AsyncGenerator[Journal]:
     """Write a journal, a `new` one or one that is there already, until the block ends.
 

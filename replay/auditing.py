@@ -16,17 +16,16 @@ from typing import Any, Final, Protocol, TypeVar, get_args
 import attrs
 
 from journal import Event, Record
-from journal.codec import name_of
+from journal.codec import event_type
 from journal.errors import IllegalEvent
 from journal.events import (
-    SCORER,
+    SCORER_PREFIX,
     AttemptEnding,
     AttemptFailed,
     AttemptInterrupted,
     AttemptStarted,
     AttemptSucceeded,
     AttemptTimedOut,
-    Decided,
     FileEvent,
     IntakePaused,
     IntakeResumed,
@@ -34,6 +33,7 @@ from journal.events import (
     JournalSalvaged,
     LimitChanged,
     PaceChanged,
+    PolicyEvent,
     PolicyShared,
     RetryScheduled,
     RunFinished,
@@ -74,15 +74,15 @@ class Rules(Protocol):
         """Why it may not be what decided then, though it goes by the same name; empty if nothing speaks for that."""
         ...
 
-    def begin(self, key: str) -> Decided:
+    def begin(self, key: str) -> PolicyEvent:
         """Give what is decided before the first attempt of a back end, which has a policy of its own from here on."""
         ...
 
-    def take(self, record: Record) -> Sequence[Decided]:
+    def take(self, record: Record) -> Sequence[PolicyEvent]:
         """Learn from a start or an end of an attempt or a scorer call, or from a note; return the decisions that follow."""
         ...
 
-    def elapse(self, key: str, t: float) -> Sequence[Decided]:
+    def elapse(self, key: str, t: float) -> Sequence[PolicyEvent]:
         """Return what the policy of a rate-limit key decides because it is `t`, although nothing has happened."""
         ...
 
@@ -187,7 +187,7 @@ class Auditor:
         self._answered: dict[str, float] = {}
         """Trials that were answered in this session and wait for scores, and since when."""
         self._rules: Rules | None = None
-        self._due: deque[tuple[int, Decided]] = deque()
+        self._due: deque[tuple[int, PolicyEvent]] = deque()
         """Decisions that must come next, each with the record that calls for it."""
 
     def take(self, record: Record) -> None:
@@ -414,11 +414,11 @@ class Auditor:
         soonest, latest = self._t - known.since, record.t - known.since
         self._judge_elapsed(record, event.elapsed, soonest, latest, "its attempt began")
         if isinstance(event, AttemptTimedOut):
-            timeout = self._state.settings.get("timeout", event.limit)
-            if event.elapsed < event.limit - HAIR:
-                self._find(record, "elapsed", f"it was out of time after {event.elapsed:g} s, and had {event.limit:g} s")
-            if timeout != event.limit:
-                self._find(record, "elapsed", f"it had {event.limit:g} s, and the settings give an attempt {timeout!r}")
+            timeout = self._state.settings.get("timeout", event.timeout)
+            if event.elapsed < event.timeout - HAIR:
+                self._find(record, "elapsed", f"it was out of time after {event.elapsed:g} s, and had {event.timeout:g} s")
+            if timeout != event.timeout:
+                self._find(record, "elapsed", f"it had {event.timeout:g} s, and the settings give an attempt {timeout!r}")
 
     def _judge_elapsed(self, record: Record, elapsed: float, soonest: float, latest: float, since: str) -> None:
         if not soonest - HAIR <= elapsed <= latest + HAIR:
@@ -436,7 +436,7 @@ class Auditor:
         if rules is not None:
             self._expect(record, self._asked(record, lambda: rules.take(record), ()))
 
-    def _expect(self, record: Record, decisions: Sequence[Decided]) -> None:
+    def _expect(self, record: Record, decisions: Sequence[PolicyEvent]) -> None:
         self._due.extend((record.seq, decision) for decision in decisions)
 
     def _demand_none(self, record: Record) -> None:
@@ -445,7 +445,7 @@ class Auditor:
             seq, expected = self._due[0]
             self._disagree(record, f"after record {seq:,} the policy decides {_in_words(expected)}; it is missing before this")
 
-    def _judge_decision(self, event: Decided, record: Record) -> None:
+    def _judge_decision(self, event: PolicyEvent, record: Record) -> None:
         self._judge_invariants(event, record)
         rules = self._rules
         if rules is None:
@@ -467,12 +467,12 @@ class Auditor:
             what = f"the policy decides {_in_words(expected)}, and this is {_in_words(event)}"
             self._disagree(record, f"after record {seq:,} {what}")
 
-    def _judge_invariants(self, event: Decided, record: Record) -> None:
+    def _judge_invariants(self, event: PolicyEvent, record: Record) -> None:
         """Check what must hold of a decision whichever policy has made it."""
         state = self._state
         if isinstance(event, LimitChanged):
             limits = {**state.limits, event.key: event.after}
-            self._highest = max(self._highest, sum(limit for key, limit in limits.items() if not key.startswith(SCORER)))
+            self._highest = max(self._highest, sum(limit for key, limit in limits.items() if not key.startswith(SCORER_PREFIX)))
             slots = self._slots_of(event.key)
             if event.before != state.limits.get(event.key, event.before):
                 self._find(record, "limit", f"it changes a limit of {event.before}, and {state.limits[event.key]} was in force")
@@ -489,7 +489,11 @@ class Auditor:
         """Return the most that a limit may be, by the settings."""
         settings = self._state.settings
         slots, own = settings.get("slots"), settings.get("scorer_slots")
-        return own.get(key.removeprefix(SCORER), slots) if key.startswith(SCORER) and isinstance(own, dict) else slots
+        return (
+            own.get(key.removeprefix(SCORER_PREFIX), slots)
+            if key.startswith(SCORER_PREFIX) and isinstance(own, dict)
+            else slots
+        )
 
     def _judge_settlement(self, event: Settled, record: Record) -> None:
         rules, known = self._rules, self._state.trials[event.trial]
@@ -547,7 +551,7 @@ class Auditor:
 
 def _in_words(event: Event) -> str:
     said = ((field.name, getattr(event, field.name), field.default) for field in fields_of(type(event)))
-    return " ".join([name_of(event), *(f"{name}={value!r}" for name, value, default in said if value != default)])
+    return " ".join([event_type(event), *(f"{name}={value!r}" for name, value, default in said if value != default)])
 
 
 _OF_A_FILE: Final = frozenset(get_args(FileEvent))

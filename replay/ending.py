@@ -30,7 +30,7 @@ _ENDINGS: Final = {
     "unauthorized": "stopped because the key or the account was refused",
     "deadline": "stopped at its deadline",
     "disk_full": "stopped because the disk is full",
-    "intake_failed": "stopped because its cases could not be read",
+    "dataset_failed": "stopped because its cases could not be read",
 }
 """How a session ended, in words."""
 _CUT_OFF: Final = "cut off without a word"

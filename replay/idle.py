@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 import attrs
 
-from journal.events import SCORER
+from journal.events import SCORER_PREFIX
 from replay.intake import CAUSES, PROBING, Pause
 from replay.state import RunState
 from replay.text import digits, duration, plural, printable
@@ -73,8 +73,8 @@ def one_line(found: list[Reason]) -> str:
 def slots_of(state: RunState, key: str) -> int | None:
     """Return the slots of a rate-limit key by the settings; None if unknown."""
     slots, own = state.settings.get("slots"), state.settings.get("scorer_slots")
-    if key.startswith(SCORER) and isinstance(own, dict):
-        slots = own.get(key.removeprefix(SCORER), slots)
+    if key.startswith(SCORER_PREFIX) and isinstance(own, dict):
+        slots = own.get(key.removeprefix(SCORER_PREFIX), slots)
     return slots if isinstance(slots, int) else None
 
 
@@ -100,7 +100,7 @@ def limit_in_words(limit: int, slots: int | None, evidence: str = "") -> str:
 
 def _attempt_keys(state: RunState) -> list[str]:
     known = {**state.limits, **state.paces, **state.pauses}
-    return [key for key in known if not key.startswith(SCORER)] or [""]
+    return [key for key in known if not key.startswith(SCORER_PREFIX)] or [""]
 
 
 def _has_idle_slot(state: RunState, keys: list[str]) -> bool:
@@ -136,7 +136,7 @@ def _of_keys(state: RunState, keys: list[str], now: float, *, waiting: bool, nam
     """Find what the policies of some keys hold up; `waiting` says whether something is ready to start."""
     for key in keys:
         pause, busy, limit, slots = state.pauses.get(key), state.in_flight(key), state.limits.get(key), slots_of(state, key)
-        name = f"{_name(key)}: " if named or key.startswith(SCORER) else ""
+        name = f"{_name(key)}: " if named or key.startswith(SCORER_PREFIX) else ""
         is_full = limit is not None and busy >= limit
         if slots is not None and busy >= slots:
             continue
@@ -164,4 +164,4 @@ def _scorer_reasons(state: RunState, attempt_keys: list[str], now: float) -> Ite
 
 
 def _name(key: str) -> str:
-    return f"scorer {printable(key.removeprefix(SCORER), 24)}" if key.startswith(SCORER) else printable(key, 24)
+    return f"scorer {printable(key.removeprefix(SCORER_PREFIX), 24)}" if key.startswith(SCORER_PREFIX) else printable(key, 24)

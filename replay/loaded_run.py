@@ -13,11 +13,11 @@ import attrs
 
 from journal import JournalError, Record, read
 from journal.blobs import loaded
-from journal.errors import BlobDamaged, JournalDamaged, RulesBroken
+from journal.errors import BlobDamaged, InvalidRecord, JournalDamaged
 from journal.events import AttemptSucceeded, SessionStarted
 from journal.files import DISK
 from journal.reader import Finder
-from journal.scan import Stop
+from journal.scan import ScanStop
 from replay.state import RunState, TrialState
 from replay.summary import Grouping, Summary, summarise
 from replay.timeline import Timeline
@@ -40,9 +40,9 @@ class LoadedRun:
     """Trials that were done when the session of then began."""
     is_last: bool = True
     """Whether nothing follows, as far as the journal was read."""
-    problem: JournalDamaged | RulesBroken | None = None
+    problem: JournalDamaged | InvalidRecord | None = None
     """What is wrong with the journal behind the last record; not looked for where an earlier one was asked for."""
-    unfinished: Stop | None = None
+    unfinished: ScanStop | None = None
     """Where the last record ends, if something that nobody was promised stands behind it: a writer is at work, or died."""
 
     @property
@@ -121,9 +121,9 @@ def reject_invalid_record(path: Path, seq: Callable[[], int]) -> Generator[None]
     try:
         yield
     except KeyError as exc:
-        raise RulesBroken(path, seq(), f"it speaks of {exc}, which is not there") from exc
+        raise InvalidRecord(path, seq(), f"it speaks of {exc}, which is not there") from exc
     except (TypeError, ValueError, AttributeError, OverflowError) as exc:
-        raise RulesBroken(path, seq(), f"it makes no sense ({exc})") from exc
+        raise InvalidRecord(path, seq(), f"it makes no sense ({exc})") from exc
 
 
 Take = Callable[[LoadedRun, Record], None]
@@ -150,7 +150,7 @@ def load(path: Path | str, at: int | None = None, *, take: Take = LoadedRun.take
                 seq = record.seq
                 take(history, record)
                 seq += 1
-    except (JournalDamaged, RulesBroken) as exc:
+    except (JournalDamaged, InvalidRecord) as exc:
         if at is None:
             history.problem = exc
         elif history.seq < at:

@@ -46,7 +46,7 @@ _REASONS: Final = {
     "unauthorized": "the key or the account was refused",
     "deadline": "its time is over",
     "disk_full": "the disk is full",
-    "intake_failed": "its cases could not be read",
+    "dataset_failed": "its cases could not be read",
 }
 """Why a session is being stopped, where nobody has asked for it."""
 

@@ -16,7 +16,7 @@ import attrs
 
 from journal import Event, Record
 from journal.events import (
-    SCORER,
+    SCORER_PREFIX,
     AttemptFailed,
     AttemptInterrupted,
     AttemptReturnedLate,
@@ -329,7 +329,7 @@ class RunState:
     @property
     def attempt_limits(self) -> dict[str, int]:
         """The limits of attempts by rate-limit key; those that only scorers count for are left out."""
-        return {key: limit for key, limit in self.limits.items() if not key.startswith(SCORER)}
+        return {key: limit for key, limit in self.limits.items() if not key.startswith(SCORER_PREFIX)}
 
     @property
     def scorer_limits(self) -> dict[str, int]:
@@ -477,7 +477,7 @@ class RunState:
         trouble.category = "timed_out"
         trouble.retry_after = None
         trouble.timeouts += 1
-        trouble.error = f"timed out after {event.limit:g} s"
+        trouble.error = f"timed out after {event.timeout:g} s"
         self.timeouts += 1
         self._go_wrong(trouble.error, record)
         self._lose(event.trial, event.usage)
@@ -595,7 +595,7 @@ class RunState:
     def _limit_changed(self, event: LimitChanged, _: Record) -> None:
         self.limits[event.key] = event.after
         self.limit_changes[event.key] = event
-        if event.key.startswith(SCORER):
+        if event.key.startswith(SCORER_PREFIX):
             self.scorer_keys.add(event.key)
 
     def _pace_changed(self, event: PaceChanged, _: Record) -> None:

@@ -18,7 +18,7 @@ import attrs
 
 from journal import Event, Record
 from journal.events import (
-    SCORER,
+    SCORER_PREFIX,
     AttemptFailed,
     AttemptInterrupted,
     AttemptStarted,
@@ -433,20 +433,20 @@ class Timeline:
         self._move(number, _IDLE, t, seq)
 
     def _limit_changed(self, event: LimitChanged, t: float, seq: int) -> None:
-        if event.key.startswith(SCORER):
+        if event.key.startswith(SCORER_PREFIX):
             return  # It limits the calls of a scorer, and no attempt.
         self._limits[event.key] = event.after
         self._limit.put(sum(self._limits.values()), t, seq)
 
     def _pace_changed(self, event: PaceChanged, t: float, seq: int) -> None:
-        if event.key.startswith(SCORER):
+        if event.key.startswith(SCORER_PREFIX):
             return
         self._paces[event.key] = round(1_000 * (event.after or 0.0))
         self._pace.put(sum(self._paces.values()), t, seq)
 
     def _intake_paused(self, event: IntakePaused, t: float, seq: int) -> None:
         is_open = event.cause in PROBING
-        if (is_open or event.until > t) and not event.key.startswith(SCORER):
+        if (is_open or event.until > t) and not event.key.startswith(SCORER_PREFIX):
             self._pauses[event.key] = math.inf if is_open else event.until
             self._say_paused(t, seq)
 

@@ -53,7 +53,7 @@ class AttemptStory:
     message: str = ""
     traceback: str = ""
     retry_after: float | None = None
-    limit: float | None = None
+    timeout: float | None = None
     """Seconds that it was given, where they were not enough."""
     usage: Any = None
     notes: list[tuple[str, Any]] = attrs.field(factory=list)
@@ -72,7 +72,7 @@ class AttemptStory:
                 self.error, self.message, self.traceback = event.error, event.message, event.traceback
                 self.retry_after, self.usage = event.retry_after, event.usage
             case AttemptTimedOut():
-                self.limit, self.usage = event.limit, event.usage
+                self.timeout, self.usage = event.timeout, event.usage
             case AttemptInterrupted():
                 self.why = event.why
             case AttemptReturnedLate():
@@ -96,7 +96,6 @@ class Judgement:
     value: bool | int | float | str | None = None
     """None where the scorer failed."""
     reason: str = ""
-    details: Any = None
     error: str = ""
     message: str = ""
     traceback: str = ""
@@ -215,5 +214,5 @@ class TrialStory:
 def _judgement(event: TrialScored | ScoringFailed, seq: int) -> Judgement:
     said = Judgement(event.scorer, event.version, seq, event.elapsed)
     if isinstance(event, TrialScored):
-        return attrs.evolve(said, value=event.value, reason=event.reason, details=event.details)
+        return attrs.evolve(said, value=event.value, reason=event.reason)
     return attrs.evolve(said, error=event.error, message=event.message, traceback=event.traceback)

@@ -18,7 +18,7 @@ from typing_extensions import Unpack
 
 from journal import Verification
 from journal import verify as verify_journal
-from journal.errors import RulesBroken
+from journal.errors import InvalidRecord
 from replay.auditing import Audit, Auditor
 from runner.definition.evaluation import Evaluation
 from runner.definition.options import RunOptions
@@ -127,7 +127,7 @@ class RunVerification:
     @property
     def verdict(self) -> Literal["holds", "damaged", "disagrees"]:
         """`damaged`: the files changed after they were written; `disagrees`: they are intact, but break a rule."""
-        if self.journal.problem is not None and not isinstance(self.journal.problem, RulesBroken):
+        if self.journal.problem is not None and not isinstance(self.journal.problem, InvalidRecord):
             return "damaged"
         return "holds" if self.journal.holds and self.audit.agrees else "disagrees"
 
@@ -144,7 +144,7 @@ def verify(path: Path | str, *, expect_head: str | None = None) -> RunVerificati
     removed from the end since.
     """
     auditor = Auditor(remake)
-    journal = verify_journal(Path(path), expect_head=expect_head, onlooker=auditor.take)
+    journal = verify_journal(Path(path), expect_head=expect_head, on_record=auditor.take)
     return RunVerification(journal, auditor.result())
 
 

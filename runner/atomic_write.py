@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from journal.files import DISK, again
+from journal.files import DISK, retry_interrupted
 
 _NUMBERS: Final = itertools.count(1)
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -29,13 +29,13 @@ def write_whole(path: Path, pieces: Iterable[bytes]) -> None:
         with open(fd, "wb") as stream:
             stream.writelines(pieces)
             stream.flush()
-            again(lambda: DISK.fsync(fd))
+            retry_interrupted(lambda: DISK.fsync(fd))
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-    again(lambda: DISK.sync_directory(str(path.parent)))
+    retry_interrupted(lambda: DISK.sync_directory(str(path.parent)))
 
 
 def write_files(directory: Path, files: Iterator[tuple[str, Iterator[bytes]]]) -> None:

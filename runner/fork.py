@@ -20,8 +20,8 @@ from journal.events import (
 )
 from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
-from journal.staging import check_target, copying
-from journal.threads import InThread, in_a_thread
+from journal.staging import check_target, staged_run
+from journal.threads import InThread, run_in_thread
 from replay import LoadedRun, RunState, load
 
 
@@ -38,7 +38,7 @@ class Forked:
 
 
 async def fork(
-    source: Path | str, target: Path | str, at: int | None = None, *, files: Files = DISK, in_thread: InThread = in_a_thread
+    source: Path | str, target: Path | str, at: int | None = None, *, files: Files = DISK, in_thread: InThread = run_in_thread
 ) -> Forked:
     """Write the records of a run, up to record `at` or all of them, into a new run; the old one is only read."""
     source, target = Path(source), Path(target)
@@ -47,7 +47,7 @@ async def fork(
     records = history.records(load_blobs=True)
     current = next(records)  # It only says how the old file began.
     async with (
-        copying(target, files=files, in_thread=in_thread) as place,
+        staged_run(target, files=files, in_thread=in_thread) as place,
         writing(place, new=True, stamp=lambda: (current.at, current.t), files=files, in_thread=in_thread) as journal,
     ):
         for record in records:
@@ -72,7 +72,7 @@ def _look_over(source: Path, target: Path, at: int | None, files: Files) -> tupl
     for record in history.records(load_blobs=True):
         if isinstance(record.event, SegmentOpened):
             run = record.event.run
-        lifecycle.retrace(record, source)
+        lifecycle.replay_record(record, source)
     origin = {"run": run, "seq": history.seq, "h": history.state.head}
     if history.state.sessions and not history.state.ending:
         origin["session"] = history.state.sessions[-1].n  # Here it ends, but where it comes from it may go on.

@@ -10,9 +10,10 @@ from typing import Final
 
 import orjson
 
-from journal import JournalError, Record, fetch, segments
+from journal import JournalError, Record, segments
 from journal.events import RunFinished
 from journal.files import DISK
+from journal.reader import fetch
 from runner.errors import UsageError
 
 RUNS: Final = Path("runs")

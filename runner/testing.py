@@ -165,5 +165,5 @@ def repeatable(seed: int = 0) -> dict[str, Any]:
         "seed": seed,
         "in_thread": inline,
         "wall": lambda: 1_800_000_000.0 + trio.current_time(),
-        "surroundings": lambda: Surroundings(pid=1, host="here", boot="", environment={}, run=run),
+        "surroundings": lambda: Surroundings(pid=1, host="here", boot_id="", environment={}, run=run),
     }

@@ -1,11 +1,17 @@
 """The rooms: journal ← replay ← runner ← runner.cli ← evaljournal. An import points to the left, or stays in its room."""
 
 import ast
+import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
 import pytest
+
+import journal
+import replay
+import runner
 
 ROOT: Final = Path(__file__).parent.parent
 ROOMS: Final = ("journal", "replay", "runner", "runner.cli", "evaljournal")
@@ -82,3 +88,11 @@ def test_views_depend_on_nothing_but_the_records() -> None:
 def test_an_import_that_goes_astray_is_found(room: str, source: str, expected: list[str]) -> None:
     """The test above sees what it is there to see."""
     assert expected == astray(room, source)
+
+
+@pytest.mark.parametrize("package", [journal, replay, runner], ids=lambda package: package.__name__)
+def test_no_public_name_is_a_submodule(package: ModuleType) -> None:
+    """Importing a submodule binds its name in the package, so a public name must not be the name of a submodule."""
+    submodules = {module.name for module in pkgutil.iter_modules(package.__path__)}
+
+    assert set() == submodules & set(package.__all__)

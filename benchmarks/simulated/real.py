@@ -53,7 +53,7 @@ def rows() -> list[Row]:
 class NoDisk(Nowhere):
     """Keeps nothing and takes no time."""
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         """Do not wait: the clock is virtual."""
 
 

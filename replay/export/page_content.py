@@ -14,7 +14,7 @@ import orjson
 
 from journal import Blob, Event, Record
 from journal.blobs import location
-from journal.codec import NAMES
+from journal.codec import TYPE_NAMES
 from journal.events import (
     AttemptEnding,
     AttemptFailed,
@@ -51,7 +51,7 @@ FULL_SIZE: Final = 64 << 20
 """Bytes of a journal up to which `VALUE_LENGTH` holds; the page of a larger one has shorter values, so that it opens."""
 MIN_VALUE_LENGTH: Final = 200
 MICRO: Final = 1_000_000
-TYPES: Final = (*NAMES.values(), "x-")
+TYPES: Final = (*TYPE_NAMES.values(), "x-")
 """The names of event types, in the order of their numbers on a page."""
 
 _TRACEBACK: Final = 6_000
@@ -60,7 +60,7 @@ _MESSAGE: Final = 1_000
 _NOTE: Final = 300
 _SCALARS: Final = frozenset({bool, int, float})
 
-_TYPE: Final[dict[type[Event], int]] = {**{kind: at for at, kind in enumerate(NAMES)}, Extension: len(NAMES)}
+_TYPE: Final[dict[type[Event], int]] = {**{kind: at for at, kind in enumerate(TYPE_NAMES)}, Extension: len(TYPE_NAMES)}
 _STAGE: Final = {stage: number for number, stage in enumerate(STAGES)}
 _BACKING_OFF: Final = _STAGE["backing_off"]
 _TRIAL_EVENTS: Final = frozenset(TRIAL)
@@ -233,7 +233,9 @@ class Content:
             self._detail(span, error=self._error(record.seq, event.category, event.error, event.message, event.traceback))
             self._detail(span, retry_after=event.retry_after)
         elif isinstance(event, AttemptTimedOut):
-            self._detail(span, error=self._error(record.seq, "timed_out", "timeout", f"timed out after {event.limit:g} s", ""))
+            self._detail(
+                span, error=self._error(record.seq, "timed_out", "timeout", f"timed out after {event.timeout:g} s", "")
+            )
         else:
             self._detail(span, why=event.why)
             return

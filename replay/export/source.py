@@ -11,8 +11,8 @@ from typing import Any, Self
 import attrs
 
 from journal import Blob, Event, JournalError, Record
-from journal.codec import PAYLOADS
-from journal.errors import BlobDamaged, RulesBroken
+from journal.codec import PAYLOAD_FIELDS
+from journal.errors import BlobDamaged, InvalidRecord
 from journal.events import SegmentOpened
 from journal.reader import Finder
 from replay.loaded_run import LoadedRun, load
@@ -47,7 +47,7 @@ class Source:
     def stop_before(self, seq: int, why: str) -> None:
         """Trust nothing from this record on: it is whole, but makes no sense."""
         self.history = load(self.history.path, at=seq - 1)
-        self._complain(RulesBroken(self.history.path, seq, why))
+        self._complain(InvalidRecord(self.history.path, seq, why))
 
     def find(self, place: Place) -> Record:
         """Read a record again, with its large values."""
@@ -57,7 +57,7 @@ class Source:
     def whole(self, event: Event) -> Event:
         """Load the large values of an event; one that is gone, or was changed, is None and is remembered as a problem."""
         values: dict[str, Any] = {}
-        for field in PAYLOADS.get(type(event), ()):
+        for field in PAYLOAD_FIELDS.get(type(event), ()):
             value = getattr(event, field)
             if isinstance(value, Blob):
                 try:

@@ -111,7 +111,7 @@ def described(setback: Setback) -> tuple[str, str]:
         case AttemptFailed():
             return setback.error, setback.message
         case AttemptTimedOut():
-            return "timeout", f"timed out after {setback.limit:g} s"
+            return "timeout", f"timed out after {setback.timeout:g} s"
         case AttemptInterrupted():
             return "interrupted", f"cut off: {setback.why}"
 

@@ -13,7 +13,7 @@ import attrs
 import orjson
 
 from journal import Event, Record
-from journal.codec import OWN, name_of
+from journal.codec import RECORD_MEMBERS, event_type
 from journal.events import (
     AttemptEnding,
     AttemptFailed,
@@ -222,7 +222,7 @@ ATTEMPT: Final[dict[str, Kind]] = {
     "message": "text",
     "category": "text",
     "retry_after": "number",
-    "limit": "number",
+    "timeout": "number",
     "why": "text",
     "traceback": "text",
     "usage": "any",
@@ -293,7 +293,7 @@ _EVENT_COLUMNS: Final = [
     *_columns({"seq": "whole", "at": "text", "t": "number", "type": "text"}),
     Column("trial", "text", _typed("trial", str)),
     Column("attempt", "whole", _typed("attempt", int)),
-    Column("event", "any", lambda row: {name: value for name, value in row.items() if name not in OWN}),
+    Column("event", "any", lambda row: {name: value for name, value in row.items() if name not in RECORD_MEMBERS}),
     *_columns({"d": "whole", "h": "text"}),
 ]
 
@@ -301,7 +301,7 @@ _EVENT_COLUMNS: Final = [
 def _events(source: Source) -> Iterator[Row]:
     for record in source.records():
         event = record.event
-        own = {"seq": record.seq, "at": record.at, "t": record.t, "type": name_of(event)}
+        own = {"seq": record.seq, "at": record.at, "t": record.t, "type": event_type(event)}
         yield own | _members(source.whole(event)) | {"d": record.d, "h": record.h}
 
 

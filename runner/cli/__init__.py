@@ -106,7 +106,7 @@ class _Commands(click.Group):
         try:
             with one_at_a_time(), _written_to_the_end():
                 return super().invoke(ctx)
-        except (errors.JournalDamaged, errors.RulesBroken, errors.BlobDamaged) as exc:
+        except (errors.JournalDamaged, errors.InvalidRecord, errors.BlobDamaged) as exc:
             raise Damaged(str(exc)) from exc
         except errors.JournalFailed as exc:
             raise Unfinished(str(exc)) from exc

@@ -16,7 +16,7 @@ import orjson
 import trio
 
 from journal import follow
-from journal.errors import JournalDamaged, NotAJournal, RulesBroken
+from journal.errors import InvalidRecord, JournalDamaged, NotAJournal
 from journal.lock import is_held
 from replay import LoadedRun
 from replay.export.page import PageRun, live_page, policy
@@ -70,10 +70,10 @@ class LiveRun:
                         if record.seq >= last_seq:
                             self._caught_up.set()
                         self._notify()
-        except (JournalDamaged, RulesBroken) as exc:
+        except (JournalDamaged, InvalidRecord) as exc:
             self.history.problem = exc
         except NotAJournal as exc:
-            self.history.problem = RulesBroken(path, self.history.seq + 1, str(exc))
+            self.history.problem = InvalidRecord(path, self.history.seq + 1, str(exc))
         self._caught_up.set()
         self._notify()
 

@@ -81,7 +81,7 @@ def _check(name: str, format_: Format, target: Path | None, rows: str | None, *,
 
 def check_target(target: Path, *, directory: bool, force: bool) -> None:
     """Refuse a place that is somebody else's; that of a journal most of all."""
-    if inside := segments.run_around(target):
+    if inside := segments.enclosing_run(target):
         raise Refused(f"{target} is in {inside}, which is a run, and holds nothing but its journal; give another -o")
     try:
         mode = os.stat(target).st_mode

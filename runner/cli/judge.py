@@ -11,7 +11,7 @@ import trio
 from journal import Verification
 from journal import salvage as salvage_journal
 from journal import verify as verify_journal
-from journal.errors import RulesBroken, command
+from journal.errors import InvalidRecord, command
 from replay import load
 from replay.auditing import Audit, Auditor
 from replay.comparison import Side, compare, in_json, outputs
@@ -48,7 +48,7 @@ def verify(run: Path | None, expect_head: str | None, as_json: bool) -> None:
     evaljournal verify --json | jq .findings
     """
     auditor = Auditor(remake)
-    result = verify_journal(chosen_run(run), expect_head=expect_head, onlooker=auditor.take)
+    result = verify_journal(chosen_run(run), expect_head=expect_head, on_record=auditor.take)
     audit = auditor.result()
     if as_json:
         print_json(_as_json(result, audit))
@@ -60,7 +60,7 @@ def verify(run: Path | None, expect_head: str | None, as_json: bool) -> None:
 
 def _verdict(result: Verification, audit: Audit) -> str:
     """Tell damage from disagreement: who damaged a log is not who wrote it; who wrote what cannot be is."""
-    if result.problem is not None and not isinstance(result.problem, RulesBroken):
+    if result.problem is not None and not isinstance(result.problem, InvalidRecord):
         return "damaged"
     return "holds" if result.holds and audit.agrees else "disagrees"
 
@@ -139,13 +139,13 @@ def salvage(run: Path, target: Path) -> None:
     """Copy what is intact out of a damaged journal into a new run, NEW.
 
     The damaged one is only read. Records that are whole but no longer fit, because those before them are lost, are kept in
-    NEW/left-out.jsonl; their trials run again on resume. Outputs whose scores are lost are told: `rescore NEW` scores them.
+    NEW/excluded.jsonl; their trials run again on resume. Outputs whose scores are lost are told: `rescore NEW` scores them.
 
     \b
     evaljournal salvage runs/capitals/0001 -o runs/capitals/0001-salvaged
     """
     saved = trio.run(salvage_journal, run, target)
-    click.echo(f"{target}: {plural(saved.kept, 'record')} kept, {saved.lost:,} lost, {saved.left_out:,} left out", err=True)
+    click.echo(f"{target}: {plural(saved.kept, 'record')} kept, {saved.lost:,} lost, {saved.excluded:,} left out", err=True)
     for line in unscored_lines(unscored(load(target).state), target):
         click.echo(line, err=True)
     click.echo(f"next: evaljournal verify {target}", err=True)

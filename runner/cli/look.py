@@ -17,13 +17,14 @@ import click
 import orjson
 import trio
 
-from journal import JournalError, Lines, Record, fetch, read, segments
+from journal import JournalError, Record, read, segments
 from journal import follow as follow_journal
-from journal.codec import KINDS, name_of
+from journal.codec import EVENT_TYPES, event_type
 from journal.events import RunFinished, RunStarted, SessionStarted, fields_of
 from journal.files import DISK
 from journal.lock import is_held
-from journal.scan import Stop
+from journal.reader import LineReader, fetch
+from journal.scan import ScanStop
 from replay import LoadedRun, RunState, idle, load
 from replay.ending import ending_in_words, final_report, next_command, total_trials
 from replay.loaded_run import reject_invalid_record
@@ -62,10 +63,10 @@ def log(run: str | None, trial: str | None, types: tuple[str, ...], follow: bool
     evaljournal log -f --json | jq .type
     """
     for name in types:
-        if name not in KINDS and not name.startswith("x-"):
-            raise click.UsageError(f"there is no type of event {name!r}{nearest(name, KINDS)}")
+        if name not in EVENT_TYPES and not name.startswith("x-"):
+            raise click.UsageError(f"there is no type of event {name!r}{nearest(name, EVENT_TYPES)}")
     path, trial = run_and_trial(run, trial)
-    with Lines(path) as lines:
+    with LineReader(path) as lines:
         view = _View(trial, frozenset(types), lines if as_json else None)
         if follow:
             trio.run(_follow, path, view)
@@ -81,7 +82,7 @@ def log(run: str | None, trial: str | None, types: tuple[str, ...], follow: bool
 class _View:
     """Which records are shown, and how."""
 
-    def __init__(self, trial: str | None, types: frozenset[str], lines: Lines | None) -> None:
+    def __init__(self, trial: str | None, types: frozenset[str], lines: LineReader | None) -> None:
         self._trial = trial
         self._types = types
         self._lines = lines
@@ -95,10 +96,10 @@ class _View:
             self.trials.add(about)
             if about != self._trial:
                 return
-        if self._types and name_of(record.event) not in self._types:
+        if self._types and event_type(record.event) not in self._types:
             return
         if self._lines is not None:
-            click.echo(self._lines.of(record), nl=False)
+            click.echo(self._lines.line_of(record), nl=False)
         else:
             click.echo(_in_words(record))
 
@@ -123,7 +124,7 @@ async def _follow(path: Path, view: _View) -> None:
 
 def _in_words(record: Record) -> str:
     fields = " ".join(f"{name}={printable(value)}" for name, value in _fields(record))
-    at, name = printable(record.at[11:23]), printable(name_of(record.event))
+    at, name = printable(record.at[11:23]), printable(event_type(record.event))
     return f"{record.seq:>7}  {at}  {record.t:>10.3f}  {name:<20}  {fields}"
 
 
@@ -229,7 +230,7 @@ def say_damage(problem: JournalError | None, *, quiet: bool = False) -> None:
         sys.exit(DAMAGED)
 
 
-def say_unfinished(stop: Stop | None) -> None:
+def say_unfinished(stop: ScanStop | None) -> None:
     """Say what stands behind the last record, where something does that nobody was promised."""
     if stop is not None:
         click.echo(f"behind record {stop.seq - 1:,}: {stop.check}", err=True)

@@ -352,7 +352,7 @@ def _refuse_taken(path: Path) -> None:
     if not segments.is_run(path):
         if path.resolve() == RUNS.resolve() or (path.is_dir() and runs_under(path)):
             raise Refused(f"{path} is where runs are kept, and not one itself; give it a name there: -o {path / 'NAME'}")
-        if inside := segments.run_around(path):
+        if inside := segments.enclosing_run(path):
             raise Refused(f"{path} is in {inside}, which is a run, and holds nothing but its journal; give another -o")
         return
     last = last_record(path)

@@ -167,7 +167,7 @@ def _attempt(attempt: AttemptStory) -> Iterator[str]:
     waits = f"waited {duration(attempt.waited)}{_reason(attempt.waits)}, backed off {duration(attempt.backed_off)}"
     how = _HOW.get(span.ending, span.ending.replace("_", " "))
     why = f" ({printable(attempt.why).replace('_', ' ')})" if attempt.why else ""
-    limit = f" of {duration(attempt.limit)}" if attempt.limit is not None else ""
+    limit = f" of {duration(attempt.timeout)}" if attempt.timeout is not None else ""
     yield (
         f"attempt {span.attempt}  {how}{why} after {duration(span.end - span.start)}{limit}  "
         f"slot {span.slot} · session {span.session} · seq {span.seq:,}{f'–{span.end_seq:,}' if span.end_seq else ''} · {waits}"

@@ -15,7 +15,7 @@ import click
 import trio
 
 from journal import Record, follow, read
-from journal.errors import JournalDamaged, RulesBroken, command
+from journal.errors import InvalidRecord, JournalDamaged, command
 from journal.events import SessionStarted
 from journal.lock import is_held
 from replay import LoadedRun, Timeline
@@ -237,7 +237,7 @@ class Watching:
                 async for record in follow(self.history.path, load_blobs=False):
                     self.history.take(record)
                     self._heard = self._clock.now() - age(self.history.state, self._clock.wall())
-        except (JournalDamaged, RulesBroken):
+        except (JournalDamaged, InvalidRecord):
             self._is_broken = True  # Whoever reads it again, from the beginning, says what it is.
 
     def _now(self) -> float:

@@ -10,7 +10,7 @@ where that is None, after the next signal. After each signal the decision says w
 
 from typing import Protocol, TypeAlias
 
-from journal.events import Kind, fact
+from journal.events import FailureCategory, fact
 
 
 @fact
@@ -38,7 +38,7 @@ class Failed:
 
     t: float
     attempt: str
-    failure: Kind
+    failure: FailureCategory
     retry_after: float | None = None
     """Seconds after which the endpoint asked to be called again."""
 

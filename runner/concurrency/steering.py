@@ -16,11 +16,11 @@ from journal.events import (
     AttemptStarted,
     AttemptSucceeded,
     AttemptTimedOut,
-    Decided,
     IntakePaused,
     IntakeResumed,
     LimitChanged,
     PaceChanged,
+    PolicyEvent,
     ScorerCallFailed,
     ScorerCallStarted,
     ScoringFailed,
@@ -77,7 +77,7 @@ class Steering:
         """Return what holds before the first start."""
         return LimitChanged(before=0, after=self.limit, cause="start", key=self._key)
 
-    def take(self, record: Record) -> list[Decided]:
+    def take(self, record: Record) -> list[PolicyEvent]:
         """Learn from a start or an ending; return what is to be recorded after it.
 
         Of the scores of a call, only the first is an ending; the others are not to be handed in.
@@ -99,18 +99,18 @@ class Steering:
             self._probes.clear()
         return self._events(decision) if decision.changes else []
 
-    def elapse(self, t: float) -> list[Decided]:
+    def elapse(self, t: float) -> list[PolicyEvent]:
         """Return what the policy decides because it is `t`, although nothing has happened; to be recorded with that time."""
         decision = self._policy.elapse(t)
         self.limit = decision.limit
         return self._events(decision)
 
-    def adopt(self, changes: Sequence[Change]) -> list[Decided]:
+    def adopt(self, changes: Sequence[Change]) -> list[PolicyEvent]:
         """Return what is to be recorded of changes that another run has caused, where the policy is shared."""
         self.limit = self._policy.limit
         return [_event(change, self._key) for change in changes]
 
-    def _events(self, decision: Decision) -> list[Decided]:
+    def _events(self, decision: Decision) -> list[PolicyEvent]:
         return [_event(change, self._key) for change in decision.changes]
 
     def _started(self, name: str, t: float, *, probe: bool) -> None:
@@ -156,7 +156,7 @@ def _call_signal(event: CallEvent, t: float) -> tuple[str, Signal]:
 _CALL_EVENTS: Final = frozenset(get_args(CallEvent))
 
 
-def _event(change: Change, key: str) -> Decided:
+def _event(change: Change, key: str) -> PolicyEvent:
     match change:
         case LimitMoved():
             return LimitChanged(before=change.before, after=change.after, cause=change.cause, evidence=change.evidence, key=key)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
-from journal.codec import as_read
+from journal.codec import json_round_trip
 from journal.errors import Unserialisable
 from journal.events import (
     AttemptFailed,
@@ -85,7 +85,7 @@ class Attempts:
             case OutOfTime():
                 limit = self._settings.timeout
                 assert limit is not None
-                executor.tell(self._record(AttemptTimedOut(trial=trial, attempt=number, limit=limit, elapsed=elapsed)), work)
+                executor.tell(self._record(AttemptTimedOut(trial=trial, attempt=number, timeout=limit, elapsed=elapsed)), work)
                 if outcome.came is not None:
                     self._record(AttemptReturnedLate(trial=trial, attempt=number, ending=outcome.came, elapsed=elapsed))
                 self._settle(work, TimedOut())
@@ -129,7 +129,10 @@ class Attempts:
             return False
         self._executor.tell(record, work)
         self._executor.queues.unscored += 1
-        work.output, work.is_answered = as_read(output), True  # A scorer sees the same now, after a crash, and years later.
+        work.output, work.is_answered = (
+            json_round_trip(output),
+            True,
+        )  # Scorers see the same value now and on resume.
         return True
 
     def _failed(self, work: Work, exc: BaseException, elapsed: float) -> None:

@@ -11,7 +11,6 @@ from typing import Any, Final, Literal
 
 import attrs
 
-from journal import fetch
 from journal.events import (
     AttemptSucceeded,
     RetryScheduled,
@@ -22,6 +21,7 @@ from journal.events import (
     fact,
 )
 from journal.files import Files
+from journal.reader import fetch
 from replay import RunState, TrialState
 from replay.state import PINNED
 from replay.text import plural

@@ -20,7 +20,7 @@ class Surroundings:
 
     pid: int
     host: str
-    boot: str
+    boot_id: str
     """Identity of the machine's boot."""
     environment: dict[str, str]
     run: str | None = None
@@ -29,7 +29,7 @@ class Surroundings:
     @classmethod
     def here(cls) -> "Surroundings":
         """Look around."""
-        return cls(pid=os.getpid(), host=socket.gethostname(), boot=_boot(), environment=_environment())
+        return cls(pid=os.getpid(), host=socket.gethostname(), boot_id=_boot(), environment=_environment())
 
 
 def _environment() -> dict[str, str]:

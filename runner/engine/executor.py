@@ -18,11 +18,11 @@ from journal.errors import Unserialisable
 from journal.events import (
     AttemptInterrupted,
     AttemptReturnedLate,
-    Decided,
     IntakePaused,
     Noted,
+    PolicyEvent,
     PolicyShared,
-    Reason,
+    StopReason,
     TrialCompleted,
 )
 from journal.threads import InThread
@@ -100,7 +100,7 @@ class Executor:
         self._watch = Alarm(recorder.clock, self._time_out)
         """For jobs in flight that have a timeout."""
 
-        self.stopped: Reason | None = None
+        self.stopped: StopReason | None = None
         self.why = ""
         """More about why it was stopped, for people."""
         self.cut_at = math.inf
@@ -146,7 +146,7 @@ class Executor:
                 await leave()
             nursery.cancel_scope.cancel()
 
-    def stop(self, reason: Reason, why: str = "") -> None:
+    def stop(self, reason: StopReason, why: str = "") -> None:
         """Start nothing more; give what is in flight its grace. The first reason is the one that counts."""
         if self.stopped is not None or self._over.is_set():
             return
@@ -365,7 +365,7 @@ class Executor:
             self._decide(lane, events)
         self._set_timer(lane, record.t)
 
-    def _decide(self, lane: Lane, events: Sequence[Decided], when: float | None = None) -> None:
+    def _decide(self, lane: Lane, events: Sequence[PolicyEvent], when: float | None = None) -> None:
         """Record what a policy has decided, and act on it."""
         self._record_joined(lane)
         for event in events:

@@ -86,7 +86,7 @@ class Admission:
             if isinstance(exc, JournalError):
                 raise
             error = describe(exc)
-            executor.stop("intake_failed", f"the cases could not be read to their end ({error.type}: {error.message})")
+            executor.stop("dataset_failed", f"the cases could not be read to their end ({error.type}: {error.message})")
         self.is_open = False
         executor.end_if_done()
 

@@ -17,7 +17,7 @@ import trio
 from journal import Record, follow, segments
 from journal.errors import JournalError, command
 from journal.events import TrialCompleted, TrialFailed
-from journal.reader import LOOK_AGAIN
+from journal.reader import POLL_INTERVAL
 from replay import load
 from replay.export import Source
 from replay.export.nat import LINES, LIST, line, nat
@@ -52,7 +52,7 @@ class NatOutput:
 
         Two runs in one file would be worth nothing, and a run should not take hours to find nothing kept.
         """
-        if inside := segments.run_around(self.directory):
+        if inside := segments.enclosing_run(self.directory):
             raise UsageError(f"{self.directory} is in {inside}, which is a run, and holds nothing but its journal")
         if self.directory.exists() and not self.directory.is_dir():
             raise UsageError(f"{self.directory} is not a directory; give another --nat-output")
@@ -76,7 +76,7 @@ class NatOutput:
         own = trio.CapacityLimiter(1)
         try:
             while not await trio.Path(run, segments.name(1)).exists():  # noqa: ASYNC110  # a file tells nobody that it is there
-                await trio.sleep(LOOK_AGAIN)
+                await trio.sleep(POLL_INTERVAL)
             await trio.to_thread.run_sync(self._begin, run, limiter=own)
             send, receive = trio.open_memory_channel[Record](_AT_ONCE)
             async with trio.open_nursery() as nursery:

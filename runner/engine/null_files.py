@@ -36,13 +36,13 @@ class Nowhere(Files):
     def sync_directory(self, path: str) -> None:
         pass
 
-    def protect(self, path: str) -> None:
+    def make_read_only(self, path: str) -> None:
         pass
 
     def read(self, path: str) -> BinaryIO:
         raise FileNotFoundError(path)
 
-    def names(self, path: str) -> list[str]:
+    def list_directory(self, path: str) -> list[str]:
         return []
 
     def is_directory(self, path: str) -> bool:
@@ -51,7 +51,7 @@ class Nowhere(Files):
     def size(self, path: str) -> int | None:
         return None
 
-    def is_at(self, fd: int, path: str) -> bool:
+    def is_same_file(self, fd: int, path: str) -> bool:
         return True
 
     def lock(self, fd: int) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
-from journal.threads import InThread, in_a_thread
+from journal.threads import InThread, run_in_thread
 from runner.scorers.scorer import Judged, OpenScorer, Scorer
 from runner.tasks import Opens, Task
 from runner.tasks.function import AsyncioThread, FunctionTask, Loop
@@ -17,7 +17,7 @@ class Opening:
         self._stack = stack
         self._run = run
         self._grace = grace
-        self._instead = None if in_thread is in_a_thread else in_thread
+        self._instead = None if in_thread is run_in_thread else in_thread
         self._thread: AsyncioThread | None = None
 
     async def task(self, asked: Any, loop: Loop | None) -> Task:

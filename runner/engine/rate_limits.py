@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol, runtime_checkable
 
-from journal.events import SCORER
+from journal.events import SCORER_PREFIX
 from runner.concurrency import Identity
 from runner.scorers.scorer import Scorer, is_async
 
@@ -40,7 +40,7 @@ def scorer_keys(scorers: Iterable[Scorer], task: object, limit_key: str | None) 
     known.pop(None, None)
     keys: dict[str, str] = {}
     for scorer in scorers:
-        identity, own = _identity(scorer.function), f"{SCORER}{scorer.name}"
+        identity, own = _identity(scorer.function), f"{SCORER_PREFIX}{scorer.name}"
         keys[scorer.name] = own if identity is None else known.setdefault(identity, own)
     return keys
 
@@ -55,14 +55,14 @@ def scorer_slots(scorers: Mapping[str, Scorer], task: object, limit_key: str | N
     return {
         name: slots or default_slots(scorer.function)
         for name, scorer in scorers.items()
-        if not scorer.is_local and keys[name] == f"{SCORER}{name}"
+        if not scorer.is_local and keys[name] == f"{SCORER_PREFIX}{name}"
     }
 
 
 def shared_identity(key: str, task: object, scorers: Mapping[str, Scorer], limit_key: str | None) -> Identity | None:
     """Return what tells whose rate limit a lane is about, across the runs of a process; None if no run may share it."""
-    if key.startswith(SCORER) and key.removeprefix(SCORER) in scorers:
-        identity = _identity(scorers[key.removeprefix(SCORER)].function)
+    if key.startswith(SCORER_PREFIX) and key.removeprefix(SCORER_PREFIX) in scorers:
+        identity = _identity(scorers[key.removeprefix(SCORER_PREFIX)].function)
         return None if identity is None else ("endpoint", identity)
     identity = _identity(task)
     if limit_key is not None:

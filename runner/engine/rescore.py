@@ -12,10 +12,11 @@ from typing import Any, Final, Literal, cast
 import attrs
 import trio
 
-from journal import fetch, read, writing
-from journal.events import SCORER, AttemptSucceeded, Reason, RunStopped, SessionStarted, TrialEnqueued
+from journal import read, writing
+from journal.events import SCORER_PREFIX, AttemptSucceeded, RunStopped, SessionStarted, StopReason, TrialEnqueued
 from journal.files import DISK, Files
-from journal.threads import InThread, in_a_thread
+from journal.reader import fetch
+from journal.threads import InThread, run_in_thread
 from replay import RunState, TrialState, fold
 from runner.concurrency import POLICIES, Policy
 from runner.data.case import Case
@@ -59,7 +60,7 @@ async def rescore(
     input_name: str = "input",
     signals: bool = False,
     files: Files = DISK,
-    in_thread: InThread = in_a_thread,
+    in_thread: InThread = run_in_thread,
 ) -> Rescored:
     """Score every output of a run; with `again` also those that have a score of the scorer's present version.
 
@@ -73,7 +74,7 @@ async def rescore(
         return Rescored(Outcome(path, before, before.head, "", ""), 0, _answered(before), 0)  # Nothing is written.
     clock = Clock()
     async with writing(path, new=False, stamp=clock.stamp, files=files, in_thread=in_thread) as journal:
-        state = await in_thread(lambda: fold(read(path, load_blobs=False, files=files), at=journal.found))
+        state = await in_thread(lambda: fold(read(path, load_blobs=False, files=files), at=journal.initial_seq))
         if state.started is None:
             raise UsageError(f"{path} was cut off before it said what it is a run of; there is nothing to score")
         ending = "finished" if _is_finished(state) else state.ending
@@ -82,7 +83,7 @@ async def rescore(
         changed = None if state.settings.get("scorer_slots") == limits else {"scorer_slots": limits}
         policies = _policies(settings, state, limits)
         recorder.record(
-            SessionStarted(n=len(state.sessions) + 1, pid=here.pid, host=here.host, boot=here.boot, settings=changed)
+            SessionStarted(n=len(state.sessions) + 1, pid=here.pid, host=here.host, boot_id=here.boot_id, settings=changed)
         )
         recorder.close_attempts()
         outputs = _Outputs(recorder, scorers, again=again, files=files, input_name=input_name)
@@ -97,12 +98,12 @@ async def rescore(
         if not why and ending == "finished":
             recorder.finish()
         else:
-            recorder.record(RunStopped(reason=why or cast("Reason", ending or "interrupted")))
+            recorder.record(RunStopped(reason=why or cast("StopReason", ending or "interrupted")))
     outcome = Outcome(path, state, journal.head, why, executor.why)
     return Rescored(outcome, executor.completed, _answered(state) - outputs.total, left)
 
 
-def _why(executor: Executor, outputs: int) -> Reason | Literal[""]:
+def _why(executor: Executor, outputs: int) -> StopReason | Literal[""]:
     """Return why a re-scoring was stopped; empty if it came to its end all the same."""
     return "" if executor.stopped is None or executor.completed == outputs else executor.stopped
 
@@ -129,7 +130,7 @@ def _settings(recorded: Mapping[str, Any]) -> Settings:
 
 
 def _policies(settings: Settings, state: RunState, limits: Mapping[str, int]) -> Callable[[str], Policy]:
-    return lambda key: new_policy(settings.policy, limits[key.removeprefix(SCORER)], state.settings, state.planned)
+    return lambda key: new_policy(settings.policy, limits[key.removeprefix(SCORER_PREFIX)], state.settings, state.planned)
 
 
 def _is_finished(state: RunState) -> bool:

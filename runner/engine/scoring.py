@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from journal.errors import JournalError, Unserialisable
-from journal.events import CallFailure, Noted, ScorerCallFailed, ScorerCallStarted, ScoringFailed, TrialScored
+from journal.events import Noted, ScorerCallFailed, ScorerCallStarted, ScorerFailureCategory, ScoringFailed, TrialScored
 from runner.concurrency import POISONED, call_id
 from runner.engine.attempt import Answered, Cut, Flight, Landing, OutOfTime, Raised
 from runner.engine.trial_work import Call, Work
@@ -115,7 +115,7 @@ class Scoring:
         spent, lane = call.spent.plus(ended), executor.lane_of(call)
         luck = chance(executor.settings.seed, name, call.number)
         decision = scorer.retry.after(ended, spent, luck, probe=name in lane.steering.free)
-        category: CallFailure = "timed_out" if isinstance(ended, TimedOut) else ended.kind
+        category: ScorerFailureCategory = "timed_out" if isinstance(ended, TimedOut) else ended.kind
         failed = ScorerCallFailed(
             trial=work.trial,
             scorer=scorer.name,

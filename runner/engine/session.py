@@ -18,10 +18,10 @@ import attrs
 import trio
 
 from journal import Journal, Record, read, writing
-from journal.errors import DiskFull, JournalError, JournalExists, JournalLocked, JournalPoisoned, NotAJournal, command
-from journal.events import SCORER, RunStarted, RunStopped, SessionStarted
+from journal.errors import DiskFull, JournalError, JournalExists, JournalLocked, NotAJournal, WriteFailed, command
+from journal.events import SCORER_PREFIX, RunStarted, RunStopped, SessionStarted
 from journal.files import DISK, Files
-from journal.threads import InThread, in_a_thread
+from journal.threads import InThread, run_in_thread
 from replay import RunState, fold
 from replay.ending import final_summary
 from runner.concurrency import POLICIES, REGISTRY, Policy
@@ -108,7 +108,7 @@ class Options:
     """Makes the policy for so many slots, instead of the one that the settings name."""
     surroundings: "Callable[[], Surroundings]" = attrs.field(factory=lambda: Surroundings.here)
     files: Files = DISK
-    in_thread: InThread = in_a_thread
+    in_thread: InThread = run_in_thread
     wall: Callable[[], float] = time.time
 
 
@@ -216,8 +216,8 @@ class Session:
                 run=self.here.run,
             ) as journal:
                 self.is_begun = True
-                if journal.found != state.seq:  # Somebody was quicker between looking and locking: look again.
-                    state = await options.in_thread(lambda: self._state(journal.found))
+                if journal.initial_seq != state.seq:  # Somebody was quicker between looking and locking: look again.
+                    state = await options.in_thread(lambda: self._state(journal.initial_seq))
                     plan = await options.in_thread(lambda: self._plan(state))
                 if journal.recovered is not None:
                     state.apply(journal.recovered)
@@ -226,7 +226,7 @@ class Session:
         except DiskFull as exc:
             await self._say_disk_full(clock)
             return Outcome(self.path, await options.in_thread(self._on_disk), "", "disk_full", self._said(exc))
-        except (JournalExists, JournalPoisoned) as exc:
+        except (JournalExists, WriteFailed) as exc:
             exc.args = (self._said(exc),)
             raise
 
@@ -248,9 +248,9 @@ class Session:
 
     async def _look(self, call: Callable[[], T]) -> T:
         """Make a call that changes nothing: whoever asks the session to stop need not wait for it."""
-        if self.options.in_thread is not in_a_thread:
+        if self.options.in_thread is not run_in_thread:
             return await self.options.in_thread(call)
-        return await in_a_thread(call, can_be_left=True)
+        return await run_in_thread(call, abandon_on_cancel=True)
 
     def _is_done(self, state: RunState) -> bool:
         return state.ending == "finished" and not (self.options.adopt or self.options.retry_failed)
@@ -330,7 +330,7 @@ class Session:
                 n=len(state.sessions) + 1,
                 pid=self.here.pid,
                 host=self.here.host,
-                boot=self.here.boot,
+                boot_id=self.here.boot_id,
                 settings=changed or None,
                 trials=0 if plan.begun.trials == state.planned else plan.begun.trials,
                 adopted=adoption(state.started or plan.begun, plan.begun),
@@ -373,7 +373,7 @@ class Session:
             await stack.enter_async_context(self._company(live))
             await self._execute(executor, remainder, recorder)
         is_all = remainder.is_closed or state.total == plan.total  # What came with the last trial leaves nothing to resume.
-        if executor.stopped is None or (is_all and state.done == state.total and executor.stopped != "intake_failed"):
+        if executor.stopped is None or (is_all and state.done == state.total and executor.stopped != "dataset_failed"):
             recorder.finish()
             return Outcome(self.path, state, "", "", "")
         recorder.record(RunStopped(reason=executor.stopped))
@@ -391,7 +391,7 @@ class Session:
         """Return what makes the policy of a rate-limit key, or joins that of another run."""
         settings, trials = plan.settings, recorder.state.planned or None
         new = self.options.limits or partial(POLICIES[settings.policy], trials=trials)
-        own = {f"{SCORER}{name}": most for name, most in plan.scorer_slots.items()}
+        own = {f"{SCORER_PREFIX}{name}": most for name, most in plan.scorer_slots.items()}
         scorers, task = self.evaluation.scorers, self.evaluation.task
 
         def policy(key: str) -> Policy:

@@ -16,7 +16,7 @@ import attrs
 from journal import read, segments
 from journal.errors import JournalError, NotAJournal
 from journal.files import DISK, Files
-from journal.threads import InThread, in_a_thread
+from journal.threads import InThread, run_in_thread
 from replay import fold
 from runner.concurrency import Aimd, Policy
 from runner.data.fingerprint import of_function
@@ -119,7 +119,7 @@ class Execution:
 
     @property
     def _in_thread(self) -> InThread:
-        given: InThread = self._orders.options.get("in_thread", in_a_thread)
+        given: InThread = self._orders.options.get("in_thread", run_in_thread)
         return given
 
     @property
@@ -135,7 +135,7 @@ class Execution:
         path = orders.journal
         if path is None:
             path = Path("nowhere")
-            here = partial(Surroundings, pid=0, host="", boot="", environment={})
+            here = partial(Surroundings, pid=0, host="", boot_id="", environment={})
             options = {"surroundings": here, **options, "files": NOWHERE, "durability": "os"}
         elif await self._in_thread(self._is_begun):
             self._goes_on = True
@@ -153,7 +153,7 @@ class Execution:
             if not self._ledger.details:
                 raise
             raise Incomplete(str(exc), *self._results()) from exc
-        if outcome.stopped in ("disk_full", "intake_failed"):
+        if outcome.stopped in ("disk_full", "dataset_failed"):
             raise Incomplete(outcome.why, *self._results()) from self._inputs.failure
         return self._results()
 

@@ -85,7 +85,7 @@ class Ledger:
         details.execution_seconds += event.elapsed
         self.returned.pop(event.trial, None)
         self.raised.pop(event.trial, None)
-        details.log_exception(TimeoutError(f"timed out after {event.limit:g} s"))
+        details.log_exception(TimeoutError(f"timed out after {event.timeout:g} s"))
         details.traceback = ""
 
     def _interrupted(self, event: AttemptInterrupted) -> None:

@@ -2,12 +2,12 @@
 
 import attrs
 
-from journal.events import Kind
+from journal.events import FailureCategory
 from runner.retries.classify import Failure
 from runner.retries.retry import OneBudget
 
 
-def _bypasses(exc: BaseException) -> Kind | None:
+def _bypasses(exc: BaseException) -> FailureCategory | None:
     """Phoenix's own exceptions say that the request is wrong; only that of its rate limiter says to come back."""
     names = {cls.__name__ for cls in type(exc).__mro__}
     return "fatal" if "PhoenixException" in names and "RateLimitError" not in names else None

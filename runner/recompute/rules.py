@@ -8,7 +8,15 @@ from functools import partial
 from typing import Any
 
 from journal import Record
-from journal.events import SCORER, AttemptStarted, Decided, RetryScheduled, RunStarted, ScorerCallStarted, TrialFailed
+from journal.events import (
+    SCORER_PREFIX,
+    AttemptStarted,
+    PolicyEvent,
+    RetryScheduled,
+    RunStarted,
+    ScorerCallStarted,
+    TrialFailed,
+)
 from journal.release import release
 from replay import TrialState
 from replay.auditing import Settled
@@ -46,7 +54,7 @@ def new_policy(name: str, slots: int, settings: Mapping[str, Any], trials: int) 
 def _policy_of(name: str, slots: int, settings: Mapping[str, Any], trials: int, key: str) -> Policy:
     """Return the policy of a rate-limit key; that of a scorer may have a limit of its own."""
     own: Mapping[str, int] = settings.get("scorer_slots", {})
-    most = own.get(key.removeprefix(SCORER), slots) if key.startswith(SCORER) else slots
+    most = own.get(key.removeprefix(SCORER_PREFIX), slots) if key.startswith(SCORER_PREFIX) else slots
     return new_policy(name, most, settings, trials)
 
 
@@ -85,12 +93,12 @@ class Remade:
         self._seed = seed
         self.doubt = doubt
 
-    def begin(self, key: str) -> Decided:
+    def begin(self, key: str) -> PolicyEvent:
         """Give the limit that holds first."""
         steering = self._steerings[key] = Steering(self._new_policy(key), patience=self._retry.rate_limits, key=key)
         return steering.begin()
 
-    def take(self, record: Record) -> Sequence[Decided]:
+    def take(self, record: Record) -> Sequence[PolicyEvent]:
         """Tell the policy of the back end; give what it decides."""
         event = record.event
         name: str = getattr(event, "trial", "")
@@ -103,7 +111,7 @@ class Remade:
         steering = self._last.get(name)
         return [] if steering is None else steering.take(record)
 
-    def elapse(self, key: str, t: float) -> Sequence[Decided]:
+    def elapse(self, key: str, t: float) -> Sequence[PolicyEvent]:
         """Return what the policy decides because it is `t`."""
         return self._steerings[key].elapse(t) if key in self._steerings else []
 

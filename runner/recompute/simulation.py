@@ -20,10 +20,10 @@ from journal.events import (
     AttemptStarted,
     AttemptSucceeded,
     AttemptTimedOut,
+    FailureCategory,
     FileEvent,
     JournalRecovered,
     JournalSalvaged,
-    Kind,
     RetryScheduled,
     ScorerCallFailed,
     ScorerCallStarted,
@@ -167,7 +167,7 @@ class Recording:
                 failure = Failure(kind=event.category, retry_after=event.retry_after)
                 course.steps.append(Fail(_Recorded(failure), event.elapsed))
             case AttemptTimedOut():
-                self._longest = max(self._longest, event.limit)
+                self._longest = max(self._longest, event.timeout)
                 course.steps.append(Hang())
             case RetryScheduled(cause="asked" | "stopped"):
                 course.steps.clear()
@@ -266,7 +266,7 @@ class _Recorded(RateLimited):
         self.failure = failure
 
 
-def _kind(exc: BaseException) -> Kind | None:
+def _kind(exc: BaseException) -> FailureCategory | None:
     return exc.failure.kind if isinstance(exc, _Recorded) else None
 
 
@@ -303,5 +303,5 @@ class _PlayedScorer:
 class _AtOnce(Nowhere):
     """Takes no real time either: nobody lives through a simulation."""
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         pass

@@ -17,7 +17,7 @@ from typing import Any, cast
 import outcome
 from attrs import evolve, frozen
 
-from journal.events import Kind
+from journal.events import FailureCategory
 from runner.retries.retry_after import requested_wait, wait_until_reset
 from runner.secrets import mask
 
@@ -43,7 +43,7 @@ class Fatal(Exception):
 class Failure:
     """What an exception means."""
 
-    kind: Kind
+    kind: FailureCategory
     """`error`: may work next time. `rate_limited`: refused for now. `unavailable`: the other side is ill, or out of
     reach. `fatal`: the next attempt would end the same way."""
     why: str = ""
@@ -175,7 +175,7 @@ def _classify(exc: BaseException, now: float) -> Failure:
 
 def worst(failures: list[Failure]) -> Failure:
     """One meaning for a group: what rules out another attempt decides, then what asks for the longest wait."""
-    order: tuple[Kind, ...] = ("fatal", "rate_limited", "unavailable", "error")
+    order: tuple[FailureCategory, ...] = ("fatal", "rate_limited", "unavailable", "error")
     worst = min(failures, key=lambda failure: (order.index(failure.kind), -(failure.retry_after or 0)))
     return evolve(worst, stop_run=any(failure.stop_run for failure in failures))
 

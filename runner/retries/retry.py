@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, assert_never, get_args
 
 from attrs import Attribute, evolve, field, frozen
 
-from journal.events import Kind
+from journal.events import FailureCategory
 from runner.errors import UsageError
 from runner.retries.classify import Failure, classify, leaves, worst
 
@@ -129,7 +129,7 @@ class Retry:
     `Retry(on=ValueError, give_up_on=Exception)` retries after a ValueError only."""
     give_up_on: tuple[type[BaseException], ...] = field(default=(), converter=_types, validator=_only_types)
     """Exceptions that are fatal although our rules would retry."""
-    classify: Callable[[BaseException], Kind | None] | None = field(default=None, validator=_callable)
+    classify: Callable[[BaseException], FailureCategory | None] | None = field(default=None, validator=_callable)
     """Asked first about every exception; None means: by the usual rules."""
 
     def judge(self, exc: BaseException, *, now: float) -> Failure:
@@ -140,8 +140,8 @@ class Retry:
         found = classify(exc, now=now)
         said = self.classify(exc) if self.classify else None
         if said is not None:
-            if said not in get_args(Kind):
-                raise UsageError(f"Retry(classify=…) returned {said!r}; it may return None or one of {get_args(Kind)}")
+            if said not in get_args(FailureCategory):
+                raise UsageError(f"Retry(classify=…) returned {said!r}; expected None or one of {get_args(FailureCategory)}")
             return evolve(found, kind=said, stop_run=found.stop_run and said == "fatal")
         for cls in type(exc).__mro__:
             if cls in self.give_up_on:

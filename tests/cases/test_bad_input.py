@@ -28,7 +28,7 @@ import trio
 from click.testing import CliRunner, Result
 
 from journal import read, verify
-from journal.errors import JournalLocked, JournalPoisoned
+from journal.errors import JournalLocked, WriteFailed
 from journal.events import (
     AttemptFailed,
     AttemptInterrupted,
@@ -320,7 +320,7 @@ async def test_a_disk_that_fills_up_at_any_write_loses_nothing(takes: int | None
 
 
 def is_there(disk: SimulatedDisk) -> bool:
-    return disk.is_directory(str(PATH)) and any(name.startswith("journal-") for name in disk.names(str(PATH)))
+    return disk.is_directory(str(PATH)) and any(name.startswith("journal-") for name in disk.list_directory(str(PATH)))
 
 
 def completed(disk: SimulatedDisk) -> list[str]:
@@ -354,7 +354,7 @@ async def test_a_disk_that_fails_confirms_nothing_more(call: str) -> None:
     task = Scripted(lambda value, _: Answer(f"answer to {value}", 1))
     it, disk = made(task, named(8), slots=2), SimulatedDisk()
     refuse(disk, call, 6, errno.EIO)
-    with pytest.raises(JournalPoisoned, match=r"up to record \d+ it is confirmed on disk, what came after is not") as raised:
+    with pytest.raises(WriteFailed, match=r"up to record \d+ it is confirmed on disk, what came after is not") as raised:
         await go(it, disk)
     disk.before = lambda _: None
     disk = disk.killed()

@@ -138,7 +138,7 @@ async def test_edited_prompts_out_of_a_generator_do_not_mix_either() -> None:
     edited = [Case(name=case.name, input=f"Think hard. {case.input}", expected="yes") for case in named(40)]
     outcome = await go(made(task, lambda: iter(edited), slots=4), disk, resume=True)
 
-    assert "intake_failed" == outcome.stopped
+    assert "dataset_failed" == outcome.stopped
     assert "the case 'case-0' is not what it was when this run began; --adopt runs it again" in outcome.why
     assert asked == task.calls.total()
 

@@ -129,10 +129,10 @@ class SimulatedDisk(Files):
         folder = self._folder(path)
         folder.synced = dict(folder.shown)
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         pass
 
-    def protect(self, path: str) -> None:
+    def make_read_only(self, path: str) -> None:
         pass
 
     def read(self, path: str) -> BinaryIO:
@@ -141,10 +141,10 @@ class SimulatedDisk(Files):
             raise IsADirectoryError(errno.EISDIR, "a directory", path)
         return io.BytesIO(bytes(node.shown))
 
-    def names(self, path: str) -> list[str]:
+    def list_directory(self, path: str) -> list[str]:
         return list(self._folder(path).shown)
 
-    def is_there(self, path: str) -> bool:
+    def exists(self, path: str) -> bool:
         return self.size(path) is not None
 
     def is_directory(self, path: str) -> bool:
@@ -160,7 +160,7 @@ class SimulatedDisk(Files):
             return None
         return len(node.shown) if isinstance(node, Inode) else 0
 
-    def is_at(self, fd: int, path: str) -> bool:
+    def is_same_file(self, fd: int, path: str) -> bool:
         try:
             return self._walk(path) is self._open[fd][0]
         except FileNotFoundError:

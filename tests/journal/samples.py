@@ -103,7 +103,7 @@ def started() -> RunStarted:
 
 def session(n: int = 1) -> SessionStarted:
     """Begin a session of it."""
-    return SessionStarted(n=n, pid=4711, host="here", boot="b1")
+    return SessionStarted(n=n, pid=4711, host="here", boot_id="b1")
 
 
 def finished(completed: int = 1) -> RunFinished:

@@ -7,10 +7,11 @@ from typing import Any
 import orjson
 import pytest
 
-from journal import Blob, Event, fetch, read, verify
+from journal import Blob, Event, read, verify
 from journal.blobs import LIMIT, location
 from journal.errors import BlobDamaged, JournalError
 from journal.events import AttemptStarted, AttemptSucceeded, Noted, Record, TrialEnqueued
+from journal.reader import fetch
 from tests.journal.samples import content, enqueued, forge, lines_of, opened, overwrite, session, started, write, written
 
 LONG = "v" * LIMIT

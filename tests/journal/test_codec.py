@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.codec import CHECKING, KINDS, OWN, decode, encode, is_payload, name_of
+from journal.codec import CHECKING, EVENT_TYPES, RECORD_MEMBERS, decode, encode, event_type, is_payload
 from journal.errors import UnknownEvent, Unserialisable
 from journal.events import (
     AttemptFailed,
@@ -17,7 +17,7 @@ from journal.events import (
     AttemptSucceeded,
     Event,
     Extension,
-    Known,
+    KnownEvent,
     Noted,
     TrialEnqueued,
     fields_of,
@@ -43,7 +43,7 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
     return st.one_of(*map(values_of, get_args(kind)))
 
 
-def events_of(kind: type[Known]) -> st.SearchStrategy[Known]:
+def events_of(kind: type[KnownEvent]) -> st.SearchStrategy[KnownEvent]:
     """Draw events of one kind."""
     fields = {field.name: JSON if is_payload(field) else values_of(field.type) for field in fields_of(kind)}
     return st.builds(kind, **fields)
@@ -61,20 +61,20 @@ def answer(output: Any) -> AttemptSucceeded:
     return AttemptSucceeded(trial="a", attempt=1, output=output, elapsed=0.5)
 
 
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("kind", EVENT_TYPES.values(), ids=EVENT_TYPES)
 @examples(40)
 @given(data=st.data())
-def test_any_event_survives(kind: type[Known], data: st.DataObject) -> None:
+def test_any_event_survives(kind: type[KnownEvent], data: st.DataObject) -> None:
     """An event that is written and read again is the same, down to the sign of a zero, whether types are checked or not."""
     event = data.draw(events_of(kind))
     members = members_of(event)
 
     assert event == decode(members)
     assert repr(event) == repr(decode(members))
-    assert repr(event) == repr(CHECKING[name_of(event)](members))
+    assert repr(event) == repr(CHECKING[event_type(event)](members))
 
 
-@given(name=TEXTS, data=st.dictionaries(TEXTS.filter(lambda name: name not in OWN), JSON, max_size=3))
+@given(name=TEXTS, data=st.dictionaries(TEXTS.filter(lambda name: name not in RECORD_MEMBERS), JSON, max_size=3))
 @examples(100)
 def test_any_extension_survives(name: str, data: dict[str, Any]) -> None:
     """An event of somebody else's keeps every one of its members."""
@@ -85,11 +85,11 @@ def test_any_extension_survives(name: str, data: dict[str, Any]) -> None:
 
 def test_every_kind_has_a_name_in_snake_case() -> None:
     """A line names its event in lower case, with underscores between the words."""
-    assert "attempt_timed_out" == name_of(
-        decode({"type": "attempt_timed_out", "trial": "a", "attempt": 1, "limit": 1, "elapsed": 1})
+    assert "attempt_timed_out" == event_type(
+        decode({"type": "attempt_timed_out", "trial": "a", "attempt": 1, "timeout": 1, "elapsed": 1})
     )
-    assert len(get_args(Known)) == len(KINDS)
-    assert all(name == name.lower() and not name.startswith("x-") for name in KINDS)
+    assert len(get_args(KnownEvent)) == len(EVENT_TYPES)
+    assert all(name == name.lower() and not name.startswith("x-") for name in EVENT_TYPES)
 
 
 def test_type_stands_before_the_event() -> None:
@@ -169,9 +169,9 @@ def test_checking_looks_into_mappings(scorers: Any) -> None:
         AttemptInterrupted(trial="a", attempt=1, why="stopped", elapsed=2),
     ],
 )
-def test_whole_number_is_a_float_too(event: Known) -> None:
+def test_whole_number_is_a_float_too(event: KnownEvent) -> None:
     """Where seconds are expected, Python takes a whole number as well, and so does whoever checks the line."""
-    assert event == CHECKING[name_of(event)](members_of(event))
+    assert event == CHECKING[event_type(event)](members_of(event))
 
 
 def test_defaults_are_left_out() -> None:
@@ -326,7 +326,7 @@ def test_extension_is_marked_as_one() -> None:
     )
 
 
-@pytest.mark.parametrize("member", sorted(OWN))
+@pytest.mark.parametrize("member", sorted(RECORD_MEMBERS))
 def test_extension_leaves_the_record_alone(member: str) -> None:
     """An extension cannot have a member that is the record's own."""
     assert f"x-a may not have the record's own member {member!r}; nothing was written" == refused(

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from journal import Event, blobs, read, segments, verify, writing
-from journal.errors import DiskFull, JournalError, JournalFailed, JournalPoisoned, NotAJournal
+from journal.errors import DiskFull, JournalError, JournalFailed, NotAJournal, WriteFailed
 from journal.events import RunStopped
 from tests.journal.disk import PowerCut, SimulatedDisk
 from tests.journal.samples import RUN, enqueued, inline, session, stamps, started, trial, whole_run, written
@@ -106,7 +106,7 @@ def torn() -> SimulatedDisk:
     """Leave a journal as a crash does: the last line is half there."""
     disk = SimulatedDisk()
     written(PATH, whole_run(3), files=disk, roll_at=1200)
-    last = max(name for name in disk.names(str(PATH)) if name.startswith("journal-"))
+    last = max(name for name in disk.list_directory(str(PATH)) if name.startswith("journal-"))
     data = disk.read(f"{PATH}/{last}").read()
     disk.put(f"{PATH}/{last}", data[: data.rindex(b"\n", 0, -1) - 9])
     return disk
@@ -255,7 +255,7 @@ def test_after_a_failed_sync_nothing_is_confirmed_any_more() -> None:
     disk.before = before
     told = Told().write(disk, life(), new=True)
 
-    assert isinstance(told.error, JournalPoisoned)
+    assert isinstance(told.error, WriteFailed)
     assert 3 == calls.count("fdatasync")
     assert "write" not in calls[len(calls) - calls[::-1].index("fdatasync") :]
     assert max(told.confirmed) == told.error.durable
@@ -265,18 +265,18 @@ async def test_a_poisoned_journal_takes_nothing_and_wakes_everyone() -> None:
     """Who waits for a record is told of the failure, and who appends is refused, with the last confirmed record named."""
     disk = SimulatedDisk()
     seen: list[BaseException] = []
-    with pytest.raises(JournalPoisoned):
+    with pytest.raises(WriteFailed):
         async with writing(PATH, new=True, run=RUN, stamp=stamps(), files=disk, in_thread=inline) as journal:
             disk.before = fails_from("fdatasync", 1, errno.EIO)
             journal.append(started())
             record = journal.append(session())
             try:
                 await journal.wait_durable(record.seq)
-            except JournalPoisoned as exc:
+            except WriteFailed as exc:
                 seen.append(exc)
             try:
                 journal.append(RunStopped(reason="interrupted"))
-            except JournalPoisoned as exc:
+            except WriteFailed as exc:
                 seen.append(exc)
 
     assert [journal.failure, journal.failure] == seen

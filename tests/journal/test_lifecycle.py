@@ -77,7 +77,7 @@ def event_of(kind: type[Event], name: str = "a", attempts: int = 0, sessions: in
         AttemptStarted(**following, slot=0),
         AttemptSucceeded(**this, output=1, elapsed=0.5),
         AttemptFailed(**this, error="E", message="m", category="error", elapsed=0.5),
-        AttemptTimedOut(**this, limit=1.0, elapsed=1.0),
+        AttemptTimedOut(**this, timeout=1.0, elapsed=1.0),
         AttemptInterrupted(**this, why="cancelled"),
         AttemptReturnedLate(**this, ending="failed", elapsed=9.0),
         RetryScheduled(**following, delay=0.5, cause="error"),
@@ -93,7 +93,7 @@ def event_of(kind: type[Event], name: str = "a", attempts: int = 0, sessions: in
         RunStopped(reason="interrupted"),
         finished(0),
         JournalRecovered(after=1, bytes=1, file="torn/a"),
-        JournalSalvaged(run="r", kept=1, lost=1, left_out=0),
+        JournalSalvaged(run="r", kept=1, lost=1, excluded=0),
         LimitChanged(before=1, after=2, cause="calm"),
         PaceChanged(before=None, after=4.25, cause="rate_limit"),
         IntakePaused(until=1.5, cause="429"),
@@ -211,7 +211,7 @@ def test_files_are_the_journals_own_affair(kind: type[Event]) -> None:
         ("queued", AttemptStarted(trial="a", attempt=2, slot=0), "it speaks of attempt 2, and attempt 1 was expected"),
         ("backing_off", AttemptStarted(trial="a", attempt=1, slot=0), "it speaks of attempt 1, and attempt 2 was expected"),
         ("running", AttemptSucceeded(trial="a", attempt=2, output=1, elapsed=1), "speaks of attempt 2, and attempt 1 was"),
-        ("running", AttemptTimedOut(trial="a", attempt=0, limit=1, elapsed=1), "speaks of attempt 0, and attempt 1 was"),
+        ("running", AttemptTimedOut(trial="a", attempt=0, timeout=1, elapsed=1), "speaks of attempt 0, and attempt 1 was"),
         ("running", AttemptInterrupted(trial="a", attempt=2, why="stopped"), "speaks of attempt 2, and attempt 1 was"),
         ("unsettled", RetryScheduled(trial="a", attempt=1, delay=1, cause="c"), "speaks of attempt 1, and attempt 2 was"),
         ("unsettled", TrialFailed(trial="a", attempts=2, cause="fatal"), "speaks of attempt 2, and attempt 1 was"),
@@ -300,11 +300,11 @@ def test_many_attempts_are_counted(attempts: int) -> None:
     assert ("completed", attempts) == (lifecycle.stage_of("a"), lifecycle.attempts_of("a"))
 
 
-KINDS = [*TRIAL, *RUN]
+EVENT_TYPES = [*TRIAL, *RUN]
 
 
 @examples(200)
-@given(st.lists(st.tuples(st.sampled_from(KINDS), st.sampled_from("ab"), st.integers(-1, 1)), max_size=60))
+@given(st.lists(st.tuples(st.sampled_from(EVENT_TYPES), st.sampled_from("ab"), st.integers(-1, 1)), max_size=60))
 def test_any_walk_keeps_count(walk: list[tuple[type[Event], str, int]]) -> None:
     """Whatever is tried, the number of open trials is right, what was refused left no trace, and any prefix is legal."""
     lifecycle = in_session()

@@ -90,7 +90,7 @@ class JournalBesideList(RuleBasedStateMachine):
         self.confirmed = len(kept)  # Whoever opens it next makes sure of all that it finds.
         self.sessions = sum(type(event).__name__ == "SessionStarted" for event in kept)
 
-    @precondition(lambda self: len(self.disk.names(str(PATH))) > 2)
+    @precondition(lambda self: len(self.disk.list_directory(str(PATH))) > 2)
     @rule(data=st.data())
     def flip(self, data: st.DataObject) -> None:
         """Flip a bit in a file that another follows: it is refused, and mended again it is as before."""

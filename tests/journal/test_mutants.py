@@ -14,7 +14,7 @@ import trio
 from journal import Event, blobs, codec, scan, writer, writing
 from journal.errors import JournalError, JournalLocked
 from journal.files import Files
-from journal.segment_file import Tape
+from journal.segment_file import SegmentFile
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import RUN, inline, session, stamps, started
 from tests.journal.test_faults import PATH, Fault, Told, assert_kept, life
@@ -98,7 +98,7 @@ def test_the_checks_hold_while_nothing_is_switched_off(check: Callable[[], None]
 
 def test_a_writer_that_confirms_before_the_sync_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: a record is confirmed as soon as it is written."""
-    monkeypatch.setattr(Tape, "sync", lambda _: None)
+    monkeypatch.setattr(SegmentFile, "sync", lambda _: None)
 
     with must_be_noticed():
         unplug_now_and_then()

@@ -1,4 +1,4 @@
-"""Reading: all of a journal, one record of it, or as it grows; and what is said where there is none."""
+"""JournalReader: all of a journal, one record of it, or as it grows; and what is said where there is none."""
 
 import contextlib
 import re
@@ -9,10 +9,11 @@ from typing import Any, BinaryIO, get_origin, get_type_hints
 import orjson
 import pytest
 
-from journal import Lines, Record, fetch, follow, read, writing
+from journal import Record, follow, read, writing
 from journal.errors import JournalDamaged, JournalError, NotAJournal, UnknownEvent, UnknownFormat
 from journal.events import Extension, JournalRecovered, Noted, SegmentOpened, SessionStarted
 from journal.files import Files
+from journal.reader import LineReader, fetch
 from tests.journal.samples import (
     RUN,
     content,
@@ -269,9 +270,9 @@ def test_lines_are_as_they_stand(tmp_path: Path) -> None:
     """The line of a record is what is on disk, with its LF, in whatever order one asks."""
     written(tmp_path / "run", whole_run(4), roll_at=1000)
     records = list(read(tmp_path / "run"))
-    with Lines(tmp_path / "run") as lines:
-        forth = [lines.of(record) for record in records]
-        back = [lines.of(record) for record in reversed(records)]
+    with LineReader(tmp_path / "run") as lines:
+        forth = [lines.line_of(record) for record in records]
+        back = [lines.line_of(record) for record in reversed(records)]
 
     assert lines_of(tmp_path / "run") == forth == back[::-1]
 
@@ -280,12 +281,12 @@ def test_lines_of_a_file_that_was_replaced(tmp_path: Path) -> None:
     """After a recovery has put another file in the place of the last, the lines are those of the new one."""
     unsealed(tmp_path / "run", 6, b'{"seq":7,"at":"garbage"}\n' * 20)
     records = list(read(tmp_path / "run"))
-    with Lines(tmp_path / "run") as lines:
-        lines.of(records[-1])
+    with LineReader(tmp_path / "run") as lines:
+        lines.line_of(records[-1])
         written(tmp_path / "run", [session(2)], new=False)
         records = list(read(tmp_path / "run"))
 
-        assert lines_of(tmp_path / "run")[5:] == [lines.of(record) for record in records[5:]]
+        assert lines_of(tmp_path / "run")[5:] == [lines.line_of(record) for record in records[5:]]
 
 
 class Patient(Files):
@@ -432,7 +433,7 @@ async def test_follow_raises_at_damage(tmp_path: Path, roll_at: int) -> None:
 
 
 async def test_follow_raises_at_damage_that_comes_later(tmp_path: Path) -> None:
-    """Lines that come while somebody follows are checked like any other."""
+    """LineReader that come while somebody follows are checked like any other."""
     await write(tmp_path / "run", whole_run())
     lines = lines_of(tmp_path / "run")
     overwrite(segment(tmp_path / "run"), b"".join(lines[:5]))

@@ -238,7 +238,7 @@ def test_a_missing_file_in_the_middle_is_damage(lost: int) -> None:
     """A journal whose first or middle file is gone is refused, and the file is named."""
     disk = SimulatedDisk()
     written(RUN_PATH, whole_run(8), files=disk, roll_at=1500)
-    assert len(disk.names(str(RUN_PATH))) > 5
+    assert len(disk.list_directory(str(RUN_PATH))) > 5
     del disk._folder(str(RUN_PATH)).shown[segments.name(lost)]
 
     with pytest.raises(JournalDamaged, match=f"{segments.name(lost)} is missing"):

@@ -73,12 +73,12 @@ async def test_what_is_intact_is_kept(tmp_path: Path) -> None:
     saved = await save(tmp_path / "run", tmp_path / "new")
     kept = [*events, session(2), *trial("b")]
 
-    assert Salvaged(path=tmp_path / "new", kept=len(kept), lost=1, left_out=0) == saved
-    assert [*kept, JournalSalvaged(run=RUN, kept=len(kept), lost=1, left_out=0)] == facts(tmp_path / "new")
+    assert Salvaged(path=tmp_path / "new", kept=len(kept), lost=1, excluded=0) == saved
+    assert [*kept, JournalSalvaged(run=RUN, kept=len(kept), lost=1, excluded=0)] == facts(tmp_path / "new")
     assert [(record.at, record.t) for record in before[1:-1]] == [
         (record.at, record.t) for record in list(read(tmp_path / "new"))[1 : len(events) + 1]
     ]
-    assert not (tmp_path / "new" / "left-out.jsonl").exists()
+    assert not (tmp_path / "new" / "excluded.jsonl").exists()
 
 
 async def test_what_no_longer_fits_is_left_out(tmp_path: Path) -> None:
@@ -89,10 +89,10 @@ async def test_what_no_longer_fits_is_left_out(tmp_path: Path) -> None:
     lines = [orjson.loads(line) for line in (*lines_of(tmp_path / "run")[9:13], lines_of(tmp_path / "run")[-2])]
     saved = await salvage(str(tmp_path / "run"), str(tmp_path / "new"))
 
-    assert (len(whole_run(3)) - 6, 1, 5) == (saved.kept, saved.lost, saved.left_out)
+    assert (len(whole_run(3)) - 6, 1, 5) == (saved.kept, saved.lost, saved.excluded)
     assert [event for event in whole_run(3)[:-1] if event not in second] == facts(tmp_path / "new")[:-1]
     assert [{name: value for name, value in line.items() if name not in ("d", "h")} for line in lines] == [
-        orjson.loads(line) for line in (tmp_path / "new" / "left-out.jsonl").read_bytes().splitlines()
+        orjson.loads(line) for line in (tmp_path / "new" / "excluded.jsonl").read_bytes().splitlines()
     ]
     types = ["attempt_started", "attempt_succeeded", "trial_scored", "trial_completed", "run_finished"]
     assert types == [line["type"] for line in lines]
@@ -107,7 +107,7 @@ async def test_a_finished_run_says_what_is_true_of_it(tmp_path: Path) -> None:
     saved = await save(tmp_path / "run", tmp_path / "new")
     *_, before, last = [record for record in read(tmp_path / "new") if not isinstance(record.event, FileEvent)][:-1]
 
-    assert (1, 0) == (saved.lost, saved.left_out)
+    assert (1, 0) == (saved.lost, saved.excluded)
     assert RunFinished(completed=1, failed=0, withdrawn=0, head=before.h) == last.event
 
 
@@ -145,7 +145,7 @@ async def test_counts_add_up(tmp_path: Path, byte: int) -> None:
     flip(segment(tmp_path / "run"), start + byte)
     saved = await save(tmp_path / "run", tmp_path / "new")
 
-    assert total == saved.kept + saved.lost + saved.left_out + 2
+    assert total == saved.kept + saved.lost + saved.excluded + 2
     assert verify(tmp_path / "new").holds
     assert saved.lost <= 1  # None, where it was the LF: both of its neighbours are whole.
 
@@ -206,7 +206,7 @@ async def test_damaged_header_costs_only_itself(tmp_path: Path, byte: int, mask:
     flip(segment(tmp_path / "run"), byte, mask)
     saved = await save(tmp_path / "run", tmp_path / "new")
 
-    assert (len(whole_run()), 0) == (saved.kept, saved.left_out)
+    assert (len(whole_run()), 0) == (saved.kept, saved.excluded)
     assert whole_run() == facts(tmp_path / "new")[:-1]
     assert verify(tmp_path / "new").holds
 
@@ -219,7 +219,7 @@ async def test_damaged_later_header_costs_only_itself(tmp_path: Path, percent: i
     flip(segment(tmp_path / "run", 2), len(header) * percent // 100)
     saved = await save(tmp_path / "run", tmp_path / "new")
 
-    assert (len(whole_run(4)), 0) == (saved.kept, saved.left_out)
+    assert (len(whole_run(4)), 0) == (saved.kept, saved.excluded)
     assert whole_run(4) == facts(tmp_path / "new")[:-1]
 
 
@@ -265,7 +265,7 @@ async def test_lost_session_does_not_cost_its_trials(tmp_path: Path, sessions: i
     saved = await save(tmp_path / "run", tmp_path / "new")
     answers = [event.trial for event in facts(tmp_path / "new") if isinstance(event, AttemptSucceeded)]
 
-    assert (["a", "b"], 1, 0) == (answers, saved.lost, saved.left_out)
+    assert (["a", "b"], 1, 0) == (answers, saved.lost, saved.excluded)
     assert verify(tmp_path / "new").holds
 
 
@@ -287,7 +287,7 @@ async def test_large_value_that_is_left_out_is_kept_whole(tmp_path: Path) -> Non
     await write(tmp_path / "run", [started(), session(), *events])
     spoil(tmp_path / "run", events[0])
     await save(tmp_path / "run", tmp_path / "new")
-    lines = [orjson.loads(line) for line in (tmp_path / "new" / "left-out.jsonl").read_bytes().splitlines()]
+    lines = [orjson.loads(line) for line in (tmp_path / "new" / "excluded.jsonl").read_bytes().splitlines()]
 
     assert [LONG] == [line["output"] for line in lines if "output" in line]
 
@@ -328,7 +328,7 @@ async def test_swapped_and_doubled_lines_are_put_right(tmp_path: Path) -> None:
     overwrite(segment(tmp_path / "run"), b"".join([*lines[:8], lines[7], *lines[8:]]))
     saved = await save(tmp_path / "run", tmp_path / "new")
 
-    assert (len(whole_run()), 0, 0) == (saved.kept, saved.lost, saved.left_out)
+    assert (len(whole_run()), 0, 0) == (saved.kept, saved.lost, saved.excluded)
     assert whole_run() == facts(tmp_path / "new")[:-1]
 
 

@@ -12,7 +12,7 @@ import trio
 from journal import Salvaged, salvage, segments, verify
 from journal.errors import DiskFull, JournalError, JournalExists, JournalLocked
 from journal.files import DISK
-from journal.staging import copying
+from journal.staging import staged_run
 from tests.journal.disk import PowerCut, SimulatedDisk
 from tests.journal.samples import inline, session, started, trial, write
 from tests.journal.test_faults import CALLS, Fault
@@ -98,11 +98,11 @@ def test_whenever_the_power_fails_it_is_whole_or_not_there(seed: int) -> None:
         except (PowerCut, BaseExceptionGroup):
             pass
         for after in (disk.unplugged(chance), disk.killed()):
-            is_there = after.is_there(str(TARGET))
+            is_there = after.exists(str(TARGET))
             assert is_there or not is_done
             if not is_there:
                 saved(after)
-                assert not after.is_there(str(PLACE)), n
+                assert not after.exists(str(PLACE)), n
             assert verify(TARGET, files=after).holds, n
         if is_done:
             break
@@ -116,7 +116,7 @@ async def test_what_another_process_makes_is_left_to_it(tmp_path: Path) -> None:
     try:
         assert DISK.lock(lock)
         with pytest.raises(JournalLocked, match="/new is being made by another process"):
-            async with copying(tmp_path / "new", files=DISK, in_thread=inline):
+            async with staged_run(tmp_path / "new", files=DISK, in_thread=inline):
                 pass
     finally:
         DISK.close(lock)
@@ -128,7 +128,7 @@ def test_what_comes_into_being_meanwhile_is_kept(tmp_path: Path) -> None:
     """A directory that somebody makes at the place while the copy is made stays as it is, and the copy goes."""
 
     async def main() -> None:
-        async with copying(tmp_path / "new", files=DISK, in_thread=inline) as place:
+        async with staged_run(tmp_path / "new", files=DISK, in_thread=inline) as place:
             place.mkdir()
             (tmp_path / "new").mkdir()
 

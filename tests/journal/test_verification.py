@@ -11,10 +11,10 @@ from journal import Event, Verification, read, verify
 from journal.errors import (
     BlobDamaged,
     HeadMissing,
+    InvalidRecord,
     JournalDamaged,
     JournalError,
     NotAJournal,
-    RulesBroken,
     UnknownEvent,
     UnknownFormat,
 )
@@ -319,7 +319,7 @@ def test_broken_rules_are_not_damage(tmp_path: Path, event: Event, *, last: bool
         forge(tmp_path, [Noted(name="a", value=1)], d=5)
     result = verify(tmp_path)
 
-    assert isinstance(result.problem, RulesBroken)
+    assert isinstance(result.problem, InvalidRecord)
     assert 5 == result.problem.seq
     assert str(result.problem).startswith(f"{tmp_path} is whole, but record 5 breaks the rules: ")
 

@@ -51,7 +51,7 @@ class _Life:
         """Begin a session, as a process does that finds what the one before has left."""
         if self.lifecycle.sessions and self.dice.random() < 0.5:
             yield JournalRecovered(after=1, bytes=1, file="torn/x")
-        yield SessionStarted(n=self.lifecycle.sessions + 1, pid=1, host="here", boot="")
+        yield SessionStarted(n=self.lifecycle.sessions + 1, pid=1, host="here", boot_id="")
         for trial in list(self.slots):
             yield AttemptInterrupted(trial=trial, attempt=self.lifecycle.attempts_of(trial), why="process_died")
         self.slots.clear()
@@ -113,7 +113,7 @@ class _Life:
             case 0:
                 return AttemptSucceeded(trial=trial, attempt=attempt, output="Lima", elapsed=0.25)
             case 1:
-                return AttemptTimedOut(trial=trial, attempt=attempt, limit=1.0, elapsed=1.0)
+                return AttemptTimedOut(trial=trial, attempt=attempt, timeout=1.0, elapsed=1.0)
             case 2:
                 return AttemptInterrupted(trial=trial, attempt=attempt, why="cancelled", elapsed=0.5)
             case _:

@@ -91,7 +91,7 @@ def first_session() -> list[Event]:
         LimitChanged(before=2, after=1, cause="rate_limited", evidence="1 × 429"),
         IntakeResumed(cause="rate_limited"),
         AttemptStarted(trial="chad", attempt=2, slot=1),
-        AttemptTimedOut(trial="chad", attempt=2, limit=30.0, elapsed=30.0),
+        AttemptTimedOut(trial="chad", attempt=2, timeout=30.0, elapsed=30.0),
         AttemptReturnedLate(trial="chad", attempt=2, ending="succeeded", elapsed=31.0),
         TrialFailed(trial="chad", attempts=2, cause="timed_out"),
         AttemptStarted(trial="chad#2", attempt=1, slot=0),

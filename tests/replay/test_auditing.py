@@ -14,7 +14,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal import Event, Record, read, verify, writing
+from journal import Event, Record, read, salvage, verify, writing
 from journal.errors import DiskFull
 from journal.events import (
     AttemptEnding,
@@ -38,7 +38,6 @@ from journal.events import (
     TrialScored,
     fields_of,
 )
-from journal.salvage import salvage
 from replay.auditing import HAIR, MOST, Audit, Auditor, Finding, audit
 from runner import Case, Fatal, RateLimited, Retry
 from runner.api import arun
@@ -212,7 +211,7 @@ def test_runs_that_were_cut_off_keep_to_the_rules(seq: int) -> None:
     with_power_cut(it, disk, seq)
     for crash in (1, 2, 3):
         disk = disk.unplugged(random.Random(seq * 10 + crash))
-        is_there = disk.is_directory(str(PATH)) and any(name.startswith("journal-") for name in disk.names(str(PATH)))
+        is_there = disk.is_directory(str(PATH)) and any(name.startswith("journal-") for name in disk.list_directory(str(PATH)))
         if is_there:
             assert () == judged(disk).findings
         with_power_cut(it, disk, seq + 30 * crash if crash < 3 else 10**9, resume=is_there)
@@ -358,8 +357,8 @@ CHANGES: dict[str, tuple[str, Change]] = {
     "an attempt that took less": ("elapsed", took_less),
     "an attempt that took more": ("elapsed", lambda told: changed(told, place(told, AttemptSucceeded), elapsed=3.0)),
     "a failure that took no time": ("elapsed", lambda told: changed(told, place(told, AttemptFailed), elapsed=-1.0)),
-    "a timeout with another limit": ("elapsed", lambda told: changed(told, place(told, AttemptTimedOut), limit=3.5)),
-    "a timeout before its limit": ("elapsed", lambda told: changed(told, place(told, AttemptTimedOut), limit=5.0)),
+    "a timeout with another limit": ("elapsed", lambda told: changed(told, place(told, AttemptTimedOut), timeout=3.5)),
+    "a timeout before its limit": ("elapsed", lambda told: changed(told, place(told, AttemptTimedOut), timeout=5.0)),
     "a scorer that took more": ("elapsed", lambda told: changed(told, place(told, TrialScored, -1), elapsed=500.0)),
     "a time that runs back": ("time", lambda told: [*told[:9], (told[9][0] - 5, told[9][1]), *told[10:]]),
     "a count": ("totals", lambda told: changed(told, place(told, RunFinished), completed=3)),

@@ -129,7 +129,7 @@ def test_busy_slots_need_no_reason() -> None:
     assert [] == texts([*queued("a", "b"), begun("a"), PaceChanged(after=1.0, cause="rate_limit")], slots=1)
 
 
-@pytest.mark.parametrize("over", [RunStopped(reason="interrupted"), SessionStarted(n=2, pid=1, host="here", boot="b1")])
+@pytest.mark.parametrize("over", [RunStopped(reason="interrupted"), SessionStarted(n=2, pid=1, host="here", boot_id="b1")])
 def test_what_a_policy_decided_ends_with_its_session(over: Event) -> None:
     """Neither a run that has stopped nor a new session waits for what an earlier session's policy decided."""
     decided: list[Event] = [PaceChanged(after=1.0, cause="rate_limit"), IntakePaused(until=500.0, cause="unavailable")]

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from journal import Event, JournalError, Record, read
-from journal.errors import BlobDamaged, JournalDamaged, RulesBroken
+from journal.errors import BlobDamaged, InvalidRecord, JournalDamaged
 from journal.events import AttemptStarted, Noted, SessionStarted, TrialWithdrawn
 from replay import LoadedRun, fold, load
 from replay.screen import panel
@@ -151,7 +151,7 @@ def test_a_record_that_makes_no_sense_is_told(tmp_path: Path, fact: Any, said: s
     forge(tmp_path, [opened(), started(), session(), enqueued("a"), fact])
     history = load(tmp_path)
 
-    assert (4, RulesBroken) == (history.seq, type(history.problem))
+    assert (4, InvalidRecord) == (history.seq, type(history.problem))
     assert said in str(history.problem)
     assert 4 == history.timeline().seq
 

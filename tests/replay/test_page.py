@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from journal import Event, Record
-from journal.errors import RulesBroken
+from journal.errors import InvalidRecord
 from journal.events import AttemptStarted, AttemptSucceeded, FileEvent, TrialCompleted
 from replay import LoadedRun, load
 from replay.export.page import is_page, policy
@@ -275,7 +275,7 @@ def test_somebody_who_does_not_understand(tmp_path: Path) -> None:
 
     found = load(tmp_path / "run", take=take)
 
-    assert isinstance(found.problem, RulesBroken)
+    assert isinstance(found.problem, InvalidRecord)
     assert "record 7" in str(found.problem)
     assert 7 == found.seq
 

@@ -62,7 +62,7 @@ def state_of(events: Iterable[Event], *, tick: float = 0.5, slots: int = 8, time
         environment={},
     )
     state = RunState()
-    facts = [started, SessionStarted(n=1, pid=4711, host="here", boot="b1"), *events]
+    facts = [started, SessionStarted(n=1, pid=4711, host="here", boot_id="b1"), *events]
     for seq, event in enumerate(facts, start=1):
         state.apply(Record(seq, "2026-11-15T00:00:00.000000Z", seq * tick, event, seq - 1, "", 1, 0))
     return state
@@ -189,7 +189,7 @@ def test_the_pace_is_that_of_this_session() -> None:
 
 def timed_out(name: str, attempt: int = 1) -> Event:
     """Let an attempt run out of time."""
-    return AttemptTimedOut(trial=name, attempt=attempt, limit=5.0, elapsed=5.0)
+    return AttemptTimedOut(trial=name, attempt=attempt, timeout=5.0, elapsed=5.0)
 
 
 def test_a_note_that_is_called_refused_is_no_reason() -> None:
@@ -215,7 +215,7 @@ def test_what_went_wrong_last_is_told() -> None:
     assert not [each for each in drawn(well, now=125.5) if each.startswith("error")]
     assert "\n  no answer has come since the last error, 2 in a row: timed out after 5 s\n" in final_report(state, path="r")
     assert "the last error" not in final_report(well, path="r")
-    assert None is state_of([*ill, SessionStarted(n=2, pid=1, host="here", boot="b1")]).last_error
+    assert None is state_of([*ill, SessionStarted(n=2, pid=1, host="here", boot_id="b1")]).last_error
 
 
 def test_a_row_of_errors_ends_with_an_answer() -> None:
@@ -409,10 +409,10 @@ def test_why_a_trial_was_given_up() -> None:
     events = [
         *queued("a", "b"),
         begun("a"),
-        AttemptTimedOut(trial="a", attempt=1, limit=5.0, elapsed=5.0),
+        AttemptTimedOut(trial="a", attempt=1, timeout=5.0, elapsed=5.0),
         RetryScheduled(trial="a", attempt=2, delay=1.0, cause="timed_out"),
         begun("a", 2),
-        AttemptTimedOut(trial="a", attempt=2, limit=5.0, elapsed=5.0),
+        AttemptTimedOut(trial="a", attempt=2, timeout=5.0, elapsed=5.0),
         TrialFailed(trial="a", attempts=2, cause="timed_out"),
         begun("b"),
         *refused("b"),
@@ -436,7 +436,7 @@ def test_the_ending_says_what_may_have_been_paid_twice() -> None:
             begun("a"),
             AttemptInterrupted(trial="a", attempt=1, why="process_died"),
             begun("b"),
-            AttemptTimedOut(trial="b", attempt=1, limit=5.0, elapsed=5.0),
+            AttemptTimedOut(trial="b", attempt=1, timeout=5.0, elapsed=5.0),
             AttemptReturnedLate(trial="b", attempt=1, ending="succeeded", elapsed=7.0),
             RetryScheduled(trial="b", attempt=2, delay=1.0, cause="timed_out"),
             begun("c"),

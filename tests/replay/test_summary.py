@@ -391,7 +391,7 @@ def test_what_lost_attempts_have_used_is_told() -> None:
         enqueued("a"),
         AttemptStarted(trial="a", attempt=1, slot=0),
         noted("a", 1, 1),
-        AttemptTimedOut(trial="a", attempt=1, limit=5.0, elapsed=5.0, usage={"tokens": 10}),
+        AttemptTimedOut(trial="a", attempt=1, timeout=5.0, elapsed=5.0, usage={"tokens": 10}),
         RetryScheduled(trial="a", attempt=2, delay=1.0, cause="timed_out"),
         noted("a", 1, 100),
         AttemptStarted(trial="a", attempt=2, slot=0),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from journal.events import Kind
+from journal.events import FailureCategory
 from runner.concurrency import (
     POLICIES,
     Decision,
@@ -35,7 +35,7 @@ steps = st.tuples(
 
 def signals(script: list[Step]) -> Iterator[Signal]:
     """Return the signals of a script: attempts start in order and end in any order, some that never started."""
-    failures: dict[str, Kind] = {"limited": "rate_limited", "unavailable": "unavailable", "error": "error"}
+    failures: dict[str, FailureCategory] = {"limited": "rate_limited", "unavailable": "unavailable", "error": "error"}
     t, started = 0.0, 0
     for kind, dt, which, after in script:
         t += dt

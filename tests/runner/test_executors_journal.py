@@ -13,7 +13,7 @@ import trio
 from click.testing import CliRunner
 
 from journal import read, verify
-from journal.errors import JournalLocked, JournalPoisoned
+from journal.errors import JournalLocked, WriteFailed
 from journal.events import RunStarted, SessionStarted, TrialEnqueued, TrialFailed, TrialWithdrawn
 from replay import fold
 from replay.auditing import audit
@@ -282,7 +282,7 @@ async def test_a_disk_that_fails_loses_no_results() -> None:
     with pytest.raises(Incomplete, match="the disk failed") as raised:
         await go(task, range(100), disk)
 
-    assert isinstance(raised.value.__cause__, JournalPoisoned)
+    assert isinstance(raised.value.__cause__, WriteFailed)
     assert list(range(10)) == raised.value.outputs[:10]
     assert (100, 100) == (len(raised.value.outputs), len(raised.value.details))
 

@@ -33,7 +33,7 @@ SCRIPT: dict[str, list[Step]] = {
 class Restless(Fleeting):
     """A disk that neither makes sure of anything nor ever rests."""
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         """Do nothing."""
 
 

@@ -123,7 +123,7 @@ def test_a_thread_that_outlives_its_timeout_is_abandoned(path: Path) -> None:
     outcome = go(it, path)
 
     (out,) = of(path, AttemptTimedOut)
-    assert ("a", 1, 0.05) == (out.trial, out.attempt, out.limit)
+    assert ("a", 1, 0.05) == (out.trial, out.attempt, out.timeout)
     assert out.elapsed < 0.15
     (late,) = of(path, AttemptReturnedLate)
     assert ("a", 1, "succeeded") == (late.trial, late.attempt, late.ending)

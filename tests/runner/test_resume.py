@@ -273,7 +273,7 @@ def crash_everywhere(count: int, crashes: int, seed: int = 0) -> int:
         for crash in range(1, crashes + 1):
             disk = disk.unplugged(random.Random(f"{seed} {seq} {crash}"))
             points += 1
-            is_there = disk.is_directory(str(PATH)) and any(n.startswith("journal-") for n in disk.names(str(PATH)))
+            is_there = disk.is_directory(str(PATH)) and any(n.startswith("journal-") for n in disk.list_directory(str(PATH)))
             done = [e.trial for e in events_of(PATH, files=disk) if isinstance(e, TrialCompleted)] if is_there else []
             before = dict(task.calls)
             outcome = with_power_cut(it, disk, 10**9 if crash == crashes else seq + crash * last // 3, resume=is_there)

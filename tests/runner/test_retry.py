@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.events import Kind
+from journal.events import FailureCategory
 from runner.errors import UsageError
 from runner.retries.classify import Failure, Fatal, RateLimited
 from runner.retries.retry import Again, GiveUp, Retry, Spent, TimedOut, chance
@@ -74,7 +74,7 @@ def test_rate_limits_leave_the_errors_alone() -> None:
 
 
 @pytest.mark.parametrize("kind", ["rate_limited", "unavailable", "error"])
-def test_retry_after_is_a_lower_bound(kind: Kind) -> None:
+def test_retry_after_is_a_lower_bound(kind: FailureCategory) -> None:
     """We never come back before we were asked to, be it longer than our own longest delay."""
     ended = Failure(kind=kind, retry_after=90)
 
@@ -82,7 +82,7 @@ def test_retry_after_is_a_lower_bound(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", ["rate_limited", "unavailable"])
-def test_a_wait_beyond_the_budget_is_not_begun(kind: Kind) -> None:
+def test_a_wait_beyond_the_budget_is_not_begun(kind: FailureCategory) -> None:
     """Asked to come back in an hour with ten minutes to spend, a trial gives up now and not after ten minutes."""
     ended = Failure(kind=kind, retry_after=3600)
 

@@ -132,7 +132,7 @@ def test_a_power_cut_at_any_record_loses_no_score() -> None:
         disk, it = SimulatedDisk(), judged_twice()
         with_power_cut(it, disk, seq)
         disk = disk.unplugged(random.Random(seq))
-        is_there = disk.is_directory(str(PATH)) and any(name.startswith("journal-") for name in disk.names(str(PATH)))
+        is_there = disk.is_directory(str(PATH)) and any(name.startswith("journal-") for name in disk.list_directory(str(PATH)))
         outcome = with_power_cut(it, disk, 10**9, resume=is_there)
 
         assert outcome is not None

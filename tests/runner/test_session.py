@@ -95,7 +95,7 @@ async def test_a_timeout_is_one_attempts_outcome() -> None:
     outcome = await go(made(Scripted({"a": [Hang()]}), [Case(name="a", input="a")], timeout=30), disk)
 
     events = events_of(PATH, files=disk)
-    assert [AttemptTimedOut(trial="a", attempt=n, limit=30.0, elapsed=30.0) for n in (1, 2, 3)] == [
+    assert [AttemptTimedOut(trial="a", attempt=n, timeout=30.0, elapsed=30.0) for n in (1, 2, 3)] == [
         event for event in events if isinstance(event, AttemptTimedOut)
     ]
     assert TrialFailed(trial="a", attempts=3, cause="timed_out") in events
@@ -169,7 +169,7 @@ async def test_a_task_that_swallows_cancellation_is_late_not_right() -> None:
     await go(it, disk)
 
     events = events_of(PATH, files=disk)
-    assert AttemptTimedOut(trial="a", attempt=1, limit=30.0, elapsed=50.0) in events
+    assert AttemptTimedOut(trial="a", attempt=1, timeout=30.0, elapsed=50.0) in events
     assert AttemptReturnedLate(trial="a", attempt=1, ending="succeeded", elapsed=50.0) in events
     assert 0 == count(disk, AttemptSucceeded)
 
@@ -185,7 +185,7 @@ async def test_a_nursery_that_is_cancelled_is_not_late() -> None:
     disk = SimulatedDisk()
     await go(made(several, [Case(name="a", input="a")], timeout=30, retry=Retry(timeouts=0)), disk)
 
-    assert AttemptTimedOut(trial="a", attempt=1, limit=30.0, elapsed=30.0) in events_of(PATH, files=disk)
+    assert AttemptTimedOut(trial="a", attempt=1, timeout=30.0, elapsed=30.0) in events_of(PATH, files=disk)
     assert 0 == count(disk, AttemptReturnedLate)
 
 
@@ -348,7 +348,7 @@ async def test_cases_that_break_half_way_leave_a_run_that_can_be_resumed() -> No
     task = Scripted(lambda *_: Answer(1, 1))
     outcome = await go(made(task, broken, slots=2), disk)
 
-    assert "intake_failed" == outcome.stopped
+    assert "dataset_failed" == outcome.stopped
     assert "network share" in outcome.why
     assert 0 < outcome.state.completed <= 30
     assert verify(PATH, files=disk).holds

@@ -12,7 +12,7 @@ import trio
 import trio.lowlevel
 import trio.testing
 
-from journal.errors import JournalPoisoned
+from journal.errors import WriteFailed
 from runner import Case, Evaluation, Fatal, RateLimited, evaluation
 from runner.api import arun
 from runner.engine.session import Outcome
@@ -71,7 +71,7 @@ def with_power_cut(it: Made, disk: SimulatedDisk, seq: int, **options: Any) -> O
     except PowerCut:
         return None
     except BaseExceptionGroup as group:
-        if group.split((PowerCut, JournalPoisoned))[1] is not None:
+        if group.split((PowerCut, WriteFailed))[1] is not None:
             raise
         return None
     finally:

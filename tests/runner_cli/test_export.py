@@ -199,7 +199,7 @@ def test_a_torn_end_is_no_damage(run: Path) -> None:
         {"type": "attempt_started", "trial": "nobody", "attempt": 1, "slot": 0},
         {"type": "trial_scored", "trial": "a", "scorer": 7, "version": "", "value": {}, "elapsed": "long"},
         {"type": "attempt_succeeded", "trial": "a", "attempt": "one", "output": "x", "elapsed": None},
-        {"type": "session_started", "n": "two", "pid": "x", "host": 5, "boot": None},
+        {"type": "session_started", "n": "two", "pid": "x", "host": 5, "boot_id": None},
         {"type": "limit_changed", "before": None, "after": "many", "cause": 1},
     ],
     ids=lambda nonsense: nonsense["type"],

@@ -45,7 +45,7 @@ TROUBLED: list[Event] = [
     ),
     RetryScheduled(trial="peru", attempt=2, delay=0.0005, cause="rate_limited"),
     AttemptStarted(trial="peru", attempt=2, slot=0),
-    AttemptTimedOut(trial="peru", attempt=2, limit=30.0, elapsed=30.0),
+    AttemptTimedOut(trial="peru", attempt=2, timeout=30.0, elapsed=30.0),
     TrialFailed(trial="peru", attempts=2, cause="timed_out"),
 ]
 """A trial that is refused, tried again, and given up: records 4 to 11, a millisecond apart."""
@@ -212,7 +212,7 @@ def test_a_value_that_is_gone() -> None:
 
 def test_a_record_that_makes_no_sense() -> None:
     """What evaljournal did not write so ends with 4, and not as a bug of ours."""
-    fact = {"type": "attempt_timed_out", "trial": "a", "attempt": 1, "limit": "long", "elapsed": 1.0}
+    fact = {"type": "attempt_timed_out", "trial": "a", "attempt": 1, "timeout": "long", "elapsed": 1.0}
     forge(Path("run"), [opened(), started(), session(), *trial("a")[:2], fact])
     result = evaljournal("show", "run", "a")
 

@@ -32,12 +32,12 @@ from journal.files import DISK, Files, create
 from journal.lifecycle import Lifecycle
 from journal.recovery import intact_after
 from journal.scan import Scan
-from journal.staging import check_target, copying
-from journal.threads import InThread, in_a_thread
+from journal.staging import check_target, staged_run
+from journal.threads import InThread, run_in_thread
 from journal.verification import verify
 from journal.writer import Journal, writing
 
-LEFT_OUT: Final = "left-out.jsonl"
+EXCLUDED: Final = "excluded.jsonl"
 
 
 @attrs.frozen
@@ -49,8 +49,8 @@ class Salvaged:
     kept: int
     lost: int
     """Records that are gone, as far as the numbers of the others tell."""
-    left_out: int
-    """Records that are whole but no longer fit; they are in `left-out.jsonl`."""
+    excluded: int
+    """Records that are whole but no longer fit; they are in `excluded.jsonl`."""
 
 
 @attrs.frozen
@@ -62,7 +62,7 @@ class _Intact:
 
 
 async def salvage(
-    source: Path | str, target: Path | str, *, files: Files = DISK, in_thread: InThread = in_a_thread
+    source: Path | str, target: Path | str, *, files: Files = DISK, in_thread: InThread = run_in_thread
 ) -> Salvaged:
     """Copy what is intact in a damaged journal into a new directory; the old one is only read."""
     source, target = Path(source), Path(target)
@@ -70,8 +70,8 @@ async def salvage(
     started, run = _look_over(source, files)
     current = started
     seq = whole = kept = 0
-    left_out: list[bytes] = []
-    async with copying(target, files=files, in_thread=in_thread) as place:
+    excluded: list[bytes] = []
+    async with staged_run(target, files=files, in_thread=in_thread) as place:
         async with writing(place, new=True, stamp=lambda: (current.at, current.t), files=files, in_thread=in_thread) as journal:
             for current in _intact(source, files, run):
                 whole += 1
@@ -80,17 +80,17 @@ async def salvage(
                     continue  # These speak of the files that are left behind.
                 for n in range(journal.lifecycle.sessions + 1, _session_of(current.event, journal.lifecycle) + 1):
                     # That it began is certain, for here is what happened in it; by which process is not known any more.
-                    journal.append(SessionStarted(n=n, pid=0, host="", boot=""))
+                    journal.append(SessionStarted(n=n, pid=0, host="", boot_id=""))
                 try:
                     journal.append(_as_own(current.event, journal))
                     kept += 1
                 except IllegalEvent:
-                    left_out.append(_as_line(current))
+                    excluded.append(_as_line(current))
                 await journal.wait_room()
-            journal.append(JournalSalvaged(run=run.decode(), kept=kept, lost=seq - whole, left_out=len(left_out)))
-        if left_out:
-            await in_thread(lambda: create(files, str(place), LEFT_OUT, b"".join(left_out)))
-    return Salvaged(path=target, kept=kept, lost=seq - whole, left_out=len(left_out))
+            journal.append(JournalSalvaged(run=run.decode(), kept=kept, lost=seq - whole, excluded=len(excluded)))
+        if excluded:
+            await in_thread(lambda: create(files, str(place), EXCLUDED, b"".join(excluded)))
+    return Salvaged(path=target, kept=kept, lost=seq - whole, excluded=len(excluded))
 
 
 def _as_own(event: Event, journal: Journal) -> Event:
