@@ -118,7 +118,7 @@ def _looking_on(figures: Figures, directory: Path) -> None:
         rounds.append((alone, _run(directory / f"watched-{number}", watched=True)))
     print("\nlooking on at a live run of 3,000 trials of 10 ms, 20 at once, from another process")
     ratio = statistics.median(watched / alone for alone, watched in rounds)
-    figures.show("the runner's CPU with an onlooker over that without, median of pairs", ratio, most=1.05)
+    figures.show("the runner's CPU with an observer over that without, median of pairs", ratio, most=1.05)
 
 
 def _run(path: Path, *, watched: bool) -> float:
@@ -136,10 +136,10 @@ def _run(path: Path, *, watched: bool) -> float:
             onlookers.append(await trio.to_thread.run_sync(subprocess.Popen, [sys.executable, "-c", program, str(path)]))
 
     began = time.process_time()
-    trio.run(partial(arun, it, path, policy="fixed", onlooker=invite))
+    trio.run(partial(arun, it, path, policy="fixed", observer=invite))
     seconds = time.process_time() - began
-    for onlooker in onlookers:
-        assert onlooker.wait(60) == 0
+    for observer in onlookers:
+        assert observer.wait(60) == 0
     return seconds
 
 

@@ -28,7 +28,7 @@ from runner.engine.session import Outcome, Session
 from runner.errors import UsageError
 from runner.recompute.rules import remake
 from runner.run_paths import newest_of, newest_unfinished, next_paths
-from runner.signals import A_WHILE, STOPS, told
+from runner.signals import POLL_INTERVAL, STOP_SIGNALS, handle_signals
 
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ def run(
         session.interrupt()
 
     try:
-        with told(stop, *STOPS):
+        with handle_signals(stop, *STOP_SIGNALS):
             return run_session(session)
     finally:
         if received and signals is None:
@@ -202,7 +202,7 @@ def _in_new_thread(call: Callable[[Callable[[T], None]], T]) -> T:
             deliver(exc)
 
     threading.Thread(target=contextvars.copy_context().run, args=(target,), name="evaljournal", daemon=True).start()
-    while not has_result.wait(A_WHILE):
+    while not has_result.wait(POLL_INTERVAL):
         pass
     if isinstance(results[0], BaseException):
         raise results[0]

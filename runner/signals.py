@@ -8,10 +8,10 @@ from functools import partial
 from types import FrameType
 from typing import Any, Final
 
-STOPS: Final = (signal.SIGINT, signal.SIGTERM)
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 """The signals by which people and machines ask a program to stop."""
 
-A_WHILE: Final = 0.5
+POLL_INTERVAL: Final = 0.5
 """Seconds until a main thread that waits for another looks up: a signal that comes just before it falls asleep does not wake
 it, and nobody would be told."""
 
@@ -43,7 +43,7 @@ def _ring(number: int, frame: FrameType | None) -> None:
 
 
 @contextmanager
-def told(handler: Handler, *numbers: int, shares: bool = False) -> Generator[bool]:
+def handle_signals(handler: Handler, *numbers: int, shares: bool = False) -> Generator[bool]:
     """Let signals reach a handler for a while, and say whether they can; whoever had them before gets them back.
 
     It is told instead of those who came before it, or, where it `shares`, as well as they. What is ignored on purpose stays so,
@@ -57,17 +57,17 @@ def told(handler: Handler, *numbers: int, shares: bool = False) -> Generator[boo
         yield bool(heard)
 
 
-def is_from_a_signal(exc: BaseException) -> bool:
+def is_from_signal(exc: BaseException) -> bool:
     """Say whether an exception is an interruption by a signal, or holds one; code may also raise KeyboardInterrupt of itself.
 
     A signal's handler has raised it then, in the main thread, and stands in its traceback. One handler leaves no trace,
     Python's own: where that is in force, nothing can be told, and the interruption counts.
     """
     if isinstance(exc, BaseExceptionGroup):
-        return any(map(is_from_a_signal, exc.exceptions))
+        return any(map(is_from_signal, exc.exceptions))
     if not isinstance(exc, KeyboardInterrupt) or threading.current_thread() is not threading.main_thread():
         return False
-    handlers = [signal.getsignal(number) for number in STOPS]
+    handlers = [signal.getsignal(number) for number in STOP_SIGNALS]
     codes = {_code(handler) for handler in handlers} - {None}
     return signal.default_int_handler in handlers or any(code in codes for code in _codes(exc))
 
@@ -94,12 +94,12 @@ def _codes(exc: BaseException) -> Iterator[object]:
         link = link.__cause__ or link.__context__
 
 
-async def unless_told(call: Callable[[], Awaitable[object]], *numbers: int) -> bool:
+async def until_signal(call: Callable[[], Awaitable[object]], *numbers: int) -> bool:
     """Do something inside trio until it is done, or until one of the signals comes; say whether it came to its own end."""
     import trio  # noqa: PLC0415  # the command line starts without it
 
     loop = trio.lowlevel.current_trio_token()
-    with trio.CancelScope() as scope, told(lambda *_: loop.run_sync_soon(scope.cancel), *numbers):
+    with trio.CancelScope() as scope, handle_signals(lambda *_: loop.run_sync_soon(scope.cancel), *numbers):
         await call()
     return not scope.cancelled_caught
 

@@ -15,7 +15,7 @@ import trio
 from journal import Event, read
 from journal.events import FileEvent
 from journal.files import DISK, Files
-from runner.engine.environment import Surroundings
+from runner.engine.environment import Environment
 from runner.retries.classify import RateLimited
 
 T = TypeVar("T")
@@ -165,5 +165,5 @@ def repeatable(seed: int = 0) -> dict[str, Any]:
         "seed": seed,
         "in_thread": inline,
         "wall": lambda: 1_800_000_000.0 + trio.current_time(),
-        "surroundings": lambda: Surroundings(pid=1, host="here", boot_id="", environment={}, run=run),
+        "environment": lambda: Environment(pid=1, host="here", boot_id="", versions={}, run=run),
     }

@@ -20,7 +20,7 @@ from benchmarks.simulated.rows import Result, Row, measure, ours
 from benchmarks.simulated.scenarios import lettered
 from runner import Case, RateLimited, evaluation
 from runner.api import arun
-from runner.engine.null_files import Nowhere
+from runner.engine.null_files import NullFiles
 from runner.testing import repeatable
 
 ROWS = {
@@ -50,7 +50,7 @@ def rows() -> list[Row]:
     return chosen + [row for row in lettered(600.0) if row.name in "AX"]
 
 
-class NoDisk(Nowhere):
+class NoDisk(NullFiles):
     """Keeps nothing and takes no time."""
 
     def pause(self) -> None:

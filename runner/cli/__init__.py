@@ -12,9 +12,11 @@ from collections.abc import Generator
 from importlib import import_module
 from typing import Any, Final
 
-from runner.signals import STOPS, told
+from runner.signals import STOP_SIGNALS, handle_signals
 
-with told(lambda number, _: os._exit(128 + number), signal.SIGINT):  # Python would tell at length where in it we were.
+with handle_signals(
+    lambda number, _: os._exit(128 + number), signal.SIGINT
+):  # Python would tell at length where in it we were.
     import click
 
 COMMANDS: Final = {
@@ -142,7 +144,7 @@ def _starting() -> contextlib.AbstractContextManager[object]:
         os.write(2, b"Error: interrupted\n")
         os._exit(INTERRUPTED)
 
-    return told(leave, *STOPS)
+    return handle_signals(leave, *STOP_SIGNALS)
 
 
 @contextlib.contextmanager
@@ -176,7 +178,9 @@ def main() -> None:
     try:
         cli()
     except SystemExit:
-        for number in STOPS:  # The code says how it ended; a signal that comes while Python tidies up must not change it.
+        for (
+            number
+        ) in STOP_SIGNALS:  # The code says how it ended; a signal that comes while Python tidies up must not change it.
             signal.signal(number, signal.SIG_IGN)
         raise
     except Exception as exc:  # noqa: BLE001  # whatever gets here is our own fault, and is told as such

@@ -35,7 +35,7 @@ from replay.text import plural, printable
 from runner.cli import DAMAGED, Refused
 from runner.cli._common import chosen_run, newest_run
 from runner.run_paths import RUNS, last_record, runs_under
-from runner.signals import unless_told
+from runner.signals import until_signal
 from runner.suggest import nearest
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ async def _follow(path: Path, view: _View) -> None:
         async for record in follow_journal(path, load_blobs=False):
             view.show(record)
 
-    await unless_told(show_all, signal.SIGINT)
+    await until_signal(show_all, signal.SIGINT)
 
 
 def _in_words(record: Record) -> str:

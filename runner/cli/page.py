@@ -20,7 +20,7 @@ from runner.cli._common import chosen_run
 from runner.cli._page import PageReader
 from runner.cli.export import check_target
 from runner.cli.look import Seen, say_damage
-from runner.signals import unless_told
+from runner.signals import until_signal
 
 _TARGET: Final = "report.html"
 
@@ -98,4 +98,4 @@ def view(run: Path | None, port: int, then_open: bool) -> None:
         if then_open:
             webbrowser.open(address)
 
-    trio.run(unless_told, partial(serve, path, _size(path), port, ready=ready), signal.SIGINT)
+    trio.run(until_signal, partial(serve, path, _size(path), port, ready=ready), signal.SIGINT)

@@ -52,7 +52,7 @@ from runner.definition.settings import Settings
 from runner.engine.session import Live, Outcome
 from runner.errors import Unset, UsageError
 from runner.run_paths import RUNS, last_record, next_path, next_paths, runs_under
-from runner.signals import told
+from runner.signals import handle_signals
 from runner.suggest import nearest
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ def _in_flags(words: str, given: dict[str, Any]) -> str:
     for name, value in [*((f"retry_{name}", value) for name, value in numbers.items()), *given.items()]:
         part, flag = name.removeprefix("retry_"), f"--{name.replace('_', '-')}"
         for each in value if isinstance(value, tuple) else (value,):
-            words = words.replace(f"Retry({part}={each!r})", f"{flag} {each}").replace(f"{part}={each!r}", f"{flag} {each}")
+            words = words.replace(f"retry.{part}={each!r}", f"{flag} {each}").replace(f"{part}={each!r}", f"{flag} {each}")
     return words.replace("None turns", f"{OFF} turns")
 
 
@@ -366,7 +366,7 @@ def _refuse_taken(path: Path) -> None:
 @contextlib.contextmanager
 def _prose_on_stderr() -> Generator[None]:
     """Send the prints of the user's code to standard error; and let SIGTERM break into it, as Ctrl-C does."""
-    with told(signal.default_int_handler, signal.SIGTERM), contextlib.redirect_stdout(sys.stderr):
+    with handle_signals(signal.default_int_handler, signal.SIGTERM), contextlib.redirect_stdout(sys.stderr):
         yield
 
 
@@ -390,10 +390,10 @@ class _Session:
     def run(self, path: Path) -> Outcome:
         """Run at this path."""
         self._path = path
-        onlooker = self._in_company(self._draw if not self._plain and is_screen(sys.stderr) else self._tell)
+        observer = self._in_company(self._draw if not self._plain and is_screen(sys.stderr) else self._tell)
         try:
             with one_at_a_time():
-                return run_evaluation(self._evaluation, path, signals=True, onlooker=onlooker, **self._options)
+                return run_evaluation(self._evaluation, path, signals=True, observer=observer, **self._options)
         except KeyboardInterrupt:
             if not segments.is_run(self._path):
                 raise
@@ -410,16 +410,16 @@ class _Session:
         self._options["elsewhere"] = elsewhere
         return self.run(next(places))
 
-    def _in_company(self, onlooker: Callable[[Live], Awaitable[None]]) -> Callable[[Live], Awaitable[None]]:
+    def _in_company(self, observer: Callable[[Live], Awaitable[None]]) -> Callable[[Live], Awaitable[None]]:
         """Let the files that grow with the run grow while somebody looks on."""
         output = self._output
         if output is None:
-            return onlooker
+            return observer
 
         async def both(live: Live) -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(output.keep, live.journal.path)
-                nursery.start_soon(onlooker, live)
+                nursery.start_soon(observer, live)
 
         return both
 

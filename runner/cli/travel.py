@@ -31,7 +31,7 @@ from runner.engine.recorder import Clock
 from runner.errors import UsageError
 from runner.fork import fork as fork_run
 from runner.run_paths import last_record
-from runner.signals import unless_told
+from runner.signals import until_signal
 
 SILENCE: Final = 1.0
 """Seconds without a record after which a watcher looks whether the writer is still there."""
@@ -77,7 +77,7 @@ def replay(run: Path | None, at: int | None, at_time: str | None, play: float | 
             draw(seen.history, moment.now)
         else:
             with showing() as show:
-                trio.run(unless_told, partial(play_again, seen.history, play, show), signal.SIGINT)
+                trio.run(until_signal, partial(play_again, seen.history, play, show), signal.SIGINT)
         click.echo(_of_when(seen), err=True)
     say_damage(seen.problem, quiet=as_json)
 
@@ -195,7 +195,7 @@ def _watched(path: Path, *, quiet: bool) -> Seen:
     """Watch a run to its end; leave with code 3 if somebody does not want to wait for it."""
     watching = Watching(path)
     with nullcontext(_nothing) if quiet else showing(transient=True) as show:
-        has_ended = trio.run(unless_told, partial(watching.until_the_end, show), signal.SIGINT)
+        has_ended = trio.run(until_signal, partial(watching.until_the_end, show), signal.SIGINT)
     if not has_ended:
         click.echo(f"the run goes on; {command('watch', path)} looks on again", err=True)
         sys.exit(UNFINISHED)

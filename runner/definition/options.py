@@ -16,7 +16,7 @@ from runner.concurrency import Policy
 from runner.retries.retry import Retry
 
 if TYPE_CHECKING:
-    from runner.engine.environment import Surroundings
+    from runner.engine.environment import Environment
     from runner.engine.session import Live
 
 
@@ -53,10 +53,10 @@ class RunOptions(SettingOptions, total=False):
     on_ambiguous: Literal["retry", "fail"]
     task: str
     elsewhere: Callable[[], Path] | None
-    onlooker: "Callable[[Live], Awaitable[None]] | None"
+    observer: "Callable[[Live], Awaitable[None]] | None"
     listener: Callable[[Record], None] | None
     limits: Callable[[int], Policy] | None
-    surroundings: "Callable[[], Surroundings]"
+    environment: "Callable[[], Environment]"
     files: Files
     in_thread: InThread
     wall: Callable[[], float]

@@ -13,7 +13,7 @@ import trio
 
 from journal.events import fact
 from runner.notes import Sink, send_notes_to
-from runner.signals import is_from_a_signal
+from runner.signals import is_from_signal
 from runner.tasks import Ending, Task
 
 
@@ -89,7 +89,7 @@ class Flight:
         except trio.Cancelled:
             raise
         except BaseException as exc:
-            if is_from_a_signal(exc) or (self.scope.cancel_called and _is_cancelled(exc)):
+            if is_from_signal(exc) or (self.scope.cancel_called and _is_cancelled(exc)):
                 raise  # Whatever else the user's code raises is a fact about this attempt.
             # Without our own frame in its traceback, or the two would keep each other alive until the next collection.
             outcome = Raised(exc=exc.with_traceback(exc.__traceback__ and exc.__traceback__.tb_next))

@@ -15,24 +15,24 @@ from journal.release import release
 
 
 @attrs.frozen(kw_only=True)
-class Surroundings:
+class Environment:
     """What a session records of the place where it runs; a test that wants the same bytes again gives its own."""
 
     pid: int
     host: str
     boot_id: str
     """Identity of the machine's boot."""
-    environment: dict[str, str]
+    versions: dict[str, str]
     run: str | None = None
     """The identity of a new run; None to draw one."""
 
     @classmethod
-    def here(cls) -> "Surroundings":
+    def here(cls) -> "Environment":
         """Look around."""
-        return cls(pid=os.getpid(), host=socket.gethostname(), boot_id=_boot(), environment=_environment())
+        return cls(pid=os.getpid(), host=socket.gethostname(), boot_id=_boot(), versions=_versions())
 
 
-def _environment() -> dict[str, str]:
+def _versions() -> dict[str, str]:
     """Say what the run was run with: versions of Python, of packages and of the platform, and the git revision."""
     found = {"python": platform.python_version(), "platform": platform.platform()}
     found |= {package: known for package in ("evaljournal", "trio", "orjson") if (known := release(package))}

@@ -36,7 +36,7 @@ from runner.engine.intake import Admission, Intake
 from runner.engine.lanes import Lane, Queues
 from runner.engine.recorder import Recorder
 from runner.engine.scoring import Scoring
-from runner.engine.timer import Alarm
+from runner.engine.timer import Timer
 from runner.engine.trial_work import Call, Job, Work
 from runner.notes import Sink
 from runner.retries.classify import describe
@@ -95,9 +95,9 @@ class Executor:
         """When others must have their turn, though the tasks do not wait for anything."""
         self._rung = 0.0
         """The last time that was waited for: it has come, even if a rounded clock is a hair behind it."""
-        self._alarm = Alarm(recorder.clock, self._rouse)
+        self._alarm = Timer(recorder.clock, self._rouse)
         """For jobs that wait for a time to start."""
-        self._watch = Alarm(recorder.clock, self._time_out)
+        self._watch = Timer(recorder.clock, self._time_out)
         """For jobs in flight that have a timeout."""
 
         self.stopped: StopReason | None = None
@@ -212,7 +212,7 @@ class Executor:
         if job.delay > 0:
             due = self._now() + job.delay
             self.queues.delayed.put(job, due)
-            self._alarm.ring_at(due)
+            self._alarm.schedule(due)
         else:
             self.queues.put(job)
 
@@ -286,7 +286,7 @@ class Executor:
             return None
         queues, now = self.queues, max(self._now(), self._rung)
         if queues.delayed:
-            self._alarm.ring_at(queues.let_in(now))
+            self._alarm.schedule(queues.let_in(now))
         if self._admission.is_waiting:
             self._admission.look()
         if queues.answered:
@@ -322,7 +322,7 @@ class Executor:
 
     def _ask_at(self, lane: Lane, at: float) -> None:
         lane.at = at + TICK
-        self._alarm.ring_at(lane.at)
+        self._alarm.schedule(lane.at)
 
     def _end_cancelled(self, job: Job, ending: OutOfTime | Cut) -> None:
         """Record the end of a job that was cancelled."""
@@ -339,7 +339,7 @@ class Executor:
     def due_in(self, timeout: float) -> float:
         """Return when a job that starts now has exceeded its timeout, and watch that time."""
         due = self._now() + timeout
-        self._watch.ring_at(due)
+        self._watch.schedule(due)
         return due
 
     def complete(self, work: Work) -> None:
@@ -419,9 +419,9 @@ class Executor:
                     lane.closed_until = 0.0
                     self._decide(lane, events, now)
                 self._set_timer(lane, now)
-            self._alarm.ring_at(lane.at)
+            self._alarm.schedule(lane.at)
         if self.queues.delayed:
-            self._alarm.ring_at(self.queues.let_in(max(self._now(), at)))
+            self._alarm.schedule(self.queues.let_in(max(self._now(), at)))
         self.wake(for_probe=True)
 
     def _time_out(self, at: float) -> None:
@@ -429,7 +429,7 @@ class Executor:
         for flight in self._flights:
             if flight.due <= at:
                 flight.time_out()
-        self._watch.ring_at(min((flight.due for flight in self._flights), default=math.inf))
+        self._watch.schedule(min((flight.due for flight in self._flights), default=math.inf))
 
     async def _keep_deadline(self, seconds: float) -> None:
         await trio.sleep(seconds)

@@ -9,7 +9,7 @@ from typing import BinaryIO, Final
 from journal.files import Files
 
 
-class Nowhere(Files):
+class NullFiles(Files):
     """Every write succeeds, and there is nothing to read."""
 
     def open(self, path: str, flags: int) -> int:
@@ -58,4 +58,4 @@ class Nowhere(Files):
         return True
 
 
-NOWHERE: Final = Nowhere()
+NULL_FILES: Final = NullFiles()

@@ -21,7 +21,7 @@ from replay import RunState, TrialState, fold
 from runner.concurrency import POLICIES, Policy
 from runner.data.case import Case
 from runner.definition.settings import Settings
-from runner.engine.environment import Surroundings
+from runner.engine.environment import Environment
 from runner.engine.executor import Executor
 from runner.engine.intake import SOON
 from runner.engine.open_tasks import Opening
@@ -33,7 +33,7 @@ from runner.errors import UsageError
 from runner.recompute.rules import new_policy, recorded_policy, recorded_retry
 from runner.retries.retry import Retry
 from runner.scorers.scorer import Scorer
-from runner.signals import STOPS, told
+from runner.signals import STOP_SIGNALS, handle_signals
 
 _HAS_OUTPUT: Final = ("answered", "completed")
 
@@ -68,7 +68,7 @@ async def rescore(
     """
     if not scorers:
         raise UsageError("the evaluation has no scorer; name one: --score exact, or --judge MODEL, or @….score in Python")
-    here = await in_thread(Surroundings.here)
+    here = await in_thread(Environment.here)
     before = await in_thread(lambda: fold(read(path, load_blobs=False, files=files)))
     if before.started is not None and not list(_unscored(before, scorers, again=again)):
         return Rescored(Outcome(path, before, before.head, "", ""), 0, _answered(before), 0)  # Nothing is written.
@@ -114,7 +114,7 @@ async def _execute(executor: Executor, outputs: "_Outputs", *, signals: bool) ->
         await executor.run(outputs)
         return
     token = trio.lowlevel.current_trio_token()
-    with told(lambda _, __: token.run_sync_soon(executor.interrupt), *STOPS):
+    with handle_signals(lambda _, __: token.run_sync_soon(executor.interrupt), *STOP_SIGNALS):
         await executor.run(outputs)
 
 

@@ -30,7 +30,7 @@ from runner.data.dataset import Trials
 from runner.definition.evaluation import Evaluation
 from runner.definition.settings import Settings
 from runner.engine.changes import Remainder, adoption, changed_cases, differences, in_force
-from runner.engine.environment import Surroundings
+from runner.engine.environment import Environment
 from runner.engine.executor import Executor
 from runner.engine.open_tasks import Opening
 from runner.engine.rate_limits import default_slots, scorer_keys, scorer_slots, shared_identity
@@ -47,12 +47,12 @@ T = TypeVar("T")
 _UNHEARD: Final = 3
 """Signals that go unnoticed before it is clear that somebody's code holds up the loop, and is broken into."""
 _FAREWELL: Final = 1.0
-"""Seconds that an onlooker gets to put the screen in order before the process is left."""
+"""Seconds that an observer gets to put the screen in order before the process is left."""
 
 
 @attrs.define
 class Live:
-    """What an onlooker sees while a run goes on."""
+    """What an observer sees while a run goes on."""
 
     state: RunState
     """Kept by the run itself; to be looked at, not to be changed."""
@@ -100,13 +100,13 @@ class Options:
     """Whether to try trials again that were given up."""
     on_ambiguous: Literal["retry", "fail"] = "retry"
     """What becomes of an attempt that was cut off, whose call may have taken effect."""
-    onlooker: Callable[[Live], Awaitable[None]] | None = None
+    observer: Callable[[Live], Awaitable[None]] | None = None
     """Started with the run, cancelled at its end."""
     listener: Callable[[Record], None] | None = None
     """Told of every record as it is made; it must neither wait nor raise."""
     limits: Callable[[int], Policy] | None = None
     """Makes the policy for so many slots, instead of the one that the settings name."""
-    surroundings: "Callable[[], Surroundings]" = attrs.field(factory=lambda: Surroundings.here)
+    environment: "Callable[[], Environment]" = attrs.field(factory=lambda: Environment.here)
     files: Files = DISK
     in_thread: InThread = run_in_thread
     wall: Callable[[], float] = time.time
@@ -242,7 +242,7 @@ class Session:
 
     async def _prepare(self) -> tuple[RunState, Plan | None]:
         """Find out how things stand, and what is to be done, if anything; nothing is changed."""
-        self.here = await self._look(self.options.surroundings)
+        self.here = await self._look(self.options.environment)
         state = await self._look(self._state)
         return state, None if self._is_done(state) else await self._look(lambda: self._plan(state))
 
@@ -314,7 +314,7 @@ class Session:
             settings={**facts, "scorer_slots": dict(slots), "given": given},
             settings_fingerprint=settings.fingerprint,
             durability=settings.durability,
-            environment=self.here.environment,
+            environment=self.here.versions,
         )
 
     async def _live(self, recorder: Recorder, plan: Plan) -> Outcome:
@@ -430,8 +430,8 @@ class Session:
     async def _look_on(self, live: Live) -> None:
         try:
             with self._onlooking:
-                if self.options.onlooker is not None:
-                    await self.options.onlooker(live)
+                if self.options.observer is not None:
+                    await self.options.observer(live)
         finally:
             self._onlooked.set()
 

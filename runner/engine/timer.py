@@ -11,7 +11,7 @@ import trio
 from runner.engine.recorder import Clock
 
 
-class Alarm:
+class Timer:
     """A time, in the seconds of a session's clock, and what is done when it has come."""
 
     def __init__(self, clock: Clock, act: Callable[[float], None]) -> None:
@@ -21,7 +21,7 @@ class Alarm:
         self._at = math.inf
         self._moved = trio.Event()
 
-    def ring_at(self, when: float) -> None:
+    def schedule(self, when: float) -> None:
         """Ring then, unless it rings earlier; whoever needs more asks again."""
         if when < self._at:
             self._at = when

@@ -22,8 +22,8 @@ from runner.concurrency import Aimd, Policy
 from runner.data.fingerprint import of_function
 from runner.definition.evaluation import Evaluation
 from runner.definition.settings import Settings
-from runner.engine.environment import Surroundings
-from runner.engine.null_files import NOWHERE
+from runner.engine.environment import Environment
+from runner.engine.null_files import NULL_FILES
 from runner.engine.session import Live, Session
 from runner.errors import RunChanged, UsageError
 from runner.executors.details import ExecutionDetails
@@ -124,19 +124,19 @@ class Execution:
 
     @property
     def _files(self) -> Files:
-        return self._orders.options.get("files", DISK) if self._orders.journal is not None else NOWHERE
+        return self._orders.options.get("files", DISK) if self._orders.journal is not None else NULL_FILES
 
     async def live(self) -> Results:
         """Run it, or go on with it where the journal has been begun."""
         orders = self._orders
         if not await self._in_thread(self._inputs.look):
             return [], []
-        options = {**orders.options, "limits": orders.settings.limits, "listener": self._ledger.hear, "onlooker": self._attend}
+        options = {**orders.options, "limits": orders.settings.limits, "listener": self._ledger.hear, "observer": self._attend}
         path = orders.journal
         if path is None:
             path = Path("nowhere")
-            here = partial(Surroundings, pid=0, host="", boot_id="", environment={})
-            options = {"surroundings": here, **options, "files": NOWHERE, "durability": "os"}
+            here = partial(Environment, pid=0, host="", boot_id="", versions={})
+            options = {"environment": here, **options, "files": NULL_FILES, "durability": "os"}
         elif await self._in_thread(self._is_begun):
             self._goes_on = True
             if await self._in_thread(self._is_done):

@@ -19,11 +19,11 @@ from runner.errors import UsageError
 from runner.executors.execution import Execution, ExecutorSettings, Orders, Results
 from runner.executors.main_thread import Desk
 from runner.executors.retrying import MaxRetries
-from runner.signals import A_WHILE, told
+from runner.signals import POLL_INTERVAL, handle_signals
 
 Where = str | os.PathLike[str] | None
 
-_OURS: Final = ("resume", "listener", "limits", "onlooker")
+_OURS: Final = ("resume", "listener", "limits", "observer")
 """Options of a run that an executor sets itself."""
 _AIMD: Final = (5.0, 1, 0.5)
 """Window, step and ratio of Phoenix's AIMD, if nobody says otherwise."""
@@ -72,7 +72,7 @@ class _Executor:
 
     def _heeding(self, stop: Callable[[], None]) -> contextlib.AbstractContextManager[bool]:
         """Stop when the signal comes, if it can be heard; so do others that are being waited for."""
-        return told(lambda _, __: stop(), *self._signals, shares=True)
+        return handle_signals(lambda _, __: stop(), *self._signals, shares=True)
 
 
 class AsyncExecutor(_Executor):
@@ -228,7 +228,7 @@ class SyncExecutor(_Executor):
 
 def _awaited(running: Future[Results]) -> Results:
     while not running.done():
-        wait([running], A_WHILE)
+        wait([running], POLL_INTERVAL)
     return running.result()
 
 

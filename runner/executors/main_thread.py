@@ -10,7 +10,7 @@ import outcome
 import trio
 
 from runner.executors.results import Ledger
-from runner.signals import A_WHILE, is_from_a_signal
+from runner.signals import POLL_INTERVAL, is_from_signal
 from runner.tasks import Asked, Late, Task
 
 
@@ -76,7 +76,7 @@ class Desk:
 
         def call() -> None:
             result = self._made(lambda: context.run(self._function, value))
-            if isinstance(result, outcome.Error) and is_from_a_signal(result.error):
+            if isinstance(result, outcome.Error) and is_from_signal(result.error):
                 raise result.error
             with suppress(trio.RunFinishedError):
                 token.run_sync_soon(deliver, result)
@@ -110,7 +110,7 @@ class Desk:
         """Make all calls, until there will be no more."""
         while True:
             try:
-                call = self._calls.get(timeout=A_WHILE)
+                call = self._calls.get(timeout=POLL_INTERVAL)
             except Empty:
                 continue
             if call is None:

@@ -38,7 +38,7 @@ from replay.state import DONE
 from runner.api import arun
 from runner.data.case import Case
 from runner.definition.evaluation import Evaluation, evaluation
-from runner.engine.null_files import Nowhere
+from runner.engine.null_files import NullFiles
 from runner.errors import UsageError
 from runner.recompute.rules import recorded_policy, recorded_retry
 from runner.retries.classify import Failure, RateLimited
@@ -300,7 +300,7 @@ class _PlayedScorer:
         return await self._calls(case.name)
 
 
-class _AtOnce(Nowhere):
+class _AtOnce(NullFiles):
     """Takes no real time either: nobody lives through a simulation."""
 
     def pause(self) -> None:

@@ -82,29 +82,33 @@ def _types(given: "type[BaseException] | tuple[type[BaseException], ...]") -> tu
     return given if isinstance(given, tuple) else (given,)
 
 
-def _only_types(_: "Retry", attribute: "Attribute[Any]", given: tuple[Any, ...]) -> None:
-    for each in given:
-        if not (isinstance(each, type) and issubclass(each, BaseException)):
-            raise UsageError(f"Retry({attribute.name}=…) takes exception classes, not {each!r}")
+def _only_types(_: "Retry", attribute: "Attribute[Any]", types: tuple[Any, ...]) -> None:
+    for cls in types:
+        if not (isinstance(cls, type) and issubclass(cls, BaseException)):
+            raise _invalid(attribute, cls, "must be an exception class or a tuple of them")
 
 
-def _count(_: "Retry", attribute: "Attribute[Any]", given: object) -> None:
-    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-        raise UsageError(f"Retry({attribute.name}={given!r}): give a whole number; 0 means never again")
+def _count(_: "Retry", attribute: "Attribute[Any]", value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise _invalid(attribute, value, "must be a whole number, 0 or more")
 
 
-def _seconds(retry: "Retry", attribute: "Attribute[Any]", given: object) -> None:
-    if isinstance(given, bool) or not isinstance(given, int | float) or not (math.isfinite(given) and given >= 0):
-        raise UsageError(f"Retry({attribute.name}={given!r}): give a number of seconds, 0 or more")
-    if attribute.name.endswith("_delay") and given == 0:
-        raise UsageError(f"Retry({attribute.name}={given!r}): a delay of 0 would hammer a server that is ill; give more than 0")
-    if attribute.name == "max_delay" and given < retry.base_delay:
-        raise UsageError(f"Retry(max_delay={given!r}) is less than base_delay={retry.base_delay!r}")
+def _seconds(retry: "Retry", attribute: "Attribute[Any]", value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
+        raise _invalid(attribute, value, "must be a number of seconds, 0 or more")
+    if attribute.name.endswith("_delay") and value == 0:
+        raise _invalid(attribute, value, "must be more than 0, or retries would overload a failing endpoint")
+    if attribute.name == "max_delay" and value < retry.base_delay:
+        raise _invalid(attribute, value, f"must not be less than base_delay, which is {retry.base_delay!r}")
 
 
-def _callable(_: "Retry", attribute: "Attribute[Any]", given: object) -> None:
-    if given is not None and not callable(given):
-        raise UsageError(f"Retry({attribute.name}=…) takes a function of the exception, not {given!r}")
+def _callable(_: "Retry", attribute: "Attribute[Any]", value: object) -> None:
+    if value is not None and not callable(value):
+        raise _invalid(attribute, value, "must be a function of the exception")
+
+
+def _invalid(attribute: "Attribute[Any]", value: object, problem: str) -> UsageError:
+    return UsageError(problem, setting=f"retry.{attribute.name}", value=value)
 
 
 @frozen(kw_only=True)

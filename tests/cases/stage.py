@@ -13,7 +13,7 @@ import trio
 
 from runner import Case, Evaluation, evaluation
 from runner.engine.session import Live, Outcome, Session
-from runner.signals import STOPS, told
+from runner.signals import STOP_SIGNALS, handle_signals
 from runner.testing import events_of, repeatable
 from tests.journal.disk import SimulatedDisk
 
@@ -36,7 +36,7 @@ def named(count: int) -> list[Case[str, str]]:
 async def go(it: Made, disk: SimulatedDisk, *, signals: bool = False, **options: Any) -> Outcome:
     """Run it in one order, on a disk in memory; if it hears `signals`, they stop it, as they do in `runner.run`."""
     session = Session(it, PATH, **{**repeatable(), "files": disk, **options})
-    with told(lambda *_: session.interrupt(), *(STOPS if signals else ())):
+    with handle_signals(lambda *_: session.interrupt(), *(STOP_SIGNALS if signals else ())):
         with trio.fail_after(1_000_000):  # Virtual seconds: what hangs is told, not waited for.
             return await session.run()
 
@@ -50,7 +50,7 @@ def stopping(after: float, *, times: int = 1, number: signal.Signals = signal.SI
             signal.raise_signal(number)
             await trio.sleep(0.5)
 
-    return {"signals": True, "onlooker": press}
+    return {"signals": True, "observer": press}
 
 
 async def killed(it: Made, disk: SimulatedDisk, *, after: float, **options: Any) -> SimulatedDisk:
@@ -63,7 +63,7 @@ async def killed(it: Made, disk: SimulatedDisk, *, after: float, **options: Any)
             left.append(copy.deepcopy(disk))
             scope.cancel()
 
-        await go(it, disk, onlooker=kill, **options)
+        await go(it, disk, observer=kill, **options)
     return left[0].killed()
 
 

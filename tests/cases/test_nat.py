@@ -55,7 +55,7 @@ async def test_each_item_is_on_disk_as_it_finishes() -> None:
             assert {event.trial: f"answer to {event.trial}" for event in done} == outputs
             seen.append((second, len(done), live.journal.durable - live.state.seq))
 
-    await go(made(task, named(5), timeout=100, retry=Retry(timeouts=0)), disk, onlooker=look)
+    await go(made(task, named(5), timeout=100, retry=Retry(timeouts=0)), disk, observer=look)
 
     assert [(1, 1, 0), (2, 2, 0), (3, 3, 0), (4, 4, 0)] == seen
 
@@ -86,7 +86,7 @@ def test_somebody_can_be_told_of_each_completion(tmp_path: Path) -> None:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(listen)
-            await arun(made(answer, named(20)), tmp_path / "run", onlooker=begin)
+            await arun(made(answer, named(20)), tmp_path / "run", observer=begin)
 
     trio.run(main)
 

@@ -132,7 +132,7 @@ async def test_4_the_limit_is_soon_back_after_an_outage() -> None:
         await trio.sleep(10)
         endpoint.down_until = trio.current_time() + 20
 
-    await go(made(endpoint, named(3_000), slots=100), disk, onlooker=fall_ill, durability="os")
+    await go(made(endpoint, named(3_000), slots=100), disk, observer=fall_ill, durability="os")
 
     flying, back = 0, None
     for record in read(PATH, files=disk):

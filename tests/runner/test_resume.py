@@ -38,7 +38,7 @@ from runner.api import arun
 from runner.engine.changes import in_force
 from runner.engine.session import Outcome, Session
 from runner.errors import RunChanged
-from runner.signals import told
+from runner.signals import handle_signals
 from runner.testing import Answer, Fail, Hang, Scripted, events_of, repeatable
 from tests.journal.disk import SimulatedDisk
 from tests.runner.whole_runs import PATH, Made, count, flaky_evaluation, go, made, named, with_power_cut
@@ -56,7 +56,7 @@ async def test_a_stop_gives_grace_then_cuts() -> None:
 
     stopper = stop_when_started(it)
     before = trio.current_time()
-    outcome = await go(it, disk, onlooker=stop_soon, grace=5)
+    outcome = await go(it, disk, observer=stop_soon, grace=5)
 
     assert ("interrupted", 1) == (outcome.stopped, outcome.state.completed)
     cut = [event for event in events_of(PATH, files=disk) if isinstance(event, AttemptInterrupted)]
@@ -98,7 +98,7 @@ async def test_a_second_stop_cuts_at_once() -> None:
         stopper()
 
     before = trio.current_time()
-    outcome = await go(it, disk, onlooker=twice, grace=100)
+    outcome = await go(it, disk, observer=twice, grace=100)
 
     assert "interrupted" == outcome.stopped
     assert 1.5 == trio.current_time() - before
@@ -120,7 +120,7 @@ async def test_a_second_stop_does_not_wait_for_what_resists() -> None:
         stopper()
         stopper()
 
-    outcome = await go(it, disk, onlooker=twice, grace=100)
+    outcome = await go(it, disk, observer=twice, grace=100)
 
     assert [2.0] == [record.t for record in read(PATH, files=disk) if isinstance(record.event, AttemptInterrupted)]
     assert AttemptReturnedLate(trial="case-0", attempt=1, ending="succeeded", elapsed=50.0) in events_of(PATH, files=disk)
@@ -140,7 +140,7 @@ async def test_an_onlooker_is_told_that_a_run_is_stopping() -> None:
             seen.append(live.stopping())
             await trio.sleep(1)
 
-    await go(it, SimulatedDisk(), onlooker=look, grace=5)
+    await go(it, SimulatedDisk(), observer=look, grace=5)
 
     assert [None, ("interrupted", 5.0), ("interrupted", 4.0), ("interrupted", 0.0)] == seen
 
@@ -196,7 +196,8 @@ async def test_a_loop_that_is_held_up_is_broken_into() -> None:
             signal.raise_signal(signal.SIGINT)
 
     session = Session(made(blocking, named(5), slots=5), PATH, **repeatable(), policy="fixed", files=disk)
-    with pytest.RaisesGroup(KeyboardInterrupt, flatten_subgroups=True), told(lambda *_: session.interrupt(), signal.SIGINT):
+    stopping = handle_signals(lambda *_: session.interrupt(), signal.SIGINT)
+    with pytest.RaisesGroup(KeyboardInterrupt, flatten_subgroups=True), stopping:
         await session.run()
 
     assert 1 == count(disk, AttemptStarted)
@@ -240,7 +241,7 @@ async def test_run_and_resume_refuse_what_is_not_theirs() -> None:
         seen.append("locked")
 
     seen: list[str] = []
-    await go(waiting, disk, onlooker=second)
+    await go(waiting, disk, observer=second)
     assert ["locked"] == seen
 
 
@@ -317,7 +318,7 @@ async def test_changed_cases_are_refused_and_adopted() -> None:
         await trio.sleep(2.5)
         stopper()
 
-    await go(made(task, named(6), slots=1), disk, onlooker=stop)
+    await go(made(task, named(6), slots=1), disk, observer=stop)
     changed = [*named(5)[:1], Case(name="case-1", input="another"), *named(8)[3:]]
 
     with pytest.raises(RunChanged, match="dataset fingerprint") as refused:
@@ -443,7 +444,7 @@ async def test_how_a_run_is_carried_out_may_change() -> None:
         seen.update(live.changed)
         await trio.lowlevel.checkpoint()
 
-    outcome = await go(changed, disk, resume=True, deadline=None, policy="fixed", onlooker=look)
+    outcome = await go(changed, disk, resume=True, deadline=None, policy="fixed", observer=look)
 
     assert ("", 9, 2) == (outcome.stopped, outcome.state.completed, task.most_in_flight)
     first, second = settings_of_sessions(disk)

@@ -9,13 +9,13 @@ import pytest
 import trio
 import trio.testing
 
-from runner.signals import STOPS, is_from_a_signal, told, unless_told
+from runner.signals import STOP_SIGNALS, handle_signals, is_from_signal, until_signal
 
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
     """Leave every handler as it was."""
-    before = {number: signal.getsignal(number) for number in STOPS}
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -24,21 +24,21 @@ def as_before() -> Iterator[None]:
 def test_a_handler_is_told_and_the_one_before_comes_back() -> None:
     """Each signal reaches the handler while it lasts, and whoever had it before afterwards, even if it ends by an error."""
     heard: list[int] = []
-    before = [signal.getsignal(number) for number in STOPS]
-    with pytest.raises(LookupError), told(lambda number, _: heard.append(number), *STOPS):
-        for number in STOPS:
+    before = [signal.getsignal(number) for number in STOP_SIGNALS]
+    with pytest.raises(LookupError), handle_signals(lambda number, _: heard.append(number), *STOP_SIGNALS):
+        for number in STOP_SIGNALS:
             signal.raise_signal(number)
         raise LookupError
 
-    assert list(STOPS) == heard
-    assert before == [signal.getsignal(number) for number in STOPS]
+    assert list(STOP_SIGNALS) == heard
+    assert before == [signal.getsignal(number) for number in STOP_SIGNALS]
 
 
 def test_what_is_ignored_stays_ignored() -> None:
     """A process that was started to ignore Ctrl-C, in the background of a shell, goes on ignoring it."""
     heard: list[int] = []
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with told(lambda number, _: heard.append(number), *STOPS):
+    with handle_signals(lambda number, _: heard.append(number), *STOP_SIGNALS):
         signal.raise_signal(signal.SIGINT)
 
     assert ([], signal.SIG_IGN) == (heard, signal.getsignal(signal.SIGINT))
@@ -50,7 +50,7 @@ def test_other_threads_are_not_told() -> None:
     seen: list[object] = []
 
     def elsewhere() -> None:
-        with told(lambda *_: None, *STOPS):
+        with handle_signals(lambda *_: None, *STOP_SIGNALS):
             seen.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=elsewhere)
@@ -64,8 +64,8 @@ def test_those_who_share_a_signal_are_all_told_and_may_end_in_any_order() -> Non
     """Of two who wait at once, the first may end first: the other is still told, and the last one gives the signal back."""
     heard: list[str] = []
     before = signal.getsignal(signal.SIGINT)
-    first = told(lambda *_: heard.append("first"), signal.SIGINT, shares=True)
-    second = told(lambda *_: heard.append("second"), signal.SIGINT, shares=True)
+    first = handle_signals(lambda *_: heard.append("first"), signal.SIGINT, shares=True)
+    second = handle_signals(lambda *_: heard.append("second"), signal.SIGINT, shares=True)
     hears = [first.__enter__(), second.__enter__()]
     signal.raise_signal(signal.SIGINT)
     first.__exit__(None, None, None)
@@ -79,8 +79,8 @@ def test_those_who_share_a_signal_are_all_told_and_may_end_in_any_order() -> Non
 def test_who_does_not_share_is_told_instead_of_those_before() -> None:
     """Only the innermost is told, and the one around it again when that has ended."""
     heard: list[str] = []
-    with told(lambda *_: heard.append("outer"), *STOPS):
-        with told(lambda *_: heard.append("inner"), *STOPS):
+    with handle_signals(lambda *_: heard.append("outer"), *STOP_SIGNALS):
+        with handle_signals(lambda *_: heard.append("inner"), *STOP_SIGNALS):
             signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
 
@@ -90,10 +90,10 @@ def test_who_does_not_share_is_told_instead_of_those_before() -> None:
 def test_a_handler_that_somebody_has_put_there_is_kept() -> None:
     """Whoever comes after it is told in its place for a while, and whoever came before it does not take it away."""
     heard: list[str] = []
-    with told(lambda *_: heard.append("outer"), signal.SIGTERM):
+    with handle_signals(lambda *_: heard.append("outer"), signal.SIGTERM):
         signal.signal(signal.SIGTERM, lambda *_: heard.append("theirs"))
         theirs = signal.getsignal(signal.SIGTERM)
-        with told(lambda *_: heard.append("inner"), signal.SIGTERM):
+        with handle_signals(lambda *_: heard.append("inner"), signal.SIGTERM):
             signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
 
@@ -110,8 +110,8 @@ async def test_what_is_done_until_a_signal_comes_ends_with_it() -> None:
 
     before = signal.getsignal(signal.SIGINT)
 
-    assert not await unless_told(for_ever, signal.SIGINT)
-    assert await unless_told(trio.lowlevel.checkpoint, signal.SIGINT)
+    assert not await until_signal(for_ever, signal.SIGINT)
+    assert await until_signal(trio.lowlevel.checkpoint, signal.SIGINT)
     assert before is signal.getsignal(signal.SIGINT)
 
 
@@ -123,7 +123,7 @@ async def test_what_ignores_a_signal_is_not_ended_by_it() -> None:
         signal.raise_signal(signal.SIGINT)
         await trio.testing.wait_all_tasks_blocked()
 
-    assert await unless_told(to_the_end, *STOPS)
+    assert await until_signal(to_the_end, *STOP_SIGNALS)
 
 
 class Handler:
@@ -162,31 +162,31 @@ def test_a_real_interruption_is_told_from_one_that_code_raises(handler: Callable
     real = caught(lambda: signal.raise_signal(signal.SIGINT))
     own = caught(interrupted) if isinstance(handler, Handler) else KeyboardInterrupt()
 
-    assert is_from_a_signal(real)
-    assert is_from_a_signal(caught(raised_anew))
-    assert is_from_a_signal(BaseExceptionGroup("", [ValueError(), BaseExceptionGroup("", [real])]))
-    assert not is_from_a_signal(BaseExceptionGroup("", [ValueError(), KeyboardInterrupt()]))
-    assert not is_from_a_signal(own)
-    assert not is_from_a_signal(ValueError())
+    assert is_from_signal(real)
+    assert is_from_signal(caught(raised_anew))
+    assert is_from_signal(BaseExceptionGroup("", [ValueError(), BaseExceptionGroup("", [real])]))
+    assert not is_from_signal(BaseExceptionGroup("", [ValueError(), KeyboardInterrupt()]))
+    assert not is_from_signal(own)
+    assert not is_from_signal(ValueError())
 
 
 def test_who_is_told_may_raise_a_real_interruption() -> None:
     """An interruption by somebody who is told of a signal is a real one."""
-    with told(interrupted, signal.SIGTERM):
+    with handle_signals(interrupted, signal.SIGTERM):
         real = caught(lambda: signal.raise_signal(signal.SIGTERM))
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-        assert is_from_a_signal(real)
-        assert not is_from_a_signal(KeyboardInterrupt())
+        assert is_from_signal(real)
+        assert not is_from_signal(KeyboardInterrupt())
 
 
 def test_an_interruption_counts_where_nothing_can_be_told() -> None:
     """Python's own handler leaves no trace: there, in the main thread, every interruption is taken for a real one."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     elsewhere: list[bool] = []
-    thread = threading.Thread(target=lambda: elsewhere.append(is_from_a_signal(KeyboardInterrupt())))
+    thread = threading.Thread(target=lambda: elsewhere.append(is_from_signal(KeyboardInterrupt())))
     thread.start()
     thread.join()
 
-    assert is_from_a_signal(KeyboardInterrupt())
+    assert is_from_signal(KeyboardInterrupt())
     assert [False] == elsewhere

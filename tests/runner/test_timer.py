@@ -13,7 +13,7 @@ from journal.events import AttemptSucceeded, AttemptTimedOut
 from runner import Retry, evaluation
 from runner.api import arun
 from runner.engine.recorder import Clock
-from runner.engine.timer import Alarm
+from runner.engine.timer import Timer
 from runner.testing import repeatable
 from tests.journal.disk import SimulatedDisk
 
@@ -24,14 +24,14 @@ async def test_an_alarm_rings_at_the_earliest_time_that_was_asked_for() -> None:
     """A later time changes nothing, an earlier one does, and whoever wants another ring asks for it."""
     rung: list[float] = []
     clock = Clock()
-    alarm = Alarm(clock, rung.append)
+    alarm = Timer(clock, rung.append)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(alarm.keep)
         for when in (5.0, 7.0, 3.0):
-            alarm.ring_at(when)
+            alarm.schedule(when)
         await trio.sleep(4)
         assert [3.0] == rung
-        alarm.ring_at(6.0)
+        alarm.schedule(6.0)
         await trio.sleep(96)
         nursery.cancel_scope.cancel()
 

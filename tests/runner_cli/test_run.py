@@ -222,7 +222,7 @@ def test_shuffling_depends_on_the_seed() -> None:
         (["--limit", 0], "--limit 0: give a whole number from 1 up"),
         (["--only", "x*"], "is left by only=['x*']; there are names such as 'peru', 'chile', 'cuba'"),
         (["--grace", "-1"], "--grace -1.0: give seconds, 0 or more"),
-        (["--retry-base-delay", 0], "--retry-base-delay 0.0: a delay of 0 would hammer a server"),
+        (["--retry-base-delay", 0], "--retry-base-delay 0.0: must be more than 0"),
         (["--fail-under", "exact"], "--fail-under exact: give SCORER=NUMBER"),
         (["--policy", "greedy"], "'greedy' is not one of"),
     ],
