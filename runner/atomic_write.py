@@ -17,7 +17,7 @@ _NUMBERS: Final = itertools.count(1)
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
-def write_whole(path: Path, pieces: Iterable[bytes]) -> None:
+def write_atomically(path: Path, pieces: Iterable[bytes]) -> None:
     """Write a file piece by piece, and give it its name when it is on disk; what had that name before is replaced."""
     temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}-{next(_NUMBERS)}.new")
     try:
@@ -38,8 +38,8 @@ def write_whole(path: Path, pieces: Iterable[bytes]) -> None:
     retry_interrupted(lambda: DISK.sync_directory(str(path.parent)))
 
 
-def write_files(directory: Path, files: Iterator[tuple[str, Iterator[bytes]]]) -> None:
+def write_directory(directory: Path, files: Iterator[tuple[str, Iterator[bytes]]]) -> None:
     """Write several files into a directory, each of them whole; others in it are left alone."""
     directory.mkdir(exist_ok=True)
     for name, pieces in files:
-        write_whole(directory / name, pieces)
+        write_atomically(directory / name, pieces)

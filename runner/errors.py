@@ -43,7 +43,7 @@ class UsageError(Exception):
         return f"{place}{setting}{self.message}{f'; {self.hint}' if self.hint else ''}"
 
 
-class Unset(UsageError):
+class MissingVariable(UsageError):
     """An environment variable that is needed is not set."""
 
 

@@ -24,6 +24,6 @@ def note(**values: Any) -> None:
         sink(values)
 
 
-def send_notes_to(sink: Sink) -> None:
+def set_note_sink(sink: Sink) -> None:
     """From here on, send what is noted in this context to a sink; for the one who starts an attempt."""
     _sink.set(sink)

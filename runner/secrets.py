@@ -68,12 +68,12 @@ _told: set[str] = set()
 """Values that are secret whatever they look like: this process sends them to somebody. They only ever become more."""
 
 
-def names_a_secret(name: str) -> bool:
+def is_secret_name(name: str) -> bool:
     """Whether the name of a header, a parameter or a variable says that its value is secret."""
     return _SECRET_NAME.search(name) is not None
 
 
-def keep_secret(value: str) -> None:
+def add_secret(value: str) -> None:
     """Mask a value from now on, in every text."""
     if len(value) >= SHORTEST:
         _told.add(value)

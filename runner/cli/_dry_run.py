@@ -10,7 +10,7 @@ import click
 from replay.summary_text import billed_usage
 from replay.text import duration, number, plural, printable
 from runner.cli.look import print_json, see
-from runner.definition.loading import Subject
+from runner.definition.loading import LoadedEvaluation
 from runner.definition.settings import Settings
 from runner.engine.rate_limits import default_slots
 from runner.run_paths import RUNS, runs_under
@@ -19,7 +19,7 @@ _BEFORE: Final = 5
 """How many earlier runs are looked at for what they cost."""
 
 
-def rehearse(found: Subject, cases: int | None, path: Path, settings: Settings, *, as_json: bool) -> None:
+def rehearse(found: LoadedEvaluation, cases: int | None, path: Path, settings: Settings, *, as_json: bool) -> None:
     """Say what would be run, of how many cases (None where nobody knows), and what it may cost; nothing is written."""
     trials = None if cases is None else cases * settings.repeats
     settings.most_failures(trials)  # It may refuse to say, as it would for the run.

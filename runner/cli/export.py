@@ -13,7 +13,7 @@ from journal import segments
 from journal import verify as verify_journal
 from replay import load
 from replay.export import FORMATS, Files, Format, Rows, Source, TableFile
-from runner.atomic_write import write_files, write_whole
+from runner.atomic_write import write_atomically, write_directory
 from runner.cli import Refused
 from runner.cli._common import chosen_run
 from runner.cli.look import say_damage, say_unfinished
@@ -99,11 +99,11 @@ def check_target(target: Path, *, directory: bool, force: bool) -> None:
 def _write(source: Source, format_: Format, target: Path | None, rows: Rows) -> None:
     if isinstance(format_, Files):
         assert target is not None
-        write_files(target, format_.make(source))
+        write_directory(target, format_.make(source))
         return
     pieces = format_.make(source, rows) if isinstance(format_, TableFile) else format_.make(source)
     if target is not None:
-        write_whole(target, pieces)
+        write_atomically(target, pieces)
     else:
         _print(pieces)
 

@@ -21,11 +21,11 @@ from runner import scorers
 from runner.cli._common import OFF, options, seconds
 from runner.data.dataset import Dataset
 from runner.definition.evaluation import Evaluation
-from runner.definition.loading import AnyEvaluation, Subject, find_function
+from runner.definition.loading import AnyEvaluation, LoadedEvaluation, load_function
 from runner.definition.settings import Settings
 from runner.errors import UsageError
 from runner.retries.retry import NUMBERS, Retry
-from runner.secrets import mask, names_a_secret
+from runner.secrets import is_secret_name, mask
 from runner.suggest import nearest
 
 _HTTP: Final = ("header", "connect_timeout", "read_timeout")
@@ -192,7 +192,7 @@ DESCRIBES: Final = frozenset(str(param.name) for param in getattr(_described, "_
 """The options that say what is evaluated; all others say how."""
 
 
-def found_in(ctx: click.Context) -> Subject:
+def found_in(ctx: click.Context) -> LoadedEvaluation:
     """Make the evaluation that a command line describes."""
     given = {name: value for name, value in ctx.params.items() if value is not None and value != ()}
     said = {name: value for name, value in given.items() if is_said(ctx, name)}
@@ -213,7 +213,7 @@ def found_in(ctx: click.Context) -> Subject:
     )
     for name, scorer in scorers_in(given):
         evaluation.score(name=name)(scorer)
-    return Subject(evaluation, _reference(ctx, said))
+    return LoadedEvaluation(evaluation, _reference(ctx, said))
 
 
 def is_said(ctx: click.Context, name: str) -> bool:
@@ -228,7 +228,7 @@ def retry_numbers(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _refuse_keys(said: Mapping[str, Any]) -> None:
     """A key on the command line is seen by everyone on the machine, and would be recorded."""
-    headers = [text for text in said.get("header", ()) if names_a_secret(text.partition(":")[0]) and "$" not in text]
+    headers = [text for text in said.get("header", ()) if is_secret_name(text.partition(":")[0]) and "$" not in text]
     for name, text in [("header", headers[0])] if headers else [(name, said[name]) for name in _SHOWN if name in said]:
         bare = _VARIABLE.sub("", text)
         if headers or mask(bare) != bare:
@@ -304,7 +304,7 @@ def scorers_in(given: Mapping[str, Any]) -> Iterator[tuple[str | None, Any]]:
         if scorer is None and ":" not in text:
             there = f"there are {', '.join(scorers.NAMES)}, or give file.py:function"
             raise UsageError(f"there is no scorer {text!r}; {there}{nearest(text, scorers.NAMES)}")
-        yield None, find_function(text) if scorer is None else scorer
+        yield None, load_function(text) if scorer is None else scorer
     about = {name: given[name] for name in _JUDGE if name in given}
     if "judge" not in given:
         if about:
@@ -351,7 +351,7 @@ def is_recipe(reference: str) -> bool:
     return reference.startswith("--")
 
 
-def find_recipe(reference: str, command: click.Command) -> Subject:
+def find_recipe(reference: str, command: click.Command) -> LoadedEvaluation:
     """Make the evaluation again that a command line described."""
     try:
         return found_in(command.make_context("run", shlex.split(reference)))

@@ -15,7 +15,7 @@ from journal.lock import is_held
 from replay import load
 from replay.comparison import Side, compare, outputs
 from replay.export.page import PageRun, comparison_data, is_page, page
-from runner.atomic_write import write_whole
+from runner.atomic_write import write_atomically
 from runner.cli._common import chosen_run
 from runner.cli._page import PageReader
 from runner.cli.export import check_target
@@ -48,7 +48,7 @@ def report(run: Path | None, other: Path | None, target: Path, then_open: bool, 
     """
     check_target(target, directory=False, force=force or is_page(target))
     runs = [shown(chosen_run(run))] + ([shown(other)] if other is not None else [])
-    write_whole(target, page([each.data() for each in runs], _comparison(runs)))
+    write_atomically(target, page([each.data() for each in runs], _comparison(runs)))
     what = " and ".join(str(each.history.path) for each in runs)
     click.echo(f"{target}: a report of {what}, {target.stat().st_size / 1e6:,.2f} MB", err=True)
     if then_open:

@@ -47,10 +47,10 @@ from runner.cli.init import (
 from runner.cli.look import first_records, print_json, say_damage, see, task_since, terminal
 from runner.concurrency import POLICIES
 from runner.definition.gates import Gate, missed
-from runner.definition.loading import Subject, find
+from runner.definition.loading import LoadedEvaluation, find
 from runner.definition.settings import Settings
 from runner.engine.session import Live, Outcome
-from runner.errors import Unset, UsageError
+from runner.errors import MissingVariable, UsageError
 from runner.run_paths import RUNS, last_record, next_path, next_paths, runs_under
 from runner.signals import handle_signals
 from runner.suggest import nearest
@@ -230,7 +230,7 @@ def _nat_output(options: dict[str, Any]) -> "NatOutput | None":
     return NatOutput(options["nat_output"], retry_failed=options.get("retry_failed", False))
 
 
-def _find(reference: str | None, ctx: click.Context) -> Subject:
+def _find(reference: str | None, ctx: click.Context) -> LoadedEvaluation:
     """Find the evaluation in a file, or make it of what the flags say; not of both."""
     said = [name for name in DESCRIBES if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]
     if reference is None:
@@ -242,7 +242,7 @@ def _find(reference: str | None, ctx: click.Context) -> Subject:
     return find(reference)
 
 
-def _check_settings(found: Subject, given: dict[str, Any]) -> None:
+def _check_settings(found: LoadedEvaluation, given: dict[str, Any]) -> None:
     """Refuse settings that cannot be, in the words in which they were given, and a gate on a score that no scorer will give."""
     try:
         settings = found.evaluation.settings.changed(given)
@@ -293,7 +293,7 @@ def _say_finished(path: Path, state: RunState, *, as_json: bool) -> NoReturn:
     sys.exit(code)
 
 
-def find_again(path: Path, reference: str | None = None, *, verb: str = "resume") -> Subject:
+def find_again(path: Path, reference: str | None = None, *, verb: str = "resume") -> LoadedEvaluation:
     """Find the evaluation of a run: where it is said to be now, or where it was when the run began."""
     if reference is not None:
         return _found_at(reference)
@@ -303,7 +303,7 @@ def find_again(path: Path, reference: str | None = None, *, verb: str = "resume"
         source = found.evaluation.cases.source
         if verb == "resume" and isinstance(source, Path) and not source.exists():
             raise UsageError(f"there is no file {source}, which holds the cases")
-    except Unset:
+    except MissingVariable:
         raise  # It is where it was, and so is all else.
     except UsageError as exc:
         now = command(verb, path, f" --task {shlex.quote(reference)}")
@@ -313,7 +313,7 @@ def find_again(path: Path, reference: str | None = None, *, verb: str = "resume"
     return found
 
 
-def _found_at(reference: str) -> Subject:
+def _found_at(reference: str) -> LoadedEvaluation:
     return find_recipe(reference, run) if is_recipe(reference) else find(reference)
 
 
@@ -373,7 +373,9 @@ def _prose_on_stderr() -> Generator[None]:
 class _Session:
     """One session, from the command line's side: who looks on, and what is said at the end."""
 
-    def __init__(self, found: Subject, given: dict[str, Any], options: dict[str, Any], *, resume: bool = False) -> None:
+    def __init__(
+        self, found: LoadedEvaluation, given: dict[str, Any], options: dict[str, Any], *, resume: bool = False
+    ) -> None:
         self._evaluation = found.evaluation
         self._as_json: bool = options["as_json"]
         self._plain: bool = options["plain"]

@@ -44,7 +44,7 @@ def canonical(value: Any, name: str) -> bytes:
     return written
 
 
-def of_function(function: Callable[..., Any]) -> str:
+def fingerprint_function(function: Callable[..., Any]) -> str:
     """Fingerprint a function by its source: comments, blank lines and decorators do not count.
 
     Only the function's own lines are seen; what it calls or reads from its module is not. An object that knows better
@@ -56,7 +56,7 @@ def of_function(function: Callable[..., Any]) -> str:
     if isinstance(function, functools.partial):
         bound = cast("Any", function)
         given = canonical([bound.args, bound.keywords], "what the partial binds")
-        return digest(of_function(bound.func).encode() + given)
+        return digest(fingerprint_function(bound.func).encode() + given)
     function = inspect.unwrap(function)
     if not (inspect.isroutine(function) or inspect.isclass(function)):
         function = type(function)

@@ -24,7 +24,7 @@ _MISSING: Final = object()
 _MOST_SHOWN: Final = 12
 
 
-class Absent(UsageError):
+class MissingField(UsageError):
     """A path leads to nothing in a value."""
 
 
@@ -40,7 +40,7 @@ def find(value: Any, path: str) -> Any:
                 at = cast("list[Any]", at)[int(step)]
             case _:
                 before = ".".join(steps[:depth])
-                raise Absent(f"there is no {step!r} in {f'its {before!r}' if before else 'it'}, which is {_seen(at)}")
+                raise MissingField(f"there is no {step!r} in {f'its {before!r}' if before else 'it'}, which is {_seen(at)}")
     return at
 
 
@@ -77,16 +77,16 @@ class Fields:
     more: Mapping[str, Any] = attrs.field(factory=dict[str, Any])
 
     def get(self, path: str) -> Any:
-        """Find a field; raise `Absent` where there is none."""
+        """Find a field; raise `MissingField` where there is none."""
         name, _, rest = path.partition(".")
         found = self._find(name)
         if found is _MISSING:
             hint = nearest(name, [*self._names(), *sorted(INPUT_NAMES)], most=1, shown="{{{}}}".format)
-            raise Absent(f"the case {self.case.name!r} has no field {{{path}}}; there are {listed(self._names())}{hint}")
+            raise MissingField(f"the case {self.case.name!r} has no field {{{path}}}; there are {listed(self._names())}{hint}")
         try:
             return find(found, rest) if rest else found
-        except Absent as exc:
-            raise Absent(f"the case {self.case.name!r} has no field {{{path}}}: {exc}") from exc
+        except MissingField as exc:
+            raise MissingField(f"the case {self.case.name!r} has no field {{{path}}}: {exc}") from exc
 
     def _find(self, name: str) -> Any:
         given, metadata = self.case.input, self.case.metadata

@@ -17,12 +17,12 @@ from typing_extensions import TypeVar
 from journal import Durability
 from runner.data.case import Case
 from runner.data.dataset import Dataset, Source
-from runner.data.fingerprint import of_function
+from runner.data.fingerprint import fingerprint_function
 from runner.definition.settings import Settings, as_float
 from runner.errors import UsageError
 from runner.retries.retry import Retry
 from runner.scorers.scorer import Scorer, Verdicts, is_async
-from runner.tasks import Opens
+from runner.tasks import OpenableTask
 
 InputT = TypeVar("InputT")
 OutputT = TypeVar("OutputT")
@@ -44,7 +44,7 @@ _SCORER_NAME = re.compile(r"\w[\w-]*")
 
 
 @runtime_checkable
-class Picky(Protocol):
+class CaseChecker(Protocol):
     """A task or a scorer that cannot be put to every case: a prompt may name a field that a case does not have."""
 
     def check(self, case: Case, /) -> None:
@@ -60,7 +60,7 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         """What runs of it are filed under."""
         _check_task(task, self.name, settings)
         self.task = task
-        self.fingerprint = of_function(task)
+        self.fingerprint = fingerprint_function(task)
         """Digest of the task's own source, taken now: the file may change while a run goes on."""
         self.cases = _fit(cases, task)
         self.settings = settings
@@ -135,7 +135,7 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
 
 def _own_timeout(scorer: object) -> float | Inherited | None:
     """Return the timeout that a judge has of its own; a function has none."""
-    timeout: float | Inherited | None = getattr(scorer, "timeout", INHERITED) if isinstance(scorer, Opens) else INHERITED
+    timeout: float | Inherited | None = getattr(scorer, "timeout", INHERITED) if isinstance(scorer, OpenableTask) else INHERITED
     return timeout
 
 
@@ -221,7 +221,7 @@ def evaluation(
 
 def _fit(cases: Dataset, asked: object) -> Dataset:
     """Have cases checked by what is to be put to them."""
-    return cases.checked(asked.check) if isinstance(asked, Picky) else cases
+    return cases.checked(asked.check) if isinstance(asked, CaseChecker) else cases
 
 
 def _named(function: object, given: str | None, allowed: re.Pattern[str]) -> str:

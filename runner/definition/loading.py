@@ -35,14 +35,14 @@ _loaded: Final[set[str]] = set()
 
 
 @frozen
-class Subject:
+class LoadedEvaluation:
     """What a run is a run of: an evaluation, and the words by which it can be found again from the same directory."""
 
     evaluation: AnyEvaluation
     reference: str
 
 
-def find(reference: str) -> Subject:
+def find(reference: str) -> LoadedEvaluation:
     """Import the evaluation that a reference names, and say how it is named in full."""
     parts = _REFERENCE.fullmatch(reference)
     if parts is None:
@@ -53,7 +53,7 @@ def find(reference: str) -> Subject:
     return _choose(_imported(where), where, name)
 
 
-def find_function(reference: str) -> Callable[..., Any]:
+def load_function(reference: str) -> Callable[..., Any]:
     """Import a function, such as a scorer, that a reference names: `file.py:name` or `package.module:name`."""
     where, _, name = reference.rpartition(":")
     if not where or not name.isidentifier():
@@ -78,7 +78,7 @@ def _is_module(where: str) -> bool:
     return _MODULE.fullmatch(where) is not None and not where.endswith(".py") and not Path(where).exists()
 
 
-def _choose(module: ModuleType, where: str, name: str | None) -> Subject:
+def _choose(module: ModuleType, where: str, name: str | None) -> LoadedEvaluation:
     found = {key: value for key, value in vars(module).items() if isinstance(value, Evaluation)}
     once = {id(value): key for key, value in reversed(found.items())}  # Two names for one evaluation are one: the first.
     names = [key for key in found if once[id(found[key])] == key]
@@ -94,7 +94,7 @@ def _choose(module: ModuleType, where: str, name: str | None) -> Subject:
         if len(called) != 1:
             raise _no_such_name(module, where, name, names)
         name = called[0]
-    return Subject(found[name], f"{where}:{name}")
+    return LoadedEvaluation(found[name], f"{where}:{name}")
 
 
 def _no_such_name(module: ModuleType, where: str, name: str, names: list[str]) -> UsageError:

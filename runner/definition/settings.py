@@ -10,7 +10,7 @@ from attrs import Attribute, asdict, evolve, field, frozen
 from journal import Durability
 from runner.concurrency import POLICIES
 from runner.data.dataset import Selection, texts
-from runner.data.fingerprint import digest, of_function
+from runner.data.fingerprint import digest, fingerprint_function
 from runner.definition.gates import Gate
 from runner.errors import UsageError
 from runner.retries.retry import NUMBERS, Retry
@@ -155,4 +155,4 @@ def _fact(_: object, __: object, value: Any) -> Any:
     """Name a class, and fingerprint a function; everything else is JSON already."""
     if isinstance(value, type):
         return f"{value.__module__}.{value.__qualname__}"
-    return of_function(value) if callable(value) else value
+    return fingerprint_function(value) if callable(value) else value

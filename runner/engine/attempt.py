@@ -12,7 +12,7 @@ from typing import Any, Final
 import trio
 
 from journal.events import fact
-from runner.notes import Sink, send_notes_to
+from runner.notes import Sink, set_note_sink
 from runner.signals import is_from_signal
 from runner.tasks import Ending, Task
 
@@ -79,13 +79,13 @@ class Flight:
         """What became of the attempt that was cancelled."""
         return Cut() if self._is_cut else OutOfTime()
 
-    async def ask(self, task: Task, value: Any, *, due: float, sink: Sink, late: Callable[[Ending], None]) -> Landing:
+    async def call(self, task: Task, value: Any, *, due: float, sink: Sink, late: Callable[[Ending], None]) -> Landing:
         """Ask a task for its answer to a value."""
         self.due = due
-        send_notes_to(sink)
+        set_note_sink(sink)
         outcome: Landing
         try:
-            outcome = Answered(output=await task.ask(value, late))
+            outcome = Answered(output=await task.call(value, late))
         except trio.Cancelled:
             raise
         except BaseException as exc:

@@ -57,9 +57,9 @@ class Attempts:
         if self._settings.write_ahead:
             await self._recorder.journal.wait_durable(started.seq)
         limit = self._settings.timeout
-        outcome = await flight.ask(
+        outcome = await flight.call(
             self._task,
-            work if self._task.wants_trial else work.case.input,
+            work if self._task.takes_trial else work.case.input,
             due=math.inf if limit is None else executor.due_in(limit),
             sink=executor.sink(work),
             late=partial(self._late, trial, number, started.t),

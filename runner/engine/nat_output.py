@@ -23,7 +23,7 @@ from replay.export import Source
 from replay.export.nat import LINES, LIST, line, nat
 from replay.export.story import Story
 from replay.state import DONE
-from runner.atomic_write import write_files, write_whole
+from runner.atomic_write import write_atomically, write_directory
 from runner.errors import UsageError
 
 OWNER: Final = ".evaljournal-run"
@@ -95,7 +95,7 @@ class NatOutput:
         try:
             with Source(load(run)) as source:
                 self._claim(source.run)
-                write_files(self.directory, nat(source))
+                write_directory(self.directory, nat(source))
         except Exception:  # noqa: BLE001  # the same
             _log.exception("%s could not be written; %s makes it anew", self.directory, _anew(run, self.directory))
 
@@ -104,7 +104,7 @@ class NatOutput:
         if self._is_taken(run):
             raise UsageError(f"{self.directory} was taken meanwhile: it holds the output of something else")
         self.directory.mkdir(parents=True, exist_ok=True)
-        write_whole(self.directory / OWNER, [f"{run}\n".encode()])
+        write_atomically(self.directory / OWNER, [f"{run}\n".encode()])
 
     def _begin(self, run: Path) -> None:
         """Take in what the run has come to before, and make the file of it."""
@@ -134,7 +134,7 @@ class NatOutput:
         try:
             with self._story.source:
                 if self._size is None:
-                    write_whole(self._lines, self._encoded(self._story.ended))
+                    write_atomically(self._lines, self._encoded(self._story.ended))
                     self._size = self._lines.stat().st_size
                 else:
                     self._append(b"".join(self._encoded(self._due)))

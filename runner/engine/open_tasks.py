@@ -5,8 +5,8 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from journal.threads import InThread, run_in_thread
-from runner.scorers.scorer import Judged, OpenScorer, Scorer
-from runner.tasks import Opens, Task
+from runner.scorers.scorer import OpenScorer, Scorer, ScorerInput
+from runner.tasks import OpenableTask, Task
 from runner.tasks.function import AsyncioThread, FunctionTask, Loop
 
 
@@ -29,8 +29,8 @@ class Opening:
         return OpenScorer(scorer=scorer, task=await self._open(scorer.function, _as_task(scorer), None), key=key)
 
     async def _open(self, asked: object, function: Callable[[Any], Any], loop: Loop | None) -> Task:
-        if isinstance(asked, Opens):
-            return await self._stack.enter_async_context(asked.opened(self._run))
+        if isinstance(asked, OpenableTask):
+            return await self._stack.enter_async_context(asked.open_session(self._run))
         if self._thread is None:
             self._thread = await self._stack.enter_async_context(AsyncioThread(grace=self._grace))
         return FunctionTask(function, loop=loop, asyncio_thread=self._thread, in_thread=self._instead)
@@ -41,9 +41,9 @@ def _as_task(scorer: Scorer) -> Callable[[Any], Any]:
     function: Any = scorer.function
     if scorer.is_async:
 
-        async def ask(judged: Judged) -> Any:
+        async def call(judged: ScorerInput) -> Any:
             return await function(judged.output, judged.case)
 
-        ask.__wrapped__ = function  # type: ignore[attr-defined]  # which loop it needs is seen from its own code
-        return ask
+        call.__wrapped__ = function  # type: ignore[attr-defined]  # which loop it needs is seen from its own code
+        return call
     return lambda judged: function(judged.output, judged.case)

@@ -18,7 +18,7 @@ from runner.engine.attempt import Answered, Cut, Flight, Landing, OutOfTime, Rai
 from runner.engine.trial_work import Call, Work
 from runner.retries.classify import Description, Failure, describe
 from runner.retries.retry import Again, GiveUp, TimedOut, chance
-from runner.scorers.scorer import Judged, OpenScorer, Scorer
+from runner.scorers.scorer import OpenScorer, Scorer, ScorerInput
 from runner.tasks import Ending
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Scoring:
             if scorer.name not in work.scored:
                 await self._compute(scorer, work)
         calls = [
-            Call(work=work, scorer=each, judged=Judged(work.output, work.case))
+            Call(work=work, scorer=each, judged=ScorerInput(work.output, work.case))
             for each in self._called
             if each.scorer.name not in work.scored
         ]
@@ -81,7 +81,7 @@ class Scoring:
             await executor.recorder.journal.wait_durable(started.seq)
         due = math.inf if scorer.timeout is None else executor.due_in(scorer.timeout)
         sink = executor.sink(call.work)
-        self.end(call, await flight.ask(call.scorer.task, call.judged, due=due, sink=sink, late=_discard))
+        self.end(call, await flight.call(call.scorer.task, call.judged, due=due, sink=sink, late=_discard))
 
     def end(self, call: Call, outcome: Landing | Cut) -> None:
         """Record how a call ended, and what follows."""

@@ -8,7 +8,7 @@ from replay.text import as_text
 from runner.data.case import Case
 from runner.data.templates import Fields
 from runner.retries.retry import Spent
-from runner.scorers.scorer import Judged, OpenScorer
+from runner.scorers.scorer import OpenScorer, ScorerInput
 
 
 @attrs.define(eq=False)
@@ -51,7 +51,7 @@ class Call:
 
     work: Work
     scorer: OpenScorer
-    judged: Judged
+    judged: ScorerInput
     number: int = 0
     """Calls in this session, the one in flight included."""
     began: float = 0.0

@@ -19,7 +19,7 @@ from journal.files import DISK, Files
 from journal.threads import InThread, run_in_thread
 from replay import fold
 from runner.concurrency import Aimd, Policy
-from runner.data.fingerprint import of_function
+from runner.data.fingerprint import fingerprint_function
 from runner.definition.evaluation import Evaluation
 from runner.definition.settings import Settings
 from runner.engine.environment import Environment
@@ -28,10 +28,10 @@ from runner.engine.session import Live, Session
 from runner.errors import RunChanged, UsageError
 from runner.executors.details import ExecutionDetails
 from runner.executors.inputs import Inputs
-from runner.executors.main_thread import ByTrial, awaited
+from runner.executors.main_thread import InputTask, awaited
 from runner.executors.progress import show
-from runner.executors.results import Ledger
-from runner.executors.stop_handle import Reins
+from runner.executors.results import ResultCollector
+from runner.executors.stop_handle import StopHandle
 from runner.tasks import Task
 from runner.tasks.function import AsyncioThread, FunctionTask
 
@@ -62,7 +62,7 @@ class ExecutorSettings(Settings):
 
 
 @attrs.frozen(kw_only=True)
-class Orders:
+class ExecutorConfig:
     """What an executor was told when it was made."""
 
     function: Callable[[Any], Any]
@@ -84,9 +84,9 @@ class Orders:
         if self.journal is None:
             return ""
         try:
-            return of_function(self.function)
+            return fingerprint_function(self.function)
         except UsageError:
-            return of_function(self.function.func)  # type: ignore[attr-defined]  # only a partial is refused
+            return fingerprint_function(self.function.func)  # type: ignore[attr-defined]  # only a partial is refused
 
 
 class Execution:
@@ -94,7 +94,7 @@ class Execution:
 
     def __init__(
         self,
-        orders: Orders,
+        orders: ExecutorConfig,
         inputs: Iterable[Any],
         *,
         loop: asyncio.AbstractEventLoop | None = None,
@@ -106,10 +106,10 @@ class Execution:
         self._door = door
         """Through which the function is called; None to call it in the loop that it is written for, or in a thread."""
         self._inputs = Inputs(inputs, journaled=orders.journal is not None)
-        self._ledger = Ledger(self._inputs.given)
+        self._ledger = ResultCollector(self._inputs.given)
         self._goes_on = False
         """Whether the journal has been begun by an earlier session."""
-        self.reins = Reins()
+        self.reins = StopHandle()
         self.fingerprint = orders.fingerprint()
         self.__name__ = orders.name
 
@@ -185,7 +185,7 @@ class Execution:
         self._ledger.recall(read(path, files=self._files) if path is not None and self._goes_on else ())
 
     @asynccontextmanager
-    async def opened(self, _: str) -> AsyncGenerator[Task]:
+    async def open_session(self, _: str) -> AsyncGenerator[Task]:
         """Get ready to be asked, now that the journal is ours: first of all, read what it says already."""
         await self._in_thread(self._recall)
         instead = self._orders.options.get("in_thread")
@@ -193,7 +193,7 @@ class Execution:
             make = partial(FunctionTask, loop=None, asyncio_thread=thread, in_thread=instead)
             function = self._door or make(self._orders.function)
             journaled = self._orders.journal is not None
-            yield ByTrial(function, make(awaited), self._inputs.given, self._ledger, journaled=journaled)
+            yield InputTask(function, make(awaited), self._inputs.given, self._ledger, journaled=journaled)
 
     async def _attend(self, live: Live) -> None:
         if self._orders.bar_format is not None:

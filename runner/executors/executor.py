@@ -16,8 +16,8 @@ import trio
 
 from runner.api import in_trio, is_in_a_loop
 from runner.errors import UsageError
-from runner.executors.execution import Execution, ExecutorSettings, Orders, Results
-from runner.executors.main_thread import Desk
+from runner.executors.execution import Execution, ExecutorConfig, ExecutorSettings, Results
+from runner.executors.main_thread import MainThreadCaller
 from runner.executors.retrying import MaxRetries
 from runner.signals import POLL_INTERVAL, handle_signals
 
@@ -61,7 +61,7 @@ class _Executor:
             if name in _OURS:
                 raise UsageError(f"options has {name!r}, which the executor sees to itself; leave it out")
         self._signals = () if termination_signal is None else (termination_signal,)
-        self._orders = Orders(
+        self._orders = ExecutorConfig(
             function=function,
             settings=ExecutorSettings(slots=concurrency, timeout=timeout, retry=MaxRetries.of(max_retries), aimd=aimd),
             options={"policy": policy, "fail_fast": exit_on_error, **(options or {})},
@@ -203,7 +203,7 @@ class SyncExecutor(_Executor):
 
     def run(self, inputs: Iterable[Any]) -> Results:
         """Call the function for all inputs. The run itself lives in a thread of its own, and is awake while a call blocks."""
-        desk = Desk(self._orders.function)
+        desk = MainThreadCaller(self._orders.function)
         execution = Execution(self._orders, inputs, door=desk)
         reins, context = execution.reins, contextvars.copy_context()
 

@@ -9,9 +9,9 @@ from typing import Any
 import outcome
 import trio
 
-from runner.executors.results import Ledger
+from runner.executors.results import ResultCollector
 from runner.signals import POLL_INTERVAL, is_from_signal
-from runner.tasks import Asked, Late, Task
+from runner.tasks import OnLateResult, Task, TrialInput
 
 
 async def awaited(value: Awaitable[Any]) -> Any:
@@ -19,25 +19,27 @@ async def awaited(value: Awaitable[Any]) -> Any:
     return await value
 
 
-class ByTrial:
+class InputTask:
     """Asks the function with the input that a trial stands for, and lays down the very object that comes back."""
 
-    wants_trial: bool = True
+    takes_trial: bool = True
 
-    def __init__(self, function: Task, awaiting: Task, given: dict[str, Any], ledger: Ledger, *, journaled: bool) -> None:
+    def __init__(
+        self, function: Task, awaiting: Task, given: dict[str, Any], ledger: ResultCollector, *, journaled: bool
+    ) -> None:
         self._function = function
         self._awaiting = awaiting
         self._given = given
         self._ledger = ledger
         self._journaled = journaled
 
-    async def ask(self, asked: Asked, late: Late) -> Any:
+    async def call(self, asked: TrialInput, late: OnLateResult) -> Any:
         """Call the function; what the journal is not to keep, it is not shown."""
         trial = asked.trial
         try:
-            output = await self._function.ask(self._given[trial], late)
+            output = await self._function.call(self._given[trial], late)
             if hasattr(type(output), "__await__"):
-                output = await self._awaiting.ask(output, late)
+                output = await self._awaiting.call(output, late)
         except trio.Cancelled:
             raise
         except BaseException as exc:
@@ -47,17 +49,17 @@ class ByTrial:
         return output if self._journaled else None
 
 
-class CutOff(BaseException):
+class CallAborted(BaseException):
     """Raised inside a function that is called in the main thread, and that the run waits for no longer."""
 
 
-class Desk:
+class MainThreadCaller:
     """Where calls are laid by a run in another thread, and made by the one that waits for its results.
 
     A plain function may depend on the thread that it is called in: a connection to a database, a tool's own loop.
     """
 
-    wants_trial: bool = False
+    takes_trial: bool = False
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function = function
@@ -68,7 +70,7 @@ class Desk:
         self.leave: Callable[[], None] = lambda: None
         """Called then, in the run's thread."""
 
-    async def ask(self, value: Any, late: Late) -> Any:
+    async def call(self, value: Any, late: OnLateResult) -> Any:
         """Lay down a call, and wait until it is made."""
         task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
         context = contextvars.copy_context()
@@ -84,7 +86,7 @@ class Desk:
         def deliver(result: outcome.Outcome[Any]) -> None:
             if is_left:
                 late("succeeded" if isinstance(result, outcome.Value) else "failed")
-            elif not (isinstance(result, outcome.Error) and isinstance(result.error, CutOff)):
+            elif not (isinstance(result, outcome.Error) and isinstance(result.error, CallAborted)):
                 trio.lowlevel.reschedule(task, result)
             # Who was cut off before the run came to leave it says nothing: the run is about to.
 
@@ -102,7 +104,7 @@ class Desk:
             self._is_calling = True
             result: outcome.Outcome[Any] = outcome.capture(call)
             self._is_calling = False
-        except CutOff as exc:  # It came a moment too late for the function itself.
+        except CallAborted as exc:  # It came a moment too late for the function itself.
             result = outcome.Error(exc)
         return result
 
@@ -125,4 +127,4 @@ class Desk:
         """End the call that is being made; for a signal's handler, which runs in the midst of it."""
         if self._is_calling:
             self._is_calling = False
-            raise CutOff
+            raise CallAborted

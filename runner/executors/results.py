@@ -23,7 +23,7 @@ from journal.events import (
 from runner.executors.details import ExecutionDetails, ExecutionStatus, RecordedFailure
 
 
-class Ledger:
+class ResultCollector:
     """Trial → its details and its output."""
 
     def __init__(self, given: dict[str, Any]) -> None:
@@ -113,14 +113,14 @@ class Ledger:
         self.outputs.pop(event.trial, None)
 
 
-_MEANINGS: Final[dict[type[Event], Callable[[Ledger, Any], None]]] = {
-    AttemptStarted: Ledger._started,
-    AttemptSucceeded: Ledger._succeeded,
-    AttemptFailed: Ledger._failed,
-    AttemptTimedOut: Ledger._timed_out,
-    AttemptInterrupted: Ledger._interrupted,
-    RetryScheduled: Ledger._scheduled,
-    TrialCompleted: Ledger._completed,
-    TrialFailed: Ledger._gave_up,
-    TrialWithdrawn: Ledger._withdrawn,
+_MEANINGS: Final[dict[type[Event], Callable[[ResultCollector, Any], None]]] = {
+    AttemptStarted: ResultCollector._started,
+    AttemptSucceeded: ResultCollector._succeeded,
+    AttemptFailed: ResultCollector._failed,
+    AttemptTimedOut: ResultCollector._timed_out,
+    AttemptInterrupted: ResultCollector._interrupted,
+    RetryScheduled: ResultCollector._scheduled,
+    TrialCompleted: ResultCollector._completed,
+    TrialFailed: ResultCollector._gave_up,
+    TrialWithdrawn: ResultCollector._withdrawn,
 }

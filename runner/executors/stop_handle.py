@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 
 
-class Reins:
+class StopHandle:
     """Pulled once, a run stops with grace; pulled twice, at once. They may be pulled from any thread, at any time."""
 
     def __init__(self) -> None:

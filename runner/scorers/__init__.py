@@ -3,7 +3,7 @@
 from runner.scorers.builtin import (
     NAMES,
     CloseTo,
-    NoExpectation,
+    MissingExpected,
     Regex,
     Similarity,
     close_to,
@@ -22,7 +22,7 @@ from runner.scorers.builtin import (
 __all__ = [
     "NAMES",
     "CloseTo",
-    "NoExpectation",
+    "MissingExpected",
     "Regex",
     "Similarity",
     "close_to",

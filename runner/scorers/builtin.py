@@ -18,7 +18,7 @@ import attrs
 from replay.text import as_text
 from runner.data.case import Case
 from runner.data.exact_json import read_json
-from runner.data.fingerprint import canonical, digest, of_function
+from runner.data.fingerprint import canonical, digest, fingerprint_function
 from runner.errors import UsageError
 from runner.retries.classify import Fatal
 from runner.scorers.scorer import Score
@@ -37,13 +37,13 @@ _NUMBER: Final = re.compile(
 _SHOWN: Final = 80
 
 
-class NoExpectation(Fatal):
+class MissingExpected(Fatal):
     """The case has no expected answer to compare with."""
 
 
 def _expected(case: Case) -> Any:
     if case.expected is None:
-        raise NoExpectation(f"the case {case.name!r} has no expected answer, and this scorer compares with it")
+        raise MissingExpected(f"the case {case.name!r} has no expected answer, and this scorer compares with it")
     return case.expected
 
 
@@ -84,7 +84,7 @@ def _difference(left: Any, right: Any, at: str) -> str | None:  # noqa: PLR0911 
             return f"{at or 'it'} is {_shown(left)}, not {_shown(right)}"
 
 
-class Quick:
+class LocalScorer:
     """A scorer that only computes."""
 
     is_local: ClassVar[bool] = True
@@ -93,14 +93,14 @@ class Quick:
         functools.update_wrapper(self, function)
         self.__name__: str = function.__name__
         self._function = function
-        self.fingerprint = of_function(function)
+        self.fingerprint = fingerprint_function(function)
 
     def __call__(self, output: Any, case: Case) -> Score:
         """Score an output."""
         return self._function(output, case)
 
 
-@Quick
+@LocalScorer
 def exact(output: Any, case: Case) -> Score:
     """Whether the output is the expected answer, to the letter."""
     expected = _expected(case)
@@ -113,36 +113,36 @@ def _folded(value: Any) -> str:
     return " ".join(as_text(value).casefold().split())
 
 
-@Quick
+@LocalScorer
 def iexact(output: Any, case: Case) -> Score:
     """Whether the output is the expected answer, but for capitals and blanks."""
     expected = _expected(case)
     return _verdict(passed=_folded(output) == _folded(expected), why=f"it is {_shown(output)}, not {_shown(expected)}")
 
 
-@Quick
+@LocalScorer
 def contains(output: Any, case: Case) -> Score:
     """Whether the output holds the expected answer, or each of a list of them, whatever their capitals."""
     expected = _expected(case)
     text = _folded(output)
     wanted = expected if isinstance(expected, list) else [expected]
     if not all(_folded(each) for each in wanted):
-        raise NoExpectation(f"the case {case.name!r} expects an empty text, which every output holds")
+        raise MissingExpected(f"the case {case.name!r} expects an empty text, which every output holds")
     missing = [each for each in wanted if _folded(each) not in text]
     return _verdict(passed=not missing, why=f"it lacks {', '.join(map(_shown, missing))}")
 
 
-@Quick
+@LocalScorer
 def one_of(output: Any, case: Case) -> Score:
     """Whether the output is one of the expected answers, but for capitals and blanks around and in texts."""
     expected = _expected(case)
     if not isinstance(expected, list):
-        raise NoExpectation(f"the case {case.name!r} expects {_shown(expected)}; one_of needs a list of answers")
+        raise MissingExpected(f"the case {case.name!r} expects {_shown(expected)}; one_of needs a list of answers")
     passed = any(_same(output, each) or (isinstance(each, str) and _folded(output) == _folded(each)) for each in expected)
     return _verdict(passed=passed, why=f"{_shown(output)} is none of the {len(expected)}")
 
 
-@Quick
+@LocalScorer
 def json_equal(output: Any, case: Case) -> Score:
     """Whether the output is the same JSON value as the expected one, in whatever order and spacing; texts are read as JSON."""
     expected = _expected(case)
@@ -217,7 +217,7 @@ class CloseTo:
         """Compare."""
         expected = _number(_expected(case))
         if expected is None:
-            raise NoExpectation(f"the case {case.name!r} expects {_shown(case.expected)}, which is no number")
+            raise MissingExpected(f"the case {case.name!r} expects {_shown(case.expected)}, which is no number")
         found = _number(output)
         if found is None:
             return Score(value=False, reason=f"there is no number in {_shown(output)}")
@@ -238,7 +238,7 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-@Quick
+@LocalScorer
 def f1(output: Any, case: Case) -> Score:
     """How many words output and expected answer share (0 to 1, of a list of answers the best): the F1 of question answering."""
     expected = _expected(case)
@@ -303,11 +303,11 @@ def similarity() -> Similarity:
     return Similarity()
 
 
-PLAIN: Final[Mapping[str, Quick]] = {each.__name__: each for each in (exact, iexact, contains, one_of, json_equal, f1)}
+PLAIN: Final[Mapping[str, LocalScorer]] = {each.__name__: each for each in (exact, iexact, contains, one_of, json_equal, f1)}
 """Scorers that need nothing but their name."""
 
 
-def named(text: str) -> Quick | Regex | CloseTo | Similarity | None:
+def named(text: str) -> LocalScorer | Regex | CloseTo | Similarity | None:
     """Find a scorer of ours by its name, with an argument behind a colon where it takes one; None if we have none of that name.
 
     `exact`, `regex:^[A-Z]`, `close_to:0.01` (a part of the expected number), `similarity`.

@@ -16,9 +16,9 @@ from runner.data.fingerprint import canonical, digest
 from runner.data.templates import Fields, Text
 from runner.errors import UsageError
 from runner.notes import note
-from runner.scorers.scorer import Judged, Score
-from runner.tasks.chat import Chat, Line
-from runner.tasks.client import WrongReply
+from runner.scorers.scorer import Score, ScorerInput
+from runner.tasks.chat import Chat, ChatClient
+from runner.tasks.client import InvalidReply
 
 _REASON: Final = 2_000
 """Characters of the judge's reasons that go with the score; all of them are in its note."""
@@ -136,12 +136,12 @@ class Judge:
         if said.casefold() not in folded:
             said, reason = _closing(reply, words)
         if said.casefold() not in folded:
-            raise WrongReply(f"the judge gave no verdict of {', '.join(self.choices)}, but said {reply[-300:]!r}")
+            raise InvalidReply(f"the judge gave no verdict of {', '.join(self.choices)}, but said {reply[-300:]!r}")
         reason = reason.strip(" \n*_`")
         return Score(folded[said.casefold()], reason if len(reason) <= _REASON else f"{reason[:_REASON]}…")
 
     @asynccontextmanager
-    async def opened(self, _: str, /) -> "AsyncGenerator[_Bench]":
+    async def open_session(self, _: str, /) -> "AsyncGenerator[_Bench]":
         """Keep connections for a session."""
         async with self.chat.connected() as line:
             yield _Bench(self, line)
@@ -149,8 +149,8 @@ class Judge:
     async def __call__(self, output: Any, case: Case) -> Score:
         """Judge one output, by hand, inside trio."""
         with trio.fail_after(math.inf if self.timeout is None else self.timeout):
-            async with self.opened("") as bench:
-                return await bench.ask(Judged(output, case), None)
+            async with self.open_session("") as bench:
+                return await bench.call(ScorerInput(output, case), None)
 
 
 def _closing(reply: str, words: str) -> tuple[str, str]:
@@ -173,13 +173,13 @@ def _closing(reply: str, words: str) -> tuple[str, str]:
 class _Bench:
     """A judge while a session lasts."""
 
-    wants_trial: bool = False
+    takes_trial: bool = False
 
-    def __init__(self, judge: Judge, line: Line) -> None:
+    def __init__(self, judge: Judge, line: ChatClient) -> None:
         self._judge = judge
         self._line = line
 
-    async def ask(self, judged: Judged, _: object) -> Score:
+    async def call(self, judged: ScorerInput, _: object) -> Score:
         """Have the model judge an output; where it has said something else before, tell it so."""
         judge = self._judge
         prompt = judge.prompt(judged.output, judged.case)
@@ -193,6 +193,6 @@ class _Bench:
             note(usage=said.usage)
         try:
             return judge.verdict(said.text)
-        except WrongReply:
+        except InvalidReply:
             judged.unread = said.text.strip() or "(an empty reply)"
             raise

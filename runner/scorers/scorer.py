@@ -13,7 +13,7 @@ from typing import Any, cast
 from attrs import Attribute, Factory, define, evolve, field, frozen
 
 from runner.data.case import Case
-from runner.data.fingerprint import of_function
+from runner.data.fingerprint import fingerprint_function
 from runner.errors import UsageError
 from runner.retries.retry import Retry
 from runner.tasks import Task
@@ -44,7 +44,7 @@ class Score:
 
 
 @define(eq=False)
-class Judged:
+class ScorerInput:
     """What a scorer is asked about. When it is asked again, because it failed, it is the same object."""
 
     output: Any
@@ -59,7 +59,7 @@ Verdicts = Verdict | Mapping[str, bool] | Mapping[str, float] | Mapping[str, str
 
 
 def _version(scorer: "Scorer") -> str:
-    return of_function(scorer.function)
+    return fingerprint_function(scorer.function)
 
 
 @frozen(kw_only=True)
@@ -120,7 +120,7 @@ class OpenScorer:
 
     scorer: Scorer
     task: Task
-    """Called with a `Judged`."""
+    """Called with a `ScorerInput`."""
     key: str
     """The rate-limit key that its calls count for."""
 

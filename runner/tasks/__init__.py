@@ -13,11 +13,11 @@ from runner.data.case import Case
 Ending = Literal["succeeded", "failed"]
 """How a call that nobody waited for any more came to its end."""
 
-Late = Callable[[Ending], None]
+OnLateResult = Callable[[Ending], None]
 """Told of that."""
 
 
-class Asked(Protocol):
+class TrialInput(Protocol):
     """What an attempt is about."""
 
     @property
@@ -35,22 +35,22 @@ class Task(Protocol):
     """Something that answers an input."""
 
     @property
-    def wants_trial(self) -> bool:
-        """Whether it is asked with the whole trial (`Asked`), not with the input alone."""
+    def takes_trial(self) -> bool:
+        """Whether it is asked with the whole trial (`TrialInput`), not with the input alone."""
         ...
 
-    def ask(self, value: Any, late: Late, /) -> Awaitable[Any]:
+    def call(self, value: Any, late: OnLateResult, /) -> Awaitable[Any]:
         """Answer, or raise; if it is abandoned and ends all the same, say so to `late`."""
         ...
 
 
 @runtime_checkable
-class Opens(Protocol):
+class OpenableTask(Protocol):
     """A task, or a scorer, that holds something while a run goes on: connections, say.
 
     It is written down like a function, and opened once for each session.
     """
 
-    def opened(self, run: str, /) -> AbstractAsyncContextManager[Task]:
-        """Give what is asked in its stead, in the run of this id; a scorer's is asked with a `Judged`."""
+    def open_session(self, run: str, /) -> AbstractAsyncContextManager[Task]:
+        """Give what is asked in its stead, in the run of this id; a scorer's is asked with a `ScorerInput`."""
         ...

@@ -18,8 +18,8 @@ import attrs
 import httpcore2
 
 from runner.data.templates import Fields, Text
-from runner.errors import Unset, UsageError
-from runner.secrets import SHORTEST, keep_secret, mask, names_a_secret
+from runner.errors import MissingVariable, UsageError
+from runner.secrets import SHORTEST, add_secret, is_secret_name, mask
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
@@ -37,8 +37,8 @@ def expanded(text: str, what: str, secrets: set[str] | None = None, written: Cal
         raise UsageError(f"{what} has a '$' that begins no name; $NAME stands for a variable of the environment, $$ for a '$'")
     for name in template.get_identifiers():
         if not os.environ.get(name):
-            raise Unset(f"{what} needs ${name}, and the environment has none; set it: export {name}=…")
-        if secrets is not None and (names_a_secret(name) or names_a_secret(what)):
+            raise MissingVariable(f"{what} needs ${name}, and the environment has none; set it: export {name}=…")
+        if secrets is not None and (is_secret_name(name) or is_secret_name(what)):
             secrets.add(os.environ[name])
     return template.substitute({name: written(os.environ[name]) for name in template.get_identifiers()})
 
@@ -69,7 +69,7 @@ class Address:
         """A digest of the base URL and the API key that means nothing outside this process; it is never written down."""
         base = f"{self.origin}{self.target.partition('?')[0]}".rstrip("/").removesuffix("/chat/completions")
         keyed = hashlib.blake2b(base.encode(), key=_PROCESS)
-        keys = {value for name, value in self.headers if names_a_secret(name.decode())}
+        keys = {value for name, value in self.headers if is_secret_name(name.decode())}
         for secret in sorted({*self.secrets, *keys}):
             keyed.update(b"\0" + secret)
         return keyed.hexdigest()
@@ -97,10 +97,10 @@ class Address:
             basic = base64.b64encode(login.encode()).decode()
             secrets |= {unquote(parts.password or ""), basic}
             sent.append((b"Authorization", f"Basic {basic}".encode()))
-        secrets |= {value for name, value in parse_qsl(parts.query) if names_a_secret(name)}
+        secrets |= {value for name, value in parse_qsl(parts.query) if is_secret_name(name)}
         proxy = Proxy.to(parts.scheme, parts.hostname, port, secrets)
         for secret in secrets:
-            keep_secret(secret)
+            add_secret(secret)
         query = f"?{parts.query}" if parts.query else ""
         named = b"[%b]" % host if b":" in host else host  # The colons of an IPv6 address are not that of the port.
         return cls(
@@ -182,7 +182,7 @@ def _sent(headers: Mapping[str, str], secrets: set[str]) -> list[tuple[bytes, by
         value = expanded(text, f"the header {name!r}", secrets)
         if not _HEADER_VALUE.fullmatch(value):
             raise UsageError(f"the header {name!r} holds a line break, or a character that headers cannot have")
-        if names_a_secret(name):
+        if is_secret_name(name):
             secrets |= {value, value.rpartition(" ")[2]}
         sent.append((name.encode(), value.strip().encode()))
     return sent
@@ -190,4 +190,4 @@ def _sent(headers: Mapping[str, str], secrets: set[str]) -> list[tuple[bytes, by
 
 def described(headers: Mapping[str, str]) -> dict[str, str]:
     """Headers as they may be written down: `$NAME` unexpanded, and what is a secret itself left out."""
-    return {name: text if "$" in text or not names_a_secret(name) else "***" for name, text in headers.items()}
+    return {name: text if "$" in text or not is_secret_name(name) else "***" for name, text in headers.items()}

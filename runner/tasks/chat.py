@@ -17,14 +17,14 @@ from replay.text import as_text
 from runner.data.case import Case
 from runner.data.exact_json import read_json
 from runner.data.fingerprint import canonical, digest
-from runner.data.templates import Absent, Body, Fields, Text, find
+from runner.data.templates import Body, Fields, MissingField, Text, find
 from runner.errors import UsageError
 from runner.notes import note
 from runner.secrets import mask
-from runner.tasks import Asked
+from runner.tasks import TrialInput
 from runner.tasks.address import Address, described
-from runner.tasks.client import Client, Reply, TruncatedReply, WrongReply
-from runner.tasks.endpoint import ask_once, heed, idempotency, refuse_error
+from runner.tasks.client import Client, InvalidReply, Reply, TruncatedReply
+from runner.tasks.endpoint import call_once, heed, idempotency, raise_error_in
 from runner.tasks.prices import OURS, Prices, read_prices
 
 OPENAI: Final = "https://api.openai.com/v1"
@@ -196,23 +196,23 @@ class Chat:
         return [*messages, {"role": "user", "content": as_text(case.input)}]
 
     @asynccontextmanager
-    async def connected(self) -> "AsyncGenerator[Line]":
+    async def connected(self) -> "AsyncGenerator[ChatClient]":
         """Keep connections to the model."""
         async with Client(self._address, connect_timeout=self.connect_timeout, read_timeout=self.read_timeout) as client:
-            yield Line(self, client, self._prices)
+            yield ChatClient(self, client, self._prices)
 
     @asynccontextmanager
-    async def opened(self, run: str, /) -> "AsyncGenerator[_Live]":
+    async def open_session(self, run: str, /) -> "AsyncGenerator[_Live]":
         """Keep connections for a session."""
         async with self.connected() as line:
             yield _Live(self, line, run)
 
     async def __call__(self, value: Any, /) -> Any:
         """Ask it once, by hand, inside trio."""
-        return await ask_once(self, value)
+        return await call_once(self, value)
 
 
-class Line:
+class ChatClient:
     """A line to a model: messages in, completions out."""
 
     def __init__(self, chat: Chat, client: Client, prices: Prices) -> None:
@@ -229,13 +229,13 @@ class Line:
         if reply.is_stream:
             return self._gathered(reply, model)
         value = reply.json()
-        refuse_error(value, "error")
+        raise_error_in(value, "error")
         try:
             message, choice = find(value, "choices.0.message"), find(value, "choices.0")
-        except Absent as exc:
-            raise WrongReply(f"the reply is not a chat completion: {exc}") from exc
+        except MissingField as exc:
+            raise InvalidReply(f"the reply is not a chat completion: {exc}") from exc
         if not isinstance(message, Mapping):
-            raise WrongReply(f"the reply is not a chat completion: its message is {as_text(message)[:200]!r}")
+            raise InvalidReply(f"the reply is not a chat completion: its message is {as_text(message)[:200]!r}")
         return self._completion(value, message, choice.get("finish_reason"), model)
 
     def _gathered(self, reply: Reply, model: str | None) -> Completion:
@@ -244,16 +244,16 @@ class Line:
         last: dict[str, Any] = {}
         finish: object = None
         for piece in reply.pieces():
-            refuse_error(piece, "error")
+            raise_error_in(piece, "error")
             try:
                 last |= {name: value for name, value in piece.items() if value}
                 for choice in (piece.get("choices") or [])[:1]:
                     text.append(str((choice.get("delta") or {}).get("content") or ""))
                     finish = choice.get("finish_reason") or finish
             except (AttributeError, TypeError) as exc:
-                raise WrongReply(f"a piece of the stream is not a chat completion: {as_text(piece)[:200]!r}") from exc
+                raise InvalidReply(f"a piece of the stream is not a chat completion: {as_text(piece)[:200]!r}") from exc
         if finish is None:
-            cut = WrongReply if reply.is_done else TruncatedReply  # What says itself that it is whole was not cut on the way.
+            cut = InvalidReply if reply.is_done else TruncatedReply  # What says itself that it is whole was not cut on the way.
             raise cut("the stream ended before the model had said that it was done")
         return self._completion(last, {"content": "".join(text)}, finish, model)
 
@@ -279,7 +279,7 @@ class Line:
         def count(path: str) -> int | None:
             try:
                 found = find(said, path)
-            except Absent:
+            except MissingField:
                 return None
             is_number = isinstance(found, int | float) and not isinstance(found, bool)
             return int(found) if is_number and found >= 0 else None
@@ -299,14 +299,14 @@ class Line:
 class _Live:
     """A chat model while a session lasts."""
 
-    wants_trial: bool = True
+    takes_trial: bool = True
 
-    def __init__(self, chat: Chat, line: Line, run: str) -> None:
+    def __init__(self, chat: Chat, line: ChatClient, run: str) -> None:
         self._chat = chat
         self._line = line
         self._run = run
 
-    async def ask(self, asked: Asked, _: object) -> Any:
+    async def call(self, asked: TrialInput, _: object) -> Any:
         """Put the case to the model, and give what it says."""
         key = idempotency("Idempotency-Key", self._run, asked.trial)
         model = self._chat.model_for(asked.case)
@@ -322,4 +322,4 @@ class _Live:
         try:
             return read_json(said.text)
         except ValueError as exc:
-            raise WrongReply(f"the model was asked for JSON, and said {said.text[:300]!r} ({exc})") from exc
+            raise InvalidReply(f"the model was asked for JSON, and said {said.text[:300]!r} ({exc})") from exc

@@ -65,11 +65,11 @@ class BadStatus(Exception):
         super().__init__(f"{reply.status} {phrase} from {url}{where}{said}".replace("  ", " "))
 
 
-class Moved(BadStatus, Fatal):
+class Redirected(BadStatus, Fatal):
     """The other side points elsewhere; a redirected POST would lose its body, so the address is for the user to change."""
 
 
-class NoAnswer(Exception):
+class NoResponse(Exception):
     """No whole answer came; what that means is said by the cause."""
 
     def __init__(self, exc: BaseException, url: str) -> None:
@@ -87,7 +87,7 @@ def _reason(exc: BaseException) -> str:
     return words
 
 
-class WrongReply(Exception):
+class InvalidReply(Exception):
     """The call went well, and its reply is not what was asked for; the next may be."""
 
 
@@ -103,7 +103,7 @@ class TruncatedReply(ConnectionError):
     """The reply came to an end before it was complete."""
 
 
-class TooLarge(Fatal):
+class ReplyTooLarge(Fatal):
     """The reply does not come to an end."""
 
 
@@ -165,7 +165,7 @@ class Reply:
         try:
             return read_json(self.body)
         except ValueError as exc:
-            raise WrongReply(f"the reply is not JSON ({exc}): {_excerpt(self.body)!r}") from exc
+            raise InvalidReply(f"the reply is not JSON ({exc}): {_excerpt(self.body)!r}") from exc
 
     def text(self) -> str:
         """Read it as text, in the encoding that it names; without one, in UTF-8."""
@@ -176,7 +176,7 @@ class Reply:
                 raise LookupError(f"unknown encoding: {encoding}")
             return self.body.decode(encoding)
         except (ValueError, LookupError) as exc:  # Other bytes; or a name that nobody knows, or that is not one of a text's.
-            raise WrongReply(f"the reply is not text in {encoding} ({exc}), but {self.media or 'of no stated type'}") from exc
+            raise InvalidReply(f"the reply is not text in {encoding} ({exc}), but {self.media or 'of no stated type'}") from exc
 
     def pieces(self) -> Iterator[Any]:
         """Read a stream: what each event or line holds, as JSON where it is JSON, up to `[DONE]`."""
@@ -194,7 +194,7 @@ class Reply:
                 if is_torn:
                     raise TruncatedReply(f"the stream was cut off in the middle of {data[-_EXCERPT // 5 :]!r}") from exc
                 if not in_events:
-                    raise WrongReply(f"a line of the stream is not JSON ({exc}): {data[:_EXCERPT]!r}") from exc
+                    raise InvalidReply(f"a line of the stream is not JSON ({exc}): {data[:_EXCERPT]!r}") from exc
                 piece = data
             if event == "error":
                 raise ErrorReply(f"the stream ended with an error: {data[:_EXCERPT]}", code_in(piece))
@@ -341,7 +341,7 @@ class Client:
         try:
             connection = await self._connection()
         except _FAILURES as exc:
-            raise NoAnswer(exc, self._address.shown) from exc
+            raise NoResponse(exc, self._address.shown) from exc
         sent = [*self._address.headers, *headers]
         if content is not None:
             sent.append((b"Content-Length", b"%d" % len(content)))
@@ -352,7 +352,7 @@ class Client:
         except BaseException as exc:
             await _drop(connection)
             if isinstance(exc, _FAILURES):
-                raise NoAnswer(exc, self._address.shown) from exc
+                raise NoResponse(exc, self._address.shown) from exc
             raise
         await self._keep(connection)
         known = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
@@ -367,7 +367,7 @@ class Client:
         if reply.status >= HTTPStatus.BAD_REQUEST:
             raise BadStatus(reply, self._address.shown)
         if reply.status >= HTTPStatus.MULTIPLE_CHOICES:
-            raise Moved(reply, self._address.shown)
+            raise Redirected(reply, self._address.shown)
         return reply
 
     async def _connection(self) -> httpcore2.AsyncConnectionInterface:
@@ -422,7 +422,7 @@ def _unpack(reply: Reply) -> None:
         for coding in reversed(reply.headers["content-encoding"].lower().replace(" ", "").split(",")):
             if reply.body and coding not in {"", "identity"}:
                 reply.body = _unpacked(reply.body, coding)
-    except (WrongReply, TruncatedReply, TooLarge):
+    except (InvalidReply, TruncatedReply, ReplyTooLarge):
         if reply.status < HTTPStatus.MULTIPLE_CHOICES:
             raise
         reply.body = b""
@@ -430,15 +430,15 @@ def _unpack(reply: Reply) -> None:
 
 def _unpacked(body: bytes, coding: str) -> bytes:
     if coding not in _PACKED:
-        raise WrongReply(f"the reply is packed as {coding!r}, which was not asked for; {', '.join(_PACKED)} are understood")
+        raise InvalidReply(f"the reply is packed as {coding!r}, which was not asked for; {', '.join(_PACKED)} are understood")
     is_bare = coding == "deflate" and body[0] & 15 != zlib.DEFLATED  # Some leave the head away that the standard wants.
     unpacker = zlib.decompressobj(-zlib.MAX_WBITS if is_bare else zlib.MAX_WBITS | 32)
     try:
         unpacked = unpacker.decompress(body, LARGEST + 1)  # A few bytes may stand for any number of them.
     except zlib.error as exc:
-        raise WrongReply(f"the reply says that it is packed as {coding!r}, and cannot be unpacked: {exc}") from exc
+        raise InvalidReply(f"the reply says that it is packed as {coding!r}, and cannot be unpacked: {exc}") from exc
     if len(unpacked) > LARGEST:
-        raise TooLarge(f"the reply, unpacked, is longer than {LARGEST // 1024 // 1024} MiB")
+        raise ReplyTooLarge(f"the reply, unpacked, is longer than {LARGEST // 1024 // 1024} MiB")
     if not unpacker.eof:
         raise TruncatedReply(f"the reply, packed as {coding!r}, was cut off")
     return unpacked
@@ -455,7 +455,9 @@ async def _body(response: httpcore2.Response, began: float) -> tuple[bytes, floa
             chunks.append(chunk)
             size += len(chunk)
             if size > LARGEST:
-                raise TooLarge(f"the reply is longer than {LARGEST // 1024 // 1024} MiB; was it to be a stream without an end?")
+                raise ReplyTooLarge(
+                    f"the reply is longer than {LARGEST // 1024 // 1024} MiB; was it to be a stream without an end?"
+                )
     finally:
         await response.aclose()
     return b"".join(chunks), first or trio.current_time() - began

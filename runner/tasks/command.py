@@ -22,13 +22,13 @@ import trio
 from runner.data.case import Case
 from runner.data.exact_json import read_json
 from runner.data.fingerprint import canonical, digest
-from runner.data.templates import Absent, Fields, Text, find
+from runner.data.templates import Fields, MissingField, Text, find
 from runner.errors import UsageError
 from runner.retries.classify import Fatal
 from runner.secrets import mask
-from runner.tasks import Asked
-from runner.tasks.client import WrongReply
-from runner.tasks.endpoint import ask_once, idempotency_key
+from runner.tasks import TrialInput
+from runner.tasks.client import InvalidReply
+from runner.tasks.endpoint import call_once, idempotency_key
 
 LARGEST: Final = 64 * 1024 * 1024
 """Bytes of output that are taken in; a command that prints for ever must not fill the memory."""
@@ -144,26 +144,26 @@ class Command:
         return orjson.dumps(case.input) + b"\n"
 
     @asynccontextmanager
-    async def opened(self, run: str, /) -> "AsyncGenerator[_Live]":
+    async def open_session(self, run: str, /) -> "AsyncGenerator[_Live]":
         """Nothing is kept between two attempts."""
         await trio.lowlevel.checkpoint()
         yield _Live(self, run)
 
     async def __call__(self, value: Any, /) -> Any:
         """Run it once, by hand, inside trio."""
-        return await ask_once(self, value)
+        return await call_once(self, value)
 
 
 class _Live:
     """A command while a session lasts."""
 
-    wants_trial: bool = True
+    takes_trial: bool = True
 
     def __init__(self, command: Command, run: str) -> None:
         self._command = command
         self._run = run
 
-    async def ask(self, asked: Asked, _: object) -> Any:
+    async def call(self, asked: TrialInput, _: object) -> Any:
         """Run the command, and read what it printed."""
         line = self._command.line(asked.case)
         more = {"EVALJOURNAL_TRIAL": asked.trial, "EVALJOURNAL_IDEMPOTENCY_KEY": idempotency_key(self._run, asked.trial)}
@@ -190,7 +190,7 @@ class _Live:
         try:
             text = printed.decode()
         except ValueError as exc:
-            raise WrongReply(f"what the command printed is not text in UTF-8: {exc}") from exc
+            raise InvalidReply(f"what the command printed is not text in UTF-8: {exc}") from exc
         if command.output == "text" and command.output_path is None:
             return text.removesuffix("\n").removesuffix("\r")
         if not text.strip():
@@ -199,9 +199,9 @@ class _Live:
             value = read_json(printed)
             return value if command.output_path is None else find(value, command.output_path)
         except ValueError as exc:
-            raise WrongReply(f"what the command printed is not JSON ({exc}): {text[:300]!r}") from exc
-        except Absent as exc:
-            raise WrongReply(f"what the command printed has no {command.output_path!r}: {exc}") from exc
+            raise InvalidReply(f"what the command printed is not JSON ({exc}): {text[:300]!r}") from exc
+        except MissingField as exc:
+            raise InvalidReply(f"what the command printed has no {command.output_path!r}: {exc}") from exc
 
 
 def _ended(code: int) -> str:

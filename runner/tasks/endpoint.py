@@ -16,13 +16,13 @@ import orjson
 from replay.text import as_text
 from runner.data.case import Case
 from runner.data.fingerprint import canonical, digest
-from runner.data.templates import Absent, Body, Fields, find
+from runner.data.templates import Body, Fields, MissingField, find
 from runner.errors import UsageError
 from runner.notes import note
 from runner.secrets import mask
-from runner.tasks import Asked, Ending
+from runner.tasks import Ending, TrialInput
 from runner.tasks.address import Address, described
-from runner.tasks.client import Client, ErrorReply, Reply, TruncatedReply, WrongReply, code_in
+from runner.tasks.client import Client, ErrorReply, InvalidReply, Reply, TruncatedReply, code_in
 
 _JSON: Final = ((b"Content-Type", b"application/json"), (b"Accept", b"application/json, text/event-stream;q=0.9, */*;q=0.8"))
 
@@ -109,20 +109,20 @@ class Endpoint:
         return content
 
     @asynccontextmanager
-    async def opened(self, run: str, /) -> "AsyncGenerator[_Live]":
+    async def open_session(self, run: str, /) -> "AsyncGenerator[_Live]":
         """Keep connections for a session."""
         async with Client(self._address, connect_timeout=self.connect_timeout, read_timeout=self.read_timeout) as client:
             yield _Live(self, self._address, client, run)
 
     async def __call__(self, value: Any, /) -> Any:
         """Ask it once, by hand, inside trio."""
-        return await ask_once(self, value)
+        return await call_once(self, value)
 
 
 class _Live:
     """An endpoint while a session lasts."""
 
-    wants_trial: bool = True
+    takes_trial: bool = True
 
     def __init__(self, endpoint: Endpoint, address: Address, client: Client, run: str) -> None:
         self._endpoint = endpoint
@@ -130,7 +130,7 @@ class _Live:
         self._client = client
         self._run = run
 
-    async def ask(self, asked: Asked, _: object) -> Any:
+    async def call(self, asked: TrialInput, _: object) -> Any:
         """Send the case, and find the output in the reply."""
         endpoint = self._endpoint
         target, content = endpoint.target(asked.case), endpoint.content(asked.case)
@@ -173,11 +173,11 @@ def output_of(reply: Reply, output_path: str | None, error_path: str | None, don
     if output_path is None and error_path is None and "json" not in reply.media:
         return reply.text()
     value = reply.json()
-    refuse_error(value, error_path)
+    raise_error_in(value, error_path)
     try:
         return value if output_path is None else find(value, output_path)
-    except Absent as exc:
-        raise WrongReply(f"the reply has no {output_path!r}: {exc}") from exc
+    except MissingField as exc:
+        raise InvalidReply(f"the reply has no {output_path!r}: {exc}") from exc
 
 
 def _gathered(reply: Reply, output_path: str | None, error_path: str | None, done_path: str | None) -> Any:
@@ -185,28 +185,28 @@ def _gathered(reply: Reply, output_path: str | None, error_path: str | None, don
     pieces: list[Any] = []
     done = done_path is None or reply.is_done
     for piece in reply.pieces():
-        refuse_error(piece, error_path or "error")  # Whatever a piece with an error is, it is not the end of an answer.
+        raise_error_in(piece, error_path or "error")  # Whatever a piece with an error is, it is not the end of an answer.
         done = done or _is_true(piece, done_path)
         try:
             found = piece if output_path is None else find(piece, output_path)
-        except Absent:
+        except MissingField:
             continue  # Streams begin and end with pieces that hold something else.
         if found is not None:
             pieces.append(found)
     if not done:
         raise TruncatedReply(f"the stream ended, and nothing at {done_path!r} had said that it was done")
     if not pieces and output_path is not None:
-        raise WrongReply(f"no piece of the stream has {output_path!r}: {reply.body[:300].decode(errors='replace')!r}")
+        raise InvalidReply(f"no piece of the stream has {output_path!r}: {reply.body[:300].decode(errors='replace')!r}")
     return "".join(pieces) if all(isinstance(piece, str) for piece in pieces) else pieces
 
 
-def refuse_error(value: Any, path: str | None) -> None:
+def raise_error_in(value: Any, path: str | None) -> None:
     """Raise what a reply says of an error, although its status says success."""
     if path is None:
         return
     try:
         error = find(value, path)
-    except Absent:
+    except MissingField:
         return
     if error:
         raise ErrorReply(f"the reply says at {path!r}: {as_text(error)[:500]}", code_in(error))
@@ -215,7 +215,7 @@ def refuse_error(value: Any, path: str | None) -> None:
 def _is_true(value: Any, path: str | None) -> bool:
     try:
         return path is not None and bool(find(value, path))
-    except Absent:
+    except MissingField:
         return False
 
 
@@ -225,10 +225,10 @@ class _ByHand:
     case: Case
 
 
-async def ask_once(task: Any, value: Any) -> Any:
+async def call_once(task: Any, value: Any) -> Any:
     """Open a task, ask it one thing, and close it."""
 
     def nobody(_: Ending) -> None: ...
 
-    async with task.opened("") as live:
-        return await live.ask(_ByHand("by hand", Case(input=value)), nobody)
+    async with task.open_session("") as live:
+        return await live.call(_ByHand("by hand", Case(input=value)), nobody)

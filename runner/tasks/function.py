@@ -20,7 +20,7 @@ import trio
 from journal.threads import InThread
 from runner.retries.classify import Fatal
 from runner.scorers.scorer import is_async
-from runner.tasks import Late
+from runner.tasks import OnLateResult
 
 Loop = Literal["trio", "asyncio"]
 
@@ -55,23 +55,23 @@ class FunctionTask:
         in_thread: InThread | None = None,
     ) -> None:
         self._function = function
-        self.wants_trial = False
+        self.takes_trial = False
         self._asyncio = asyncio_thread
         self._threads = trio.CapacityLimiter(math.inf)  # Slots are the limit; a thread that was abandoned holds none of them.
         self._run_plain = in_thread
         """What runs plain functions instead of threads; a test on a virtual clock must not wait for real ones."""
-        self.loop = loop or (guessed_loop(function) if is_async(function) else None)
+        self.loop = loop or (detect_loop(function) if is_async(function) else None)
         """The loop that it runs in; None for a plain function, and for one of which nothing is known until it first waits."""
         if not is_async(function):
-            self.ask: Callable[[Any, Late], Awaitable[Any]] = self._in_thread
+            self.call: Callable[[Any, OnLateResult], Awaitable[Any]] = self._in_thread
         elif self.loop == "trio":
-            self.ask = self._in_trio
+            self.call = self._in_trio
         elif self.loop == "asyncio":
-            self.ask = self._in_asyncio
+            self.call = self._in_asyncio
         else:
-            self.ask = self._find_out
+            self.call = self._find_out
 
-    async def _in_trio(self, value: Any, _: Late) -> Any:
+    async def _in_trio(self, value: Any, _: OnLateResult) -> Any:
         # In a context of its own, as in a thread or in asyncio: what one attempt sets, the slot's next must not see.
         context = contextvars.copy_context()
         try:
@@ -81,7 +81,7 @@ class FunctionTask:
                 raise
             raise WrongLoop(f"the function needs asyncio, and was called in trio; say loop='asyncio' ({exc})") from exc
 
-    async def _in_asyncio(self, value: Any, late: Late) -> Any:
+    async def _in_asyncio(self, value: Any, late: OnLateResult) -> Any:
         try:
             return await self._asyncio.call(self._function, value, late)
         except RuntimeError as exc:
@@ -89,7 +89,7 @@ class FunctionTask:
                 raise
             raise WrongLoop(f"the function needs trio, and was called in asyncio; say loop='trio' ({exc})") from exc
 
-    async def _find_out(self, value: Any, late: Late) -> Any:
+    async def _find_out(self, value: Any, late: OnLateResult) -> Any:
         """Call it in asyncio; if the first thing that it waits for is trio's, call it again, where it belongs.
 
         A call that does not wait at all tells nothing. Several first calls may be on their way at once.
@@ -97,7 +97,7 @@ class FunctionTask:
         try:
             return await self._asyncio.call(self._probe, value, late)
         except _WantsTrio:
-            self.loop, self.ask = "trio", self._in_trio
+            self.loop, self.call = "trio", self._in_trio
         return await self._in_trio(value, late)
 
     async def _probe(self, value: Any) -> Any:
@@ -108,7 +108,7 @@ class FunctionTask:
             if type(wanted).__module__.partition(".")[0] == "trio" or _is_trio_trap(wanted):
                 raise _WantsTrio if not waited else WrongLoop("the function awaits asyncio and trio; it can only have one")
             if not waited:
-                waited, self.loop, self.ask = True, "asyncio", self._in_asyncio
+                waited, self.loop, self.call = True, "asyncio", self._in_asyncio
 
         try:
             return await _stepped(self._function(value), None, look)
@@ -117,7 +117,7 @@ class FunctionTask:
                 raise
             raise _WantsTrio from exc
 
-    async def _in_thread(self, value: Any, late: Late) -> Any:
+    async def _in_thread(self, value: Any, late: OnLateResult) -> Any:
         if self._run_plain is not None:
             return await self._run_plain(lambda: self._function(value))
         token = trio.lowlevel.current_trio_token()
@@ -179,12 +179,12 @@ def _stepped(
             step, given = coroutine.throw, exc
 
 
-def _tell(token: trio.lowlevel.TrioToken, late: Late, result: outcome.Outcome[Any]) -> None:
+def _tell(token: trio.lowlevel.TrioToken, late: OnLateResult, result: outcome.Outcome[Any]) -> None:
     with suppress(trio.RunFinishedError):  # The run may be over; then nobody keeps a journal any more.
         token.run_sync_soon(late, "succeeded" if isinstance(result, outcome.Value) else "failed")
 
 
-def guessed_loop(function: Callable[..., Any]) -> Loop | None:
+def detect_loop(function: Callable[..., Any]) -> Loop | None:
     """Guess from the names that a function uses which loop it is written for; None if they do not tell."""
     while isinstance(function, functools.partial):
         function = function.func
@@ -237,7 +237,7 @@ class AsyncioThread:
             self._thread.start()
         return self._loop
 
-    async def call(self, function: Callable[[Any], Awaitable[Any]], value: Any, late: Late) -> Any:
+    async def call(self, function: Callable[[Any], Awaitable[Any]], value: Any, late: OnLateResult) -> Any:
         """Await an asyncio function from trio; cancelling this cancels that, and waits for it to end, but not for ever."""
         loop = self._started()
         token = trio.lowlevel.current_trio_token()

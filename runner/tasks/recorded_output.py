@@ -13,7 +13,7 @@ import trio
 from runner.data.case import Case
 from runner.data.fingerprint import digest
 from runner.data.templates import Fields
-from runner.tasks import Asked
+from runner.tasks import TrialInput
 
 
 @attrs.frozen
@@ -39,7 +39,7 @@ class RecordedOutput:
         return Fields(case).get(self.output_key)
 
     @asynccontextmanager
-    async def opened(self, _: str, /) -> "AsyncGenerator[_Live]":
+    async def open_session(self, _: str, /) -> "AsyncGenerator[_Live]":
         """Nothing is kept."""
         await trio.lowlevel.checkpoint()
         yield _Live(self)
@@ -51,10 +51,10 @@ class RecordedOutput:
 
 
 class _Live:
-    wants_trial: bool = True
+    takes_trial: bool = True
 
     def __init__(self, given: RecordedOutput) -> None:
         self._given = given
 
-    async def ask(self, asked: Asked, _: object) -> Any:
+    async def call(self, asked: TrialInput, _: object) -> Any:
         return self._given.output(asked.case)

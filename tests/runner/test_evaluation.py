@@ -18,9 +18,9 @@ import trio
 
 import runner
 from runner import Case, Retry, Score, UsageError, evaluation, note
-from runner.data.fingerprint import _normal, of_function
+from runner.data.fingerprint import _normal, fingerprint_function
 from runner.definition.settings import Settings
-from runner.notes import send_notes_to
+from runner.notes import set_note_sink
 
 CASES = [Case(name="fr", input="France?", expected="Paris")]
 
@@ -166,7 +166,7 @@ def test_scorers() -> None:
     assert [Retry(errors=7), Retry(errors=1)] == [scorer.retry for scorer in defined.scorers.values()]
     assert [False, True] == [scorer.is_async for scorer in defined.scorers.values()]
     assert exact("Paris", CASES[0])
-    assert of_function(asked) == defined.scorers["judge"].version
+    assert fingerprint_function(asked) == defined.scorers["judge"].version
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ async def test_notes_reach_the_attempt() -> None:
         note(tokens=2)
 
     async def attempt() -> None:
-        send_notes_to(kept.append)
+        set_note_sink(kept.append)
         note(tokens=1, cost=0.5)
         await trio.to_thread.run_sync(work)
 
@@ -296,7 +296,7 @@ async def task(question):
 )
 def test_fingerprint_of_source(tmp_path: Path, source: str, *, same: bool) -> None:
     """Comments, decorators and blank lines change nothing; a letter of a prompt does, even behind a #."""
-    assert same == (of_function(task_of(tmp_path, SOURCE)) == of_function(task_of(tmp_path, source)))
+    assert same == (fingerprint_function(task_of(tmp_path, SOURCE)) == fingerprint_function(task_of(tmp_path, source)))
 
 
 def test_fingerprint_of_a_nested_function(tmp_path: Path) -> None:
@@ -306,7 +306,7 @@ def test_fingerprint_of_a_nested_function(tmp_path: Path) -> None:
     one, two = task_of(tmp_path, nested), task_of(tmp_path, nested.replace("(question):", "(question):  # asked"))
 
     assert "async def task" in _normal(inspect.getsource(one))
-    assert of_function(one) == of_function(two)
+    assert fingerprint_function(one) == fingerprint_function(two)
 
 
 def test_fingerprint_of_settings() -> None:
@@ -323,20 +323,20 @@ def test_fingerprint_of_settings() -> None:
 
 def test_objects_have_fingerprints() -> None:
     """An object may say itself what makes it the same; what is bound to a function counts; a builtin has its name."""
-    assert "its own" == of_function(Asks())
-    assert of_function(functools.partial(plain, "a")) == of_function(functools.partial(plain, "a"))
-    assert of_function(functools.partial(plain, "a")) != of_function(functools.partial(plain, "b"))
-    assert of_function(len) != of_function(abs)
+    assert "its own" == fingerprint_function(Asks())
+    assert fingerprint_function(functools.partial(plain, "a")) == fingerprint_function(functools.partial(plain, "a"))
+    assert fingerprint_function(functools.partial(plain, "a")) != fingerprint_function(functools.partial(plain, "b"))
+    assert fingerprint_function(len) != fingerprint_function(abs)
 
 
 def test_fingerprints_hold_across_processes() -> None:
     """Without source, code and its constants stand in: no address, no path, no order of a set."""
     code = """
 import sys
-from runner.data.fingerprint import _normal, of_function
+from runner.data.fingerprint import _normal, fingerprint_function
 source = "def task(q):\\n    return [x for x in q if x in {'a', 'b', 'c', 'd', 3}]"
 exec(compile(source, sys.argv[1], "exec"))
-print(of_function(task))
+print(fingerprint_function(task))
 """
 
     def run(seed: str, file: str) -> str:

@@ -23,7 +23,7 @@ from runner.executors import (
     get_executor_on_sync_context,
 )
 from runner.executors.execution import Results
-from runner.tasks.function import guessed_loop
+from runner.tasks.function import detect_loop
 from runner.testing import Answer, Fail, Hang, Scripted, Step, events_of, repeatable
 from tests.journal.disk import SimulatedDisk
 
@@ -290,9 +290,9 @@ async def _double_in_asyncio(value: int) -> int:
 def test_the_loop_of_an_object_is_guessed_by_its_call() -> None:
     """An object, and a partial, are written for the loop that the code behind them uses."""
     assert ["trio", "trio", "asyncio"] == [
-        guessed_loop(Scripted({})),
-        guessed_loop(partial(double)),
-        guessed_loop(partial(partial(_double_in_asyncio))),
+        detect_loop(Scripted({})),
+        detect_loop(partial(double)),
+        detect_loop(partial(partial(_double_in_asyncio))),
     ]
 
 

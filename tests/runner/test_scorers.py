@@ -16,7 +16,7 @@ from journal.events import Noted, ScorerCallFailed, ScoringFailed, TrialScored
 from runner import Case, Evaluation, Outcome, Retry, Score, UsageError, evaluation, run, scorers
 from runner.retries.classify import Fatal
 from runner.scorers import builtin
-from runner.tasks.client import WrongReply
+from runner.tasks.client import InvalidReply
 from runner.testing import Answer, Scripted, events_of
 from tests.server import Server
 
@@ -402,7 +402,7 @@ def test_nothing_else_is_taken_for_a_verdict(before: str, after: str, turn: str)
     assume("verdict" not in f"{before}{after}".casefold())
     judge = scorers.judge("m", base_url="http://h/")
     for reply in (f"{before} correct {after} incorrect", f"{before}\nIt is {turn} correct.", f"{before}\nIt is {turn}correct."):
-        with pytest.raises(WrongReply):
+        with pytest.raises(InvalidReply):
             judge.verdict(reply)
 
 
@@ -410,7 +410,7 @@ def test_nothing_else_is_taken_for_a_verdict(before: str, after: str, turn: str)
 def test_a_reply_has_a_verdict_or_none(reply: str) -> None:
     """A reply that holds no choice at all never has a verdict."""
     assume("correct" not in reply.casefold())
-    with pytest.raises(WrongReply, match="gave no verdict"):
+    with pytest.raises(InvalidReply, match="gave no verdict"):
         scorers.judge("m", base_url="http://h/").verdict(reply)
 
 

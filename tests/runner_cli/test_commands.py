@@ -640,7 +640,7 @@ def test_a_full_disk_is_not_called_bad_input(run: Path, tmp_path: Path, monkeypa
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("runner.cli.export.write_whole", full)
+    monkeypatch.setattr("runner.cli.export.write_atomically", full)
     result = CliRunner().invoke(cli, ["export", str(run), "-o", str(tmp_path / "trials.jsonl")])
 
     assert 3 == result.exit_code
