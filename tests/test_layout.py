@@ -80,9 +80,9 @@ def test_views_depend_on_nothing_but_the_records() -> None:
         ("journal", "def f():\n    from replay import fold", ["line 2: replay.fold"]),
         ("replay", "import runner", ["line 1: runner"]),
         ("runner", "from runner import cli", ["line 1: runner.cli"]),
-        ("runner", "from runner.cli.look import see", ["line 1: runner.cli.look.see"]),
+        ("runner", "from runner.cli._display import open_run", ["line 1: runner.cli._display.open_run"]),
         ("runner", "import runners.cli", []),
-        ("runner.cli", "from runner.cli import look\nfrom journal import read", []),
+        ("runner.cli", "from runner.cli import status\nfrom journal import read", []),
     ],
 )
 def test_an_import_that_goes_astray_is_found(room: str, source: str, expected: list[str]) -> None:

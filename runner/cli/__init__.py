@@ -20,24 +20,24 @@ with handle_signals(
     import click
 
 COMMANDS: Final = {
-    "run": ("run", "Run an evaluation."),
-    "resume": ("run", "Go on with a run that was stopped or cut off."),
-    "rescore": ("rescore", "Score the outputs of a run anew, without a single call."),
-    "init": ("init", "Write a file that describes an evaluation without code."),
-    "status": ("look", "Tell where a run stands."),
-    "ls": ("look", "List the runs."),
-    "log": ("look", "Print the records of a run."),
-    "show": ("show", "Tell all there is to know of a trial, or list all of them."),
-    "watch": ("travel", "Look on while another process runs."),
-    "replay": ("travel", "Show a run as it stood, or play it again."),
-    "fork": ("travel", "Start a new run from a point of an old one."),
-    "verify": ("judge", "Prove that a journal is what was written."),
-    "salvage": ("judge", "Copy what is intact out of a damaged journal."),
-    "diff": ("judge", "Compare two runs, trial by trial."),
-    "simulate": ("simulate", "Make a run again under another policy, on a virtual clock."),
-    "report": ("page", "Write a run, or two, as one HTML file that opens anywhere."),
-    "view": ("page", "Show a run in a browser as it goes on."),
-    "export": ("export", "Write a run in another format: CSV, Parquet, JUnit, a trace, …"),
+    "run": "Run an evaluation.",
+    "resume": "Go on with a run that was stopped or cut off.",
+    "rescore": "Score the outputs of a run anew, without a single call.",
+    "init": "Write a file that describes an evaluation without code.",
+    "status": "Tell where a run stands.",
+    "ls": "List the runs.",
+    "log": "Print the records of a run.",
+    "show": "Tell all there is to know of a trial, or list all of them.",
+    "watch": "Look on while another process runs.",
+    "replay": "Show a run as it stood, or play it again.",
+    "fork": "Start a new run from a point of an old one.",
+    "verify": "Prove that a journal is what was written.",
+    "salvage": "Copy what is intact out of a damaged journal.",
+    "diff": "Compare two runs, trial by trial.",
+    "simulate": "Make a run again under another policy, on a virtual clock.",
+    "report": "Write a run, or two, as one HTML file that opens anywhere.",
+    "view": "Show a run in a browser as it goes on.",
+    "export": "Write a run in another format: CSV, Parquet, JUnit, a trace, …",
 }
 """Command → the module it lives in, and what it does in one line (told here, so that `--help` imports nothing)."""
 
@@ -68,7 +68,7 @@ class Interrupted(click.ClickException):
     exit_code = INTERRUPTED
 
 
-class Refused(click.ClickException):
+class InvalidUsage(click.ClickException):
     """The command was used wrongly, or its input is bad; nothing was started."""
 
     exit_code = 2
@@ -83,8 +83,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        with _starting():
-            command = getattr(import_module(f"runner.cli.{COMMANDS[cmd_name][0]}"), cmd_name)
+        with _exit_on_signal():
+            command = getattr(import_module(f"runner.cli.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
 
@@ -98,22 +98,22 @@ class _Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, help_) for name, (_, help_) in COMMANDS.items()])
+            formatter.write_dl([*COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _starting():
+        with _exit_on_signal():
             from journal import errors  # noqa: PLC0415  # not needed for `--help`
             from runner.errors import UsageError  # noqa: PLC0415  # the same
 
         try:
-            with one_at_a_time(), _written_to_the_end():
+            with unwrap_exception_groups(), _flush_stdout():
                 return super().invoke(ctx)
         except (errors.JournalDamaged, errors.InvalidRecord, errors.BlobDamaged) as exc:
             raise Damaged(str(exc)) from exc
         except errors.JournalFailed as exc:
             raise Unfinished(str(exc)) from exc
         except (errors.JournalError, UsageError) as exc:
-            raise Refused(str(exc)) from exc
+            raise InvalidUsage(str(exc)) from exc
         except KeyboardInterrupt:
             raise Interrupted("interrupted") from None  # A run that has begun notices by itself; this was before, or a view.
         except BrokenPipeError:
@@ -124,11 +124,11 @@ class _Commands(click.Group):
 
             if exc.errno in NO_SPACE:
                 raise Unfinished(f"{exc}; nothing was lost: make room, and do it again") from exc
-            raise Refused(str(exc) if exc.filename is None else f"{exc.filename}: {exc.strerror}") from exc
+            raise InvalidUsage(str(exc) if exc.filename is None else f"{exc.filename}: {exc.strerror}") from exc
 
 
 @contextlib.contextmanager
-def _written_to_the_end() -> Generator[None]:
+def _flush_stdout() -> Generator[None]:
     """Notice a full disk, or a reader that is gone, also where it is only the last words that are not written."""
     try:
         yield
@@ -137,7 +137,7 @@ def _written_to_the_end() -> Generator[None]:
             sys.stdout.flush()
 
 
-def _starting() -> contextlib.AbstractContextManager[object]:
+def _exit_on_signal() -> contextlib.AbstractContextManager[object]:
     """Let a signal end the process at once: nothing has begun, and a module that is half imported is no good to anyone."""
 
     def leave(_: int, __: object) -> None:
@@ -148,7 +148,7 @@ def _starting() -> contextlib.AbstractContextManager[object]:
 
 
 @contextlib.contextmanager
-def one_at_a_time() -> Generator[None]:
+def unwrap_exception_groups() -> Generator[None]:
     """Take an exception out of the groups that nurseries put around it."""
     try:
         yield

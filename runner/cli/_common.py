@@ -1,45 +1,125 @@
-"""What the words on the command line mean that many commands understand: which run, how many seconds, off."""
+"""Arguments and option types that several commands share: RUN, TRIAL, seconds."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
-from runner.cli import Refused
-from runner.run_paths import RUNS, newest_first
+from journal import segments
+from runner.cli import InvalidUsage
+from runner.run_paths import RUNS, newest_first, runs_under
+from runner.suggest import nearest
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 OFF: Final = "none"
-"""What turns a limit off."""
+"""The value that turns a limit off."""
+_MAX_COMPLETED_JOURNAL: Final = 4_000_000
+"""Bytes of a journal up to which trial names are completed; reading a larger one would delay the shell."""
 
 
 def newest_run() -> Path:
-    """Find the run under `runs/` that was written last."""
+    """Return the run under `runs/` that was written last."""
     runs = newest_first(RUNS)
     if not runs:
-        raise Refused(f"no RUN was given, and there is none under {RUNS}/ here; `evaljournal run FILE.py` makes one")
+        raise InvalidUsage(f"no RUN given and no runs under {RUNS}/; start one with `evaljournal run FILE.py`")
     return runs[0]
 
 
-def chosen_run(run: Path | None) -> Path:
-    """Take the run that was named, or the newest."""
-    return run if run is not None else newest_run()
+def find_run(argument: str | Path) -> Path:
+    """Return the run that an argument names: a run directory, a directory of runs, or the name of an evaluation under runs/.
+
+    Of several runs, the newest is returned.
+    """
+    path = Path(argument)
+    if segments.is_run(path):
+        return path
+    for directory in (path, RUNS / path):
+        if directory.is_dir() and (runs := newest_first(directory)):
+            return runs[0]
+    if path.exists():
+        return path  # Reading it reports what is wrong.
+    known = {each.parent.name: None for each in runs_under(RUNS)} | {str(each): None for each in runs_under(RUNS)}
+    raise InvalidUsage(f"{path} does not exist{nearest(str(path), known) or '; `evaljournal ls` lists the runs'}")
 
 
-def seconds(given: str) -> float | str:
-    """Read a number of seconds; `none` turns a limit off."""
-    if given == OFF:
-        return given
+class RunType(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
+    """A run on the command line; see `find_run`."""
+
+    name = "run"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the directory of the run."""
+        return find_run(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Complete evaluations and runs under `runs/`, otherwise directories."""
+        runs = runs_under(RUNS)
+        names = [*dict.fromkeys(path.parent.name for path in runs), *map(str, runs)]
+        found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        return found or [CompletionItem(incomplete, type="dir")]
+
+
+run_argument = click.argument("path", type=RunType(), required=False, default=newest_run, metavar="[RUN]")
+"""The run a command is about; the newest if omitted."""
+
+
+def run_and_trial(run: str | None, trial: str | None) -> tuple[Path, str | None]:
+    """Return the run and the trial that one or two arguments name.
+
+    One argument is a run if it has a path separator, exists, or is an evaluation under `runs/`; otherwise it is a trial of the
+    newest run.
+    """
+    if run is None:
+        return newest_run(), None
+    is_run = trial is not None or "/" in run or os.sep in run or Path(run).exists() or bool(runs_under(RUNS / run))
+    if is_run:
+        return find_run(run), trial
+    if not runs_under(RUNS):
+        raise InvalidUsage(f"{run!r} is neither a run nor an evaluation, and {RUNS}/ has no runs to find a trial in")
+    return newest_run(), run
+
+
+class TrialType(click.ParamType):  # type: ignore[type-arg]  # the same
+    """The name of a trial, completed from the journal of the run."""
+
+    name = "trial"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Complete runs and trials; where one argument may be either, both."""
+        found = RunType().shell_complete(ctx, param, incomplete) if param.name == "run" else []
+        return [item for item in found if item.type != "dir"] + [
+            CompletionItem(name) for name in _trials(ctx.params.get("run")) if name.startswith(incomplete)
+        ]
+
+
+def _trials(run: str | None) -> list[str]:
+    from replay import load  # noqa: PLC0415  # only shell completion needs it
+
     try:
-        return float(given)
+        path = newest_run() if run is None else find_run(run)
+        if sum(file.stat().st_size for file in path.glob("journal-*.jsonl")) > _MAX_COMPLETED_JOURNAL:
+            return []
+        return list(load(path).state.trials)
+    except Exception:  # noqa: BLE001  # a shell shows nothing rather than a traceback
+        return []
+
+
+def seconds(text: str) -> float | str:
+    """Parse a number of seconds, or `none`."""
+    if text == OFF:
+        return text
+    try:
+        return float(text)
     except ValueError:
-        raise click.BadParameter(f"{given!r} is not a number of seconds, such as 30 or 0.5, nor {OFF!r}") from None
+        raise click.BadParameter(f"{text!r} is not a number of seconds (such as 30 or 0.5) or {OFF!r}") from None
 
 
 def options(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """Put several options on a command, in this order."""
+    """Add several options to a command, in this order."""
 
     def add(function: F) -> F:
         for option in reversed(options):

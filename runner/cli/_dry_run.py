@@ -9,7 +9,7 @@ import click
 
 from replay.summary_text import billed_usage
 from replay.text import duration, number, plural, printable
-from runner.cli.look import print_json, see
+from runner.cli._display import open_run, print_json
 from runner.definition.loading import LoadedEvaluation
 from runner.definition.settings import Settings
 from runner.engine.rate_limits import default_slots
@@ -19,7 +19,7 @@ _BEFORE: Final = 5
 """How many earlier runs are looked at for what they cost."""
 
 
-def rehearse(found: LoadedEvaluation, cases: int | None, path: Path, settings: Settings, *, as_json: bool) -> None:
+def print_dry_run(found: LoadedEvaluation, cases: int | None, path: Path, settings: Settings, *, as_json: bool) -> None:
     """Say what would be run, of how many cases (None where nobody knows), and what it may cost; nothing is written."""
     trials = None if cases is None else cases * settings.repeats
     settings.most_failures(trials)  # It may refuse to say, as it would for the run.
@@ -103,7 +103,7 @@ def _used_before(name: str) -> _Used | None:
     """Find the latest run of this evaluation that recorded what it used."""
     latest: Iterable[Path] = reversed(list(runs_under(RUNS / name))[-_BEFORE:])
     for path in latest:
-        state = see(path).state
+        state = open_run(path).state
         used = billed_usage(state.usage)
         if used and state.done and state.attempts:
             return _Used(path, _times(used, 1 / state.done), _times(used, 1 / state.attempts))

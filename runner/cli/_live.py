@@ -12,7 +12,7 @@ import click
 
 from replay import LoadedRun, RunState
 from replay.screen import LONG, line, stall_reason
-from runner.cli.look import picture, terminal
+from runner.cli._display import render_screen, terminal
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -38,7 +38,7 @@ def tenth(state: RunState, total: int | None) -> int:
 
 
 @attrs.define
-class Teller:
+class ProgressPrinter:
     """Prints a line for every further tenth, once a minute, and when the run is paused and resumed.
 
     Where that happens every few seconds, it is printed once a minute, to keep the log readable.
@@ -103,7 +103,7 @@ def redraw(screen: "Live", drawn: "Group") -> None:
 def showing(*, transient: bool = False) -> Generator[Show]:
     """Show a run on standard output, as a screen or in lines; the last picture stays, unless it is transient."""
     if not is_screen(sys.stdout):
-        teller = Teller()
+        teller = ProgressPrinter()
         yield lambda history, now: teller.tell(
             history.state, now=now, durable=history.durable, total=history.total, before=history.before
         )
@@ -112,4 +112,4 @@ def showing(*, transient: bool = False) -> Generator[Show]:
 
     console = terminal()
     with Live(console=console, auto_refresh=False, transient=transient) as screen:
-        yield lambda history, now: redraw(screen, picture(history, now, console.width))
+        yield lambda history, now: redraw(screen, render_screen(history, now, console.width))

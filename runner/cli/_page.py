@@ -1,11 +1,14 @@
 """Read a run for a page: state, columns and audit in one pass over the records."""
 
-from journal import Record
+from pathlib import Path
+
+from journal import Record, segments
+from journal.files import DISK
 from replay import LoadedRun
 from replay.auditing import Auditor
 from replay.export.page import PageRun
 from replay.export.page_content import Content, value_length
-from runner.cli.look import Seen
+from runner.cli._display import RunView
 from runner.recompute.rules import remake
 
 
@@ -25,7 +28,12 @@ class PageReader:
         history.take(record)
         self.content.take(history, record)
 
-    def run(self, seen: Seen) -> PageRun:
+    def run(self, seen: RunView) -> PageRun:
         """Return the run as it is now."""
         audit = (self._auditor or Auditor()).result()
         return PageRun(history=seen.history, content=self.content, audit=audit, status=seen.status, problem=seen.problem)
+
+
+def journal_size(path: Path) -> int:
+    """Return the size of a journal in bytes."""
+    return sum(DISK.size(segments.file(path, number)) or 0 for number in segments.numbers(path, DISK))

@@ -14,16 +14,16 @@ from journal import verify as verify_journal
 from replay import load
 from replay.export import FORMATS, Files, Format, Rows, Source, TableFile
 from runner.atomic_write import write_atomically, write_directory
-from runner.cli import Refused
-from runner.cli._common import chosen_run
-from runner.cli.look import say_damage, say_unfinished
+from runner.cli import InvalidUsage
+from runner.cli._common import run_argument
+from runner.cli._display import exit_if_damaged, warn_unconfirmed
 from runner.suggest import nearest
 
 _HELP = "\n".join(["\b", *(f"{name:<13} {format_.what}" for name, format_ in FORMATS.items())])
 
 
 @click.command(epilog=_HELP)
-@click.argument("run", type=click.Path(path_type=Path), required=False)
+@run_argument
 @click.option("-f", "--format", "name", metavar="FORMAT", default="jsonl", help="One of those below; jsonl if left out.")
 @click.option(
     "-o", "--output", "target", metavar="PATH", type=click.Path(path_type=Path), help="Where to; else standard output."
@@ -32,7 +32,7 @@ _HELP = "\n".join(["\b", *(f"{name:<13} {format_.what}" for name, format_ in FOR
     "--rows", type=click.Choice(["trials", "attempts", "events"]), help="A row for each of these; trials if left out."
 )
 @click.option("--force", is_flag=True, help="Replace what is there.")
-def export(run: Path | None, name: str, target: Path | None, rows: Rows | None, force: bool) -> None:
+def export(path: Path, name: str, target: Path | None, rows: Rows | None, force: bool) -> None:
     """Write a run in another format, whether it is going on, stopped, finished or damaged.
 
     A damaged run is written up to the damage, and the code is 4. A file is put in its place when it is whole; one that is there
@@ -43,7 +43,6 @@ def export(run: Path | None, name: str, target: Path | None, rows: Rows | None, 
     evaljournal export runs/capitals/0001 --format csv --rows attempts -o attempts.csv
     evaljournal export runs/capitals/0001 --format junit -o report.xml
     """
-    path = chosen_run(run)
     format_ = FORMATS.get(name)
     if format_ is None:
         raise click.UsageError(f"there is no format {name!r}{nearest(name, FORMATS)}; there are {', '.join(FORMATS)}")
@@ -60,8 +59,8 @@ def export(run: Path | None, name: str, target: Path | None, rows: Rows | None, 
             raise found from exc  # It was not our doing: what the journal says makes no sense.
     if target is not None:
         click.echo(f"{target}: {name} of {path}, up to record {source.history.state.seq:,}", err=True)
-    say_damage(source.problem)
-    say_unfinished(source.history.unfinished)
+    exit_if_damaged(source.problem)
+    warn_unconfirmed(source.history.unfinished)
 
 
 def _check(name: str, format_: Format, target: Path | None, rows: str | None, *, force: bool) -> None:
@@ -82,18 +81,18 @@ def _check(name: str, format_: Format, target: Path | None, rows: str | None, *,
 def check_target(target: Path, *, directory: bool, force: bool) -> None:
     """Refuse a place that is somebody else's; that of a journal most of all."""
     if inside := segments.enclosing_run(target):
-        raise Refused(f"{target} is in {inside}, which is a run, and holds nothing but its journal; give another -o")
+        raise InvalidUsage(f"{target} is in {inside}, which is a run, and holds nothing but its journal; give another -o")
     try:
         mode = os.stat(target).st_mode
     except FileNotFoundError:
         if not target.parent.is_dir():
             make = f"`mkdir -p {shlex.quote(str(target.parent))}` makes it"
-            raise Refused(f"{target} cannot be written: there is no directory {target.parent}; {make}") from None
+            raise InvalidUsage(f"{target} cannot be written: there is no directory {target.parent}; {make}") from None
         return
     if directory != stat.S_ISDIR(mode) or not (directory or stat.S_ISREG(mode)):
-        raise Refused(f"{target} is there, and is not a {'directory' if directory else 'file'}; give another -o")
+        raise InvalidUsage(f"{target} is there, and is not a {'directory' if directory else 'file'}; give another -o")
     if not force and not (directory and not os.listdir(target)):
-        raise Refused(f"{target} exists; nothing was written: --force replaces {'its files' if directory else 'it'}")
+        raise InvalidUsage(f"{target} exists; nothing was written: --force replaces {'its files' if directory else 'it'}")
 
 
 def _write(source: Source, format_: Format, target: Path | None, rows: Rows) -> None:

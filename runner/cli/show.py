@@ -13,8 +13,9 @@ from replay.state import TrialState
 from replay.text import as_text, duration, number, plural, printable
 from replay.trial import AttemptStory, CallStory, Judgement, TrialStory
 from replay.waits import Wait
-from runner.cli import Refused
-from runner.cli.look import Seen, print_json, print_table, run_and_trial, say_damage, see
+from runner.cli import InvalidUsage
+from runner.cli._common import TrialType, run_and_trial
+from runner.cli._display import RunView, exit_if_damaged, open_run, print_json, print_table
 from runner.suggest import nearest
 
 _LINES: Final = 40
@@ -29,8 +30,8 @@ _LAST: Final = 12
 
 
 @click.command()
-@click.argument("run", required=False)
-@click.argument("trial", required=False)
+@click.argument("run", type=TrialType(), required=False, metavar="[RUN]")
+@click.argument("trial", type=TrialType(), required=False)
 @click.option("--at", type=int, metavar="SEQ", help="As it stood after this record.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def show(run: str | None, trial: str | None, at: int | None, as_json: bool) -> None:
@@ -45,14 +46,14 @@ def show(run: str | None, trial: str | None, at: int | None, as_json: bool) -> N
     evaljournal show runs/capitals/0001 | grep false
     """
     path, trial = run_and_trial(run, trial)
-    seen = see(path, at)
+    seen = open_run(path, at)
     if trial is None:
         _list(seen, as_json=as_json)
         return
     if trial not in seen.state.trials:
-        say_damage(seen.problem)  # It may stand behind the damage.
+        exit_if_damaged(seen.problem)  # It may stand behind the damage.
         then = "" if at is None else f" at record {at:,}"
-        raise Refused(f"{path} has no trial {trial!r}{then}{nearest(trial, seen.state.trials)}")
+        raise InvalidUsage(f"{path} has no trial {trial!r}{then}{nearest(trial, seen.state.trials)}")
     story = seen.history.trial(trial)
     problem = story.problem or seen.problem
     if as_json:
@@ -60,10 +61,10 @@ def show(run: str | None, trial: str | None, at: int | None, as_json: bool) -> N
     else:
         with reject_invalid_record(path, lambda: story.seq):
             click.echo("\n".join(_in_words(story)))
-    say_damage(problem, quiet=as_json)
+    exit_if_damaged(problem, quiet=as_json)
 
 
-def _list(seen: Seen, *, as_json: bool) -> None:
+def _list(seen: RunView, *, as_json: bool) -> None:
     """Tell each trial in a line."""
     state = seen.state
     if as_json:
@@ -73,7 +74,7 @@ def _list(seen: Seen, *, as_json: bool) -> None:
         scorers = list(state.scores)
         head = ("TRIAL", "STAGE", "ATTEMPTS", "TOOK", *(printable(scorer, 24) for scorer in scorers))
         print_table([head, *(_columns(name, trial, scorers) for name, trial in state.trials.items())])
-    say_damage(seen.problem, quiet=as_json)
+    exit_if_damaged(seen.problem, quiet=as_json)
 
 
 def _entry(name: str, trial: TrialState) -> dict[str, Any]:

@@ -6,21 +6,21 @@ import attrs
 import click
 
 from replay.text import duration, plural
-from runner.cli._common import chosen_run
-from runner.cli.look import print_json, say_damage, see
+from runner.cli._common import run_argument
+from runner.cli._display import exit_if_damaged, open_run, print_json
 from runner.concurrency import POLICIES
 from runner.errors import UsageError
 from runner.recompute.simulation import BOUND, Figures, Recording
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path), required=False)
+@run_argument
 @click.option("--policy", type=click.Choice(list(POLICIES)), help="How the number at one time is found; else as it was.")
 @click.option(
     "--slots", type=click.IntRange(min=1), metavar="N", help="The most attempts at one time; else as many as there were."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-def simulate(run: Path | None, policy: str | None, slots: int | None, as_json: bool) -> None:
+def simulate(path: Path, policy: str | None, slots: int | None, as_json: bool) -> None:
     """Make a run again on a virtual clock, under another policy or with other slots, and put the figures side by side.
 
     The latencies and failures are those that were recorded, so the figures are a bound and no forecast: an endpoint of which
@@ -30,7 +30,7 @@ def simulate(run: Path | None, policy: str | None, slots: int | None, as_json: b
     evaljournal simulate --policy aimd --slots 64
     evaljournal simulate runs/capitals/0001 --slots 4 --json | jq .simulated.duration
     """
-    seen = see(chosen_run(run))
+    seen = open_run(path)
     recording = Recording.of(seen.history.records())
     try:
         figures = recording.again(policy=policy, slots=slots)
@@ -40,7 +40,7 @@ def simulate(run: Path | None, policy: str | None, slots: int | None, as_json: b
         print_json(_as_json(seen.path, recording, figures))
     else:
         click.echo(_in_words(seen.path, recording, figures))
-    say_damage(seen.problem)
+    exit_if_damaged(seen.problem)
 
 
 def _as_json(path: Path, recording: Recording, figures: Figures) -> dict[str, object]:

@@ -374,7 +374,7 @@ def test_a_copy_that_was_cut_off_is_no_run(tmp_path: Path, monkeypatch: pytest.M
     written(Path("runs/capitals/.0001-again.new"), whole_run()[:4])
 
     assert [] == orjson.loads(evaljournal("ls", "--json").stdout)
-    assert "there is none under runs/ here" in evaljournal("status").stderr
+    assert "no runs under runs/" in evaljournal("status").stderr
 
 
 def test_no_run_at_all_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,7 +383,7 @@ def test_no_run_at_all_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for command in ("verify", "log"):
         result = evaljournal(command)
 
-        assert (2, True) == (result.exit_code, "no RUN was given, and there is none under runs/ here" in result.stderr)
+        assert (2, True) == (result.exit_code, "no RUN given and no runs under runs/" in result.stderr)
 
 
 @pytest.mark.parametrize(
@@ -469,7 +469,7 @@ def test_own_fault_is_70(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("runner.cli.judge.verify_journal", broken)
+    monkeypatch.setattr("runner.cli.verify.verify_journal", broken)
     monkeypatch.setattr("sys.argv", ["evaljournal", "verify", str(run)])
 
     with pytest.raises(SystemExit) as end:
@@ -506,7 +506,7 @@ def test_help_lists_every_command() -> None:
     result = evaljournal("--help")
 
     assert 0 == result.exit_code
-    for name, (_, line) in COMMANDS.items():
+    for name, line in COMMANDS.items():
         assert f"{name} " in result.stdout
         assert line in result.stdout
         command = cli.get_command(None, name)  # type: ignore[arg-type]  # it needs no context
@@ -664,7 +664,7 @@ def test_a_trial_of_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comm
     result = evaljournal(command, "peru")
 
     assert 2 == result.exit_code
-    assert "Error: peru does not exist, and there is no run under runs/ here of which it could be a trial\n" == result.stderr
+    assert "Error: 'peru' is neither a run nor an evaluation, and runs/ has no runs to find a trial in\n" == result.stderr
 
 
 def test_standard_output_may_be_closed(tmp_path: Path) -> None:

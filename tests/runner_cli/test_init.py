@@ -32,7 +32,7 @@ from journal.lock import Lock
 from replay import fold
 from replay.auditing import audit
 from runner.cli import cli
-from runner.cli.init import configured
+from runner.cli._no_code_options import configured
 from runner.cli.run import run
 from runner.recompute.rules import remake
 from tests.runner_cli.test_commands import COMMAND

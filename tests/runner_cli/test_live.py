@@ -10,7 +10,7 @@ from rich.text import Text
 
 from journal import Event, Record
 from journal.events import IntakePaused, LimitChanged, RunStopped
-from runner.cli._live import Teller, redraw, tenth
+from runner.cli._live import ProgressPrinter, redraw, tenth
 from tests.replay.lives import answered, enqueued, state_of
 
 BEGAN = 5.0
@@ -20,7 +20,7 @@ BEGAN = 5.0
 def told(capsys: pytest.CaptureFixture[str], happens: dict[int, Event], *, seconds: int) -> list[tuple[int, str]]:
     """Let things happen in a run that is half done; give the beginning of each line, and the second in which it is told."""
     state = state_of([LimitChanged(before=0, after=4, cause="start"), *answered("a"), enqueued("b")])
-    teller, lines = Teller(tenth(state, 2), BEGAN), list[tuple[int, str]]()
+    teller, lines = ProgressPrinter(tenth(state, 2), BEGAN), list[tuple[int, str]]()
     for second in range(seconds):
         if second in happens:
             state.apply(Record(state.seq + 1, state.at, BEGAN + second, happens[second], 0, "", 1, 0))

@@ -28,7 +28,8 @@ from journal.files import DISK
 from journal.lock import Lock, is_held
 from replay import LoadedRun, load
 from runner.cli._live import FRAME
-from runner.cli.travel import Watching, play_again
+from runner.cli.replay import play_again
+from runner.cli.watch import Watching
 from runner.testing import events_of
 from tests.journal.samples import (
     RUN,

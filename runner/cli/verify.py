@@ -1,4 +1,4 @@
-"""Commands that judge a journal: is it what was written, did it keep to the rules, what can be saved, how does it compare."""
+"""The command `evaljournal verify`."""
 
 import sys
 from pathlib import Path
@@ -6,35 +6,28 @@ from typing import Any, Final
 
 import attrs
 import click
-import trio
 
 from journal import Verification
-from journal import salvage as salvage_journal
 from journal import verify as verify_journal
 from journal.errors import InvalidRecord, command
-from replay import load
 from replay.auditing import Audit, Auditor
-from replay.comparison import Side, compare, in_json, outputs
-from replay.comparison_text import lines
-from replay.ending import ending_in_words, total_trials, unscored_lines
-from replay.summary import unscored
 from replay.text import plural, printable
 from runner.cli import DAMAGED
-from runner.cli._common import chosen_run
-from runner.cli.look import Seen, groups_of, print_json, say_damage, see
+from runner.cli._common import run_argument
+from runner.cli._display import (
+    print_json,
+)
 from runner.recompute.rules import remake
 
-_LISTED: Final = 10
-"""Trials of a kind that are named one by one, unless all are asked for."""
 _LONGEST: Final = 400
 """Characters of a finding that are printed; a name in it may be anything."""
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path), required=False)
+@run_argument
 @click.option("--expect-head", metavar="HASH", help="Also demand that a record with this hash is in the journal.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def verify(run: Path | None, expect_head: str | None, as_json: bool) -> None:
+def verify(path: Path, expect_head: str | None, as_json: bool) -> None:
     """Prove that a journal is what was written, and that the run kept to its rules.
 
     First every hash, every file's sums, every blob, and that each record may follow the ones before. Then who held which slot,
@@ -48,7 +41,7 @@ def verify(run: Path | None, expect_head: str | None, as_json: bool) -> None:
     evaljournal verify --json | jq .findings
     """
     auditor = Auditor(remake)
-    result = verify_journal(chosen_run(run), expect_head=expect_head, on_record=auditor.take)
+    result = verify_journal(path, expect_head=expect_head, on_record=auditor.take)
     audit = auditor.result()
     if as_json:
         print_json(_as_json(result, audit))
@@ -130,68 +123,3 @@ def _in_words(result: Verification, audit: Audit, expect_head: str | None) -> li
             f"{plural(result.unfinished, 'byte')} behind the last record, never confirmed: a writer is at work, or was cut off"
         )
     return parts
-
-
-@click.command()
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option("-o", "--output", "target", metavar="NEW", required=True, type=click.Path(path_type=Path), help="Where to.")
-def salvage(run: Path, target: Path) -> None:
-    """Copy what is intact out of a damaged journal into a new run, NEW.
-
-    The damaged one is only read. Records that are whole but no longer fit, because those before them are lost, are kept in
-    NEW/excluded.jsonl; their trials run again on resume. Outputs whose scores are lost are told: `rescore NEW` scores them.
-
-    \b
-    evaljournal salvage runs/capitals/0001 -o runs/capitals/0001-salvaged
-    """
-    saved = trio.run(salvage_journal, run, target)
-    click.echo(f"{target}: {plural(saved.kept, 'record')} kept, {saved.lost:,} lost, {saved.excluded:,} left out", err=True)
-    for line in unscored_lines(unscored(load(target).state), target):
-        click.echo(line, err=True)
-    click.echo(f"next: evaljournal verify {target}", err=True)
-
-
-@click.command()
-@click.argument("a", type=click.Path(path_type=Path))
-@click.argument("b", type=click.Path(path_type=Path))
-@click.option("--by", metavar="KEY", help="Also compare the scores for each value of this key of the metadata.")
-@click.option("--all", "show_all", is_flag=True, help="Name every trial, however many there are.")
-@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON; it names every trial.")
-def diff(a: Path, b: Path, by: str | None, show_all: bool, as_json: bool) -> None:
-    """Compare run B with run A, trial by trial: fixed, broke, changed, slower, only in one.
-
-    Trials are matched by name and content; what has the same name and other content is a different case, and is not compared.
-    Whether the scores differ is said with its 95 % range, over the cases that both runs have scored. The code is 0 whatever the
-    difference: a comparison is not a gate.
-
-    \b
-    evaljournal diff runs/capitals/0001 runs/capitals/0002
-    evaljournal diff runs/capitals/0001 runs/capitals/0002 --by difficulty
-    evaljournal diff runs/capitals/0001 runs/capitals/0002 --json | jq '.broke[].trial'
-    """
-    runs = see(a), see(b)
-    sides = [Side(seen.state, outputs(seen.history.records())) for seen in runs]
-    found = compare(*sides, groups=None if by is None else groups_of(runs[0], by))
-    if as_json:
-        paths = {"a": str(a), "b": str(b)}
-        problems = {f"problem_{name}": str(seen.problem or "") or None for name, seen in zip("ab", runs, strict=True)}
-        print_json({**paths, **problems, **in_json(found)})
-    else:
-        for name, seen in zip("AB", runs, strict=True):
-            click.echo(f"{name}  {_which(seen)}")
-        for line in lines(found, most=None if show_all else _LISTED):
-            click.echo(line)
-    for seen in runs:
-        say_damage(seen.problem, quiet=as_json)
-
-
-def _which(seen: Seen) -> str:
-    """Name a run, and say how far it is: one that is not finished may still differ."""
-    state = seen.state
-    name = printable(state.started.evaluation) if state.started else "a run that has not begun"
-    how = seen.status if seen.problem or seen.is_live else ending_in_words(state)
-    failed = f", {state.failed:,} failed" if state.failed else ""
-    older = f"; {plural(state.from_older_task, 'answer')} by an older version of its task" if state.from_older_task else ""
-    whole = total_trials(state)
-    of = "" if whole is None else f" of {whole:,}"
-    return f"{printable(str(seen.path), 200)}: {name}, {how}, {state.completed:,} ok{failed}{of}{older}"

@@ -1,0 +1,101 @@
+"""The command `evaljournal log`."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import trio
+
+from journal import Record, read
+from journal import follow as follow_journal
+from journal.codec import EVENT_TYPES, event_type
+from journal.events import fields_of
+from journal.reader import LineReader
+from replay.text import printable
+from runner.cli import InvalidUsage
+from runner.signals import until_signal
+from runner.suggest import nearest
+
+if TYPE_CHECKING:
+    pass
+from runner.cli._common import TrialType, run_and_trial
+from runner.cli._display import warn_unconfirmed
+
+
+@click.command()
+@click.argument("run", type=TrialType(), required=False, metavar="[RUN]")
+@click.argument("trial", type=TrialType(), required=False)
+@click.option("--type", "types", metavar="TYPE", multiple=True, help="Only records of this type; can be given again.")
+@click.option("-f", "--follow", is_flag=True, help="Go on as records are written, until Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="Print the lines as they stand on disk.")
+def log(run: str | None, trial: str | None, types: tuple[str, ...], follow: bool, as_json: bool) -> None:
+    """Print the records of a run, or those of one TRIAL.
+
+    \b
+    evaljournal log runs/capitals/0001
+    evaljournal log runs/capitals/0001 peru --type attempt_failed --type attempt_timed_out
+    evaljournal log -f --json | jq .type
+    """
+    for name in types:
+        if name not in EVENT_TYPES and not name.startswith("x-"):
+            raise click.UsageError(f"there is no type of event {name!r}{nearest(name, EVENT_TYPES)}")
+    path, trial = run_and_trial(run, trial)
+    with LineReader(path) as lines:
+        view = _View(trial, frozenset(types), lines if as_json else None)
+        if follow:
+            trio.run(_follow, path, view)
+            return
+        reading = read(path, load_blobs=False)
+        for record in reading:
+            view.show(record)
+    warn_unconfirmed(reading.unfinished)
+    if trial is not None and trial not in view.trials:
+        raise InvalidUsage(f"{path} has no trial {trial!r}{nearest(trial, view.trials)}")
+
+
+class _View:
+    """Which records are shown, and how."""
+
+    def __init__(self, trial: str | None, types: frozenset[str], lines: LineReader | None) -> None:
+        self._trial = trial
+        self._types = types
+        self._lines = lines
+        self.trials: set[str] = set()
+        """The trials that were met, for a name that was not."""
+
+    def show(self, record: Record) -> None:
+        """Print a record, if it is one of those that were asked for."""
+        about = getattr(record.event, "trial", "")
+        if self._trial is not None:
+            self.trials.add(about)
+            if about != self._trial:
+                return
+        if self._types and event_type(record.event) not in self._types:
+            return
+        if self._lines is not None:
+            click.echo(self._lines.line_of(record), nl=False)
+        else:
+            click.echo(_in_words(record))
+
+
+async def _follow(path: Path, view: _View) -> None:
+    async def show_all() -> None:
+        async for record in follow_journal(path, load_blobs=False):
+            view.show(record)
+
+    await until_signal(show_all, signal.SIGINT)
+
+
+def _in_words(record: Record) -> str:
+    fields = " ".join(f"{name}={printable(value)}" for name, value in _fields(record))
+    at, name = printable(record.at[11:23]), printable(event_type(record.event))
+    return f"{record.seq:>7}  {at}  {record.t:>10.3f}  {name:<20}  {fields}"
+
+
+def _fields(record: Record) -> Iterator[tuple[str, Any]]:
+    for field in fields_of(type(record.event)):
+        value = getattr(record.event, field.name)
+        if value != field.default:
+            yield field.name, value

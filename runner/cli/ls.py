@@ -1,0 +1,87 @@
+"""The command `evaljournal ls`."""
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from journal import JournalError
+from journal.events import RunFinished
+from replay.ending import ending_in_words, total_trials
+from replay.text import printable
+from runner.cli import InvalidUsage
+from runner.run_paths import RUNS, last_record, runs_under
+
+if TYPE_CHECKING:
+    pass
+from runner.cli._display import open_run, print_json, print_table
+from runner.cli._locate import first_records
+
+
+@click.command("ls")
+@click.argument("directory", type=click.Path(path_type=Path), required=False, default=RUNS)
+@click.option("--json", "as_json", is_flag=True, help="Print a list as JSON.")
+def ls(directory: Path, as_json: bool) -> None:
+    """List the runs under runs/, or under DIRECTORY.
+
+    A run that says itself that it is finished is not read; `evaljournal verify` tells whether it is whole.
+
+    \b
+    evaljournal ls
+    evaljournal ls /mnt/archive/runs --json | jq '.[].path'
+    """
+    if not directory.is_dir() and directory != RUNS:
+        raise InvalidUsage(f"{directory} is not a directory")
+    runs = [_entry(path) for path in runs_under(directory)]
+    if as_json:
+        print_json(runs)
+        return
+    if not runs:
+        click.echo(f"there are no runs under {directory}/; `evaljournal run evals/capitals.py` makes one", err=True)
+        return
+    print_table([("RUN", "EVALUATION", "STARTED", "OK", "FAILED", "TRIALS", "ENDED"), *map(_columns, runs)])
+
+
+def _entry(path: Path) -> dict[str, Any]:
+    """Tell a run in a few words. One that is finished says its own counts; any other has to be read."""
+    entry: dict[str, Any] = {"path": str(path)}
+    last = last_record(path)
+    if last is not None and isinstance(last.event, RunFinished):
+        with contextlib.suppress(JournalError):
+            first = first_records(path)
+            done = last.event
+            return entry | {
+                "evaluation": first[0].evaluation if first else None,
+                "started_at": first[1] if first else None,
+                "completed": done.completed,
+                "failed": done.failed,
+                "trials": done.completed + done.failed,
+                "status": "finished",
+                "ended": "finished",
+            }
+    try:
+        seen = open_run(path)
+    except (JournalError, OSError) as exc:  # One that cannot be read must not hide the others.
+        none = dict.fromkeys(("evaluation", "started_at", "completed", "failed", "trials"))
+        return entry | none | {"status": "unreadable", "ended": str(exc)}
+    state = seen.state
+    return entry | {
+        "evaluation": state.started.evaluation if state.started else None,
+        "started_at": state.sessions[0].at if state.sessions else None,
+        "completed": state.completed,
+        "failed": state.failed,
+        "trials": total_trials(state),
+        "status": seen.status,
+        "ended": seen.status if seen.problem or seen.is_live else ending_in_words(state),
+    }
+
+
+def _columns(entry: dict[str, Any]) -> tuple[str, ...]:
+    def cell(name: str) -> str:
+        value = entry[name]
+        return "-" if value is None else f"{value:,}" if isinstance(value, int) else printable(value)
+
+    started = cell("started_at")[:19].replace("T", " ")
+    counts = cell("completed"), cell("failed"), cell("trials")
+    return printable(entry["path"], 200), cell("evaluation"), started, *counts, cell("ended")

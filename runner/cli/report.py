@@ -1,0 +1,67 @@
+"""The command `evaljournal report`."""
+
+import webbrowser
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from journal.lock import is_held
+from replay import load
+from replay.comparison import Side, compare, outputs
+from replay.export.page import PageRun, comparison_data, is_page, page
+from runner.atomic_write import write_atomically
+from runner.cli._common import RunType, run_argument
+from runner.cli._display import (
+    RunView,
+    exit_if_damaged,
+)
+from runner.cli._page import PageReader, journal_size
+from runner.cli.export import check_target
+
+_TARGET: Final = "report.html"
+
+
+@click.command()
+@run_argument
+@click.argument("other", metavar="[B]", type=RunType(), required=False)
+@click.option(
+    "-o", "--output", "target", type=click.Path(path_type=Path), default=_TARGET, help=f"Where to; {_TARGET} if left out."
+)
+@click.option("--open", "then_open", is_flag=True, help="Show it in a browser at once.")
+@click.option("--force", is_flag=True, help="Replace what is there, even if it is no report.")
+def report(path: Path, other: Path | None, target: Path, then_open: bool, force: bool) -> None:
+    """Write a run, or two runs beside each other, as one HTML file that opens anywhere, without a network.
+
+    It has the results, the whole concurrency history with a scrubber that goes back to any record, every trial with its
+    attempts, and the audit. With two runs, A and B, it also has what `diff` tells of them. Long values are cut, and the page
+    says how to see them whole. A report that is there already is replaced; any other file is left alone without --force. A
+    damaged run is shown up to the damage, and the code is 4.
+
+    \b
+    evaljournal report --open
+    evaljournal report runs/capitals/0001 -o capitals.html
+    evaljournal report runs/capitals/0001 runs/capitals/0002 -o compared.html
+    """
+    check_target(target, directory=False, force=force or is_page(target))
+    runs = [shown(path)] + ([shown(other)] if other is not None else [])
+    write_atomically(target, page([each.data() for each in runs], _comparison(runs)))
+    what = " and ".join(str(each.history.path) for each in runs)
+    click.echo(f"{target}: a report of {what}, {target.stat().st_size / 1e6:,.2f} MB", err=True)
+    if then_open:
+        webbrowser.open(target.resolve().as_uri())
+    for each in runs:
+        exit_if_damaged(each.problem)
+
+
+def _comparison(runs: list[PageRun]) -> dict[str, Any] | None:
+    if len(runs) == 1:
+        return None
+    return comparison_data(compare(*(Side(each.history.state, outputs(each.history.records())) for each in runs)))
+
+
+def shown(path: Path) -> PageRun:
+    """Take in a run, all that a page shows of it, and what the rules say to it, in one pass over its journal."""
+    is_live = is_held(path)  # Before it is read, as `open_run` does.
+    reader = PageReader(journal_size(path))
+    return reader.run(RunView(load(path, take=reader.take), is_live))
