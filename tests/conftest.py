@@ -1,8 +1,10 @@
-"""How every test runs: `async def` under trio, on a virtual clock, with tasks in an order that one number decides."""
+"""Set-up of every test: a temporary working directory, trio with a virtual clock, a seeded order of tasks, a timeout."""
 
 import functools
 import inspect
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -10,20 +12,38 @@ import trio
 import trio.testing
 from trio._core import _run as scheduler
 
+import runner
 from tests.server import Server, serving
 
-hypothesis.settings.register_profile("unhurried", deadline=None)  # How busy the machine is decides nothing.
-hypothesis.settings.load_profile("unhurried")
+hypothesis.settings.register_profile("no-deadline", deadline=None)  # The load of the machine must not decide a test.
+hypothesis.settings.load_profile("no-deadline")
+
+# A shell starts background jobs with SIGINT ignored, and children inherit that: tests that press Ctrl-C would hang.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let `--seed N` choose the order in which trio runs tasks that are ready together."""
-    parser.addoption("--seed", type=int, default=0, help="order of trio's tasks; the same number, the same run")
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    """Add `--seed`; accept the setting `timeout` where pytest-timeout is not installed."""
+    if not pluginmanager.hasplugin("timeout"):
+        parser.addini("timeout", "ignored: pytest-timeout is not installed")
+    parser.addoption("--seed", type=int, default=0, help="Seed for the order in which trio runs ready tasks (default: 0).")
+
+
+def pytest_report_header() -> str:
+    """Show which copy of the package is tested: the source tree or an installed wheel."""
+    return f"evaljournal from {Path(runner.__file__).parents[1]}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give exhaustive tests half an hour; the others have the timeout in pyproject.toml."""
+    for item in items:
+        if item.get_closest_marker("exhaustive"):
+            item.add_marker(pytest.mark.timeout(1800))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run an `async def` test under trio; leave the others to pytest."""
+    """Run an `async def` test under trio with a virtual clock."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]  # trio's own switch for tests, declared Final
@@ -33,8 +53,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+@pytest.fixture(autouse=True)
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the test in its temporary directory, so that nothing depends on where pytest was started."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """A real HTTP server, in a process of its own."""
+    """An HTTP server in its own process."""
     with serving() as server:
         yield server

@@ -50,6 +50,8 @@ from urllib.request import urlopen
 
 import orjson
 
+from tests.processes import ROOT, Process
+
 BIG = 10_000_000
 
 _seen: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -368,7 +370,7 @@ class Server:
 
     def seen(self, name: str) -> list[dict[str, Any]]:
         """List what was asked under a name."""
-        with urlopen(f"{self.root}/{name}") as reply:  # noqa: S310  # our own server
+        with urlopen(f"{self.root}/{name}", timeout=30) as reply:  # noqa: S310  # our own server
             return list(orjson.loads(reply.read()))
 
 
@@ -376,15 +378,13 @@ class Server:
 def serving(certificate: str = "") -> Iterator[Server]:
     """Run a server, in a process of its own, as long as it is needed; with TLS, if it is given a certificate and its key."""
     command = [sys.executable, "-m", "tests.server", *([certificate] if certificate else [])]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    with process:
+    with Process(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         try:
             yield Server(int(process.stdout.readline()), "https" if certificate else "http")
         finally:
             assert process.stdin is not None
             process.stdin.close()
-            process.wait(timeout=10)
 
 
 if __name__ == "__main__":

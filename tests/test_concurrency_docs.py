@@ -19,7 +19,7 @@ PICTURES = re.findall(r"\]\((concurrency-[a-z0-9-]+\.svg)\)", PAGE)
 
 def test_the_pictures_can_be_drawn_again(tmp_path: Path) -> None:
     """The script draws exactly the pictures on the page, as well-formed SVG that loads nothing and runs nothing."""
-    subprocess.run([sys.executable, "docs/concurrency_pictures.py", str(tmp_path)], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "docs/concurrency_pictures.py", str(tmp_path)], cwd=ROOT, check=True, timeout=60)
 
     assert sorted(PICTURES) == sorted(file.name for file in tmp_path.iterdir())
     for file in tmp_path.iterdir():

@@ -17,9 +17,7 @@ def test_the_program_in_the_readme_runs(tmp_path: Path) -> None:
     program = re.search(r"```python\n(import trio\n.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert program is not None
 
-    printed = subprocess.run(
-        [sys.executable, "-c", program[1]], cwd=tmp_path, capture_output=True, text=True, check=True
-    ).stdout
+    printed = subprocess.run([sys.executable, "-c", program[1]], capture_output=True, text=True, check=True, timeout=60).stdout
 
     lines = printed.splitlines()
     assert 8 == len(lines)
@@ -43,7 +41,7 @@ def test_the_evaluation_in_the_readme_runs(tmp_path: Path) -> None:
     (tmp_path / "capitals.py").write_text(program[1])
 
     command = [sys.executable, "-c", "from runner.cli import main; main()", "run", "capitals.py"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
 
     assert "1 ok of 1 done" in ended.stderr
     assert "exact  100.0 %" in ended.stderr

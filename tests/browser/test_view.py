@@ -17,6 +17,7 @@ from replay.export.page_content import Content
 from tests.browser.conftest import Opens
 from tests.browser.test_report import made_up, reported
 from tests.journal.samples import session, started, written
+from tests.processes import Process
 from tests.replay.lives import failed
 from tests.replay.stories import eventful, first_session, second_session, stamps
 
@@ -53,12 +54,10 @@ def exact(output: int, case: Case[int, int]) -> bool:
 @pytest.fixture
 def starts(tmp_path: Path) -> Iterator[Any]:
     """Give a function that starts our command in a process of its own, which ends with the test."""
-    processes: list[subprocess.Popen[str]] = []
+    processes: list[Process] = []
 
-    def started(*args: str, code: str = COMMAND) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", code, *args], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+    def started(*args: str, code: str = COMMAND) -> Process:
+        process = Process([sys.executable, "-c", code, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         processes.append(process)
         return process
 

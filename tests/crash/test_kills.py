@@ -23,6 +23,7 @@ from journal.events import (
     TrialCompleted,
 )
 from runner.testing import events_of
+from tests.processes import Process
 
 CASES = 60
 SLOTS = 3
@@ -72,19 +73,19 @@ class Lives:
         self._script = folder / "it.py"
         self._script.write_text(SCRIPT)
         self._write_ahead = write_ahead
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
 
     def begin(self, *, seconds: float = 0.02, grace: float = 5.0) -> None:
         """Start the next process, whose attempts take so long, and wait until it is about to run."""
         command = [sys.executable, str(self._script), str(self.path), str(self._calls)]
-        self._process = subprocess.Popen(
+        self._process = Process(
             [*command, str(self._write_ahead), str(seconds), str(grace)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={"PYTHONPATH": str(Path.cwd()), "PATH": ""},
+            env={"PATH": ""},
         )
         assert self._process.stdout is not None
-        assert b"ready\n" == self._process.stdout.readline(), self.end()
+        assert "ready\n" == self._process.stdout.readline(), self.end()
 
     def wait_called(self, calls: int) -> None:
         """Wait until the task has been called so often, in all lives together: then signals are heeded."""
@@ -109,7 +110,7 @@ class Lives:
             _, said = self._running.communicate(timeout=LONGEST)
         finally:
             self._running.kill()
-        return self._running.returncode, said.decode()
+        return self._running.returncode, said
 
     def finish(self) -> None:
         """Go on to the end, and see that everything is there once."""
@@ -142,7 +143,7 @@ class Lives:
         return self.calls.total() - CASES
 
     @property
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _running(self) -> Process:
         assert self._process is not None
         return self._process
 

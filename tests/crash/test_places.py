@@ -78,9 +78,7 @@ def test_a_signal_stops_a_run_and_is_passed_on(  # noqa: PLR0917  # of its param
         [sys.executable, "it.py", place, how],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(Path.cwd()), "PATH": "", "PYTHONIOENCODING": "utf-8"},
+        env={"PATH": "", "PYTHONIOENCODING": "utf-8"},
     ) as process:
         assert process.stdout is not None
         assert ["asked\n", "asked\n"] == [process.stdout.readline(), process.stdout.readline()]
@@ -128,8 +126,7 @@ def test_whoever_has_the_signals_is_interrupted(tmp_path: Path, place: str, how:
         [sys.executable, "it.py", place, how],
         capture_output=True,
         text=True,
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(Path.cwd()), "PATH": ""},
+        env={"PATH": ""},
         timeout=30,
         check=False,
     )
@@ -163,7 +160,7 @@ def test_run_in_a_thread(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=go)
     thread.start()
-    thread.join()
+    thread.join(timeout=30)
 
     assert [1] == outcomes
     assert not (tmp_path / "other").exists()

@@ -1,18 +1,19 @@
 """Real processes, really killed: whatever was acknowledged is there afterwards."""
 
 import random
-import signal
 import subprocess
 import sys
 import textwrap
 import time
 from pathlib import Path
 
+import pytest
 import trio
 
 from journal import read, verify
 from journal.events import SessionStarted
 from tests.journal.samples import session, stamps, write
+from tests.processes import ROOT, Process
 
 KILLS = 50
 
@@ -51,24 +52,23 @@ WRITER = textwrap.dedent(
 )
 
 
+@pytest.mark.timeout(600)  # fifty processes
 def test_fifty_kills_lose_no_acknowledged_record(tmp_path: Path) -> None:
     """A writer is killed with -9 at a random moment, over and over; every record that it acknowledged is there."""
     chance = random.Random(0)
     run = tmp_path / "run"
     acknowledged: dict[int, str] = {}
     for kill in range(KILLS):
-        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(run)], stdout=subprocess.PIPE, cwd=Path.cwd())
-        assert writer.stdout is not None
-        first = writer.stdout.readline()
-        time.sleep(chance.uniform(0, 0.03))  # Real processes know no virtual time.
-        writer.send_signal(signal.SIGKILL)
-        rest = writer.stdout.read()
-        writer.wait()
-        writer.stdout.close()
-        for line in (first + rest).splitlines(keepends=True):
-            if line.endswith(b"\n"):
+        with Process([sys.executable, "-c", WRITER, str(run)], stdout=subprocess.PIPE, cwd=ROOT) as writer:
+            assert writer.stdout is not None
+            first = writer.stdout.readline()
+            time.sleep(chance.uniform(0, 0.03))  # Real time: the writer is a real process.
+            writer.kill()
+            printed = first + writer.stdout.read()
+        for line in printed.splitlines(keepends=True):
+            if line.endswith("\n"):
                 seq, h = line.split()
-                acknowledged[int(seq)] = h.decode()
+                acknowledged[int(seq)] = h
 
         present = {record.seq: record.h for record in read(run)}
         assert acknowledged.items() <= present.items(), f"after kill {kill + 1}"

@@ -85,7 +85,7 @@ class Slow(Files):
     def fdatasync(self, fd: int) -> None:
         """Say that a sync has begun; end it when told to."""
         self.begun.set()
-        self.may_end.wait()
+        self.may_end.wait(timeout=30)
         super().fdatasync(fd)
 
 

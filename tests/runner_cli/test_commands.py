@@ -46,15 +46,13 @@ def evaljournal(*arguments: object) -> Result:
 
 def process(*arguments: object) -> Process:
     """Start a command as a process of its own."""
-    return Process(
-        [*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
-    )
+    return Process([*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def ended(*arguments: object) -> tuple[int, str, str]:
     """Run a command as a process of its own, to its end."""
     with process(*arguments) as started_process:
-        out, err = started_process.communicate(timeout=60)
+        out, err = started_process.communicate()
     return started_process.returncode, out, err
 
 

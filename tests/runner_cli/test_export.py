@@ -229,7 +229,7 @@ def test_what_is_not_text_is_nothing_for_a_terminal(run: Path) -> None:
     ours, theirs = pty.openpty()
     try:
         ended = subprocess.run(
-            [*COMMAND, "export", str(run), "-f", "inspect"], stdout=theirs, stderr=subprocess.PIPE, check=False
+            [*COMMAND, "export", str(run), "-f", "inspect"], stdout=theirs, stderr=subprocess.PIPE, check=False, timeout=60
         )
     finally:
         os.close(ours)

@@ -35,6 +35,7 @@ from runner.cli import cli
 from runner.cli._no_code_options import configured
 from runner.cli.run import run
 from runner.recompute.rules import remake
+from tests.processes import Process
 from tests.runner_cli.test_commands import COMMAND
 from tests.server import Server
 
@@ -660,7 +661,7 @@ def test_rescoring_can_be_stopped_and_taken_up(server: Server, name: str) -> Non
     """Ctrl-C ends it with 3, and what was scored stays; a resumption finds the run as finished as it was."""
     evaljournal(*COMMANDED)
     slow = ["rescore", "--judge", "m", "--judge-url", server.url(name, "say:verdict: correct,hang", "v1"), "--slots", "1"]
-    process = subprocess.Popen([*COMMAND, *slow], stderr=subprocess.PIPE, text=True)
+    process = Process([*COMMAND, *slow], stderr=subprocess.PIPE)
     with process:
         assert wait_until(lambda: len(server.seen(name)) >= 2)
         os.kill(process.pid, signal.SIGINT)

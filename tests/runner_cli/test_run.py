@@ -97,7 +97,7 @@ def evaljournal(*arguments: object) -> Result:
 def process(*arguments: object, hold: bool = False) -> Process:
     """Start a command as a process of its own; `hold` lets the slow evaluation stand still in the middle."""
     environment = {**os.environ, "HOLD": "1"} if hold else os.environ
-    return Process([*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    return Process([*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
 
 
 def wait_for(path: Path, words: str, times: int) -> None:
@@ -636,6 +636,8 @@ def at_a_terminal(*arguments: object, until: bytes, environment: dict[str, str] 
         if until in seen and not pressed:
             os.write(terminal, b"\x03")
             pressed = True
+    else:
+        os.kill(pid, signal.SIGKILL)
     os.close(terminal)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), seen.decode()
 
@@ -759,7 +761,7 @@ def test_a_signal_among_the_first_imports_ends_it_quietly(tmp_path: Path) -> Non
         [sys.executable, "-c", "from runner.cli import main; main()"],
         capture_output=True,
         text=True,
-        env={"PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path.cwd())]), "PATH": ""},
+        env={"PYTHONPATH": str(tmp_path), "PATH": ""},
         timeout=30,
         check=False,
     )

@@ -1,0 +1,30 @@
+"""Facts that are stated in several files of the repository are the same in all of them."""
+
+import re
+import tomllib
+
+from tests.processes import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+WORKFLOW = (ROOT / ".github" / "workflows" / "test.yml").read_text()
+
+
+def test_classifiers_claim_what_the_workflow_tests() -> None:
+    """The Python versions of the classifiers are those of the workflow, and the first is the required one."""
+    claimed = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))
+
+    assert [claimed] == [re.findall(r'"(3\.\d+)"', row) for row in re.findall(r"python: (\[.*\])", WORKFLOW)]
+    assert f">={claimed[0]}" == PROJECT["requires-python"]
+
+
+def test_the_changelog_has_the_version() -> None:
+    """The newest entry of the changelog is the version of the package."""
+    assert PROJECT["version"] == re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
+
+
+def test_the_readme_has_the_two_commands_that_ci_runs() -> None:
+    """`.ci/run` finds the quick start and the test command in the README, in this order."""
+    quick_start, tests = re.findall(r"^python3 -m venv .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
+
+    assert "evaljournal run " in quick_start
+    assert tests.endswith("pytest")
