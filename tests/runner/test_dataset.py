@@ -476,7 +476,7 @@ def test_fingerprints_hold_across_processes(tmp_path: Path) -> None:
     path = write(tmp_path, "qa.jsonl", LINES)
     here = Dataset(path).select()
     code = "import sys; from runner.data.dataset import Dataset; print(Dataset(sys.argv[1]).select().fingerprint)"
-    other = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
+    other = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True, timeout=60)
 
     assert (2, "d5e3974e19d9c26c") == (here.cases, here.fingerprint)
     assert here.fingerprint == other.stdout.strip()

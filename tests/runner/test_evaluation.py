@@ -341,7 +341,9 @@ print(fingerprint_function(task))
 
     def run(seed: str, file: str) -> str:
         settings = {**os.environ, "PYTHONHASHSEED": seed}
-        return subprocess.run([sys.executable, "-c", code, file], env=settings, capture_output=True, check=True).stdout.decode()
+        return subprocess.run(
+            [sys.executable, "-c", code, file], env=settings, capture_output=True, text=True, check=True, timeout=60
+        ).stdout
 
     assert 1 == len({run("1", "/a.py"), run("2", "/b.py"), run("3", "c.py")})
 

@@ -413,7 +413,7 @@ def test_the_choice_between_the_two() -> None:
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(chosen()))
     thread.start()
-    thread.join()
+    thread.join(timeout=30)
     in_loop, results = asyncio.run(in_a_loop())
 
     kinds = [type(each) for each in (chosen(), chosen(run_sync=True), found[0], in_loop)]

@@ -56,7 +56,7 @@ def test_from_a_thread() -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join()
+    thread.join(timeout=30)
 
     assert [[1, 2]] * 3 == found
 
