@@ -1,21 +1,32 @@
-"""Run a benchmark by its name: `python -m benchmarks journal`."""
+"""Run a benchmark: `python -m benchmarks journal`; `python -m benchmarks --help` lists them."""
 
+import ast
 import pkgutil
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import benchmarks
 
 
 def main() -> int:
-    """Find the benchmark and run it; exit 1 if a required figure was not reached."""
-    names = sorted(module.name for module in pkgutil.iter_modules(benchmarks.__path__) if not module.name.startswith("_"))
-    if len(sys.argv) < 2 or sys.argv[1] not in names:
-        print(f"usage: python -m benchmarks {{{','.join(names)}}} [options]", file=sys.stderr)
-        return 2
-    result = import_module(f"benchmarks.{sys.argv[1]}").main(sys.argv[2:])
-    assert isinstance(result, int)
-    return result
+    """Run the benchmark named on the command line; return 1 if a required figure is missed, 2 for a usage error."""
+    modules = pkgutil.iter_modules(benchmarks.__path__)
+    names = sorted(module.name for module in modules if not module.ispkg and not module.name.startswith("_"))
+    if len(sys.argv) > 1 and sys.argv[1] in names:
+        result = import_module(f"benchmarks.{sys.argv[1]}").main(sys.argv[2:])
+        assert isinstance(result, int)
+        return result
+    wants_help = sys.argv[1:] in (["--help"], ["-h"])
+    lines = ["usage: python -m benchmarks NAME [--help] [options]", "", *(f"  {name:<10} {_summary(name)}" for name in names)]
+    print("\n".join(lines), file=sys.stdout if wants_help else sys.stderr)
+    return 0 if wants_help else 2
+
+
+def _summary(name: str) -> str:
+    """The first line of a benchmark's docstring."""
+    source = Path(benchmarks.__path__[0], f"{name}.py").read_text()
+    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
 
 
 sys.exit(main())

@@ -1,4 +1,4 @@
-"""What every benchmark prints: the machine it ran on, and each figure beside the one that is required."""
+"""Output of the benchmarks: the machine, and each figure with its required value."""
 
 import os
 import platform
@@ -10,7 +10,7 @@ import attrs
 
 
 def machine() -> str:
-    """Name the machine that the figures were taken on."""
+    """Processor, load, system and Python version."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -20,8 +20,8 @@ def machine() -> str:
     return f"{model}, {os.cpu_count()} cores{load}, {platform.system()} {platform.release()}, Python {sys.version.split()[0]}"
 
 
-def peak_of_memory() -> float:
-    """Tell the most memory that this process has had, in MB; the system's own figure begins with that of the parent."""
+def peak_memory() -> float:
+    """Peak memory of this process in MB (`getrusage` would include the parent's)."""
     status = Path("/proc/self/status")
     if status.exists():
         return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM")) / 1024
@@ -30,14 +30,14 @@ def peak_of_memory() -> float:
 
 @attrs.define
 class Figures:
-    """The figures of one run, and whether they reach what is required."""
+    """Prints figures and counts those that miss their required value."""
 
     missed: int = 0
 
     def show(self, what: str, value: float, *, least: float | None = None, most: float | None = None, unit: str = "") -> None:
         """Print a figure; count it as missed if it is under `least` or over `most`."""
         bound = f"≥ {least:,g}" if least is not None else f"≤ {most:,g}" if most is not None else ""
-        held = (least is None or value >= least) and (most is None or value <= most)
-        self.missed += not held
-        verdict = "" if not bound else "ok" if held else "MISSED"
+        is_met = (least is None or value >= least) and (most is None or value <= most)
+        self.missed += not is_met
+        verdict = "" if not bound else "ok" if is_met else "MISSED"
         print(f"  {what:<66} {value:>12,.3g} {unit:<10} {bound:<10} {verdict}")

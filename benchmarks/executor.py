@@ -1,6 +1,6 @@
-"""What running an evaluation costs: ours, journaled and synced, beside bare pools without any journal.
+"""Overhead of running an evaluation, compared with bare task pools that record nothing.
 
-All in one run and in turn. Where `arize-phoenix-evals` is installed, its executor runs beside ours; where not, that is said.
+If `arize-phoenix-evals` is installed, its executor is compared too.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from typing import Any
 import trio
 
 from benchmarks import phoenix
-from benchmarks._figures import Figures, machine, peak_of_memory
+from benchmarks._figures import Figures, machine, peak_memory
 from runner import Case, evaluation, run
 
 CONCURRENCIES = (10, 100, 1000)
@@ -29,7 +29,7 @@ REQUIRED_OVER_PHOENIX = {10: 300, 100: 30, 1000: 4}
 
 
 def main(argv: list[str]) -> int:
-    """Measure, print, and say whether every required figure was reached."""
+    """Print the figures; return 1 if a required one is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks executor", description=__doc__)
     parser.add_argument("--trials", type=int, default=10_000, help="no-op trials at each concurrency (default: 10,000)")
     parser.add_argument("--long", type=int, default=200_000, help="trials of the long run (default: 200,000)")
@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
 
 
 def _ours(directory: Path, task: Callable[[int], Any], count: int, slots: int, loop: Any) -> tuple[float, float]:
-    """Run an evaluation; return the seconds of the wall clock and of CPU."""
+    """Run an evaluation; return wall-clock and CPU seconds."""
 
     def cases() -> Iterator[Case[int, None]]:
         for number in range(count):
@@ -116,7 +116,7 @@ def _no_op(figures: Figures, directory: Path, slots: int, count: int) -> None:
     print(f"\nno-op tasks, {slots} at once")
     wall, cpu = min(_ours(directory, _nothing, count, slots, "trio") for _ in range(3))
     figures.show("ours, journaled and synced", count / wall, unit="trials/s")
-    figures.show("… CPU of a trial, four events each", cpu / count * 1e6, most=120, unit="µs")
+    figures.show("… CPU per trial (four events)", cpu / count * 1e6, most=120, unit="µs")
     native = functools.partial(_ours, directory, _nothing, count, slots, "trio")
     phoenix.overhead(figures, directory, _nothing, native, count=count, slots=slots)
     pool = count / _timed(lambda: trio.run(_trio_pool, _nothing, count, slots))
@@ -129,7 +129,7 @@ def _no_op(figures: Figures, directory: Path, slots: int, count: int) -> None:
     theirs = _phoenix(slots)
     if theirs is not None:
         figures.show("Phoenix's AsyncExecutor, no journal", theirs, unit="tasks/s")
-        figures.show("… ours over that", count / wall / theirs, least=REQUIRED_OVER_PHOENIX[slots])
+        figures.show("… ours / theirs", count / wall / theirs, least=REQUIRED_OVER_PHOENIX[slots])
 
 
 def _ten_ms(figures: Figures, directory: Path, slots: int) -> None:
@@ -139,13 +139,13 @@ def _ten_ms(figures: Figures, directory: Path, slots: int) -> None:
     pool = _timed(lambda: trio.run(_trio_pool, _nap, count, slots))
     figures.show("ours", count / wall, unit="trials/s")
     if slots == CONCURRENCIES[0]:
-        figures.show("… of what the tasks allow", count / wall / (slots / 0.01), least=0.85)
+        figures.show("… share of the ideal rate", count / wall / (slots / 0.01), least=0.85)
     else:
-        figures.show("… of the bare trio pool's rate", pool / wall, least=0.75)
+        figures.show("… share of the bare trio pool's rate", pool / wall, least=0.75)
 
 
 def _kinds(figures: Figures, directory: Path) -> None:
-    print("\nwhat a call costs by the kind of task, CPU of a whole trial, 100 at once")
+    print("\nCPU per trial by kind of task, 100 at once")
     for what, task, loop in (
         ("async def for trio", _nothing, "trio"),
         ("async def for asyncio", _nothing_asyncio, "asyncio"),
@@ -162,20 +162,20 @@ def _one(figures: Figures, directory: Path) -> None:
 
 
 def _long(figures: Figures, directory: Path, count: int) -> None:
-    """Run it in a process of its own, whose peak of memory is then that of the run."""
+    """Measure a long run in its own process, so that the peak memory is its own."""
     print(f"\na long run: {count:,} no-op trials from a generator, 10 at once")
     program = "import sys; from benchmarks import executor; executor.long_run(sys.argv[1], int(sys.argv[2]))"
-    said = subprocess.run(  # noqa: S603  # our own program
+    child = subprocess.run(  # noqa: S603  # our own program
         [sys.executable, "-c", program, str(directory), str(count)], check=True, capture_output=True, text=True
     )
-    peak, first, second = map(float, said.stdout.split())
-    figures.show("peak of memory", peak, most=150, unit="MB")
-    figures.show("CPU of a trial in the first half", first, unit="µs")
-    figures.show("… in the second, over that", second / first, most=1.2)
+    peak, first, second = map(float, child.stdout.split())
+    figures.show("peak memory", peak, most=150, unit="MB")
+    figures.show("CPU per trial in the first half", first, unit="µs")
+    figures.show("… second half / first half", second / first, most=1.2)
 
 
 def long_run(directory: str, count: int) -> None:
-    """Print the peak of memory in MB, and what a trial cost in each half of the run, in µs of CPU."""
+    """Print the peak memory in MB, and the CPU time per trial in each half of the run in µs."""
     marks: list[float] = []
 
     def cases() -> Iterator[Case[int, None]]:
@@ -189,13 +189,13 @@ def long_run(directory: str, count: int) -> None:
     marks.append(time.process_time())
     assert outcome.state.completed == count
     halves = [(end - begin) / (count // 2) * 1e6 for begin, end in itertools.pairwise(marks)]
-    print(peak_of_memory(), *halves)
+    print(peak_memory(), *halves)
 
 
 @functools.cache
 def _phoenix_executor() -> Any:
     if importlib.util.find_spec("phoenix") is None or importlib.util.find_spec("phoenix.evals") is None:
-        print("  (arize-phoenix-evals is not installed, so its executor is not measured: pip install arize-phoenix-evals)")
+        print("  (arize-phoenix-evals is not installed, its executor is not measured: pip install arize-phoenix-evals)")
         return None
     from phoenix.evals.executors import AsyncExecutor  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415
 

@@ -1,7 +1,6 @@
-"""What an evaluation of an HTTP endpoint costs: the whole path, journaled and synced, beside a bare loop over the same client.
+"""Overhead of evaluating an HTTP endpoint, compared with a bare loop over the same HTTP client.
 
-Both call the same server, which is a process of its own and answers at once, in turn and in the same run. The bare loop does
-what a script would: one kept connection for each slot, the same request, the reply read and parsed; nothing else.
+Both call the same local server. The bare loop has one connection per slot, sends the same request and parses the reply.
 """
 
 import argparse
@@ -29,7 +28,7 @@ ROUNDS = 5
 
 
 def main(argv: list[str]) -> int:
-    """Measure, print, and say whether every required figure was reached."""
+    """Print the figures; return 1 if a required one is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks http", description=__doc__)
     parser.add_argument(
         "--calls", type=int, default=2_000, help="calls at each concurrency, in each of five rounds (default: 2,000)"
@@ -50,16 +49,16 @@ def _compare(figures: Figures, directory: Path, url: str, slots: int, count: int
     bare, bare_cpu = max(rate for (rate, _), _ in rates), min(cpu for (_, cpu), _ in rates)
     ours, ours_cpu = max(rate for _, (rate, _) in rates), min(cpu for _, (_, cpu) in rates)
     figures.show("bare loop over the same client, nothing recorded", bare, unit="calls/s")
-    figures.show("… CPU of a call", bare_cpu * 1e6, unit="µs")
+    figures.show("… CPU per call", bare_cpu * 1e6, unit="µs")
     figures.show("ours, journaled and synced", ours, unit="calls/s")
-    figures.show("… CPU of a call", ours_cpu * 1e6, unit="µs")
-    pairs = [rate / beside for (beside, _), (rate, _) in rates]  # In pairs: what else the machine does is the same for both.
-    figures.show("… of the bare loop's rate, the median of five pairs", statistics.median(pairs), least=REQUIRED.get(slots))
-    figures.show("… of the bare loop's rate, going by the CPU alone", bare_cpu / ours_cpu)
+    figures.show("… CPU per call", ours_cpu * 1e6, unit="µs")
+    pairs = [rate / beside for (beside, _), (rate, _) in rates]  # In pairs: other load on the machine affects both.
+    figures.show("… share of the bare loop's rate, median of five pairs", statistics.median(pairs), least=REQUIRED.get(slots))
+    figures.show("… share of the bare loop's rate, by CPU time", bare_cpu / ours_cpu)
 
 
 def _ours(directory: Path, url: str, slots: int, count: int) -> tuple[float, float]:
-    """Run an evaluation; tell calls per second, and the seconds of CPU for each."""
+    """Run an evaluation; return calls per second and CPU seconds per call."""
 
     def cases() -> Iterator[Case[str, None]]:
         for number in range(count):

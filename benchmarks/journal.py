@@ -1,7 +1,6 @@
-"""What the journal costs: writing beside the same loop without it, reading beside bare JSON parsing.
+"""Overhead of the journal: writing compared with the same loop without it, reading with bare JSON parsing.
 
-Rates are per second of CPU time, so that a busy machine does not decide; only the comparison with a sync per record is by the
-wall clock, because waiting for the disk is what it is about.
+Rates are per second of CPU time, to be independent of other load; the comparison with one sync per record uses wall-clock time.
 """
 
 import argparse
@@ -39,10 +38,10 @@ TEXT = "x" * 190
 
 
 def main(argv: list[str]) -> int:
-    """Measure, print, and say whether every required figure was reached."""
+    """Print the figures; return 1 if a required one is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks journal", description=__doc__)
-    parser.add_argument("--trials", type=int, default=20_000, help="four events each (default: 20,000)")
-    parser.add_argument("--directory", type=Path, help="where to write (default: a temporary directory)")
+    parser.add_argument("--trials", type=int, default=20_000, help="trials with four events each (default: 20,000)")
+    parser.add_argument("--directory", type=Path, help="directory to write to (default: a temporary one)")
     options = parser.parse_args(argv)
     print(machine())
     figures = Figures()
@@ -54,7 +53,7 @@ def main(argv: list[str]) -> int:
 
 
 async def _trials(append: Callable[[Event], object], count: int) -> None:
-    """Let a trial happen, over and over: four events, and a checkpoint, as any task has at least one."""
+    """Emit the four events of a trial repeatedly, with one checkpoint each, as a task has."""
     for number in range(count):
         trial = f"case-{number}"
         append(TrialEnqueued(trial=trial, case=trial, repeat=1, input={"question": TEXT}, fingerprint="5f2c9a1e"))
@@ -65,7 +64,7 @@ async def _trials(append: Callable[[Event], object], count: int) -> None:
 
 
 async def journaled(path: Path, count: int, files: Files = DISK) -> tuple[float, float]:
-    """Write a run; return the seconds of CPU and of the wall clock, to the point where the last record is on disk."""
+    """Write a run until the last record is durable; return CPU and wall-clock seconds."""
     async with journal.writing(path, new=True, stamp=stamps(), files=files) as log:
         log.append(_started())
         log.append(SessionStarted(n=1, pid=os.getpid(), host="here", boot_id=""))
@@ -98,7 +97,7 @@ async def _bare(count: int) -> float:
 
 def _writing(figures: Figures, directory: Path, count: int) -> None:
     rounds = []
-    for number in range(ROUNDS):  # In turn, so that a busy spell of the machine hits both.
+    for number in range(ROUNDS):  # Alternating, so that other load affects both.
         bare = trio.run(_bare, count)
         rounds.append((bare, *trio.run(journaled, directory / f"run-{number}", count)))
     _, cpu, wall = (min(column) for column in zip(*rounds, strict=True))
@@ -107,28 +106,28 @@ def _writing(figures: Figures, directory: Path, count: int) -> None:
     events = 4 * count
     print(f"\nwriting: {events:,} events, {sum(map(len, lines)) / len(lines):.0f} bytes each on average, best of {ROUNDS}")
     figures.show("append + chain + group commit", events / cpu, least=60_000, unit="events/s")
-    figures.show("… of the rate of the same loop without a journal, median of pairs", ratio, least=0.15)
+    figures.show("… share of the rate without a journal, median of pairs", ratio, least=0.15)
     each = _write_and_sync_each(directory / "each", lines[1000:1400])
     print(f"  (one write + fdatasync takes {each * 1e6:,.0f} µs on this disk)")
-    figures.show("… by the wall clock, over write + fdatasync per record", (events / wall) * each, least=50)
+    figures.show("… wall clock, speed-up over write + fdatasync per record", (events / wall) * each, least=50)
     slow = SlowDisk()
     _, wall = trio.run(functools.partial(journaled, directory / "slow", count, files=slow))
-    figures.show(f"… the same where a sync takes {slow.SYNC * 1000:.0f} ms", (events / wall) * (slow.SYNC + each), least=50)
+    figures.show(f"… the same if a sync takes {slow.SYNC * 1000:.0f} ms", (events / wall) * (slow.SYNC + each), least=50)
 
 
 class SlowDisk(Files):
-    """A disk whose syncs take as long as those of a disk that has no battery behind its cache."""
+    """A disk with slow syncs, like one without a battery-backed cache."""
 
     SYNC = 0.004
 
     def fdatasync(self, fd: int) -> None:
-        """Sync, and take the time that it takes elsewhere."""
+        """Sync, then sleep."""
         super().fdatasync(fd)
         time.sleep(self.SYNC)
 
 
 def lines_of(path: Path) -> list[bytes]:
-    """Read all lines of a run."""
+    """All lines of a run."""
     return [line for file in sorted(path.glob("journal-*.jsonl")) for line in file.read_bytes().splitlines(keepends=True)]
 
 
@@ -161,7 +160,7 @@ def _reading(figures: Figures, path: Path) -> None:
     bare, each = (min(column) for column in zip(*rounds, strict=True))
     ratio = statistics.median(parsing / reading for parsing, reading in rounds)
     print(f"\nreading: {len(lines):,} records, {each * 1e6:.2f} µs each, of which orjson.loads alone {bare * 1e6:.2f} µs")
-    figures.show("read + verify + typed events, of the rate of orjson.loads, median", ratio, least=0.2)
+    figures.show("read + verify + typed events: share of orjson.loads' rate, median", ratio, least=0.2)
 
 
 def _memory(figures: Figures, directory: Path, count: int) -> None:
@@ -174,6 +173,6 @@ def _memory(figures: Figures, directory: Path, count: int) -> None:
             pass
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    print("\nmemory of a read")
+    print("\nmemory for reading")
     figures.show(f"peak while reading {count // 2 * 4:,} events", peaks[1] / 1e6, unit="MB")
-    figures.show("… over that of a journal a quarter as long", peaks[1] / peaks[0], most=1.2)
+    figures.show("… relative to a journal a quarter as long", peaks[1] / peaks[0], most=1.2)

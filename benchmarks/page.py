@@ -1,7 +1,6 @@
-"""What a report costs: its size, the time that it takes to make beside that of `status`, and what the browser makes of it.
+"""Size of a report, the time to write it compared with `status`, and how fast a browser shows it.
 
-What commands take is told in seconds of CPU, so that a busy machine does not decide. The browser is the Chromium that is on the
-PATH, driven by Playwright; what it takes is told by the wall clock.
+Commands are measured in CPU seconds; the browser (the Chromium on the PATH, driven by Playwright) in wall-clock time.
 """
 
 import argparse
@@ -56,10 +55,10 @@ FRAMES = """async () => {
 
 
 def main(argv: list[str]) -> int:
-    """Measure, print, and say whether every required figure was reached."""
+    """Print the figures; return 1 if a required one is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks page", description=__doc__)
-    parser.add_argument("--trials", type=int, default=10_000, help="of the small run (default: 10,000)")
-    parser.add_argument("--large", type=int, default=100_000, help="of the large one (default: 100,000)")
+    parser.add_argument("--trials", type=int, default=10_000, help="trials of the small run (default: 10,000)")
+    parser.add_argument("--large", type=int, default=100_000, help="trials of the large run (default: 100,000)")
     options = parser.parse_args(argv)
     print(machine())
     figures = Figures()
@@ -74,20 +73,20 @@ def _measure(figures: Figures, directory: Path, trials: int, *, is_small: bool) 
     trio.run(_write, run, trials)
     size = sum(file.stat().st_size for file in run.iterdir())
     print(f"\n{trials:,} trials, a journal of {size / 1e6:,.1f} MB, best of {ROUNDS}")
-    # In turns, so that both meet the same machine.
+    # Alternating, so that other load affects both.
     rounds = [(_command("status", str(run)), _command("report", str(run), "-o", str(target))) for _ in range(ROUNDS)]
     status, report = map(min, zip(*rounds, strict=True))
     figures.show("status", status, unit="s")
     figures.show("report", report, unit="s")
-    figures.show("report over status", report / status, most=3.0 if is_small else None)
+    figures.show("report / status", report / status, most=3.0 if is_small else None)
     figures.show("size of the file", target.stat().st_size / 1e6, most=3.0 if is_small else None, unit="MB")
     opens, frames = _in_browser(target)
-    figures.show("from the address to a page that answers", opens, most=2.0 if is_small else None, unit="s")
+    figures.show("time until the page is ready", opens, most=2.0 if is_small else None, unit="s")
     figures.show("scrubbing from the first record to the last", frames, least=20.0, unit="frames/s")
 
 
 def _command(*args: str) -> float:
-    """Run a command; return the seconds of CPU that it took, so that a busy machine does not decide."""
+    """Run a command; return its CPU seconds."""
     began = os.times()
     code = "from runner.cli import main; main()"
     subprocess.run([sys.executable, "-c", code, *args], check=True, capture_output=True)  # noqa: S603  # our own command
@@ -96,12 +95,12 @@ def _command(*args: str) -> float:
 
 
 def _in_browser(target: Path) -> tuple[float, float]:
-    """Open a report; return the seconds until it has drawn itself, and the states that it shows in a second."""
+    """Open a report; return the seconds until it is drawn, and the frames per second while scrubbing."""
     from playwright.sync_api import sync_playwright  # noqa: PLC0415  # only this needs it
 
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if found is None:
-        sys.exit("no Chromium is on the PATH")
+        sys.exit("no Chromium on the PATH")
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1280, "height": 900})
@@ -117,7 +116,7 @@ def _in_browser(target: Path) -> tuple[float, float]:
 
 
 async def _write(path: Path, trials: int) -> None:
-    """Make up a run as a real one is: answers of a few words, every tenth attempt refused, scores, tokens, many slots."""
+    """Write a realistic run: short answers, every tenth attempt rate limited, scores, tokens, many slots."""
     dice = random.Random(7)
     clock = [0.0]
 
@@ -151,7 +150,7 @@ async def _write(path: Path, trials: int) -> None:
 
 
 def _life(dice: random.Random, t: float, number: int, slot: int) -> Iterator[tuple[float, Event]]:
-    """Tell what happens to a trial that takes a slot at `t`, and when."""
+    """The events of a trial that gets a slot at `t`, with their times."""
     name = f"case-{number:06}"
 
     def words(count: int) -> str:

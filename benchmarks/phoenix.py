@@ -1,6 +1,6 @@
-"""The same small battery through Phoenix's executors and through ours: where they agree, and where they are meant not to.
+"""The same scenarios with Phoenix's executors and with `runner.executors`: where they agree, and where they differ on purpose.
 
-Theirs are called like any library, in a process of their own; one that hangs is ended after a while, and that is its result.
+Each runs in its own process; a scenario that hangs is killed, and "hangs" is its result.
 """
 
 import argparse
@@ -33,7 +33,7 @@ HANGS = 15.0
 
 @attrs.frozen
 class Side:
-    """One of the two modules, with the two exception classes that it knows."""
+    """One of the two modules, with its two exception classes."""
 
     module: Any
     bypass: type[Exception]
@@ -47,12 +47,12 @@ class Side:
 
 @attrs.frozen
 class Scenario:
-    """Something to try, and whether both must come to the same."""
+    """A scenario, and whether both must give the same result."""
 
     what: str
     play: Callable[[Side], str]
     differs: str = ""
-    """Why they are meant to differ; empty where they must agree."""
+    """Why they differ on purpose; empty if they must agree."""
 
 
 _SCENARIOS: list[Scenario] = []
@@ -67,14 +67,14 @@ def _scenario(what: str, differs: str = "") -> Callable[[Callable[[Side], str]],
 
 
 class Fails:
-    """An asyncio function that raises the first so many times that it is asked for certain inputs."""
+    """An asyncio function whose first calls for certain inputs raise."""
 
     def __init__(self, exc: Any, times: float, *inputs: Any) -> None:
         self.exc, self.times, self.inputs = exc, times, inputs
         self.calls: list[Any] = []
 
     async def __call__(self, value: Any) -> Any:
-        """Answer, or raise."""
+        """Return the input, or raise."""
         self.calls.append(value)
         await asyncio.sleep(0)
         if value in self.inputs and self.calls.count(value) <= self.times:
@@ -219,19 +219,19 @@ def _rate(side: Side) -> str:
     return f"{300 / (time.perf_counter() - began):,.0f}/s"
 
 
-@_scenario("a generator of inputs", "it is read as it is needed")
+@_scenario("a generator of inputs", "it is read lazily")
 def _generator(side: Side) -> str:
     return str(side.run(_echo, (n for n in range(3)))[0])
 
 
-@_scenario("a TypeError in the function", "a mistake is made once")
+@_scenario("a TypeError in the function", "programming errors are not retried")
 def _mistake(side: Side) -> str:
     fails = Fails(TypeError("no"), 99, 0)
     side.run(fails, [0])
     return f"{len(fails.calls)} calls"
 
 
-@_scenario("lines on standard output, one failure", "prose is not data")
+@_scenario("lines on standard output, one failure", "messages go to stderr")
 def _printed(side: Side) -> str:
     with contextlib.redirect_stdout(io.StringIO()) as out:
         side.run(Fails(ValueError("no"), 1, 0), [0])
@@ -251,7 +251,7 @@ def _outage(side: Side) -> str:
     return f"{_completed(side.run(down, list(range(100)), exit_on_error=False)[1])} completed"
 
 
-@_scenario("a leaked CancelledError among 5", "it is one attempt's failure")
+@_scenario("a leaked CancelledError among 5", "only that attempt fails")
 def _leaked(side: Side) -> str:
     try:
         details = side.run(Fails(asyncio.CancelledError(), 1, 2), list(range(5)))[1]
@@ -277,7 +277,7 @@ def _tail(side: Side) -> str:
     return f"{_completed(side.run(Fails(side.later('later'), 1, 18, 19), list(range(20)))[1])} completed"
 
 
-@_scenario("concurrency=0", "refused at once")
+@_scenario("concurrency=0", "rejected at once")
 def _none(side: Side) -> str:
     side.run(_echo, [1], 0)
     return "accepted"
@@ -299,7 +299,7 @@ def _chosen_in_a_loop(side: Side) -> str:
     return asyncio.run(cell())
 
 
-@_scenario("Ctrl-C while 3 wait in I/O for 60 s", "grace of 5 s; what was begun says so")
+@_scenario("Ctrl-C while 3 wait in I/O for 60 s", "grace of 5 s; interrupted attempts are marked")
 def _interrupted(side: Side) -> str:
     async def waits(value: int) -> int:
         if value == 2:
@@ -310,13 +310,13 @@ def _interrupted(side: Side) -> str:
     began = time.perf_counter()
     details = side.run(waits, list(range(10)), enable_dynamic_concurrency=False)[1]
     begun = sum(getattr(each, "interrupted", False) for each in details)
-    return f"{time.perf_counter() - began:.0f} s, {begun} begun and cut off"
+    return f"{time.perf_counter() - began:.0f} s, {begun} interrupted"
 
 
 @_scenario("prompts kept alive by 100 failures", "exceptions without their frames")
 def _pinned(side: Side) -> str:
     class Prompt:
-        """Something to watch."""
+        """An object that can be weakly referenced."""
 
     watched: list[weakref.ref[Prompt]] = []
 
@@ -331,7 +331,7 @@ def _pinned(side: Side) -> str:
     return f"{sum(each() is not None for each in watched)} of {len(results[0])}"
 
 
-@_scenario("the same inputs a second time, with a journal", "what is recorded is not asked again")
+@_scenario("the same inputs a second time, with a journal", "recorded results are not called again")
 def _again(side: Side) -> str:
     with tempfile.TemporaryDirectory() as directory:
         fails = Fails(side.bypass("no"), 1, 7)
@@ -351,7 +351,7 @@ def _side(name: str) -> Side:
 
 
 def _play(name: str, first: int, results: Path) -> int:
-    """Play the scenarios from the first one on, and write down each result as it comes."""
+    """Run the scenarios from number `first` on, and write each result at once."""
     side = _side(name)
     with results.open("a") as stream:
         for number, scenario in enumerate(_SCENARIOS[first:], first):
@@ -367,7 +367,7 @@ def _play(name: str, first: int, results: Path) -> int:
 
 
 def _played(name: str) -> list[str]:
-    """Play all scenarios in another process, and in a further one after each that hangs."""
+    """Run all scenarios in a child process, and in a new one after each that hangs."""
     found: dict[int, str | None] = {}
     with tempfile.TemporaryDirectory() as directory:
         results = Path(directory) / "results"
@@ -381,12 +381,12 @@ def _played(name: str) -> list[str]:
                 found.update(_lines(results, child))
             found = {number: "hangs" if result is None else result for number, result in found.items()}
             if max(found, default=-1) < first:
-                raise RuntimeError(f"the battery does not start through {name}: python -m benchmarks phoenix --play {name}")
+                raise RuntimeError(f"no scenario starts with {name}: python -m benchmarks phoenix --play {name}")
     return [found[number] or "" for number in range(len(_SCENARIOS))]
 
 
 def _lines(results: Path, child: "subprocess.Popen[bytes]") -> Iterator[tuple[int, str | None]]:
-    """Yield results as they are written; end a child from which nothing comes for too long."""
+    """Yield results as they are written; kill a child that writes none for too long."""
     seen, since = 0, time.monotonic()
     while True:
         ended = child.poll() is not None
@@ -404,11 +404,11 @@ def _lines(results: Path, child: "subprocess.Popen[bytes]") -> Iterator[tuple[in
 def overhead(
     figures: Figures, directory: Path, task: Any, native: Callable[[], tuple[float, float]], *, count: int, slots: int
 ) -> None:
-    """Show what the interface costs over the native one, of which `native` makes a run and tells wall and CPU seconds.
+    """Show the overhead of the Phoenix interface over `native`, which makes a run and returns wall-clock and CPU seconds.
 
     Both are journaled and synced, and run in turn; the middle of the ratios counts, for a machine has its moods.
     """
-    from runner.executors import AsyncExecutor  # noqa: PLC0415  # the battery's other side must not have it imported
+    from runner.executors import AsyncExecutor  # noqa: PLC0415  # must not be imported when Phoenix is measured
 
     walls, ratios = [], []
     for _ in range(5):
@@ -422,11 +422,11 @@ def overhead(
         walls.append(time.perf_counter() - began)
         ratios.append((time.process_time() - busy) / cpu)
     figures.show("through runner.executors, journaled and synced", count / min(walls), unit="trials/s")
-    figures.show("… CPU over that of the native one", (statistics.median(ratios) - 1) * 100, most=15, unit="%")
+    figures.show("… CPU overhead over the native interface", (statistics.median(ratios) - 1) * 100, most=15, unit="%")
 
 
 def main(argv: list[str]) -> int:
-    """Play the battery on both sides, and print what each came to; exit 1 if they differ where they should not."""
+    """Run the scenarios with both, and print the results; return 1 if they differ unexpectedly."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks phoenix", description=__doc__)
     parser.add_argument("--play", choices=["ours", "theirs"], help=argparse.SUPPRESS)
     parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)
@@ -435,11 +435,11 @@ def main(argv: list[str]) -> int:
     if options.play:
         return _play(options.play, options.first, options.results)
     if importlib.util.find_spec("phoenix") is None or importlib.util.find_spec("phoenix.evals") is None:
-        print("arize-phoenix-evals is not installed, so there is nothing to compare with: pip install 'evaljournal[bench]'")
+        print("arize-phoenix-evals is not installed, nothing to compare with: pip install 'evaljournal[bench]'")
         return 0
     print(machine())
     unexpected = 0
-    print(f"\n{'what is tried':<48} {'theirs':<44} {'ours':<44} verdict")
+    print(f"\n{'scenario':<48} {'theirs':<44} {'ours':<44} verdict")
     for scenario, theirs, ours in zip(_SCENARIOS, _played("theirs"), _played("ours"), strict=True):
         verdict = "same" if theirs == ours else f"on purpose: {scenario.differs}" if scenario.differs else "UNEXPECTED"
         unexpected += verdict == "UNEXPECTED"

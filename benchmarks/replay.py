@@ -1,6 +1,6 @@
-"""What looking at a run costs: to fold it, beside bare JSON parsing; to tell how a large one stands; to look on at a live one.
+"""Cost of reading a run: folding compared with bare JSON parsing, `status` of a large run, watching a live one.
 
-Ratios are of CPU time in one run, in pairs; memory is that of a process of its own.
+Ratios are of CPU time, measured in pairs; memory is measured in a separate process.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import orjson
 import trio
 
 from benchmarks import journal as journals
-from benchmarks._figures import Figures, machine, peak_of_memory
+from benchmarks._figures import Figures, machine, peak_memory
 from journal import follow, read
 from journal.events import RunFinished
 from replay import RunState, fold
@@ -32,9 +32,9 @@ ROUNDS = 5
 
 
 def main(argv: list[str]) -> int:
-    """Measure, print, and say whether every required figure was reached."""
+    """Print the figures; return 1 if a required one is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks replay", description=__doc__)
-    parser.add_argument("--trials", type=int, default=250_000, help="of the large run, four events each (default: 250,000)")
+    parser.add_argument("--trials", type=int, default=250_000, help="trials of the large run (default: 250,000)")
     options = parser.parse_args(argv)
     print(machine())
     figures = Figures()
@@ -70,55 +70,55 @@ def _folding(figures: Figures, path: Path) -> None:
     parsing, folding = (min(column) for column in zip(*rounds, strict=True))
     print(f"\nfolding: {len(lines):,} records, {folding * 1e6:.2f} µs each, of which orjson.loads alone {parsing * 1e6:.2f} µs")
     ratio = statistics.median(bare / ours for bare, ours in rounds)
-    figures.show("read + verify + fold, of the rate of orjson.loads, median of pairs", ratio, least=0.25)
+    figures.show("read + verify + fold: share of orjson.loads' rate, median of pairs", ratio, least=0.25)
 
 
 def _status(figures: Figures, path: Path, trials: int) -> None:
-    """Let the command tell how a large run stands, in a process of its own."""
+    """Measure `status` of a large run, in a separate process."""
     program = "import sys; from benchmarks import replay; replay.status(sys.argv[1])"
-    said = subprocess.run(  # noqa: S603  # our own program
+    child = subprocess.run(  # noqa: S603  # our own program
         [sys.executable, "-c", program, str(path)], check=True, capture_output=True, text=True
     )
-    parsing, telling, peak = map(float, said.stdout.split())
+    parsing, status_time, peak = map(float, child.stdout.split())
     print(f"\nstatus of a run of {trials:,} trials, {4 * trials:,} events")
-    figures.show("from the first byte to the summary", telling, unit="s")
-    figures.show("… over bare orjson.loads of the same lines", telling / parsing, most=6)
-    figures.show("peak of memory", peak, most=400, unit="MB")
+    figures.show("CPU time of status", status_time, unit="s")
+    figures.show("… relative to bare orjson.loads of the same lines", status_time / parsing, most=6)
+    figures.show("peak memory", peak, most=400, unit="MB")
 
 
 def status(path: str) -> None:
-    """Print the seconds of CPU that bare parsing and `status` take, and the peak of memory in MB after the second."""
+    """Print the CPU seconds of bare parsing and of `status`, and the peak memory in MB."""
     began = time.process_time()
     in_json(summarise(fold(read(path, load_blobs=False))))
-    telling = time.process_time() - began
-    peak = peak_of_memory()
+    status_time = time.process_time() - began
+    peak = peak_memory()
     parsing = 0.0
     for file in sorted(Path(path).glob("journal-*.jsonl")):
         lines = file.read_bytes().splitlines(keepends=True)
         parsing += _cpu(partial(_parse, lines))
-    print(parsing, telling, peak)
+    print(parsing, status_time, peak)
 
 
 def _summary(figures: Figures, small: Path, large: Path) -> None:
-    """Sum up two runs, one many times as long as the other: the cost of a trial must be the same."""
+    """Summarise a short and a long run: the cost per trial must be the same."""
     each: list[float] = []
     for path in (small, large):
         state: RunState = fold(read(path, load_blobs=False))
         each.append(min(_cpu(partial(summarise, state)) for _ in range(ROUNDS)) / state.total)
-    print("\nsumming up, once it is folded")
-    figures.show("CPU of a trial in the large run", each[1] * 1e6, unit="µs")
-    figures.show("… over that in the small one: it grows with the trials, and no faster", each[1] / each[0], most=2)
+    print("\nsummary of a folded run")
+    figures.show("CPU per trial in the large run", each[1] * 1e6, unit="µs")
+    figures.show("… relative to the small run", each[1] / each[0], most=2)
 
 
 def _looking_on(figures: Figures, directory: Path) -> None:
-    """Run the same evaluation with and without somebody who follows it through the files, in another process."""
+    """Run the same evaluation with and without another process that watches it."""
     rounds: list[tuple[float, float]] = []
     for number in range(ROUNDS):
         alone = _run(directory / f"alone-{number}", watched=False)
         rounds.append((alone, _run(directory / f"watched-{number}", watched=True)))
-    print("\nlooking on at a live run of 3,000 trials of 10 ms, 20 at once, from another process")
+    print("\nwatching a live run of 3,000 trials of 10 ms, 20 at once, from another process")
     ratio = statistics.median(watched / alone for alone, watched in rounds)
-    figures.show("the runner's CPU with an observer over that without, median of pairs", ratio, most=1.05)
+    figures.show("the runner's CPU: watched / not watched, median of pairs", ratio, most=1.05)
 
 
 def _run(path: Path, *, watched: bool) -> float:
@@ -144,7 +144,7 @@ def _run(path: Path, *, watched: bool) -> float:
 
 
 async def look_on(path: str) -> None:
-    """Go along with a run until it is finished, as `evaljournal watch` does."""
+    """Follow a run until it is finished, as `evaljournal watch` does."""
     state = RunState()
     async for record in follow(path, load_blobs=False):
         state.apply(record)

@@ -1,9 +1,8 @@
-"""Play the quick start, make a report of it, and take the picture of it that the README shows.
+"""Take the README's screenshot of the report of a quick-start run.
 
     python docs/screenshot.py    # writes docs/report.png
 
-It needs Playwright and a Chromium on the PATH. The letters are those of the font that the machine uses for its own windows; the
-picture in the repository was made with Inter.
+Needs Playwright and a Chromium on the PATH. The page uses the system font; the picture in the repository was made with Inter.
 """  # noqa: INP001 - a script, not a package
 
 import os
@@ -19,17 +18,17 @@ ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "docs" / "report.png"
 WIDTH, HEIGHT = 1120, 968
 AT = 0.55
-"""How far through the run the scrubber stands."""
+"""Position of the scrubber, as a share of the records."""
 
 
-def play(folder: Path, *words: str) -> None:
-    """Run our command in a folder."""
+def evaljournal(folder: Path, *words: str) -> None:
+    """Run `evaljournal` in a folder."""
     code = "from runner.cli import main; main()"
-    subprocess.run([sys.executable, "-c", code, *words], cwd=folder, check=True)  # noqa: S603 - our own command
+    subprocess.run([sys.executable, "-c", code, *words], cwd=folder, check=True, timeout=120)  # noqa: S603 - our own command
 
 
 def picture(address: str) -> None:
-    """Open the report, put the scrubber where something can be seen, and take the picture."""
+    """Open the report, move the scrubber, and take the picture."""
     browser_path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=browser_path, args=["--no-sandbox", "--font-render-hinting=none"])
@@ -43,12 +42,12 @@ def picture(address: str) -> None:
 
 
 def main() -> None:
-    """Make everything in a temporary directory, but for the picture."""
+    """Run the quick start and its report in a temporary directory."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
-        play(folder, "run", "examples/quickstart.py")
-        play(folder, "report")
+        evaljournal(folder, "run", "examples/quickstart.py")
+        evaljournal(folder, "report")
         picture((folder / "report.html").as_uri())
     sys.stdout.write(f"{TARGET.relative_to(ROOT)}: {os.path.getsize(TARGET):,} bytes\n")
 

@@ -1,34 +1,33 @@
-"""An HTTP server with manners good and bad, in a process of its own: `python -m tests.server` prints its port.
+"""An HTTP server for tests, in its own process: `python -m tests.server` prints its port.
 
-What it does stands in the path: `/NAME/STEPS/anything`. The steps are done one a request, the last one for ever; the name keeps
-tests apart. `/NAME/429:3,500,ok/generate` refuses, fails, then answers. `GET /NAME` tells what was asked under a name, as JSON.
-The steps:
+The path says what it does: `/NAME/STEPS/END`. Each request takes the next step, and the last step is repeated; the name keeps
+tests apart. `/NAME/429:3,500,ok/generate` answers 429, then 500, then normally. `GET /NAME` returns its requests. Steps:
 
-    ok            answer: {"output": INPUT in capitals}, or a chat completion, or a message, by the end of the path
+    ok            {"output": INPUT in capitals}, or a chat completion or message, depending on the end of the path
     401, 404, …   that status, with an error in JSON
-    429:3         and with `Retry-After: 3`; `429:date` with a date two seconds ahead; `429:quota` with x-ratelimit headers
+    429:3         with `Retry-After: 3`; `429:date` with a date two seconds ahead; `429:quota` with x-ratelimit headers
     until:0.3     503 until 0.3 s after the first request under this name, then ok
-    limit:0.3     the same, with 429 and `Retry-After: 3`
-    say:TEXT      a chat completion of that text; `say:another` says that another model has answered,
-                  `say:nonsense` tells a usage that cannot be, `say:short` that it had no more tokens
-    echo          all that was sent, headers too
-    empty, text, notjson, latin (no UTF-8), big (10 MB), error (200 with an error in it), redirect, nooutput, spent (no money)
-    number:N      answer: {"output": N}, to the letter
-    raw:BODY      that body, as JSON if it begins like it, else as a stream
-    gzip          an answer packed so; `gzip:cut`, `gzip:bomb` and `gzip:lie` are not what they should be
-    deflate, br   the same, packed so; `deflate:bare` without a head
-    sse, ndjson   a stream; `sse:cut` and `ndjson:cut` end half-way; `:error` says an error in the middle, `:piece` in a piece
-                  `:close` has no end but that of the connection; `:torn` ends so within a piece, `:short` before the last,
+    limit:0.3     the same with 429 and `Retry-After: 3`
+    say:TEXT      a chat completion with that text; `say:another` reports another model, `say:nonsense` an invalid usage,
+                  `say:short` a truncated answer
+    echo          the request's headers and body
+    empty, text, notjson, latin (not UTF-8), big (10 MB), error (with status 200), redirect, nooutput, spent (no credit)
+    number:N      {"output": N}, verbatim
+    raw:BODY      that body, as JSON if it begins with a brace, otherwise as a stream
+    gzip          a compressed answer; `gzip:cut`, `gzip:bomb` and `gzip:lie` are invalid
+    deflate, br   the same with another encoding; `deflate:bare` without a header
+    sse, ndjson   a stream; `sse:cut` and `ndjson:cut` end half-way; `:error` sends an error event, `:piece` a piece with one;
+                  `:close` ends by closing the connection; `:torn` closes within a piece, `:short` before the last one,
                   `:unended` without a line break, `:nothing` at once
-    quota         an answer with x-ratelimit headers of which little is left
-    hang          never answers
-    reset, close  ends the connection without an answer; rudely, or not
-    cut           promises more than it sends
-    goodbye       answers and then closes, although it had not said so
-    last          the same, but it had said so
+    quota         an answer with x-ratelimit headers that are nearly used up
+    hang          no answer
+    reset, close  resets or closes the connection without an answer
+    cut           sends less than its Content-Length
+    goodbye       answers, then closes the connection unannounced
+    last          the same, announced
     wait:0.1      answers after so many seconds
 
-It is also a proxy: for addresses of http as if they were its own, for tunnels to ports of this machine.
+It is also a proxy: for http addresses, and for tunnels to ports of this machine.
 """
 
 import asyncio
@@ -60,24 +59,24 @@ _fast = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 1
 
 
 class Connection(asyncio.Protocol):
-    """One connection: requests in, answers out."""
+    """One client connection."""
 
     def __init__(self) -> None:
         self._buffer = b""
-        self._beyond: asyncio.StreamWriter | None = None
-        """The other end of a tunnel, once we are one."""
+        self._tunnelled: asyncio.StreamWriter | None = None
+        """The target of the tunnel, after CONNECT."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        if self._beyond is not None:
-            self._beyond.write(data)
+        if self._tunnelled is not None:
+            self._tunnelled.write(data)
             return
         self._buffer += data
-        if self._buffer[0] == 0x16:  # The first byte of TLS, which is not spoken here.
-            self._send(400, "text/plain", b"speak plainly")
+        if self._buffer[0] == 0x16:  # The first byte of TLS, which this port does not support.
+            self._send(400, "text/plain", b"plain HTTP only")
             self._transport.close()
             return
         while True:
@@ -103,7 +102,7 @@ class Connection(asyncio.Protocol):
         if method == "CONNECT":
             self._relay = asyncio.ensure_future(self._tunnel(int(target.rpartition(":")[2])))
             return
-        path = target.split("/", 3)[3] if "://" in target else target  # A proxy is told the whole address.
+        path = target.split("/", 3)[3] if "://" in target else target  # A proxy gets the absolute URL.
         name, _, rest = unquote(path).lstrip("/").partition("/")
         if not rest:
             self._json(200, _seen[name])
@@ -126,11 +125,11 @@ class Connection(asyncio.Protocol):
         self._do(step, argument, name, end, headers, body)
 
     async def _tunnel(self, port: int) -> None:
-        """Be a proxy to a port of this machine, whatever the host is called."""
+        """Connect to a port of this machine, whatever the host name."""
         try:
-            reader, self._beyond = await asyncio.open_connection("127.0.0.1", port)
+            reader, self._tunnelled = await asyncio.open_connection("127.0.0.1", port)
         except OSError:
-            self._refuse(502, "")
+            self._fail(502, "")
             return
         self._transport.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         while data := await reader.read(65_536):
@@ -140,10 +139,10 @@ class Connection(asyncio.Protocol):
     def _do(self, step: str, argument: str, name: str, end: str, headers: dict[str, str], body: bytes) -> None:  # noqa: C901, PLR0912, PLR0915, PLR0917  # a list
         transport = self._transport
         if step.isdecimal():
-            self._refuse(int(step), argument)
+            self._fail(int(step), argument)
         elif step in {"until", "limit"}:
             if time.monotonic() - _firsts[name] < float(argument):
-                self._refuse(503 if step == "until" else 429, "" if step == "until" else "3")
+                self._fail(503 if step == "until" else 429, "" if step == "until" else "3")
             else:
                 self._json(200, _answer(end, body))
         elif step == "wait":
@@ -214,7 +213,7 @@ class Connection(asyncio.Protocol):
         else:
             self._json(200, _answer(end, body))
 
-    def _refuse(self, status: int, argument: str) -> None:
+    def _fail(self, status: int, argument: str) -> None:
         more = {}
         if argument == "date":
             now = time.time()
@@ -245,15 +244,15 @@ class Connection(asyncio.Protocol):
         elif kind == "sse" and not closes:
             texts.append("data: [DONE]\n\n")
         if closes:
-            whole = "".join(texts[:-1] if argument == "short" else texts).encode()
-            whole = {"torn": whole[:-6], "unended": whole.rstrip(), "nothing": b""}.get(argument, whole)
-            self._transport.write(whole)
+            data = "".join(texts[:-1] if argument == "short" else texts).encode()
+            data = {"torn": data[:-6], "unended": data.rstrip(), "nothing": b""}.get(argument, data)
+            self._transport.write(data)
             self._transport.close()
         else:
             self._chunk(texts, cut=argument == "cut")
 
     def _chunk(self, texts: list[str], *, cut: bool) -> None:
-        """Send one piece after the other, each in two chunks, a moment apart; or stop half-way."""
+        """Send the pieces with a short delay, each in two chunks; with `cut`, close half-way."""
         if self._transport.is_closing():
             return
         if cut and len(texts) <= 2:
@@ -279,7 +278,7 @@ class Connection(asyncio.Protocol):
 
 
 def _packed(coding: str, argument: str) -> bytes:
-    """Pack an answer, well or badly."""
+    """Compress an answer, correctly or not."""
     content = b'{"output": "LIMA"}' if argument != "bomb" else b"0" * 2_000_000
     packer = zlib.compressobj(wbits={"gzip": 31, "deflate": -15 if argument == "bare" else 15}.get(coding, 15))
     packed = packer.compress(content) + packer.flush()
@@ -288,8 +287,8 @@ def _packed(coding: str, argument: str) -> bytes:
     return packed[: len(packed) // 2] if argument == "cut" else packed
 
 
-def _asked(body: bytes) -> str:
-    """Find what was asked, wherever it stands in the body."""
+def _question(body: bytes) -> str:
+    """The question in a request body of any supported shape."""
     try:
         sent = orjson.loads(body)
     except ValueError:
@@ -301,20 +300,20 @@ def _asked(body: bytes) -> str:
 
 
 def _answer(end: str, body: bytes) -> Any:
-    """Answer in capitals, in the shape that the path asks for."""
-    said = _asked(body).upper()
+    """The question in capitals, in the shape that the end of the path selects."""
+    text = _question(body).upper()
     model = "small"
     if end.endswith("chat/completions"):
         sent = orjson.loads(body)
         model = sent.get("model", model)
         if "response_format" in sent:
-            said = json.dumps({"answer": said})
+            text = json.dumps({"answer": text})
         return {
             "id": "chat-1",
             "object": "chat.completion",
             "created": 1,
             "model": model,
-            "choices": [{"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}],
+            "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
             "usage": {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100},
         }
     if end.endswith("messages"):
@@ -323,25 +322,25 @@ def _answer(end: str, body: bytes) -> Any:
             "type": "message",
             "role": "assistant",
             "model": model,
-            "content": [{"type": "text", "text": said}],
+            "content": [{"type": "text", "text": text}],
             "stop_reason": "end_turn",
             "stop_sequence": None,
             "usage": {"input_tokens": 1000, "output_tokens": 100},
         }
-    return {"output": said, "detail": {"steps": [1, 2, {"name": "last"}]}}
+    return {"output": text, "detail": {"steps": [1, 2, {"name": "last"}]}}
 
 
 def _pieces(end: str, body: bytes) -> Iterator[Any]:
-    said = _asked(body).upper()
+    text = _question(body).upper()
     if end.endswith("chat/completions"):
         model = orjson.loads(body)["model"]
-        for piece in ({"role": "assistant", "content": ""}, *({"content": letter} for letter in said)):
+        for piece in ({"role": "assistant", "content": ""}, *({"content": letter} for letter in text)):
             yield {"model": model, "choices": [{"index": 0, "delta": piece, "finish_reason": None}]}
         yield {"model": model, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
         yield {"model": model, "choices": [], "usage": {"prompt_tokens": 1000, "completion_tokens": 100}}
     else:
         yield {"start": True}
-        for letter in said:
+        for letter in text:
             yield {"output": letter}
         yield {"output": "\u2028é", "done": True}
 
@@ -352,31 +351,31 @@ async def _main() -> None:
         tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         tls.load_cert_chain(sys.argv[1])
     server = await asyncio.get_running_loop().create_server(Connection, "127.0.0.1", 0, backlog=1000, ssl=tls)
-    print(server.sockets[0].getsockname()[1], flush=True)  # noqa: T201  # for whoever started us
-    closing = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)  # It ends with whoever started it.
+    print(server.sockets[0].getsockname()[1], flush=True)  # noqa: T201  # read by `serving`
+    closing = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)  # Ends when the parent closes the pipe or dies.
     await asyncio.wait([closing])
     server.close()
 
 
 class Server:
-    """The server from the outside."""
+    """A running server, as its tests see it."""
 
     def __init__(self, port: int, scheme: str = "http") -> None:
         self.root = f"{scheme}://127.0.0.1:{port}"
 
     def url(self, name: str, steps: str, end: str = "generate") -> str:
-        """Say where these steps are done."""
+        """The URL for these steps."""
         return f"{self.root}/{name}/{steps}/{end}"
 
     def seen(self, name: str) -> list[dict[str, Any]]:
-        """List what was asked under a name."""
+        """The requests under a name."""
         with urlopen(f"{self.root}/{name}", timeout=30) as reply:  # noqa: S310  # our own server
             return list(orjson.loads(reply.read()))
 
 
 @contextmanager
 def serving(certificate: str = "") -> Iterator[Server]:
-    """Run a server, in a process of its own, as long as it is needed; with TLS, if it is given a certificate and its key."""
+    """Run a server in its own process; with TLS if `certificate` names a file with a certificate and its key."""
     command = [sys.executable, "-m", "tests.server", *([certificate] if certificate else [])]
     with Process(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

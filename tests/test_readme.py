@@ -1,4 +1,4 @@
-"""What the README shows is true: its program runs, and its commands do what it says."""
+"""The README's programs run, and it names every command."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_the_program_in_the_readme_runs(tmp_path: Path) -> None:
-    """The README's program writes a journal and prints its records, from the first to the seal."""
+    """The program that writes a journal prints its eight records, and the journal passes the audit."""
     program = re.search(r"```python\n(import trio\n.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert program is not None
 
@@ -28,14 +28,14 @@ def test_the_program_in_the_readme_runs(tmp_path: Path) -> None:
 
 
 def test_the_readme_names_every_command() -> None:
-    """Every command that there is stands in the README."""
+    """The README names every command."""
     readme = (ROOT / "README.md").read_text()
 
     assert [] == [name for name in COMMANDS if f"evaljournal {name}" not in readme]
 
 
 def test_the_evaluation_in_the_readme_runs(tmp_path: Path) -> None:
-    """The README's evaluation can be run, is scored, and ends with exit code 0."""
+    """The README's evaluation runs and is scored."""
     program = re.search(r"```python\n(# evals/capitals.py\n.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert program is not None
     (tmp_path / "capitals.py").write_text(program[1])
