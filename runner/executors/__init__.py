@@ -5,7 +5,7 @@
     outputs, details = AsyncExecutor(generate, concurrency=16, journal="runs/answers").run(prompts)
 
 There is no second engine behind it. An executor makes an evaluation of its function and its inputs, runs it as `runner.run`
-does, and tells what became of every input from what was recorded. `docs/phoenix.md` says what is the same and what is not.
+does, and tells what became of every input from what was recorded. `docs/migrating.md` says what is the same and what is not.
 """
 
 from runner.executors.controller import ConcurrencyController

@@ -195,8 +195,8 @@ async def test_a_line_where_tqdm_is_not_installed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_documentation_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The program in docs/phoenix.md runs, and runs again from its journal."""
-    page = (Path(__file__).parents[2] / "docs" / "phoenix.md").read_text()
+    """The program in docs/migrating.md runs, and runs again from its journal."""
+    page = (Path(__file__).parents[2] / "docs" / "migrating.md").read_text()
     program = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "journal=" in block)
     monkeypatch.chdir(tmp_path)
     for _ in range(2):

@@ -1,0 +1,113 @@
+"""The documentation is true: its code blocks run, its links work, its generated pages are up to date.
+
+The words after ``` say what a block is. `python NAME`, `jsonl NAME`, …: a file that later blocks of the page use. `python`: a
+program. `sh`: commands, one per line; `# exit code N` after a command is its exit code (default: 0). Without a language it is
+output. `no-run` marks a block that cannot run here. Calls to OpenAI, Anthropic and localhost go to `tests.server`.
+"""
+
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.processes import ROOT
+from tests.server import Server
+
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+GENERATED = runpy.run_path(str(ROOT / "docs" / "reference.py"))["PAGES"]
+_BLOCK = re.compile(r"^```(\w*) ?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_EXIT_CODE = re.compile(r"\s+# exit code (\d+)$")
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def blocks(page: Path) -> Iterator[tuple[str, str, str]]:
+    """The language, file name and text of each code block of a page."""
+    for match in _BLOCK.finditer(page.read_text()):
+        yield match[1], match[2], match[3]
+
+
+def commands(text: str) -> Iterator[tuple[list[str], int]]:
+    """The commands of an `sh` block with their expected exit codes."""
+    for line in text.replace("\\\n", " ").splitlines():
+        match = _EXIT_CODE.search(line)
+        yield shlex.split(_EXIT_CODE.sub("", line)), int(match[1]) if match else 0
+
+
+@pytest.mark.timeout(400)  # many processes
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_code_blocks_run(page: Path, tmp_path: Path, server: Server) -> None:
+    """Every program of the page runs, and every command ends with the exit code that the page says."""
+    root = f"{server.root}/{page.stem}/ok"
+    judge = f"{server.root}/{page.stem}-judge/say:verdict:%20right"
+    environment = {
+        **os.environ,
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "OPENAI_API_KEY": "test",
+        "OPENAI_BASE_URL": f"{root}/v1",
+        "ANTHROPIC_API_KEY": "test",
+        "ANTHROPIC_BASE_URL": root,
+    }
+
+    def check(command: list[str], code: int, text: str) -> None:
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+        assert code == ended.returncode, f"{text}\n{ended.stdout}{ended.stderr}"
+
+    for language, name, block in blocks(page):
+        text = block.replace("http://localhost:8000", root).replace("http://localhost:9000", judge)
+        if name == "no-run":
+            continue
+        if name:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+        elif language == "python":
+            check([sys.executable, "-c", text], 0, text)
+        elif language == "sh":
+            for command, code in commands(text):
+                assert command[0] in {"evaljournal", "python"}, f"cannot run {command[0]!r}; mark the block `no-run`"
+                check(command, code, shlex.join(command))
+        else:
+            assert language in {"", "diff", "mermaid"}, f"a block of {language} needs a file name"
+
+
+def test_few_blocks_are_not_run() -> None:
+    """At most one block in ten is marked `no-run`."""
+    names = [name for page in PAGES for language, name, _ in blocks(page) if language]
+
+    assert names.count("no-run") <= len(names) / 10
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / ".github" / "CONTRIBUTING.md"], ids=lambda page: page.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every relative link of a page leads to a file, and its fragment to a heading there."""
+    for link in _LINK.findall(page.read_text()):
+        target, _, fragment = link.partition("#")
+        if "://" in link:
+            continue
+        path = (page.parent / target).resolve() if target else page
+        assert path.exists(), link
+        assert not fragment or fragment in anchors(path), link
+
+
+def anchors(page: Path) -> set[str]:
+    """The fragments that GitHub makes of the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def test_the_index_links_to_every_page() -> None:
+    """Every page can be reached from docs/index.md."""
+    links = set(_LINK.findall((ROOT / "docs" / "index.md").read_text()))
+
+    assert {page.name for page in PAGES} - {"index.md"} <= links
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_generated_pages_are_up_to_date(name: str) -> None:
+    """`python docs/reference.py` would change nothing."""
+    assert GENERATED[name]() == (ROOT / "docs" / name).read_text()
