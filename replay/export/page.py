@@ -34,7 +34,9 @@ MARK: Final = (
 )
 """The first bytes of every page."""
 
-_MODULES: Final = ("words", "run", "policy", "chart", "history", "trials", "drawer", "page")
+_MODULES: Final = (
+    *("format", "dom", "run", "policy", "chart", "history", "trials", "breakdown", "summary", "sections", "drawer", "page"),
+)
 _SCRIPTS: Final = ("uPlot.iife.min.js", *(f"{name}.js" for name in _MODULES))
 _STYLES: Final = {"uPlot.min.css": "", "page.css": "", "dark.css": ' id="dark" media="screen and (prefers-color-scheme: dark)"'}
 """Style sheet → attributes of its element; the page changes `media` of the last one when the user chooses a theme."""

@@ -1,21 +1,21 @@
-// Drawing: lanes of attempts on a canvas, step lines and histograms with uPlot. Colours come from the style sheet.
+// Charts: lanes of attempts on a canvas; step lines and histograms with uPlot. Colours come from the style sheet.
 "use strict";
 
-// Everything that is measured in pixels grows with the letters, so that it can be read on a large screen too.
+// Sizes in pixels follow the font size of the page.
 let UNIT = 1;
-let GUTTER = 52; // Pixels left of every chart on the time axis, for its numbers; in the style sheet, 3.4rem.
-let EDGE = 20; // Pixels right of it, for half of the last label.
-let ROW = 36; // Pixels that a row of the table is high.
+let GUTTER = 52; // Left of every chart on the time axis, for the labels of its y axis; 3.4rem in the style sheet.
+let EDGE = 20; // Right of it, for half of the last label of the x axis.
+let ROW = 36; // Height of a row of the trials table.
 
 function measure() {
-  const letter = parseFloat(getComputedStyle(document.documentElement).fontSize);
-  UNIT = letter / 15.4;
-  GUTTER = Math.round(3.4 * letter);
-  EDGE = Math.round(1.3 * letter);
-  ROW = Math.round(2.35 * letter);
+  const size = parseFloat(getComputedStyle(document.documentElement).fontSize);
+  UNIT = size / 15.4;
+  GUTTER = Math.round(3.4 * size);
+  EDGE = Math.round(1.3 * size);
+  ROW = Math.round(2.35 * size);
 }
 
-// A whole number of pixels: uPlot takes it apart to suit the screen.
+// The size must be an integer: uPlot parses it to scale it to the screen.
 function font(size, weight = "normal") {
   return `${weight} ${Math.round(size * UNIT)}px system-ui, sans-serif`;
 }
@@ -25,23 +25,24 @@ function colour(name) {
 }
 
 function palette() {
-  return Object.fromEntries(Object.keys(ENDINGS).map((ending) => [ending, colour(`end-${(ending || "open").replaceAll("_", "-")}`)]));
+  return Object.fromEntries(Object.keys(ENDINGS).map((ending) => [ending, colour(endingClass(ending))]));
 }
 
-// Moments on the axis, all in one form: 2.5 s, or 1:05, or 2:01:05; with as many places as tell each from the next.
-function moments(splits) {
-  const most = Math.max(...splits), each = splits.length > 1 ? splits[1] - splits[0] : 1;
+// Labels of the time axis, all in one form: 2.5 s, 1:05 or 2:01:05, with enough decimals to differ.
+function timeLabels(splits) {
+  const last = Math.max(...splits), step = splits.length > 1 ? splits[1] - splits[0] : 1;
   let places = 0;
-  while (places < 6 && Math.abs(each - Number(each.toFixed(places))) > each / 1000) places += 1;
-  const two = (value, wide = 2) => value.toFixed(places).padStart(places ? wide + places + 1 : wide, "0");
+  while (places < 6 && Math.abs(step - Number(step.toFixed(places))) > step / 1000) places += 1;
+  const twoDigits = (value) => value.toFixed(places).padStart(places ? places + 3 : 2, "0");
   return splits.map((split) => {
-    if (most < 60) return `${split.toFixed(places)} s`;
-    const minutes = Math.floor(split / 60 + 1e-9), rest = two(Math.max(0, split - 60 * minutes));
-    return most < 3600 ? `${minutes}:${rest}` : `${Math.floor(minutes / 60)}:${String(minutes % 60).padStart(2, "0")}:${rest}`;
+    if (last < 60) return `${split.toFixed(places)} s`;
+    const minutes = Math.floor(split / 60 + 1e-9), seconds = twoDigits(Math.max(0, split - 60 * minutes));
+    return last < 3600 ? `${minutes}:${seconds}` : `${Math.floor(minutes / 60)}:${String(minutes % 60).padStart(2, "0")}:${seconds}`;
   });
 }
 
-function sized(canvas, width, height) {
+// Set the size of a canvas and return its cleared context.
+function prepare(canvas, width, height) {
   const ratio = window.devicePixelRatio || 1;
   canvas.width = Math.round(width * ratio);
   canvas.height = Math.round(height * ratio);
@@ -57,10 +58,10 @@ function laneHeight(slots) {
   return Math.min(20 * UNIT, Math.max(2, (300 * UNIT) / Math.max(1, slots)));
 }
 
-// A bar for each attempt: full where it was answered, striped and lettered where it was not, hollow where it was cut off.
+// A bar for each attempt: filled if it succeeded, striped and lettered if it failed, hollow if it was interrupted.
 function drawLanes(canvas, run, view, width) {
   const slots = Math.max(1, run.lanes.length), high = laneHeight(slots), height = Math.ceil(slots * high) + 2;
-  const pen = sized(canvas, width, height);
+  const pen = prepare(canvas, width, height);
   const wide = width - GUTTER - EDGE, scale = wide / (view[1] - view[0]);
   const colours = palette(), faint = colour("faint"), hair = colour("hair");
   const inks = { ink: colour("ink"), ground: colour("ground"), onBar: colour("on-bar"), onPale: colour("on-pale") };
@@ -87,9 +88,9 @@ function drawLanes(canvas, run, view, width) {
 function drawLane(pen, run, lane, place) {
   const { view, scale, wide, top, high, colours, inks } = place;
   const { spans } = run, gap = high > 6 ? 1.5 : high > 3 ? 0.5 : 0;
-  // Attempts that are shorter than a pixel are put together: how much of its time went to which ending, the one with most above.
+  // Attempts shorter than a pixel share a column of pixels, divided by the time of each ending, the longest on top.
   let column = -1, times = new Map();
-  const pour = () => {
+  const drawColumn = () => {
     const all = [...times.values()].reduce((sum, time) => sum + time, 0), [main, ...others] = [...times.entries()].sort((a, b) => b[1] - a[1]);
     times = new Map();
     if (!main) return;
@@ -97,7 +98,7 @@ function drawLane(pen, run, lane, place) {
     pen.fillStyle = colours[main[0]];
     pen.fillRect(GUTTER + column, top + gap, 1, high - 2 * gap);
     for (const [ending, time] of others) {
-      const part = Math.min(bottom - top - gap, Math.max(2, (time / all) * (high - 2 * gap))); // However short it was, it is seen.
+      const part = Math.min(bottom - top - gap, Math.max(2, (time / all) * (high - 2 * gap))); // At least 2 pixels, to be visible.
       pen.fillStyle = colours[ending];
       pen.fillRect(GUTTER + column, bottom - part, 1, part);
       bottom -= part;
@@ -109,9 +110,9 @@ function drawLane(pen, run, lane, place) {
     const ending = run.endings[spans.ending[span]];
     let left = (start - view[0]) * scale, right = (run.endOf(span) - view[0]) * scale;
     if (right - left < 1) {
-      const place = Math.min(Math.max(0, Math.floor((left + right) / 2)), wide - 1);
-      if (place !== column) pour();
-      column = place;
+      const middle = Math.min(Math.max(0, Math.floor((left + right) / 2)), wide - 1);
+      if (middle !== column) drawColumn();
+      column = middle;
       times.set(ending, (times.get(ending) || 0) + right - left);
       continue;
     }
@@ -120,7 +121,7 @@ function drawLane(pen, run, lane, place) {
     if (right - left > 3) right -= 0.8;
     drawBar(pen, ending, { left: GUTTER + left, wide: right - left, top: top + gap, high: high - 2 * gap, colours, ...inks }, spans.attempt[span]);
   }
-  pour();
+  drawColumn();
 }
 
 function firstSpan(run, lane, x) {
@@ -146,8 +147,8 @@ function drawBar(pen, ending, { left, wide, top, high, colours, ink, ground, onB
     pen.fillRect(left, top, wide, high);
     pen.globalAlpha = 1;
   }
-  const isTrouble = ending !== "succeeded" && ending !== "" && ending !== "interrupted";
-  if (isTrouble && wide > 8 && high > 8) {
+  const isFailure = ending !== "succeeded" && ending !== "" && ending !== "interrupted";
+  if (isFailure && wide > 8 && high > 8) {
     pen.save();
     pen.beginPath();
     pen.rect(left, top, wide, high);
@@ -163,12 +164,12 @@ function drawBar(pen, ending, { left, wide, top, high, colours, ink, ground, onB
     pen.stroke();
     pen.restore();
   }
-  const letter = ENDINGS[ending].letter, said = `${letter}${attempt > 1 ? attempt : ""}`;
-  if (said && high > 9 && wide > (7 * said.length + 4) * UNIT) {
+  const label = `${ENDINGS[ending].letter}${attempt > 1 ? attempt : ""}`;
+  if (label && high > 9 && wide > (7 * label.length + 4) * UNIT) {
     pen.font = font(10, "600");
     pen.textAlign = "left";
     pen.fillStyle = ending === "interrupted" ? ink : ["", "succeeded", "rate_limited"].includes(ending) ? onPale : onBar;
-    pen.fillText(said, left + 3, top + high / 2 + 0.5);
+    pen.fillText(label, left + 3, top + high / 2 + 0.5);
   }
 }
 
@@ -181,51 +182,51 @@ function drawGaps(pen, run, view, scale, height, hair) {
 }
 
 function drawPauses(pen, run, view, scale, height, tint) {
-  for (const { from, to, cause } of stretchesOf(run)) {
+  for (const { from, to, cause } of pauseRanges(run)) {
     pen.fillStyle = PROBING.has(cause) ? colour("breaker") : tint;
     pen.fillRect(GUTTER + (from - view[0]) * scale, 0, (to - from) * scale, height);
   }
 }
 
-// What held longest in each pixel's time: a hand-over, which lasts no time, draws no spike. Where much happened in a pixel, the mean
-// over its time: what holds for a tenth of every second is not nothing.
-const MANY = 6; // Steps.
+// The value of a step function for each pixel: the one that lasts longest, so that a slot that is handed over draws no spike;
+// if it changes often within a pixel, the mean over its time.
+const MANY = 6; // Changes.
 
-function columnsOf(steps, view, count) {
-  const { x, value } = steps, each = (view[1] - view[0]) / count, values = new Array(count).fill(null);
+function samples(series, view, count) {
+  const { x, value } = series, step = (view[1] - view[0]) / count, values = new Array(count).fill(null);
   if (!x.length) return values;
-  let at = Math.max(0, lastAt(x, view[0]));
+  let at = Math.max(0, lastIndex(x, view[0]));
   for (let column = 0; column < count; column++) {
-    const from = view[0] + column * each, to = from + each;
+    const from = view[0] + column * step, to = from + step;
     while (at + 1 < x.length && x[at + 1] <= from) at += 1;
     if (x[at] >= to) continue;
     let best = value[at], longest = (at + 1 < x.length ? Math.min(x[at + 1], to) : to) - Math.max(from, x[at]);
-    let held = new Map([[best, longest]]), sum = best * longest, steps = 0;
+    let times = new Map([[best, longest]]), sum = best * longest, changes = 0;
     for (let next = at + 1; next < x.length && x[next] < to; next++) {
-      const lasted = (next + 1 < x.length ? Math.min(x[next + 1], to) : to) - x[next], time = (held.get(value[next]) || 0) + lasted;
-      held.set(value[next], time);
+      const lasted = (next + 1 < x.length ? Math.min(x[next + 1], to) : to) - x[next], time = (times.get(value[next]) || 0) + lasted;
+      times.set(value[next], time);
       sum += value[next] * lasted;
-      steps += 1;
+      changes += 1;
       if (time > longest) { longest = time; best = value[next]; }
     }
-    values[column] = steps < MANY ? best : sum / (to - Math.max(from, x[0]));
+    values[column] = changes < MANY ? best : sum / (to - Math.max(from, x[0]));
   }
   return values;
 }
 
-// What may lie between two labels of the time axis: below ten seconds as numbers are counted, above as clocks count.
+// Steps between two labels of the time axis: decimal below ten seconds, as on a clock above.
 const SECONDS = [...[-6, -5, -4, -3, -2, -1, 0].flatMap((power) => [1, 2, 5].map((digit) => Number(`${digit}e${power}`))), 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, ...[1, 2, 5, 10, 20, 50, 100].map((days) => 86400 * days)];
 
 function axes(side) {
   const ink = colour("faint"), hair = colour("hair");
   const shared = { stroke: ink, font: font(11), ticks: { show: false } };
   return [
-    { ...shared, show: side !== "none", size: 24 * UNIT, gap: 4 * UNIT, grid: { show: false }, values: (_, splits) => moments(splits), incrs: SECONDS, space: 80 * UNIT },
+    { ...shared, show: side !== "none", size: 24 * UNIT, gap: 4 * UNIT, grid: { show: false }, values: (_, splits) => timeLabels(splits), incrs: SECONDS, space: 80 * UNIT },
     { ...shared, size: GUTTER, gap: 6, grid: { stroke: hair, width: 1 }, space: 24 * UNIT, incrs: [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 500000, 1000000], values: (_, splits) => splits.map((split) => (Number.isInteger(split) ? grouped(split) : "")) },
   ];
 }
 
-// Step lines on the time axis of the lanes.
+// Step lines on the same time axis as the lanes.
 class StepChart {
   constructor(holder, series, { showAxis, height, showsPolicy }) {
     this.showsPolicy = showsPolicy;
@@ -238,11 +239,10 @@ class StepChart {
 
   draw(run, view, width) {
     const count = Math.max(2, Math.min(4000, Math.floor(width - GUTTER - EDGE)));
-    const each = (view[1] - view[0]) / count, x = Array.from({ length: count }, (_, at) => view[0] + at * each);
-    const ends = run.endX;
+    const step = (view[1] - view[0]) / count, x = Array.from({ length: count }, (_, index) => view[0] + index * step);
     const data = [x, ...this.series.map(({ name, scale }) => {
-      const values = columnsOf(run.steps[name], view, count);
-      return values.map((value, at) => (x[at] > ends ? null : scale === "pace" ? value / 1000 || null : value));
+      const values = samples(run.series[name], view, count);
+      return values.map((value, index) => (x[index] > run.endX ? null : scale === "pace" ? value / 1000 || null : value));
     })];
     if (this.plot) this.plot.destroy();
     const stepped = uPlot.paths.stepped({ align: 1 });
@@ -258,7 +258,7 @@ class StepChart {
   }
 }
 
-// How often answers took how long; of two runs, one over the other.
+// The distribution of latencies; of two runs, one over the other.
 class Histogram {
   constructor(holder) {
     this.holder = holder;
@@ -269,17 +269,16 @@ class Histogram {
     const all = sets.flatMap((set) => set.times);
     if (this.plot) this.plot.destroy();
     this.plot = null;
-    this.beyond = "";
+    this.note = "";
     if (!all.length) return;
-    let most = 0;
-    for (const time of all) most = Math.max(most, time);
-    const sorted = Float64Array.from(all).sort(), reach = Math.min(most, 1.6 * sorted[Math.ceil(0.99 * sorted.length) - 1]) || 1e-6;
-    this.beyond = most > reach ? `answers of more than ${duration(reach)}, up to ${duration(most)}, are in the last bar` : "";
-    const bins = Math.max(8, Math.min(60, Math.ceil(2 * Math.cbrt(all.length)), Math.floor(width / (12 * UNIT)))), each = reach / bins;
-    const x = Array.from({ length: bins + 1 }, (_, at) => at * each);
-    const shares = sets.map((set) => {
+    const sorted = Float64Array.from(all).sort(), longest = sorted[sorted.length - 1];
+    const reach = Math.min(longest, 1.6 * sorted[Math.ceil(0.99 * sorted.length) - 1]) || 1e-6;
+    this.note = longest > reach ? `Latencies from ${duration(reach)} to ${duration(longest)} are in the last bar.` : "";
+    const bins = Math.max(8, Math.min(60, Math.ceil(2 * Math.cbrt(all.length)), Math.floor(width / (12 * UNIT)))), step = reach / bins;
+    const x = Array.from({ length: bins + 1 }, (_, bin) => bin * step);
+    const histograms = sets.map((set) => {
       const counts = new Array(bins + 1).fill(0);
-      for (const time of set.times) counts[Math.min(bins - 1, Math.floor(time / each))] += 1;
+      for (const time of set.times) counts[Math.min(bins - 1, Math.floor(time / step))] += 1;
       counts[bins] = counts[bins - 1];
       return counts;
     });
@@ -290,7 +289,7 @@ class Histogram {
       axes: [{ ...axes("both")[0], incrs: undefined, values: (_, splits) => splits.map((split) => duration(split)) }, axes("both")[1]],
       series: [{}, ...sets.map((set) => ({ label: set.label, stroke: colour(set.tint), width: 1.5, dash: set.dash, fill: colour(set.fill), paths: stepped, points: { show: false } }))],
       hooks: { draw: [(plot) => this.mark(plot, sets)] },
-    }, [x, ...shares], this.holder);
+    }, [x, ...histograms], this.holder);
   }
 
   mark(plot, sets) {
@@ -299,7 +298,7 @@ class Histogram {
     pen.font = `${10 * UNIT * ratio}px system-ui, sans-serif`;
     for (const set of sets) {
       const marks = set.marks.filter(([, value]) => value !== null).map(([label, value]) => [label, plot.valToPos(value, "x", true)]);
-      marks.forEach(([label, x], at) => {
+      marks.forEach(([label, x], index) => {
         if (x > plot.bbox.left + plot.bbox.width) return;
         pen.strokeStyle = pen.fillStyle = colour(set.tint);
         pen.setLineDash([3 * ratio, 3 * ratio]);
@@ -307,7 +306,7 @@ class Histogram {
         pen.moveTo(x, plot.bbox.top);
         pen.lineTo(x, plot.bbox.top + plot.bbox.height);
         pen.stroke();
-        const isNear = at + 1 < marks.length && marks[at + 1][1] - x < 30 * UNIT * ratio; // Two labels must not lie on each other.
+        const isNear = index + 1 < marks.length && marks[index + 1][1] - x < 30 * UNIT * ratio; // Labels must not overlap.
         pen.textAlign = isNear ? "right" : "left";
         pen.fillText(label, x + (isNear ? -3 : 3) * ratio, plot.bbox.top - 3 * ratio);
       });

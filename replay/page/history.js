@@ -1,7 +1,7 @@
-// The concurrency history, and the scrubber over it: who held which slot when, and the state after any record.
+// The scheduler's history: attempts by slot, concurrency and queue over time, and a scrubber that shows the state after any record.
 "use strict";
 
-const NOW = [
+const COUNTERS = [
   ["running", "running"],
   ["queued", "queued"],
   ["backing_off", "in backoff"],
@@ -9,6 +9,8 @@ const NOW = [
   ["completed", "ok"],
   ["failed", "failed"],
   ["recovered", "recovered"],
+  ["limit", "limit"],
+  ["attempts", "attempts"],
 ];
 
 class HistoryView {
@@ -19,7 +21,7 @@ class HistoryView {
     this.seq = run.seq;
     this.follows = true;
     this.zoomed = null;
-    this.made = [];
+    this.decisions = [];
     this.build();
   }
 
@@ -29,9 +31,9 @@ class HistoryView {
   }
 
   build() {
-    this.lanes = el("canvas", { role: "img", "aria-label": "Every attempt as a bar, a lane for each slot" });
-    this.upper = el("div", { class: "plot", role: "img", "aria-label": "Attempts in flight, the limit and the pace of starts, over time" });
-    this.lower = el("div", { class: "plot", role: "img", "aria-label": "Trials queued, and in backoff, over time" });
+    this.lanes = el("canvas", { role: "img", "aria-label": "Attempts as bars, one lane for each slot" });
+    this.upper = el("div", { class: "plot", role: "img", "aria-label": "Attempts in flight, concurrency limit and pace of starts over time" });
+    this.lower = el("div", { class: "plot", role: "img", "aria-label": "Trials queued and in backoff over time" });
     this.veil = el("div", { class: "veil" });
     this.line = el("div", { class: "scrub-line" });
     this.tip = el("div", { class: "tip", hidden: true });
@@ -44,29 +46,28 @@ class HistoryView {
       new StepChart(this.upper, [{ name: "in_flight", label: "in flight", tint: "flight", fill: "flight-fill" }, { name: "limit", label: "limit", tint: "limit", dash: [5, 3] }, { name: "pace", label: "pace", tint: "pace", scale: "pace" }], { showAxis: false, height: 100, showsPolicy: true }),
       new StepChart(this.lower, [{ name: "queued", label: "queued", tint: "queue", fill: "queue-fill" }, { name: "backing_off", label: "in backoff", tint: "backoff" }], { showAxis: true, height: 108 }),
     ];
-    this.slider = el("input", { type: "range", min: 1, max: this.run.seq, value: this.seq, step: 1, id: "scrub", "aria-label": "Record: the state is shown after it", oninput: () => this.go(Number(this.slider.value)) });
-    this.field = el("input", { type: "number", min: 1, max: this.run.seq, value: this.seq, id: "seq", "aria-label": "Number of the record", onchange: () => (this.field.value ? this.go(Number(this.field.value)) : this.show()) });
-    this.what = el("p", { class: "what", id: "what", "aria-live": "polite" });
-    this.counts = Object.fromEntries([...NOW, ["limit", "limit"], ["attempts", "attempts"]].map(([name]) => [name, el("dd", { "data-now": name })]));
-    const labels = [...NOW, ["limit", "limit"], ["attempts", "attempts"]];
-    this.now = el("dl", { class: "now", id: "now" }, labels.map(([name, label]) => el("div", {}, el("dt", { text: label }), this.counts[name])));
-    this.said = el("p", { class: "said" });
-    this.decided = el("p", { class: "said", id: "decided" });
-    this.holders = el("ul", { class: "holders", "aria-label": "Attempts that hold a slot" });
-    this.waiting = el("ul", { class: "holders", "aria-label": "Trials in backoff" });
-    this.counted = el("ul", { class: "legend", "aria-label": "How attempts ended" });
-    this.decisions = el("div", {});
+    this.slider = el("input", { type: "range", min: 1, max: this.run.seq, value: this.seq, step: 1, id: "scrub", "aria-label": "Record whose state is shown", oninput: () => this.go(Number(this.slider.value)) });
+    this.field = el("input", { type: "number", min: 1, max: this.run.seq, value: this.seq, id: "seq", "aria-label": "Record number", onchange: () => (this.field.value ? this.go(Number(this.field.value)) : this.show()) });
+    this.event = el("p", { class: "event", id: "event", "aria-live": "polite" });
+    this.counters = Object.fromEntries(COUNTERS.map(([name]) => [name, el("dd", { "data-counter": name })]));
+    this.scoreLine = el("p", { class: "line" });
+    this.decisionLine = el("p", { class: "line", id: "decision" });
+    this.running = el("ul", { class: "slots", "aria-label": "Attempts in flight" });
+    this.backingOff = el("ul", { class: "slots", "aria-label": "Trials in backoff" });
+    this.legend = el("ul", { class: "legend", "aria-label": "Attempts by ending" });
+    this.idle = el("p", { class: "idle", id: "idle" });
+    this.decisionList = el("div", {});
     this.element = el("section", { "aria-labelledby": "history-title" },
-      el("div", { class: "section-head" }, el("h2", { id: "history-title", text: "History" }),
-        el("p", { class: "hint" }, "Drag over the lanes, or ", el("kbd", { text: "←" }), " ", el("kbd", { text: "→" }), " for one record at a time; ", el("kbd", { text: "+" }), " ", el("kbd", { text: "−" }), " ", el("kbd", { text: "0" }), " to zoom")),
-      this.area,
-      this.counted,
+      sectionHead("history-title", "Scheduler history", ["Drag over the lanes, or ", el("kbd", { text: "←" }), " ", el("kbd", { text: "→" }), " for one record at a time; ", el("kbd", { text: "+" }), " ", el("kbd", { text: "−" }), " ", el("kbd", { text: "0" }), " to zoom"]),
+      this.area, this.legend, this.idle,
       el("div", { class: "scrubber" },
-        el("button", { type: "button", "aria-label": "One record back", onclick: () => this.step(-1), text: "←" }),
+        el("button", { type: "button", "aria-label": "Previous record", onclick: () => this.step(-1), text: "←" }),
         this.slider,
-        el("button", { type: "button", "aria-label": "One record on", onclick: () => this.step(1), text: "→" }),
+        el("button", { type: "button", "aria-label": "Next record", onclick: () => this.step(1), text: "→" }),
         el("label", {}, "record ", this.field, el("span", { class: "of" }))),
-      this.what, this.decided, this.now, this.said, el("div", { class: "sides" }, this.holders, this.waiting), this.decisions);
+      this.event, this.decisionLine,
+      el("dl", { class: "counters" }, COUNTERS.map(([name, label]) => el("div", {}, el("dt", { text: label }), this.counters[name]))),
+      this.scoreLine, el("div", { class: "sides" }, this.running, this.backingOff), this.decisionList);
     this.area.addEventListener("pointerdown", (event) => this.grab(event));
     this.area.addEventListener("pointermove", (event) => this.hover(event));
     this.area.addEventListener("pointerleave", () => { this.tip.hidden = true; });
@@ -119,31 +120,31 @@ class HistoryView {
       this.go(this.run.seqAt(this.xOf(event)));
       return;
     }
-    const span = this.spanAt(event), told = span < 0 ? this.tellPause(event) : this.tellSpan(span);
-    this.tip.hidden = !told;
-    if (!told) return;
-    this.tip.replaceChildren(...told);
+    const span = this.spanAt(event), content = span < 0 ? this.policyTip(event) : this.spanTip(span);
+    this.tip.hidden = !content;
+    if (!content) return;
+    this.tip.replaceChildren(...content);
     const box = this.area.getBoundingClientRect(), left = event.clientX - box.left;
     this.tip.style.left = `${Math.max(0, Math.min(left + 12, box.width - this.tip.offsetWidth - 2))}px`;
     this.tip.style.top = `${event.clientY - box.top + 16}px`;
   }
 
-  tellSpan(span) {
+  spanTip(span) {
     const { run } = this, { spans } = run, details = spans.details[span] || {};
     const error = details.error === undefined ? null : run.errors[details.error];
     return [
       el("strong", { text: oneLine(run.trials.name[spans.trial[span]], 60) }),
-      el("span", { text: `attempt ${spans.attempt[span]}, ${ENDINGS[run.endingOf(span)].words} after ${duration(run.endOf(span) - run.startOf(span))}` }),
+      el("span", { text: `attempt ${spans.attempt[span]}, ${ENDINGS[run.endingOf(span)].label} after ${duration(run.endOf(span) - run.startOf(span))}` }),
       error ? el("span", { text: oneLine(`${error[1]}: ${error[2]}`, 100) }) : "",
       el("span", { class: "faint", text: `slot ${spans.slot[span]} · seq ${grouped(spans.seq[span])}` }),
     ];
   }
 
-  // Why nothing could start there, or at which pace, if that was so.
-  tellPause(event) {
+  // The pause, or the pace of starts, at the pointer.
+  policyTip(event) {
     const { run } = this, x = this.xOf(event), chart = this.upper.getBoundingClientRect();
     if (event.clientY < this.lanes.getBoundingClientRect().top || event.clientY > chart.bottom) return null;
-    const pause = run.pauses.filter(isOfAttempts).findLast((each) => { const [from, to] = run.reachOf(each); return from <= x && x <= to; });
+    const pause = run.pauses.filter(pausesAttempts).findLast((candidate) => { const [from, to] = run.pauseRange(candidate); return from <= x && x <= to; });
     if (pause) return [el("strong", { text: pauseText(pause, (pause[3] - pause[2]) / 1e6) }), el("span", { text: oneLine(pause[5], 200) }), el("span", { class: "faint", text: `seq ${grouped(pause[0])}` })];
     const pace = event.clientY >= chart.top ? paceAt(run, x) : 0;
     return pace ? [el("strong", { text: paceText(pace) })] : null;
@@ -155,10 +156,10 @@ class HistoryView {
   }
 
   zoom(by, around) {
-    const [from, to] = this.view, whole = this.run.endX * 1.004;
-    const wide = Math.min(whole, Math.max(1e-4, (to - from) * by));
-    const start = Math.min(Math.max(0, around - ((around - from) / (to - from)) * wide), whole - wide);
-    this.zoomed = wide >= whole ? null : [start, start + wide];
+    const [from, to] = this.view, full = this.run.endX * 1.004;
+    const wide = Math.min(full, Math.max(1e-4, (to - from) * by));
+    const start = Math.min(Math.max(0, around - ((around - from) / (to - from)) * wide), full - wide);
+    this.zoomed = wide >= full ? null : [start, start + wide];
     this.draw();
   }
 
@@ -175,20 +176,20 @@ class HistoryView {
     this.go(this.seq + by);
   }
 
-  go(seq, { quiet } = {}) {
+  go(seq) {
     if (!Number.isFinite(seq)) return;
     this.seq = Math.min(Math.max(1, Math.round(seq)), this.run.seq);
     this.follows = this.seq === this.run.seq;
-    if (!quiet) this.onSeq(this.seq);
-    if (!this.asked) {
-      this.asked = requestAnimationFrame(() => {
-        this.asked = 0;
+    this.onSeq(this.seq);
+    if (!this.frame) {
+      this.frame = requestAnimationFrame(() => {
+        this.frame = 0;
         this.show();
       });
     }
   }
 
-  // Redraw the state at the record, from what the page has.
+  // Show the state after the record.
   show() {
     const { run, seq } = this, x = run.x[seq - 1], view = this.view;
     if (this.zoomed && (x < view[0] || x > view[1])) {
@@ -203,50 +204,49 @@ class HistoryView {
     this.slider.max = this.field.max = run.seq;
     this.slider.value = seq;
     if (document.activeElement !== this.field) this.field.value = seq;
-    put(this.element.querySelector(".of"), `of ${grouped(run.seq)}`);
+    setText(this.element.querySelector(".of"), `of ${grouped(run.seq)}`);
     const state = run.stateAt(seq);
-    for (const [name] of NOW) put(this.counts[name], grouped(state.trials[name]));
-    put(this.counts.limit, state.limit === null ? NONE : grouped(state.limit));
-    put(this.counts.attempts, grouped(state.attempts.started));
-    const scores = Object.entries(state.scores).filter(([, said]) => said.mean !== null).slice(0, 4);
-    put(this.said, scores.length ? `by then ${scores.map(([name, said]) => this.saidBy(name, said)).join(" · ")}` : "no score by then");
+    const counts = { ...state.trials, limit: state.limit, attempts: state.attempts.started };
+    for (const [name] of COUNTERS) setText(this.counters[name], counts[name] === null ? NONE : grouped(counts[name]));
+    const scores = Object.entries(state.scores).filter(([, score]) => score.mean !== null).slice(0, 4);
+    setText(this.scoreLine, scores.length ? `scores so far: ${scores.map(([name, score]) => this.scoreText(name, score)).join(" · ")}` : "no scores yet");
     this.describe();
     this.list();
   }
 
-  saidBy(name, said) {
-    const kind = this.run.facts.summary.scores[name];
-    return `${oneLine(name, 30)} ${kind && kind.kind === "pass" ? percent(said.mean) : digits(said.mean, 3)} of ${grouped(said.numbers)}`;
+  scoreText(name, { mean, numbers }) {
+    const isShare = this.run.info.summary.scores[name]?.kind === "pass";
+    return `${oneLine(name, 30)} ${isShare ? percent(mean) : digits(mean, 3)} (n = ${grouped(numbers)})`;
   }
 
   describe() {
     const { run, seq } = this, { events } = run, trial = events.trial[seq - 1];
     const session = run.sessionAt(seq);
-    const parts = [`seq ${grouped(seq)}`, words(run.types[events.type[seq - 1]])];
+    const parts = [`seq ${grouped(seq)}`, spaced(run.types[events.type[seq - 1]])];
     const where = run.sessions.length > 1 && session >= 0 ? `, session ${session + 1}` : "";
-    this.what.replaceChildren(parts.join(" · "), trial >= 0 ? " · " : "", trial >= 0 ? el("a", { href: `#trial=${encodeURIComponent(run.trials.name[trial])}&seq=${seq}`, text: oneLine(run.trials.name[trial], 60), onclick: (event) => { event.preventDefault(); this.onTrial(trial); } }) : "", ` · ${(events.t[seq - 1] / 1e6).toFixed(3)} s${where}`);
+    this.event.replaceChildren(parts.join(" · "), trial >= 0 ? " · " : "", trial >= 0 ? el("a", { href: `#trial=${encodeURIComponent(run.trials.name[trial])}&seq=${seq}`, text: oneLine(run.trials.name[trial], 60), onclick: (event) => { event.preventDefault(); this.onTrial(trial); } }) : "", ` · ${(events.t[seq - 1] / 1e6).toFixed(3)} s${where}`);
     for (const pause of run.pausesAt(seq)) {
       const left = (pause[3] - events.t[seq - 1]) / 1e6;
-      if (left > 0 || PROBING.has(pause[4])) this.what.append(el("span", { class: "paused", text: ` · ${pauseText(pause, left)}` }));
+      if (left > 0 || PROBING.has(pause[4])) this.event.append(el("span", { class: "paused", text: ` · ${pauseText(pause, left)}` }));
     }
     const pace = paceAt(run, run.x[seq - 1]);
-    if (pace) this.what.append(el("span", { class: "paced", text: ` · ${paceText(pace)}` }));
-    const last = this.made[lastAt(this.made.map((each) => each.seq), seq)];
-    if (last) this.decided.replaceChildren("last decision: ", el("button", { type: "button", class: "link", text: `seq ${grouped(last.seq)}`, onclick: () => this.go(last.seq) }), ` · ${last.what}: ${last.why}`);
-    else put(this.decided, "no decision about the limit by then");
+    if (pace) this.event.append(el("span", { class: "paced", text: ` · ${paceText(pace)}` }));
+    const last = this.decisions[lastIndex(this.decisions.map((decision) => decision.seq), seq)];
+    if (last) this.decisionLine.replaceChildren("last decision: ", link(`seq ${grouped(last.seq)}`, () => this.go(last.seq)), ` · ${last.decision}: ${last.cause}`);
+    else setText(this.decisionLine, "no policy decision yet");
   }
 
   list() {
     const { run, seq } = this, { spans } = run, now = run.x[seq - 1];
-    const running = run.runningAt(seq), most = 9;
-    const rows = running.slice(0, most).map((span) => el("li", {}, el("span", { class: "slot", text: `slot ${spans.slot[span]}` }), el("span", { class: "name", text: oneLine(run.trials.name[spans.trial[span]], 40) }), el("span", { class: "faint", text: `attempt ${spans.attempt[span]} · ${duration(Math.max(0, now - run.startOf(span)))}` })));
-    if (!rows.length) rows.push(el("li", { class: "faint", text: "no slot is held" }));
-    if (running.length > most) rows.push(el("li", { class: "faint", text: `and ${grouped(running.length - most)} more` }));
-    this.holders.replaceChildren(...rows);
-    const waits = run.waits.size > 20000 && this.drags ? [] : run.backingOffAt(seq);
-    const others = waits.slice(0, most).map((wait) => el("li", {}, el("span", { class: "slot", text: duration(Math.max(0, (wait[3] - run.events.t[seq - 1]) / 1e6)) }), el("span", { class: "name", text: oneLine(run.trials.name[wait[0]], 40) }), el("span", { class: "faint", text: `backoff: ${oneLine(words(wait[4]), 40)}` })));
-    if (waits.length > most) others.push(el("li", { class: "faint", text: `and ${grouped(waits.length - most)} more` }));
-    this.waiting.replaceChildren(...others);
+    const running = run.runningAt(seq), shown = 9;
+    const rows = running.slice(0, shown).map((span) => el("li", {}, el("span", { class: "slot", text: `slot ${spans.slot[span]}` }), el("span", { class: "name", text: oneLine(run.trials.name[spans.trial[span]], 40) }), el("span", { class: "faint", text: `attempt ${spans.attempt[span]} · ${duration(Math.max(0, now - run.startOf(span)))}` })));
+    if (!rows.length) rows.push(el("li", { class: "faint", text: "no attempt in flight" }));
+    if (running.length > shown) rows.push(el("li", { class: "faint", text: `and ${grouped(running.length - shown)} more` }));
+    this.running.replaceChildren(...rows);
+    const backoffs = run.backoffs.size > 20000 && this.drags ? [] : run.backoffsAt(seq);
+    const others = backoffs.slice(0, shown).map((backoff) => el("li", {}, el("span", { class: "slot", text: duration(Math.max(0, (backoff[3] - run.events.t[seq - 1]) / 1e6)) }), el("span", { class: "name", text: oneLine(run.trials.name[backoff[0]], 40) }), el("span", { class: "faint", text: `backoff: ${oneLine(spaced(backoff[4]), 40)}` })));
+    if (backoffs.length > shown) others.push(el("li", { class: "faint", text: `and ${grouped(backoffs.length - shown)} more` }));
+    this.backingOff.replaceChildren(...others);
   }
 
   draw() {
@@ -254,53 +254,54 @@ class HistoryView {
     if (this.wide < GUTTER + EDGE + 20) return;
     drawLanes(this.lanes, this.run, this.view, this.wide);
     for (const chart of this.charts) chart.draw(this.run, this.view, this.wide);
-    this.drawLegend();
-    this.made = this.decisionsOf(this.run);
-    this.drawDecisions();
     this.show();
   }
 
-  // What was decided about the limit, the pace and pauses, in order, and why.
+  // Changes of the limit and the pace, and pauses, in order, with cause and evidence.
   decisionsOf(run) {
-    const rate = (pace) => (pace === null ? "not paced" : `${digits(pace, 3)}/s`);
-    const told = (what, cause, evidence, key) => ({ what: `${what}${key ? ` (${oneLine(key, 40)})` : ""}`, why: `${oneLine(words(cause), 40)}${evidence ? `, ${oneLine(evidence, 200)}` : ""}` });
+    const rate = (pace) => (pace === null ? "unlimited" : `${digits(pace, 3)}/s`);
+    const entry = (seq, t, decision, cause, evidence, key) => ({ seq, t, decision: `${decision}${key ? ` (${oneLine(key, 40)})` : ""}`, cause: `${oneLine(spaced(cause), 40)}${evidence ? `, ${oneLine(evidence, 200)}` : ""}` });
     return [
-      ...run.marks.map(([seq, , t, before, after, ...why]) => ({ seq, t, ...told(`limit ${before} → ${after}`, ...why) })),
-      ...run.paces.map(([seq, , t, before, after, ...why]) => ({ seq, t, ...told(`pace ${rate(before)} → ${rate(after)}`, ...why) })),
-      ...run.pauses.map(([seq, , t, until, ...why]) => ({ seq, t, ...told(`${PROBING.has(why[0]) ? "probe in" : "paused for"} ${micro(until - t)}`, ...why.slice(0, 3)) })),
+      ...run.limitChanges.map(([seq, , t, before, after, ...cause]) => entry(seq, t, `limit ${before} → ${after}`, ...cause)),
+      ...run.paceChanges.map(([seq, , t, before, after, ...cause]) => entry(seq, t, `pace ${rate(before)} → ${rate(after)}`, ...cause)),
+      ...run.pauses.map(([seq, , t, until, ...cause]) => entry(seq, t, `${PROBING.has(cause[0]) ? "probe in" : "paused for"} ${microseconds(until - t)}`, ...cause.slice(0, 3))),
     ].sort((a, b) => a.seq - b.seq);
+  }
+
+  drawIdle() {
+    const reasons = idleReasons(this.run);
+    this.idle.hidden = !reasons.length;
+    refill(this.idle, ...(reasons.length ? [el("b", { text: "Slots were idle: " }), reasons.slice(0, 6).join(" · "), reasons.length > 6 ? ` · ${grouped(reasons.length - 6)} more` : ""] : []));
   }
 
   drawLegend() {
     const { run } = this, counts = new Map();
     for (const ending of run.spans.ending) counts.set(ending, (counts.get(ending) || 0) + 1);
-    const entries = [...counts.entries()].sort((a, b) => a[0] - b[0]).map(([ending, count]) => {
-      const name = run.endings[ending], said = ENDINGS[name];
-      return el("li", {}, el("i", { class: `pip end-${(name || "open").replaceAll("_", "-")}`, text: said.letter, "aria-hidden": "true" }), `${said.words} `, el("b", { text: grouped(count) }));
-    });
-    if (run.pauses.length) entries.push(el("li", {}, el("i", { class: "swatch pause" }), "paused ", el("b", { text: grouped(run.pauses.length) })));
-    const outages = stretchesOf(run).filter(({ cause }) => PROBING.has(cause)).length;
+    const entries = [...counts.entries()].sort((a, b) => a[0] - b[0]).map(([ending, count]) =>
+      el("li", {}, endingMark(run.endings[ending], { "aria-hidden": "true" }), `${ENDINGS[run.endings[ending]].label} `, el("b", { text: grouped(count) })));
+    if (run.pauses.length) entries.push(el("li", {}, el("i", { class: "swatch pause" }), "pauses ", el("b", { text: grouped(run.pauses.length) })));
+    const outages = pauseRanges(run).filter(({ cause }) => PROBING.has(cause)).length;
     if (outages) entries.push(el("li", {}, el("i", { class: "swatch breaker" }), "circuit breaker open ", el("b", { text: grouped(outages) })));
-    if (run.sessions.length > 1) entries.push(el("li", {}, el("i", { class: "swatch gap" }), "between two sessions ", el("b", { text: grouped(run.sessions.length - 1) })));
-    this.counted.replaceChildren(...entries);
+    if (run.sessions.length > 1) entries.push(el("li", {}, el("i", { class: "swatch gap" }), "gaps between sessions ", el("b", { text: grouped(run.sessions.length - 1) })));
+    this.legend.replaceChildren(...entries);
   }
 
   drawDecisions() {
-    const { made } = this, most = 200;
-    if (!made.length) return this.decisions.replaceChildren();
-    refill(this.decisions, el("details", {},
-      el("summary", { text: `${plural(made.length, "decision")} about limit, pace and pauses, with causes` }),
-      el("div", { class: "scrolls" }, el("table", { class: "facts" }, el("thead", {}, el("tr", {}, ["seq", "at", "decision", "why"].map((head) => el("th", { scope: "col", text: head })))),
-        el("tbody", {}, made.slice(0, most).map((each) => el("tr", {},
-          el("td", {}, el("button", { type: "button", class: "link", text: grouped(each.seq), onclick: () => this.go(each.seq) })),
-          el("td", { class: "num", text: `${(each.t / 1e6).toFixed(3)} s` }),
-          el("td", { class: "tight", text: each.what }),
-          el("td", { text: each.why })))))),
-      made.length > most ? el("p", { class: "faint", text: `and ${grouped(made.length - most)} more` }) : ""));
+    const { decisions } = this, shown = 200;
+    if (!decisions.length) return this.decisionList.replaceChildren();
+    refill(this.decisionList, el("details", {},
+      el("summary", { text: `${plural(decisions.length, "decision")} about limit, pace and pauses` }),
+      table("decisions", ["seq", "time", "decision", "cause"], decisions.slice(0, shown).map(({ seq, t, decision, cause }) => el("tr", {},
+        el("td", {}, link(grouped(seq), () => this.go(seq))), numberCell(`${(t / 1e6).toFixed(3)} s`), el("td", { class: "tight", text: decision }), el("td", { text: cause })))),
+      decisions.length > shown ? el("p", { class: "faint", text: `and ${grouped(decisions.length - shown)} more` }) : ""));
   }
 
   update() {
     if (this.follows) this.seq = this.run.seq;
+    this.decisions = this.decisionsOf(this.run);
+    this.drawLegend();
+    this.drawIdle();
+    this.drawDecisions();
     this.draw();
   }
 }

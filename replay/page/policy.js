@@ -1,4 +1,4 @@
-// What the policy decided, in words and on the charts: pauses, the open circuit breaker, and the pace of starts.
+// The policy's decisions in words and on the charts: pauses, the circuit breaker and the pace of starts.
 "use strict";
 
 // Causes with which the circuit breaker is open: only probes start, until a record ends the pause.
@@ -14,92 +14,147 @@ const CAUSES = {
 
 const SCORER = "scorer:";
 
-function isOfAttempts(pause) {
+function pausesAttempts(pause) {
   return !pause[6].startsWith(SCORER);
 }
 
-// "Retry-After: 12 s", "endpoint unavailable; probing"; with the rate-limit key, where there is one.
-function pauseText(pause, seconds) {
-  const [, , , , cause, , key] = pause, said = Object.hasOwn(CAUSES, cause) ? CAUSES[cause] : oneLine(words(cause), 60);
+// "Retry-After", "endpoint unavailable; probing"; with the rate-limit key, if there is one.
+function causeText(cause, key) {
+  const text = Object.hasOwn(CAUSES, cause) ? CAUSES[cause] : oneLine(spaced(cause), 60);
   const name = key.startsWith(SCORER) ? `scorer ${oneLine(key.slice(SCORER.length), 24)}: ` : key ? `${oneLine(key, 24)}: ` : "";
-  return `${name}${said}${PROBING.has(cause) ? "; probing" : `: ${duration(seconds)}`}`;
+  return `${name}${text}${PROBING.has(cause) ? "; probing" : ""}`;
+}
+
+// "Retry-After: 12 s", "endpoint unavailable; probing".
+function pauseText(pause, seconds) {
+  const [, , , , cause, , key] = pause;
+  return `${causeText(cause, key)}${PROBING.has(cause) ? "" : `: ${duration(seconds)}`}`;
+}
+
+function paceNumber(pace) {
+  return digits(pace, pace < 100 ? 2 : 3);
 }
 
 function paceText(pace) {
-  return `rate limit: ${digits(pace, pace < 100 ? 2 : 3)} starts/s`;
+  return `rate limit: ${paceNumber(pace)} starts/s`;
 }
 
-// Starts per second at a moment on the axis; 0 where starts are not paced.
+// Starts per second at a time on the axis; 0 where starts are not paced.
 function paceAt(run, x) {
-  const { pace } = run.steps, at = pace ? lastAt(pace.x, x) : -1;
-  return at < 0 ? 0 : pace.value[at] / 1000;
+  const { pace } = run.series, index = pace ? lastIndex(pace.x, x) : -1;
+  return index < 0 ? 0 : pace.value[index] / 1000;
 }
 
-// The pauses of attempts as stretches of time; the breaker's, which begins anew with each failed probe, as one.
-function stretchesOf(run) {
-  const found = [];
-  for (const pause of run.pauses.filter(isOfAttempts)) {
-    const [from, to] = run.reachOf(pause), [seq, , , , cause, , key] = pause;
-    const before = found.findLast((each) => each.key === key);
-    if (PROBING.has(cause) && before && before.cause === cause && before.over === seq) {
+// The pauses of attempts as ranges of time. An open breaker has a pause for each failed probe; they are one range.
+function pauseRanges(run) {
+  const ranges = [];
+  for (const pause of run.pauses.filter(pausesAttempts)) {
+    const [from, to] = run.pauseRange(pause), [seq, , , , cause, , key, endSeq] = pause;
+    const before = ranges.findLast((range) => range.key === key);
+    if (PROBING.has(cause) && before && before.cause === cause && before.endSeq === seq) {
       before.to = to;
-      before.over = pause[7];
+      before.endSeq = endSeq;
     } else {
-      found.push({ from, to, cause, key, over: pause[7], text: pauseText(pause, (pause[3] - pause[2]) / 1e6) });
+      const seconds = (pause[3] - pause[2]) / 1e6;
+      ranges.push({ from, to, cause, key, endSeq, text: pauseText(pause, seconds), short: PROBING.has(cause) ? "probing" : duration(seconds) });
     }
   }
-  return found;
+  return ranges;
 }
 
-// Shade the pauses of a chart, behind its lines.
-function shadePauses(plot, run) {
+// Seconds in which only the pace kept slots idle: trials were queued, and fewer attempts in flight than the limit allows.
+function pacedTime(run) {
+  const names = ["pace", "queued", "in_flight", "limit", "paused"], all = names.map((name) => run.series[name]);
+  const indexes = all.map(() => -1);
+  let seconds = 0, low = Infinity, high = 0;
+  for (let x = 0; x < run.endX;) {
+    all.forEach(({ x: times }, index) => { while (indexes[index] + 1 < times.length && times[indexes[index] + 1] <= x) indexes[index] += 1; });
+    const [pace, queued, inFlight, limit, paused] = all.map(({ value }, index) => (indexes[index] < 0 ? 0 : value[indexes[index]]));
+    const next = Math.min(run.endX, ...all.map(({ x: times }, index) => times[indexes[index] + 1] ?? Infinity));
+    const session = lastIndex(run.base, x), until = session < 0 ? x : Math.min(next, run.base[session] + run.sessions[session].end);
+    if (pace && queued && !paused && (!limit || inFlight < limit) && until > x) {
+      seconds += until - x;
+      low = Math.min(low, pace / 1000);
+      high = Math.max(high, pace / 1000);
+    }
+    x = next;
+  }
+  return { seconds, low, high };
+}
+
+// Why slots were idle, in words, the longest time first: "rate limit: 4.2 starts/s, 58 s".
+function idleReasons(run) {
+  const totals = new Map();
+  for (const { from, to, cause, key } of pauseRanges(run)) {
+    const text = causeText(cause, key), total = totals.get(text) || { seconds: 0, count: 0 };
+    totals.set(text, { seconds: total.seconds + to - from, count: total.count + 1 });
+  }
+  const reasons = [...totals].map(([text, { seconds, count }]) => ({ seconds, text: `${text}: ${duration(seconds)}${count > 1 ? ` in ${plural(count, "pause")}` : ""}` }));
+  const { seconds, low, high } = pacedTime(run);
+  if (seconds) {
+    const range = paceNumber(low) === paceNumber(high) ? paceText(high) : `rate limit: ${paceNumber(low)} to ${paceNumber(high)} starts/s`;
+    reasons.push({ seconds, text: `${range}, ${duration(seconds)}` });
+  }
+  return reasons.sort((a, b) => b.seconds - a.seconds).map(({ text }) => text);
+}
+
+// Restrict drawing to the area of a plot while `draw` runs.
+function clipped(plot, draw) {
   const pen = plot.ctx, { left, top, width, height } = plot.bbox;
   pen.save();
   pen.beginPath();
   pen.rect(left, top, width, height);
   pen.clip();
-  for (const { from, to, cause } of stretchesOf(run)) {
-    pen.fillStyle = colour(PROBING.has(cause) ? "breaker" : "pause");
-    const start = plot.valToPos(from, "x", true);
-    pen.fillRect(start, top, Math.max(1, plot.valToPos(to, "x", true) - start), height);
-  }
+  draw(pen);
   pen.restore();
 }
 
-// Write a label on a piece of the ground, so that no line crosses it.
-function writeLabel(pen, text, { left, top, high, tint }) {
+// Shade the pauses behind the lines of a chart.
+function shadePauses(plot, run) {
+  clipped(plot, (pen) => {
+    for (const { from, to, cause } of pauseRanges(run)) {
+      pen.fillStyle = colour(PROBING.has(cause) ? "breaker" : "pause");
+      const start = plot.valToPos(from, "x", true);
+      pen.fillRect(start, plot.bbox.top, Math.max(1, plot.valToPos(to, "x", true) - start), plot.bbox.height);
+    }
+  });
+}
+
+// Draw a label on the background colour, so that it can be read over lines.
+function drawLabel(pen, text, { left, top, height, tint }) {
   pen.fillStyle = colour("ground");
   pen.globalAlpha = 0.8;
-  pen.fillRect(left - 0.2 * high, top, pen.measureText(text).width + 0.4 * high, high);
+  pen.fillRect(left - 0.2 * height, top, pen.measureText(text).width + 0.4 * height, height);
   pen.globalAlpha = 1;
   pen.fillStyle = colour(tint);
-  pen.fillText(text, left, top + 0.1 * high);
+  pen.fillText(text, left, top + 0.1 * height);
 }
 
-// Name the shaded stretches and the steps of the pace, where there is room.
+// Label the pauses and the changes of the pace, where there is room.
 function labelPolicy(plot, run) {
-  const pen = plot.ctx, { left, top, width, height } = plot.bbox, ratio = window.devicePixelRatio || 1;
-  pen.save();
-  pen.beginPath();
-  pen.rect(left, top, width, height);
-  pen.clip();
-  const high = Math.round(10 * UNIT * ratio) * 1.2;
-  pen.font = `${Math.round(10 * UNIT * ratio)}px system-ui, sans-serif`;
-  pen.textAlign = "left";
-  pen.textBaseline = "top";
-  for (const { from, to, text } of stretchesOf(run)) {
-    const start = Math.max(left, plot.valToPos(from, "x", true)), end = Math.min(left + width, plot.valToPos(to, "x", true));
-    if (pen.measureText(text).width + 8 * ratio < end - start) writeLabel(pen, text, { left: start + 4 * ratio, top: top + 0.35 * height, high, tint: "ink" });
-  }
-  const { pace } = run.steps;
-  let free = left;
-  for (let at = 0; pace && at < pace.x.length; at++) {
-    if (!pace.value[at]) continue;
-    const x = Math.max(plot.valToPos(pace.x[at], "x", true), left), next = at + 1 < pace.x.length ? plot.valToPos(pace.x[at + 1], "x", true) : Infinity;
-    const text = `${digits(pace.value[at] / 1000, 2)}/s`, wide = pen.measureText(text).width;
-    if (x < free || next < left || x + wide > left + width) continue;
-    writeLabel(pen, text, { left: x + 3 * ratio, top: plot.valToPos(pace.value[at] / 1000, "pace", true) - high - 2 * ratio, high, tint: "pace" });
-    free = x + wide + 40 * ratio;
-  }
-  pen.restore();
+  const { left, top, width, height } = plot.bbox, ratio = window.devicePixelRatio || 1, right = left + width;
+  clipped(plot, (pen) => {
+    const line = Math.round(10 * UNIT * ratio) * 1.2;
+    pen.font = `${Math.round(10 * UNIT * ratio)}px system-ui, sans-serif`;
+    pen.textAlign = "left";
+    pen.textBaseline = "top";
+    for (const { from, to, text, short } of pauseRanges(run)) {
+      const start = Math.max(left, plot.valToPos(from, "x", true)), end = Math.min(right, plot.valToPos(to, "x", true));
+      const label = [text, short].find((candidate) => pen.measureText(candidate).width + 8 * ratio < end - start);
+      if (label) drawLabel(pen, label, { left: start + 4 * ratio, top: top + 0.35 * height, height: line, tint: "ink" });
+    }
+    const { pace } = run.series;
+    let free = left;
+    for (let index = 0; pace && index < pace.x.length; index++) {
+      const value = pace.value[index] / 1000;
+      if (!value) continue;
+      const x = Math.max(plot.valToPos(pace.x[index], "x", true), left);
+      const next = index + 1 < pace.x.length ? plot.valToPos(pace.x[index + 1], "x", true) : right;
+      const wide = (text) => pen.measureText(text).width + 6 * ratio;
+      const text = [paceText(value), `${paceNumber(value)}/s`].find((label, short) => short || x + wide(label) < Math.min(next, right));
+      if (x < free || next < left || x + wide(text) > right) continue;
+      drawLabel(pen, text, { left: x + 3 * ratio, top: plot.valToPos(value, "pace", true) - line - 2 * ratio, height: line, tint: "pace" });
+      free = x + wide(text) + 34 * ratio;
+    }
+  });
 }

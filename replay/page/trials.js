@@ -1,261 +1,384 @@
-// The trials: searched, filtered and sorted; only the rows that can be seen are there.
+// The table of trials: search, filters, sorting. In a comparison, A and B side by side. Only visible rows are in the document.
 "use strict";
 
 const SHOWN_SCORERS = 4;
-const MOST_PIPS = 10;
-const MOST_VALUES = 40; // Values of a key of the metadata that can be filtered by; a key with more is an identity.
-const PRINTED = 500;
+const SHOWN_ATTEMPTS = 10;
+const SHOWN_VALUES = 40; // A metadata key with more values than this is taken for an identifier, and not offered.
+const PRINTED_ROWS = 500;
 
+const DONE = ["completed", "failed", "withdrawn"];
+
+// Filters of trials; in a comparison, a row is kept if either run has such a trial.
 const FILTERS = {
-  all: { words: "all", keep: () => true },
-  wrong: { words: "wrong", keep: (run, trial) => run.isWrong(trial) },
-  failed: { words: "failed", keep: (run, trial) => run.stageOf(trial) === "failed" },
-  recovered: { words: "recovered", keep: (run, trial) => run.trials.recovered[trial] === 1 },
-  slowest: { words: "slowest", keep: (run, trial) => run.trials.elapsed[trial] !== null && run.trials.elapsed[trial] / 1e6 >= run.facts.summary.latency.p95 },
-  open: { words: "open", keep: (run, trial) => !["completed", "failed", "withdrawn"].includes(run.stageOf(trial)) },
+  all: { label: "all", keep: () => true },
+  wrong: { label: "wrong", keep: (run, trial) => run.isWrong(trial) },
+  failed: { label: "failed", keep: (run, trial) => run.stageOf(trial) === "failed" },
+  recovered: { label: "recovered", keep: (run, trial) => run.trials.recovered[trial] === 1 },
+  slowest: { label: "slowest 5 %", keep: (run, trial) => run.trials.elapsed[trial] !== null && run.trials.elapsed[trial] / 1e6 >= run.info.summary.latency.p95 },
+  open: { label: "open", keep: (run, trial) => !DONE.includes(run.stageOf(trial)) },
 };
 
+// How a trial differs between A and B, in the order of the table.
+const CHANGES = {
+  broke: "broke",
+  fixed: "fixed",
+  changed: "changed",
+  only_a: "only in A",
+  only_b: "only in B",
+  different: "different case",
+  open: "not done in both",
+  same: "same",
+};
+
+// The values of each metadata key: Map of key → Map of value → count.
+function metadataValues(runs) {
+  const keys = new Map();
+  for (const run of runs) {
+    for (const trial of run.trials.name.keys()) {
+      for (const [key, value] of Object.entries(run.metadataOf(trial))) {
+        if (value === null) continue;
+        if (!keys.has(key)) keys.set(key, new Map());
+        const counts = keys.get(key), label = typeof value === "string" ? value : JSON.stringify(value);
+        if (counts.size <= SHOWN_VALUES) counts.set(label, (counts.get(label) || 0) + 1);
+      }
+    }
+  }
+  return new Map([...keys].filter(([, counts]) => counts.size <= SHOWN_VALUES).slice(0, 30));
+}
+
+// The value of a metadata key as text; null if the trial has none.
+function metadataValue(run, trial, key) {
+  const metadata = run.metadataOf(trial), value = Object.hasOwn(metadata, key) ? metadata[key] : null;
+  return value === null ? null : typeof value === "string" ? value : JSON.stringify(value);
+}
+
 class TrialsView {
-  constructor(run, { onTrial, onChange }) {
-    this.run = run;
-    this.onTrial = onTrial;
+  constructor(runs, comparison, { onOpen, onChange }) {
+    this.runs = runs;
+    this.comparison = comparison;
+    this.onOpen = onOpen;
     this.onChange = onChange;
     this.filter = "all";
     this.query = "";
-    this.meta = "";
-    this.group = null;
-    this.sort = { by: "number", down: false };
-    this.selected = -1;
-    this.found = [];
+    this.metadata = "";
+    this.errors = null; // {run, group}: only trials with an error of this group.
+    this.sort = { by: comparison ? "change" : "number", down: false };
+    this.selected = null; // Name of a trial.
+    this.matches = [];
     this.texts = new Map();
     this.build();
   }
 
   build() {
-    this.search = el("input", { type: "search", id: "search", placeholder: "Search names, inputs, outputs, errors", "aria-label": "Search the trials", oninput: () => { this.query = this.search.value; this.refresh(); this.onChange(); } });
+    this.search = el("input", { type: "search", id: "search", placeholder: "Search names, inputs, outputs, errors", "aria-label": "Search trials", oninput: () => { this.query = this.search.value; this.refresh(); this.onChange(); } });
     this.chips = el("div", { class: "chips", role: "group", "aria-label": "Filters" });
-    this.metadata = el("select", { id: "metadata", "aria-label": "Filter by metadata", onchange: () => { this.meta = this.metadata.value; this.refresh(); this.onChange(); } });
+    this.metadataSelect = el("select", { id: "metadata", "aria-label": "Filter by metadata", onchange: () => this.filterMetadata(this.metadataSelect.value) });
     this.count = el("p", { class: "count", role: "status", id: "count" });
     this.head = el("div", { class: "row head", role: "row" });
-    this.inner = el("div", { class: "inner" });
-    this.scroller = el("div", { class: "scroller", tabindex: 0, role: "rowgroup", "aria-label": "Trials", onscroll: () => this.render() }, this.head, this.inner);
-    this.table = el("div", { class: "table", role: "grid", "aria-label": "Trials", "aria-readonly": "true" }, this.scroller);
+    this.body = el("div", { class: "body", role: "presentation" });
+    this.scroller = el("div", { class: "scroller", role: "rowgroup", onscroll: () => this.render() }, this.head, this.body);
+    this.table = el("div", { class: "table", role: "grid", "aria-label": "Trials", "aria-readonly": "true", onkeydown: (event) => this.onKey(event) }, this.scroller);
     this.element = el("section", { "aria-labelledby": "trials-title" },
-      el("div", { class: "section-head" }, el("h2", { id: "trials-title", text: "Trials" }),
-        el("p", { class: "hint" }, el("kbd", { text: "/" }), " search, ", el("kbd", { text: "j" }), " ", el("kbd", { text: "k" }), " rows, ", el("kbd", { text: "Enter" }), " opens, ", el("kbd", { text: "Esc" }), " closes")),
-      el("div", { class: "tools" }, this.search, this.chips, this.metadata), this.count, this.table);
+      sectionHead("trials-title", this.comparison ? "Trials in A and B" : "Trials", [el("kbd", { text: "/" }), " search, ", el("kbd", { text: "j" }), " ", el("kbd", { text: "k" }), " rows, ", el("kbd", { text: "Enter" }), " open, ", el("kbd", { text: "Esc" }), " close"]),
+      el("div", { class: "tools" }, this.search, this.chips, this.metadataSelect), this.count, this.table);
+  }
+
+  // A row has the number of the trial in each run, -1 where a run does not have it.
+  update() {
+    const [first, second] = this.runs;
+    const names = second ? [...new Set([...second.trials.name, ...first.trials.name])] : first.trials.name;
+    this.rows = names.map((name, number) => ({ name, number, trials: second ? this.runs.map((run) => run.numbers.get(name) ?? -1) : [number] }));
+    this.byName = new Map(this.rows.map((row) => [row.name, row]));
+    if (this.comparison) this.readChanges();
+    this.hasExpected = this.runs.some((run) => run.trials.expected.some((value) => value !== null));
+    this.texts.clear();
+    this.drawMetadata();
+    this.refresh();
+  }
+
+  readChanges() {
+    const { comparison } = this;
+    for (const row of this.rows) row.change = row.trials.includes(-1) ? (row.trials[0] < 0 ? "only_b" : "only_a") : this.sides(row).every(([run, trial]) => ["completed", "failed"].includes(run.stageOf(trial))) ? "same" : "open";
+    for (const name of comparison.different) this.byName.get(name).change = "different";
+    for (const kind of ["broke", "fixed", "changed"]) {
+      for (const details of comparison[kind]) Object.assign(this.byName.get(details.trial), { change: kind, details });
+    }
+    for (const slower of comparison.slower) this.byName.get(slower.trial).slower = slower;
+  }
+
+  // The runs that have the trial of a row, each as [run, number of the trial, label of the run].
+  sides(row) {
+    return this.runs.map((run, index) => [run, row.trials[index], this.comparison ? "AB"[index] : ""]).filter(([, trial]) => trial >= 0);
   }
 
   get columns() {
-    const { run } = this, { trials } = run;
+    const wide = this.scroller.clientWidth / parseFloat(getComputedStyle(document.documentElement).fontSize);
+    return (this.comparison ? this.comparisonColumns(wide) : this.runColumns(wide)).filter((column) => (column.from || 0) <= wide);
+  }
+
+  // Each column: `from` is the width of the table in rem from which it is shown, `key` what rows are sorted by.
+  runColumns(wide) {
+    const [run] = this.runs, { trials } = run;
     const scorers = run.scorers.slice(0, SHOWN_SCORERS).map((name, scorer) => ({
-      id: `score-${scorer}`, label: oneLine(name, 20), kind: run.facts.summary.scores[name]?.kind === "number" ? "score num" : "score", cell: (trial) => this.scoreCell(scorer, trial), key: (trial) => orderOf(trials.scores[scorer]?.[trial]),
+      id: `score-${scorer}`, label: oneLine(name, 20), size: wide < 30 ? "3.8rem" : "minmax(4.4rem, 0.4fr)", from: scorer && 58 + 6 * scorer, kind: run.info.summary.scores[name]?.kind === "number" ? "num" : "", cell: ({ number }) => this.scoreCell(scorer, number), key: ({ number }) => sortKey(run.scoreOf(scorer, number)),
     }));
     return [
-      { id: "number", label: "trial", kind: "name", cell: (trial) => this.nameCell(trial), key: (trial) => trial },
-      { id: "attempts", label: "attempts", kind: "pips", cell: (trial) => pips(run, trial), key: (trial) => trials.attempts[trial].length },
+      { id: "number", label: "trial", size: "minmax(5rem, 1.1fr)", cell: ({ name }) => oneLine(name, 120), key: ({ number }) => number },
+      this.textColumn("input", "input", run, 46, 1.5),
+      ...(this.hasExpected ? [this.textColumn("expected", "expected", run, 58, 1.2)] : []),
+      this.outputColumn("output", "output", 0),
       ...scorers,
-      { id: "elapsed", label: "answered in", kind: "num", cell: (trial) => (trials.elapsed[trial] === null ? NONE : micro(trials.elapsed[trial])), key: (trial) => trials.elapsed[trial] ?? -1 },
-      { id: "waited", label: "waited", kind: "num less", cell: (trial) => micro(trials.waited[trial]), key: (trial) => trials.waited[trial] },
-      { id: "backed_off", label: "backoff", kind: "num less", cell: (trial) => (trials.backed_off[trial] ? micro(trials.backed_off[trial]) : NONE), key: (trial) => trials.backed_off[trial] },
-      { id: "output", label: "output", kind: "text least", cell: (trial) => this.outputCell(trial), key: (trial) => raw(trials.output[trial]).slice(0, 80) },
+      { id: "status", label: wide < 36 ? "" : "status", name: "status", size: wide < 36 ? "1.2rem" : "5.6rem", cell: ({ number }) => stageMark(run.stageOf(number), wide < 36), key: ({ number }) => STAGES[run.stageOf(number)].label },
+      { id: "attempts", label: "attempts", size: "5.2rem", from: 66, cell: ({ number }) => attemptMarks(run, number), key: ({ number }) => trials.attempts[number].length },
+      this.timeColumn("elapsed", "latency", 66),
+      this.timeColumn("waited", "waited", 92),
+      this.timeColumn("backed_off", "backoff", 92),
     ];
   }
 
-  nameCell(trial) {
-    const stage = this.run.stageOf(trial), said = STAGES[stage];
-    return [el("i", { class: `stage ${stage}`, text: said.glyph, title: said.words, "aria-label": said.words, role: "img" }), el("span", { text: oneLine(this.run.trials.name[trial], 120) })];
+  comparisonColumns(wide) {
+    const newest = this.runs[1], scorers = newest.scorers.slice(0, 2).map((name) => ({
+      id: `score-${name}`, label: oneLine(name, 20), size: "minmax(6rem, 0.5fr)", from: 66, cell: (row) => this.pairCell(row, (run, trial) => scoreText(run.scoreOf(run.scorers.indexOf(name), trial))), key: (row) => sortKey(this.last(row, (run, trial) => run.scoreOf(run.scorers.indexOf(name), trial))),
+    }));
+    return [
+      { id: "number", label: "trial", size: "minmax(5rem, 1fr)", cell: ({ name }) => oneLine(name, 120), key: ({ number }) => number },
+      this.textColumn("input", "input", null, 60, 1.2),
+      ...(this.hasExpected ? [this.textColumn("expected", "expected", null, 50, 1)] : []),
+      this.outputColumn("output-a", "A output", 0),
+      this.outputColumn("output-b", "B output", 1),
+      ...scorers,
+      { id: "change", label: "change", size: wide < 30 ? "4.4rem" : "minmax(5rem, 1.2fr)", cell: (row) => el("span", { class: `change ${row.change}`, text: changeText(row, wide < 66 ? [] : newest.scorers.slice(0, 2)) }), key: (row) => Object.keys(CHANGES).indexOf(row.change) },
+      { id: "elapsed", label: "latency", size: "8.4rem", from: 92, cell: (row) => this.pairCell(row, (run, trial) => (run.trials.elapsed[trial] === null ? NONE : microseconds(run.trials.elapsed[trial]))), key: (row) => this.last(row, (run, trial) => run.trials.elapsed[trial] ?? -1) },
+    ];
+  }
+
+  textColumn(id, label, run, from, share) {
+    const text = (row) => rawText(this.last(row, (side, trial) => side.trials[id][trial]));
+    return { id, label, size: `minmax(5rem, ${share}fr)`, from, cell: (row) => oneLine(text(row), 160), key: (row) => text(row).slice(0, 80) };
+  }
+
+  outputColumn(id, label, index) {
+    const run = this.runs[index], text = (row) => (row.trials[index] < 0 ? "" : rawText(run.trials.output[row.trials[index]]));
+    return { id, label, size: "minmax(5rem, 1.5fr)", cell: (row) => this.outputCell(run, row.trials[index]), key: (row) => text(row).slice(0, 80) };
+  }
+
+  timeColumn(id, label, from) {
+    const values = this.runs[0].trials[id];
+    return { id, label, size: "5rem", from, kind: "num", cell: ({ number }) => (values[number] ? microseconds(values[number]) : NONE), key: ({ number }) => values[number] ?? -1 };
+  }
+
+  // The value of the last run that has the trial.
+  last(row, value) {
+    const [run, trial] = this.sides(row).at(-1);
+    return value(run, trial);
+  }
+
+  pairCell(row, text) {
+    const [a, b] = this.runs.map((run, index) => (row.trials[index] < 0 ? NONE : text(run, row.trials[index])));
+    return el("span", { class: a === b ? "faint" : "", text: a === b ? a : `${a} → ${b}` });
   }
 
   scoreCell(scorer, trial) {
-    const value = this.run.trials.scores[scorer]?.[trial], reasons = this.run.trials.reasons[trial];
-    if (value === null || value === undefined) return reasons && reasons[scorer]?.error ? el("span", { class: "unscored", title: visible(reasons[scorer].error), text: "could not" }) : NONE;
+    const [run] = this.runs, value = run.scoreOf(scorer, trial), error = run.trials.reasons[trial]?.[scorer]?.error;
+    if (value === null) return error ? el("span", { class: "unscored", title: visible(error), text: "error" }) : NONE;
     return scoreMark(value);
   }
 
-  outputCell(trial) {
-    const { trials } = this.run, error = this.run.stageOf(trial) === "failed" ? this.run.errorOf(trial) : null;
-    return error ? el("span", { class: "faint", text: oneLine(`${error[1]}: ${error[2]}`, 160) }) : oneLine(raw(trials.output[trial]), 160);
+  outputCell(run, trial) {
+    if (trial < 0) return el("span", { class: "faint", text: NONE });
+    const error = run.stageOf(trial) === "failed" ? run.errorOf(trial) : null;
+    return error ? el("span", { class: "error-text", text: oneLine(`${error[1]}: ${error[2]}`, 160) }) : oneLine(rawText(run.trials.output[trial]), 160);
   }
 
-  text(trial) {
-    let text = this.texts.get(trial);
+  searchText(row) {
+    let text = this.texts.get(row.name);
     if (text === undefined) {
-      const { trials } = this.run, error = this.run.errorOf(trial);
-      const parts = [trials.name[trial], trials.case[trial] || "", raw(trials.input[trial]), raw(trials.expected[trial]), raw(trials.output[trial]), raw(trials.metadata[trial])];
-      text = [...parts, error ? `${error[1]} ${error[2]}` : ""].join("\n").toLowerCase();
-      this.texts.set(trial, text);
+      text = this.sides(row).flatMap(([run, trial]) => {
+        const { trials } = run, error = run.errorOf(trial);
+        return [trials.name[trial], trials.case[trial] || "", ...["input", "expected", "output", "metadata"].map((name) => rawText(trials[name][trial])), error ? `${error[1]} ${error[2]}` : ""];
+      }).join("\n").toLowerCase();
+      this.texts.set(row.name, text);
     }
     return text;
   }
 
-  labelOf(trial, key) {
-    const metadata = this.run.trials.metadata[trial];
-    if (!Array.isArray(metadata)) return undefined;
-    try {
-      const value = JSON.parse(metadata[0])?.[key];
-      return value === undefined || value === null ? undefined : typeof value === "string" ? value : JSON.stringify(value);
-    } catch {
-      return undefined;
-    }
+  drawMetadata() {
+    const keys = metadataValues(this.runs);
+    this.metadataSelect.replaceChildren(el("option", { value: "", text: "all metadata" }),
+      ...[...keys].map(([key, counts]) => el("optgroup", { label: oneLine(key, 40) }, [[null, 0], ...[...counts].sort((a, b) => b[1] - a[1])].map(([value, count]) =>
+        el("option", { value: JSON.stringify([key, value]), text: `${oneLine(key, 30)}: ${value === null ? "none" : `${oneLine(value, 40)} (${grouped(count)})`}` })))));
+    this.metadataSelect.hidden = !keys.size;
+    this.metadataSelect.value = this.metadata;
   }
 
-  drawMetadata() {
-    const keys = new Map();
-    for (const metadata of this.run.trials.metadata) {
-      if (!Array.isArray(metadata)) continue;
-      let parsed;
-      try { parsed = JSON.parse(metadata[0]); } catch { continue; }
-      if (parsed === null || typeof parsed !== "object" || Array.isArray(parsed)) continue;
-      for (const [key, value] of Object.entries(parsed)) {
-        if (value === null) continue;
-        const counts = keys.get(key) || new Map();
-        keys.set(key, counts);
-        const label = typeof value === "string" ? value : JSON.stringify(value);
-        if (counts.size <= MOST_VALUES) counts.set(label, (counts.get(label) || 0) + 1);
-      }
-    }
-    const groups = [...keys.entries()].filter(([, counts]) => counts.size <= MOST_VALUES).slice(0, 30);
-    this.metadata.replaceChildren(el("option", { value: "", text: "any metadata" }),
-      ...groups.map(([key, counts]) => el("optgroup", { label: oneLine(key, 40) }, [...counts.entries()].sort((a, b) => b[1] - a[1]).map(([label, count]) => el("option", { value: JSON.stringify([key, label]), text: `${oneLine(key, 30)}: ${oneLine(label, 40)} (${grouped(count)})` })))));
-    this.metadata.hidden = !groups.length;
-    this.metadata.value = this.meta;
+  // The filters of this table: id → label and whether it keeps a row.
+  get filters() {
+    const [first] = this.runs;
+    if (!this.comparison) return Object.fromEntries(Object.entries(FILTERS).map(([id, { label, keep }]) => [id, { label, keep: ({ number }) => keep(first, number) }]));
+    const kept = Object.entries(FILTERS).map(([id, { label, keep }]) => [id, { label, keep: (row) => this.sides(row).some(([run, trial]) => keep(run, trial)) }]);
+    const changes = Object.entries(CHANGES).filter(([id]) => id !== "open").map(([id, label]) => [id, { label, keep: (row) => row.change === id }]);
+    return Object.fromEntries([kept[0], ...changes, ["slower", { label: "slower", keep: (row) => row.slower !== undefined }], ...kept.slice(1)]);
   }
 
   drawChips() {
-    const { run } = this, all = run.trials.name.keys();
-    const counts = Object.fromEntries(Object.keys(FILTERS).map((name) => [name, 0]));
-    for (const trial of all) for (const [name, { keep }] of Object.entries(FILTERS)) if (keep(run, trial)) counts[name] += 1;
-    refill(this.chips, ...Object.entries(FILTERS).filter(([name]) => name === "all" || counts[name] || name === this.filter).map(([name, filter]) =>
-      el("button", { type: "button", "data-filter": name, "aria-pressed": String(this.filter === name), onclick: () => this.choose(name) }, `${filter.words} `, el("b", { text: grouped(counts[name]) }))),
-      this.group === null ? "" : el("button", { type: "button", class: "group", "aria-pressed": "true", onclick: () => this.chooseGroup(null), text: `with ${oneLine(run.groups[this.group][1], 30)} ✕`, "aria-label": "All errors again" }));
+    const chips = Object.entries(this.filters).map(([id, { label, keep }]) => [id, label, this.rows.reduce((count, row) => count + keep(row), 0)]);
+    const group = this.errors && this.errors.run.errorGroups[this.errors.group];
+    refill(this.chips, ...chips.filter(([id, , count]) => id === "all" || count || id === this.filter).map(([id, label, count]) =>
+      el("button", { type: "button", "data-filter": id, "aria-pressed": String(this.filter === id), onclick: () => this.choose(id) }, `${label} `, el("b", { text: grouped(count) }))),
+      group ? el("button", { type: "button", class: "group", "aria-pressed": "true", onclick: () => this.filterErrors(null), text: `error ${oneLine(group[1], 30)} ✕`, "aria-label": "Remove the filter by error" }) : "");
   }
 
-  choose(name) {
-    this.filter = FILTERS[name] ? name : "all";
-    if (name === "slowest") this.sort = { by: "elapsed", down: true };
+  choose(filter) {
+    this.filter = Object.hasOwn(this.filters, filter) ? filter : "all";
+    if (filter === "slowest") this.sort = { by: "elapsed", down: true };
     this.refresh();
     this.onChange();
   }
 
-  // A choice that the metadata have; nothing if it is none.
-  offers(meta) {
-    return [...this.metadata.options].some((option) => option.value === meta) ? meta : "";
+  // Filter by [key, value] as JSON; an unknown one filters nothing.
+  filterMetadata(metadata) {
+    this.metadata = [...this.metadataSelect.options].some((option) => option.value === metadata) ? metadata : "";
+    this.refresh();
+    this.onChange();
   }
 
-  chooseGroup(group) {
-    this.group = group;
+  filterErrors(errors) {
+    this.errors = errors;
     this.refresh();
   }
 
-  hasGroup(trial) {
-    const { spans, errors, trials } = this.run;
-    return trials.attempts[trial].some((span) => spans.details[span]?.error !== undefined && errors[spans.details[span].error][4] === this.group);
+  hasError(row) {
+    const { run, group } = this.errors, trial = row.trials[this.runs.indexOf(run)];
+    return trial >= 0 && run.trials.attempts[trial].some((span) => run.errors[run.spans.details[span]?.error]?.[4] === group);
   }
 
   refresh() {
-    const { run } = this, keep = FILTERS[this.filter].keep, query = this.query.trim().toLowerCase();
-    const meta = this.meta ? JSON.parse(this.meta) : null;
-    const found = [];
-    for (const trial of run.trials.name.keys()) {
-      if (!keep(run, trial)) continue;
-      if (meta && this.labelOf(trial, meta[0]) !== meta[1]) continue;
-      if (this.group !== null && !this.hasGroup(trial)) continue;
-      if (query && !this.text(trial).includes(query)) continue;
-      found.push(trial);
-    }
-    const column = this.columns.find((each) => each.id === this.sort.by) || this.columns[0];
+    const { keep } = this.filters[this.filter], query = this.query.trim().toLowerCase();
+    const [key, value] = this.metadata ? JSON.parse(this.metadata) : [];
+    this.matches = this.rows.filter((row) => keep(row)
+      && (!this.metadata || this.sides(row).some(([run, trial]) => metadataValue(run, trial, key) === value))
+      && (!this.errors || this.hasError(row))
+      && (!query || this.searchText(row).includes(query)));
+    const { columns } = this, column = columns.find(({ id }) => id === this.sort.by) || columns[0];
     if (column.id !== "number" || this.sort.down) {
-      const keys = new Map(found.map((trial) => [trial, column.key(trial)])), sign = this.sort.down ? -1 : 1;
-      found.sort((a, b) => { const x = keys.get(a), y = keys.get(b); return x < y ? -sign : x > y ? sign : a - b; });
+      const keys = new Map(this.matches.map((row) => [row, column.key(row)])), sign = this.sort.down ? -1 : 1;
+      this.matches.sort((a, b) => { const x = keys.get(a), y = keys.get(b); return x < y ? -sign : x > y ? sign : a.number - b.number; });
     }
-    this.found = found;
     if (this.search.value !== this.query) this.search.value = this.query;
-    if (this.metadata.value !== this.meta) this.metadata.value = this.meta;
+    if (this.metadataSelect.value !== this.metadata) this.metadataSelect.value = this.metadata;
     this.drawChips();
-    this.drawHead();
-    this.table.setAttribute("aria-rowcount", found.length + 1);
-    put(this.count, found.length === run.trials.name.length ? plural(found.length, "trial") : `${grouped(found.length)} of ${plural(run.trials.name.length, "trial")}`);
-    this.scroller.style.setProperty("--row", `${ROW}px`);
-    this.inner.style.height = `${Math.max(1, found.length) * ROW}px`;
-    this.scroller.style.height = `${(Math.min(14.5, Math.max(1, found.length)) + 1) * ROW + 2}px`;
+    this.drawHead(columns);
+    const { length } = this.matches;
+    this.table.setAttribute("aria-rowcount", length + 1);
+    setText(this.count, length === this.rows.length ? plural(length, "trial") : `${grouped(length)} of ${plural(this.rows.length, "trial")}`);
+    this.table.style.setProperty("--row", `${ROW}px`);
+    this.table.style.setProperty("--columns", columns.map(({ size }) => size).join(" "));
+    this.body.style.height = `${Math.max(1, length) * ROW}px`;
+    this.scroller.style.height = `${(Math.min(14.5, Math.max(1, length)) + 1) * ROW + 2}px`;
     this.render();
   }
 
-  drawHead() {
-    const { columns } = this;
-    this.element.style.setProperty("--scorers", String(Math.min(SHOWN_SCORERS, this.run.scorers.length)));
-    refill(this.head, ...columns.map((column) => {
-      const isSorted = this.sort.by === column.id && (column.id !== "number" || this.sort.down);
-      return el("div", { class: `cell ${column.kind}`, role: "columnheader", "aria-sort": isSorted ? (this.sort.down ? "descending" : "ascending") : "none" },
-        el("button", { type: "button", text: `${column.label}${isSorted ? (this.sort.down ? " ↓" : " ↑") : ""}`, onclick: () => {
-          this.sort = { by: column.id, down: this.sort.by === column.id ? !this.sort.down : column.kind.startsWith("num") };
+  drawHead(columns) {
+    refill(this.head, ...columns.map(({ id, label, name, kind }) => {
+      const isSorted = this.sort.by === id && (id !== "number" || this.sort.down);
+      return el("div", { class: `cell ${kind || ""}`, role: "columnheader", "aria-sort": isSorted ? (this.sort.down ? "descending" : "ascending") : "none" },
+        el("button", { type: "button", "data-sort": id, "aria-label": label ? null : name, text: `${label}${isSorted ? (this.sort.down ? " ↓" : " ↑") : ""}`, onclick: () => {
+          this.sort = { by: id, down: this.sort.by === id ? !this.sort.down : kind === "num" };
           this.refresh();
         } }));
     }));
   }
 
-  render(all) {
-    const { found } = this;
-    const first = all ? 0 : Math.max(0, Math.floor(this.scroller.scrollTop / ROW) - 4);
-    const last = all ? Math.min(found.length, PRINTED) : Math.min(found.length, first + Math.ceil(this.scroller.clientHeight / ROW) + 9);
-    const { columns } = this, rows = [];
-    for (let at = first; at < last; at++) rows.push(this.row(found[at], at, columns));
-    if (!rows.length) rows.push(el("p", { class: "nothing", text: this.run.trials.name.length ? "No trial is like that." : "No trial was taken in yet." }));
-    if (all && last < found.length) rows.push(el("p", { class: "nothing", text: `and ${plural(found.length - last, "more trial")}` }));
-    this.inner.replaceChildren(...rows);
+  // Create the rows in view; all of them (up to PRINTED_ROWS) for paper. A focused row keeps the focus.
+  render(isPaper) {
+    const { matches, columns } = this, focused = this.body.contains(document.activeElement) && document.activeElement.dataset.trial;
+    const first = isPaper ? 0 : Math.max(0, Math.floor(this.scroller.scrollTop / ROW) - 4);
+    const last = isPaper ? Math.min(matches.length, PRINTED_ROWS) : Math.min(matches.length, first + Math.ceil(this.scroller.clientHeight / ROW) + 9);
+    const shown = matches.slice(first, last), current = shown.some(({ name }) => name === this.selected) ? this.selected : shown[0]?.name;
+    const rows = shown.map((row, index) => this.rowElement(row, first + index, columns, row.name === current));
+    if (!rows.length) rows.push(el("p", { class: "nothing", text: this.rows.length ? "No trial matches." : "No trials yet." }));
+    if (isPaper && last < matches.length) rows.push(el("p", { class: "nothing", text: `and ${plural(matches.length - last, "more trial")}` }));
+    this.body.replaceChildren(...rows);
+    if (focused) rows.find((row) => row.dataset.trial === focused)?.focus({ preventScroll: true });
   }
 
-  row(trial, at, columns) {
-    const row = el("div", { class: "row", role: "row", "data-trial": this.run.trials.name[trial], "aria-rowindex": at + 2, "aria-selected": String(trial === this.selected), onclick: () => { this.selected = trial; this.render(); this.onTrial(trial); } },
-      columns.map((column) => el("div", { class: `cell ${column.kind}`, role: "gridcell" }, column.cell(trial))));
-    row.style.transform = `translateY(${at * ROW}px)`;
-    return row;
+  rowElement(row, index, columns, isCurrent) {
+    const element = el("div", { class: "row", role: "row", tabindex: isCurrent ? 0 : -1, "data-trial": row.name, "aria-rowindex": index + 2, "aria-selected": String(row.name === this.selected), onclick: () => this.open(row) },
+      columns.map((column) => el("div", { class: `cell ${column.kind || ""}`, role: "gridcell" }, column.cell(row))));
+    element.style.transform = `translateY(${index * ROW}px)`;
+    return element;
   }
 
+  open(row) {
+    this.selected = row.name;
+    this.render();
+    this.onOpen(row.name);
+  }
+
+  // Keys while the focus is on a row.
+  onKey(event) {
+    const row = this.byName.get(event.target.dataset.trial);
+    if (!row || event.ctrlKey || event.metaKey || event.altKey) return;
+    const page = Math.max(1, Math.floor(this.scroller.clientHeight / ROW) - 1), end = this.matches.length;
+    const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, End: end, Home: -end };
+    if (event.key === "Enter" || event.key === " ") this.open(row);
+    else if (Object.hasOwn(steps, event.key)) {
+      this.selected = row.name;
+      this.move(steps[event.key]);
+      this.focus();
+    } else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  // Move the selection by a number of rows.
   move(by) {
-    const at = this.found.indexOf(this.selected);
-    const next = Math.min(Math.max(0, at < 0 ? 0 : at + by), this.found.length - 1);
-    if (!this.found.length) return;
-    this.select(this.found[next]);
+    const index = this.matches.findIndex(({ name }) => name === this.selected);
+    if (!this.matches.length) return;
+    this.select(this.matches[Math.min(Math.max(0, index < 0 ? 0 : index + by), this.matches.length - 1)].name);
     this.scroller.scrollIntoView({ block: "nearest" });
   }
 
-  select(trial) {
-    this.selected = trial;
-    const at = this.found.indexOf(trial), { scroller } = this;
-    if (at >= 0) {
-      const top = at * ROW;
-      if (top < scroller.scrollTop) scroller.scrollTop = top;
-      else if (top + ROW > scroller.scrollTop + scroller.clientHeight - ROW) scroller.scrollTop = top + 2 * ROW - scroller.clientHeight;
-    }
+  select(name) {
+    this.selected = name;
+    const index = this.matches.findIndex((row) => row.name === name), { scroller } = this, top = index * ROW;
+    if (index >= 0 && top < scroller.scrollTop) scroller.scrollTop = top;
+    else if (top + ROW > scroller.scrollTop + scroller.clientHeight - ROW) scroller.scrollTop = top + 2 * ROW - scroller.clientHeight;
     this.render();
   }
 
-  update() {
-    this.texts.clear();
-    this.drawMetadata();
-    this.refresh();
+  // Focus the selected row, or else the first one.
+  focus() {
+    this.body.querySelector('[tabindex="0"]')?.focus({ preventScroll: true });
   }
 }
 
-function orderOf(value) {
+function sortKey(value) {
   return value === true ? 1 : value === false ? 0 : value ?? -Infinity;
 }
 
-function scoreMark(value) {
-  if (value === true) return el("span", { class: "pass", text: "✓ pass" });
-  if (value === false) return el("span", { class: "fail", text: "✗ fail" });
-  return el("span", { class: typeof value === "number" ? "value" : "label", text: typeof value === "number" ? digits(value, 3) : oneLine(value, 40) });
+// What changed between A and B; scores that have a column of their own are left out.
+function changeText({ change, details, slower }, columns) {
+  const parts = [];
+  if (details && details.a !== details.b) parts.push(`${STAGES[details.a].label} → ${STAGES[details.b].label}`);
+  const scores = Object.entries(details?.scores || {});
+  for (const [scorer, [a, b]] of scores.filter(([name]) => !columns.includes(name))) parts.push(`${oneLine(scorer, 24)} ${scoreText(a)} → ${scoreText(b)}`);
+  if (details?.output) parts.push("output differs");
+  if (details && !parts.length && !scores.length) parts.push("another error");
+  if (slower) parts.push("slower");
+  return [CHANGES[change], parts.join(", ")].filter(Boolean).join(": ");
 }
 
-// A small mark for each attempt: its colour, and its letter, say how it ended.
-function pips(run, trial) {
-  const attempts = run.trials.attempts[trial], shown = attempts.slice(-MOST_PIPS);
-  const marks = shown.map((span) => {
-    const ending = run.endingOf(span), said = ENDINGS[ending];
-    return el("i", { class: `pip end-${(ending || "open").replaceAll("_", "-")}`, title: `attempt ${run.spans.attempt[span]}: ${said.words}`, text: said.letter });
-  });
-  const more = attempts.length > shown.length ? el("span", { class: "faint", text: `+${attempts.length - shown.length}` }) : "";
-  return el("span", { class: "pips", role: "img", "aria-label": `${plural(attempts.length, "attempt")}: ${shown.map((span) => ENDINGS[run.endingOf(span)].words).join(", ")}` }, more, marks);
+function stageMark(stage, isShort) {
+  const { glyph, label } = STAGES[stage];
+  return el("span", { class: `stage ${stage}`, title: isShort ? label : null }, el("i", { text: glyph, role: isShort ? "img" : null, "aria-label": isShort ? label : null, "aria-hidden": isShort ? null : "true" }), isShort ? "" : ` ${label}`);
+}
+
+// A mark for each attempt, with the colour and the letter of its ending.
+function attemptMarks(run, trial) {
+  const attempts = run.trials.attempts[trial], shown = attempts.slice(-SHOWN_ATTEMPTS);
+  const label = (span) => ENDINGS[run.endingOf(span)].label;
+  return el("span", { class: "pips", role: "img", "aria-label": `${plural(attempts.length, "attempt")}: ${shown.map(label).join(", ")}` },
+    attempts.length > shown.length ? el("span", { class: "faint", text: `+${attempts.length - shown.length}` }) : "",
+    shown.map((span) => endingMark(run.endingOf(span), { title: `attempt ${run.spans.attempt[span]}: ${label(span)}` })));
 }

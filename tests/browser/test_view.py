@@ -1,4 +1,4 @@
-"""A live page goes along with a run, through its end and its resumption, and is told no more than it lacks."""
+"""A live page follows a run to its end and through a resume, and receives only what it does not have."""
 
 import signal
 import subprocess
@@ -14,8 +14,8 @@ from journal import read
 from replay import LoadedRun
 from replay.export.page_columns import Cursor, columns
 from replay.export.page_content import Content
-from tests.browser.conftest import Opens
-from tests.browser.test_report import made_up, reported
+from tests.browser.conftest import OpenTab
+from tests.browser.pages import random_run, write_report
 from tests.journal.samples import session, started, written
 from tests.processes import Process
 from tests.replay.lives import failed
@@ -52,132 +52,135 @@ def exact(output: int, case: Case[int, int]) -> bool:
 
 
 @pytest.fixture
-def starts(tmp_path: Path) -> Iterator[Any]:
-    """Give a function that starts our command in a process of its own, which ends with the test."""
+def start_process(tmp_path: Path) -> Iterator[Any]:
+    """Return a function that starts a process, which is killed at the end of the test."""
     processes: list[Process] = []
 
-    def started(*args: str, code: str = COMMAND) -> Process:
+    def start(*args: str, code: str = COMMAND) -> Process:
         process = Process([sys.executable, "-c", code, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         processes.append(process)
         return process
 
-    yield started
+    yield start
     for process in processes:
         process.kill()
         process.communicate()
 
 
-def test_follows_a_run_through_its_end_and_its_resumption(tmp_path: Path, starts: Any, opens: Opens) -> None:
-    """The page shows a run that goes on, sees it stopped, and goes along when another process resumes it to its end."""
+def test_follows_a_run_through_stop_and_resume(tmp_path: Path, start_process: Any, open_tab: OpenTab) -> None:
+    """The page shows a run while it runs, when it is stopped, and when another process resumes it to its end."""
     (tmp_path / "evals.py").write_text(EVALUATION)
-    running = starts("run", "evals.py", "-o", "run", "--grace", "0")
+    running = start_process("run", "evals.py", "-o", "run", "--grace", "0")
     while not (tmp_path / "run" / "journal-000001.jsonl").exists():
         assert running.poll() is None, running.communicate()
-    address = starts("view", "run").stdout.readline().strip()
+    address = start_process("view", "run").stdout.readline().strip()
 
-    tab = opens(address)
-    tab.page.wait_for_function("() => page.run.facts.summary.trials.completed === 6 && page.run.facts.status === 'running'")
+    tab = open_tab(address)
+    tab.page.wait_for_function("() => page.run.info.summary.trials.completed === 6 && page.run.info.status === 'running'")
     assert "patient: running. 6 of 12 trials done, 100.0 % exact, none failed." == tab.text("h1")
-    assert 2 == tab.numbers()["running"]
+    assert 2 == tab.counters()["running"]
     assert tab.text("#live").startswith("live · seq ")
 
     running.send_signal(signal.SIGINT)
     running.communicate()
-    tab.page.wait_for_function("() => page.run.facts.status === 'stopped'")
+    tab.page.wait_for_function("() => page.run.info.status === 'stopped'")
 
     (tmp_path / "go").touch()
-    resumed = starts("resume", "run")
+    resumed = start_process("resume", "run")
     resumed.communicate()
-    tab.page.wait_for_function("() => page.run.facts.status === 'finished'")
+    tab.page.wait_for_function("() => page.run.info.status === 'finished'")
     assert 0 == resumed.returncode
     assert "patient: finished. All 12 trials done, 100.0 % exact, none failed." == tab.text("h1")
-    assert 12 == tab.numbers()["completed"]
+    assert 12 == tab.counters()["completed"]
     assert tab.text("#live").startswith("up to date · seq ")
-    assert 2 == tab.ask("() => page.run.sessions.length")
-    assert [] == tab.said
+    assert 2 == tab.evaluate("() => page.run.sessions.length")
+    assert [] == tab.messages
     assert {address, f"{address}events"} == set(tab.requests)
 
 
-def test_connects_again_from_where_it_stands(tmp_path: Path, starts: Any, opens: Opens) -> None:
-    """A page whose server is gone says so, comes back when there is one again, and is told only what it lacks."""
+def test_reconnects_and_continues(tmp_path: Path, start_process: Any, open_tab: OpenTab) -> None:
+    """A page whose server has exited says so, reconnects to the next one, and receives only what it does not have."""
     run = tmp_path / "run"
     written(run, first_session(), stamp=stamps(0))
-    served = starts(code=SERVE.format(run=str(run), port=0))
-    address = served.stdout.readline().strip()
-    tab = opens(address)
-    known = tab.ask("() => page.run.seq")
+    server = start_process(code=SERVE.format(run=str(run), port=0))
+    address = server.stdout.readline().strip()
+    tab = open_tab(address)
+    seq = tab.evaluate("() => page.run.seq")
 
-    served.kill()
-    tab.page.wait_for_function("() => document.getElementById('live').textContent === 'connecting again …'")
+    server.kill()
+    tab.page.wait_for_function("() => document.getElementById('live').textContent === 'reconnecting …'")
     written(run, second_session(), new=False, stamp=stamps(10))
-    tab.ask(
-        "() => { const take = page.take; page.take = (told) => { page.told = told.columns.from; take.call(page, told); }; }"
+    tab.evaluate(
+        "() => { const take = page.take; page.take = (data) => { page.from = data.columns.from; take.call(page, data); }; }"
     )
-    again = starts(code=SERVE.format(run=str(run), port=address.split(":")[2].partition("/")[0]))
+    second = start_process(code=SERVE.format(run=str(run), port=address.split(":")[2].partition("/")[0]))
 
-    assert address == again.stdout.readline().strip()
+    assert address == second.stdout.readline().strip()
     tab.page.wait_for_function("() => document.getElementById('live').textContent === 'up to date · seq 50'")
-    assert known == tab.ask("() => page.told")
+    assert seq == tab.evaluate("() => page.from")
 
 
-def test_errors_are_told_as_they_come(tmp_path: Path, starts: Any, opens: Opens) -> None:
-    """Errors are grouped by class and message as they come; what is unfolded stays so, and what has the focus keeps it."""
+def test_errors_are_updated(tmp_path: Path, start_process: Any, open_tab: OpenTab) -> None:
+    """Errors are grouped as they occur; opened sections stay open and keep the focus."""
     run = tmp_path / "run"
     written(run, [started(), session(), *failed("peru", message="no city 1")], stamp=stamps(0))
-    tab = opens(starts(code=SERVE.format(run=str(run), port=0)).stdout.readline().strip())
+    tab = open_tab(start_process(code=SERVE.format(run=str(run), port=0)).stdout.readline().strip())
     table = tab.page.locator(".errors tbody tr")
-    assert [["1", "1", "no city 1"]] == [_some(row) for row in table.all_inner_texts()]
+    assert [["1", "1", "no city 1"]] == [_columns(row) for row in table.all_inner_texts()]
     tab.page.click("footer summary >> text=Settings")
 
     more = [*failed("chad", message="no city 2"), *failed("oslo", message="the map is torn")]
     written(run, [session(2), *more], new=False, stamp=stamps(10))
     tab.page.wait_for_function("() => document.querySelectorAll('.errors tbody tr').length === 2")
 
-    assert [["2", "2", "no city 1"], ["1", "1", "the map is torn"]] == [_some(row) for row in table.all_inner_texts()]
-    assert ["Settings", True] == tab.ask("() => [document.activeElement.textContent, document.activeElement.parentNode.open]")
-    assert [] == tab.said
+    assert [["2", "2", "no city 1"], ["1", "1", "the map is torn"]] == [_columns(row) for row in table.all_inner_texts()]
+    assert ["Settings", True] == tab.evaluate(
+        "() => [document.activeElement.textContent, document.activeElement.parentNode.open]"
+    )
+    assert [] == tab.messages
 
 
-def _some(row: str) -> list[str]:
+def _columns(row: str) -> list[str]:
     attempts, trials, *_, message = row.split("\t")
     return [attempts, trials, message]
 
 
 @pytest.mark.parametrize("seed", [3, 4])
-def test_a_page_that_is_told_bit_by_bit(seed: int, tmp_path: Path, opens: Opens) -> None:
-    """A page that was told a run in pieces knows exactly what one knows that was told it at once.
+def test_updates_add_up(seed: int, tmp_path: Path, open_tab: OpenTab) -> None:
+    """A page that received a run in updates has the same data as one that received it at once.
 
-    But for one thing: how long trials that are not done have waited is told when something happens to them.
+    The times of trials that are not done are excluded: they are sent when something happens to the trial.
     """
-    run = made_up(tmp_path / "run", seed, 150)
-    history, content, known = LoadedRun(run), Content(), Cursor()
+    run = random_run(tmp_path / "run", seed, 150)
+    history, content, cursor = LoadedRun(run), Content(), Cursor()
     parts = []
     for record in read(run):
         history.take(record)
         content.take(history, record)
         if record.seq % 7 == 0:
-            parts.append({"columns": columns(content, history.state, known)})
-            known = Cursor.parse(str(Cursor.end(content)))
-    parts.append({"columns": columns(content, history.state, known)})
-    whole = {"columns": columns(content, history.state)}
-    given = orjson.loads(orjson.dumps([whole, parts], option=orjson.OPT_NON_STR_KEYS))
+            parts.append({"columns": columns(content, history.state, cursor)})
+            cursor = Cursor.parse(str(Cursor.end(content)))
+    parts.append({"columns": columns(content, history.state, cursor)})
+    full = {"columns": columns(content, history.state)}
+    data = orjson.loads(orjson.dumps([full, parts], option=orjson.OPT_NON_STR_KEYS))
 
-    tab = opens(reported(tmp_path / "report.html", eventful(tmp_path / "other")))
-    both = tab.ask(
-        """([whole, parts]) => {
-            const one = new Run(whole), other = new Run(parts[0]);
+    tab = open_tab(write_report(tmp_path / "report.html", eventful(tmp_path / "other")))
+    both = tab.evaluate(
+        """([full, parts]) => {
+            const one = new Run(full), other = new Run(parts[0]);
             for (const part of parts.slice(1)) other.take(part);
             for (const run of [one, other]) for (const [trial] of run.trials.name.entries()) {
                 if (!["completed", "failed", "withdrawn"].includes(run.stageOf(trial))) {
                     for (const name of ["waited", "backed_off", "served", "scored"]) run.trials[name][trial] = 0;
                 }
             }
-            const told = (run) => JSON.stringify([run.seq, run.x, run.events, run.spans, run.trials, run.lanes, run.scores,
-                run.errors, run.groups, run.limits, run.marks, run.pauses, [...run.waits], run.sums.map((each) => [...each]),
-                Object.values(run.steps).map((steps) => [0, 1, 2, 3].map((at) => columnsOf(steps, [0, run.endX], 97 + at)))]);
-            return [told(one), told(other)];
+            const content = (run) => JSON.stringify([run.seq, run.x, run.events, run.spans, run.trials, run.lanes, run.scores,
+                run.errors, run.errorGroups, run.limits, run.limitChanges, run.pauses, [...run.backoffs],
+                run.checkpoints.map((counts) => [...counts]),
+                Object.values(run.series).map((series) => [97, 98, 99].map((count) => samples(series, [0, run.endX], count)))]);
+            return [content(one), content(other)];
         }""",
-        given,
+        data,
     )
 
     assert orjson.loads(both[0]) == orjson.loads(both[1])

@@ -1,0 +1,63 @@
+// Creating and changing elements. All text goes into text nodes, never into markup.
+"use strict";
+
+const FOCUSABLE = "a, button, input, select, summary, [tabindex]";
+
+// Create an element. "text" is its text, "on…" adds a listener, everything else is an attribute.
+function el(tag, attributes, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === "text") element.textContent = value;
+    else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false && child !== ""));
+  return element;
+}
+
+function setText(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+// Replace the children of an element; the focus within it and opened <details> are kept.
+function refill(element, ...children) {
+  const focused = [...element.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement);
+  const open = [...element.querySelectorAll("details")].map((details) => details.open);
+  element.replaceChildren(...children.filter((child) => child !== ""));
+  element.querySelectorAll("details").forEach((details, index) => { details.open = Boolean(open[index]); });
+  if (focused >= 0) element.querySelectorAll(FOCUSABLE)[focused]?.focus({ preventScroll: true });
+}
+
+function link(text, onclick, attributes) {
+  return el("button", { type: "button", class: "link", text, onclick, ...attributes });
+}
+
+// A table in a box that scrolls sideways if it must.
+function table(kind, heads, rows) {
+  return el("div", { class: "scrolls" }, el("table", { class: `facts ${kind}` },
+    el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col", text: head })))), el("tbody", {}, rows)));
+}
+
+function numberCell(text) {
+  return el("td", { class: "num", text });
+}
+
+function sectionHead(id, title, hint) {
+  return el("div", { class: "section-head" }, el("h2", { id, text: title }), hint ? el("p", { class: "hint" }, hint) : "");
+}
+
+function endingClass(ending) {
+  return `end-${(ending || "open").replaceAll("_", "-")}`;
+}
+
+// A small square with the colour and the letter of an ending.
+function endingMark(ending, attributes) {
+  return el("i", { class: `pip ${endingClass(ending)}`, text: ENDINGS[ending]?.letter ?? "?", ...attributes });
+}
+
+function scoreMark(value) {
+  if (value === true) return el("span", { class: "pass", text: "✓ pass" });
+  if (value === false) return el("span", { class: "fail", text: "✗ fail" });
+  return el("span", { class: "value", text: typeof value === "number" ? digits(value, 3) : oneLine(value, 40) });
+}

@@ -1,0 +1,117 @@
+// Formatting of numbers, times and untrusted text, and the labels of stages and endings.
+"use strict";
+
+const NONE = "–";
+
+function grouped(value) {
+  return Math.round(value).toString().replace(/\B(?=(\d{3})+(?!\d))/g, ",");
+}
+
+function digits(value, count) {
+  if (value === 0) return "0";
+  const places = Math.max(0, count - 1 - Math.floor(Math.log10(Math.abs(value))));
+  return places > 12 ? value.toExponential(count - 1) : String(Number(value.toFixed(Math.min(places, 12))));
+}
+
+function number(value) {
+  if (typeof value !== "number") return String(value);
+  return Number.isInteger(value) ? grouped(value) : digits(value, 4);
+}
+
+// 0.93 ms, 0.24 s, 12 s, 3 min 20 s, 10 min, 2 h 5 min: the same as replay.text.duration.
+function duration(seconds) {
+  if (seconds === null || seconds === undefined) return NONE;
+  if (seconds > 0 && seconds < 0.1) return `${digits(1000 * seconds, 2)} ms`;
+  if (seconds < 10) return `${digits(Math.max(0, seconds), 2)} s`;
+  const rounded = Math.round(seconds);
+  if (rounded < 60) return `${rounded} s`;
+  if (rounded < 3600) return rounded % 60 ? `${Math.floor(rounded / 60)} min ${rounded % 60} s` : `${rounded / 60} min`;
+  const minutes = Math.floor((rounded % 3600) / 60);
+  return `${grouped(Math.floor(rounded / 3600))} h${minutes ? ` ${minutes} min` : ""}`;
+}
+
+function microseconds(value) {
+  return duration(value / 1e6);
+}
+
+function percent(share) {
+  return `${(100 * share).toFixed(1)} %`;
+}
+
+function plural(count, one, many) {
+  return `${grouped(count)} ${count === 1 ? one : many || `${one}s`}`;
+}
+
+// A number or text joined with the unit or name that follows, without those whose count is 0: "2 failed · 1 open".
+function countList(counts, separator = " · ") {
+  return counts.filter(([count]) => count).map(([count, name]) => `${grouped(count)} ${name}`).join(separator);
+}
+
+// A name from the journal as words: "rate_limited" as "rate limited".
+function spaced(name) {
+  return String(name).replaceAll("_", " ");
+}
+
+// Control characters, and characters that are invisible or change the direction of text, are shown by their code.
+function visible(text) {
+  return String(text).replace(
+    /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff0-\ufffc]/g,
+    (char) => (char === "\r" ? "⟨CR⟩" : `⟨U+${char.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`),
+  );
+}
+
+function oneLine(text, length) {
+  const line = String(text).slice(0, length + 1).replace(/\s+/g, " ");
+  return visible(line.length > length ? `${line.slice(0, length - 1)}…` : line);
+}
+
+// A value in the data is a text, the JSON of another value in an array, or {beginning, length} if it is truncated.
+function rawText(value) {
+  if (value === null || value === undefined) return "";
+  return typeof value === "string" ? value : Array.isArray(value) ? value[0] : value.beginning;
+}
+
+// The same with JSON indented; null for no value.
+function fullText(value) {
+  if (value === null || value === undefined) return null;
+  if (!Array.isArray(value)) return rawText(value);
+  try {
+    const parsed = JSON.parse(value[0]);
+    // A number that JavaScript cannot represent must not be changed.
+    return JSON.stringify(parsed) === value[0] ? JSON.stringify(parsed, null, 2) : value[0];
+  } catch {
+    return value[0];
+  }
+}
+
+// A score in a few characters.
+function scoreText(value) {
+  if (value === null || value === undefined) return NONE;
+  if (value === true || value === false) return value ? "pass" : "fail";
+  return typeof value === "number" ? digits(value, 3) : oneLine(value, 24);
+}
+
+const STATUSES = { running: "running", finished: "finished", stopped: "stopped", interrupted: "interrupted", damaged: "damaged" };
+
+const ENDINGS = {
+  "": { letter: "…", label: "in flight" },
+  succeeded: { letter: "", label: "succeeded" },
+  failed: { letter: "E", label: "error" },
+  rate_limited: { letter: "R", label: "rate limited" },
+  unavailable: { letter: "U", label: "unavailable" },
+  fatal: { letter: "F", label: "fatal error" },
+  timed_out: { letter: "T", label: "timed out" },
+  interrupted: { letter: "I", label: "interrupted" },
+};
+
+const STAGES = {
+  queued: { glyph: "○", label: "queued" },
+  running: { glyph: "◔", label: "running" },
+  answered: { glyph: "◑", label: "being scored" },
+  unsettled: { glyph: "◌", label: "unsettled" },
+  interrupted: { glyph: "◌", label: "interrupted" },
+  backing_off: { glyph: "◷", label: "in backoff" },
+  completed: { glyph: "●", label: "ok" },
+  failed: { glyph: "✕", label: "failed" },
+  withdrawn: { glyph: "–", label: "withdrawn" },
+};

@@ -1,0 +1,95 @@
+// The sections on errors, on where the time went, and on the audit.
+"use strict";
+
+const SHOWN_ERRORS = 30;
+const TIMES = { waited: "waiting for a slot", backed_off: "in backoff", served: "in attempts", scored: "being scored" };
+
+function errorsSection(run, { onTrials, onSeq }) {
+  const groups = run.errorGroups.map(([category, error, message], group) => ({ category, error, message, group, attempts: 0, trials: new Set(), last: 0 }));
+  run.spans.details.forEach((details, span) => {
+    if (!details || details.error === undefined) return;
+    const group = groups[run.errors[details.error][4]];
+    group.attempts += 1;
+    group.trials.add(run.spans.trial[span]);
+    group.last = Math.max(group.last, run.spans.end_seq[span]);
+  });
+  groups.sort((a, b) => b.attempts - a.attempts);
+  const rows = groups.slice(0, SHOWN_ERRORS).map(({ category, error, message, group, attempts, trials, last }) => el("tr", {}, numberCell(grouped(attempts)),
+    el("td", { class: "num" }, link(grouped(trials.size), () => onTrials(group), { "aria-label": `Show the ${plural(trials.size, "trial")} with this error` })),
+    el("td", { class: "num" }, link(`seq ${grouped(last)}`, () => onSeq(last), { title: "Show the state at this record" })),
+    el("td", { class: "tight" }, endingMark(category === "error" ? "failed" : category), ` ${spaced(category)}`), el("td", { class: "tight", text: oneLine(error, 60) }), el("td", { text: oneLine(message, 300) })));
+  return [sectionHead("errors-title", "Errors", "grouped by class and message; numbers in messages are ignored"),
+    table("errors", ["attempts", "trials", "last", "class", "error", "message"], rows),
+    groups.length > SHOWN_ERRORS ? el("p", { class: "faint", text: `and ${plural(groups.length - SHOWN_ERRORS, "more group")}` }) : ""];
+}
+
+class TimesView {
+  constructor(runs, run) {
+    this.runs = runs;
+    this.run = run;
+    this.element = el("section", { "aria-labelledby": "times-title" });
+    this.plot = el("div", { class: "plot", role: "img", "aria-label": "Distribution of latencies" });
+    this.histogram = new Histogram(this.plot);
+    this.note = el("p", { class: "hint" });
+    this.split = el("div", {});
+    const keys = runs.length > 1 ? el("div", { class: "chart-label" }, ["A", "B"].map((label) => el("span", { class: "key" }, el("i", { class: `swatch line run-${label.toLowerCase()}` }), label))) : "";
+    this.element.append(sectionHead("times-title", "Where the time went"),
+      el("div", { class: "two" }, el("div", {}, el("h3", { text: "Latency of answers" }), this.plot, this.note, keys), this.split));
+  }
+
+  update() {
+    const { trials } = this.run, sum = (values) => values.reduce((total, value) => total + value, 0);
+    const totals = Object.entries(TIMES).map(([name, label]) => ({ name, label, time: sum(trials[name]) })), all = sum(totals.map(({ time }) => time)) || 1;
+    const share = (time) => (time && time / all < 0.005 ? "< 1 %" : `${Math.round((100 * time) / all)} %`);
+    this.split.replaceChildren(el("h3", { text: "Total time of all trials" }),
+      el("div", { class: "split", role: "img", "aria-label": totals.map(({ label, time }) => `${label} ${share(time)}`).join(", ") }, totals.map(({ name, time }) => {
+        const part = el("i", { class: `part ${name}` });
+        part.style.flexGrow = String(time / all);
+        return part;
+      })),
+      el("dl", { class: "split-legend" }, totals.map(({ name, label, time }) => el("div", {}, el("dt", {}, el("i", { class: `swatch fill ${name}` }), label), el("dd", { class: "num", text: microseconds(time) }), el("dd", { class: "num faint", text: share(time) })))));
+    this.draw();
+  }
+
+  draw() {
+    const times = (run) => run.trials.elapsed.filter((value) => value !== null).map((value) => value / 1e6), { latency } = this.run.info.summary;
+    const sets = this.runs.length > 1
+      ? this.runs.map((run, index) => ({ label: "AB"[index], times: times(run), tint: `run-${"ab"[index]}`, fill: `run-${"ab"[index]}-fill`, dash: index ? undefined : [5, 3], marks: [] }))
+      : [{ label: "answers", times: times(this.run), tint: "flight", fill: "flight-fill", marks: [["p50", latency.p50], ["p95", latency.p95]] }];
+    this.histogram.draw(sets, Math.floor(this.plot.clientWidth));
+    setText(this.note, this.histogram.note || (this.histogram.plot ? "" : "No answers yet."));
+  }
+}
+
+function pairs(entries) {
+  return el("dl", { class: "pairs" }, entries.map(([name, value]) => el("div", {}, el("dt", { text: oneLine(name, 60) }), el("dd", { text: visible(value) }))));
+}
+
+function foldedPairs(title, entries) {
+  return el("details", {}, el("summary", { text: title }), pairs(entries));
+}
+
+function sessionText({ at, pid, host, ended, adopted }) {
+  const names = Array.isArray(adopted) ? adopted : Object.keys(adopted || {});
+  return `${at}, process ${pid} on ${host}: ${ended ? spaced(ended) : "no ending recorded"}${names.length ? `; adopted changes: ${names.join(", ")}` : ""}`;
+}
+
+function auditSection({ info, seq }) {
+  const { audit, next, verify } = info, { totals } = audit;
+  const problems = audit.findings.length + audit.more;
+  const result = audit.agrees
+    ? `✓ Audit OK: ${plural(totals.enqueued, "trial")} = ${grouped(totals.completed)} completed + ${grouped(totals.failed)} failed + ${grouped(totals.withdrawn)} withdrawn + ${grouped(totals.open)} open; ${plural(audit.decisions, "policy decision")} reproduced.`
+    : `✕ Audit failed: ${plural(problems, "finding")}.`;
+  return [
+    el("h2", { text: "Audit" }),
+    el("p", { class: audit.agrees ? "audit ok" : "audit failed", text: result }),
+    audit.findings.length ? el("ul", {}, audit.findings.slice(0, 20).map((finding) => el("li", { text: `record ${grouped(finding.seq)} (${finding.check}): ${visible(finding.what)}` }))) : "",
+    el("p", { class: "faint", text: audit.notes.map((note) => visible(note)).join(" · ") }),
+    el("p", { class: "faint" }, "The hash of every record was checked when this page was written, up to ", el("code", { text: `seq ${grouped(seq)}` }), ", head ", el("code", { id: "head", text: info.head }), ". To check files and blobs as well: ", el("code", { text: verify }), ".", next === verify ? "" : [" Next: ", el("code", { text: next })]),
+    el("div", { class: "more" },
+      foldedPairs("Settings", Object.entries(info.settings)),
+      foldedPairs("Environment", Object.entries(info.environment)),
+      foldedPairs("Definition", Object.entries(info.definition)),
+      foldedPairs("Sessions", info.sessions.map((session) => [`${session.n}`, sessionText(session)]))),
+  ];
+}

@@ -1,0 +1,85 @@
+// The results in figures: tiles of one run, and the table of differences between two.
+"use strict";
+
+function tile(title, figure, ...notes) {
+  const unbroken = (text) => text.replace(/(?<=\d) (?=(?:%|s|ms|min|h)(?![\p{L}\d]))/gu, "\u00a0"); // Keep a number and its unit on one line.
+  return el("div", { class: "tile" }, el("h3", { text: title }), el("p", { class: "figure" }, figure), notes.filter(Boolean).map((note) => (typeof note === "string" ? el("p", { class: "note", text: unbroken(note) }) : note)));
+}
+
+function intervalBar({ low, high, mean }) {
+  const range = el("i", { class: "range" }), point = el("i", { class: "point" });
+  range.style.left = `${100 * low}%`;
+  range.style.width = `${100 * (high - low)}%`;
+  point.style.left = `${100 * mean}%`;
+  return el("div", { class: "interval", "aria-hidden": "true" }, range, point);
+}
+
+function scoreTile(name, score, summary) {
+  const isShare = score.passed !== null, unscored = Object.hasOwn(summary.unscored, name) ? summary.unscored[name] : 0;
+  const excluded = countList([[summary.trials.failed, "failed"], [score.not_scored, "scoring errors"], [score.beyond, "not finite"], [unscored, "unscored"]], ", ");
+  const older = !score.from_older_version ? "" : score.versions === 1 ? "all by an older version of the scorer" : `by ${plural(score.versions, "version")} of the scorer, ${grouped(score.from_older_version)} by an older one`;
+  const notes = [excluded ? `excluded: ${excluded}` : "", older].filter(Boolean).join("; ");
+  if (score.mean === null) {
+    const labels = Object.entries(score.labels).slice(0, 4);
+    return tile(oneLine(name, 40), labels.length ? oneLine(labels[0][0], 24) : NONE, labels.map(([label, count]) => `${oneLine(label, 24)} ${Math.round((100 * count) / score.scored)} %`).join(" · ") || "no scores yet", `n = ${grouped(score.scored)}`, notes);
+  }
+  const format = isShare ? (value) => (100 * value).toFixed(1) : (value) => digits(value, 3);
+  return tile(oneLine(name, 40), isShare ? percent(score.mean) : digits(score.mean, 3), isShare && score.low !== null ? intervalBar(score) : "",
+    isShare ? `${grouped(score.passed)} of ${grouped(score.numbers)} passed` : `mean of ${grouped(score.numbers)}`,
+    score.low === null ? "" : `95 % CI ${format(score.low)} to ${format(score.high)}${isShare ? " %" : ""}`,
+    ...score.passes.filter(({ k }) => k > 1).map((pass) => `pass@${pass.k} ${percent(pass.at_least_one)}, pass^${pass.k} ${percent(pass.all)}`), notes);
+}
+
+function usageText(usage) {
+  return usage.map(([name, value]) => `${oneLine(spaced(name), 24)} ${number(value)}`).join(" · ");
+}
+
+function summaryTiles({ info }) {
+  const { summary, usage, usage_lost } = info, { trials, attempts, latency } = summary;
+  const tiles = Object.entries(summary.scores).map(([name, score]) => scoreTile(name, score, summary));
+  tiles.push(tile("trials", el("span", {}, grouped(trials.completed), el("small", { text: " ok" })), countList([[trials.failed, "failed"], [trials.recovered, "recovered"], [trials.open, "open"], [trials.withdrawn, "withdrawn"]]) || "none failed", `of ${plural(Math.max(trials.enqueued, info.total || 0), "trial")}`));
+  tiles.push(tile("latency", duration(latency.p50), ...(latency.answers ? [`median of ${plural(latency.answers, "answer")}`, `p95 ${duration(latency.p95)}`, `longest ${duration(latency.max)}`] : ["no answers yet"]),
+    summary.from_older_task ? `${grouped(summary.from_older_task)} from an older version of the task` : "", summary.truncated ? `${grouped(summary.truncated)} truncated by the token limit` : ""));
+  const costs = Object.entries(usage), lost = Object.entries(usage_lost).filter(([, value]) => value);
+  if (costs.length) {
+    const first = costs.find(([name]) => /cost/i.test(name)) || costs[0];
+    tiles.push(tile(oneLine(spaced(first[0]), 30), number(first[1]), usageText(costs.filter(([name]) => name !== first[0]).slice(0, 4)), lost.length ? `of this, failed attempts: ${usageText(lost.slice(0, 3))}` : ""));
+  }
+  tiles.push(tile("attempts", grouped(attempts.started), countList([[attempts.failed, "failed"], [attempts.timed_out, "timed out"], [attempts.interrupted, "interrupted"], [attempts.returned_late, "returned late"]]) || "none failed",
+    attempts.repeated_calls ? `${plural(attempts.repeated_calls, "call")} may have been paid for twice` : ""));
+  return tiles;
+}
+
+// As many tiles in a row as there is room for, in rows of about equal length.
+function fitTiles(tiles) {
+  const count = tiles.children.length, room = Math.max(1, Math.floor(tiles.clientWidth / (172 * UNIT)));
+  tiles.style.gridTemplateColumns = `repeat(${Math.ceil(count / Math.ceil(count / room))}, 1fr)`;
+}
+
+function signed(value, format) {
+  return `${value > 0 ? "+" : value < 0 ? "−" : ""}${format(Math.abs(value))}`;
+}
+
+function pairedRow(name, paired, outcome, format, formatDifference, unit = "") {
+  const optional = (value, text) => numberCell(value === null ? NONE : text(value));
+  return el("tr", {}, el("th", { scope: "row", text: name }), optional(paired.a, format), optional(paired.b, format),
+    optional(paired.difference, (value) => `${signed(value, formatDifference)}${unit}`),
+    optional(paired.low, (low) => `${signed(low, formatDifference)} to ${signed(paired.high, formatDifference)}`),
+    numberCell(grouped(paired.n)), el("td", { class: paired.is_distinguishable ? "distinct" : "faint", text: visible(outcome) }));
+}
+
+// A row with the figure of each run and no interval.
+function countRow(name, a, b) {
+  return el("tr", {}, el("th", { scope: "row", text: name }), numberCell(number(a)), numberCell(number(b)), numberCell(signed(b - a, number)), numberCell(""), numberCell(""), el("td", {}));
+}
+
+function comparisonTable(comparison, [a, b]) {
+  const points = (value) => (100 * value).toFixed(1), plain = (value) => digits(value, 3);
+  const rows = Object.entries(comparison.scores).map(([name, paired]) => (paired.kind === "pass" ? pairedRow(oneLine(name, 40), paired, comparison.outcomes[name], percent, points, " points") : pairedRow(oneLine(name, 40), paired, comparison.outcomes[name], plain, plain)));
+  rows.push(pairedRow("latency", comparison.latency, comparison.latency_outcome, duration, duration));
+  const names = new Set([...Object.keys(a.info.usage), ...Object.keys(b.info.usage)]), used = ({ info }, name) => (Object.hasOwn(info.usage, name) ? info.usage[name] : 0);
+  rows.push(countRow("failed trials", a.info.summary.trials.failed, b.info.summary.trials.failed));
+  for (const name of [...names].slice(0, 5)) rows.push(countRow(oneLine(spaced(name), 30), used(a, name), used(b, name)));
+  const notes = [`${plural(comparison.compared, "trial")} done in both`, countList([[comparison.only_a.length, "only in A"], [comparison.only_b.length, "only in B"], [comparison.different.length, "with the same name and different content"]]), comparison.is_same_task ? "" : "the task's source has changed"];
+  return [sectionHead("compared-title", "B compared with A", notes.filter(Boolean).join(" · ")), table("paired", ["", "A", "B", "difference", "95 % CI", "n", ""], rows)];
+}

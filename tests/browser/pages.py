@@ -1,0 +1,48 @@
+"""Runs and reports for the browser tests."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+from click.testing import CliRunner
+
+from journal import Event
+from journal.events import FileEvent, JournalRecovered
+from runner.cli import cli
+from tests.journal.samples import session, started, written
+from tests.replay.histories import history
+from tests.replay.lives import answered, failed
+
+
+def write_report(target: Path, *runs: Path) -> str:
+    """Write a report with the command; return its address."""
+    result = CliRunner().invoke(cli, ["report", *map(str, runs), "-o", str(target)], catch_exceptions=False)
+    assert 0 == result.exit_code, result.output
+    return target.as_uri()
+
+
+def command_json(*args: str) -> Any:
+    """Run a command with `--json`; return its output."""
+    return orjson.loads(CliRunner().invoke(cli, [*args, "--json"], catch_exceptions=False).stdout)
+
+
+def random_run(path: Path, seed: int, length: int = 400) -> Path:
+    """Write a run of random events in a legal order."""
+    events = [record.event for record in history(seed, length)]
+    written(path, [event for event in events if not isinstance(event, FileEvent | JournalRecovered)])
+    return path
+
+
+def capitals(path: Path, *, wrong: Sequence[str] = (), seconds: float = 0.25, more: Sequence[Event] = ()) -> Path:
+    """Write a run of five trials: one recovers after a failure, one fails; `wrong` ones do not pass."""
+    events: list[Event] = []
+    for name, level in (("peru", "easy"), ("chad", "hard"), ("oslo", "easy"), ("rome", "hard")):
+        retries = 1 if name == "oslo" else 0
+        output = "Cusco" if name in wrong else "Lima"
+        metadata = {"level": level}
+        events += answered(
+            name, {"exact": name not in wrong}, failures=retries, output=output, elapsed=seconds, metadata=metadata
+        )
+    written(path, [started(), session(), *events, *failed("gone", message="no such city"), *more])
+    return path
