@@ -26,7 +26,7 @@ from replay import RunState, fold
 from replay.summary import in_json, summarise
 from runner import Case, evaluation
 from runner.api import arun
-from runner.engine.session import Live
+from runner.engine.live_run import LiveRun
 
 ROUNDS = 5
 
@@ -130,7 +130,7 @@ def _run(path: Path, *, watched: bool) -> float:
     it: Any = evaluation(cases=cases, slots=20, loop="trio", timeout=None, name="benchmark")(nap)
     onlookers: list[subprocess.Popen[bytes]] = []
 
-    async def invite(_: Live) -> None:
+    async def invite(_: LiveRun) -> None:
         if watched:
             program = "import sys, trio; from benchmarks import replay; trio.run(replay.look_on, sys.argv[1])"
             onlookers.append(await trio.to_thread.run_sync(subprocess.Popen, [sys.executable, "-c", program, str(path)]))

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from runner.data.case import Case
     from runner.data.dataset import Dataset
     from runner.definition.evaluation import Evaluation, evaluation
-    from runner.definition.options import RunOptions
     from runner.definition.settings import Settings
+    from runner.engine.options import RunOptions
     from runner.engine.recorder import stamps
     from runner.engine.rescore import Rescored
     from runner.engine.session import Outcome
@@ -66,7 +66,7 @@ _MODULES: Final = {
     "RecordedOutput": "tasks.recorded_output",
     "Rescored": "engine.rescore",
     "Retry": "retries.retry",
-    "RunOptions": "definition.options",
+    "RunOptions": "engine.options",
     "RunVerification": "api",
     "Score": "scorers.scorer",
     "Settings": "definition.settings",

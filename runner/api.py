@@ -21,12 +21,12 @@ from journal import verify as verify_journal
 from journal.errors import InvalidRecord
 from replay.auditing import Audit, Auditor
 from runner.definition.evaluation import Evaluation
-from runner.definition.options import RunOptions
+from runner.engine.options import RunOptions
 from runner.engine.rescore import Rescored
 from runner.engine.rescore import rescore as rescore_run
 from runner.engine.session import Outcome, Session
 from runner.errors import UsageError
-from runner.recompute.rules import remake
+from runner.recompute.rules import session_rules
 from runner.run_paths import newest_of, newest_unfinished, next_paths
 from runner.signals import POLL_INTERVAL, STOP_SIGNALS, handle_signals
 
@@ -39,7 +39,7 @@ async def arun(evaluation: Evaluation[Any, Any, Any], path: Path | str | None = 
     Default path: the next number under `runs/NAME/`; with `resume=True`, the newest unfinished run there.
 
     Options override the evaluation's own settings for this run and for every session that resumes it, until they are given
-    again; see `Settings` for the settings and `runner.engine.session.Options` for the others.
+    again; see `Settings` for the settings and `runner.engine.options.Options` for the others.
     """
     if not trio.lowlevel.in_trio_task():
         raise UsageError(
@@ -91,7 +91,7 @@ def _session(evaluation: Evaluation[Any, Any, Any], path: Path | str | None, opt
     if options.get("resume"):
         return Session(evaluation, newest_unfinished(name), **options)
     paths = next_paths(name)
-    return Session(evaluation, next(paths), **{"elsewhere": paths.__next__, **options})
+    return Session(evaluation, next(paths), **{"next_path": paths.__next__, **options})
 
 
 def _checked(evaluation: Evaluation[Any, Any, Any]) -> Evaluation[Any, Any, Any]:
@@ -143,7 +143,7 @@ def verify(path: Path | str, *, expect_head: str | None = None) -> RunVerificati
     `expect_head` is the hash of a record that must be in the journal, such as `Outcome.head`: it proves that no record was
     removed from the end since.
     """
-    auditor = Auditor(remake)
+    auditor = Auditor(session_rules)
     journal = verify_journal(Path(path), expect_head=expect_head, on_record=auditor.take)
     return RunVerification(journal, auditor.result())
 
@@ -153,7 +153,7 @@ def _raise_signal(number: int, session: Session) -> None:
     try:
         signal.raise_signal(number)
     except KeyboardInterrupt as exc:
-        if session.is_begun:
+        if session.is_started:
             exc.add_note(f"{session.path} was stopped gracefully; run(…, resume=True) resumes it")
         raise
 

@@ -4,6 +4,7 @@ A `UsageError` is a mistake in a definition, its settings or its data. What a ta
 it is recorded as the failure of an attempt, and classified by `runner.retries.classify`.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -49,3 +50,11 @@ class MissingVariable(UsageError):
 
 class RunChanged(UsageError):
     """The task, the cases, the scorers or the settings differ from those that the run was started with."""
+
+    def __init__(self, message: str, *, changes: Sequence[str] = (), hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.changes = list(changes)
+        """One line per difference."""
+
+    def __str__(self) -> str:
+        return "\n  ".join([f"{self.message}:", *self.changes]) + f"\n{self.hint}" if self.changes else super().__str__()

@@ -15,7 +15,7 @@ from attrs import define, field
 import runner.concurrency
 from benchmarks.simulated.endpoint import Answer, Headers, Server
 from runner.concurrency import Decision, Failed, Policy, Started, Succeeded, TimedOut
-from runner.retries.retry import chance
+from runner.retries.retry import jitter
 
 ERRORS, TIMEOUTS, RATE_LIMITS = 4, 2, 600.0
 """The retry budgets: attempts, attempts, and seconds of waiting."""
@@ -322,7 +322,7 @@ class Run:
 
     def _backoff(self, trial: Trial, times: int) -> float:
         """Exponential, with full jitter."""
-        return chance(self.seed, trial.name, trial.attempts) * min(MAX_DELAY, BASE_DELAY * 2.0 ** min(max(times - 1, 0), 60))
+        return jitter(self.seed, trial.name, trial.attempts) * min(MAX_DELAY, BASE_DELAY * 2.0 ** min(max(times - 1, 0), 60))
 
 
 def _converted(headers: Headers) -> Any:

@@ -9,7 +9,7 @@ from replay.auditing import Auditor
 from replay.export.page import PageRun
 from replay.export.page_content import Content, value_length
 from runner.cli._display import RunView
-from runner.recompute.rules import remake
+from runner.recompute.rules import session_rules
 
 
 class PageReader:
@@ -23,7 +23,7 @@ class PageReader:
     def take(self, history: LoadedRun, record: Record) -> None:
         """Apply a record: audit it against the state before it, then update the history and the content."""
         if self._auditor is None:
-            self._auditor = Auditor(remake, history.state)
+            self._auditor = Auditor(session_rules, history.state)
         self._auditor.take(record)
         history.take(record)
         self.content.take(history, record)

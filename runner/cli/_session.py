@@ -28,7 +28,8 @@ from runner.concurrency import POLICIES
 from runner.definition.gates import Gate
 from runner.definition.loading import LoadedEvaluation
 from runner.definition.settings import Settings
-from runner.engine.session import Live, Outcome
+from runner.engine.live_run import LiveRun
+from runner.engine.session import Outcome
 from runner.errors import UsageError
 from runner.run_paths import next_paths
 from runner.signals import handle_signals
@@ -190,20 +191,20 @@ class CommandSession:
         """Run under the next free number; if somebody else takes it meanwhile, under the one after."""
         places = next_paths(self._evaluation.name)
 
-        def elsewhere() -> Path:
+        def next_path() -> Path:
             self._path = next(places)
             return self._path
 
-        self._options["elsewhere"] = elsewhere
+        self._options["next_path"] = next_path
         return self.run(next(places))
 
-    def _in_company(self, observer: Callable[[Live], Awaitable[None]]) -> Callable[[Live], Awaitable[None]]:
+    def _in_company(self, observer: Callable[[LiveRun], Awaitable[None]]) -> Callable[[LiveRun], Awaitable[None]]:
         """Let the files that grow with the run grow while somebody looks on."""
         output = self._output
         if output is None:
             return observer
 
-        async def both(live: Live) -> None:
+        async def both(live: LiveRun) -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(output.keep, live.journal.path)
                 nursery.start_soon(observer, live)
@@ -235,7 +236,7 @@ class CommandSession:
             )
         sys.exit(code)
 
-    async def _draw(self, live: Live) -> None:
+    async def _draw(self, live: LiveRun) -> None:
         """Draw the live screen a few times a second, until cancelled."""
         from rich.live import Live as Screen  # noqa: PLC0415  # slow to import
 
@@ -260,7 +261,7 @@ class CommandSession:
                 await trio.to_thread.run_sync(functools.partial(redraw, screen, drawn), limiter=own_thread)
                 await trio.sleep(FRAME)
 
-    async def _tell(self, live: Live) -> None:
+    async def _tell(self, live: LiveRun) -> None:
         """Print a line whenever there is something to tell, until cancelled."""
         self._total, before = live.total, live.state.done
         teller = ProgressPrinter(tenth(live.state, live.total), live.now(), err=True)
@@ -277,7 +278,7 @@ class CommandSession:
             teller.tell(live.state, now=live.now(), durable=live.journal.durable, total=live.total, before=before)
 
 
-def _changes(live: Live) -> Iterator[str]:
+def _changes(live: LiveRun) -> Iterator[str]:
     """Tell which settings are no longer what they were in the session before."""
     for name, (before, now) in live.changed.items():
         if isinstance(before, dict) and isinstance(now, dict):

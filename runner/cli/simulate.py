@@ -33,7 +33,7 @@ def simulate(path: Path, policy: str | None, slots: int | None, as_json: bool) -
     seen = open_run(path)
     recording = Recording.of(seen.history.records())
     try:
-        figures = recording.again(policy=policy, slots=slots)
+        figures = recording.simulate(policy=policy, slots=slots)
     except UsageError as exc:
         raise UsageError(f"{seen.path}: {exc}") from exc
     if as_json:
@@ -49,7 +49,7 @@ def _as_json(path: Path, recording: Recording, figures: Figures) -> dict[str, ob
         "recorded": attrs.asdict(recording.figures),
         "simulated": attrs.asdict(figures),
         "trials": len(recording.ended),
-        "trials_left_out": recording.left_out,
+        "trials_left_out": recording.excluded,
         "is_a_bound": BOUND,
     }
 
@@ -75,6 +75,6 @@ def _in_words(path: Path, recording: Recording, figures: Figures) -> str:
     first, second, third = (max(len(row[at]) for row in rows) for at in range(3))
     table = [f"{name:<{first}}  {before:>{second}}  {after:>{third}}".rstrip() for name, before, after in rows]
     head = f"{path}: {plural(len(recording.ended), 'trial')} again, on a virtual clock"
-    if recording.left_out:
-        head += f"; {recording.left_out:,} that had not come to an end are left out"
+    if recording.excluded:
+        head += f"; {recording.excluded:,} that had not come to an end are left out"
     return "\n".join([head, *table, BOUND])

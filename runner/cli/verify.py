@@ -17,7 +17,7 @@ from runner.cli._common import run_argument
 from runner.cli._display import (
     print_json,
 )
-from runner.recompute.rules import remake
+from runner.recompute.rules import session_rules
 
 _LONGEST: Final = 400
 """Characters of a finding that are printed; a name in it may be anything."""
@@ -40,7 +40,7 @@ def verify(path: Path, expect_head: str | None, as_json: bool) -> None:
     evaljournal verify runs/capitals/0001 --expect-head 1570f2fd25a77ff678d5b740ccad64ee
     evaljournal verify --json | jq .findings
     """
-    auditor = Auditor(remake)
+    auditor = Auditor(session_rules)
     result = verify_journal(path, expect_head=expect_head, on_record=auditor.take)
     audit = auditor.result()
     if as_json:

@@ -1,23 +1,15 @@
-"""Keyword arguments of `evaluation`, `run` and `arun`, typed, so that editors complete them and type checkers know them.
+"""Keyword arguments of `evaluation`, typed for editors and type checkers.
 
-They mirror `Settings` and the session's `Options`, which document and validate them; a test compares the names.
+They mirror `Settings`, which documents and validates them; a test compares the names.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterable, Mapping
+from typing import Literal
 
 from typing_extensions import TypedDict
 
-from journal import Durability, Record
-from journal.files import Files
-from journal.threads import InThread
-from runner.concurrency import Policy
+from journal import Durability
 from runner.retries.retry import Retry
-
-if TYPE_CHECKING:
-    from runner.engine.environment import Environment
-    from runner.engine.session import Live
 
 
 class SettingOptions(TypedDict, total=False):
@@ -42,21 +34,3 @@ class SettingOptions(TypedDict, total=False):
     limit_key: str | None
     fail_under: str | Iterable[str]
     durability: Durability
-
-
-class RunOptions(SettingOptions, total=False):
-    """Options of a single run: every setting, and how its session behaves; see `runner.engine.session.Options`."""
-
-    resume: bool
-    adopt: bool
-    retry_failed: bool
-    on_ambiguous: Literal["retry", "fail"]
-    task: str
-    elsewhere: Callable[[], Path] | None
-    observer: "Callable[[Live], Awaitable[None]] | None"
-    listener: Callable[[Record], None] | None
-    limits: Callable[[int], Policy] | None
-    environment: "Callable[[], Environment]"
-    files: Files
-    in_thread: InThread
-    wall: Callable[[], float]

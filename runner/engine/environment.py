@@ -1,7 +1,4 @@
-"""Where a session runs: the process, the machine, and the versions of what it is run with.
-
-What is found here is recorded for people, and decides nothing.
-"""
+"""The process, the machine and the versions of a session. They are recorded and displayed, and decide nothing."""
 
 import os
 import platform
@@ -16,42 +13,42 @@ from journal.release import release
 
 @attrs.frozen(kw_only=True)
 class Environment:
-    """What a session records of the place where it runs; a test that wants the same bytes again gives its own."""
+    """What a session records about where it runs; tests pass a fixed one."""
 
     pid: int
     host: str
     boot_id: str
-    """Identity of the machine's boot."""
+    """Identifies the boot of the machine."""
     versions: dict[str, str]
     run: str | None = None
-    """The identity of a new run; None to draw one."""
+    """Id of a new run; None for a random one."""
 
     @classmethod
     def here(cls) -> "Environment":
-        """Look around."""
+        """Return the environment of this process."""
         return cls(pid=os.getpid(), host=socket.gethostname(), boot_id=_boot(), versions=_versions())
 
 
 def _versions() -> dict[str, str]:
-    """Say what the run was run with: versions of Python, of packages and of the platform, and the git revision."""
-    found = {"python": platform.python_version(), "platform": platform.platform()}
-    found |= {package: known for package in ("evaljournal", "trio", "orjson") if (known := release(package))}
+    """Return the versions of Python, the platform and packages, and the git revision."""
+    versions = {"python": platform.python_version(), "platform": platform.platform()}
+    versions |= {package: version for package in ("evaljournal", "trio", "orjson") if (version := release(package))}
     try:
         head = subprocess.run(
-            ["git", "rev-parse", "HEAD"],  # noqa: S607  # whichever git the user has
+            ["git", "rev-parse", "HEAD"],  # noqa: S607  # the git on the path
             capture_output=True,
             text=True,
             timeout=2,
             check=True,
         )
-        found["git"] = head.stdout.strip()
+        versions["git"] = head.stdout.strip()
     except (OSError, subprocess.SubprocessError):
-        pass  # Not every evaluation lives in a repository.
-    return found
+        pass  # No git, or not a repository.
+    return versions
 
 
 def _boot() -> str:
-    """Tell this boot of the machine from others; empty where the system does not say."""
+    """Return the boot id of the machine; empty if the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -1,8 +1,4 @@
-"""A disk for runs that nobody wants to keep: it takes everything, and holds nothing.
-
-So a run without a journal, and a simulation, are runs like any other, with the same steps in the same order, and leave nothing
-behind.
-"""
+"""A file system that discards everything, for runs without a journal and for simulations."""
 
 from typing import BinaryIO, Final
 
@@ -10,7 +6,7 @@ from journal.files import Files
 
 
 class NullFiles(Files):
-    """Every write succeeds, and there is nothing to read."""
+    """Writes succeed and are discarded; there is nothing to read."""
 
     def open(self, path: str, flags: int) -> int:
         return 0

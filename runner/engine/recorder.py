@@ -1,7 +1,7 @@
-"""Where a fact enters the journal, and the one place that reads the clock of a run.
+"""The recorder of a session, and its clock.
 
-A recorder appends an event and applies it to the live state in one step, so the state is never anything but what the journal
-says. Wall time is for people; durations are measured by the monotonic clock, so that a step of the wall clock cannot bend them.
+An event is appended to the journal and applied to the live state in one step, so the two cannot differ. Wall time is only
+displayed; durations are measured with the monotonic clock.
 """
 
 import time
@@ -16,37 +16,37 @@ from replay import RunState
 from replay.summary import forked_sessions
 
 _DIGITS: Final = tuple(f"{number:03}" for number in range(1000))
-"""To fill a number up with zeros costs more than all the rest of a stamp."""
+"""Formatting with leading zeros would cost more than the rest of a time stamp."""
 
 
 def stamps(monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> Stamp:
-    """Give the records of a session their times; `t` counts from this call."""
+    """Return the function that gives records their times; `t` counts from this call."""
     began = monotonic()
     since, until, text = 0.0, 0.0, ""
 
     def stamp() -> tuple[str, float]:
         nonlocal since, until, text
         now = wall()
-        if not since <= now < until:  # The text of a second serves all records of that second.
+        if not since <= now < until:  # The text is reused for all records of a second.
             since = now // 1
             until, text = since + 1, time.strftime("%Y-%m-%dT%H:%M:%S.", time.gmtime(since))
-        thousands, rest = divmod(int((now - since) * 1_000_000), 1000)
-        return f"{text}{_DIGITS[thousands]}{_DIGITS[rest]}Z", monotonic() - began
+        millis, micros = divmod(int((now - since) * 1_000_000), 1000)
+        return f"{text}{_DIGITS[millis]}{_DIGITS[micros]}Z", monotonic() - began
 
     return stamp
 
 
 class Clock:
-    """The time of a session: `now` in the seconds of `t`, and the stamps that go with it."""
+    """The clock of a session: `now` in the seconds of `t`, and time stamps for records."""
 
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
-        self._time = trio.lowlevel.current_clock().current_time  # What `trio.current_time` looks up each time.
+        self._time = trio.lowlevel.current_clock().current_time  # Cheaper than `trio.current_time`.
         self.began = self._time()
         self.wall = wall
         self.stamp = stamps(self._time, wall)
 
     def now(self) -> float:
-        """Seconds since the session began."""
+        """Return the seconds since the session started."""
         return self._time() - self.began
 
 
@@ -70,17 +70,17 @@ class Recorder:
         return record
 
     def close_attempts(self) -> None:
-        """Say of every attempt that was in the air when its process died, or its run was forked, that this is how it ended.
+        """Record every attempt that was in flight when its process died, or its run was forked, as interrupted.
 
-        The session that says so has begun; they are of the one before.
+        It is called after the new session was recorded; the attempts belong to the one before.
         """
         before, forked = self.state.sessions[-2:-1], forked_sessions(self.state)
         why: Literal["forked", "process_died"] = "forked" if any(session.n in forked for session in before) else "process_died"
-        for trial, known in list(self.state.running.items()):
-            self.record(AttemptInterrupted(trial=trial, attempt=known.attempts, why=why))
+        for trial, state in list(self.state.running.items()):
+            self.record(AttemptInterrupted(trial=trial, attempt=state.attempts, why=why))
 
     def finish(self) -> None:
-        """Say that every trial has come to its end, and how many have come to which."""
+        """Record that every trial is done, with the totals."""
         state = self.state
-        ended = {"completed": state.completed, "failed": state.failed, "withdrawn": state.stages["withdrawn"]}
-        self.record(RunFinished(**ended, head=self.journal.head))
+        totals = {"completed": state.completed, "failed": state.failed, "withdrawn": state.stages["withdrawn"]}
+        self.record(RunFinished(**totals, head=self.journal.head))

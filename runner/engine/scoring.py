@@ -1,31 +1,31 @@
-"""What follows an output: built-in scorers compute their scores, and calls of all others are queued.
+"""Scores of an output: built-in scorers compute them at once, and calls of all other scorers are queued.
 
-A scorer that fails is called again where that may help, and costs its own score only; the task is never called again for it.
+A failed scorer call is retried under the scorer's own budget; the task is never called again for it.
 """
 
-import math
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import trio
 
 from journal.errors import JournalError, Unserialisable
 from journal.events import Noted, ScorerCallFailed, ScorerCallStarted, ScorerFailureCategory, ScoringFailed, TrialScored
+from journal.threads import InThread
 from runner.concurrency import POISONED, call_id
-from runner.engine.attempt import Answered, Cut, Flight, Landing, OutOfTime, Raised
-from runner.engine.trial_work import Call, Work
-from runner.retries.classify import Description, Failure, describe
-from runner.retries.retry import Again, GiveUp, TimedOut, chance
+from runner.engine.call import CallOutcome, CallScope, Interrupted, Returned, TimedOut
+from runner.engine.late_recorder import LateRecorder
+from runner.engine.scheduler import Scheduler
+from runner.engine.trial_work import ScorerCall, TrialWork
+from runner.retries.classify import Description, describe
+from runner.retries.retry import GiveUp, RetryIn, jitter
+from runner.retries.settle import count_failure, count_retry
 from runner.scorers.scorer import OpenScorer, Scorer, ScorerInput
 from runner.tasks import Ending
 
-if TYPE_CHECKING:
-    from runner.engine.executor import Executor
-
 LARGE: Final = 16_384
-"""Characters of a text from which on a built-in scorer computes in a thread; so that the loop is not blocked for long."""
+"""Characters from which on a built-in scorer computes in a thread, so that it does not block the loop for long."""
 MANY: Final = 1_000
 """Values inside an output from which on it does."""
 
@@ -33,89 +33,103 @@ MANY: Final = 1_000
 class Scoring:
     """The scorers of a session."""
 
-    def __init__(self, scorers: Sequence[OpenScorer], executor: "Executor") -> None:
-        self._local = [each.scorer for each in scorers if each.scorer.is_local]
-        self._called = [each for each in scorers if not each.scorer.is_local]
-        self._executor = executor
-        self._record, self._clock = executor.recorder.record, executor.recorder.clock
+    def __init__(self, scorers: Sequence[OpenScorer], scheduler: Scheduler, late: LateRecorder, in_thread: InThread) -> None:
+        self._local = [scorer.scorer for scorer in scorers if scorer.scorer.is_local]
+        self._called = [scorer for scorer in scorers if not scorer.scorer.is_local]
+        self._scheduler = scheduler
+        self._late = late
+        self._in_thread = in_thread
+        self._record, self._clock = scheduler.recorder.record, scheduler.recorder.clock
         self._threads = trio.CapacityLimiter(os.cpu_count() or 1)
 
-    async def begin(self, work: Work) -> None:
-        """Let the built-in scorers score an output, then queue a call of every other scorer."""
+    async def score(self, work: TrialWork) -> None:
+        """Score an output with the built-in scorers, then queue a call of every other scorer."""
         for scorer in self._local:
             if scorer.name not in work.scored:
                 await self._compute(scorer, work)
         calls = [
-            Call(work=work, scorer=each, judged=ScorerInput(work.output, work.case))
-            for each in self._called
-            if each.scorer.name not in work.scored
+            ScorerCall(work=work, scorer=scorer, input=ScorerInput(work.output, work.case))
+            for scorer in self._called
+            if scorer.scorer.name not in work.scored
         ]
         work.unscored = len(calls)
         for call in calls:
-            self._executor.put(call)
+            self._scheduler.put(call)
         if not calls:
-            self._executor.complete(work)
+            self._scheduler.complete(work)
 
-    async def _compute(self, scorer: Scorer, work: Work) -> None:
+    async def _compute(self, scorer: Scorer, work: TrialWork) -> None:
         began = self._clock.now()
         compute: Callable[[], Any] = partial(scorer.function, work.output, work.case)
         try:
             if _is_large(work.output) or _is_large(work.case.expected):
                 async with self._threads:
-                    value = await self._executor.in_thread(compute)
+                    value = await self._in_thread(compute)
             else:
                 value = compute()
-        except Exception as exc:  # noqa: BLE001  # whatever it raises is a fact about this score
+        except Exception as exc:  # noqa: BLE001  # recorded as the failure of this score
             self._fail(scorer, work, describe(exc), self._since(began))
         else:
-            self._score(scorer, work, value, self._since(began))
+            self._record_scores(scorer, work, value, self._since(began))
 
-    async def make(self, call: Call, flight: Flight) -> None:
-        """Make one call."""
-        executor, scorer = self._executor, call.scorer.scorer
+    async def call(self, call: ScorerCall, scope: CallScope) -> None:
+        """Call a scorer once."""
+        scorer, scheduler = call.scorer.scorer, self._scheduler
         call.number += 1
         started = self._record(ScorerCallStarted(trial=call.work.trial, scorer=scorer.name, call=call.number, key=call.key))
         call.began = started.t
-        executor.tell(started, call)
-        if executor.settings.write_ahead:
-            await executor.recorder.journal.wait_durable(started.seq)
-        due = math.inf if scorer.timeout is None else executor.due_in(scorer.timeout)
-        sink = executor.sink(call.work)
-        self.end(call, await flight.call(call.scorer.task, call.judged, due=due, sink=sink, late=_discard))
+        scheduler.inform_policy(started, call)
+        if scheduler.settings.write_ahead:
+            await scheduler.recorder.journal.wait_durable(started.seq)
+        sink = self._late.sink(call.work)
+        outcome = await scope.call(call.scorer.task, call.input, timeout=scorer.timeout, sink=sink, late=_discard)
+        self.end(call, outcome)
 
-    def end(self, call: Call, outcome: Landing | Cut) -> None:
+    def end(self, call: ScorerCall, outcome: CallOutcome | Interrupted) -> None:
         """Record how a call ended, and what follows."""
-        executor, scorer, work = self._executor, call.scorer.scorer, call.work
-        executor.lane_of(call).end(call)
-        if executor.is_over or isinstance(outcome, Cut):
-            return  # The output is scored when the run is resumed.
-        elapsed = self._since(call.began)
-        if isinstance(outcome, Answered):
-            self._score(scorer, work, outcome.output, elapsed, call)
-            self._done(work)
-        elif isinstance(outcome, OutOfTime):
-            error = Description(type="TimedOut", message=f"no score within {scorer.timeout:g} s", traceback="")
-            self._settle(call, TimedOut(), error, elapsed)
-        else:
-            self._raised(call, outcome, elapsed)
-
-    def _raised(self, call: Call, outcome: Raised, elapsed: float) -> None:
         scorer, work = call.scorer.scorer, call.work
-        failure, error = scorer.retry.judge(outcome.exc, now=self._clock.wall()), describe(outcome.exc)
-        self._settle(call, failure, error, elapsed)
-        if failure.stop_run:
-            words = f"{scorer.name}: {error.type}: {error.message}"
-            self._record(Noted(name="unauthorized", value=words, trial=work.trial, attempt=work.attempts))
-            self._executor.refuse(outcome.exc)
+        self._scheduler.queues.lanes[call.key].end(call)
+        if self._scheduler.shutdown.is_over:
+            return
+        elapsed = self._since(call.began)
+        match outcome:
+            case Returned():
+                self._record_scores(scorer, work, outcome.output, elapsed, call)
+                self._done(work)
+            case TimedOut():
+                error = Description(type="TimedOut", message=f"no score within {scorer.timeout:g} s", traceback="")
+                self._settle(call, error, "timed_out", None, elapsed)
+            case Interrupted():
+                pass  # The output is scored when the run is resumed.
+            case exc:
+                self._failed(call, exc, elapsed)
 
-    def _settle(self, call: Call, ended: Failure | TimedOut, error: Description, elapsed: float) -> None:
-        """Record that a call failed, and call again after a delay, or give up."""
-        executor, scorer, work = self._executor, call.scorer.scorer, call.work
+    def _failed(self, call: ScorerCall, exc: BaseException, elapsed: float) -> None:
+        scorer, work = call.scorer.scorer, call.work
+        failure, error = scorer.retry.failure(exc, now=self._clock.wall()), describe(exc)
+        self._settle(call, error, failure.category, failure.retry_after, elapsed, stop_run=failure.stop_run)
+        if failure.stop_run:
+            message = f"{scorer.name}: {error.type}: {error.message}"
+            self._record(Noted(name="unauthorized", value=message, trial=work.trial, attempt=work.state.attempts))
+            self._scheduler.shutdown.stop_unauthorized(exc)
+            self._scheduler.close()  # Outputs that wait for this scorer would fail in the same way.
+
+    def _settle(
+        self,
+        call: ScorerCall,
+        error: Description,
+        category: ScorerFailureCategory,
+        retry_after: float | None,
+        elapsed: float,
+        *,
+        stop_run: bool = False,
+    ) -> None:
+        """Record that a call failed, and retry it after a delay or give up."""
+        scheduler, scorer, work = self._scheduler, call.scorer.scorer, call.work
         name = call_id(work.trial, scorer.name)
-        spent, lane = call.spent.plus(ended), executor.lane_of(call)
-        luck = chance(executor.settings.seed, name, call.number)
-        decision = scorer.retry.after(ended, spent, luck, probe=name in lane.steering.free)
-        category: ScorerFailureCategory = "timed_out" if isinstance(ended, TimedOut) else ended.kind
+        count_failure(call.retry_history, category, retry_after)
+        random, probe = jitter(scheduler.settings.seed, name, call.number), scheduler.is_free_probe(call, name)
+        decision = scorer.retry.after(call.retry_history, random, probe=probe, stop_run=stop_run)
         failed = ScorerCallFailed(
             trial=work.trial,
             scorer=scorer.name,
@@ -123,22 +137,24 @@ class Scoring:
             error=error.type,
             message=error.message,
             category=category,
-            retry_after=None if isinstance(ended, TimedOut) else ended.retry_after,
+            retry_after=retry_after,
             elapsed=elapsed,
-            delay=decision.delay if isinstance(decision, Again) else None,
+            delay=decision.delay if isinstance(decision, RetryIn) else None,
         )
-        executor.tell(self._record(failed), call)
+        scheduler.inform_policy(self._record(failed), call)
         call.rate_limits = call.rate_limits + 1 if category == "rate_limited" else 0
         if isinstance(decision, GiveUp):
             self._fail(scorer, work, error, elapsed)
             self._done(work)
             return
-        call.spent = call.spent if decision.cause == "probe" else spent.plus(decision)
+        count_retry(call.retry_history, decision.cause, decision.delay)
         call.delay, call.is_last = decision.delay, decision.cause == "probe" or call.rate_limits >= POISONED
-        executor.put(call)
+        scheduler.put(call)
 
-    def _score(self, scorer: Scorer, work: Work, value: Any, elapsed: float, call: Call | None = None) -> None:
-        """Record what a scorer returned; the first record of it ends its call."""
+    def _record_scores(
+        self, scorer: Scorer, work: TrialWork, value: Any, elapsed: float, call: ScorerCall | None = None
+    ) -> None:
+        """Record what a scorer returned; the first record ends its call."""
         try:
             for name, score in scorer.scores(value).items():
                 record = self._record(
@@ -152,14 +168,16 @@ class Scoring:
                     )
                 )
                 if call is not None:
-                    self._executor.tell(record, call)
+                    self._scheduler.inform_policy(record, call)
                     call = None
-        except Exception as exc:  # What it returned is not a score.
+        except Exception as exc:  # The value is not a score.
             if isinstance(exc, JournalError) and not isinstance(exc, Unserialisable):
                 raise
             self._fail(scorer, work, describe(exc), elapsed, call)
 
-    def _fail(self, scorer: Scorer, work: Work, error: Description, elapsed: float, call: Call | None = None) -> None:
+    def _fail(
+        self, scorer: Scorer, work: TrialWork, error: Description, elapsed: float, call: ScorerCall | None = None
+    ) -> None:
         record = self._record(
             ScoringFailed(
                 trial=work.trial,
@@ -172,23 +190,23 @@ class Scoring:
             )
         )
         if call is not None:
-            self._executor.tell(record, call)
+            self._scheduler.inform_policy(record, call)
 
-    def _done(self, work: Work) -> None:
+    def _done(self, work: TrialWork) -> None:
         work.unscored -= 1
         if not work.unscored:
-            self._executor.complete(work)
+            self._scheduler.complete(work)
 
     def _since(self, began: float) -> float:
         return round(self._clock.now() - began, 6)
 
 
 def _discard(_: Ending) -> None:
-    """Ignore the late end of a call that was abandoned."""
+    """Ignore the late ending of an abandoned call."""
 
 
 def _is_large(value: Any) -> bool:
-    """Whether to compute with a value may take long; at most `MANY` values inside it are looked at."""
+    """Whether computing with a value may take long; at most `MANY` values inside it are examined."""
     if isinstance(value, str):
         return len(value) > LARGE
     if not isinstance(value, dict | list):

@@ -1,7 +1,4 @@
-"""Something to be done at a time that may yet move: of all times that were asked for, the earliest counts.
-
-One task waits for each alarm, so to ask for a time costs a comparison, however many ask.
-"""
+"""A timer whose time can be moved."""
 
 import math
 from collections.abc import Callable
@@ -12,27 +9,33 @@ from runner.engine.recorder import Clock
 
 
 class Timer:
-    """A time, in the seconds of a session's clock, and what is done when it has come."""
+    """Calls a function at the earliest of the scheduled times; one task waits, so scheduling costs one comparison."""
 
-    def __init__(self, clock: Clock, act: Callable[[float], None]) -> None:
-        """Call `act` with the time that was waited for, even if a rounded clock is a hair behind it."""
+    def __init__(self, clock: Clock, function: Callable[[float], None]) -> None:
+        """Call `function` with the scheduled time, even if a rounded clock is slightly behind it."""
         self._clock = clock
-        self._act = act
+        self._function = function
         self._at = math.inf
         self._moved = trio.Event()
 
     def schedule(self, when: float) -> None:
-        """Ring then, unless it rings earlier; whoever needs more asks again."""
+        """Fire at `when`, in the seconds of the session's clock, or earlier if it is scheduled earlier; once."""
         if when < self._at:
             self._at = when
             self._moved.set()
 
-    async def keep(self) -> None:
-        """Wait and ring, until cancelled."""
+    def schedule_in(self, seconds: float) -> float:
+        """Fire after some seconds; return when that is."""
+        when = self._clock.now() + seconds
+        self.schedule(when)
+        return when
+
+    async def run(self) -> None:
+        """Wait and fire, until cancelled."""
         while True:
             moved = self._moved = trio.Event()
             with trio.CancelScope(deadline=self._clock.began + self._at):
                 await moved.wait()
             if not moved.is_set():
                 at, self._at = self._at, math.inf
-                self._act(at)
+                self._function(at)

@@ -1,81 +1,92 @@
-"""What an executor has in hand: a trial that is not at its end, and a call of a scorer with its output."""
+"""Jobs of the executor: a trial that is not done, and a scorer's calls with its output."""
 
 from typing import Any
 
 import attrs
 
+from replay.state import RetryHistory, TrialState
 from replay.text import as_text
 from runner.data.case import Case
 from runner.data.templates import Fields
-from runner.retries.retry import Spent
 from runner.scorers.scorer import OpenScorer, ScorerInput
 
 
 @attrs.define(eq=False)
-class Work:
-    """A trial that was taken in and is not at its end."""
+class TrialWork:
+    """A trial that was taken in and is not done."""
 
     trial: str
     case: Case
-    attempts: int = 0
-    """Attempts in all sessions, the one in flight included."""
+    state: TrialState
+    """What the journal says about it: attempts, failures."""
     began: float = 0.0
     """When the attempt in flight started, in the seconds of `t`."""
     slot: int = -1
-    """The slot of the attempt in flight."""
-    spent: Spent = Spent()  # noqa: RUF009  # it never changes
+    """Slot of the attempt in flight."""
     rate_limits: int = 0
-    """Consecutive attempts of this session that were rate limited."""
+    """Consecutive rate-limited attempts in this session."""
     is_answered: bool = False
     """Whether it has an output, and only scores are missing."""
     completes: bool = True
-    """Whether its last score completes it; not where a re-scoring adds scores to a trial that is completed."""
+    """Whether its last score completes it; not where re-scoring adds scores to a completed trial."""
     output: Any = None
     scored: frozenset[str] = frozenset()
     """Scorers that need not be called."""
     unscored: int = 0
-    """Scorers whose calls have not come to an end."""
+    """Scorers whose calls are not done."""
     delay: float = 0.0
     """Seconds until it may start."""
     is_last: bool = False
-    """Whether it goes to the end of the queue when its delay is over."""
+    """Whether it goes to the end of the queue after its delay."""
     key: str = ""
     """Its rate-limit key."""
     epoch: int = 0
     """The lane's epoch when the attempt in flight started."""
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether an attempt ended in an error or a timeout."""
+        history = self.state.retry_history
+        return history is not None and bool(history.errors or history.timeouts)
+
 
 @attrs.define(eq=False)
-class Call:
+class ScorerCall:
     """The calls of one scorer with the output of one trial; at most one is in flight."""
 
-    work: Work
+    work: TrialWork
     scorer: OpenScorer
-    judged: ScorerInput
+    input: ScorerInput
     number: int = 0
     """Calls in this session, the one in flight included."""
     began: float = 0.0
     """When the call in flight started, in the seconds of `t`."""
-    spent: Spent = Spent()  # noqa: RUF009  # it never changes
+    retry_history: RetryHistory = attrs.field(factory=RetryHistory)
+    """Its failures in this session."""
     rate_limits: int = 0
-    """Consecutive calls that were rate limited."""
+    """Consecutive rate-limited calls."""
     delay: float = 0.0
     """Seconds until the next may start."""
     is_last: bool = False
-    """Whether it goes to the end of the queue when its delay is over."""
+    """Whether it goes to the end of the queue after its delay."""
     epoch: int = 0
     """The lane's epoch when the call in flight started."""
 
     @property
     def key(self) -> str:
-        """The rate-limit key that it counts for."""
+        """Its rate-limit key."""
         return self.scorer.key
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether a call ended in an error or a timeout."""
+        return bool(self.retry_history.errors or self.retry_history.timeouts)
 
-Job = Work | Call
+
+Job = TrialWork | ScorerCall
 """What a worker takes: an attempt, the scoring of an output, or a call of a scorer."""
 
 
-def key_of(case: Case, field: str) -> str:
+def limit_key_of(case: Case, field: str) -> str:
     """Return the rate-limit key of a case."""
     return as_text(Fields(case).get(field))

@@ -23,8 +23,9 @@ from runner.data.fingerprint import fingerprint_function
 from runner.definition.evaluation import Evaluation
 from runner.definition.settings import Settings
 from runner.engine.environment import Environment
+from runner.engine.live_run import LiveRun
 from runner.engine.null_files import NULL_FILES
-from runner.engine.session import Live, Session
+from runner.engine.session import Session
 from runner.errors import RunChanged, UsageError
 from runner.executors.details import ExecutionDetails
 from runner.executors.inputs import Inputs
@@ -195,7 +196,7 @@ class Execution:
             journaled = self._orders.journal is not None
             yield InputTask(function, make(awaited), self._inputs.given, self._ledger, journaled=journaled)
 
-    async def _attend(self, live: Live) -> None:
+    async def _attend(self, live: LiveRun) -> None:
         if self._orders.bar_format is not None:
             await show(live, self._orders.bar_format, self._in_thread)
 

@@ -7,13 +7,13 @@ import trio
 
 from journal.threads import InThread
 from replay.screen import line
-from runner.engine.session import Live
+from runner.engine.live_run import LiveRun
 
 FRAME = 0.2
 """Seconds between two looks."""
 
 
-async def show(live: Live, bar_format: str, in_thread: InThread) -> None:
+async def show(live: LiveRun, bar_format: str, in_thread: InThread) -> None:
     """Show how far a run has come, until cancelled."""
     bar = _bar(live, bar_format)
     try:
@@ -25,7 +25,7 @@ async def show(live: Live, bar_format: str, in_thread: InThread) -> None:
         bar.end(live.state.done)
 
 
-def _bar(live: Live, bar_format: str) -> "_Tqdm | _Line":
+def _bar(live: LiveRun, bar_format: str) -> "_Tqdm | _Line":
     try:
         from tqdm.auto import tqdm  # type: ignore[import-untyped,unused-ignore]  # noqa: PLC0415  # where it is installed
     except ImportError:
@@ -46,7 +46,7 @@ class _Tqdm:
 
 
 class _Line:
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: LiveRun) -> None:
         self._live = live
         self._shown = ""
 

@@ -22,6 +22,6 @@ class MaxRetries(OneBudget):
         """Allow `most` further attempts."""
         return cls(total=most, classify=_bypasses)
 
-    def judge(self, exc: BaseException, *, now: float) -> Failure:
+    def failure(self, exc: BaseException, *, now: float) -> Failure:
         """Say what an exception means for its input, and for no other."""
-        return attrs.evolve(super().judge(exc, now=now), stop_run=False)
+        return attrs.evolve(super().failure(exc, now=now), stop_run=False)

@@ -1,85 +1,53 @@
-"""Whether a trial is tried again, and when: a decision about the future, as a pure function.
+"""Retry budgets and delays: whether a failed attempt is retried, and after how long.
 
-Nothing here waits, reads a clock or rolls dice. What happened, what was already spent and the chance for the delay come
-in as arguments; what to do comes out as a value.
+The decision is a pure function of the failures so far and a random number that depends on seed, trial and attempt.
 """
 
 import hashlib
 import math
-from collections.abc import Callable
-from typing import Any, Final, Literal, assert_never, get_args
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, get_args
 
 from attrs import Attribute, evolve, field, frozen
 
 from journal.events import FailureCategory
+from replay.state import RetryHistory
 from runner.errors import UsageError
 from runner.retries.classify import Failure, classify, leaves, worst
 
-_WIDEST = 60
-"""Doublings after which the back-off has long met its ceiling; more would overflow a float."""
+_MAX_DOUBLINGS: Final = 60
+"""Doublings of the backoff that are computed; more would overflow a float."""
 
 
-def _to_the_microsecond(seconds: float) -> float:
-    return max(round(seconds, 6), 1e-6) if seconds > 0 else 0.0  # A wait that is none would never use a budget up.
-
-
-@frozen(kw_only=True)
-class TimedOut:
-    """The attempt outlived its limit."""
+def _to_microseconds(seconds: float) -> float:
+    """Round as the journal does; a delay stays above 0, or it would never use up a budget."""
+    return max(round(seconds, 6), 1e-6) if seconds > 0 else 0.0
 
 
 @frozen(kw_only=True)
-class Again:
-    """Make another attempt."""
+class RetryIn:
+    """Retry after a delay."""
 
-    delay: float = field(converter=_to_the_microsecond)
-    """Seconds from the end of the last attempt until the next may start, jitter included; exactly as they are recorded."""
+    delay: float = field(converter=_to_microseconds)
+    """Seconds from the failure until the next attempt may start, jitter included, as recorded."""
     cause: Literal["error", "unavailable", "rate_limited", "timed_out", "probe", "stopped"]
 
 
 @frozen(kw_only=True)
 class GiveUp:
-    """Make no further attempt."""
+    """Do not retry."""
 
     cause: Literal["exhausted", "fatal", "timed_out"]
 
 
-@frozen(kw_only=True)
-class Spent:
-    """What one trial has used of its budgets so far."""
-
-    errors: int = 0
-    """Attempts that ended with an error, or with the other side unavailable."""
-    timeouts: int = 0
-    rate_limit_failures: int = 0
-    """Attempts that met a rate limit. They widen the back-off and are otherwise free."""
-    rate_limit_wait: float = 0.0
-    """Seconds of waiting that rate limits have cost."""
-
-    def plus(self, happened: "Failure | TimedOut | Again") -> "Spent":
-        """Count the end of an attempt, or the wait that was decided after it."""
-        match happened:
-            case TimedOut():
-                return evolve(self, timeouts=self.timeouts + 1)
-            case Failure(kind="rate_limited"):
-                return evolve(self, rate_limit_failures=self.rate_limit_failures + 1)
-            case Failure():
-                return evolve(self, errors=self.errors + 1)
-            case Again(cause="rate_limited"):
-                return evolve(self, rate_limit_wait=self.rate_limit_wait + happened.delay)
-            case Again():
-                return self
-        assert_never(happened)
+def jitter(seed: str | int, name: str, attempt: int) -> float:
+    """Return a random number from 0 up to 1 that depends on the arguments only, so that an audit computes the same one."""
+    digest = hashlib.sha256(f"{seed}\0{name}\0{attempt}".encode()).digest()
+    return (int.from_bytes(digest[:8], "big") >> 11) / 2**53  # 53 bits: the precision of a float.
 
 
-def chance(seed: str | int, trial: str, attempt: int) -> float:
-    """Draw a number from 0 up to 1 that depends on nothing but the arguments, so that a replay draws the same."""
-    digest = hashlib.sha256(f"{seed}\0{trial}\0{attempt}".encode()).digest()
-    return (int.from_bytes(digest[:8], "big") >> 11) / 2**53  # 53 bits: all that a float between 0 and 1 can hold
-
-
-def _types(given: "type[BaseException] | tuple[type[BaseException], ...]") -> tuple[type[BaseException], ...]:
-    return given if isinstance(given, tuple) else (given,)
+def _types(value: "type[BaseException] | tuple[type[BaseException], ...]") -> tuple[type[BaseException], ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def _only_types(_: "Retry", attribute: "Attribute[Any]", types: tuple[Any, ...]) -> None:
@@ -113,110 +81,126 @@ def _invalid(attribute: "Attribute[Any]", value: object, problem: str) -> UsageE
 
 @frozen(kw_only=True)
 class Retry:
-    """When a trial is tried again; each cause has a budget of its own, so that no trouble spends what another needs."""
+    """When a failed trial is retried. Errors, timeouts and rate limits have separate budgets."""
 
     errors: int = field(default=4, validator=_count)
-    """How many times a trial is tried again after an error, or after the other side was unavailable."""
+    """Retries after errors, and after the endpoint was unavailable."""
     timeouts: int = field(default=2, validator=_count)
-    """How many times a trial is tried again after an attempt that outlived its limit."""
+    """Retries after attempts that exceeded the timeout."""
     rate_limits: float = field(default=600.0, validator=_seconds)
-    """Seconds that a trial may wait after refusals of its own, all its waits together: being refused costs time, never
-    attempts. Where it is asked to wait longer than is left, it is given up at once. That nothing at all is started for a
-    while, because somebody was refused, is the policy's doing, and not counted; a `Retry-After` does so for 120 s at most."""
+    """Total seconds that a trial may wait after its own rate limits. A longer `Retry-After` fails the trial at once.
+    Time in which the policy paused all starts does not count."""
     base_delay: float = field(default=1.0, validator=_seconds)
-    """Seconds; the first delay is drawn from 0 up to this, each further one of the same cause from twice as much."""
+    """Seconds; the first delay is drawn from 0 to this, and each further one of the same kind from twice as much."""
     max_delay: float = field(default=60.0, validator=_seconds)
-    """Seconds; the doubling ends here. A longer `Retry-After` is honoured all the same."""
+    """Seconds at which the doubling ends. A longer `Retry-After` is honoured all the same."""
     on: tuple[type[BaseException], ...] = field(default=(), converter=_types, validator=_only_types)
-    """Exceptions that deserve another attempt although our rules call them fatal.
-    An exception in `on` and in `give_up_on` goes by the class that is nearer to its own:
+    """Exceptions that are retried although they would be classified as fatal.
+    Where an exception matches `on` and `give_up_on`, the class nearer to its own counts:
     `Retry(on=ValueError, give_up_on=Exception)` retries after a ValueError only."""
     give_up_on: tuple[type[BaseException], ...] = field(default=(), converter=_types, validator=_only_types)
-    """Exceptions that are fatal although our rules would retry."""
+    """Exceptions that are fatal although they would be retried."""
     classify: Callable[[BaseException], FailureCategory | None] | None = field(default=None, validator=_callable)
-    """Asked first about every exception; None means: by the usual rules."""
+    """Called first with every exception; None leaves it to the built-in rules."""
 
-    def judge(self, exc: BaseException, *, now: float) -> Failure:
-        """Say what an exception means under these settings; `now` is wall time, in seconds since 1970."""
-        return worst([self._judge(leaf, now) for leaf in leaves(exc)])
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> "Retry":
+        """Return the retries of a session from its recorded settings, without functions and classes."""
+        recorded: Mapping[str, Any] = settings.get("retry", {})
+        try:
+            numbers = {name: recorded[name] for name in NUMBERS}
+            return OneBudget(**numbers, total=recorded["total"]) if "total" in recorded else Retry(**numbers)
+        except (KeyError, TypeError) as exc:
+            raise UsageError("invalid in the journal", setting="retry", value=recorded) from exc
 
-    def _judge(self, exc: BaseException, now: float) -> Failure:
-        found = classify(exc, now=now)
-        said = self.classify(exc) if self.classify else None
-        if said is not None:
-            if said not in get_args(FailureCategory):
-                raise UsageError(f"Retry(classify=…) returned {said!r}; expected None or one of {get_args(FailureCategory)}")
-            return evolve(found, kind=said, stop_run=found.stop_run and said == "fatal")
+    def failure(self, exc: BaseException, *, now: float) -> Failure:
+        """Classify an exception under these settings; `now` is wall time in seconds since 1970."""
+        return worst([self._failure(leaf, now) for leaf in leaves(exc)])
+
+    def _failure(self, exc: BaseException, now: float) -> Failure:
+        failure = classify(exc, now=now)
+        category = self.classify(exc) if self.classify else None
+        if category is not None:
+            if category not in get_args(FailureCategory):
+                raise UsageError(
+                    f"Retry(classify=…) returned {category!r}; it must return None or one of {get_args(FailureCategory)}"
+                )
+            return evolve(failure, category=category, stop_run=failure.stop_run and category == "fatal")
         for cls in type(exc).__mro__:
             if cls in self.give_up_on:
-                return evolve(found, kind="fatal", why=f"give_up_on={cls.__name__}")
+                return evolve(failure, category="fatal")
             if cls in self.on:
-                return evolve(found, kind="error", stop_run=False) if found.kind == "fatal" else found
-        return found
+                return evolve(failure, category="error", stop_run=False) if failure.category == "fatal" else failure
+        return failure
 
-    def after(self, ended: Failure | TimedOut, spent: Spent, chance: float, *, probe: bool = False) -> Again | GiveUp:
-        """Decide what follows an attempt that did not work out.
+    def after(self, history: RetryHistory, jitter: float, *, probe: bool = False, stop_run: bool = False) -> RetryIn | GiveUp:
+        """Decide what follows the last failure of a history, which is counted in it already.
 
-        `spent` counts this ending already (`spent.plus(ended)`). `chance` is a number from 0 up to 1, see `chance()`.
-        A breaker's `probe` is made for everyone's sake; the trial that makes it does not pay for it.
+        A breaker's `probe` does not use up the trial's budget. With `stop_run` the run stops, and the trial is retried when it
+        is resumed.
         """
-        if isinstance(ended, Failure) and ended.stop_run:
-            return Again(delay=0.0, cause="stopped")  # It is not the trial's failure: a resumption asks it again.
-        decided = self._after(ended, spent, chance)
-        if not probe or decided == GiveUp(cause="fatal"):
-            return decided
-        return Again(delay=decided.delay if isinstance(decided, Again) else self.base_delay, cause="probe")
+        if stop_run:
+            return RetryIn(delay=0.0, cause="stopped")
+        decision = self._after(history, jitter)
+        if not probe or decision == GiveUp(cause="fatal"):
+            return decision
+        return RetryIn(delay=decision.delay if isinstance(decision, RetryIn) else self.base_delay, cause="probe")
 
-    def _after(self, ended: Failure | TimedOut, spent: Spent, chance: float) -> Again | GiveUp:
-        match ended:
-            case Failure(kind="fatal"):
+    def _after(self, history: RetryHistory, jitter: float) -> RetryIn | GiveUp:
+        retry_after = history.retry_after or 0.0
+        match history.category:
+            case "fatal":
                 return GiveUp(cause="fatal")
-            case Failure(kind="rate_limited"):
-                return self._after_refusal(ended, spent, chance)
-            case Failure():
-                if spent.errors > self.errors or (ended.retry_after or 0.0) > self.rate_limits:
-                    return GiveUp(cause="exhausted")
-                delay = max(ended.retry_after or 0.0, self._back_off(spent.errors, chance))
-                return Again(delay=delay, cause="unavailable" if ended.kind == "unavailable" else "error")
-            case TimedOut():
-                if spent.timeouts > self.timeouts:
+            case "rate_limited":
+                return self._after_rate_limit(history, jitter)
+            case "timed_out":
+                if history.timeouts > self.timeouts:
                     return GiveUp(cause="timed_out")
-                return Again(delay=self._back_off(spent.timeouts, chance), cause="timed_out")
-        assert_never(ended)
+                return RetryIn(delay=self._backoff(history.timeouts, jitter), cause="timed_out")
+            case category:
+                if history.errors > self.errors or retry_after > self.rate_limits:
+                    return GiveUp(cause="exhausted")
+                delay = max(retry_after, self._backoff(history.errors, jitter))
+                return RetryIn(delay=delay, cause="unavailable" if category == "unavailable" else "error")
 
-    def _after_refusal(self, ended: Failure, spent: Spent, chance: float) -> Again | GiveUp:
-        """Wait as long as asked, within what is left; a wait that would outlast the budget is not begun."""
-        left = self.rate_limits - spent.rate_limit_wait
-        asked = ended.retry_after or 0.0
-        if left <= 0 or asked > left:
+    def _after_rate_limit(self, history: RetryHistory, jitter: float) -> RetryIn | GiveUp:
+        left, retry_after = self.rate_limits - history.rate_limit_wait, history.retry_after or 0.0
+        if left <= 0 or retry_after > left:
             return GiveUp(cause="exhausted")
-        return Again(delay=min(max(asked, self._back_off(spent.rate_limit_failures, chance)), left), cause="rate_limited")
+        return RetryIn(
+            delay=min(max(retry_after, self._backoff(history.rate_limit_failures, jitter)), left), cause="rate_limited"
+        )
 
-    def _back_off(self, times: int, chance: float) -> float:
-        """Seconds after the n-th trouble of a kind: full jitter under a ceiling that doubles."""
-        return chance * min(self.max_delay, self.base_delay * float(1 << min(max(times - 1, 0), _WIDEST)))
+    def _backoff(self, failures: int, jitter: float) -> float:
+        """Return the seconds after the n-th failure of a kind: exponential backoff with full jitter."""
+        return jitter * min(self.max_delay, self.base_delay * float(1 << min(max(failures - 1, 0), _MAX_DOUBLINGS)))
 
 
 NUMBERS: Final = ("errors", "timeouts", "rate_limits", "base_delay", "max_delay")
-"""What of a `Retry` can be said in numbers: on a command line, and in a journal, from which they are read again."""
+"""The fields of `Retry` that are numbers, which can be recorded and read back."""
 
 
 @frozen(kw_only=True)
 class OneBudget(Retry):
-    """So many times again, whatever went wrong: errors, timeouts and refusals are counted together, and nothing is free."""
+    """One budget for errors, timeouts and rate limits together."""
 
     total: int = field(validator=_count)
-    """How many times a trial is tried again; the budgets of the single causes do not count."""
+    """Retries per trial; the separate budgets do not count."""
 
-    def after(self, ended: Failure | TimedOut, spent: Spent, chance: float, *, probe: bool = False) -> Again | GiveUp:  # noqa: ARG002
-        """Decide what follows an attempt that did not work out; one that was a `probe` is counted like any other."""
-        times = spent.errors + spent.timeouts + spent.rate_limit_failures
-        back_off = self._back_off(times, chance)
-        if isinstance(ended, TimedOut):
-            return GiveUp(cause="timed_out") if times > self.total else Again(delay=back_off, cause="timed_out")
-        if ended.kind == "fatal":
+    def after(
+        self,
+        history: RetryHistory,
+        jitter: float,
+        *,
+        probe: bool = False,  # noqa: ARG002  # a probe counts like any attempt
+        stop_run: bool = False,  # noqa: ARG002  # and so does an attempt that stops the run
+    ) -> RetryIn | GiveUp:
+        """Decide what follows the last failure of a history."""
+        category, retry_after = history.category, history.retry_after or 0.0
+        if category == "fatal":
             return GiveUp(cause="fatal")
-        asked = ended.retry_after or 0.0
-        if times > self.total or asked > self.rate_limits:
-            return GiveUp(cause="exhausted")
-        return Again(delay=max(asked, back_off), cause=ended.kind)
+        failures = history.errors + history.timeouts + history.rate_limit_failures
+        if failures > self.total or retry_after > self.rate_limits:
+            return GiveUp(cause="timed_out" if category == "timed_out" else "exhausted")
+        delay = max(retry_after, self._backoff(failures, jitter))
+        return RetryIn(delay=delay, cause=category)  # type: ignore[arg-type]  # a category as recorded

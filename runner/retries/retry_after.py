@@ -1,7 +1,6 @@
-"""How long a server asks us to stay away, read from the headers of its refusal.
+"""`Retry-After` and rate-limit reset headers as seconds to wait.
 
-Dates are turned into seconds here, against the server's own `Date` where it sent one: its clock and ours may differ.
-Nothing here reads a clock; who calls says what time it is.
+Dates are compared with the server's `Date` header where there is one, because its clock may differ from ours.
 """
 
 import math
@@ -11,10 +10,10 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 _EPOCH = 1_000_000_000
-"""A number this large is a point in time (September 2001 or later), not a number of seconds to wait."""
+"""Numbers from here on are seconds since 1970 (September 2001 or later), not a duration."""
 
-_UNSURE = 60.0
-"""Seconds to wait at most for a date that comes without the server's own time."""
+_MAX_UNVERIFIED = 60.0
+"""Longest wait, in seconds, for a date that comes without the server's own time."""
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
@@ -22,62 +21,62 @@ _RESET = re.compile(r"(?:[a-z]+-)?ratelimit-(?:reset(?:-.+)?|(?P<before>.+)-rese
 
 
 def requested_wait(headers: Mapping[str, str], now: float) -> float | None:
-    """Seconds that `retry-after-ms` or `Retry-After` asks for; None where neither does.
+    """Return the seconds in `retry-after-ms` or `Retry-After`, or None.
 
-    `headers` have lower-case names; `now` is wall time, in seconds since 1970.
+    `headers` have lower-case names; `now` is wall time in seconds since 1970.
     """
     milliseconds = number_in(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
         return milliseconds / 1000
     text = headers.get("retry-after", "")
-    wait = seconds_in(text, time_there(headers, now))
-    is_date = number_in(text) is None and _moment(text) is not None
-    if wait is not None and is_date and _moment(headers.get("date", "")) is None:
-        return min(wait, _UNSURE)  # The server's clock is not known, and may be minutes ahead of ours.
+    wait = seconds_in(text, server_time(headers, now))
+    is_date = number_in(text) is None and _timestamp(text) is not None
+    if wait is not None and is_date and _timestamp(headers.get("date", "")) is None:
+        return min(wait, _MAX_UNVERIFIED)  # The server's clock may be minutes ahead of ours.
     return wait
 
 
 def wait_until_reset(headers: Mapping[str, str], now: float) -> float | None:
-    """Seconds until what was used up is refilled; to be asked after a 429 only, since some servers always send it.
+    """Return the seconds until the rate limit resets; for a 429 only, since some servers always send these headers.
 
-    A server may count several things (requests, tokens), each with its own reset. Those of which nothing remains
-    refused us, and the longest of them counts. If none says so, the shortest counts: it is only a lower bound.
+    Requests and tokens may have separate resets. The longest of those with nothing remaining counts; if there is none, the
+    shortest of all.
     """
-    every: list[float] = []
-    empty: list[float] = []
+    resets: list[float] = []
+    exhausted: list[float] = []
     for name, value in headers.items():
-        if not (found := _RESET.fullmatch(name)):
+        if not (match := _RESET.fullmatch(name)):
             continue
-        if (wait := seconds_in(value, time_there(headers, now))) is None:
+        if (wait := seconds_in(value, server_time(headers, now))) is None:
             continue
-        every.append(wait)
-        remaining = name.replace("reset", "remaining") if found["before"] is None else f"{name[:-6]}-remaining"
+        resets.append(wait)
+        remaining = name.replace("reset", "remaining") if match["before"] is None else f"{name[:-6]}-remaining"
         if number_in(headers.get(remaining, "")) == 0:
-            empty.append(wait)
-    if empty:
-        return max(empty)
-    return min(every, default=None)
+            exhausted.append(wait)
+    if exhausted:
+        return max(exhausted)
+    return min(resets, default=None)
 
 
-def time_there(headers: Mapping[str, str], now: float) -> float:
-    """Tell what time it is where the headers come from."""
-    said = _moment(headers.get("date", ""))
-    return now if said is None else said
+def server_time(headers: Mapping[str, str], now: float) -> float:
+    """Return the `Date` of a response, or `now` if it has none."""
+    date = _timestamp(headers.get("date", ""))
+    return now if date is None else date
 
 
 def seconds_in(text: str, now: float) -> float | None:
-    """Seconds from now, from any of: `3`, `1.5`, `6m0s`, `20ms`, an HTTP date, an ISO date, seconds since 1970."""
+    """Parse seconds from now: `3`, `1.5`, `6m0s`, `20ms`, an HTTP date, an ISO date, or seconds since 1970."""
     number = number_in(text)
     if number is not None:
         return number if number < _EPOCH else max(0.0, number - now)
     if _DURATION.fullmatch(text.strip()):
         return sum(float(n) * _UNITS[unit] for n, unit in re.findall(r"([\d.]+)(ms|s|m|h|d)", text))
-    moment = _moment(text)
-    return None if moment is None else max(0.0, moment - now)
+    timestamp = _timestamp(text)
+    return None if timestamp is None else max(0.0, timestamp - now)
 
 
 def number_in(text: str) -> float | None:
-    """Read a number that is 0 or more; None if the text is none."""
+    """Parse a number that is 0 or more, or return None."""
     try:
         number = float(text)
     except ValueError:
@@ -85,12 +84,12 @@ def number_in(text: str) -> float | None:
     return number if math.isfinite(number) and number >= 0 else None
 
 
-def _moment(text: str) -> float | None:
-    """Seconds since 1970 of an HTTP date or an ISO date; a date without a zone is UTC, as HTTP has it."""
+def _timestamp(text: str) -> float | None:
+    """Return the seconds since 1970 of an HTTP date or an ISO date; without a time zone it is UTC, as in HTTP."""
     for parse in (parsedate_to_datetime, datetime.fromisoformat):
         try:
-            moment = parse(text.strip())
-            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+            date = parse(text.strip())
+            return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
         except (ValueError, OverflowError):
             continue
     return None

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import trio
 
 from runner import Case, Evaluation, evaluation
-from runner.engine.session import Live, Outcome, Session
+from runner.engine.live_run import LiveRun
+from runner.engine.session import Outcome, Session
 from runner.signals import STOP_SIGNALS, handle_signals
 from runner.testing import events_of, repeatable
 from tests.journal.disk import SimulatedDisk
@@ -44,7 +45,7 @@ async def go(it: Made, disk: SimulatedDisk, *, signals: bool = False, **options:
 def stopping(after: float, *, times: int = 1, number: signal.Signals = signal.SIGINT) -> dict[str, Any]:
     """Give the options under which the process gets a signal after so many seconds, or several, half a second apart."""
 
-    async def press(_: Live) -> None:
+    async def press(_: LiveRun) -> None:
         await trio.sleep(after)
         for _time in range(times):
             signal.raise_signal(number)
@@ -58,7 +59,7 @@ async def killed(it: Made, disk: SimulatedDisk, *, after: float, **options: Any)
     left: list[SimulatedDisk] = []
     with trio.CancelScope() as scope:
 
-        async def kill(_: Live) -> None:
+        async def kill(_: LiveRun) -> None:
             await trio.sleep(after)
             left.append(copy.deepcopy(disk))
             scope.cancel()

@@ -139,7 +139,7 @@ async def test_edited_prompts_out_of_a_generator_do_not_mix_either() -> None:
     outcome = await go(made(task, lambda: iter(edited), slots=4), disk, resume=True)
 
     assert "dataset_failed" == outcome.stopped
-    assert "the case 'case-0' is not what it was when this run began; --adopt runs it again" in outcome.why
+    assert "case 'case-0' has changed since the run was started; --adopt runs it again" in outcome.why
     assert asked == task.calls.total()
 
 

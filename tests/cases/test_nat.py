@@ -35,7 +35,7 @@ from replay import fold
 from replay.ending import final_report
 from replay.summary import in_json, summarise
 from runner import Case, Retry, arun, evaluation, run
-from runner.engine.session import Live
+from runner.engine.live_run import LiveRun
 from runner.testing import Answer, Fail, Hang, Scripted, events_of
 from tests.cases.stage import PATH, events, go, killed, made, named, stopping
 from tests.journal.disk import SimulatedDisk
@@ -67,7 +67,7 @@ def test_somebody_can_be_told_of_each_completion(tmp_path: Path) -> None:
     async def main() -> None:
         begun = trio.Event()
 
-        async def begin(live: Live) -> None:
+        async def begin(live: LiveRun) -> None:
             await live.journal.wait_durable(1)  # Then there is something to follow.
             begun.set()
 

@@ -141,7 +141,7 @@ def test_meaning(exc: BaseException, meaning: tuple[str, float | None]) -> None:
     """Every library says it in another way; what it means for the trial is one of four kinds, and perhaps a wait."""
     found = classify(exc, now=NOW)
 
-    assert meaning == (found.kind, found.retry_after)
+    assert meaning == (found.category, found.retry_after)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_some_refusals_last_for_ever() -> None:
     """No wait helps a request that is larger than the whole quota."""
     exc = refusal("RateLimitError", 429, message="Request too large for gpt-x: Limit 10000, Requested 20000", retry_after="3")
 
-    assert Failure(kind="fatal", why="429 for a request that is larger than the whole quota") == classify(exc, now=NOW)
+    assert Failure(category="fatal") == classify(exc, now=NOW)
 
 
 def test_an_exception_that_bites() -> None:
@@ -180,8 +180,8 @@ def test_an_exception_that_bites() -> None:
         def __str__(self) -> str:
             raise RuntimeError("nor was the text")
 
-    assert "error" == classify(BitesError(), now=NOW).kind
-    assert "(its text could not be had: RuntimeError)" == describe(BitesError()).message
+    assert "error" == classify(BitesError(), now=NOW).category
+    assert "(str() of it raised RuntimeError)" == describe(BitesError()).message
 
 
 def test_a_ring_of_causes_ends() -> None:
@@ -189,7 +189,7 @@ def test_a_ring_of_causes_ends() -> None:
     one, two = RuntimeError(), ValueError()
     one.__cause__, two.__cause__ = two, one
 
-    assert "error" == classify(one, now=NOW).kind
+    assert "error" == classify(one, now=NOW).category
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_description_is_bounded() -> None:
     assert len(words.message) < 2_100
     assert words.message.startswith("first")
     assert words.message.endswith("last")
-    assert "characters left out" in words.message
+    assert "characters omitted" in words.message
     assert len(words.traceback) < 16_100
 
 

@@ -31,7 +31,7 @@ from replay import fold
 from replay.auditing import audit
 from replay.ending import final_report
 from runner import Case, Evaluation, Outcome, Retry, UsageError, arun, evaluation, run, scorers
-from runner.recompute.rules import remake
+from runner.recompute.rules import session_rules
 from runner.secrets import mask
 from runner.tasks.address import Address
 from runner.tasks.client import _tls
@@ -532,7 +532,7 @@ def test_a_key_that_was_mended_is_tried_on_all(server: Server, path: Path, name:
     assert 1 <= stops <= 4
     assert ("", 8, 0) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
     assert {"stopped": 4, "unavailable": 1} == dict(outcome.state.retries)
-    assert () == audit(read(path), remake=remake).findings
+    assert () == audit(read(path), remake=session_rules).findings
 
 
 def test_a_refused_judge_stops_the_run(server: Server, path: Path, name: str) -> None:

@@ -331,7 +331,7 @@ def test_a_function_and_inputs_are_needed() -> None:
         ({"dynamic_window_seconds": 1.0, "dynamic_increase_step": 2}, (20, "start")),
     ],
 )
-async def test_which_policy_is_in_force(given: dict[str, Any], limits: tuple[int, str]) -> None:
+async def test_which_policy_is_effective_settings(given: dict[str, Any], limits: tuple[int, str]) -> None:
     """Ours by default, a fixed number where dynamics are off, Phoenix's AIMD where one of its numbers is given."""
     task = Scripted(lambda value, _: Answer(value, 1))
     executor = AsyncExecutor(task, 20, **given, options=repeatable())

@@ -23,7 +23,7 @@ from runner.errors import RunChanged
 from runner.executors import AsyncExecutor, ExecutionStatus, Incomplete, SyncExecutor
 from runner.executors.details import RecordedFailure
 from runner.executors.execution import Results
-from runner.recompute.rules import remake
+from runner.recompute.rules import session_rules
 from runner.testing import Answer, Fail, Hang, Scripted, Step, events_of, repeatable
 from tests.journal.disk import SimulatedDisk
 
@@ -338,7 +338,7 @@ async def test_every_decision_can_be_made_again(given: dict[str, Any]) -> None:
         return Fail(kinds[value % 4], 0.5) if value % 5 == 0 and times <= 1 + value % 3 else Answer(value, 1 + value % 4)
 
     await go(Scripted(step), range(100), disk, 8, max_retries=2, exit_on_error=False, **given)
-    audited = audit(read(PATH, files=disk), remake=remake)
+    audited = audit(read(PATH, files=disk), remake=session_rules)
 
     assert ((), ()) == (audited.findings, audited.notes)
     assert audited.decisions > 20

@@ -17,7 +17,7 @@ from replay.auditing import audit
 from replay.state import RunState
 from runner import Case, Fatal, RateLimited, Retry, arun, evaluation
 from runner.fork import fork
-from runner.recompute.rules import remake
+from runner.recompute.rules import session_rules
 from runner.testing import Answer, Fail, Hang, Scripted, Step, inline, repeatable
 from tests.journal.samples import Fleeting, content, flip, segment
 
@@ -69,7 +69,7 @@ async def test_a_fork_at_any_record_ends_like_its_run(tmp_path: Path) -> None:
         again = await arun(made, new, resume=True, files=files, policy="fixed", **repeatable())
         assert outcome(whole.state) == outcome(again.state)
         assert not done & set(task.calls)
-        assert (True, ()) == (verify(new).holds, audit(read(new), remake=remake).findings)
+        assert (True, ()) == (verify(new).holds, audit(read(new), remake=session_rules).findings)
     assert verify(old, expect_head=whole.head).holds
 
 
@@ -91,7 +91,7 @@ async def test_what_was_in_the_air_at_a_fork_did_not_die(tmp_path: Path) -> None
 
     cut = [record.event.why for record in read(new) if isinstance(record.event, AttemptInterrupted)]
     assert ["forked", "process_died"] == cut
-    assert (True, ()) == (verify(new).holds, audit(read(new), remake=remake).findings)
+    assert (True, ()) == (verify(new).holds, audit(read(new), remake=session_rules).findings)
 
 
 async def test_nothing_is_written_where_something_is(tmp_path: Path) -> None:
@@ -151,4 +151,4 @@ async def test_a_salvaged_run_that_was_finished_goes_on_with_what_is_lost(tmp_pa
 
     assert ("", 1) == (before.ending, before.completed)
     assert ("finished", 2) == (outcome.state.ending, outcome.state.completed)
-    assert (True, ()) == (verify(tmp_path / "new").holds, audit(read(tmp_path / "new"), remake=remake).findings)
+    assert (True, ()) == (verify(tmp_path / "new").holds, audit(read(tmp_path / "new"), remake=session_rules).findings)

@@ -649,7 +649,7 @@ def test_what_is_wrong_is_raised_to_the_caller(path: Path, caller: Caller) -> No
 
     outcome = caller(call)
 
-    assert "it was finished already" == outcome.why
+    assert "already finished" == outcome.why
     assert 1 == len(of(path, TrialCompleted))
 
 

@@ -12,7 +12,7 @@ from journal.events import AttemptStarted, IntakePaused, LimitChanged, TrialComp
 from replay.auditing import audit
 from runner import Case, Evaluation, Outcome, Retry, UsageError, evaluation
 from runner.api import arun
-from runner.recompute.rules import remake
+from runner.recompute.rules import session_rules
 from runner.testing import SimulatedEndpoint, events_of, repeatable
 from tests.journal.disk import SimulatedDisk
 
@@ -118,4 +118,4 @@ async def test_a_keyed_run_is_resumed_and_audited() -> None:
     assert "deadline" == stopped.stopped
     assert (20, "") == (outcome.state.completed, outcome.stopped)
     assert "model" == outcome.state.settings["limit_key"]
-    assert () == tuple(audit(read(PATH, files=disk), remake=remake).findings)
+    assert () == tuple(audit(read(PATH, files=disk), remake=session_rules).findings)

@@ -9,7 +9,7 @@ from journal.events import AttemptStarted, IntakePaused, IntakeResumed
 from replay.auditing import audit
 from runner import Retry
 from runner.concurrency import Decision, Gate, LimitMoved, Paused, Policy, Resumed, Signal, Started
-from runner.recompute.rules import Remade
+from runner.recompute.rules import SessionRules
 from runner.testing import Answer, Hang, Scripted, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.runner.test_scoring import PATH, go, made
@@ -53,13 +53,13 @@ class Patient:
         return Decision(limit=self.limit, changes=(Paused(until=self._until, cause="no_response", evidence=f"silent at {t}"),))
 
 
-def remake(*_: Any) -> Remade:
+def session_rules(*_: Any) -> SessionRules:
     """Return the rules of a session that was run by this policy."""
 
     def policy(_: str) -> Policy:
         return Patient(2)
 
-    return Remade(policy, Retry(errors=0), 0, "")
+    return SessionRules(policy, Retry(errors=0), 0, "")
 
 
 async def hung_run() -> SimulatedDisk:
@@ -91,9 +91,9 @@ async def test_an_audit_recomputes_what_time_alone_decides() -> None:
     """A decision of a timer is recomputed at its recorded time, word by word; one that comes too early is found."""
     disk = await hung_run()
     records = list(read(PATH, files=disk))
-    result = audit(records, remake=remake)
+    result = audit(records, remake=session_rules)
 
     assert () == result.findings
     assert result.decisions >= 3
     early = [record._replace(t=4.0) if isinstance(record.event, IntakePaused) else record for record in records]
-    assert "policy" in {finding.check for finding in audit(early, remake=remake).findings}
+    assert "policy" in {finding.check for finding in audit(early, remake=session_rules).findings}

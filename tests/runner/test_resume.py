@@ -35,7 +35,7 @@ from replay.summary import Adoption, summarise
 from replay.summary_text import score_in_words
 from runner import Case, Fatal, Retry, UsageError
 from runner.api import arun
-from runner.engine.changes import in_force
+from runner.engine.changes import effective_settings
 from runner.engine.session import Outcome, Session
 from runner.errors import RunChanged
 from runner.signals import handle_signals
@@ -82,7 +82,7 @@ def stop_when_started(_: Made) -> Callable[[], None]:
         await original(self, *args, **kwargs)
 
     executor.Executor.run = run  # type: ignore[method-assign]
-    return lambda: running[0].interrupt()  # noqa: PLW0108  # there is none yet
+    return lambda: running[0].shutdown.interrupt()  # noqa: PLW0108  # there is none yet
 
 
 async def test_a_second_stop_cuts_at_once() -> None:
@@ -204,23 +204,8 @@ async def test_a_loop_that_is_held_up_is_broken_into() -> None:
     assert verify(PATH, files=disk).holds
 
 
-async def test_what_was_begun_from_python_goes_on_from_python() -> None:
-    """A run whose evaluation no command could find again names the call that goes on with it; another the command."""
-    disk = SimulatedDisk()
-    await go(made(Scripted(lambda *_: Answer(1)), named(2)), disk, limit=1)
-    other = made(Scripted(lambda *_: Answer(1)), named(3), repeats=2)
-
-    with pytest.raises(JournalExists, match=re.escape("already holds a run; `run(…, resume=True)` goes on")):
-        await go(other, disk)
-    with pytest.raises(JournalExists, match="already holds a run; `evaljournal resume /runs/it/0001` goes on"):
-        await go(other, disk, task="it.py:it")
-    for options, way in (({}, "`run(…, resume=True, adopt=True)`"), ({"task": "it.py:it"}, "`evaljournal resume")):
-        with pytest.raises(RunChanged, match=re.escape(way)):
-            await go(other, disk, resume=True, retry_failed=True, **options)
-
-
-async def test_run_and_resume_refuse_what_is_not_theirs() -> None:
-    """A run does not begin where one is; a finished one is not run again; a running one is left alone."""
+async def test_run_and_resume_reject_an_unsuitable_run() -> None:
+    """A run does not start where one exists; a finished one is not run again; one that is being written is left alone."""
     it = made(Scripted(lambda *_: Answer(1)), named(2))
     disk = SimulatedDisk()
     await go(it, disk)
@@ -228,7 +213,7 @@ async def test_run_and_resume_refuse_what_is_not_theirs() -> None:
     with pytest.raises(JournalExists, match="resume"):
         await go(it, disk)
     outcome = await go(it, disk, resume=True)
-    assert ("", "it was finished already") == (outcome.stopped, outcome.why)
+    assert ("", "already finished") == (outcome.stopped, outcome.why)
     assert 2 == outcome.state.completed
 
     waiting = made(Scripted(lambda *_: Answer(1, 5)), named(1))
@@ -321,9 +306,10 @@ async def test_changed_cases_are_refused_and_adopted() -> None:
     await go(made(task, named(6), slots=1), disk, observer=stop)
     changed = [*named(5)[:1], Case(name="case-1", input="another"), *named(8)[3:]]
 
-    with pytest.raises(RunChanged, match="dataset fingerprint") as refused:
+    with pytest.raises(RunChanged, match="dataset fingerprint") as error:
         await go(made(task, changed, slots=1), disk, resume=True)
-    assert "\n  1 case is changed: 'case-1'\n  1 case is no longer there: 'case-2'\n" in str(refused.value)
+    assert ["1 case changed: 'case-1'", "1 case removed: 'case-2'"] == error.value.changes[1:]
+    assert "--adopt" in error.value.hint
     outcome = await go(made(task, changed, slots=1), disk, resume=True, adopt=True)
 
     events = events_of(PATH, files=disk)
@@ -407,7 +393,7 @@ async def test_cases_that_were_not_taken_in_yet_cannot_be_named() -> None:
     await stopped_after(made(task, named(200), slots=1), disk, 5)
     others = [*named(199), Case(name="case-199", input="another")]
 
-    with pytest.raises(RunChanged, match="none of the cases that were taken in so far has changed"):
+    with pytest.raises(RunChanged, match="the cases taken in so far are unchanged"):
         await go(made(task, others, slots=1), disk, resume=True)
 
 
@@ -425,10 +411,10 @@ async def test_another_experiment_is_refused_setting_by_setting() -> None:
     with pytest.raises(RunChanged) as raised:
         await go(made(task, named(3), slots=1, repeats=2), disk, resume=True, only="case-?", shuffle=True)
     assert [
-        "  setting repeats: 1 is now 2",
-        "  setting only: [] is now ['case-?']",
-        "  setting shuffle: False is now True",
-    ] == str(raised.value).splitlines()[1:-1]
+        "setting repeats: 1 is now 2",
+        "setting only: [] is now ['case-?']",
+        "setting shuffle: False is now True",
+    ] == raised.value.changes
     assert before == len(events_of(PATH, files=disk))
 
 
@@ -480,7 +466,7 @@ async def test_what_was_given_holds_for_every_session() -> None:
     ("settings", "said"),
     [
         ({"given": ["slots"], "slots": "many"}, "slots='many': give a whole number"),
-        ({"given": ["only"], "only": 5}, "the journal has a setting that cannot be"),
+        ({"given": ["only"], "only": 5}, "the journal has an invalid setting"),
     ],
 )
 def test_a_journal_with_settings_that_cannot_be(settings: dict[str, Any], said: str) -> None:
@@ -488,9 +474,9 @@ def test_a_journal_with_settings_that_cannot_be(settings: dict[str, Any], said: 
     own = made(Scripted({}), named(1)).settings
 
     with pytest.raises(UsageError, match=re.escape(said)):
-        in_force(own, {}, settings)
+        effective_settings(own, {}, settings)
     name = settings["given"][0]
-    assert (own, [name]) == in_force(own, {name: getattr(own, name)}, settings)
+    assert (own, [name]) == effective_settings(own, {name: getattr(own, name)}, settings)
 
 
 @pytest.mark.parametrize(
@@ -500,7 +486,7 @@ def test_a_journal_without_settings_that_were_given(settings: dict[str, Any]) ->
     """What a journal does not say, or says in a way that is not ours, leaves the evaluation's own settings."""
     own = made(Scripted({}), named(1)).settings
 
-    assert (own, []) == in_force(own, {}, settings)
+    assert (own, []) == effective_settings(own, {}, settings)
 
 
 @pytest.mark.parametrize(("choice", "failed", "calls"), [("retry", 0, 2), ("fail", 1, 1)])

@@ -1,4 +1,4 @@
-"""The decision to try again: budgets, delays, and what the settings override."""
+"""Retries: budgets, delays, and settings that override the classification."""
 
 from typing import Any
 
@@ -6,92 +6,107 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.events import FailureCategory
+from journal.events import RetryScheduled, TrialFailed
+from replay.state import RetryHistory, TrialState
 from runner.errors import UsageError
-from runner.retries.classify import Failure, Fatal, RateLimited
-from runner.retries.retry import Again, GiveUp, Retry, Spent, TimedOut, chance
+from runner.retries.classify import Fatal, RateLimited
+from runner.retries.retry import GiveUp, OneBudget, Retry, RetryIn, jitter
+from runner.retries.settle import count_failure, count_retry, settle
 
 NOW = 1_800_000_000.0
-ERROR = Failure(kind="error")
-REFUSED = Failure(kind="rate_limited")
+Failed = tuple[str, float | None]
+"""Category and Retry-After of a failed attempt."""
+ERROR: Failed = ("error", None)
+RATE_LIMITED: Failed = ("rate_limited", None)
+TIMED_OUT: Failed = ("timed_out", None)
 
 
-def story(retry: Retry, endings: list[Failure | TimedOut], seed: int = 0) -> list[Again | GiveUp]:
-    """List every decision about a trial that goes on ending in these ways, round and round, until it is given up."""
-    spent, decisions = Spent(), list[Again | GiveUp]()
+def history(*failures: Failed, **counts: Any) -> RetryHistory:
+    """Return the history of a trial that failed in these ways."""
+    history = RetryHistory(**counts)
+    for failure in failures:
+        count_failure(history, *failure)
+    return history
+
+
+def decisions(retry: Retry, failures: list[Failed], seed: int = 0) -> list[RetryIn | GiveUp]:
+    """List every decision about a trial whose attempts fail in these ways, in turn, until it is given up."""
+    failed, decisions = RetryHistory(), list[RetryIn | GiveUp]()
     while not (decisions and isinstance(decisions[-1], GiveUp)):
         attempt = len(decisions) + 1
-        ended = endings[len(decisions) % len(endings)]
-        spent = spent.plus(ended)
-        decision = retry.after(ended, spent, chance(seed, "a", attempt))
+        count_failure(failed, *failures[len(decisions) % len(failures)])
+        decision = retry.after(failed, jitter(seed, "a", attempt))
         decisions.append(decision)
-        if isinstance(decision, Again):
-            spent = spent.plus(decision)
+        if isinstance(decision, RetryIn):
+            count_retry(failed, decision.cause, decision.delay)
         assert attempt < 10_000, "the budgets do not end"
     return decisions
 
 
 @pytest.mark.parametrize(
-    ("ended", "attempts", "cause"),
+    ("failure", "attempts", "cause"),
     [
         (ERROR, 5, "exhausted"),
-        (Failure(kind="unavailable"), 5, "exhausted"),
-        (TimedOut(), 3, "timed_out"),
-        (Failure(kind="fatal"), 1, "fatal"),
+        (("unavailable", None), 5, "exhausted"),
+        (TIMED_OUT, 3, "timed_out"),
+        (("fatal", None), 1, "fatal"),
     ],
 )
-def test_each_cause_has_a_budget(ended: Failure | TimedOut, attempts: int, cause: str) -> None:
-    """Four further attempts after errors, two after timeouts, none after what is fatal."""
-    decisions = story(Retry(), [ended])
+def test_each_cause_has_a_budget(failure: Failed, attempts: int, cause: Any) -> None:
+    """Errors are retried 4 times, timeouts twice, fatal failures never."""
+    made = decisions(Retry(), [failure])
 
-    assert attempts == len(decisions)
-    assert GiveUp(cause=cause) == decisions[-1]  # type: ignore[arg-type]  # the table above has plain strings
-
-
-def test_budgets_are_apart() -> None:
-    """A timeout spends no errors and an error no timeouts; whichever is used up first ends the trial."""
-    decisions = story(Retry(errors=4, timeouts=2), [ERROR, TimedOut()])
-
-    assert 6 == len(decisions)
-    assert GiveUp(cause="timed_out") == decisions[-1]
+    assert attempts == len(made)
+    assert GiveUp(cause=cause) == made[-1]
 
 
-def test_rate_limits_spend_no_attempts() -> None:
-    """With no retries at all a rate limit is still waited for, until its ten minutes are over."""
-    decisions = story(Retry(errors=0, timeouts=0), [REFUSED])
-    waits = [decision.delay for decision in decisions if isinstance(decision, Again)]
+def test_budgets_are_separate() -> None:
+    """A timeout uses up no errors and an error no timeouts; the trial fails with the first budget that is used up."""
+    made = decisions(Retry(errors=4, timeouts=2), [ERROR, TIMED_OUT])
+
+    assert 6 == len(made)
+    assert GiveUp(cause="timed_out") == made[-1]
+
+
+def test_one_budget_counts_every_failure() -> None:
+    """`OneBudget` counts errors, timeouts and rate limits together."""
+    made = decisions(OneBudget(total=3), [ERROR, TIMED_OUT, RATE_LIMITED])
+
+    assert ["error", "timed_out", "rate_limited", "exhausted"] == [decision.cause for decision in made]
+
+
+def test_rate_limits_use_up_no_retries() -> None:
+    """With no retries at all, rate limits are still waited for, until their ten minutes are over."""
+    made = decisions(Retry(errors=0, timeouts=0), [RATE_LIMITED])
+    waits = [decision.delay for decision in made if isinstance(decision, RetryIn)]
 
     assert len(waits) > 10
     assert 600 == pytest.approx(sum(waits))
-    assert GiveUp(cause="exhausted") == decisions[-1]
+    assert GiveUp(cause="exhausted") == made[-1]
 
 
 def test_rate_limits_leave_the_errors_alone() -> None:
-    """However often it was refused, a trial has all its errors left."""
-    spent = Spent(rate_limit_failures=50, rate_limit_wait=599.0).plus(ERROR)
+    """However often it was rate limited, a trial has all its retries after errors left."""
+    failed = history(ERROR, rate_limit_failures=50, rate_limit_wait=599.0)
 
-    assert isinstance(Retry().after(ERROR, spent, 0.5), Again)
-
-
-@pytest.mark.parametrize("kind", ["rate_limited", "unavailable", "error"])
-def test_retry_after_is_a_lower_bound(kind: FailureCategory) -> None:
-    """We never come back before we were asked to, be it longer than our own longest delay."""
-    ended = Failure(kind=kind, retry_after=90)
-
-    assert Again(delay=90, cause=kind) == Retry().after(ended, Spent().plus(ended), 0.99)  # type: ignore[arg-type]  # never fatal
+    assert isinstance(Retry().after(failed, 0.5), RetryIn)
 
 
-@pytest.mark.parametrize("kind", ["rate_limited", "unavailable"])
-def test_a_wait_beyond_the_budget_is_not_begun(kind: FailureCategory) -> None:
-    """Asked to come back in an hour with ten minutes to spend, a trial gives up now and not after ten minutes."""
-    ended = Failure(kind=kind, retry_after=3600)
-
-    assert GiveUp(cause="exhausted") == Retry().after(ended, Spent().plus(ended), 0.5)
+@pytest.mark.parametrize("category", ["rate_limited", "unavailable", "error"])
+def test_retry_after_is_a_lower_bound(category: Any) -> None:
+    """A retry does not start before Retry-After, even if that is longer than the longest delay."""
+    assert RetryIn(delay=90, cause=category) == Retry().after(history((category, 90.0)), 0.99)
 
 
-def test_the_ceiling_doubles() -> None:
-    """With the highest chance, delays are 1, 2, 4, 8 seconds, then stay at the longest."""
-    delays = [Retry(errors=10, max_delay=10)._back_off(times, 1.0) for times in range(1, 7)]
+@pytest.mark.parametrize("category", ["rate_limited", "unavailable"])
+def test_a_wait_beyond_the_budget_fails_at_once(category: str) -> None:
+    """With a Retry-After of an hour and ten minutes to spend, a trial fails now and not after ten minutes."""
+    assert GiveUp(cause="exhausted") == Retry().after(history((category, 3600.0)), 0.5)
+
+
+def test_the_backoff_doubles() -> None:
+    """With the highest jitter, delays are 1, 2, 4, 8 seconds, then stay at the longest."""
+    delays = [Retry(errors=10, max_delay=10)._backoff(failures, 1.0) for failures in range(1, 7)]
 
     assert [1, 2, 4, 8, 10, 10] == delays
 
@@ -103,30 +118,50 @@ def test_the_ceiling_doubles() -> None:
     base=st.floats(0.5, 10),
     factor=st.floats(1, 100),
     seed=st.integers(),
-    kinds=st.lists(
-        st.sampled_from([ERROR, REFUSED, TimedOut(), Failure(kind="rate_limited", retry_after=7)]),
-        min_size=1,
-        max_size=5,
-    ),
+    failures=st.lists(st.sampled_from([ERROR, RATE_LIMITED, TIMED_OUT, ("rate_limited", 7.0)]), min_size=1, max_size=5),
 )
-def test_every_story_ends(
-    *,
-    errors: int,
-    timeouts: int,
-    rate_limits: float,
-    base: float,
-    factor: float,
-    seed: int,
-    kinds: list[Failure | TimedOut],
+def test_retries_end(
+    *, errors: int, timeouts: int, rate_limits: float, base: float, factor: float, seed: int, failures: list[Failed]
 ) -> None:
-    """Whatever goes wrong in whatever order, a trial is given up in the end, and no delay leaves its bounds."""
+    """Whatever fails in whatever order, a trial is given up in the end, and no delay exceeds its bounds."""
     retry = Retry(errors=errors, timeouts=timeouts, rate_limits=rate_limits, base_delay=base, max_delay=base * factor)
-    waits = [decision for decision in story(retry, kinds, seed) if isinstance(decision, Again)]
+    waits = [decision for decision in decisions(retry, failures, seed) if isinstance(decision, RetryIn)]
 
-    assert all(0 <= wait.delay <= max(retry.max_delay, 7) + 1e-6 for wait in waits)  # They are rounded to the microsecond.
+    assert all(0 <= wait.delay <= max(retry.max_delay, 7) + 1e-6 for wait in waits)  # Rounded to the microsecond.
     assert sum(wait.delay for wait in waits if wait.cause == "rate_limited") <= rate_limits * 1.000001 + 1e-6
     assert sum(wait.cause == "error" for wait in waits) <= errors
     assert sum(wait.cause == "timed_out" for wait in waits) <= timeouts
+
+
+def state(stage: str, *failures: Failed) -> TrialState:
+    """Return a trial after attempts that failed in these ways."""
+    return TrialState(stage, "", 0, attempts=2, retry_history=history(*failures) if failures else None)
+
+
+@pytest.mark.parametrize(
+    ("trial", "options", "expected"),
+    [
+        (state("unsettled", ("error", 9.0)), {}, RetryScheduled(trial="a", attempt=3, delay=9.0, cause="error")),
+        (state("unsettled", ("fatal", None)), {}, TrialFailed(trial="a", attempts=2, cause="fatal")),
+        (
+            state("unsettled", ("fatal", None)),
+            {"stop_run": True},
+            RetryScheduled(trial="a", attempt=3, delay=0.0, cause="stopped"),
+        ),
+        (
+            state("unsettled", *[("timed_out", None)] * 3),
+            {"probe": True},
+            RetryScheduled(trial="a", attempt=3, delay=1.0, cause="probe"),
+        ),
+        (state("failed", ERROR), {}, RetryScheduled(trial="a", attempt=3, delay=0.0, cause="asked")),
+        (state("interrupted"), {}, TrialFailed(trial="a", attempts=2, cause="ambiguous")),
+    ],
+)
+def test_settle_decides_from_the_state_of_a_trial(
+    trial: TrialState, options: dict[str, Any], expected: RetryScheduled | TrialFailed
+) -> None:
+    """A failed attempt is retried or fails its trial; probes and stops of the run do not use up a budget."""
+    assert expected == settle("a", trial, Retry(), 0, **options)
 
 
 @given(
@@ -134,25 +169,25 @@ def test_every_story_ends(
     trial=st.text(st.characters(codec="utf-8")),
     attempt=st.integers(1),
 )
-def test_chance_is_no_dice(seed: int | str, trial: str, attempt: int) -> None:
-    """The same run, trial and attempt draw the same number, from 0 up to 1."""
-    drawn = chance(seed, trial, attempt)
+def test_jitter_is_deterministic(seed: int | str, trial: str, attempt: int) -> None:
+    """The same seed, trial and attempt give the same number, from 0 up to 1."""
+    drawn = jitter(seed, trial, attempt)
 
-    assert drawn == chance(seed, trial, attempt)
+    assert drawn == jitter(seed, trial, attempt)
     assert 0 <= drawn < 1
 
 
-def test_chance_spreads() -> None:
-    """Attempts, trials and seeds draw different numbers, evenly; and the same ones on every machine."""
-    drawn = [chance(seed, trial, attempt) for seed in (1, 2) for trial in "abcde" for attempt in range(1, 101)]
+def test_jitter_is_uniform() -> None:
+    """Attempts, trials and seeds give different numbers, evenly distributed, and the same ones on every machine."""
+    drawn = [jitter(seed, trial, attempt) for seed in (1, 2) for trial in "abcde" for attempt in range(1, 101)]
 
     assert len(drawn) == len(set(drawn))
     assert 0.45 < sum(drawn) / len(drawn) < 0.55
-    assert 0.03285312034748822 == chance("0142", "paris", 2)
+    assert 0.03285312034748822 == jitter("0142", "paris", 2)
 
 
 @pytest.mark.parametrize(
-    ("retry", "exc", "kind"),
+    ("retry", "exc", "category"),
     [
         (Retry(), TypeError(), "fatal"),
         (Retry(on=TypeError), TypeError(), "error"),
@@ -170,24 +205,24 @@ def test_chance_spreads() -> None:
         (Retry(give_up_on=ValueError), ExceptionGroup("", [ValueError(), OSError()]), "fatal"),
     ],
 )
-def test_settings_overrule_the_rules(retry: Retry, exc: Exception, kind: str) -> None:
-    """`classify` speaks first, then the nearest class in `on` and `give_up_on`, then the usual rules."""
-    assert kind == retry.judge(exc, now=NOW).kind
+def test_settings_override_the_rules(retry: Retry, exc: Exception, category: str) -> None:
+    """`classify` comes first, then the nearest class in `on` and `give_up_on`, then the built-in rules."""
+    assert category == retry.failure(exc, now=NOW).category
 
 
-def test_overruling_keeps_the_wait() -> None:
-    """A kind given by `classify` comes with the Retry-After that the exception carried."""
+def test_overriding_keeps_retry_after() -> None:
+    """A category from `classify` comes with the Retry-After of the exception."""
     retry = Retry(classify=lambda _: "unavailable")
 
-    assert 3 == retry.judge(RateLimited(3), now=NOW).retry_after
+    assert 3 == retry.failure(RateLimited(3), now=NOW).retry_after
 
 
-def test_classify_must_answer_with_a_kind() -> None:
-    """An answer that is no kind is the fault of the definition, and says what would be right."""
+def test_classify_must_return_a_category() -> None:
+    """Another value is a usage error that lists the valid ones."""
     retry = Retry(classify=lambda _: "again")  # type: ignore[arg-type, return-value]  # the mistake under test
 
     with pytest.raises(UsageError, match=r"returned 'again'.*'rate_limited'"):
-        retry.judge(ValueError(), now=NOW)
+        retry.failure(ValueError(), now=NOW)
 
 
 @pytest.mark.parametrize(

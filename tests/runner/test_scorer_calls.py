@@ -24,7 +24,7 @@ from replay.auditing import audit
 from runner import Case, Retry
 from runner.api import arun
 from runner.engine.rescore import rescore
-from runner.recompute.rules import remake
+from runner.recompute.rules import session_rules
 from runner.testing import Answer, Fail, Scripted, events_of, repeatable
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import inline
@@ -52,7 +52,7 @@ async def story() -> Told:
 
 def judged(told: Told) -> set[str]:
     records = [Record(seq, "", t, event, 0, "", 1, 0) for seq, (t, event) in enumerate(told, 1)]
-    return {finding.check for finding in audit(records, remake=remake).findings}
+    return {finding.check for finding in audit(records, remake=session_rules).findings}
 
 
 def place(told: Told, kind: type[Any], n: int = 0) -> int:
@@ -158,7 +158,7 @@ async def test_rescoring_goes_through_the_executor(tmp_path: Path) -> None:
 
     done = await rescore(tmp_path / "run", list(it.scorers.values()), slots=5, in_thread=inline)
     again = await rescore(tmp_path / "run", list(it.scorers.values()), in_thread=inline)
-    result = audit(read(tmp_path / "run"), remake=remake)
+    result = audit(read(tmp_path / "run"), remake=session_rules)
 
     assert (20, 0, "") == (done.outputs, done.left, done.outcome.stopped)
     assert (0, 20) == (again.outputs, again.current)

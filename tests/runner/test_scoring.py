@@ -21,7 +21,7 @@ from replay.auditing import Audit, audit
 from replay.summary import summarise
 from runner import Case, Evaluation, Outcome, RateLimited, Retry, evaluation, scorers
 from runner.api import arun
-from runner.recompute.rules import remake
+from runner.recompute.rules import session_rules
 from runner.testing import Answer, Fail, Hang, Scripted, events_of, repeatable
 from tests.journal.disk import SimulatedDisk
 
@@ -73,7 +73,7 @@ async def go(it: Made, disk: SimulatedDisk | None = None, **options: Any) -> Out
 
 
 def checked(disk: SimulatedDisk) -> Audit:
-    return audit(read(PATH, files=disk), remake=remake)
+    return audit(read(PATH, files=disk), remake=session_rules)
 
 
 def of(disk: SimulatedDisk, kind: type[Any]) -> list[Any]:

@@ -43,7 +43,7 @@ def steady(count: int, seconds: float = 1.0) -> Made:
 @pytest.mark.parametrize(("slots", "seconds"), [(1, 12.0), (4, 3.0), (5, 3.0), (12, 1.0), (64, 1.0)])
 def test_twice_the_slots_take_half_the_time(slots: int, seconds: float) -> None:
     """Twelve answers of a second take twelve seconds in one slot, three in four, and one in twelve or more."""
-    figures = recorded(steady(12), {"policy": "fixed", "slots": 2}).again(slots=slots)
+    figures = recorded(steady(12), {"policy": "fixed", "slots": 2}).simulate(slots=slots)
 
     assert (seconds, 12, 0, min(slots, 12)) == (figures.duration, figures.calls, figures.rejected, figures.most_in_flight)
 
@@ -63,7 +63,7 @@ def test_the_same_policy_gives_the_same_run(policy: str) -> None:
     it, _ = flaky_evaluation(40)
     recording = recorded(it, {"policy": policy})
 
-    assert recording.figures == recording.again()
+    assert recording.figures == recording.simulate()
     assert recording.figures.failed > 0
     assert recording.figures.calls > 40
 
@@ -71,7 +71,7 @@ def test_the_same_policy_gives_the_same_run(policy: str) -> None:
 def test_another_policy_takes_another_time() -> None:
     """The same latencies under a policy that begins with three slots take longer than under one that has twelve at once."""
     recording = recorded(steady(60), {"policy": "fixed", "slots": 12})
-    figures = recording.again(policy="aimd")
+    figures = recording.simulate(policy="aimd")
 
     assert (5.0, 12) == (recording.figures.duration, recording.figures.most_in_flight)
     assert ("aimd", 12, 60) == (figures.policy, figures.slots, figures.calls)
@@ -90,7 +90,7 @@ def test_the_calls_of_a_scorer_are_played_again() -> None:
 
     recording = recorded(it, {"policy": "fixed", "slots": 1})
 
-    assert (9.0, 9.0, 3.0) == (recording.figures.duration, recording.again().duration, recording.again(slots=4).duration)
+    assert (9.0, 9.0, 3.0) == (recording.figures.duration, recording.simulate().duration, recording.simulate(slots=4).duration)
 
 
 def test_each_back_end_has_its_own_slots() -> None:
@@ -101,7 +101,7 @@ def test_each_back_end_has_its_own_slots() -> None:
     recording = recorded(it, {"policy": "fixed", "slots": 1, "limit_key": "to"})
 
     assert (2.0, 2) == (recording.figures.duration, recording.figures.most_in_flight)
-    assert recording.figures == recording.again()
+    assert recording.figures == recording.simulate()
 
 
 def test_failures_are_met_again() -> None:
@@ -113,7 +113,7 @@ def test_failures_are_met_again() -> None:
         "case-3": [Fail(ConnectionError("no"), 1), Fail(ValueError("odd"), 1), Answer(1, 1)],
     }
     recording = recorded(made(Scripted(script), named(4), timeout=7, retry=Retry(errors=2)), {"policy": "fixed", "slots": 4})
-    figures = recording.again(slots=2)
+    figures = recording.simulate(slots=2)
 
     assert (8, 1, 3, 1) == (figures.calls, figures.rejected, figures.completed, figures.failed)
     was = recording.figures
@@ -126,7 +126,7 @@ def test_sessions_are_added_up() -> None:
     recording = recorded(
         steady(6, 2.0), {"policy": "fixed", "slots": 2, "deadline": 3.0, "grace": 0}, {"policy": "fixed", "deadline": None}
     )
-    was, figures = recording.figures, recording.again()
+    was, figures = recording.figures, recording.simulate()
 
     assert (7.0, 8) == (was.duration, was.calls)
     assert (6.0, 6) == (figures.duration, figures.calls)
@@ -137,15 +137,15 @@ def test_what_was_asked_for_again_is_made_once() -> None:
     task = Scripted({"case-0": [Fail(Fatal("no"), 1), Answer(1, 1)], "case-1": [Answer(1, 1)]})
     recording = recorded(made(task, named(2)), {"policy": "fixed"}, {"retry_failed": True})
 
-    assert (3, 2, 2) == (recording.figures.calls, recording.again().calls, recording.again().completed)
+    assert (3, 2, 2) == (recording.figures.calls, recording.simulate().calls, recording.simulate().completed)
 
 
 def test_trials_that_did_not_end_are_left_out() -> None:
     """Of a run that was stopped, only what had come to an end is known well enough."""
     recording = recorded(steady(10), {"policy": "fixed", "slots": 2, "deadline": 2.5, "grace": 0})
 
-    assert (4, 6) == (len(recording.ended), recording.left_out)
-    assert (4, 1.0) == (recording.again(slots=4).completed, recording.again(slots=4).duration)
+    assert (4, 6) == (len(recording.ended), recording.excluded)
+    assert (4, 1.0) == (recording.simulate(slots=4).completed, recording.simulate(slots=4).duration)
 
 
 def test_nothing_that_ended_is_refused(tmp_path: Path) -> None:
@@ -154,10 +154,10 @@ def test_nothing_that_ended_is_refused(tmp_path: Path) -> None:
     written(tmp_path / "old", whole_run())
 
     with pytest.raises(UsageError, match="nothing to simulate"):
-        Recording.of(read(tmp_path / "empty")).again()
-    with pytest.raises(UsageError, match="give both"):
-        Recording.of(read(tmp_path / "old")).again()
-    assert 2 == Recording.of(read(tmp_path / "old")).again(policy="fixed", slots=1).completed
+        Recording.of(read(tmp_path / "empty")).simulate()
+    with pytest.raises(UsageError, match="pass both"):
+        Recording.of(read(tmp_path / "old")).simulate()
+    assert 2 == Recording.of(read(tmp_path / "old")).simulate(policy="fixed", slots=1).completed
 
 
 @pytest.mark.parametrize("elapsed", [-1.0, 1e300])
@@ -171,7 +171,7 @@ def test_times_that_cannot_be_do_not_hang(elapsed: float) -> None:
         is_bent = isinstance(record.event, AttemptSucceeded | AttemptFailed | AttemptTimedOut)
         return record._replace(event=attrs.evolve(record.event, elapsed=elapsed)) if is_bent else record  # type: ignore[misc]
 
-    figures = Recording.of(map(bent, read(PATH, files=disk))).again()
+    figures = Recording.of(map(bent, read(PATH, files=disk))).simulate()
 
     assert 6 == figures.completed + figures.failed
 
@@ -239,4 +239,4 @@ def test_the_command_refuses_a_run_in_which_nothing_ended(tmp_path: Path) -> Non
     result = evaljournal("simulate", tmp_path / "empty")
 
     assert 2 == result.exit_code
-    assert f"{tmp_path / 'empty'}: no trial of this run came to an end" in result.stderr
+    assert f"{tmp_path / 'empty'}: no trial of this run is done" in result.stderr

@@ -26,7 +26,7 @@ async def test_an_alarm_rings_at_the_earliest_time_that_was_asked_for() -> None:
     clock = Clock()
     alarm = Timer(clock, rung.append)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(alarm.keep)
+        nursery.start_soon(alarm.run)
         for when in (5.0, 7.0, 3.0):
             alarm.schedule(when)
         await trio.sleep(4)

@@ -184,7 +184,7 @@ def test_verify_as_json(run: Path) -> None:
         "problem_type": None,
         "findings": [],
         "further_findings": 0,
-        "notes": ["not recomputed in session 1: the journal does not say by which policy and seed"],
+        "notes": ["not recomputed in session 1: the journal does not record the policy and the seed"],
         "trials": {"enqueued": 2, "completed": 2, "failed": 0, "withdrawn": 0, "open": 0},
         "decisions_recomputed": 0,
         "decisions_not_reproduced": 0,

@@ -34,7 +34,7 @@ from replay.auditing import audit
 from runner.cli import cli
 from runner.cli._no_code_options import configured
 from runner.cli.run import run
-from runner.recompute.rules import remake
+from runner.recompute.rules import session_rules
 from tests.processes import Process
 from tests.runner_cli.test_commands import COMMAND
 from tests.server import Server
@@ -296,7 +296,7 @@ def test_retries_are_said_in_numbers(server: Server, name: str) -> None:
     later = [session.settings["retry"] for session in sessions[1:]]
     assert [(1, 7, 5.0), (1, 7, 6.0)] == [(each["errors"], each["timeouts"], each["rate_limits"]) for each in later]
     assert 6 == len(server.seen(name))
-    assert () == tuple(audit(read("runs/qa/0001"), remake=remake).findings)
+    assert () == tuple(audit(read("runs/qa/0001"), remake=session_rules).findings)
 
 
 def test_what_else_a_model_is_sent(server: Server, name: str) -> None:
@@ -523,7 +523,7 @@ def test_outputs_are_scored_anew() -> None:
         for version in dict.fromkeys(event.version for event in events("runs/qa/0001", TrialScored) if event.scorer == "exact")
     ]
     assert (1.0, 3, "finished") == (state.scores["exact"].mean, state.completed, state.ending)
-    assert () == tuple(audit(read("runs/qa/0001"), remake=remake).findings)
+    assert () == tuple(audit(read("runs/qa/0001"), remake=session_rules).findings)
     assert verify("runs/qa/0001").holds
     shown = evaljournal("show", "chile").stdout
     assert "(superseded)" in shown
@@ -615,7 +615,7 @@ def test_a_refused_judge_stops_the_rescoring(server: Server, name: str) -> None:
     assert 0 == again.exit_code, again.stderr
     assert "qa finished: 3 of 3 trials done" in again.stderr
     assert {"peru": True, "cuba": True, "chile": True} == scores("runs/qa/0001", "judge")
-    assert () == tuple(audit(read("runs/qa/0001"), remake=remake).findings)
+    assert () == tuple(audit(read("runs/qa/0001"), remake=session_rules).findings)
 
 
 def test_a_scorer_that_was_of_no_use_does_not_spoil_the_run() -> None:

@@ -1,0 +1,105 @@
+"""One call of a task or a scorer: invoke it, enforce its timeout, and return how it ended as a value."""
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+import trio
+
+from journal.events import fact
+from runner.engine.timer import Timer
+from runner.notes import Sink, set_note_sink
+from runner.signals import is_from_signal
+from runner.tasks import Ending, Task
+
+
+@fact
+class Returned:
+    """The call returned an output in time."""
+
+    output: Any
+
+
+@fact
+class TimedOut:
+    """The call exceeded its timeout."""
+
+    late_ending: Ending | None = None
+    """How it ended, if it did not respond to its cancellation and returned late."""
+
+
+@fact
+class Interrupted:
+    """The run was stopped, and the call was cancelled."""
+
+
+CallOutcome = Returned | BaseException | TimedOut
+"""How a call ended; an exception is what the task raised."""
+
+
+class CallScope:
+    """A cancel scope that is reused for consecutive calls of one worker.
+
+    A call is made inside `scope`. When it is cancelled, the call unwinds to there, `ending` says why, and a new scope is
+    needed. One scope serves many calls, and one timer watches the timeouts of all, because entering a scope and moving its
+    deadline cost more than recording an event.
+    """
+
+    def __init__(self, timer: Timer) -> None:
+        self.scope: Final = trio.CancelScope()
+        self._timer = timer
+        self.due = math.inf
+        """When the call exceeds its timeout, in the seconds of `t`."""
+        self.is_over = False
+        """Whether the scope was cancelled."""
+        self._is_interrupted = False
+
+    def time_out(self) -> None:
+        """Cancel the call because it has exceeded its timeout."""
+        self.due, self.is_over = math.inf, True
+        self.scope.cancel()
+
+    def interrupt(self) -> None:
+        """Cancel the call because the run is stopped."""
+        self._is_interrupted = self.is_over = True
+        self.scope.cancel()
+
+    @property
+    def ending(self) -> TimedOut | Interrupted:
+        """Why the call was cancelled."""
+        return Interrupted() if self._is_interrupted else TimedOut()
+
+    async def call(
+        self,
+        task: Task,
+        value: Any,
+        *,
+        timeout: float | None,  # noqa: ASYNC109  # one timer enforces the timeouts of all calls
+        sink: Sink,
+        late: Callable[[Ending], None],
+    ) -> CallOutcome:
+        """Call a task; its notes go to `sink`, and the ending of an abandoned call to `late`."""
+        if timeout is not None:
+            self.due = self._timer.schedule_in(timeout)
+        set_note_sink(sink)
+        outcome: CallOutcome
+        try:
+            outcome = Returned(output=await task.call(value, late))
+        except trio.Cancelled:
+            raise
+        except BaseException as exc:
+            if is_from_signal(exc) or (self.scope.cancel_called and _is_cancelled(exc)):
+                raise
+            # Without our own frame in its traceback, which would form a reference cycle.
+            outcome = exc.with_traceback(exc.__traceback__ and exc.__traceback__.tb_next)
+        if self._is_interrupted and isinstance(outcome, BaseException):
+            await trio.lowlevel.checkpoint()  # The task replaced the cancellation by an error: it is cancelled all the same.
+        self.due = math.inf
+        if self.is_over and not self._is_interrupted:
+            return TimedOut(late_ending="succeeded" if isinstance(outcome, Returned) else "failed")
+        return outcome
+
+
+def _is_cancelled(exc: BaseException) -> bool:
+    """Whether an exception group, as a nursery raises it, holds nothing but cancellations."""
+    return isinstance(exc, BaseExceptionGroup) and exc.split(trio.Cancelled)[1] is None

@@ -1,0 +1,62 @@
+"""Options of a single session, besides the settings of its evaluation."""
+
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Literal
+
+import attrs
+
+from journal import Record
+from journal.files import DISK, Files
+from journal.threads import InThread, run_in_thread
+from runner.concurrency import Policy
+from runner.definition.options import SettingOptions
+from runner.engine.environment import Environment
+from runner.engine.live_run import LiveRun
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    """How one session behaves."""
+
+    resume: bool = False
+    """Whether to resume a run instead of starting one."""
+    next_path: Callable[[], Path] | None = None
+    """Returns another path if another process has started a run at the first one meanwhile."""
+    task: str = ""
+    """Where the evaluation is defined, such as `evals/capitals.py:capitals`."""
+    adopt: bool = False
+    """Whether to accept changes to the task, the cases or the scorers."""
+    retry_failed: bool = False
+    """Whether to retry failed trials."""
+    on_ambiguous: Literal["retry", "fail"] = "retry"
+    """What follows an interrupted attempt, whose call may have taken effect."""
+    observer: Callable[[LiveRun], Awaitable[None]] | None = None
+    """Started with the run, cancelled at its end."""
+    listener: Callable[[Record], None] | None = None
+    """Called with every record; it must neither wait nor raise."""
+    limits: Callable[[int], Policy] | None = None
+    """Returns the policy for a number of slots, instead of the one that the settings name."""
+    environment: Callable[[], Environment] = attrs.field(factory=lambda: Environment.here)
+    files: Files = DISK
+    in_thread: InThread = run_in_thread
+    wall: Callable[[], float] = time.time
+
+
+class RunOptions(SettingOptions, total=False):
+    """Keyword arguments of `run` and `arun`: every setting, and every field of `Options`."""
+
+    resume: bool
+    adopt: bool
+    retry_failed: bool
+    on_ambiguous: Literal["retry", "fail"]
+    task: str
+    next_path: Callable[[], Path] | None
+    observer: Callable[[LiveRun], Awaitable[None]] | None
+    listener: Callable[[Record], None] | None
+    limits: Callable[[int], Policy] | None
+    environment: Callable[[], Environment]
+    files: Files
+    in_thread: InThread
+    wall: Callable[[], float]

@@ -1,0 +1,162 @@
+"""The trials of a run that are not done: all of a new run, and those left of a resumed one."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+from journal.events import AttemptSucceeded, RetryScheduled, TrialEnqueued, TrialFailed, TrialWithdrawn, fact
+from journal.files import Files
+from journal.reader import fetch
+from replay import TrialState
+from replay.text import plural
+from runner.data.case import Trial
+from runner.engine.changes import examples
+from runner.engine.intake import READ_TIME
+from runner.engine.recorder import Recorder
+from runner.engine.trial_work import TrialWork
+from runner.errors import RunChanged
+from runner.retries.retry import Retry
+from runner.retries.settle import settle
+
+
+@fact
+class PendingTrial:
+    """A trial that may have something left to do."""
+
+    trial: Trial
+    output: Any
+    """The recorded output, if there is one."""
+
+
+class PendingTrials:
+    """Reads the cases, compares each with its recorded state, and takes in what is left to do; a `TrialSource`."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        trials: Iterable[Trial],
+        retry: Retry,
+        *,
+        seed: int,
+        adopt: bool,
+        retry_failed: bool,
+        on_ambiguous: Literal["retry", "fail"],
+        files: Files,
+    ) -> None:
+        self._recorder = recorder
+        self._state = recorder.state
+        self._path = recorder.journal.path
+        self._files = files
+        self._pending = self._find(trials)
+        self._retry = retry
+        self._seed = seed
+        self._adopt = adopt
+        self._retry_failed = retry_failed
+        self._on_ambiguous = on_ambiguous
+        self._failure: Exception | None = None
+        self.is_closed = False
+        """Whether every case was read, and every recorded trial is accounted for."""
+        self.ready: deque[PendingTrial] = deque()
+        """Filled in a thread, emptied in the loop."""
+        self._missing = {trial for trial, state in recorder.state.trials.items() if state.stage != "withdrawn"}
+        """Recorded trials whose cases were not read yet."""
+
+    def read(self, most: int) -> bool:
+        """Read cases until so many trials are pending; return whether there were any. It records nothing."""
+        if self._failure is not None:
+            raise self._failure
+        now, number = self._recorder.clock.now, 0
+        until = now() + READ_TIME
+        try:
+            for number, pending in enumerate(self._pending, 1):
+                self.ready.append(pending)
+                if number == most or now() > until:
+                    break
+        except Exception as exc:
+            if not number:
+                raise
+            self._failure = exc  # Raised by the next call: what was read before it counts.
+        return number > 0
+
+    def _find(self, trials: Iterable[Trial]) -> Iterator[PendingTrial]:
+        for trial in trials:
+            state = self._state.trials.get(trial.id)
+            output = None
+            if state is not None and state.fingerprint == trial.case.fingerprint:
+                self._missing.discard(trial.id)
+                if state.stage == "completed" or (state.stage == "failed" and not self._retry_failed):
+                    continue
+                if state.answer is not None and state.stage == "answered":
+                    event = fetch(self._path, *state.answer, files=self._files).event
+                    assert isinstance(event, AttemptSucceeded)
+                    output = event.output
+            yield PendingTrial(trial=trial, output=output)
+
+    def admit(self, item: PendingTrial) -> TrialWork | None:
+        """Record that a trial is taken in or settled; return what is left to do, if anything."""
+        trial = item.trial
+        state = self._state.trials.get(trial.id)
+        if state is not None and state.stage != "withdrawn" and state.fingerprint != trial.case.fingerprint:
+            if not self._adopt:
+                raise RunChanged(
+                    f"case {trial.case.name!r} has changed since the run was started",
+                    hint="--adopt runs it again and keeps the results of the others",
+                )
+            self._missing.discard(trial.id)
+            self._recorder.record(TrialWithdrawn(trial=trial.id, why="changed"))
+            state = None
+        if state is None or state.stage == "withdrawn":
+            return self._enqueue(trial)
+        return self._resume(TrialWork(trial=trial.id, case=trial.case, state=state, output=item.output), state)
+
+    def _enqueue(self, trial: Trial) -> TrialWork:
+        case = trial.case
+        self._recorder.record(
+            TrialEnqueued(
+                trial=trial.id,
+                case=case.name,
+                repeat=trial.repeat,
+                input=case.input,
+                expected=case.expected,
+                metadata=dict(case.metadata) or None,
+                fingerprint=case.fingerprint,
+            )
+        )
+        return TrialWork(trial=trial.id, case=case, state=self._state.trials[trial.id])
+
+    def _resume(self, work: TrialWork, state: TrialState) -> TrialWork | None:
+        """Continue with a recorded trial where its last session left it."""
+        match state.stage:
+            case "answered":
+                work.is_answered = True
+                work.scored = frozenset(name.partition(".")[0] for name in (*(state.scores or ()), *state.unscored))
+            case "backing_off":
+                work.delay = state.due
+            case "unsettled" | "failed":
+                return self._settle(work, state)
+            case "interrupted" if self._on_ambiguous == "fail":
+                return self._settle(work, state)
+            case _:
+                pass  # Queued, or interrupted and to be repeated.
+        return work
+
+    def _settle(self, work: TrialWork, state: TrialState) -> TrialWork | None:
+        """Decide what the last session did not come to decide; the result is the same."""
+        event = settle(work.trial, state, self._retry, self._seed)
+        self._recorder.record(event)
+        if isinstance(event, TrialFailed):
+            return None
+        assert isinstance(event, RetryScheduled)
+        work.delay = event.delay
+        return work
+
+    def close(self) -> None:
+        """After the last case: withdraw the trials whose cases were removed, or raise if that is not adopted."""
+        if self._missing and not self._adopt:
+            raise RunChanged(
+                f"the cases of {plural(len(self._missing), 'trial')} were removed: {examples(sorted(self._missing))}",
+                hint="--adopt withdraws them",
+            )
+        for trial in sorted(self._missing):
+            self._recorder.record(TrialWithdrawn(trial=trial, why="removed"))
+        self.is_closed = True

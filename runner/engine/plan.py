@@ -1,0 +1,114 @@
+"""What a session is about to run, checked against what its journal records."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from journal.events import RunStarted
+from replay import RunState
+from runner.data.case import Trial
+from runner.data.dataset import Trials
+from runner.definition.evaluation import Evaluation
+from runner.definition.settings import Settings
+from runner.engine.changes import changed_cases, differences, effective_settings
+from runner.engine.environment import Environment
+from runner.engine.options import Options
+from runner.engine.rate_limits import default_slots, scorer_slots
+from runner.engine.trial_work import limit_key_of
+from runner.errors import RunChanged, UsageError
+from runner.retries.classify import describe
+
+
+@attrs.frozen
+class Plan:
+    """What a session is about to run."""
+
+    settings: Settings
+    trials: Iterable[Trial]
+    started: RunStarted
+    """Recorded by a new run, compared with the recorded one by a resumed run."""
+    scorer_slots: Mapping[str, int]
+    """Slots of the scorers that have a rate-limit key of their own, by name."""
+
+    @property
+    def total(self) -> int | None:
+        """Number of trials, if it is known beforehand."""
+        return self.started.trials or None
+
+
+def is_done(state: RunState, options: Options) -> bool:
+    """Whether there is nothing left to do in a run."""
+    return state.ending == "finished" and not (options.adopt or options.retry_failed)
+
+
+def make_plan(
+    evaluation: Evaluation[Any, Any, Any],
+    overrides: Mapping[str, Any],
+    options: Options,
+    state: RunState,
+    *,
+    environment: Environment,
+    path: Path,
+) -> Plan:
+    """Return the plan of a session; raise `RunChanged` if it is not what the run was started with."""
+    settings, overridden = effective_settings(evaluation.settings, overrides, state.settings)
+    selected, trials = _select(evaluation, settings)
+    settings.most_failures(selected.cases)  # It may raise, and nothing was started yet.
+    slots = scorer_slots(evaluation.scorers, evaluation.task, settings.limit_key, settings.slots)
+    if settings.slots is None:
+        settings = attrs.evolve(settings, slots=default_slots(evaluation.task))
+    facts = settings.facts()
+    if options.limits is not None and "aimd" not in facts:  # A policy of the user's own, which an audit cannot recompute.
+        facts["policy"] = getattr(options.limits, "__qualname__", repr(options.limits))
+    source = evaluation.cases.source
+    started = RunStarted(
+        evaluation=evaluation.name,
+        task=options.task,
+        task_fingerprint=evaluation.fingerprint,
+        scorers={scorer.name: scorer.version for scorer in evaluation.scorers.values()},
+        dataset=str(source) if isinstance(source, Path) else f"{type(source).__name__} in Python",
+        dataset_fingerprint=selected.fingerprint or "",
+        trials=(selected.cases or 0) * settings.repeats,
+        settings={**facts, "scorer_slots": slots, "given": overridden},
+        settings_fingerprint=settings.fingerprint,
+        durability=settings.durability,
+        environment=environment.versions,
+    )
+    if state.started is not None and not is_done(state, options) and not options.adopt:
+        _check_unchanged(state, state.started, started, selected, path)
+    return Plan(settings, trials, started, slots)
+
+
+def _select(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> tuple[Trials, Iterable[Trial]]:
+    try:
+        cases, field = evaluation.cases, settings.limit_key
+        if field is not None:
+            cases = cases.checked(lambda case: limit_key_of(case, field))
+        selected = cases.select(settings, repeats=settings.repeats)
+        return selected, selected if selected.cases else _with_first(selected)
+    except UsageError:
+        raise
+    except Exception as exc:
+        error = describe(exc)
+        raise UsageError(f"the cases cannot be read: {error.type}: {error.message}") from exc
+
+
+def _with_first(trials: Iterable[Trial]) -> Iterator[Trial]:
+    """Read the first trial of a source that can be read only once, so that an empty one is rejected before the run starts."""
+    remaining = iter(trials)
+    return itertools.chain([next(remaining)], remaining)
+
+
+def _check_unchanged(state: RunState, before: RunStarted, now: RunStarted, trials: Trials, path: Path) -> None:
+    changes = differences(before, now, state.settings)
+    if now.dataset_fingerprint != before.dataset_fingerprint:
+        changes += changed_cases(state, trials)
+    if changes:
+        raise RunChanged(
+            f"{path} was started with a different definition",
+            changes=changes,
+            hint="--adopt (adopt=True in Python) accepts the changes; unchanged trials keep their results",
+        )

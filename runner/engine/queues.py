@@ -1,0 +1,221 @@
+"""Queues of a session: one lane with a policy per rate-limit key, and the jobs that wait for their delay.
+
+Nothing here waits, records or reads a clock.
+"""
+
+import heapq
+import itertools
+import math
+from collections import deque
+from collections.abc import Iterator
+from typing import TypeVar
+
+import attrs
+
+from replay.state import most_unscored
+from runner.concurrency import Member, Steering
+from runner.engine.trial_work import Job, ScorerCall, TrialWork
+
+J = TypeVar("J", TrialWork, ScorerCall)
+
+
+@attrs.define(eq=False)
+class Lane:
+    """One rate-limit key: its policy, its queued jobs, and how many are in flight."""
+
+    key: str
+    steering: Steering
+    member: Member | None = None
+    """The policy, if other runs may share it."""
+    trials: deque[TrialWork] = attrs.field(factory=deque)
+    """Trials that wait for an attempt."""
+    calls: deque[ScorerCall] = attrs.field(factory=deque)
+    """Scorer calls; they start before attempts, so that outputs do not pile up."""
+    has_trials: bool = False
+    """Whether attempts use this lane."""
+    has_calls: bool = False
+    """Whether a scorer uses this lane."""
+    busy: int = 0
+    """Attempts and calls in flight that count against the limit."""
+    hung: int = 0
+    """Those that do not count: they started before the endpoint stopped responding."""
+    epoch: int = 0
+    """How many times the endpoint has stopped responding."""
+    closed_until: float = 0.0
+    """When the policy may allow the next start, unless something happens before."""
+    counted: int = 0
+    """The limit that is included in the sums of `Queues`."""
+    at: float = math.inf
+    """When to ask the policy whether the passing of time has changed something."""
+
+    def put(self, job: Job) -> None:
+        """Queue a job; one whose delay is over goes to the front, unless it `is_last`."""
+        queue: deque[TrialWork] | deque[ScorerCall] = self.trials if isinstance(job, TrialWork) else self.calls
+        (queue.appendleft if job.delay > 0 and not job.is_last else queue.append)(job)  # type: ignore[arg-type]  # see above
+
+    def take_probe(self) -> Job:
+        """Remove and return the job for a breaker's probe; there is one."""
+        return _take_probe(self.calls) if self.calls else _take_probe(self.trials)
+
+    def end(self, job: Job) -> None:
+        """Count a job that has ended."""
+        if job.epoch == self.epoch:
+            self.busy -= 1
+        else:
+            self.hung -= 1
+
+    def discount_in_flight(self) -> None:
+        """Stop counting what is in flight: the endpoint does not respond."""
+        self.hung += self.busy
+        self.busy = 0
+        self.epoch += 1
+
+
+def _take_probe(queue: deque[J]) -> J:
+    """Remove the first job that has not failed, so that the probe tests the endpoint and not the trial; otherwise the first."""
+    index = next((index for index, job in enumerate(queue) if not job.has_failed), 0)
+    job = queue[index]
+    del queue[index]
+    return job
+
+
+class Delays:
+    """Jobs that wait for their delay."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Job]] = []
+        """Due time, number and job; the number keeps the order of jobs that are due at the same time."""
+        self._counter = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def put(self, job: Job, due: float) -> None:
+        """Add a job that may start at `due`."""
+        heapq.heappush(self._heap, (due, next(self._counter), job))
+
+    def has_calls(self, until: float) -> bool:
+        """Whether a scorer call is due before `until`."""
+        return any(due <= until and isinstance(job, ScorerCall) for due, _, job in self._heap)
+
+    def take_due(self, now: float) -> Iterator[Job]:
+        """Remove the jobs whose delay is over."""
+        while self._heap and self._heap[0][0] <= now:
+            yield heapq.heappop(self._heap)[2]
+
+    @property
+    def next(self) -> float:
+        """When the next job is due."""
+        return self._heap[0][0] if self._heap else math.inf
+
+
+class Queues:
+    """Lanes, delayed jobs, and outputs that were taken in to be scored; with the sums of the lanes' limits."""
+
+    def __init__(self) -> None:
+        self.lanes: dict[str, Lane] = {}
+        """By rate-limit key; without keys, all attempts use one lane."""
+        self.answered: deque[TrialWork] = deque()
+        """Trials that were taken in with their output."""
+        self.delayed = Delays()
+        self.waiting = 0
+        """Trials that wait for an attempt, over all lanes."""
+        self.unscored = 0
+        """Trials with an output that are not completed."""
+        self.limit = 0
+        """Attempts that may be in flight at once, over all lanes."""
+        self._scorer_limit = 0
+        """Scorer calls that may be in flight at once."""
+        self.most_unscored = most_unscored(0)
+        """Outputs that may wait for their scores before attempts are held back."""
+        self._is_closed = False
+        """Whether no attempt may start any more."""
+
+    def open(self, key: str, steering: Steering, *, trials: bool = False, calls: bool = False) -> Lane:
+        """Return the lane of a rate-limit key for attempts or scorer calls; a new one gets this policy."""
+        lane = self.lanes.get(key)
+        if lane is None:
+            lane = self.lanes[key] = Lane(key, steering)
+        if trials and not lane.has_trials:
+            lane.has_trials = True
+            self.limit += lane.counted
+        if calls and not lane.has_calls:
+            lane.has_calls = True
+            self._scorer_limit += lane.counted
+        self.count(lane)
+        return lane
+
+    def count(self, lane: Lane) -> None:
+        """Update the sums with the present limit of a lane."""
+        change, lane.counted = lane.steering.limit - lane.counted, lane.steering.limit
+        if lane.has_trials:
+            self.limit += change
+        if lane.has_calls:
+            self._scorer_limit += change
+            if not self._is_closed:
+                self.most_unscored = most_unscored(self._scorer_limit)
+
+    def close_attempts(self) -> None:
+        """Let no attempt start any more; scorer calls still may."""
+        self._is_closed, self.most_unscored = True, -1
+
+    @property
+    def max_workers(self) -> int:
+        """Workers that there may be work for."""
+        return sum(max(lane.busy, lane.steering.limit) + lane.hung for lane in self.lanes.values()) or 1
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether attempts are held back because too many outputs, which are kept in memory, wait for their scores."""
+        return self.unscored > self.most_unscored
+
+    def put(self, job: Job) -> None:
+        """Queue a job that may start."""
+        self.waiting += job.__class__ is TrialWork
+        self.lanes[job.key].put(job)
+
+    def put_due(self, now: float) -> float:
+        """Queue the jobs whose delay is over; return when the next is due."""
+        for job in self.delayed.take_due(now):
+            self.put(job)
+        return self.delayed.next
+
+    def has_startable(self, now: float, *, for_probe: bool = False) -> bool:
+        """Whether a queued job may be able to start; a breaker's probe may exceed the limit."""
+        if self.answered:
+            return True
+        is_behind = self.unscored > self.most_unscored
+        for lane in self.lanes.values():
+            if not lane.calls and (is_behind or not lane.trials):
+                continue
+            if for_probe or (lane.busy < lane.steering.limit and lane.closed_until <= now):
+                return True
+        return False
+
+    def has_calls(self, until: float) -> bool:
+        """Whether an output waits for scorer calls that may start before `until`."""
+        lanes = self.lanes.values()
+        return (
+            bool(self.answered)
+            or any(lane.calls and lane.closed_until <= until for lane in lanes)
+            or self.delayed.has_calls(until)
+        )
+
+
+class Slots:
+    """Slot numbers: an attempt takes the lowest free one."""
+
+    def __init__(self) -> None:
+        self._free: list[int] = []
+        self._next = 0
+
+    def take(self) -> int:
+        """Take the lowest free number."""
+        if self._free:
+            return heapq.heappop(self._free)
+        self._next += 1
+        return self._next - 1
+
+    def release(self, slot: int) -> None:
+        """Free a number."""
+        heapq.heappush(self._free, slot)

@@ -1,0 +1,292 @@
+"""Which job starts next, and when: lanes and their policies, delays, the read-ahead of trials, and waking workers.
+
+Nothing polls: whatever makes a job ready, frees a place or lets time pass wakes a worker.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+import trio
+
+from journal import Record
+from journal.events import IntakePaused, PolicyEvent, PolicyShared, TrialCompleted
+from replay.intake import NO_RESPONSE
+from runner.concurrency import Member, Policy, Steering
+from runner.definition.settings import Settings
+from runner.engine.queues import Lane, Queues
+from runner.engine.recorder import Recorder
+from runner.engine.run_loop import RunLoop
+from runner.engine.shutdown import Shutdown
+from runner.engine.timer import Timer
+from runner.engine.trial_work import Job, TrialWork
+
+READ_AHEAD: Final = 64
+"""Trials that are read beyond twice the limit: each read costs a turn in a thread."""
+READ_AHEAD_WITH_KEYS: Final = 10_000
+"""Trials that are read if there are rate-limit keys: those of a paused key must not hold up the others."""
+TICK: Final = 2e-6
+"""Seconds after a policy's time at which it is asked, because times are rounded to the microsecond."""
+
+
+class Scheduler:
+    """The queued jobs of a session, and the workers that wait for them."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        settings: Settings,
+        policy: Callable[[str], Policy],
+        shutdown: Shutdown,
+        *,
+        loop: RunLoop,
+        start_worker: Callable[[], None],
+    ) -> None:
+        """Call `policy` with a rate-limit key for the policy of its lane."""
+        self.recorder = recorder
+        self.settings = settings
+        self.shutdown = shutdown
+        self.loop = loop
+        self._record, self._now = recorder.record, recorder.clock.now
+        self._new_policy = policy
+        self._start_worker = start_worker
+        self.queues = Queues()
+        self.timer = Timer(recorder.clock, self._fire)
+        """For jobs and policies that wait for a time."""
+        self._fired_at = 0.0
+        """The last time for which the timer fired; a rounded clock may be slightly behind it."""
+        self.is_open = True
+        """Whether any job may start."""
+
+        self._unfinished = 0
+        """Trials that were taken in and are neither done nor released."""
+        self.completed = 0
+        """Trials that got all their scores in this session."""
+        self.is_intake_done = False
+        """Whether every trial was taken in."""
+        self._is_intake_waiting = False
+        self._intake_needed = trio.Event()
+
+        self.workers = 0
+        self._is_looking = False
+        """Whether a worker was woken and has not looked for a job yet; it wakes the next one if it finds a job."""
+        self._parked = trio.lowlevel.ParkingLot()
+
+    def close_attempts(self) -> None:
+        """Let no attempt start any more; outputs are still scored."""
+        self.queues.close_attempts()
+
+    def close(self) -> None:
+        """Let nothing start any more; parked workers return."""
+        self.is_open = False
+        self._parked.unpark_all()
+
+    # Taking in trials.
+
+    def open_lane(self, key: str, *, trials: bool = False, calls: bool = False) -> None:
+        """Open the lane of a rate-limit key for attempts or scorer calls; a new one starts with its policy's first limit."""
+        lane = self.queues.lanes.get(key)
+        if lane is not None:
+            self.queues.open(key, lane.steering, trials=trials, calls=calls)
+            return
+        policy = self._new_policy(key)
+        steering = Steering(policy, patience=self.settings.retry.rate_limits, key=key)
+        lane = self.queues.open(key, steering, trials=trials, calls=calls)
+        if isinstance(policy, Member):
+            lane.member = policy
+            policy.call = partial(self.loop.call, self._sync_shared, lane)
+            self._record_shared(lane)
+        self._record(steering.begin())
+        if isinstance(policy, Member):
+            self._sync_shared(lane)
+
+    def leave_shared(self) -> None:
+        """Stop using policies that are shared with other runs."""
+        for lane in self.queues.lanes.values():
+            if lane.member is not None:
+                lane.member.leave(self._now())
+
+    def admit(self, work: TrialWork) -> None:
+        """Queue a trial that was taken in."""
+        self._unfinished += 1
+        if work.is_answered:
+            self.queues.unscored += 1
+            self.queues.answered.append(work)
+        else:
+            if self.settings.limit_key is not None:
+                self.open_lane(work.key, trials=True)
+            if work.delay > 0:
+                self.put(work)
+            else:
+                self.queues.waiting += 1
+                self.queues.lanes[work.key].trials.append(work)
+
+    @property
+    def intake_room(self) -> int:
+        """How many trials to read now; 0 if enough are queued."""
+        queues = self.queues
+        most = 2 * queues.limit + READ_AHEAD if self.settings.limit_key is None else READ_AHEAD_WITH_KEYS
+        room = most - queues.waiting
+        return 0 if room <= queues.limit or queues.is_behind else room
+
+    async def wait_intake_needed(self) -> None:
+        """Wait until few trials are queued, or the session is stopped."""
+        self._intake_needed, self._is_intake_waiting = trio.Event(), True
+        await self._intake_needed.wait()
+
+    def request_intake(self) -> None:
+        """Let the intake continue if few trials are queued, or if the session is stopped."""
+        queues, low = self.queues, 0 if self.settings.limit_key is None else READ_AHEAD_WITH_KEYS // 2
+        is_low = queues.waiting <= queues.limit or queues.waiting <= low
+        if (is_low and not queues.is_behind) or self.shutdown.reason is not None:
+            self._is_intake_waiting = False
+            self._intake_needed.set()
+
+    def complete(self, work: TrialWork) -> None:
+        """Record that a trial has its output and all its scores."""
+        self.queues.unscored -= 1
+        self.completed += 1
+        if work.completes:
+            self._record(TrialCompleted(trial=work.trial, attempts=work.state.attempts))
+        self.release()
+
+    def release(self) -> None:
+        """Count a trial that is done, or is left for another session."""
+        self._unfinished -= 1
+        if not self._unfinished:
+            self.end_if_done()
+
+    def end_if_done(self) -> None:
+        """End the session if every trial was taken in and is done."""
+        if self.shutdown.reason is None and self.is_intake_done and not self._unfinished:
+            self.shutdown.end()
+            self.close()
+
+    # Workers.
+
+    def put(self, job: Job) -> None:
+        """Queue a job, after its delay if it has one."""
+        if job.delay > 0:
+            due = self._now() + job.delay
+            self.queues.delayed.put(job, due)
+            self.timer.schedule(due)
+        else:
+            self.queues.put(job)
+
+    def wake(self, *, for_probe: bool = False) -> None:
+        """Let a worker look for a job, a parked or a new one, if there is a job that may be able to start.
+
+        A breaker's probe may exceed the limit.
+        """
+        if self._is_looking or not self.is_open or not self.queues.has_startable(self.recorder.state.t, for_probe=for_probe):
+            return
+        if self._parked:
+            self._is_looking = True
+            self._parked.unpark()
+        elif self.workers < self.queues.max_workers + for_probe:
+            self._is_looking = True
+            self.workers += 1
+            self._start_worker()
+
+    async def park(self) -> None:
+        """Wait until there may be a job."""
+        await self._parked.park()
+
+    def next_job(self) -> Job | None:
+        """Return the next job that may start now; if there is none, a worker is woken when there may be one."""
+        self._is_looking = False
+        if not self.is_open:
+            return None
+        queues, now = self.queues, max(self._now(), self._fired_at)
+        if queues.delayed:
+            self.timer.schedule(queues.put_due(now))
+        if self._is_intake_waiting:
+            self.request_intake()
+        if queues.answered:
+            work = queues.answered.popleft()
+            self.wake()
+            return work
+        for lane in queues.lanes.values():
+            if lane.calls or (lane.trials and queues.unscored <= queues.most_unscored):
+                gate = lane.steering.may_start(now)
+                if gate.open:
+                    return self._take(lane, probe=gate.probe)
+                if gate.at is not None:
+                    lane.closed_until = gate.at
+                    self._ask_policy_at(lane, gate.at)
+        return None
+
+    def _take(self, lane: Lane, *, probe: bool) -> Job:
+        """Take the next job out of a lane, and wake a worker for the one after it."""
+        job = lane.take_probe() if probe else lane.calls.popleft() if lane.calls else lane.trials.popleft()
+        self.queues.waiting -= job.__class__ is TrialWork
+        lane.busy += 1
+        job.epoch, lane.closed_until = lane.epoch, 0.0
+        if self._parked or len(self.queues.lanes) > 1 or self.workers < lane.steering.limit + lane.hung:
+            self.wake()
+        return job
+
+    # Policies.
+
+    def inform_policy(self, record: Record, job: Job) -> None:
+        """Report a start or an ending to the policy of a job, and record what it decides."""
+        lane = self.queues.lanes[job.key]
+        lane.closed_until = 0.0
+        events = lane.steering.take(record)
+        if events or lane.steering.limit != lane.counted:
+            self._apply(lane, events)
+        self._set_timer(lane, record.t)
+
+    def is_free_probe(self, job: Job, name: str) -> bool:
+        """Whether the last start of a trial or a scorer call was a probe that does not use up its retry budget."""
+        return name in self.queues.lanes[job.key].steering.free
+
+    def _apply(self, lane: Lane, events: Sequence[PolicyEvent], when: float | None = None) -> None:
+        """Record what a policy has decided, and act on it."""
+        self._record_shared(lane)
+        for event in events:
+            self._record(event, *() if when is None else (when,))
+            if isinstance(event, IntakePaused) and event.cause == NO_RESPONSE:
+                lane.discount_in_flight()
+        self.queues.count(lane)
+        self.wake()
+
+    def _sync_shared(self, lane: Lane) -> None:
+        """Record what other runs have changed in a shared policy, and start what may start now."""
+        if not self.shutdown.is_over and self.recorder.journal.failure is None and lane.member is not None:
+            lane.closed_until = 0.0
+            self._apply(lane, lane.steering.adopt(lane.member.received()))
+
+    def _record_shared(self, lane: Lane) -> None:
+        """Record the runs that have joined the policy of a lane."""
+        if lane.member is not None:
+            for run in lane.member.joined():
+                self._record(PolicyShared(key=lane.key, run=run))
+
+    def _set_timer(self, lane: Lane, now: float) -> None:
+        """Ask the policy again when the passing of time may change its decision, although its limit is reached."""
+        if lane.at == math.inf and lane.busy >= lane.steering.limit and (lane.trials or lane.calls):
+            gate = lane.steering.may_start(now)
+            if not gate.open and gate.at is not None:
+                self._ask_policy_at(lane, gate.at)
+
+    def _ask_policy_at(self, lane: Lane, at: float) -> None:
+        lane.at = at + TICK
+        self.timer.schedule(lane.at)
+
+    def _fire(self, at: float) -> None:
+        """Ask the policies whose time has come, and wake a worker for the jobs that are due."""
+        self._fired_at = at
+        for lane in self.queues.lanes.values():
+            if lane.at <= at:
+                lane.at = math.inf
+                now = int(self._now() * 1e6 + 0.5) / 1e6  # Rounded as in the journal.
+                if self.is_open and (events := lane.steering.elapse(now)):
+                    lane.closed_until = 0.0
+                    self._apply(lane, events, now)
+                self._set_timer(lane, now)
+            self.timer.schedule(lane.at)
+        if self.queues.delayed:
+            self.timer.schedule(self.queues.put_due(max(self._now(), at)))
+        self.wake(for_probe=True)

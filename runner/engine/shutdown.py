@@ -1,0 +1,57 @@
+"""The end of a session: why it stops early, how long calls in flight may take, and whether it is over."""
+
+import math
+from collections.abc import Callable
+
+import trio
+
+from journal.events import StopReason
+from runner.retries.classify import describe
+
+
+class Shutdown:
+    """Whether a session is stopping or over, and why."""
+
+    def __init__(self, now: Callable[[], float], *, grace: float, on_stop: Callable[[], None]) -> None:
+        self._now = now
+        self.grace = grace
+        """Seconds that calls in flight get once the session is stopped."""
+        self._on_stop = on_stop
+        self.reason: StopReason | None = None
+        """Why the session was stopped; None while it is not."""
+        self.detail = ""
+        """More about the reason, as text."""
+        self.grace_ends = math.inf
+        """When calls in flight are cancelled, in the seconds of `t`."""
+        self.grace_scope = trio.CancelScope()
+        self.is_over = False
+        """Whether the session has ended, so that nothing more is recorded of what is in flight."""
+        self._over = trio.Event()
+
+    def stop(self, reason: StopReason, detail: str = "") -> None:
+        """Start no more attempts, and give calls in flight their grace. Only the first reason counts."""
+        if self.reason is None and not self.is_over:
+            self.reason, self.detail, self.grace_ends = reason, detail, self._now() + self.grace
+            self._on_stop()
+
+    def stop_unauthorized(self, exc: BaseException) -> None:
+        """Stop because every other call would fail in the same way."""
+        error = describe(exc)
+        self.stop("unauthorized", f"every other call would fail in the same way: {error.type}: {error.message}")
+
+    def interrupt(self) -> None:
+        """Stop because the user asks for it; the second time, end the grace at once."""
+        if self.reason is None:
+            self.stop("interrupted")
+        else:
+            self.grace_ends = min(self.grace_ends, self._now())
+            self.grace_scope.cancel()
+
+    def end(self) -> None:
+        """Mark the session as over."""
+        self.is_over = True
+        self._over.set()
+
+    async def wait_over(self) -> None:
+        """Wait until the session is over."""
+        await self._over.wait()

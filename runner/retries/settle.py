@@ -1,0 +1,51 @@
+"""What follows a failed attempt: a retry, or the failure of its trial.
+
+The engine, a resumed run and the audit all decide here, from the state that the journal describes.
+"""
+
+from journal.events import RetryScheduled, TrialFailed
+from replay.state import RetryHistory, TrialState
+from runner.retries.retry import Retry, RetryIn, jitter
+
+
+def settle(
+    trial: str, state: TrialState, retry: Retry, seed: int, *, probe: bool = False, stop_run: bool = False
+) -> RetryScheduled | TrialFailed:
+    """Decide what follows the last attempt of a trial, which failed, timed out or was interrupted.
+
+    A failed trial is retried because the user asked for it. An interrupted one is settled only where it must not be repeated.
+    """
+    if state.stage == "failed":
+        return RetryScheduled(trial=trial, attempt=state.attempts + 1, delay=0.0, cause="asked")
+    if state.stage == "interrupted":
+        return TrialFailed(trial=trial, attempts=state.attempts, cause="ambiguous")
+    assert state.retry_history is not None
+    random = jitter(seed, trial, state.attempts)
+    decision = retry.after(state.retry_history, random, probe=probe, stop_run=stop_run)
+    if isinstance(decision, RetryIn):
+        return RetryScheduled(trial=trial, attempt=state.attempts + 1, delay=decision.delay, cause=decision.cause)
+    return TrialFailed(trial=trial, attempts=state.attempts, cause=decision.cause)
+
+
+def count_failure(history: RetryHistory, category: str, retry_after: float | None) -> None:
+    """Count a failed scorer call, as `RunState` counts failed attempts."""
+    history.category, history.retry_after = category, retry_after
+    if category == "timed_out":
+        history.timeouts += 1
+    elif category == "rate_limited":
+        history.rate_limit_failures += 1
+    else:
+        history.errors += 1
+
+
+def count_retry(history: RetryHistory, cause: str, delay: float) -> None:
+    """Count the retry of a scorer call; a probe is not charged."""
+    if cause == "rate_limited":
+        history.rate_limit_wait += delay
+    elif cause in {"probe", "stopped"}:
+        if history.category == "timed_out":
+            history.timeouts -= 1
+        elif history.category == "rate_limited":
+            history.rate_limit_failures -= 1
+        else:
+            history.errors -= 1
