@@ -1,7 +1,7 @@
-"""The command line: verbs over a run.
+"""The command line.
 
-Only here are arguments parsed and exit codes chosen. A command's module is imported when the command is used, so that
-`evaljournal --help` answers at once.
+Arguments are parsed and exit codes chosen here only. The module of a command is imported when the command is used, so that
+`evaljournal --help` is fast.
 """
 
 import contextlib
@@ -14,68 +14,66 @@ from typing import Any, Final
 
 from runner.signals import STOP_SIGNALS, handle_signals
 
-with handle_signals(
-    lambda number, _: os._exit(128 + number), signal.SIGINT
-):  # Python would tell at length where in it we were.
+with handle_signals(lambda number, _: os._exit(128 + number), signal.SIGINT):  # Without a traceback of the import.
     import click
 
 COMMANDS: Final = {
     "run": "Run an evaluation.",
-    "resume": "Go on with a run that was stopped or cut off.",
-    "rescore": "Score the outputs of a run anew, without a single call.",
-    "init": "Write a file that describes an evaluation without code.",
-    "status": "Tell where a run stands.",
+    "resume": "Resume an interrupted run.",
+    "rescore": "Re-score recorded outputs; the task is not called.",
+    "init": "Write a configuration file for an evaluation without code.",
+    "status": "Show the status of a run.",
     "ls": "List the runs.",
     "log": "Print the records of a run.",
-    "show": "Tell all there is to know of a trial, or list all of them.",
-    "watch": "Look on while another process runs.",
-    "replay": "Show a run as it stood, or play it again.",
-    "fork": "Start a new run from a point of an old one.",
-    "verify": "Prove that a journal is what was written.",
-    "salvage": "Copy what is intact out of a damaged journal.",
-    "diff": "Compare two runs, trial by trial.",
-    "simulate": "Make a run again under another policy, on a virtual clock.",
-    "report": "Write a run, or two, as one HTML file that opens anywhere.",
-    "view": "Show a run in a browser as it goes on.",
-    "export": "Write a run in another format: CSV, Parquet, JUnit, a trace, …",
+    "show": "Show one trial in full, or list the trials.",
+    "watch": "Watch a run live.",
+    "replay": "Show a run as of any record, or play it back.",
+    "fork": "Start a new run from any record of another.",
+    "verify": "Check that a journal is intact and its run followed the rules.",
+    "salvage": "Copy the intact records of a damaged journal.",
+    "diff": "Compare two runs trial by trial.",
+    "simulate": "Simulate a run with another policy or other slots.",
+    "report": "Write an HTML report of a run, or of two runs.",
+    "view": "Show a run live in a browser.",
+    "export": "Export a run: CSV, Parquet, JUnit, traces, …",
 }
-"""Command → the module it lives in, and what it does in one line (told here, so that `--help` imports nothing)."""
+"""Command → its one-line help, here so that `--help` imports no command. The module has the name of the command."""
 
 UNFINISHED: Final = 3
 DAMAGED: Final = 4
 BUG: Final = 70
 INTERRUPTED: Final = 130
-"""As of any program that Ctrl-C ends."""
+"""As usual for a program that Ctrl-C ends."""
 BROKEN_PIPE: Final = 141
-"""As of any program whose reader goes away: `evaljournal log | head`."""
+"""As usual for a program whose output pipe is closed: `evaljournal log | head`."""
 
 
 class Damaged(click.ClickException):
-    """The journal is damaged, or does not verify."""
+    """The journal is damaged or does not verify."""
 
     exit_code = DAMAGED
 
 
 class Unfinished(click.ClickException):
-    """The run is not done; `resume` goes on with it."""
+    """The run is not finished; `resume` continues it."""
 
     exit_code = UNFINISHED
 
 
 class Interrupted(click.ClickException):
-    """Somebody asked for the end before anything was recorded: there is nothing to resume."""
+    """Interrupted before anything was recorded."""
 
     exit_code = INTERRUPTED
 
 
 class InvalidUsage(click.ClickException):
-    """The command was used wrongly, or its input is bad; nothing was started."""
+    """A usage error; nothing was started."""
 
     exit_code = 2
 
 
 class _Commands(click.Group):
-    """The commands, imported one at a time."""
+    """The commands; each is imported when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -112,33 +110,37 @@ class _Commands(click.Group):
             raise Damaged(str(exc)) from exc
         except errors.JournalFailed as exc:
             raise Unfinished(str(exc)) from exc
-        except (errors.JournalError, UsageError) as exc:
+        except errors.JournalError as exc:
             raise InvalidUsage(str(exc)) from exc
+        except UsageError as exc:
+            from runner.cli._options import render_error  # noqa: PLC0415  # not needed for `--help`
+
+            raise InvalidUsage(render_error(exc)) from exc
         except KeyboardInterrupt:
-            raise Interrupted("interrupted") from None  # A run that has begun notices by itself; this was before, or a view.
+            raise Interrupted("interrupted") from None  # Before a run has started; a running one handles it itself.
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Or Python would complain of what it cannot write any more.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes standard output again at exit.
             sys.exit(BROKEN_PIPE)
         except OSError as exc:
             from journal.segment_file import NO_SPACE  # noqa: PLC0415  # the same
 
             if exc.errno in NO_SPACE:
-                raise Unfinished(f"{exc}; nothing was lost: make room, and do it again") from exc
+                raise Unfinished(f"{exc}; free some space and run the command again") from exc
             raise InvalidUsage(str(exc) if exc.filename is None else f"{exc.filename}: {exc.strerror}") from exc
 
 
 @contextlib.contextmanager
 def _flush_stdout() -> Generator[None]:
-    """Notice a full disk, or a reader that is gone, also where it is only the last words that are not written."""
+    """Flush standard output, so that a full disk or a closed pipe is noticed before the exit code is chosen."""
     try:
         yield
     finally:
-        if sys.stdout is not None:  # It is None where standard output was closed beforehand.
+        if sys.stdout is not None:  # None if it was closed before the start.
             sys.stdout.flush()
 
 
 def _exit_on_signal() -> contextlib.AbstractContextManager[object]:
-    """Let a signal end the process at once: nothing has begun, and a module that is half imported is no good to anyone."""
+    """Let a signal end the process at once, while modules are imported and nothing has started."""
 
     def leave(_: int, __: object) -> None:
         os.write(2, b"Error: interrupted\n")
@@ -149,7 +151,7 @@ def _exit_on_signal() -> contextlib.AbstractContextManager[object]:
 
 @contextlib.contextmanager
 def unwrap_exception_groups() -> Generator[None]:
-    """Take an exception out of the groups that nurseries put around it."""
+    """Unwrap an exception from the groups that nurseries put around it."""
     try:
         yield
     except BaseExceptionGroup as group:
@@ -162,14 +164,17 @@ def unwrap_exception_groups() -> Generator[None]:
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="evaljournal", message="evaljournal %(version)s")
 def cli() -> None:
-    """Run evaluations that survive a crash, and prove afterwards what happened.
+    """Run evaluations that survive a crash, with a record of everything that happened.
 
-    A run is a directory with an append-only journal in it. Where RUN can be left out, the newest under runs/ is meant.
+    A run is a directory with an append-only journal. RUN is such a directory or the name of an evaluation (its newest run);
+    the default is the newest run under runs/.
 
     \b
     evaljournal run evals/capitals.py
     evaljournal resume
-    evaljournal status
+    evaljournal status capitals
+
+    Shell completion: eval "$(_EVALJOURNAL_COMPLETE=bash_source evaljournal)", or zsh_source, fish_source.
     """
 
 
@@ -178,12 +183,10 @@ def main() -> None:
     try:
         cli()
     except SystemExit:
-        for (
-            number
-        ) in STOP_SIGNALS:  # The code says how it ended; a signal that comes while Python tidies up must not change it.
+        for number in STOP_SIGNALS:  # A signal during Python's shutdown must not change the exit code.
             signal.signal(number, signal.SIG_IGN)
         raise
-    except Exception as exc:  # noqa: BLE001  # whatever gets here is our own fault, and is told as such
+    except Exception as exc:  # noqa: BLE001  # reported as a bug
         sys.excepthook(type(exc), exc, exc.__traceback__)
-        click.echo("\nThis is a bug in evaljournal; the journal itself is safe. Please report the lines above.", err=True)
+        click.echo("\nThis is a bug in evaljournal; the journal is safe. Please report the lines above.", err=True)
         sys.exit(BUG)

@@ -1,4 +1,4 @@
-"""A run as commands show it: on a terminal, in a table or as JSON."""
+"""Output that several commands share: a run as text, as a screen, in a table or as JSON."""
 
 import shlex
 import socket
@@ -30,30 +30,30 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class RunView:
-    """A run as its journal shows it, as far as the journal can be trusted."""
+    """A run as read from its journal, up to the damage if there is any."""
 
     history: LoadedRun
     is_live: bool
-    """Whether a writer is alive; of an earlier point, whether one was."""
+    """Whether a process is writing it; as of an earlier record, whether one was."""
 
     @property
     def path(self) -> Path:
-        """Where it is."""
+        """The directory of the run."""
         return self.history.path
 
     @property
     def state(self) -> RunState:
-        """How far it has come."""
+        """Its state after the last record that was read."""
         return self.history.state
 
     @property
     def problem(self) -> JournalError | None:
-        """What is wrong with the journal behind the last record that was taken in."""
+        """The damage after that record, if any."""
         return self.history.problem
 
     @property
     def status(self) -> str:
-        """Say how the run stands, in one word."""
+        """`running`, `finished`, `stopped`, `interrupted` or `damaged`."""
         if self.problem is not None:
             return "damaged"
         if self.is_live:
@@ -62,98 +62,100 @@ class RunView:
 
 
 def open_run(path: Path, at: int | None = None) -> RunView:
-    """Take in a run, whether it is live, stopped, finished or damaged, up to record `at`; nothing is changed."""
-    is_live = is_held(path)  # Before it is read: a writer that ends meanwhile has then written its last word.
+    """Read a run, in any status, up to record `at`."""
+    is_live = is_held(path)  # Before reading: if the process ends meanwhile, its last record is read.
     history = load(path, at)
     return RunView(history, is_live if history.is_last else not history.state.ending)
 
 
-def groups_by(seen: RunView, by: str) -> dict[str, str]:
-    """Find the group of every trial by a key of its metadata; refuse a key that none has."""
+def groups_by(view: RunView, by: str) -> dict[str, str]:
+    """Return the group of each trial by a key of its metadata."""
     found = Grouping(by)
-    for record in seen.history.records():
+    for record in view.history.records():
         found.take(record)
     if by not in found.keys:
-        raise InvalidUsage(f"no case of {seen.path} has {by!r} in its metadata{nearest(by, found.keys)}")
+        raise InvalidUsage(f"no case of {view.path} has {by!r} in its metadata{nearest(by, found.keys)}")
     return found.groups
 
 
 def exit_if_damaged(problem: JournalError | None, *, quiet: bool = False) -> None:
-    """End with code 4, and say why, where what was shown goes only as far as the damage."""
+    """Report damage and exit with code 4, if there is any."""
     if problem is not None:
         if not quiet:
-            click.echo(f"that is how far it can be trusted: {problem}", err=True)
+            click.echo(f"shown up to the damage: {problem}", err=True)
         sys.exit(DAMAGED)
 
 
 def warn_unconfirmed(stop: ScanStop | None) -> None:
-    """Say what stands behind the last record, where something does that nobody was promised."""
+    """Report bytes after the last record that were never confirmed."""
     if stop is not None:
-        click.echo(f"behind record {stop.seq - 1:,}: {stop.check}", err=True)
+        click.echo(f"after record {stop.seq - 1:,}: {stop.check}", err=True)
 
 
-def summary_of(seen: RunView, by: str | None = None) -> dict[str, Any]:
-    """Say in JSON where a run stands."""
-    path, state = seen.path, seen.state
+def summary_of(view: RunView, by: str | None = None) -> dict[str, Any]:
+    """Return the status of a run for JSON."""
+    path, state = view.path, view.state
     return {
         "path": str(path),
-        "status": seen.status,
-        "is_live": seen.is_live,
-        "problem": None if seen.problem is None else str(seen.problem),
-        "durable": seen.history.durable,
-        "next": _next(seen),
-        "waiting": waiting_of(seen),
-        **in_json(summarise(state, groups=None if by is None else groups_by(seen, by))),
+        "status": view.status,
+        "is_live": view.is_live,
+        "problem": None if view.problem is None else str(view.problem),
+        "durable": view.history.durable,
+        "next": _next(view),
+        "waiting": waiting_of(view),
+        **in_json(summarise(state, groups=None if by is None else groups_by(view, by))),
     }
 
 
-def waiting_of(seen: RunView) -> list[dict[str, Any]]:
-    """Return in JSON why slots of a running run are idle, now or at the last record that was asked for."""
-    if not seen.is_live or seen.problem is not None:
+def waiting_of(view: RunView) -> list[dict[str, Any]]:
+    """Return for JSON why slots of a running run are idle, now or as of its last record."""
+    if not view.is_live or view.problem is not None:
         return []
-    now = seen.state.t + (age(seen.state, time.time()) if seen.history.is_last else 0.0)
-    return idle.in_json(idle.reasons(seen.state, now=now, total=seen.history.total))
+    now = view.state.t + (age(view.state, time.time()) if view.history.is_last else 0.0)
+    return idle.in_json(idle.reasons(view.state, now=now, total=view.history.total))
 
 
-def _next(seen: RunView) -> str:
-    """Name the command that comes next: for a run as it is, as it stood, or as far as it is whole."""
-    if seen.problem is not None:
-        return f"evaljournal salvage {shlex.quote(str(seen.path))} -o NEW"
-    return next_command(seen.state, seen.path) if seen.history.is_last else fork_command(seen.path, seen.history.seq)
+def _next(view: RunView) -> str:
+    """Return the command to continue: salvage, resume or fork."""
+    if view.problem is not None:
+        return f"evaljournal salvage {shlex.quote(str(view.path))} -o NEW"
+    return next_command(view.state, view.path) if view.history.is_last else fork_command(view.path, view.history.seq)
 
 
 def fork_command(path: Path, seq: int) -> str:
-    """Name the command that goes on from an earlier point."""
+    """Return the command that starts a new run from a record."""
     return f"evaljournal fork {shlex.quote(str(path))} --at {seq} -o NEW"
 
 
 def print_json(value: Any) -> None:
-    """Print what was asked for as JSON."""
-    click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))  # A forged name may be a number.
+    """Print a value as JSON."""
+    click.echo(
+        orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
+    )  # Keys of a forged journal may be numbers.
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
-    """Print rows in columns; the first says what they are."""
+    """Print rows in columns; the first row is the header."""
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     for row in rows:
         click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def terminal(*, stderr: bool = False) -> "Console":
-    """Open the terminal to draw on; what is drawn is shown as it is, whatever it looks like."""
+    """Return a console that prints text unchanged, without markup."""
     from rich.console import Console  # noqa: PLC0415  # slow to import
 
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
 def print_screen(history: LoadedRun, now: float | None = None) -> None:
-    """Draw the screen as it stood at a moment (in the seconds of `t`), or when the last record was written."""
+    """Print the screen as of a time (in the seconds of `t`; default: that of the last record)."""
     console = terminal()
     console.print(render_screen(history, history.state.t if now is None else now, console.width))
 
 
 def age(state: RunState, now: float) -> float:
-    """Tell how long ago the last record was written, where its clock on the wall is ours; else it is new to us."""
+    """Return the seconds since the last record; 0 if it was written on another host, whose clock may differ."""
     if not state.sessions or state.sessions[-1].host != socket.gethostname():
         return 0.0
     try:
@@ -163,7 +165,7 @@ def age(state: RunState, now: float) -> float:
 
 
 def render_screen(history: LoadedRun, now: float, width: int) -> "Group":
-    """Draw the same screen that the run itself draws."""
+    """Render the screen that the run itself draws."""
     with reject_invalid_record(history.path, lambda: history.seq):
         return panel(
             history.state,

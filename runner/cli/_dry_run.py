@@ -1,4 +1,4 @@
-"""What a run would do and may cost, told before it is begun: `run --dry-run`. A cost is what earlier runs have had."""
+"""`run --dry-run`: what a run would do, and its likely cost, based on earlier runs of the same evaluation."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,29 +15,29 @@ from runner.definition.settings import Settings
 from runner.engine.rate_limits import default_slots
 from runner.run_paths import RUNS, runs_under
 
-_BEFORE: Final = 5
-"""How many earlier runs are looked at for what they cost."""
+_EARLIER_RUNS: Final = 5
+"""How many earlier runs are searched for their usage."""
 
 
-def print_dry_run(found: LoadedEvaluation, cases: int | None, path: Path, settings: Settings, *, as_json: bool) -> None:
-    """Say what would be run, of how many cases (None where nobody knows), and what it may cost; nothing is written."""
+def print_dry_run(loaded: LoadedEvaluation, cases: int | None, path: Path, settings: Settings, *, as_json: bool) -> None:
+    """Print what would be run; `cases` is None if their number is unknown."""
     trials = None if cases is None else cases * settings.repeats
-    settings.most_failures(trials)  # It may refuse to say, as it would for the run.
+    settings.failure_limit(trials)  # It raises the error that the run would raise.
     at_most = trials if cases is not None or settings.limit is None else settings.limit * settings.repeats
     retry = settings.retry
     most = 1 + retry.errors + retry.timeouts
-    before = _used_before(found.evaluation.name)
+    before = _used_before(loaded.evaluation.name)
     if as_json:
         print_json(
             {
-                "evaluation": found.evaluation.name,
-                "task": found.reference,
+                "evaluation": loaded.evaluation.name,
+                "task": loaded.reference,
                 "path": str(path),
                 "cases": cases,
                 "trials": trials,
                 "trials_at_most": at_most,
                 "calls": None if at_most is None else {"at_least": trials, "at_most": at_most * most},
-                "scorers": list(found.evaluation.scorers),
+                "scorers": list(loaded.evaluation.scorers),
                 "settings": settings.facts(),
                 "usage_per_trial": before.per_trial if before else None,
                 "usage_from": str(before.path) if before else None,
@@ -46,21 +46,21 @@ def print_dry_run(found: LoadedEvaluation, cases: int | None, path: Path, settin
             }
         )
         return
-    click.echo(f"{found.evaluation.name} ({found.reference}) would be run in {path}; nothing was written")
+    click.echo(f"{loaded.evaluation.name} ({loaded.reference}) would run in {path}; nothing was written")
     click.echo(f"  {_trials_in_words(cases, settings)}")
     calls = f"{plural(most, 'call')} for each trial" if at_most is None else plural(at_most * most, "call")
-    click.echo(f"  at least {'1' if trials is None else f'{trials:,}'}, at most {calls}, and what rate limits refuse on top")
+    click.echo(f"  at least {'1' if trials is None else f'{trials:,}'}, at most {calls}, plus retries after rate limits")
     click.echo(
-        f"  retries: {retry.errors} after errors, {retry.timeouts} after timeouts, {duration(retry.rate_limits)} of rate limits"
+        f"  retries: {retry.errors} after errors, {retry.timeouts} after timeouts, {duration(retry.rate_limits)} on rate limits"
     )
-    limit = "no limit" if settings.timeout is None else duration(settings.timeout)
-    slots = settings.slots or default_slots(found.evaluation.task)
-    click.echo(f"  {plural(slots, 'slot')} at the most ({settings.policy}), {limit} for an attempt")
-    click.echo(f"  scorers: {', '.join(found.evaluation.scorers) or 'none'}")
+    limit = "none" if settings.timeout is None else duration(settings.timeout)
+    slots = settings.slots or default_slots(loaded.evaluation.task)
+    click.echo(f"  at most {plural(slots, 'slot')} ({settings.policy}), timeout {limit}")
+    click.echo(f"  scorers: {', '.join(loaded.evaluation.scorers) or 'none'}")
     if settings.fail_under:
-        click.echo(f"  gates: {', '.join(settings.fail_under)}; if one is not reached it ends with code 1")
+        click.echo(f"  gates: {', '.join(settings.fail_under)}; exit code 1 if one is not reached")
     if stops := list(_stops(settings)):
-        click.echo(f"  stops {', or '.join(stops)}; `evaljournal resume` goes on then")
+        click.echo(f"  stops {', or '.join(stops)}; `evaljournal resume` continues")
     click.echo(f"  {_usage_in_words(before, trials, most)}")
 
 
@@ -69,18 +69,18 @@ def _trials_in_words(cases: int | None, settings: Settings) -> str:
     if cases is not None:
         many = plural(cases, "case")
     else:
-        limit = "as many cases as can be read" if settings.limit is None else f"at most {plural(settings.limit, 'case')}"
-        many = f"{limit} (they can be read only once)"
+        limit = "unknown number of cases" if settings.limit is None else f"at most {plural(settings.limit, 'case')}"
+        many = f"{limit} (they can only be read once)"
     if repeats == 1:
-        return f"{many}, each asked once"
+        return f"{many}, 1 trial each"
     return f"{many} × {repeats:,} repeats" + ("" if cases is None else f" = {plural(cases * repeats, 'trial')}")
 
 
 def _stops(settings: Settings) -> Iterator[str]:
-    """Say what would end the run before all is done."""
+    """Yield what would stop the run early."""
     most = settings.max_failures
     if settings.fail_fast:
-        yield "at the first trial that fails"
+        yield "at the first failed trial"
     elif isinstance(most, int):
         yield f"when more than {most:,} of the trials have failed"
     elif most is not None:
@@ -91,7 +91,7 @@ def _stops(settings: Settings) -> Iterator[str]:
 
 @attrs.frozen
 class _Used:
-    """What an earlier run of the same evaluation has used."""
+    """Usage of an earlier run of the same evaluation."""
 
     path: Path
     per_trial: dict[str, float]
@@ -100,8 +100,8 @@ class _Used:
 
 
 def _used_before(name: str) -> _Used | None:
-    """Find the latest run of this evaluation that recorded what it used."""
-    latest: Iterable[Path] = reversed(list(runs_under(RUNS / name))[-_BEFORE:])
+    """Return the usage of the latest run of this evaluation that recorded it."""
+    latest: Iterable[Path] = reversed(list(runs_under(RUNS / name))[-_EARLIER_RUNS:])
     for path in latest:
         state = open_run(path).state
         used = billed_usage(state.usage)
@@ -116,8 +116,8 @@ def _times(used: dict[str, float], times: float) -> dict[str, float]:
 
 def _usage_in_words(before: _Used | None, trials: int | None, most: int) -> str:
     if before is None:
-        return "cost: unknown; no run of it under runs/ has recorded what it used (note(tokens=…, cost=…) does)"
-    where, times = ("for each trial", 1) if trials is None else ("in all", trials)
+        return "cost: unknown; no earlier run under runs/ recorded its usage (record it with note(tokens=…, cost=…))"
+    where, times = ("per trial", 1) if trials is None else ("in total", trials)
     about, at_most = _times(before.per_trial, times), _times(before.per_call, times * most)
     words = [f"{printable(name, 24)} {number(about[name])} (at most {number(at_most[name])})" for name in about]
-    return f"{where} about {', '.join(words)}, going by {before.path}"
+    return f"{where} about {', '.join(words)}, based on {before.path}"

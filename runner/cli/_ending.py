@@ -1,7 +1,7 @@
-"""How a run ended: its gates and its exit code."""
+"""The result of a run: its gates and its exit code."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
@@ -9,32 +9,27 @@ from replay import RunState
 from runner.cli import UNFINISHED
 from runner.definition.gates import missed
 
-if TYPE_CHECKING:
-    pass
-
 FAILED: Final = 1
 
 
-def gates_of(state: RunState) -> list[str]:
-    """Say what scores a run must reach, by its own settings."""
+def _gates(state: RunState) -> list[str]:
     gates = state.settings.get("fail_under")
     return [str(gate) for gate in gates] if isinstance(gates, list) else []
 
 
 def print_missed_gates(state: RunState) -> None:
-    """Say last which scores were not reached."""
-    for why in missed(gates_of(state), state):
-        click.echo(f"not reached: {why}", err=True)
+    """Print the gates that were not reached."""
+    for gate in missed(_gates(state), state):
+        click.echo(f"not reached: {gate}", err=True)
 
 
-def exit_code(state: RunState, *, stopped: bool, asked: Iterable[str] = ()) -> int:
-    """Say in a number how a run ended; a trial that a scorer could not judge is no success either, nor is a gate not reached.
+def exit_code(state: RunState, *, stopped: bool, scorers: Iterable[str] = ()) -> int:
+    """Return the exit code of a run: 1 if trials failed, outputs are unscored or a gate was not reached.
 
-    The scorers that count are the run's own, and those that were `asked` just now: one that was tried on the outputs once, and
-    was of no use, must not spoil the run for good.
+    Only the run's own scorers and `scorers` count: one that was tried once with `rescore` and failed is ignored.
     """
     if stopped:
         return UNFINISHED
-    counted = {*(state.started.scorers if state.started else ()), *asked}
-    unscored = any(tally.failed for name, tally in state.scores.items() if name.partition(".")[0] in counted)
-    return FAILED if state.failed or unscored or missed(gates_of(state), state) else 0
+    counted = {*(state.started.scorers if state.started else ()), *scorers}
+    is_unscored = any(tally.failed for name, tally in state.scores.items() if name.partition(".")[0] in counted)
+    return FAILED if state.failed or is_unscored or missed(_gates(state), state) else 0

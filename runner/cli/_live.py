@@ -1,4 +1,4 @@
-"""How somebody looks on while a run goes on, or is played again: a screen that is drawn anew, or a plain line now and then."""
+"""Progress of a run on a terminal: a live screen, or plain lines."""
 
 import math
 import os
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 FRAME: Final = 0.2
-"""Seconds between two pictures of the live screen."""
+"""Seconds between two frames of the live screen."""
 QUIET: Final = 60.0
-"""Seconds after which the plain mode says something even if no further tenth is done: a silent job looks like a dead one."""
+"""Maximum seconds between two progress lines, so that a slow run does not look dead."""
 
 
 def is_screen(stream: TextIO) -> bool:
-    """Say whether a screen can be drawn there; where somebody reads the output later, plain lines are better."""
+    """Return whether a live screen can be drawn on a stream."""
     return stream.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"
 
 
 def tenth(state: RunState, total: int | None) -> int:
-    """Count the tenths that are done; where the total is not known, the digits and halves of what is done."""
+    """Return how many tenths are done; without a total, a number that grows at 1, 5, 10, 50, 100, … trials."""
     done = state.done
     if total:
         return 10 * done // total
@@ -39,52 +39,52 @@ def tenth(state: RunState, total: int | None) -> int:
 
 @attrs.define
 class ProgressPrinter:
-    """Prints a line for every further tenth, once a minute, and when the run is paused and resumed.
+    """Prints a line for every tenth, once a minute, and when the run stalls and continues.
 
-    Where that happens every few seconds, it is printed once a minute, to keep the log readable.
+    A run that stalls every few seconds is reported once a minute.
     """
 
-    told: int | None = None
-    """The tenths that were done when it last said something."""
+    printed: int | None = None
+    """The tenths of the last line."""
     at: float = 0.0
-    """When that was, in the seconds of `t`."""
+    """Time of the last line, in the seconds of `t`."""
     err: bool = False
-    is_held: bool = False
-    """Whether the last line reported a pause."""
-    held_at: float = -math.inf
-    """When it began to say so."""
+    is_stalled: bool = False
+    """Whether the last line reported a stall."""
+    stalled_at: float = -math.inf
+    """When the last stall was reported."""
 
-    def tell(self, state: RunState, *, now: float, durable: int, total: int | None, before: int) -> None:
-        """Say where the run stands, if it is time to."""
+    def update(self, state: RunState, *, now: float, durable: int, total: int | None, before: int) -> None:
+        """Print a line if one is due."""
         done = tenth(state, total)
-        is_held = bool(stall_reason(state, now=now, before=before, least=0.0 if self.is_held else LONG))
-        is_on_again = self.is_held and not is_held and not state.ending
-        is_news = is_on_again or (is_held and not self.is_held and not _is_recent(self.held_at, now))
-        if done != self.told or is_news or not _is_recent(self.at, now):
-            if is_held and not self.is_held:
-                self.held_at = now
-            self.told, self.at, self.is_held = done, now, is_held
-            said = line(state, now=now, durable=durable, total=total, before=before)
-            click.echo(f"resumed: {said}" if is_on_again else said, err=self.err)
+        is_stalled = bool(stall_reason(state, now=now, before=before, least=0.0 if self.is_stalled else LONG))
+        continues = self.is_stalled and not is_stalled and not state.ending
+        changed = continues or (is_stalled and not self.is_stalled and not _is_recent(self.stalled_at, now))
+        if done != self.printed or changed or not _is_recent(self.at, now):
+            if is_stalled and not self.is_stalled:
+                self.stalled_at = now
+            self.printed, self.at, self.is_stalled = done, now, is_stalled
+            text = line(state, now=now, durable=durable, total=total, before=before)
+            click.echo(f"resumed: {text}" if continues else text, err=self.err)
 
 
 def _is_recent(at: float, now: float) -> bool:
-    return 0 <= now - at < QUIET  # Seconds begin anew with each session.
+    return 0 <= now - at < QUIET  # Negative after the start of a session, which resets the seconds.
 
 
 class Show(Protocol):
-    """What shows a run as it stands at a moment."""
+    """Shows a run as of a time."""
 
     def __call__(self, history: LoadedRun, now: float) -> None:
         """Show it."""
         ...
 
 
-def redraw(screen: "Live", drawn: "Group") -> None:
-    """Draw a picture in the place of the one before.
+def redraw(screen: "Live", frame: "Group") -> None:
+    """Replace the last frame.
 
-    Where the terminal has become narrower, it has folded the lines that were there into more rows than were drawn; without a
-    step up for each of these, the first rows would stay for ever.
+    In a terminal that became narrower, the lines of the last frame have wrapped into more rows; the cursor moves up by these
+    too, or their first rows would remain.
     """
     from rich.console import Group  # noqa: PLC0415  # slow to import
     from rich.control import Control  # noqa: PLC0415  # the same
@@ -93,18 +93,18 @@ def redraw(screen: "Live", drawn: "Group") -> None:
 
     before = screen.get_renderable()
     lines = [line for line in before.renderables if isinstance(line, Text)] if isinstance(before, Group) else []
-    folds = sum(max(0, line.cell_len - 1) // screen.console.width for line in lines)
-    if folds:
-        screen.console.control(Control(*[(ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)] * folds))
-    screen.update(drawn, refresh=True)
+    wrapped = sum(max(0, line.cell_len - 1) // screen.console.width for line in lines)
+    if wrapped:
+        screen.console.control(Control(*[(ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)] * wrapped))
+    screen.update(frame, refresh=True)
 
 
 @contextmanager
 def showing(*, transient: bool = False) -> Generator[Show]:
-    """Show a run on standard output, as a screen or in lines; the last picture stays, unless it is transient."""
+    """Show a run on standard output, as a screen or in lines; the last frame remains unless `transient`."""
     if not is_screen(sys.stdout):
-        teller = ProgressPrinter()
-        yield lambda history, now: teller.tell(
+        printer = ProgressPrinter()
+        yield lambda history, now: printer.update(
             history.state, now=now, durable=history.durable, total=history.total, before=history.before
         )
         return

@@ -1,4 +1,4 @@
-"""Commands that make something of a run for others: for a spreadsheet, a CI, a viewer, another tool."""
+"""The command `evaljournal export`."""
 
 import os
 import shlex
@@ -24,19 +24,22 @@ _HELP = "\n".join(["\b", *(f"{name:<13} {format_.what}" for name, format_ in FOR
 
 @click.command(epilog=_HELP)
 @run_argument
-@click.option("-f", "--format", "name", metavar="FORMAT", default="jsonl", help="One of those below; jsonl if left out.")
+@click.option("-f", "--format", "name", metavar="FORMAT", default="jsonl", help="One of the formats below (default: jsonl).")
 @click.option(
-    "-o", "--output", "target", metavar="PATH", type=click.Path(path_type=Path), help="Where to; else standard output."
+    "-o",
+    "--output",
+    "target",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="Output file or directory (default: standard output).",
 )
-@click.option(
-    "--rows", type=click.Choice(["trials", "attempts", "events"]), help="A row for each of these; trials if left out."
-)
-@click.option("--force", is_flag=True, help="Replace what is there.")
+@click.option("--rows", type=click.Choice(["trials", "attempts", "events"]), help="Rows of a table (default: trials).")
+@click.option("--force", is_flag=True, help="Replace existing files.")
 def export(path: Path, name: str, target: Path | None, rows: Rows | None, force: bool) -> None:
-    """Write a run in another format, whether it is going on, stopped, finished or damaged.
+    """Export a run in another format; it may be running, stopped, finished or damaged.
 
-    A damaged run is written up to the damage, and the code is 4. A file is put in its place when it is whole; one that is there
-    already is left alone without --force. The same run gives the same bytes.
+    A damaged run is exported up to the damage, with exit code 4. Files are replaced atomically, and only with --force. The same
+    run gives the same bytes.
 
     \b
     evaljournal export > trials.jsonl
@@ -45,54 +48,54 @@ def export(path: Path, name: str, target: Path | None, rows: Rows | None, force:
     """
     format_ = FORMATS.get(name)
     if format_ is None:
-        raise click.UsageError(f"there is no format {name!r}{nearest(name, FORMATS)}; there are {', '.join(FORMATS)}")
+        raise click.UsageError(f"unknown format {name!r}{nearest(name, FORMATS)}; use one of {', '.join(FORMATS)}")
     _check(name, format_, target, rows, force=force)
     with Source(load(path)) as source:
         try:
             _write(source, format_, target, rows or "trials")
         except OSError:
-            raise  # Whoever reads it has had enough, or there is no room.
+            raise  # A closed pipe or a full disk.
         except Exception as exc:
-            found = verify_journal(path).problem
-            if found is None:
+            problem = verify_journal(path).problem
+            if problem is None:
                 raise
-            raise found from exc  # It was not our doing: what the journal says makes no sense.
+            raise problem from exc  # The journal is damaged.
     if target is not None:
-        click.echo(f"{target}: {name} of {path}, up to record {source.history.state.seq:,}", err=True)
+        click.echo(f"{target}: {path} as {name}, up to record {source.history.state.seq:,}", err=True)
     exit_if_damaged(source.problem)
     warn_unconfirmed(source.history.unfinished)
 
 
 def _check(name: str, format_: Format, target: Path | None, rows: str | None, *, force: bool) -> None:
-    """Refuse what cannot be done, before anything is read."""
+    """Reject options that do not fit the format, before anything is read."""
     if rows is not None and not isinstance(format_, TableFile):
         tables = ", ".join(each for each, other in FORMATS.items() if isinstance(other, TableFile))
-        raise click.UsageError(f"--rows is for {tables}; {name} has a form of its own")
+        raise click.UsageError(f"--rows requires one of {tables}, not {name}")
     if target is not None:
         check_target(target, directory=isinstance(format_, Files), force=force)
     elif isinstance(format_, Files):
-        raise click.UsageError(f"{name} is several files; give a directory for them: -o DIRECTORY")
+        raise click.UsageError(f"{name} is a directory of files; pass -o DIRECTORY")
     elif sys.stdout is None:
-        raise click.UsageError("standard output is closed; give a file: -o PATH")
+        raise click.UsageError("standard output is closed; pass -o PATH")
     elif not format_.is_text and sys.stdout.isatty():
-        raise click.UsageError(f"{name} is nothing for a terminal; give a file, -o PATH, or send it on through a pipe")
+        raise click.UsageError(f"{name} is binary and standard output is a terminal; pass -o PATH or use a pipe")
 
 
 def check_target(target: Path, *, directory: bool, force: bool) -> None:
-    """Refuse a place that is somebody else's; that of a journal most of all."""
+    """Reject a target that is inside a run, is of the wrong kind, or exists."""
     if inside := segments.enclosing_run(target):
-        raise InvalidUsage(f"{target} is in {inside}, which is a run, and holds nothing but its journal; give another -o")
+        raise InvalidUsage(f"{target} is inside the run {inside}; pass another -o")
     try:
         mode = os.stat(target).st_mode
     except FileNotFoundError:
         if not target.parent.is_dir():
-            make = f"`mkdir -p {shlex.quote(str(target.parent))}` makes it"
-            raise InvalidUsage(f"{target} cannot be written: there is no directory {target.parent}; {make}") from None
+            create = f"create it with `mkdir -p {shlex.quote(str(target.parent))}`"
+            raise InvalidUsage(f"{target} cannot be written: {target.parent} does not exist; {create}") from None
         return
     if directory != stat.S_ISDIR(mode) or not (directory or stat.S_ISREG(mode)):
-        raise InvalidUsage(f"{target} is there, and is not a {'directory' if directory else 'file'}; give another -o")
+        raise InvalidUsage(f"{target} exists and is not a {'directory' if directory else 'file'}; pass another -o")
     if not force and not (directory and not os.listdir(target)):
-        raise InvalidUsage(f"{target} exists; nothing was written: --force replaces {'its files' if directory else 'it'}")
+        raise InvalidUsage(f"{target} exists; pass --force to replace {'its files' if directory else 'it'}")
 
 
 def _write(source: Source, format_: Format, target: Path | None, rows: Rows) -> None:

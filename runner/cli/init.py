@@ -1,107 +1,81 @@
 """The command `evaljournal init`."""
 
+import shlex
 from pathlib import Path
 from typing import Final
 
 import click
 
+from runner.cli._options import TABLE, Option
 from runner.errors import UsageError
 
 _INTRO: Final = """\
-# An evaluation without code. Run it with: evaljournal run --config {path}
-#
-# The keys are the names of the flags of `evaljournal run`; a flag on the command line wins over its key here.
-# Paths are seen from where the command is run. Keys and passwords stay in the environment: write $NAME.
-
+# Run with: evaljournal run --config {path}
+# The keys are options of `evaljournal run`; flags take precedence. Paths are relative to the working directory.
 """
-
-_ACTIVE: Final = {"data": '"qa.jsonl"', "command": '"./answer.sh"', "score": '["exact"]', "slots": "8", "timeout": "60"}
-
-_EXAMPLES: Final = {
-    "id-key": '"id"',
-    "input-key": '"question"',
-    "expected-key": '"answer"',
-    "name": '"qa"',
-    "endpoint": '"http://localhost:8000/generate"',
-    "body": '{ question = "{question}" }',
-    "header": '{ Authorization = "Bearer $MY_KEY" }',
-    "output-path": '"choices.0.text"',
-    "error-path": '"error"',
-    "done-path": '"done"',
-    "idempotency-header": '"Idempotency-Key"',
-    "connect-timeout": "10",
-    "read-timeout": "60",
-    "chat": '"gpt-4o-mini"',
-    "base-url": '"http://localhost:8000/v1"',
-    "key-env": '"MY_KEY"',
-    "prompt": '"Answer briefly: {question}"',
-    "system": '"@system.txt"',
-    "messages": '"messages.json"',
-    "temperature": "0.0",
-    "max-tokens": "500",
-    "schema": '"schema.json"',
-    "more": "{ top_p = 0.9 }",
-    "prices": '"prices.toml"',
-    "output-key": '"output"',
-    "judge": '"gpt-4o"',
-    "rubric": '"@rubric.txt"',
-    "choice": "{ good = 1, bad = 0 }",
-    "judge-url": '"http://localhost:8000/v1"',
-    "judge-key-env": '"MY_KEY"',
-    "deadline": "3600",
-    "retry-errors": "4",
-    "retry-timeouts": "2",
-    "retry-rate-limits": "600",
-    "retry-base-delay": "1",
-    "retry-max-delay": "60",
-    "limit-key": '"model"',
-    "max-failures": '"5%"',
-    "fail-under": '["exact=0.9"]',
-    "grace": "5",
-    "nat-output": '"nat"',
-    "only": '["peru*"]',
-    "skip": '["test-*"]',
-    "limit": "20",
+_CHOICE: Final = "# Target: pass one of these. `evaljournal init --chat`, --endpoint and --command write a file for one.\n"
+_COMMON: Final = ("slots", "timeout", "max-failures", "fail-under")
+_TARGETS: Final = {
+    "chat": ("chat", "prompt", "base-url", "key-env", "temperature"),
+    "endpoint": ("endpoint", "body", "output-path", "header"),
+    "command": ("command", "output-format"),
 }
-"""What a key may look like, where its type does not say enough; a number that has a default is that."""
+"""Target → its keys in a short file; those in `_ACTIVE` are not commented out."""
+_ACTIVE: Final = {"data", "score", "chat", "prompt", "endpoint", "body", "output-path", "command"}
 
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path), default=Path("eval.toml"), metavar="[FILE]")
-def init(path: Path) -> None:
-    """Write a file for `evaljournal run --config`, with every key explained; FILE is eval.toml unless you say otherwise.
+@click.option("--chat", "target", flag_value="chat", help="For a chat model.")
+@click.option("--endpoint", "target", flag_value="endpoint", help="For an HTTP endpoint.")
+@click.option("--command", "target", flag_value="command", help="For a command.")
+@click.option("--all", "with_all", is_flag=True, help="Every option of `run`, with its help text.")
+def init(path: Path, target: str | None, with_all: bool) -> None:
+    """Write a configuration file for `evaljournal run --config` (default: eval.toml).
 
     \b
-    evaljournal init
-    evaljournal init evals/qa.toml
+    evaljournal init --chat
+    evaljournal init --endpoint evals/qa.toml
+    evaljournal init --all
     """
-    from runner.cli.run import run  # noqa: PLC0415  # it has the options, and needs this module
-
-    lines = [_INTRO.format(path=path)]
-    for param in run.params:
-        flag = next((option for option in param.opts if option.startswith("--")), None)
-        if not isinstance(param, click.Option) or flag in {None, "--config", "--json", "--plain", "--dry-run", "--output"}:
-            continue
-        assert flag is not None
-        key = flag.removeprefix("--")
-        lines += [f"# {param.help}\n"] if param.help else []
-        lines.append(f"{key} = {_ACTIVE[key]}\n\n" if key in _ACTIVE else f"# {key} = {_example(param, key)}\n\n")
+    if with_all and target is not None:
+        raise UsageError(f"--all and --{target} exclude each other; pass one of them")
+    text = _INTRO.format(path=shlex.quote(str(path))) + (_all() if with_all else _short(target))
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write("".join(lines).rstrip("\n") + "\n")
+            file.write(text)
     except FileExistsError:
-        raise UsageError(f"{path} is there already; nothing is ever overwritten: give another name") from None
+        raise UsageError("already exists and is never overwritten; pass another name", path=path) from None
     except OSError as exc:
-        raise UsageError(f"{path} cannot be written: {exc.strerror}") from exc
-    click.echo(f"{path} is written; say in it whom to ask, then: evaljournal run --config {path}", err=True)
+        raise UsageError(f"cannot be written: {exc.strerror}", path=path) from exc
+    edit = f"set data and {target}" if target else "set data and a target"
+    click.echo(f"{path} written; {edit}, then: evaljournal run --config {shlex.quote(str(path))}", err=True)
 
 
-def _example(param: click.Option, key: str) -> str:
-    if key in _EXAMPLES:
-        return _EXAMPLES[key]
-    if param.is_flag:
-        return "true"
-    if isinstance(param.type, click.Choice):
-        return f'"{param.type.choices[0]}"'
-    example = '"…"' if param.type.name not in {"integer", "float"} and param.type.name != "seconds" else "1"
-    return f"[{example}]" if param.multiple else example
+def _all() -> str:
+    groups = []
+    for group, options in TABLE.items():
+        rows = [f"# {option.help}\n# {option.key} = {example(option)}\n" for option in options if option.in_file]
+        groups.append(f"\n# {group}\n\n" + "\n".join(rows))
+    return "".join(groups)
+
+
+def _short(target: str | None) -> str:
+    """Return the keys of one target, or of all of them, commented out, with the choice explained."""
+    options = {option.key: option for group in TABLE.values() for option in group}
+
+    def rows(*keys: str, active: bool = True) -> str:
+        return "".join(_row(options[key], is_active=active and key in _ACTIVE) for key in keys)
+
+    targets = rows(*_TARGETS[target]) if target else _CHOICE + rows("chat", "endpoint", "command", "output-key", active=False)
+    return f"\n{rows('data')}\n{targets}\n{rows('score')}\n{rows(*_COMMON, active=False)}"
+
+
+def _row(option: Option, *, is_active: bool) -> str:
+    text = option.text.partition(";")[0].rstrip(".")
+    return f"{'' if is_active else '# '}{option.key} = {example(option)}  # {text}\n"
+
+
+def example(option: Option) -> str:
+    """Return an example value in TOML."""
+    return option.example or "true"

@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import trio
@@ -15,23 +15,20 @@ from journal.events import fields_of
 from journal.reader import LineReader
 from replay.text import printable
 from runner.cli import InvalidUsage
-from runner.signals import until_signal
-from runner.suggest import nearest
-
-if TYPE_CHECKING:
-    pass
 from runner.cli._common import TrialType, run_and_trial
 from runner.cli._display import warn_unconfirmed
+from runner.signals import until_signal
+from runner.suggest import nearest
 
 
 @click.command()
 @click.argument("run", type=TrialType(), required=False, metavar="[RUN]")
 @click.argument("trial", type=TrialType(), required=False)
-@click.option("--type", "types", metavar="TYPE", multiple=True, help="Only records of this type; can be given again.")
-@click.option("-f", "--follow", is_flag=True, help="Go on as records are written, until Ctrl-C.")
-@click.option("--json", "as_json", is_flag=True, help="Print the lines as they stand on disk.")
+@click.option("--type", "types", metavar="TYPE", multiple=True, help="Only records of this type; repeatable.")
+@click.option("-f", "--follow", is_flag=True, help="Print new records as they are written, until Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="Print the lines of the journal unchanged.")
 def log(run: str | None, trial: str | None, types: tuple[str, ...], follow: bool, as_json: bool) -> None:
-    """Print the records of a run, or those of one TRIAL.
+    """Print the records of a run, or of one TRIAL.
 
     \b
     evaljournal log runs/capitals/0001
@@ -40,37 +37,37 @@ def log(run: str | None, trial: str | None, types: tuple[str, ...], follow: bool
     """
     for name in types:
         if name not in EVENT_TYPES and not name.startswith("x-"):
-            raise click.UsageError(f"there is no type of event {name!r}{nearest(name, EVENT_TYPES)}")
+            raise click.UsageError(f"unknown event type {name!r}{nearest(name, EVENT_TYPES)}")
     path, trial = run_and_trial(run, trial)
     with LineReader(path) as lines:
-        view = _View(trial, frozenset(types), lines if as_json else None)
+        printer = _RecordPrinter(trial, frozenset(types), lines if as_json else None)
         if follow:
-            trio.run(_follow, path, view)
+            trio.run(_follow, path, printer)
             return
         reading = read(path, load_blobs=False)
         for record in reading:
-            view.show(record)
+            printer.print(record)
     warn_unconfirmed(reading.unfinished)
-    if trial is not None and trial not in view.trials:
-        raise InvalidUsage(f"{path} has no trial {trial!r}{nearest(trial, view.trials)}")
+    if trial is not None and trial not in printer.trials:
+        raise InvalidUsage(f"{path} has no trial {trial!r}{nearest(trial, printer.trials)}")
 
 
-class _View:
-    """Which records are shown, and how."""
+class _RecordPrinter:
+    """Prints the records that were asked for."""
 
     def __init__(self, trial: str | None, types: frozenset[str], lines: LineReader | None) -> None:
         self._trial = trial
         self._types = types
         self._lines = lines
         self.trials: set[str] = set()
-        """The trials that were met, for a name that was not."""
+        """The trials that were read, to suggest a name."""
 
-    def show(self, record: Record) -> None:
-        """Print a record, if it is one of those that were asked for."""
-        about = getattr(record.event, "trial", "")
+    def print(self, record: Record) -> None:
+        """Print a record, if it was asked for."""
+        trial = getattr(record.event, "trial", "")
         if self._trial is not None:
-            self.trials.add(about)
-            if about != self._trial:
+            self.trials.add(trial)
+            if trial != self._trial:
                 return
         if self._types and event_type(record.event) not in self._types:
             return
@@ -80,12 +77,12 @@ class _View:
             click.echo(_in_words(record))
 
 
-async def _follow(path: Path, view: _View) -> None:
-    async def show_all() -> None:
+async def _follow(path: Path, printer: _RecordPrinter) -> None:
+    async def print_all() -> None:
         async for record in follow_journal(path, load_blobs=False):
-            view.show(record)
+            printer.print(record)
 
-    await until_signal(show_all, signal.SIGINT)
+    await until_signal(print_all, signal.SIGINT)
 
 
 def _in_words(record: Record) -> str:

@@ -2,7 +2,7 @@
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -11,12 +11,9 @@ from journal.events import RunFinished
 from replay.ending import ending_in_words, total_trials
 from replay.text import printable
 from runner.cli import InvalidUsage
-from runner.run_paths import RUNS, last_record, runs_under
-
-if TYPE_CHECKING:
-    pass
 from runner.cli._display import open_run, print_json, print_table
-from runner.cli._locate import first_records
+from runner.cli._locate import run_start
+from runner.run_paths import RUNS, last_record, runs_under
 
 
 @click.command("ls")
@@ -25,7 +22,7 @@ from runner.cli._locate import first_records
 def ls(directory: Path, as_json: bool) -> None:
     """List the runs under runs/, or under DIRECTORY.
 
-    A run that says itself that it is finished is not read; `evaljournal verify` tells whether it is whole.
+    Of a finished run, only the first and the last record are read; `evaljournal verify` checks all of them.
 
     \b
     evaljournal ls
@@ -38,18 +35,18 @@ def ls(directory: Path, as_json: bool) -> None:
         print_json(runs)
         return
     if not runs:
-        click.echo(f"there are no runs under {directory}/; `evaljournal run evals/capitals.py` makes one", err=True)
+        click.echo(f"no runs under {directory}/; start one with `evaljournal run evals/capitals.py`", err=True)
         return
     print_table([("RUN", "EVALUATION", "STARTED", "OK", "FAILED", "TRIALS", "ENDED"), *map(_columns, runs)])
 
 
 def _entry(path: Path) -> dict[str, Any]:
-    """Tell a run in a few words. One that is finished says its own counts; any other has to be read."""
+    """Return the columns of a run. The last record of a finished run has its counts; any other run is read."""
     entry: dict[str, Any] = {"path": str(path)}
     last = last_record(path)
     if last is not None and isinstance(last.event, RunFinished):
         with contextlib.suppress(JournalError):
-            first = first_records(path)
+            first = run_start(path)
             done = last.event
             return entry | {
                 "evaluation": first[0].evaluation if first else None,
@@ -61,19 +58,19 @@ def _entry(path: Path) -> dict[str, Any]:
                 "ended": "finished",
             }
     try:
-        seen = open_run(path)
-    except (JournalError, OSError) as exc:  # One that cannot be read must not hide the others.
+        view = open_run(path)
+    except (JournalError, OSError) as exc:  # List the other runs.
         none = dict.fromkeys(("evaluation", "started_at", "completed", "failed", "trials"))
         return entry | none | {"status": "unreadable", "ended": str(exc)}
-    state = seen.state
+    state = view.state
     return entry | {
         "evaluation": state.started.evaluation if state.started else None,
         "started_at": state.sessions[0].at if state.sessions else None,
         "completed": state.completed,
         "failed": state.failed,
         "trials": total_trials(state),
-        "status": seen.status,
-        "ended": seen.status if seen.problem or seen.is_live else ending_in_words(state),
+        "status": view.status,
+        "ended": view.status if view.problem or view.is_live else ending_in_words(state),
     }
 
 

@@ -24,26 +24,27 @@ from runner.errors import UsageError
 from runner.signals import until_signal
 
 
-def speed(given: str) -> float:
-    """Read how fast to play: 10x, or 0.5."""
-    number = re.fullmatch(r"(\d+(?:\.\d+)?)x?", given)
+def parse_speed(text: str) -> float:
+    """Parse a speed: 10x or 0.5."""
+    number = re.fullmatch(r"(\d+(?:\.\d+)?)x?", text)
     if number is None or float(number[1]) <= 0:
-        raise click.BadParameter(f"{given!r} is not a speed, such as 1x, 10x or 0.5x")
+        raise click.BadParameter(f"{text!r} is not a speed, such as 1x, 10x or 0.5x")
     return float(number[1])
 
 
 @click.command()
 @run_argument
-@click.option("--at", type=int, metavar="SEQ", help="After this record.")
-@click.option("--at-time", metavar="T", help="So many seconds after it began, or at a time such as 2026-11-15T09:30 (UTC).")
-@click.option("--play", type=speed, metavar="SPEED", help="Play it from the beginning up to there, at 10x its speed, say.")
+@click.option("--at", type=int, metavar="SEQ", help="As of this record.")
+@click.option(
+    "--at-time", metavar="T", help="As of this many seconds after the start, or a time such as 2026-11-15T09:30 (UTC)."
+)
+@click.option("--play", type=parse_speed, metavar="SPEED", help="Play it back from the start, at a speed such as 10x.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON, as `status` does.")
 def replay(path: Path, at: int | None, at_time: str | None, play: float | None, as_json: bool) -> None:
-    """Show the screen as it stood after any record, or at any time; or play the run again.
+    """Show a run as of any record or time, or play it back.
 
-    Every number is counted anew, from the records alone. A damaged run is shown up to the damage, with code 4; to ask for a
-    point before the damage is nothing special. What is played takes as long as it took, divided by the speed; the time
-    between two sessions is left out.
+    Every number is computed from the records. A damaged run is shown up to the damage, with exit code 4. Playback skips the
+    time between sessions.
 
     \b
     evaljournal replay runs/capitals/0001 --at 276
@@ -51,42 +52,44 @@ def replay(path: Path, at: int | None, at_time: str | None, play: float | None, 
     evaljournal replay --play 10x
     """
     if at is not None and at_time is not None:
-        raise click.UsageError("--at and --at-time both name a point; give one of them")
+        raise click.UsageError("--at and --at-time exclude each other; pass one of them")
     if play is not None and as_json:
-        raise click.UsageError("--json tells one point; it cannot be played")
+        raise click.UsageError("--json and --play exclude each other; pass one of them")
     moment = _find(path, at_time) if at_time is not None else _Moment(at)
-    seen = open_run(path, moment.seq)
+    view = open_run(path, moment.seq)
     if as_json:
-        print_json(summary_of(seen))
+        print_json(summary_of(view))
     else:
         if play is None:
-            print_screen(seen.history, moment.now)
+            print_screen(view.history, moment.now)
         else:
             with showing() as show:
-                trio.run(until_signal, partial(play_again, seen.history, play, show), signal.SIGINT)
-        click.echo(_of_when(seen), err=True)
-    exit_if_damaged(seen.problem, quiet=as_json)
+                trio.run(until_signal, partial(play_back, view.history, play, show), signal.SIGINT)
+        click.echo(_position(view), err=True)
+    exit_if_damaged(view.problem, quiet=as_json)
 
 
-def _of_when(seen: RunView) -> str:
-    state = seen.state
-    if seen.history.is_last:
-        return f"that was the last record, of {printable(state.at)}; next: {next_command(state, seen.path)}"
-    return f"as it stood at {printable(state.at)}; to go on from here: {fork_command(seen.path, seen.history.seq)}"
+def _position(view: RunView) -> str:
+    state = view.state
+    if view.problem is not None:
+        return f"last intact record, at {printable(state.at)}"
+    if view.history.is_last:
+        return f"last record, at {printable(state.at)}; next: {next_command(state, view.path)}"
+    return f"as of {printable(state.at)}; to continue from here: {fork_command(view.path, view.history.seq)}"
 
 
 @attrs.frozen
 class _Moment:
-    """A point in a run: a record, and the time if it is a little later."""
+    """A point in a run: a record, and the time if it is later."""
 
     seq: int | None
-    """The last record that had been written; None for the last there is."""
+    """The last record; None for the end of the journal."""
     now: float | None = None
     """In the seconds of `t`; None for the time of the record."""
 
 
 def _find(path: Path, when: str) -> _Moment:
-    """Find the point that a time names."""
+    """Return the point in a run at a time."""
     seconds = re.fullmatch(r"\d+(?:\.\d+)?", when)
     if seconds:
         return _find_seconds(path, float(when))
@@ -95,52 +98,52 @@ def _find(path: Path, when: str) -> _Moment:
         wall = wall.replace(tzinfo=UTC) if wall.tzinfo is None else wall.astimezone(UTC)
     except (ValueError, OverflowError):
         raise click.UsageError(
-            f"--at-time {when!r} is neither a number of seconds, such as 90, nor a time, such as 2026-11-15T09:30:00"
+            f"--at-time {when!r}: expected seconds, such as 90, or a time, such as 2026-11-15T09:30:00"
         ) from None
     return _find_wall(path, wall)
 
 
 def _find_seconds(path: Path, wanted: float) -> _Moment:
-    """Find the last record that was written by then, so many seconds after the first session began, gaps included."""
-    told = Timeline()
+    """Return the point at this many seconds after the start of the first session, gaps included."""
+    timeline = Timeline()
     seq, last = 0, 0.0
-    with reject_invalid_record(path, lambda: told.seq + 1):
+    with reject_invalid_record(path, lambda: timeline.seq + 1):
         for record in read(path, load_blobs=False):
-            session = len(told.sessions)
-            told.apply(record)
+            session = len(timeline.sessions)
+            timeline.apply(record)
             if record.event.__class__ not in OUTSIDE:
-                last = told.sessions[-1].offset + told.sessions[-1].end
+                last = timeline.sessions[-1].offset + timeline.sessions[-1].end
                 if last > wanted:
-                    # Between two sessions nobody was at work, and no time passed.
-                    now = wanted - told.sessions[-1].offset if session == len(told.sessions) else None
+                    # Between two sessions, no time passes.
+                    now = wanted - timeline.sessions[-1].offset if session == len(timeline.sessions) else None
                     return _Moment(seq or record.seq - 1, now)
                 seq = record.seq
-    raise UsageError(f"{path} has nothing to show at {wanted:g} s; its last record is of {last:g} s")
+    raise UsageError(f"{path} has no state at {wanted:g} s; its last record is at {last:g} s")
 
 
 def _find_wall(path: Path, wanted: datetime) -> _Moment:
-    """Find the last record that was written by then, by the clock on the wall."""
-    text = f"{wanted:%Y-%m-%dT%H:%M:%S.%f}Z"  # As the journal writes it, so that it can be compared as it stands.
+    """Return the point at a wall-clock time."""
+    text = f"{wanted:%Y-%m-%dT%H:%M:%S.%f}Z"  # In the journal's format, so that text can be compared.
     before: Record | None = None
     for record in read(path, load_blobs=False):
         if record.at > text:
             if before is None:
-                raise UsageError(f"{path} has nothing to show at {text}; its first record is of {printable(record.at)}")
+                raise UsageError(f"{path} has no state at {text}; its first record is at {printable(record.at)}")
             return _Moment(before.seq)
         before = record
     last = printable(before.at) if before else "no time"
-    raise UsageError(f"{path} has nothing to show at {text}; its last record is of {last}")
+    raise UsageError(f"{path} has no state at {text}; its last record is at {last}")
 
 
-async def play_again(history: LoadedRun, times: float, show: Show) -> None:
-    """Show a run from its beginning, so many times as fast as it was."""
+async def play_back(history: LoadedRun, speed: float, show: Show) -> None:
+    """Show a run from its start, at a multiple of its speed."""
     played = LoadedRun(history.path)
     began = trio.current_time()
     for record in history.records():
-        if isinstance(record.event, SessionStarted):  # Seconds count anew, and the time since the last session is left out.
-            began = trio.current_time() - record.t / times
+        if isinstance(record.event, SessionStarted):  # The seconds start at 0; the gap between sessions is skipped.
+            began = trio.current_time() - record.t / speed
         elif played.state.sessions:
-            while record.t > (now := (trio.current_time() - began) * times):
+            while record.t > (now := (trio.current_time() - began) * speed):
                 show(played, now)
                 await trio.sleep(FRAME)
         played.take(record)

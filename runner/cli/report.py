@@ -26,17 +26,16 @@ _TARGET: Final = "report.html"
 @run_argument
 @click.argument("other", metavar="[B]", type=RunType(), required=False)
 @click.option(
-    "-o", "--output", "target", type=click.Path(path_type=Path), default=_TARGET, help=f"Where to; {_TARGET} if left out."
+    "-o", "--output", "target", type=click.Path(path_type=Path), default=_TARGET, help=f"Output file (default: {_TARGET})."
 )
-@click.option("--open", "then_open", is_flag=True, help="Show it in a browser at once.")
-@click.option("--force", is_flag=True, help="Replace what is there, even if it is no report.")
+@click.option("--open", "then_open", is_flag=True, help="Open it in a browser.")
+@click.option("--force", is_flag=True, help="Replace an existing file that is not a report.")
 def report(path: Path, other: Path | None, target: Path, then_open: bool, force: bool) -> None:
-    """Write a run, or two runs beside each other, as one HTML file that opens anywhere, without a network.
+    """Write an HTML report of a run, or of two runs side by side, as one file that needs no network.
 
-    It has the results, the whole concurrency history with a scrubber that goes back to any record, every trial with its
-    attempts, and the audit. With two runs, A and B, it also has what `diff` tells of them. Long values are cut, and the page
-    says how to see them whole. A report that is there already is replaced; any other file is left alone without --force. A
-    damaged run is shown up to the damage, and the code is 4.
+    It has the results, every trial with its attempts, the concurrency history with a scrubber, and the audit. With two runs, A
+    and B, it also has their `diff`. Long values are shortened. An existing report is replaced; any other file needs --force. A
+    damaged run is shown up to the damage, with exit code 4.
 
     \b
     evaljournal report --open
@@ -44,10 +43,10 @@ def report(path: Path, other: Path | None, target: Path, then_open: bool, force:
     evaljournal report runs/capitals/0001 runs/capitals/0002 -o compared.html
     """
     check_target(target, directory=False, force=force or is_page(target))
-    runs = [shown(path)] + ([shown(other)] if other is not None else [])
+    runs = [read_page_run(path)] + ([read_page_run(other)] if other is not None else [])
     write_atomically(target, page([each.data() for each in runs], _comparison(runs)))
-    what = " and ".join(str(each.history.path) for each in runs)
-    click.echo(f"{target}: a report of {what}, {target.stat().st_size / 1e6:,.2f} MB", err=True)
+    paths = " and ".join(str(each.history.path) for each in runs)
+    click.echo(f"{target}: report of {paths}, {target.stat().st_size / 1e6:,.2f} MB", err=True)
     if then_open:
         webbrowser.open(target.resolve().as_uri())
     for each in runs:
@@ -60,8 +59,8 @@ def _comparison(runs: list[PageRun]) -> dict[str, Any] | None:
     return comparison_data(compare(*(Side(each.history.state, outputs(each.history.records())) for each in runs)))
 
 
-def shown(path: Path) -> PageRun:
-    """Take in a run, all that a page shows of it, and what the rules say to it, in one pass over its journal."""
-    is_live = is_held(path)  # Before it is read, as `open_run` does.
+def read_page_run(path: Path) -> PageRun:
+    """Read a run for a page: state, columns and audit in one pass over its journal."""
+    is_live = is_held(path)  # Before reading, as in `open_run`.
     reader = PageReader(journal_size(path))
     return reader.run(RunView(load(path, take=reader.take), is_live))

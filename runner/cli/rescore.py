@@ -1,4 +1,4 @@
-"""The command that scores outputs anew."""
+"""The command `evaljournal rescore`."""
 
 import functools
 import sys
@@ -17,33 +17,34 @@ from runner.cli._common import run_argument
 from runner.cli._display import print_json
 from runner.cli._ending import exit_code, print_missed_gates
 from runner.cli._locate import locate_evaluation
-from runner.cli._no_code_options import scorer_options, scorers_in
+from runner.cli._no_code_options import scorers_from_options
+from runner.cli._options import GroupedCommand, grouped_option, scorer_options
 from runner.data.dataset import Dataset
 from runner.definition.evaluation import Evaluation
 from runner.definition.settings import Settings
 from runner.engine.rescore import Rescored
-from runner.engine.rescore import rescore as score_anew
+from runner.engine.rescore import rescore as rescore_run
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @run_argument
 @scorer_options
-@click.option("--again", is_flag=True, help="Also what these scorers have scored before, just as they are now.")
-@click.option("--task", "reference", metavar="REFERENCE", help="Where the evaluation is now, if it was moved.")
-@click.option(
+@grouped_option("Scoring", "--again", is_flag=True, help="Also re-score outputs that the current version has scored.")
+@grouped_option("Scoring", "--task", "reference", metavar="REFERENCE", help="New location of the evaluation, if it was moved.")
+@grouped_option(
+    "Scoring",
     "--slots",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Maximum number of concurrent calls per scorer (default: 100 for judges and async functions, 32 for plain functions).",
+    help="Maximum concurrent calls per scorer (default: 100; plain functions: 32).",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON at the end.")
+@grouped_option("Output", "--json", "as_json", is_flag=True, help="Print a summary as JSON at the end.")
 def rescore(path: Path, again: bool, reference: str | None, slots: int | None, as_json: bool, **options: Any) -> None:
-    """Score the outputs of a run anew, in the same journal, without a single call of the task.
+    """Re-score recorded outputs; the task is not called.
 
-    Without --score or --judge, the evaluation's own scorers do it, as they are now. What was said before is kept, and is
-    superseded; `show` tells both. Outputs that a scorer has judged in its present version are left as they are. The code is 1
-    if a scorer that is named here, or one of the run's own, could not score an output; others that were tried earlier and could
-    not are told, and do not count.
+    Without --score or --judge, the current scorers of the evaluation are used. New scores are added to the same journal; `show`
+    lists the old ones as superseded. Outputs that the current version of a scorer has scored are skipped. Exit code 1 if a
+    scorer of the run, or one named here, could not score an output.
 
     \b
     evaljournal rescore
@@ -51,37 +52,37 @@ def rescore(path: Path, again: bool, reference: str | None, slots: int | None, a
     evaljournal rescore runs/qa/0001 --judge gpt-4o --rubric @rubric.txt
     """
     if is_held(path):
-        raise InvalidUsage(f"{path} is a run that is going on; its outputs can be scored anew when it is done")
-    given = {name: value for name, value in options.items() if value is not None and value != ()}
-    if given and reference is not None:
-        raise InvalidUsage("--task is where the evaluation's own scorers are, and others were named")
-    evaluation = _scored_by(given) if given else locate_evaluation(path, reference, verb="rescore").evaluation
-    scorers, name = list(evaluation.scorers.values()), evaluation.cases.input_name
-    anew = functools.partial(score_anew, path, scorers, again=again, slots=slots, input_name=name, signals=True)
+        raise InvalidUsage(f"{path} is a run in progress; re-score it when it has ended")
+    values = {name: value for name, value in options.items() if value is not None and value != ()}
+    if values and reference is not None:
+        raise InvalidUsage("--task locates the evaluation's own scorers, but other scorers were named; pass one of them")
+    evaluation = _with_scorers(values) if values else locate_evaluation(path, reference, verb="rescore").evaluation
+    scorers, input_name = list(evaluation.scorers.values()), evaluation.cases.input_name
     with unwrap_exception_groups():
-        done: Rescored = trio.run(anew)
-    outcome = done.outcome
-    names = [scorer.name for scorer in scorers]
-    words = f"{plural(done.outputs, 'output')} scored anew by {', '.join(names)}"
-    words += f"; {done.current:,} scored so before" if done.current else ""
-    words += f"; {done.left:,} left, and the same command goes on with them" if done.left else ""
-    click.echo(words, err=True)
+        done: Rescored = trio.run(
+            functools.partial(rescore_run, path, scorers, again=again, slots=slots, input_name=input_name, signals=True)
+        )
+    outcome, names = done.outcome, [scorer.name for scorer in scorers]
+    text = f"{plural(done.outputs, 'output')} re-scored by {', '.join(names)}"
+    text += f"; {done.current:,} already scored" if done.current else ""
+    text += f"; {done.left:,} left: run the same command again" if done.left else ""
+    click.echo(text, err=True)
     click.echo(final_report(outcome.state, path=path, stopped=outcome.stopped, why=outcome.why), err=True)
     if not outcome.stopped:
         print_missed_gates(outcome.state)
-    code = exit_code(outcome.state, stopped=outcome.state.ending != "finished", asked=names)
+    code = exit_code(outcome.state, stopped=outcome.state.ending != "finished", scorers=names)
     if as_json:
         print_json({"path": str(path), "outputs": done.outputs, "exit_code": code, **in_json(summarise(outcome.state))})
     sys.exit(code)
 
 
-def _scored_by(given: dict[str, Any]) -> Evaluation[Any, Any, Any]:
-    """Make an evaluation of nothing with the scorers that the flags name."""
-    nothing: Evaluation[Any, Any, Any] = Evaluation(_nobody, cases=Dataset([]), settings=Settings(), name="rescoring")
-    for name, scorer in scorers_in(given):
-        nothing.score(name=name)(scorer)
-    return nothing
+def _with_scorers(values: dict[str, Any]) -> Evaluation[Any, Any, Any]:
+    """Return an evaluation without cases that has the scorers of the options."""
+    evaluation: Evaluation[Any, Any, Any] = Evaluation(_no_task, cases=Dataset([]), settings=Settings(), name="rescoring")
+    for name, scorer in scorers_from_options(values):
+        evaluation.score(name=name)(scorer)
+    return evaluation
 
 
-def _nobody(_: object) -> None:
-    """Stand in for a task that is not asked."""
+def _no_task(_: object) -> None:
+    """Stand in for a task that is never called."""

@@ -1,7 +1,7 @@
 """The command `evaljournal run`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -11,92 +11,89 @@ from journal.errors import command
 from journal.events import RunFinished
 from journal.lock import is_held
 from runner.cli import InvalidUsage
+from runner.cli._config_file import config_option
 from runner.cli._dry_run import print_dry_run
+from runner.cli._no_code_options import DEFINITION, evaluation_from_options, is_on_command_line
+from runner.cli._options import GroupedCommand, grouped_option, overrides, run_options
+from runner.cli._session import CommandSession, check_gates, nat_output, user_code
 from runner.definition.loading import LoadedEvaluation, find
 from runner.errors import UsageError
 from runner.run_paths import RUNS, last_record, next_path, runs_under
 
-if TYPE_CHECKING:
-    pass
-from runner.cli._no_code_options import DESCRIBES, evaluation_from_options, recipe_options, scorer_options
-from runner.cli._session import CommandSession, check_settings, given_settings, how_options, nat_output, prose_on_stderr
 
-
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("reference", required=False)
-@recipe_options
-@scorer_options
-@click.option(
-    "-o", "--output", "path", metavar="RUN", type=click.Path(path_type=Path), help="Where to; else the next number under runs/."
+@config_option
+@run_options
+@grouped_option(
+    "Output",
+    "-o",
+    "--output",
+    "path",
+    metavar="RUN",
+    type=click.Path(path_type=Path),
+    help="Directory of the run (default: the next number under runs/NAME).",
 )
-@how_options
-@click.option("--repeats", type=int, metavar="N", help="How many times each case is asked.")
-@click.option(
-    "--only", multiple=True, metavar="PATTERN", help="Only cases whose name matches, as in 'peru*'; can be given again."
-)
-@click.option("--skip", multiple=True, metavar="PATTERN", help="No cases whose name matches; can be given again.")
-@click.option("--limit", type=int, metavar="N", help="The most cases to use.")
-@click.option("--shuffle", is_flag=True, default=None, help="Take the cases in an order that --seed decides.")
-@click.option("--seed", type=int, metavar="N", help="Decides the order, and the jitter of delays.")
-@click.option("--dry-run", is_flag=True, help="Say what would be run, and write nothing.")
+@grouped_option("Output", "--dry-run", is_flag=True, help="Print what would be run and its likely cost; write nothing.")
 @click.pass_context
 def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run: bool, **options: Any) -> None:
-    """Run an evaluation: REFERENCE is a file, or file.py:name, or package.module:name. Without one, flags describe it.
+    """Run an evaluation.
 
-    Every step is recorded under runs/. A run that is stopped by Ctrl-C, killed or unplugged can be resumed.
-    Code 0: done. 1: done, but trials failed. 2: nothing was started. 3: not done; `resume` goes on.
+    REFERENCE is file.py, file.py:name or package.module:name. Without it, the options describe the evaluation. Every step is
+    recorded under runs/; an interrupted run can be resumed.
+
+    Exit codes: 0 finished, 1 finished but trials failed or a gate was not reached, 2 usage error, 3 not finished.
 
     \b
     evaljournal run evals/capitals.py
     evaljournal run evals/capitals.py:capitals --slots 4 --limit 20 --max-failures 5%
-    evaljournal run evals/capitals.py --dry-run
-    evaljournal run --data qa.jsonl --endpoint http://localhost:8000/generate --output-path output --score exact
     evaljournal run --data qa.jsonl --chat gpt-4o-mini --prompt 'Answer briefly: {question}' --judge gpt-4o
+    evaljournal run --data qa.jsonl --endpoint http://localhost:8000/generate --output-path output --score exact
     evaljournal run --data qa.jsonl --command './answer.sh' --score contains --fail-under contains=0.9
     """
-    given = given_settings(options, ctx)
-    with prose_on_stderr():
-        found = _find(reference, ctx)
-        check_settings(found, given)
-        settings = found.evaluation.settings.changed(given)
-        if path is not None and not dry_run:
-            _refuse_taken(path)
-        if (output := nat_output(options)) is not None and not dry_run:
-            output.prepare()
+    changes = overrides({name: value for name, value in options.items() if is_on_command_line(ctx, name)})
+    with user_code():
+        loaded = _load(reference, ctx)
+        settings = loaded.evaluation.settings.changed(changes)
+        check_gates(settings.fail_under, loaded.evaluation.scorers)
+        if dry_run:
+            cases = loaded.evaluation.cases.select(settings, repeats=settings.repeats).cases
+        else:
+            if path is not None:
+                _check_free(path)
+            if (output := nat_output(options)) is not None:
+                output.prepare()
+            session = CommandSession(loaded, changes, options)
+            outcome = session.run(path) if path is not None else session.run_numbered()
     if dry_run:
-        with prose_on_stderr():
-            cases = found.evaluation.cases.select(settings, repeats=settings.repeats).cases
-        print_dry_run(found, cases, path or next_path(found.evaluation.name), settings, as_json=options["as_json"])
-        return
-    with prose_on_stderr():
-        session = CommandSession(found, given, options)
-        outcome = session.run(path) if path is not None else session.run_numbered()
-    session.finish(outcome)
+        print_dry_run(loaded, cases, path or next_path(loaded.evaluation.name), settings, as_json=options["json"])
+    else:
+        session.finish(outcome)
 
 
-def _find(reference: str | None, ctx: click.Context) -> LoadedEvaluation:
-    """Find the evaluation in a file, or make it of what the flags say; not of both."""
-    said = [name for name in DESCRIBES if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]
+def _load(reference: str | None, ctx: click.Context) -> LoadedEvaluation:
+    """Load the evaluation from a Python file, or build it from the options."""
+    defining = [name for name in DEFINITION if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]
     if reference is None:
-        if not said:
-            raise UsageError("no evaluation was named; give a file, such as evals/capitals.py, or describe one: --data FILE …")
+        if not defining:
+            raise UsageError("no evaluation: pass a file, such as evals/capitals.py, or describe one with --data FILE …")
         return evaluation_from_options(ctx)
-    if said:
-        raise UsageError(f"{reference} says what is evaluated, and so does --{min(said).replace('_', '-')}; give one of them")
+    if defining:
+        raise UsageError(f"{reference} and --{min(defining).replace('_', '-')} both define the evaluation; pass only one")
     return find(reference)
 
 
-def _refuse_taken(path: Path) -> None:
-    """Refuse to begin a run where one is, and say what can be done with that one; or where runs are kept."""
+def _check_free(path: Path) -> None:
+    """Reject a directory that is a run, lies in a run, or contains runs."""
     if not segments.is_run(path):
         if path.resolve() == RUNS.resolve() or (path.is_dir() and runs_under(path)):
-            raise InvalidUsage(f"{path} is where runs are kept, and not one itself; give it a name there: -o {path / 'NAME'}")
-        if inside := segments.enclosing_run(path):
-            raise InvalidUsage(f"{path} is in {inside}, which is a run, and holds nothing but its journal; give another -o")
+            raise InvalidUsage(f"{path} contains runs; pass a new directory in it: -o {path / 'NAME'}")
+        if run := segments.enclosing_run(path):
+            raise InvalidUsage(f"{path} is inside the run {run}; pass another -o")
         return
     last = last_record(path)
     if is_held(path):
-        raise InvalidUsage(f"{path} is a run that is going on; {command('status', path)} looks at it")
+        raise InvalidUsage(f"{path} is a run in progress; {command('status', path)} shows it")
     if last is not None and isinstance(last.event, RunFinished):
-        raise InvalidUsage(f"{path} is a run that is finished; nothing is ever overwritten: give another -o, or leave it away")
-    raise InvalidUsage(f"{path} is a run that is not finished; {command('resume', path)} goes on with it")
+        raise InvalidUsage(f"{path} is a finished run and is never overwritten; pass another -o or omit it")
+    raise InvalidUsage(f"{path} is an unfinished run; continue it with {command('resume', path)}")

@@ -15,18 +15,20 @@ from runner.cli._common import RunType
 
 @click.command()
 @click.argument("run", type=RunType())
-@click.option("-o", "--output", "target", metavar="NEW", required=True, type=click.Path(path_type=Path), help="Where to.")
+@click.option(
+    "-o", "--output", "target", metavar="NEW", required=True, type=click.Path(path_type=Path), help="Directory of the new run."
+)
 def salvage(run: Path, target: Path) -> None:
-    """Copy what is intact out of a damaged journal into a new run, NEW.
+    """Copy the intact records of a damaged journal to a new run, NEW.
 
-    The damaged one is only read. Records that are whole but no longer fit, because those before them are lost, are kept in
-    NEW/excluded.jsonl; their trials run again on resume. Outputs whose scores are lost are told: `rescore NEW` scores them.
+    The damaged run is not changed. Intact records that depend on lost ones are kept in NEW/excluded.jsonl; their trials run
+    again on resume. Outputs whose scores are lost are listed; `rescore NEW` scores them.
 
     \b
     evaljournal salvage runs/capitals/0001 -o runs/capitals/0001-salvaged
     """
     saved = trio.run(salvage_journal, run, target)
-    click.echo(f"{target}: {plural(saved.kept, 'record')} kept, {saved.lost:,} lost, {saved.excluded:,} left out", err=True)
+    click.echo(f"{target}: {plural(saved.kept, 'record')} kept, {saved.lost:,} lost, {saved.excluded:,} excluded", err=True)
     for line in unscored_lines(unscored(load(target).state), target):
         click.echo(line, err=True)
     click.echo(f"next: evaljournal verify {target}", err=True)

@@ -1,4 +1,4 @@
-"""The command that tells all there is to know of one trial, or a little of each."""
+"""The command `evaljournal show`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -19,26 +19,25 @@ from runner.cli._display import RunView, exit_if_damaged, open_run, print_json, 
 from runner.suggest import nearest
 
 _LINES: Final = 40
-"""How many lines of a value are shown; `--json` has all of it."""
+"""Maximum lines of a value; `--json` has all."""
 _LINE: Final = 500
-"""How many characters of each."""
+"""Maximum characters of a line."""
 _INDENT: Final = " " * 10
 _HOW: Final = {"": "in flight", "succeeded": "answered"}
-"""How an attempt ended, in words, where its name is not enough."""
+"""Endings of an attempt that are shown in other words."""
 _LAST: Final = 12
-"""How many lines of a traceback are shown: the last ones say most."""
+"""Last lines of a traceback that are shown."""
 
 
 @click.command()
 @click.argument("run", type=TrialType(), required=False, metavar="[RUN]")
 @click.argument("trial", type=TrialType(), required=False)
-@click.option("--at", type=int, metavar="SEQ", help="As it stood after this record.")
+@click.option("--at", type=int, metavar="SEQ", help="As of this record.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def show(run: str | None, trial: str | None, at: int | None, as_json: bool) -> None:
-    """Tell all there is to know of a TRIAL: what was asked and answered, every attempt and what it waited for, the scores.
+    """Show one TRIAL in full: input, output, every attempt and its waits, and the scores.
 
-    Without TRIAL, every trial is listed, with how it ended and what the scorers said. Without RUN, the newest run is meant. A
-    damaged run is told up to the damage, with code 4.
+    Without TRIAL, the trials are listed. A damaged run is shown up to the damage, with exit code 4.
 
     \b
     evaljournal show peru
@@ -46,16 +45,16 @@ def show(run: str | None, trial: str | None, at: int | None, as_json: bool) -> N
     evaljournal show runs/capitals/0001 | grep false
     """
     path, trial = run_and_trial(run, trial)
-    seen = open_run(path, at)
+    view = open_run(path, at)
     if trial is None:
-        _list(seen, as_json=as_json)
+        _list(view, as_json=as_json)
         return
-    if trial not in seen.state.trials:
-        exit_if_damaged(seen.problem)  # It may stand behind the damage.
-        then = "" if at is None else f" at record {at:,}"
-        raise InvalidUsage(f"{path} has no trial {trial!r}{then}{nearest(trial, seen.state.trials)}")
-    story = seen.history.trial(trial)
-    problem = story.problem or seen.problem
+    if trial not in view.state.trials:
+        exit_if_damaged(view.problem)  # It may be after the damage.
+        as_of = "" if at is None else f" at record {at:,}"
+        raise InvalidUsage(f"{path} has no trial {trial!r}{as_of}{nearest(trial, view.state.trials)}")
+    story = view.history.trial(trial)
+    problem = story.problem or view.problem
     if as_json:
         print_json({"path": str(path), "problem": None if problem is None else str(problem), **_in_json(story)})
     else:
@@ -64,17 +63,17 @@ def show(run: str | None, trial: str | None, at: int | None, as_json: bool) -> N
     exit_if_damaged(problem, quiet=as_json)
 
 
-def _list(seen: RunView, *, as_json: bool) -> None:
-    """Tell each trial in a line."""
-    state = seen.state
+def _list(view: RunView, *, as_json: bool) -> None:
+    """List the trials."""
+    state = view.state
     if as_json:
         listed = [_entry(name, trial) for name, trial in state.trials.items()]
-        print_json({"path": str(seen.path), "problem": None if seen.problem is None else str(seen.problem), "trials": listed})
+        print_json({"path": str(view.path), "problem": None if view.problem is None else str(view.problem), "trials": listed})
     else:
         scorers = list(state.scores)
         head = ("TRIAL", "STAGE", "ATTEMPTS", "TOOK", *(printable(scorer, 24) for scorer in scorers))
         print_table([head, *(_columns(name, trial, scorers) for name, trial in state.trials.items())])
-    exit_if_damaged(seen.problem, quiet=as_json)
+    exit_if_damaged(view.problem, quiet=as_json)
 
 
 def _entry(name: str, trial: TrialState) -> dict[str, Any]:
@@ -99,7 +98,7 @@ def _columns(name: str, trial: TrialState, scorers: Sequence[str]) -> Sequence[s
 
 
 def _cell(trial: TrialState, scorer: str) -> str:
-    """Tell what a scorer has said, in a word."""
+    """Return a score for the list."""
     if trial.scores is None or scorer not in trial.scores:
         return "failed" if scorer in trial.unscored else "–"
     value = trial.scores[scorer][1]
@@ -135,7 +134,7 @@ def _fields(part: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Say where a value should be that could not be loaded."""
+    """Return a reference for a blob that could not be loaded."""
     return {"blob": value.sha256, "bytes": value.bytes} if isinstance(value, Blob) else value
 
 
@@ -144,7 +143,7 @@ def _in_words(story: TrialStory) -> Iterator[str]:
     cause = f" ({printable(story.cause)})" if story.cause else ""
     yield f"{printable(story.trial, _LINE)}  {story.stage}{cause}, {plural(len(story.attempts), 'attempt')}"
     yield (
-        f"taken in {printable(story.at)} · waited {duration(times.waited)} · backed off {duration(times.backed_off)} · "
+        f"queued at {printable(story.at)} · waited {duration(times.waited)} · backed off {duration(times.backed_off)} · "
         f"served {duration(times.served)} · scored {duration(times.scored)}"
     )
     yield from _block("input", story.input)
@@ -183,7 +182,7 @@ def _attempt(attempt: AttemptStory) -> Iterator[str]:
     if few := [f"{name} {printable(value)}" for name, value in attempt.notes if not isinstance(value, Mapping)]:
         yield from _block("", " · ".join(few))
     for name, value in attempt.notes:
-        if isinstance(value, Mapping):  # Such as a judge's: what it was asked, what it said, and what that took.
+        if isinstance(value, Mapping):  # Such as a judge's prompt, answer and usage.
             yield from _block("", f"{name}: {' · '.join(f'{key} {printable(part)}' for key, part in value.items())}")
     if attempt.late:
         yield f"{_INDENT}returned late ({printable(attempt.late)}); result discarded"
@@ -192,7 +191,7 @@ def _attempt(attempt: AttemptStory) -> Iterator[str]:
 
 
 def _reason(waits: Sequence[Wait]) -> str:
-    """Return what was waited for longest, in brackets; empty if it is not known."""
+    """Return the longest wait, in brackets; empty if there is none."""
     return f" ({waits[0].text})" if waits else ""
 
 
@@ -214,16 +213,16 @@ def _call(call: CallStory) -> Iterator[str]:
 def _score(said: Judgement, mark: str = "") -> Iterator[str]:
     behind = f"  ({mark})" if mark else ""
     if said.value is None:
-        yield from _block("score", f"{said.scorer} could not judge it: {said.error}: {said.message}{behind}")
+        yield from _block("score", f"{said.scorer} failed: {said.error}: {said.message}{behind}")
     else:
         reason = f"  {said.reason}" if said.reason else ""
         yield from _block("score", f"{said.scorer} {as_text(said.value)}{reason}{behind}")
 
 
 def _block(label: str, value: Any) -> Iterator[str]:
-    """Show a value in as many lines as it has, none of which can do anything to a terminal."""
+    """Yield the lines of a value, without control characters."""
     if isinstance(value, Blob):
-        text = f"({value.bytes:,} bytes that cannot be had)"
+        text = f"(missing blob of {value.bytes:,} bytes)"
     else:
         text = as_text(value)
         if len(text) > _LINE and not isinstance(value, str):

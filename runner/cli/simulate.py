@@ -1,4 +1,4 @@
-"""The command that asks what would have been."""
+"""The command `evaljournal simulate`."""
 
 from pathlib import Path
 
@@ -15,32 +15,32 @@ from runner.recompute.simulation import BOUND, Figures, Recording
 
 @click.command()
 @run_argument
-@click.option("--policy", type=click.Choice(list(POLICIES)), help="How the number at one time is found; else as it was.")
+@click.option("--policy", type=click.Choice(list(POLICIES)), help="Concurrency policy (default: that of the run).")
 @click.option(
-    "--slots", type=click.IntRange(min=1), metavar="N", help="The most attempts at one time; else as many as there were."
+    "--slots", type=click.IntRange(min=1), metavar="N", help="Maximum concurrent attempts (default: those of the run)."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def simulate(path: Path, policy: str | None, slots: int | None, as_json: bool) -> None:
-    """Make a run again on a virtual clock, under another policy or with other slots, and put the figures side by side.
+    """Simulate a run on a virtual clock with another policy or other slots, and compare the figures.
 
-    The latencies and failures are those that were recorded, so the figures are a bound and no forecast: an endpoint of which
-    more is asked at once may answer later and refuse more. Nothing is called, and nothing is written.
+    Latencies and failures are those that were recorded, so the figures are a bound, not a forecast: under more load, an
+    endpoint may be slower and limit more. Nothing is called or written.
 
     \b
     evaljournal simulate --policy aimd --slots 64
     evaljournal simulate runs/capitals/0001 --slots 4 --json | jq .simulated.duration
     """
-    seen = open_run(path)
-    recording = Recording.of(seen.history.records())
+    view = open_run(path)
+    recording = Recording.of(view.history.records())
     try:
         figures = recording.simulate(policy=policy, slots=slots)
     except UsageError as exc:
-        raise UsageError(f"{seen.path}: {exc}") from exc
+        raise UsageError(f"{view.path}: {exc}") from exc
     if as_json:
-        print_json(_as_json(seen.path, recording, figures))
+        print_json(_as_json(view.path, recording, figures))
     else:
-        click.echo(_in_words(seen.path, recording, figures))
-    exit_if_damaged(seen.problem)
+        click.echo(_in_words(view.path, recording, figures))
+    exit_if_damaged(view.problem)
 
 
 def _as_json(path: Path, recording: Recording, figures: Figures) -> dict[str, object]:
@@ -49,7 +49,7 @@ def _as_json(path: Path, recording: Recording, figures: Figures) -> dict[str, ob
         "recorded": attrs.asdict(recording.figures),
         "simulated": attrs.asdict(figures),
         "trials": len(recording.ended),
-        "trials_left_out": recording.excluded,
+        "trials_excluded": recording.excluded,
         "is_a_bound": BOUND,
     }
 
@@ -57,7 +57,7 @@ def _as_json(path: Path, recording: Recording, figures: Figures) -> dict[str, ob
 def _in_words(path: Path, recording: Recording, figures: Figures) -> str:
     was = recording.figures
     rows = [
-        ("", "as it was", "simulated"),
+        ("", "recorded", "simulated"),
         ("policy", was.policy or "unknown", figures.policy or ""),
         ("slots", str(was.slots), str(figures.slots)),
         ("duration", duration(was.duration), duration(figures.duration)),
@@ -74,7 +74,7 @@ def _in_words(path: Path, recording: Recording, figures: Figures) -> str:
     ]
     first, second, third = (max(len(row[at]) for row in rows) for at in range(3))
     table = [f"{name:<{first}}  {before:>{second}}  {after:>{third}}".rstrip() for name, before, after in rows]
-    head = f"{path}: {plural(len(recording.ended), 'trial')} again, on a virtual clock"
+    head = f"{path}: {plural(len(recording.ended), 'trial')} simulated on a virtual clock"
     if recording.excluded:
-        head += f"; {recording.excluded:,} that had not come to an end are left out"
+        head += f"; excluded: {recording.excluded:,} unfinished"
     return "\n".join([head, *table, BOUND])

@@ -20,20 +20,19 @@ from runner.cli._display import (
 from runner.recompute.rules import session_rules
 
 _LONGEST: Final = 400
-"""Characters of a finding that are printed; a name in it may be anything."""
+"""Maximum characters of a finding that are printed."""
 
 
 @click.command()
 @run_argument
-@click.option("--expect-head", metavar="HASH", help="Also demand that a record with this hash is in the journal.")
+@click.option("--expect-head", metavar="HASH", help="Also require a record with this hash.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def verify(path: Path, expect_head: str | None, as_json: bool) -> None:
-    """Prove that a journal is what was written, and that the run kept to its rules.
+    """Check that a journal is intact and that its run followed the rules.
 
-    First every hash, every file's sums, every blob, and that each record may follow the ones before. Then who held which slot,
-    what started when nothing might, every time and total, and every decision, made again. A hash that you kept from an earlier
-    time (`--expect-head`) also proves that nothing was taken off the end since. Exit code 4 if the log is damaged, and also if
-    the log and the rules disagree; it is said which.
+    Integrity: every hash, file checksum and blob, and that each record may follow the ones before. Audit: slots, starts,
+    pauses, times and totals, and every policy decision, recomputed. With --expect-head, a hash kept from an earlier time, it
+    also checks that no record was removed from the end. Exit code 4 if the journal is damaged or the audit fails.
 
     \b
     evaljournal verify runs/capitals/0001
@@ -46,13 +45,13 @@ def verify(path: Path, expect_head: str | None, as_json: bool) -> None:
     if as_json:
         print_json(_as_json(result, audit))
     else:
-        _say(result, audit, expect_head)
+        _print(result, audit, expect_head)
     if _verdict(result, audit) != "holds":
         sys.exit(DAMAGED)
 
 
 def _verdict(result: Verification, audit: Audit) -> str:
-    """Tell damage from disagreement: who damaged a log is not who wrote it; who wrote what cannot be is."""
+    """Return `holds`, `damaged` (changed after it was written) or `disagrees` (written against the rules)."""
     if result.problem is not None and not isinstance(result.problem, InvalidRecord):
         return "damaged"
     return "holds" if result.holds and audit.agrees else "disagrees"
@@ -81,8 +80,8 @@ def _as_json(result: Verification, audit: Audit) -> dict[str, Any]:
     }
 
 
-def _say(result: Verification, audit: Audit, expect_head: str | None) -> None:
-    """Say on standard output what holds, or on standard error what does not."""
+def _print(result: Verification, audit: Audit, expect_head: str | None) -> None:
+    """Print a success to standard output, problems to standard error."""
     notes = [printable(note, _LONGEST) for note in audit.notes]
     if _verdict(result, audit) == "holds":
         click.echo("\n".join([*_in_words(result, audit, expect_head), *notes]))
@@ -97,29 +96,28 @@ def _say(result: Verification, audit: Audit, expect_head: str | None) -> None:
         click.echo(f"{result.path}: {plural(result.records, 'record')} verified, then: {result.problem}", err=True)
     else:
         number = len(audit.findings) + audit.more
-        places = "one place" if number == 1 else f"{number:,} places"
-        words = f"{result.path} is whole, nothing in it was changed; but the log and the rules disagree in {places}, see above"
-        click.echo(f"{words}\n{command('log', result.path)} shows the records", err=True)
+        click.echo(f"{result.path}: hash chain intact, but the audit failed: {plural(number, 'finding')}, see above", err=True)
+        click.echo(f"{command('log', result.path)} prints the records", err=True)
 
 
 def _in_words(result: Verification, audit: Audit, expect_head: str | None) -> list[str]:
     trials = audit.totals
     ends = f"{trials.completed:,} completed + {trials.failed:,} failed + {trials.withdrawn:,} withdrawn + {trials.open:,} open"
     counts = ((result.records, "record"), (result.segments, "file"), (result.blobs, "blob"))
-    recomputed = plural(audit.decisions, "decision")
+    recomputed = plural(audit.decisions, "policy decision")
     parts = [
-        f"{result.path} holds: {', '.join(plural(*each) for each in counts)}, nothing changed",
+        f"{result.path} OK: {', '.join(plural(*each) for each in counts)}; hash chain intact",
         f"head {result.head}",
-        f"the log and the rules agree: {plural(trials.enqueued, 'trial')} = {ends}; {recomputed} recomputed: equal",
+        f"audit OK: {plural(trials.enqueued, 'trial')} = {ends}; {recomputed} reproduced",
     ]
     if audit.unreproduced:
         decisions = plural(audit.unreproduced, "decision")
-        parts.append(f"{decisions} checked but not reproduced: made by a policy that was shared with another run")
+        parts.append(f"{decisions} checked but not reproduced: the policy was shared with another run")
     if expect_head and result.expected_at is not None:
         since = plural(result.records - result.expected_at, "record")
         parts.append(f"the expected head is record {result.expected_at:,}; {since} added since")
     if result.unfinished:
         parts.append(
-            f"{plural(result.unfinished, 'byte')} behind the last record, never confirmed: a writer is at work, or was cut off"
+            f"{plural(result.unfinished, 'byte')} after the last record, not confirmed: a process is writing or was interrupted"
         )
     return parts

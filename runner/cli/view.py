@@ -15,13 +15,13 @@ from runner.signals import until_signal
 
 @click.command()
 @run_argument
-@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="The port to listen on; one that is free if left out.")
-@click.option("--open", "then_open", is_flag=True, help="Show it in a browser at once.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Port (default: a free one).")
+@click.option("--open", "then_open", is_flag=True, help="Open it in a browser.")
 def view(path: Path, port: int, then_open: bool) -> None:
-    """Show a run in a browser as it goes on, through its files only, until Ctrl-C.
+    """Show a run live in a browser, until Ctrl-C.
 
-    The page is the report's, and is told what is new from the journal's tail: it stays after the run has ended, and goes along
-    when another process resumes it. Only this machine can reach it, and only who knows the address, which is printed.
+    The page is that of `report`, updated as the journal grows; it stays after the run has ended and continues when the run is
+    resumed. It listens on 127.0.0.1 only, at an address with a random token, which is printed.
 
     \b
     evaljournal view
@@ -31,7 +31,7 @@ def view(path: Path, port: int, then_open: bool) -> None:
 
     def ready(address: str) -> None:
         click.echo(address)
-        click.echo(f"{path} is shown there until Ctrl-C", err=True)
+        click.echo(f"showing {path}; stop with Ctrl-C", err=True)
         if then_open:
             webbrowser.open(address)
 

@@ -44,7 +44,7 @@ def texts(given: str | Iterable[str]) -> tuple[str, ...]:
 
 def _positive(_: "Selection", attribute: "Attribute[Any]", given: object) -> None:
     if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 1):
-        raise UsageError(f"{attribute.name}={given!r}: give a whole number from 1 up")
+        raise UsageError("must be a whole number, 1 or more", setting=attribute.name, value=given)
 
 
 @frozen(kw_only=True)

@@ -6,7 +6,6 @@ Everything that can be wrong with a definition is found here, where it is writte
 import enum
 import functools
 import inspect
-import math
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from types import FunctionType
@@ -18,7 +17,7 @@ from journal import Durability
 from runner.data.case import Case
 from runner.data.dataset import Dataset, Source
 from runner.data.fingerprint import fingerprint_function
-from runner.definition.settings import Settings, as_float
+from runner.definition.settings import DURATION, Settings, as_float, is_duration
 from runner.errors import UsageError
 from runner.retries.retry import Retry
 from runner.scorers.scorer import Scorer, Verdicts, is_async
@@ -141,9 +140,9 @@ def _own_timeout(scorer: object) -> float | Inherited | None:
 
 def _seconds(timeout: float | None) -> float | None:
     """Return the timeout of a scorer; a wrong one is rejected."""
-    seconds = as_float(timeout)
-    if seconds is not None and (not isinstance(seconds, float) or not math.isfinite(seconds) or seconds <= 0):
-        raise UsageError(f"timeout={timeout!r}: give seconds, more than 0; None turns it off")
+    seconds: float | None = as_float(timeout)
+    if seconds is not None and not is_duration(seconds):
+        raise UsageError(DURATION, setting="timeout", value=timeout, hint="None turns it off")
     return seconds
 
 

@@ -32,7 +32,7 @@ class Gate:
         """Read a gate."""
         found = _GATE.fullmatch(text)
         if found is None:
-            raise UsageError(f"fail_under={text!r}: give SCORER=NUMBER, such as exact=0.9, or 'exact>=0.9@lower'")
+            raise UsageError("expected SCORER=NUMBER: exact=0.9, or 'exact>=0.9@lower'", setting="fail_under", value=text)
         least = float(found["least"]) / (100 if found["percent"] else 1)
         return cls(text, found["scorer"], least, "lower" if found["end"] == "lower" else "mean")
 

@@ -1,4 +1,7 @@
-"""The settings of a run: their defaults and what is valid."""
+"""The settings of a run, their defaults and their validation.
+
+A `UsageError` from here carries the name and the value of the setting; the Python API and the command line render it.
+"""
 
 import math
 from collections.abc import Callable, Mapping
@@ -16,133 +19,134 @@ from runner.errors import UsageError
 from runner.retries.retry import NUMBERS, Retry
 from runner.suggest import nearest
 
+EXPERIMENT_SETTINGS: Final = ("repeats", "only", "skip", "limit", "shuffle", "seed")
+"""Settings that define the experiment. All others may change from session to session."""
 
-def _whole(_: "Settings", attribute: "Attribute[Any]", given: object) -> None:
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise UsageError(f"{attribute.name}={given!r}: give a whole number from 1 up")
-
-
-def _slots(settings: "Settings", attribute: "Attribute[Any]", given: object) -> None:
-    if given is not None:
-        _whole(settings, attribute, given)
+Validator = Callable[[Any, "Attribute[Any]", Any], None]
 
 
-def _duration(_: "Settings", attribute: "Attribute[Any]", given: object) -> None:
-    if given is not None and (not isinstance(given, float) or not math.isfinite(given) or given <= 0):
-        raise UsageError(f"{attribute.name}={given!r}: give seconds, more than 0; None turns it off")
+def _valid(is_valid: Callable[[Any], bool], problem: str, hint: str = "") -> Validator:
+    """Return an attrs validator that rejects a value with this message."""
 
-
-def as_float(given: Any) -> Any:
-    """Make 30 and 30.0 the same setting, and leave what is wrong to the validator."""
-    return float(given) if isinstance(given, int) and not isinstance(given, bool) else given
-
-
-def _loop(_: "Settings", __: "Attribute[Any]", given: object) -> None:
-    if given not in (None, "trio", "asyncio"):
-        raise UsageError(f"loop={given!r}: give 'trio' or 'asyncio', or leave it out")
-
-
-def _one_of(*choices: str) -> Callable[[Any, "Attribute[Any]", object], None]:
-    def validate(_: object, attribute: "Attribute[Any]", given: object) -> None:
-        if given not in choices:
-            raise UsageError(f"{attribute.name}={given!r}: give one of {', '.join(map(repr, choices))}")
+    def validate(_: object, attribute: "Attribute[Any]", value: object) -> None:
+        if not is_valid(value):
+            raise UsageError(problem, setting=attribute.name, value=value, hint=hint)
 
     return validate
 
 
-def _grace(_: "Settings", attribute: "Attribute[Any]", given: object) -> None:
-    if not isinstance(given, float) or not math.isfinite(given) or given < 0:
-        raise UsageError(f"{attribute.name}={given!r}: give seconds, 0 or more")
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def _part(_: "Settings", attribute: "Attribute[Any]", given: object) -> None:
-    if given is None or (isinstance(given, int) and not isinstance(given, bool) and given >= 0):
-        return
-    if not isinstance(given, float) or not 0 <= given <= 1:
-        raise UsageError(f"{attribute.name}={given!r}: give a whole number of trials, or a part of them, such as 0.05")
+def is_duration(value: object) -> bool:
+    """Return whether a value is a number of seconds above 0."""
+    return isinstance(value, float) and math.isfinite(value) and value > 0
 
 
-def _field(_: "Settings", attribute: "Attribute[Any]", given: object) -> None:
-    if given is not None and (not isinstance(given, str) or not given):
-        raise UsageError(f"{attribute.name}={given!r}: give the name of a field of the cases, such as 'model'")
+def _is_tolerance(value: object) -> bool:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value >= 0
+    return value is None or (isinstance(value, float) and 0 <= value <= 1)
 
 
-def _gates(_: "Settings", __: "Attribute[Any]", given: tuple[str, ...]) -> None:
-    for gate in given:
+def _one_of(*choices: str | None) -> Validator:
+    return _valid(lambda value: value in choices, f"must be one of {', '.join(repr(each) for each in choices if each)}")
+
+
+def _of_type(expected: type) -> Validator:
+    return _valid(lambda value: isinstance(value, expected), f"must be a {expected.__name__}")
+
+
+def _gates(_: object, __: "Attribute[Any]", gates: tuple[str, ...]) -> None:
+    for gate in gates:
         Gate.parse(gate)
 
 
-def _of_type(expected: type) -> Callable[[Any, "Attribute[Any]", object], None]:
-    def validate(_: object, attribute: "Attribute[Any]", given: object) -> None:
-        if not isinstance(given, expected):
-            raise UsageError(f"{attribute.name}={given!r}: give {expected.__name__}")
-
-    return validate
+def as_float(value: Any) -> Any:
+    """Make 30 and 30.0 the same setting; anything else is left to the validator."""
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-WHAT_IS_ASKED: Final = ("repeats", "only", "skip", "limit", "shuffle", "seed")
-"""Settings that make it another experiment. All others say how it is carried out, and may change from session to session."""
+_count: Final = _valid(_is_count, "must be a whole number, 1 or more")
+DURATION: Final = "must be a number of seconds above 0"
+_duration: Final = _valid(lambda value: value is None or is_duration(value), DURATION, "None turns it off")
 
 
 @frozen(kw_only=True)
 class Settings(Selection):
-    """On which of its cases an evaluation is run, and how; every one of these can be changed for a single run."""
+    """Which cases an evaluation runs on, and how; each can be changed for a single run."""
 
-    slots: int | None = field(default=None, validator=_slots)
-    """The most attempts at one time. None: 100 for endpoints, chat models and async functions, 32 for plain functions (threads)
-    and recorded outputs, the number of CPUs (at least 4) for commands. It also limits the calls of each scorer at one time."""
+    slots: int | None = field(
+        default=None, validator=_valid(lambda value: value is None or _is_count(value), "must be a whole number, 1 or more")
+    )
+    """Maximum number of concurrent attempts, and of concurrent calls of each scorer. None: 100 for endpoints, chat models and
+    async functions, 32 for plain functions (threads) and recorded outputs, the number of CPUs (at least 4) for commands."""
     timeout: float | None = field(default=600.0, converter=as_float, validator=_duration)
-    """Seconds for one attempt. None is really off."""
+    """Seconds for one attempt. None: no timeout."""
     deadline: float | None = field(default=None, converter=as_float, validator=_duration)
-    """Seconds for the whole run; what is then not done is left for a resumption."""
-    repeats: int = field(default=1, validator=_whole)
-    """How many times each case is asked."""
-    loop: Literal["trio", "asyncio"] | None = field(default=None, validator=_loop)
-    """Which event loop an `async def` task is written for."""
+    """Seconds for one session of the run; it then stops, and can be resumed."""
+    repeats: int = field(default=1, validator=_count)
+    """How many trials each case has."""
+    loop: Literal["trio", "asyncio"] | None = field(default=None, validator=_one_of("trio", "asyncio", None))
+    """The event loop of an `async def` task."""
     write_ahead: bool = field(default=False, validator=_of_type(bool))
-    """Whether the start of an attempt must be on disk before the call leaves."""
+    """Whether the start of each attempt is synced to disk before its call."""
     retry: Retry = field(factory=Retry, validator=_of_type(Retry))
-    """When a trial is tried again."""
+    """Which failed attempts are retried."""
     policy: str = field(default="adaptive", validator=_one_of(*POLICIES))
-    """How the number of attempts at one time is found."""
-    grace: float = field(default=5.0, converter=as_float, validator=_grace)
-    """Seconds that attempts in the air get when the run is stopped."""
+    """The concurrency policy."""
+    grace: float = field(
+        default=5.0,
+        converter=as_float,
+        validator=_valid(lambda value: value == 0.0 or is_duration(value), "must be a number of seconds, 0 or more"),
+    )
+    """Seconds that in-flight attempts get to finish when the run is stopped."""
     fail_fast: bool = field(default=False, validator=_of_type(bool))
-    """Whether the first trial that fails stops the run."""
-    max_failures: int | float | None = field(default=None, validator=_part)
-    """How many trials may fail in a session (a whole number), or which part of all (a fraction), before the run is stopped."""
-    limit_key: str | None = field(default=None, validator=_field)
-    """The field of a case that names the back end it is put to; each has slots, limits and pauses of its own."""
+    """Whether the first failed trial stops the run."""
+    max_failures: int | float | None = field(
+        default=None, validator=_valid(_is_tolerance, "must be a number of trials, or a fraction of all such as 0.05")
+    )
+    """How many trials may fail in a session (an int), or which fraction of all (a float), before the run is stopped."""
+    limit_key: str | None = field(
+        default=None,
+        validator=_valid(
+            lambda value: value is None or (isinstance(value, str) and bool(value)),
+            "must be the name of a field of the cases, such as 'model'",
+        ),
+    )
+    """The field of a case that holds its rate-limit key; each key has slots, limits and pauses of its own."""
     fail_under: tuple[str, ...] = field(default=(), converter=texts, validator=_gates)
-    """Scores that must be reached for the run to count as a success: `exact=0.9`, or `exact>=0.9@lower` for its range's end."""
+    """Scores that the run must reach: `exact=0.9`, or `exact>=0.9@lower` for the lower end of its confidence interval."""
     durability: Durability = field(default="sync", validator=_one_of("sync", "os"))
-    """What is promised about a power cut: `sync` syncs all the time, `os` at the end."""
+    """`sync` syncs the journal continuously; `os` only at the end."""
 
-    def changed(self, given: Mapping[str, Any]) -> "Settings":
-        """Give the same settings but for those that are given; of `retry`, that may be some of its numbers."""
-        retry = given.get("retry")
+    def changed(self, values: Mapping[str, Any]) -> "Settings":
+        """Return a copy with these values; `retry` may be a mapping with some of its numbers."""
+        retry = values.get("retry")
         if isinstance(retry, Mapping):
             numbers = cast("Mapping[str, Any]", retry)
             if unknown := set(numbers) - set(NUMBERS):
                 raise UsageError(f"retry has no number {min(unknown)!r}{nearest(min(unknown), NUMBERS)}")
-            given = {**given, "retry": evolve(self.retry, **numbers)}
-        return evolve(self, **given)
+            values = {**values, "retry": evolve(self.retry, **numbers)}
+        return evolve(self, **values)
 
-    def most_failures(self, trials: int | None) -> float:
-        """Say how many of so many trials may fail before the run is stopped; None where nobody knows how many there are."""
-        most = 0 if self.fail_fast else self.max_failures
-        if most is None:
+    def failure_limit(self, trials: int | None) -> float:
+        """Return how many of the trials may fail before the run is stopped; `trials` is None if the number is unknown."""
+        limit = 0 if self.fail_fast else self.max_failures
+        if limit is None:
             return math.inf
-        if isinstance(most, float) and trials is None:
+        if isinstance(limit, float) and trials is None:
             raise UsageError(
-                f"max_failures={most!r} (--max-failures {100 * most:g}%) is a part of all trials, and how many there are is "
-                "not known before the last case is read; give a whole number, or cases that have a length"
+                "is a fraction of all trials, but the number of cases is unknown; use a whole number, or cases with a length",
+                setting="max_failures",
+                value=limit,
             )
-        return most * (trials or 0) if isinstance(most, float) else most
+        return limit * (trials or 0) if isinstance(limit, float) else limit
 
     def facts(self) -> dict[str, Any]:
-        """Put the settings into JSON: what a run records, and what is compared, field by field, when it is resumed."""
-        facts: dict[str, Any] = orjson.loads(orjson.dumps(asdict(self, value_serializer=_fact)))
+        """Return the settings as JSON: what a run records, and what `resume` compares."""
+        facts: dict[str, Any] = orjson.loads(orjson.dumps(asdict(self, value_serializer=_serialize)))
         return facts
 
     @property
@@ -151,8 +155,8 @@ class Settings(Selection):
         return digest(orjson.dumps(self.facts(), option=orjson.OPT_SORT_KEYS))
 
 
-def _fact(_: object, __: object, value: Any) -> Any:
-    """Name a class, and fingerprint a function; everything else is JSON already."""
+def _serialize(_: object, __: object, value: Any) -> Any:
+    """Return the name of a class and the fingerprint of a function; everything else is JSON already."""
     if isinstance(value, type):
         return f"{value.__module__}.{value.__qualname__}"
     return fingerprint_function(value) if callable(value) else value

@@ -11,7 +11,7 @@ from replay import RunState
 from replay.state import PINNED
 from replay.text import plural
 from runner.data.case import Trial
-from runner.definition.settings import WHAT_IS_ASKED, Settings
+from runner.definition.settings import EXPERIMENT_SETTINGS, Settings
 from runner.errors import UsageError
 from runner.retries.retry import NUMBERS
 
@@ -70,7 +70,7 @@ def differences(before: RunStarted, now: RunStarted, settings: Mapping[str, Any]
     ]
     return fields + [
         f"setting {name}: {settings[name]!r} is now {now.settings[name]!r}"
-        for name in WHAT_IS_ASKED
+        for name in EXPERIMENT_SETTINGS
         if name in settings and settings[name] != now.settings[name]
     ]
 

@@ -56,7 +56,7 @@ def make_plan(
     """Return the plan of a session; raise `RunChanged` if it is not what the run was started with."""
     settings, overridden = effective_settings(evaluation.settings, overrides, state.settings)
     selected, trials = _select(evaluation, settings)
-    settings.most_failures(selected.cases)  # It may raise, and nothing was started yet.
+    settings.failure_limit(selected.cases)  # It may raise, and nothing was started yet.
     slots = scorer_slots(evaluation.scorers, evaluation.task, settings.limit_key, settings.slots)
     if settings.slots is None:
         settings = attrs.evolve(settings, slots=default_slots(evaluation.task))

@@ -208,7 +208,7 @@ class Session:
                 scorers,
                 policies(self.evaluation, settings, plan.scorer_slots, recorder, options.limits),
                 settings,
-                most_failures=settings.most_failures(plan.total),
+                most_failures=settings.failure_limit(plan.total),
                 in_thread=self._in_thread,
             )
             now, shutdown = recorder.clock.now, executor.shutdown

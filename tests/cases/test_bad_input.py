@@ -110,8 +110,8 @@ def test_a_dataset_that_cannot_be_used_starts_nothing(name: str, content: str, s
     [
         ("evaluation(cases=['a'])(3)", "it.py, line 2: a task is a function, not 3"),
         ("evaluation(cases=['a'])(len('no'))", "it.py, line 2: a task is a function, not 2"),
-        ("evaluation(cases=['a'], slots=0)(str)", "it.py, line 2: slots=0: give a whole number from 1 up"),
-        ("evaluation(cases=['a'], timeout=-3)(str)", "it.py, line 2: timeout=-3.0: give seconds, more than 0"),
+        ("evaluation(cases=['a'], slots=0)(str)", "it.py, line 2: slots=0: must be a whole number, 1 or more"),
+        ("evaluation(cases=['a'], timeout=-3)(str)", "it.py, line 2: timeout=-3.0: must be a number of seconds above 0"),
     ],
 )
 def test_a_wrong_definition_starts_nothing(source: str, said: str) -> None:

@@ -302,7 +302,7 @@ def test_the_loop_of_an_object_is_guessed_by_its_call() -> None:
         ({"concurrency": 0}, "concurrency=0: give a whole number from 1 up"),
         ({"concurrency": 2.5}, "concurrency=2.5"),
         ({"max_retries": -1}, "max_retries=-1: give a whole number from 0 up"),
-        ({"timeout": 0}, "timeout=0.0: give seconds, more than 0"),
+        ({"timeout": 0}, "timeout=0.0: must be a number of seconds above 0"),
         ({"timeout": float("nan")}, "timeout=nan"),
         ({"options": {"listener": print}}, "options has 'listener'"),
     ],

@@ -243,7 +243,7 @@ def test_a_wrong_definition_is_told_by_its_line(here: Path) -> None:
     """What our own decorator refuses is told as one sentence, with the file and the line."""
     written("geo.py", ONE.format(name="capitals").replace('["a"]', '["a"], slots=0'))
 
-    assert f"{here}/geo.py, line 4: slots=0: give a whole number from 1 up" == refusal("geo.py")
+    assert f"{here}/geo.py, line 4: slots=0: must be a whole number, 1 or more" == refusal("geo.py")
 
 
 def test_a_file_that_was_changed_is_loaded_anew() -> None:

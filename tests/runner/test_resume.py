@@ -465,7 +465,7 @@ async def test_what_was_given_holds_for_every_session() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"given": ["slots"], "slots": "many"}, "slots='many': give a whole number"),
+        ({"given": ["slots"], "slots": "many"}, "slots='many': must be a whole number"),
         ({"given": ["only"], "only": 5}, "the journal has an invalid setting"),
     ],
 )

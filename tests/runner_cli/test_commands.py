@@ -75,7 +75,7 @@ def test_verify_says_that_a_run_holds(run: Path) -> None:
     result = evaljournal("verify", run)
 
     assert (0, "") == (result.exit_code, result.stderr)
-    assert result.stdout.startswith(f"{run} holds: {len(lines_of(run))} records, 1 file")
+    assert result.stdout.startswith(f"{run} OK: {len(lines_of(run))} records, 1 file")
     assert f"head {verify(run).head}" == result.stdout.splitlines()[1]
 
 
@@ -112,7 +112,7 @@ def test_verify_tells_disagreement_from_damage(disagreeing: Path) -> None:
     assert (4, "") == (result.exit_code, result.stdout)
     said = "record 6 (elapsed): it says 0.250000 s, and 0.000000 to 0.001000 s have passed since its attempt began"
     assert said == lines[0]
-    assert f"{disagreeing} is whole, nothing in it was changed; but the log and the rules disagree in 4 places" in result.stderr
+    assert f"{disagreeing}: hash chain intact, but the audit failed: 4 findings" in result.stderr
     assert "salvage" not in result.stderr
 
 
@@ -237,7 +237,7 @@ def test_verify_tells_of_an_unfinished_end(run: Path) -> None:
     result = evaljournal("verify", run)
 
     assert 0 == result.exit_code
-    assert "7 bytes behind the last record, never confirmed" in result.stdout
+    assert "7 bytes after the last record, not confirmed" in result.stdout
 
 
 def test_salvage_names_the_next_command(damaged: Path, tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_salvage_names_the_next_command(damaged: Path, tmp_path: Path) -> None:
     result = evaljournal("salvage", damaged, "-o", tmp_path / "new")
 
     assert (0, "") == (result.exit_code, result.stdout)
-    assert f"{tmp_path}/new: 8 records kept, 1 lost, 4 left out" in result.stderr
+    assert f"{tmp_path}/new: 8 records kept, 1 lost, 4 excluded" in result.stderr
     assert f"evaljournal verify {tmp_path}/new" in result.stderr
     assert 0 == evaljournal("verify", tmp_path / "new").exit_code
     assert before == content(damaged)
@@ -323,7 +323,7 @@ def test_nearest_names_are_offered(run: Path) -> None:
     wrong_command = evaljournal("verfy", run)
 
     assert (2, 2, 2) == (wrong_type.exit_code, wrong_trial.exit_code, wrong_command.exit_code)
-    assert "there is no type of event 'attempt_strated'; did you mean 'attempt_started'" in wrong_type.stderr
+    assert "unknown event type 'attempt_strated'; did you mean 'attempt_started'" in wrong_type.stderr
     assert "has no trial 'case-12'; did you mean 'case-" in wrong_trial.stderr
     assert "verify" in wrong_command.stderr
 
@@ -350,7 +350,7 @@ def test_log_tells_of_an_unfinished_end(run: Path) -> None:
         file.write(b'{"seq":')
     result = evaljournal("log", run)
 
-    assert (0, f"behind record {len(whole_run()) + 1}: the line is unfinished\n") == (result.exit_code, result.stderr)
+    assert (0, f"after record {len(whole_run()) + 1}: the line is unfinished\n") == (result.exit_code, result.stderr)
 
 
 def test_newest_run_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -642,7 +642,7 @@ def test_a_full_disk_is_not_called_bad_input(run: Path, tmp_path: Path, monkeypa
     result = CliRunner().invoke(cli, ["export", str(run), "-o", str(tmp_path / "trials.jsonl")])
 
     assert 3 == result.exit_code
-    assert "No space left on device; nothing was lost: make room, and do it again" in result.stderr
+    assert "No space left on device; free some space and run the command again" in result.stderr
 
 
 @pytest.mark.parametrize("command", ["status", "log", "rescore", "report", "watch", "replay", "simulate", "export", "resume"])

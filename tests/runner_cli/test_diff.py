@@ -126,7 +126,7 @@ def test_diff_goes_up_to_the_damage(a: Path, b: Path) -> None:
 
     assert 4 == result.exit_code
     assert f"B  {b}: capitals, damaged" in result.stdout
-    assert f"that is how far it can be trusted: {b} is damaged at record 10" in result.stderr
+    assert f"shown up to the damage: {b} is damaged at record 10" in result.stderr
 
 
 def test_status_and_diff_agree_about_a_damaged_run(tmp_path: Path, a: Path) -> None:

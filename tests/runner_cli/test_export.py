@@ -65,7 +65,7 @@ def test_a_format_goes_to_a_file(run: Path, tmp_path: Path, name: str) -> None:
 
     assert (0, "") == (result.exit_code, result.stdout)
     assert exported(run, name) == target.read_bytes()
-    assert f"{target}: {name} of {run}, up to record {len(lines_of(run))}\n" == result.stderr
+    assert f"{target}: {run} as {name}, up to record {len(lines_of(run))}\n" == result.stderr
     assert ["out", "run"] == sorted(os.listdir(tmp_path))
 
 
@@ -75,7 +75,7 @@ def test_nat_goes_to_a_directory(run: Path, tmp_path: Path) -> None:
     result = evaljournal("export", run, "-f", "nat", "-o", tmp_path / "nat")
 
     assert 2 == refused.exit_code
-    assert "nat is several files; give a directory for them: -o DIRECTORY" in refused.stderr
+    assert "nat is a directory of files; pass -o DIRECTORY" in refused.stderr
     assert 0 == result.exit_code
     assert ["exact_output.json", "workflow_output.json", "workflow_output.jsonl"] == sorted(os.listdir(tmp_path / "nat"))
 
@@ -86,7 +86,7 @@ def test_rows_can_be_chosen(run: Path) -> None:
     refused = evaljournal("export", run, "-f", "junit", "--rows", "events")
 
     assert [("case-1", 1), ("case-2", 1)] == [(row["trial"], row["attempt"]) for row in map(orjson.loads, attempts)]
-    assert (2, True) == (refused.exit_code, "--rows is for jsonl, csv, parquet; junit has a form of its own" in refused.stderr)
+    assert (2, True) == (refused.exit_code, "--rows requires one of jsonl, csv, parquet, not junit" in refused.stderr)
 
 
 def test_an_unknown_format_is_refused_with_the_nearest(run: Path) -> None:
@@ -94,7 +94,7 @@ def test_an_unknown_format_is_refused_with_the_nearest(run: Path) -> None:
     result = evaljournal("export", run, "--format", "paquet")
 
     assert 2 == result.exit_code
-    assert "there is no format 'paquet'; did you mean 'parquet'?; there are jsonl, csv, parquet, nat" in result.stderr
+    assert "unknown format 'paquet'; did you mean 'parquet'?; use one of jsonl, csv, parquet, nat" in result.stderr
 
 
 def test_what_is_there_is_left_alone(run: Path, tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_what_is_there_is_left_alone(run: Path, tmp_path: Path) -> None:
     forced = evaljournal("export", run, "-f", "csv", "-o", target, "--force")
 
     assert (2, "mine") == (refused.exit_code, before)
-    assert f"{target} exists; nothing was written: --force replaces it" in refused.stderr
+    assert f"{target} exists; pass --force to replace it" in refused.stderr
     assert (0, exported(run, "csv")) == (forced.exit_code, target.read_bytes())
 
 
@@ -130,16 +130,16 @@ def test_no_export_goes_into_a_run(run: Path, inside: str) -> None:
     result = evaljournal("export", run, "-f", "junit", "-o", run / inside, "--force")
 
     assert 2 == result.exit_code
-    assert f"{run / inside} is in {run}, which is a run, and holds nothing but its journal" in result.stderr
+    assert f"{run / inside} is inside the run {run}" in result.stderr
     assert before == content(run)
 
 
 @pytest.mark.parametrize(
     ("target", "why"),
     [
-        ("", "is there, and is not a file"),
-        ("nowhere/out.csv", "nowhere; `mkdir -p "),
-        ("fifo", "is there, and is not a file"),
+        ("", "exists and is not a file"),
+        ("nowhere/out.csv", "nowhere does not exist; create it with `mkdir -p "),
+        ("fifo", "exists and is not a file"),
     ],
 )
 def test_a_place_that_cannot_be_written_is_refused(run: Path, tmp_path: Path, target: str, why: str) -> None:
@@ -157,8 +157,8 @@ def test_a_damaged_run_is_exported_up_to_the_damage(damaged: Path, tmp_path: Pat
     result = evaljournal("export", damaged, "-f", name, "-o", tmp_path / "out")
 
     assert 4 == result.exit_code
-    assert f"{name} of {damaged}, up to record 9\n" in result.stderr
-    assert f"that is how far it can be trusted: {damaged} is damaged at record 10" in result.stderr
+    assert f"{damaged} as {name}, up to record 9\n" in result.stderr
+    assert f"shown up to the damage: {damaged} is damaged at record 10" in result.stderr
     assert (tmp_path / "out").exists()
 
 
@@ -189,7 +189,7 @@ def test_a_torn_end_is_no_damage(run: Path) -> None:
     result = evaljournal("export", run)
 
     assert (0, 2) == (result.exit_code, len(result.stdout.splitlines()))
-    assert "behind record" in result.stderr
+    assert "after record" in result.stderr
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -235,7 +235,7 @@ def test_what_is_not_text_is_nothing_for_a_terminal(run: Path) -> None:
         os.close(ours)
         os.close(theirs)
 
-    assert (2, True) == (ended.returncode, b"inspect is nothing for a terminal" in ended.stderr)
+    assert (2, True) == (ended.returncode, b"inspect is binary and standard output is a terminal" in ended.stderr)
 
 
 def test_a_failure_half_way_leaves_what_was_there(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

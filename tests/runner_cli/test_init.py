@@ -32,7 +32,7 @@ from journal.lock import Lock
 from replay import fold
 from replay.auditing import audit
 from runner.cli import cli
-from runner.cli._no_code_options import configured
+from runner.cli._config_file import read_config
 from runner.cli.run import run
 from runner.recompute.rules import session_rules
 from tests.processes import Process
@@ -145,9 +145,9 @@ def test_a_chat_model_is_asked_and_judged(server: Server, name: str) -> None:
 
 
 def test_outputs_that_are_there_are_scored() -> None:
-    """With --score-only nobody is asked: each row brings its output along."""
+    """With --output-key, the outputs are read from the dataset and nothing is called."""
     Path("done.csv").write_text("id,question,answer,generated\n1,q,LIMA,LIMA\n2,q2,0042,\n")
-    result = evaljournal("run", "--score-only", "--data", "done.csv", "--output-key", "generated", "--score", "exact")
+    result = evaljournal("run", "--data", "done.csv", "--output-key", "generated", "--score", "exact")
 
     assert 0 == result.exit_code
     assert {"1": True, "2": False} == scores("runs/done/0001", "exact")
@@ -165,40 +165,42 @@ def test_scorers_may_be_functions() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("", "no evaluation was named"),
-        ("--data qa.jsonl", "say whom to ask"),
+        ("", "no evaluation: pass a file"),
+        ("--data qa.jsonl", "no target: pass one of --endpoint URL"),
         ("--command cat", "--data is missing"),
         ("--data no.jsonl --command cat", "no.jsonl"),
-        ("--data qa.jsonl --command cat --endpoint http://h/", "--endpoint and --command were given; choose one"),
-        ("--data qa.jsonl --command cat --prompt x", "--prompt is about --chat, and --command was given"),
-        ("--data qa.jsonl --score-only", "--score-only asks nobody"),
-        ("--data qa.jsonl --score-only --output-key generated", "has no field {generated}"),
+        ("--data qa.jsonl --command cat --endpoint http://h/", "--endpoint and --command exclude each other"),
+        ("--data qa.jsonl --command cat --prompt x", "--prompt requires --chat, not --command"),
+        ("--data qa.jsonl --output-key generated", "has no field {generated}"),
         ("--data qa.jsonl --chat m --base-url http://h --prompt {qestion}", "did you mean {question}?"),
-        ("--data qa.jsonl --chat m --base-url http://h --prompt @no.txt", "--prompt='@no.txt' cannot be read"),
+        ("--data qa.jsonl --chat m --base-url http://h --prompt @no.txt", "--prompt @no.txt: cannot be read"),
         ("--data qa.jsonl --command no-such-command", "there is no command 'no-such-command'"),
-        ("--data qa.jsonl --command cat --score exat", "similarity, or give file.py:function; did you mean 'exact'"),
-        ("--data qa.jsonl --command cat --score nope", "there is no scorer 'nope'; there are exact, iexact, contains, one_of"),
+        ("--data qa.jsonl --command cat --score exat", "similarity or file.py:function; did you mean 'exact'"),
+        ("--data qa.jsonl --command cat --score nope", "unknown scorer 'nope'; use exact, iexact, contains, one_of"),
         ("--data qa.jsonl --command cat --score exact:1", "exact takes no argument"),
         ("--data qa.jsonl --command cat --score no.py:f", "there is no file no.py"),
         ("--data qa.jsonl --command cat --score 'regex:('", "is not a pattern"),
-        ("--data qa.jsonl --command cat --rubric x", "--rubric is about --judge"),
-        ("--data qa.jsonl --command cat --judge m --judge-url http://h --choice good", "give WORD=VALUE"),
-        ("--data qa.jsonl --command cat --score exact --fail-under exact", "give SCORER=NUMBER"),
+        ("--data qa.jsonl --command cat --rubric x", "--rubric requires --judge"),
+        ("--data qa.jsonl --command cat --judge m --judge-url http://h --choice good", "expected WORD=VALUE"),
+        ("--data qa.jsonl --command cat --score exact --fail-under exact", "expected SCORER=NUMBER"),
         ("--data qa.jsonl --command cat --score exact --fail-under exat=1", "no scorer 'exat'; did you mean 'exact'?"),
-        ("--data qa.jsonl --endpoint http://h --header X", "give 'Name: value'"),
-        ("--data qa.jsonl --endpoint http://h --retry-errors -1", "--retry-errors -1: give a whole number"),
-        ("--data qa.jsonl --endpoint http://h --retry-max-delay 0.5", "--retry-max-delay 0.5 is less than base_delay=1.0"),
+        ("--data qa.jsonl --endpoint http://h --header X", "expected 'Name: value'"),
+        ("--data qa.jsonl --endpoint http://h --retry-errors -1", "--retry-errors -1: must be a whole number"),
+        (
+            "--data qa.jsonl --endpoint http://h --retry-max-delay 0.5",
+            "--retry-max-delay 0.5: must not be less than base_delay",
+        ),
         ("--data qa.jsonl --endpoint http://h/{idd}", "has no field {idd}; there are 'topic', 'id', 'question'"),
         ("--data qa.jsonl --endpoint http://{topic}/", "may not come from a case"),
         ("--data qa.jsonl --chat m --base-url http://h/{topic}", "is the same for all cases; the model may come from them"),
         ("--data qa.jsonl --chat m --base-url http://h --more x", "--more is not JSON"),
-        ("--data qa.jsonl --chat m --base-url http://h --more [1]", "--more is an object"),
+        ("--data qa.jsonl --chat m --base-url http://h --more [1]", "--more must be a JSON object"),
         ("--data qa.jsonl --endpoint http://h --header 'X: $NO_SUCH'", "needs $NO_SUCH"),
-        ("--data qa.jsonl --endpoint http://h --header 'Authorization: Bearer x'", "--header holds a key"),
-        ("--data qa.jsonl --endpoint 'http://h/?key=abcdefgh1'", "--endpoint holds a key"),
-        ("--data qa.jsonl --endpoint http://u:secret@h/", "--endpoint holds a key"),
-        ("evals.py --data qa.jsonl", "evals.py says what is evaluated, and so does --data"),
-        ("--config no.toml", "no.toml cannot be read"),
+        ("--data qa.jsonl --endpoint http://h --header 'Authorization: Bearer x'", "--header contains a key"),
+        ("--data qa.jsonl --endpoint 'http://h/?key=abcdefgh1'", "--endpoint contains a key"),
+        ("--data qa.jsonl --endpoint http://u:secret@h/", "--endpoint contains a key"),
+        ("evals.py --data qa.jsonl", "evals.py and --data both define the evaluation"),
+        ("--config no.toml", "no.toml: cannot be read"),
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: str, said: str) -> None:
@@ -250,7 +252,7 @@ def test_two_to_ask_are_told_apart_by_where_they_stand() -> None:
     result = evaljournal("run", "--config", "eval.toml", "--endpoint", "http://h")
 
     assert 2 == result.exit_code
-    assert "Error: --endpoint and --command (in the file) were given; choose one" in result.stderr
+    assert "Error: --endpoint and --command (in the file) exclude each other" in result.stderr
 
 
 def test_a_judge_is_asked_again_as_the_run_is_told(server: Server, name: str) -> None:
@@ -328,25 +330,25 @@ def test_tables_are_understood(server: Server, name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("datta = 1", "has the key 'datta', which there is not; did you mean 'data'?"),
+        ("datta = 1", "unknown key 'datta'; did you mean 'data'?"),
         ("max-failure = 1", "did you mean 'max-failures'?"),
-        ("config = 'x'", "has the key 'config'"),
-        ("data = ", "is not TOML"),
+        ("config = 'x'", "unknown key 'config'"),
+        ("data = ", "not valid TOML"),
         (
             "data = 'qa.jsonl'\ncommand = 'cat'\nslots = 'many'",
-            "Error: eval.toml: slots='many': 'many' is not a valid integer\n",
+            "Error: eval.toml: slots = 'many': 'many' is not a valid integer\n",
         ),
         (
             "data = 'qa.jsonl'\ncommand = 'cat'\nslots = true",
-            "Error: eval.toml: slots=True: give one value, as after its flag\n",
+            "Error: eval.toml: slots = True: expected a single value\n",
         ),
-        ("data = 'qa.jsonl'\ncommand = ['cat']", "Error: eval.toml: command=['cat']: give one value, as after its flag\n"),
-        ("data = 'qa.jsonl'\ncommand = 'cat'\nshell = ['x']", "Error: eval.toml: shell=['x']: give true or false\n"),
+        ("data = 'qa.jsonl'\ncommand = ['cat']", "Error: eval.toml: command = ['cat']: expected a single value\n"),
+        ("data = 'qa.jsonl'\ncommand = 'cat'\nshell = ['x']", "Error: eval.toml: shell = ['x']: expected true or false\n"),
         (
             "data = 'qa.jsonl'\nendpoint = 'http://h'\nshell = true",
-            "--shell (in the file) is about --command, and --endpoint (in",
+            "--shell (in the file) requires --command, not --endpoint (in the file)",
         ),
-        ("data = 'qa.jsonl'\ncommand = 'cat'\nslots = 0", "slots=0: give a whole number"),
+        ("data = 'qa.jsonl'\ncommand = 'cat'\nslots = 0", "eval.toml: slots = 0: must be a whole number"),
         ("data = 'qa.jsonl'\ncommand = 'cat'\nshell = 'perhaps'", "shell"),
     ],
 )
@@ -361,40 +363,63 @@ def test_a_wrong_file_is_refused(text: str, said: str) -> None:
 
 
 def test_init_writes_a_file_that_runs() -> None:
-    """`init` writes a file with every flag in it, explained; it can be run as it is, and is never overwritten."""
-    result = evaljournal("init")
+    """`init --command` writes a short file that runs as it is; a file is never overwritten."""
+    result = evaljournal("init", "--command")
     text = Path("eval.toml").read_text()
     again = evaljournal("init")
 
-    assert 0 == result.exit_code
-    assert 2 == again.exit_code
-    assert "nothing is ever overwritten" in again.stderr
+    assert (0, 2) == (result.exit_code, again.exit_code)
     assert text == Path("eval.toml").read_text()
-    assert {"data", "command", "score", "slots", "timeout"} == set(tomllib.loads(text))
-    assert all(f"# {each} = " in text for each in ("endpoint", "chat", "prompt", "judge", "fail-under", "max-failures", "only"))
+    assert {"data", "command", "score"} == set(tomllib.loads(text))
     assert 0 == evaljournal("run", "--config", "eval.toml").exit_code
-    assert "Error: no/eval.toml cannot be written: No such file or directory\n" == evaljournal("init", "no/eval.toml").stderr
+    assert "Error: no/eval.toml: cannot be written: No such file or directory\n" == evaljournal("init", "no/eval.toml").stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "keys"),
+    [
+        (["--chat"], {"data", "chat", "prompt", "score"}),
+        (["--endpoint"], {"data", "endpoint", "body", "output-path", "score"}),
+        (["--command"], {"data", "command", "score"}),
+        ([], {"data", "score"}),
+        (["--all"], set()),
+    ],
+)
+def test_init_writes_a_file_for_a_target(flags: list[str], keys: set[str]) -> None:
+    """A short file has the keys of its target, the rest as comments; the long one has every key as a comment."""
+    result = evaljournal("init", *flags)
+    text = Path("eval.toml").read_text()
+
+    assert 0 == result.exit_code
+    assert keys == set(tomllib.loads(text))
+    assert (len(text.splitlines()) > 100) == (flags == ["--all"])
+
+
+def test_init_for_two_targets() -> None:
+    """`--all` together with a target is a usage error."""
+    assert 2 == evaljournal("init", "--all", "--chat").exit_code
+    assert not Path("eval.toml").exists()
 
 
 def test_what_init_writes_can_be_used() -> None:
-    """Every key that `init` writes has a value that is one, commented or not, and is no placeholder."""
-    evaljournal("init")
+    """Every key that `init --all` writes has a value that is one, commented or not, and is no placeholder."""
+    evaljournal("init", "--all")
     keys = [
         line.removeprefix("# ") for line in Path("eval.toml").read_text().splitlines() if re.match(r"(# )?[a-z-]+ = ", line)
     ]
     Path("all.toml").write_text("\n".join(keys))
     result = evaljournal("run", "--config", "all.toml")
 
-    assert "Error: --score-only asks nobody" in result.stderr  # All were understood, and do not go together.
+    assert "exclude each other" in result.stderr  # All are valid, but there are four targets.
     assert "…" not in Path("all.toml").read_text()
 
 
 def test_every_key_that_init_writes_is_known() -> None:
     """Each key in the file can be used by taking its mark away: it is TOML, and it means something."""
-    evaljournal("init")
+    evaljournal("init", "--all")
     lines = [line.removeprefix("# ") for line in Path("eval.toml").read_text().splitlines() if re.match(r"# [\w-]+ = ", line)]
     Path("all.toml").write_text("\n".join(lines))
-    known = configured(Path("all.toml"), run)
+    known = read_config(Path("all.toml"), run)
 
     assert len(lines) == len(known) > 50
     assert ("Authorization: Bearer $MY_KEY",) == tuple(known["header"])
@@ -447,7 +472,7 @@ def test_what_was_moved_is_named(verb: str, line: str, moved: str) -> None:
     assert "there is no file" not in there.stderr
     assert 2 == gone.exit_code
     assert moved in gone.stderr.splitlines()[0]
-    assert f"run was begun with {line}; go to where that is, or, if it was moved, say what it is now" in gone.stderr
+    assert f"run was started from {line}. Run this from that directory, or pass the new location" in gone.stderr
     assert f"`evaljournal {verb} run --task {shlex.quote(line)}`" in gone.stderr
     assert 2 != found.exit_code, found.stderr
 
@@ -514,7 +539,7 @@ def test_outputs_are_scored_anew() -> None:
     state = fold(read("runs/qa/0001"))
 
     assert 0 == result.exit_code, result.stderr
-    assert "3 outputs scored anew by exact, f1" in result.stderr
+    assert "3 outputs re-scored by exact, f1" in result.stderr
     assert 3 == len(events("runs/qa/0001", AttemptStarted))
     assert [2, 3] == [
         sum(
@@ -546,9 +571,9 @@ def test_what_is_scored_already_is_left_alone() -> None:
     after = len(list(read("runs/qa/0001")))
     again = evaljournal("rescore", "runs/qa/0001", "--again")
 
-    assert "0 outputs scored anew by exact; 3 scored so before" in same.stderr
+    assert "0 outputs re-scored by exact; 3 already scored" in same.stderr
     assert before == after
-    assert "3 outputs scored anew by exact" in again.stderr
+    assert "3 outputs re-scored by exact" in again.stderr
     assert 6 == len(events("runs/qa/0001", TrialScored))
 
 
@@ -574,7 +599,7 @@ def test_a_run_that_goes_on_is_left_to_itself() -> None:
     lock.release()
 
     assert 2 == result.exit_code
-    assert "is a run that is going on" in result.stderr
+    assert "is a run in progress" in result.stderr
 
 
 def test_a_judge_may_come_later(server: Server, name: str) -> None:
@@ -608,7 +633,7 @@ def test_a_refused_judge_stops_the_rescoring(server: Server, name: str) -> None:
     again = evaljournal(*line)
 
     assert 3 == refused.exit_code
-    assert "0 outputs scored anew by judge; 3 left, and the same command goes on with them" in refused.stderr
+    assert "0 outputs re-scored by judge; 3 left: run the same command again" in refused.stderr
     assert "every other call would fail in the same way: evaljournal.BadStatus: 401" in refused.stderr
     assert "\n  the scorer judge was refused\n" in refused.stderr
     assert "unauthorized" == events("runs/qa/0001", RunStopped)[-1].reason

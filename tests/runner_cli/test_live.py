@@ -20,11 +20,11 @@ BEGAN = 5.0
 def told(capsys: pytest.CaptureFixture[str], happens: dict[int, Event], *, seconds: int) -> list[tuple[int, str]]:
     """Let things happen in a run that is half done; give the beginning of each line, and the second in which it is told."""
     state = state_of([LimitChanged(before=0, after=4, cause="start"), *answered("a"), enqueued("b")])
-    teller, lines = ProgressPrinter(tenth(state, 2), BEGAN), list[tuple[int, str]]()
+    printer, lines = ProgressPrinter(tenth(state, 2), BEGAN), list[tuple[int, str]]()
     for second in range(seconds):
         if second in happens:
             state.apply(Record(state.seq + 1, state.at, BEGAN + second, happens[second], 0, "", 1, 0))
-        teller.tell(state, now=BEGAN + second, durable=0, total=2, before=0)
+        printer.update(state, now=BEGAN + second, durable=0, total=2, before=0)
         lines += [(second, line.partition(" · seq")[0]) for line in capsys.readouterr().out.splitlines()]
     return lines
 

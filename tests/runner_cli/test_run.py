@@ -213,17 +213,17 @@ def test_shuffling_depends_on_the_seed() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--slots", 0], "Error: --slots 0: give a whole number from 1 up"),
-        (["--timeout", "-1"], "--timeout -1.0: give seconds, more than 0; none turns it off"),
+        (["--slots", 0], "Error: --slots 0: must be a whole number, 1 or more"),
+        (["--timeout", "-1"], "--timeout -1.0: must be a number of seconds above 0; 'none' turns it off"),
         (["--timeout", "soon"], "'soon' is not a number of seconds"),
-        (["--max-failures", "many"], "'many' is neither a number of trials"),
-        (["--max-failures", "101%"], "'101%' is neither a number of trials"),
-        (["--repeats", 0], "--repeats 0: give a whole number from 1 up"),
-        (["--limit", 0], "--limit 0: give a whole number from 1 up"),
+        (["--max-failures", "many"], "'many' is not a number of trials"),
+        (["--max-failures", "101%"], "'101%' is not a number of trials"),
+        (["--repeats", 0], "--repeats 0: must be a whole number, 1 or more"),
+        (["--limit", 0], "--limit 0: must be a whole number, 1 or more"),
         (["--only", "x*"], "is left by only=['x*']; there are names such as 'peru', 'chile', 'cuba'"),
-        (["--grace", "-1"], "--grace -1.0: give seconds, 0 or more"),
+        (["--grace", "-1"], "--grace -1.0: must be a number of seconds, 0 or more"),
         (["--retry-base-delay", 0], "--retry-base-delay 0.0: must be more than 0"),
-        (["--fail-under", "exact"], "--fail-under exact: give SCORER=NUMBER"),
+        (["--fail-under", "exact"], "--fail-under exact: expected SCORER=NUMBER"),
         (["--policy", "greedy"], "'greedy' is not one of"),
     ],
 )
@@ -279,11 +279,11 @@ def test_a_taken_path_is_refused() -> None:
     before = content(Path("half")), content(Path("whole"))
     half, whole = evaljournal("run", "evals/capitals.py", "-o", "half"), evaljournal("run", "evals/capitals.py", "-o", "whole")
 
-    assert (2, "Error: half is a run that is not finished; `evaljournal resume half` goes on with it\n") == (
+    assert (2, "Error: half is an unfinished run; continue it with `evaljournal resume half`\n") == (
         half.exit_code,
         half.stderr,
     )
-    assert (2, True) == (whole.exit_code, "whole is a run that is finished; nothing is ever overwritten" in whole.stderr)
+    assert (2, True) == (whole.exit_code, "whole is a finished run and is never overwritten" in whole.stderr)
     assert before == (content(Path("half")), content(Path("whole")))
 
 
@@ -311,13 +311,13 @@ def test_dry_run_writes_nothing() -> None:
 
     assert (0, "") == (result.exit_code, result.stderr)
     assert [
-        "capitals (evals/capitals.py:capitals) would be run in runs/capitals/0001; nothing was written",
+        "capitals (evals/capitals.py:capitals) would run in runs/capitals/0001; nothing was written",
         "  4 cases × 3 repeats = 12 trials",
-        "  at least 12, at most 36 calls, and what rate limits refuse on top",
-        "  retries: 0 after errors, 2 after timeouts, 10 min of rate limits",
-        "  2 slots at the most (adaptive), no limit for an attempt",
+        "  at least 12, at most 36 calls, plus retries after rate limits",
+        "  retries: 0 after errors, 2 after timeouts, 10 min on rate limits",
+        "  at most 2 slots (adaptive), timeout none",
         "  scorers: exact",
-        "  cost: unknown; no run of it under runs/ has recorded what it used (note(tokens=…, cost=…) does)",
+        "  cost: unknown; no earlier run under runs/ recorded its usage (record it with note(tokens=…, cost=…))",
     ] == result.stdout.splitlines()
     assert not Path("runs").exists()
 
@@ -327,9 +327,9 @@ def test_dry_run_writes_nothing() -> None:
     [
         (
             ["--fail-under", "exact=0.9", "--fail-under", "exact>=80%@lower"],
-            "gates: exact=0.9, exact>=80%@lower; if one is not",
+            "gates: exact=0.9, exact>=80%@lower; exit code 1 if one is not",
         ),
-        (["--fail-fast", "--max-failures", 3], "stops at the first trial that fails; `evaljournal resume` goes on then"),
+        (["--fail-fast", "--max-failures", 3], "stops at the first failed trial; `evaljournal resume` continues"),
         (["--max-failures", 3, "--deadline", 600], "stops when more than 3 of the trials have failed, or after 10 min; "),
         (["--max-failures", "7%"], "stops when more than 7 % of the trials have failed; "),
     ],
@@ -347,7 +347,7 @@ def test_dry_run_projects_from_the_run_before() -> None:
     words = evaljournal("run", "evals/capitals.py", "--dry-run")
     answer = orjson.loads(evaljournal("run", "evals/capitals.py", "--dry-run", "--json").stdout)
 
-    said = "  in all about tokens 50 (at most 150), cost 2.5 (at most 7.5), going by runs/capitals/0001\n"
+    said = "  in total about tokens 50 (at most 150), cost 2.5 (at most 7.5), based on runs/capitals/0001\n"
     assert words.stdout.endswith(said)
     assert {"at_least": 5, "at_most": 15} == answer["calls"]
     assert {"tokens": 150.0, "cost": 7.5} == answer["projected_usage_at_most"]
@@ -363,11 +363,11 @@ def test_dry_run_of_cases_that_can_be_read_only_once() -> None:
     define("FAILS = None" + QUICK.replace("cases=CASES", "cases=(case for case in CASES)"))
 
     words = evaljournal("run", "evals/capitals.py", "--dry-run").stdout
-    assert "  as many cases as can be read (they can be read only once), each asked once\n" in words
-    assert "  at least 1, at most 3 calls for each trial, and what rate limits refuse on top\n" in words
+    assert "  unknown number of cases (they can only be read once), 1 trial each\n" in words
+    assert "  at least 1, at most 3 calls for each trial, plus retries after rate limits\n" in words
     limited = evaljournal("run", "evals/capitals.py", "--dry-run", "--limit", "2").stdout
-    assert "  at most 2 cases (they can be read only once), each asked once\n" in limited
-    assert "  at least 1, at most 6 calls, and what rate limits refuse on top\n" in limited
+    assert "  at most 2 cases (they can only be read once), 1 trial each\n" in limited
+    assert "  at least 1, at most 6 calls, plus retries after rate limits\n" in limited
     answer = orjson.loads(evaljournal("run", "evals/capitals.py", "--dry-run", "--limit", "2", "--json").stdout)
     assert (None, 2, 6) == (answer["trials"], answer["trials_at_most"], answer["calls"]["at_most"])
 
@@ -378,7 +378,7 @@ def test_a_part_of_nobody_knows_how_many_is_refused(flags: list[object]) -> None
     define("FAILS = None" + QUICK.replace("cases=CASES", "cases=(case for case in CASES)"))
 
     refused = evaljournal("run", "evals/capitals.py", "--max-failures", "7%", *flags)
-    assert (2, True) == (refused.exit_code, "--max-failures 7%) is a part of all trials, and how many" in refused.stderr)
+    assert (2, True) == (refused.exit_code, "--max-failures 7%: is a fraction of all trials, but the number" in refused.stderr)
     assert not Path("runs").exists()
     assert 0 == evaljournal("run", "evals/capitals.py", "--max-failures", "3", *flags).exit_code
 
@@ -390,9 +390,9 @@ def test_where_runs_are_kept_is_no_run() -> None:
     refused = [evaljournal("run", "evals/capitals.py", "-o", path) for path in ("runs", "mine", "mine/first/second")]
 
     assert [2, 2, 2] == [each.exit_code for each in refused]
-    assert "runs is where runs are kept, and not one itself; give it a name there: -o runs/NAME" in refused[0].stderr
-    assert "mine is where runs are kept" in refused[1].stderr
-    assert "which is a run, and holds nothing but its journal" in refused[2].stderr
+    assert "runs contains runs; pass a new directory in it: -o runs/NAME" in refused[0].stderr
+    assert "mine contains runs" in refused[1].stderr
+    assert "is inside the run" in refused[2].stderr
     assert before == content(Path())
 
 
@@ -403,7 +403,7 @@ def test_resume_of_a_finished_run_changes_nothing() -> None:
     result = evaljournal("resume")
 
     assert (0, "") == (result.exit_code, result.stdout)
-    assert "runs/capitals/0001 is finished: 5 ok, 0 failed; there is nothing to resume\n" == result.stderr
+    assert "runs/capitals/0001 is finished: 5 ok, 0 failed; nothing to resume\n" == result.stderr
     assert 5 == orjson.loads(evaljournal("resume", "--json").stdout)["trials"]["completed"]
     assert 0 == evaljournal("resume", "--retry-failed").exit_code
     assert before == content(Path("runs"))
@@ -426,7 +426,7 @@ def test_resume_of_a_finished_run_has_the_code_of_the_run() -> None:
     assert [1, 0, 1, 2] == [each.exit_code for each in (own, lower, higher, mistyped)]
     assert "not reached: exact=0.5: the mean of exact is 0.2" == own.stderr.splitlines()[-1]
     assert "not reached: exact=0.3: the mean of exact is 0.2" == higher.stderr.splitlines()[-1]
-    assert "there is no scorer 'exat'; did you mean 'exact'?" in mistyped.stderr
+    assert "--fail-under exat=1: no scorer 'exat'; did you mean 'exact'?" in mistyped.stderr
     assert before == content(Path("runs"))
 
 
@@ -435,7 +435,7 @@ def test_what_failed_can_be_tried_again() -> None:
     define("import os\nFAILS = os.environ.get('FAILS')" + QUICK)
     failed = CliRunner(env={"FAILS": "cuba"}).invoke(cli, ["run", "evals/capitals.py"])
     assert (1, True) == (failed.exit_code, "--retry-failed" in failed.stderr)
-    assert "tries those that failed again" in evaljournal("resume").stderr
+    assert "retries the failed trials" in evaljournal("resume").stderr
     result = evaljournal("resume", "--retry-failed")
 
     assert (0, ["asked about cuba"]) == (result.exit_code, re.findall("asked about .*", result.stderr))
@@ -468,11 +468,11 @@ def test_resume_with_other_settings() -> None:
 
     assert (3, 1) == (again.exit_code, result.exit_code)
     assert [
-        "slots is now 2; it was 1",
-        "timeout is now 6.0; it was 5.0",
-        "retry.timeouts is now 7; it was 2",
-    ] == re.findall(".* is now .*", again.stderr)
-    assert ["fail_fast is now false; it was true"] == re.findall(".* is now .*", result.stderr)
+        "slots: 2 (was 1)",
+        "timeout: 6.0 (was 5.0)",
+        "retry.timeouts: 7 (was 2)",
+    ] == re.findall(r".* \(was .*", again.stderr)
+    assert ["fail_fast: false (was true)"] == re.findall(r".* \(was .*", result.stderr)
     changes = [event.settings for event in events("runs/capitals/0001", SessionStarted)]
     assert {"fail_fast": False, "given": ["slots", "policy", "fail_fast", "max_failures"]} == changes[2]
     assert 2 == changes[1]["slots"]
@@ -493,8 +493,8 @@ def test_resume_of_something_else_is_refused() -> None:
 @pytest.mark.parametrize(
     ("first", "said"),
     [
-        ([started()], "was begun with evals/capitals.py:capitals; go to where that is"),
-        ([], "was cut off before it said what it is a run of"),
+        ([started()], "was started from evals/capitals.py:capitals. Run this from that directory"),
+        ([], "ends before its evaluation was recorded"),
     ],
 )
 def test_resume_that_does_not_find_its_evaluation(first: list[Any], said: str) -> None:
@@ -530,14 +530,14 @@ def test_resume_of_a_run_that_was_begun_from_python() -> None:
         file.write(b'{"seq":99,"at":"2026-11-15T00:00:00.000000Z","t":0.0,"type":"session_started","n":3')  # A crash tore it.
     again = evaljournal("resume", "r", "--retry-failed")
 
-    assert (2, True) == (unsaid.exit_code, "was begun from Python" in unsaid.stderr)
+    assert (2, True) == (unsaid.exit_code, "was started from Python" in unsaid.stderr)
     assert (1, True) == (said.exit_code, said.stderr.endswith("next: evaljournal resume r --retry-failed\n"))
     assert (1, True) == (again.exit_code, "1 trial failed" in again.stderr)
     assert verify("r").holds
 
 
 def test_resume_without_any_run() -> None:
-    """Where there is no run, there is nothing to resume: code 2."""
+    """Where there is no run, nothing to resume: code 2."""
     assert (2, 2) == (evaljournal("resume").exit_code, evaljournal("resume", "nothing").exit_code)
 
 
@@ -597,9 +597,9 @@ def test_kill_then_resume(here: Path) -> None:
     dead = orjson.loads(evaljournal("status", "--json").stdout)
 
     assert ("running", True, 4) == (live["status"], live["is_live"], live["trials"]["running"])
-    assert f"going on by process {first.pid} on " in words.stdout
+    assert f"running in process {first.pid} on " in words.stdout
     assert "slots    4 of 4 busy" in words.stdout
-    assert (2, True) == (taken.exit_code, "is a run that is going on" in taken.stderr)
+    assert (2, True) == (taken.exit_code, "is a run in progress" in taken.stderr)
     assert (2, True) == (second.exit_code, "is being written by" in second.stderr)
     assert ("interrupted", False) == (dead["status"], dead["is_live"])
     assert "slow cut off without a word" in evaljournal("status").stdout
@@ -710,7 +710,7 @@ def test_ctrl_c_again_and_again_breaks_into_what_holds_up_the_loop(here: Path) -
                 break
         running.kill()
 
-    assert (3, "Error: interrupted; `evaljournal resume runs/blocking/0001` goes on") == (
+    assert (3, "Error: interrupted; continue with `evaljournal resume runs/blocking/0001`") == (
         running.returncode,
         err.splitlines()[-1],
     )
@@ -803,7 +803,7 @@ def test_status_of_a_damaged_run() -> None:
 
     assert (4, 4) == (words.exit_code, as_json.exit_code)
     assert "1 done of 2 so far" in words.stdout
-    assert "that is how far it can be trusted: r is damaged at record 10" in words.stderr
+    assert "shown up to the damage: r is damaged at record 10" in words.stderr
     assert ("damaged", 9, 1) == (answer["status"], answer["seq"], answer["trials"]["completed"])
     assert before == content(Path("r"))
 
@@ -870,7 +870,7 @@ def test_a_run_that_was_cut_off_on_a_full_disk(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 100, 1))
     full = evaljournal("status").stdout
 
-    assert roomy + "its disk has 1 byte left, which may be why; make room before it is resumed\n" == full
+    assert roomy + "its disk has 1 byte free, which may be the cause; free some space before you resume\n" == full
 
 
 def test_ls_of_a_directory(here: Path) -> None:
@@ -879,4 +879,4 @@ def test_ls_of_a_directory(here: Path) -> None:
 
     assert str(here / "archive/2026/capitals/0001") in evaljournal("ls", here / "archive").stdout
     assert 2 == evaljournal("ls", "nowhere").exit_code
-    assert (0, "", True) == ((result := evaljournal("ls")).exit_code, result.stdout, "there are no runs" in result.stderr)
+    assert (0, "", True) == ((result := evaljournal("ls")).exit_code, result.stdout, "no runs under runs/" in result.stderr)

@@ -71,7 +71,7 @@ def test_a_trial_in_words() -> None:
     assert (0, "") == (result.exit_code, result.stderr)
     assert [
         "peru  failed (timed_out), 2 attempts",
-        "taken in 2026-11-15T00:00:00.004000Z · waited 1.5 ms · backed off 0.5 ms · served 3 ms · scored 0 s",
+        "queued at 2026-11-15T00:00:00.004000Z · waited 1.5 ms · backed off 0.5 ms · served 3 ms · scored 0 s",
         'input     {"question":"Where?\\n\\tReally?"}',
         "attempt 1  rate limited after 2 ms  slot 3 · session 1 · seq 5–7 · waited 1 ms, backed off 0 s",
         "          RateLimited: slow down",
@@ -97,7 +97,7 @@ def test_an_output_and_its_scores() -> None:
         "output    Lima",
         "          \\x1b[31mPeru",
         "score     exact true",
-        "score     judge could not judge it: OSError: gone",
+        "score     judge failed: OSError: gone",
     ] == result.stdout.splitlines()[-4:]
 
 
@@ -205,7 +205,7 @@ def test_a_value_that_is_gone() -> None:
 
     shutil.rmtree("run/blobs")
     result = evaljournal("show", "run", "a")
-    assert (4, True) == (result.exit_code, "bytes that cannot be had)" in result.stdout)
+    assert (4, True) == (result.exit_code, "(missing blob of " in result.stdout)
     assert "is missing" in result.stderr
     assert "blob" in shown("run", "a")["output"]
 

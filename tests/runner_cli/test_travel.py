@@ -28,8 +28,8 @@ from journal.files import DISK
 from journal.lock import Lock, is_held
 from replay import LoadedRun, load
 from runner.cli._live import FRAME
-from runner.cli.replay import play_again
-from runner.cli.watch import Watching
+from runner.cli.replay import play_back
+from runner.cli.watch import RunWatcher
 from runner.testing import events_of
 from tests.journal.samples import (
     RUN,
@@ -99,7 +99,7 @@ def test_the_screen_as_it_stood(run: Path) -> None:
     assert 0 == result.exit_code
     assert "trials   1 ok of 1 done" in result.stdout
     assert ["journal  seq 8 · on disk to 7"] == numbers(result)
-    assert "to go on from here: evaljournal fork run --at 8 -o NEW" in result.stderr
+    assert "to continue from here: evaljournal fork run --at 8 -o NEW" in result.stderr
 
 
 def test_the_end_is_the_last_point(run: Path) -> None:
@@ -167,16 +167,16 @@ def test_time_between_two_records_goes_on(slow_run: Path) -> None:
         (["--at", "0"], "run has no record 0; the first is 1"),
         (["--at", "-1"], "run has no record -1; the first is 1"),
         (["--at", "soon"], "'soon' is not a valid integer"),
-        (["--at", "3", "--at-time", "1"], "--at and --at-time both name a point"),
-        (["--at-time", "99"], "run has nothing to show at 99 s; its last record is of 0.014 s"),
-        (["--at-time", "-1"], "--at-time '-1' is neither a number of seconds"),
-        (["--at-time", "soon"], "--at-time 'soon' is neither a number of seconds"),
-        (["--at-time", "0001-01-01T00:00+14:00"], "is neither a number of seconds"),
-        (["--at-time", "2020-01-01"], "its first record is of 2026-11-15T00:00:00.001000Z"),
-        (["--at-time", "2030-01-01"], "its last record is of 2026-11-15T00:00:00.015000Z"),
+        (["--at", "3", "--at-time", "1"], "--at and --at-time exclude each other"),
+        (["--at-time", "99"], "run has no state at 99 s; its last record is at 0.014 s"),
+        (["--at-time", "-1"], "--at-time '-1': expected seconds"),
+        (["--at-time", "soon"], "--at-time 'soon': expected seconds"),
+        (["--at-time", "0001-01-01T00:00+14:00"], "expected seconds"),
+        (["--at-time", "2020-01-01"], "its first record is at 2026-11-15T00:00:00.001000Z"),
+        (["--at-time", "2030-01-01"], "its last record is at 2026-11-15T00:00:00.015000Z"),
         (["--play", "fast"], "'fast' is not a speed"),
         (["--play", "0x"], "'0x' is not a speed"),
-        (["--play", "2x", "--json"], "--json tells one point"),
+        (["--play", "2x", "--json"], "--json and --play exclude each other"),
     ],
 )
 def test_points_that_are_not_there(run: Path, options: list[str], said: str) -> None:
@@ -192,7 +192,7 @@ def test_replay_of_a_damaged_run(run: Path) -> None:
 
     whole, before, behind = (evaljournal("replay", run, *options) for options in ((), ("--at", 9), ("--at", 10)))
     assert (4, ["journal  seq 9 · on disk to 8"]) == (whole.exit_code, numbers(whole))
-    assert "that is how far it can be trusted: run is damaged at record 10" in whole.stderr
+    assert "shown up to the damage: run is damaged at record 10" in whole.stderr
     assert (0, ["journal  seq 9 · on disk to 8"]) == (before.exit_code, numbers(before))
     assert (4, "") == (behind.exit_code, behind.stdout)
 
@@ -213,7 +213,7 @@ def test_a_run_is_played_at_its_speed(slow_run: Path, times: float) -> None:
 
     async def main() -> float:
         began = trio.current_time()
-        await play_again(load(slow_run), times, lambda history, now: shown.append((history.seq, now)))
+        await play_back(load(slow_run), times, lambda history, now: shown.append((history.seq, now)))
         return trio.current_time() - began
 
     took = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
@@ -256,7 +256,7 @@ def test_watching_what_was_cut_off(run: Path) -> None:
     result = evaljournal("watch", run)
 
     assert (3, True) == (result.exit_code, result.stdout.startswith("capitals cut off without a word: 1 trial done"))
-    assert "its writer, process 4711 on here, is gone without a word\n" == result.stderr
+    assert "process 4711 on here exited without ending the run\n" == result.stderr
 
 
 def test_watching_a_damaged_run(run: Path) -> None:
@@ -277,7 +277,7 @@ async def test_a_run_is_watched_until_its_writer_is_gone(left_out: int, torn: by
     lines = lines_of(path)
     overwrite(segment(path), b"".join(lines[:5]))
     lock = Lock(path, DISK)
-    watching = Watching(path)
+    watching = RunWatcher(path)
     shown: list[int] = []
 
     def show(history: LoadedRun, now: float) -> None:
@@ -291,8 +291,8 @@ async def test_a_run_is_watched_until_its_writer_is_gone(left_out: int, torn: by
             lock.release()
         assert now >= history.state.t
 
-    await watching.until_the_end(show)
-    assert (False, not torn) == (is_held(path), watching.has_seen_all)
+    await watching.show_until_end(show)
+    assert (False, not torn) == (is_held(path), watching.has_read_all)
     assert len(lines) - left_out == watching.history.seq
     assert (5, sorted(shown)) == (shown[0], shown)
 
@@ -303,10 +303,10 @@ async def test_a_watcher_notices_damage() -> None:
     await write(path, whole_run())
     lock = Lock(path, DISK)
     flip(segment(path), list(read(path))[9].offset + 60)
-    watching = Watching(path)
-    await watching.until_the_end(lambda _, __: None)
+    watching = RunWatcher(path)
+    await watching.show_until_end(lambda _, __: None)
 
-    assert (9, False, True) == (watching.history.seq, watching.has_seen_all, lock.is_held)
+    assert (9, False, True) == (watching.history.seq, watching.has_read_all, lock.is_held)
     lock.release()
 
 
@@ -320,7 +320,7 @@ def test_ctrl_c_ends_the_watching_and_not_the_run(here: Path) -> None:
             assert first.stdout.readline().startswith("6 of 40 (15 %)")
             first.send_signal(signal.SIGINT)
             _, err = first.communicate(timeout=60)
-        assert (3, "the run goes on; `evaljournal watch live` looks on again\n") == (first.returncode, err)
+        assert (3, "the run continues; watch it with `evaljournal watch live`\n") == (first.returncode, err)
         assert running.poll() is None
         with process("watch", "live") as second:
             assert second.stdout is not None
@@ -355,10 +355,7 @@ def test_a_fork_keeps_what_was_done(run: Path) -> None:
     result = evaljournal("fork", run, "--at", 10, "-o", "new")
 
     assert (0, "") == (result.exit_code, result.stdout)
-    assert (
-        "new: forked from run at record 10; 1 done of 2 trials taken in by then\nnext: evaljournal resume new\n"
-        == result.stderr
-    )
+    assert "new: forked from run at record 10; 1 trials done, 2 read so far\nnext: evaljournal resume new\n" == result.stderr
     assert (before, True) == (content(run), verify("new").holds)
     assert events_of(run)[1:9] == events_of("new")[1:]
     assert {"run": RUN, "seq": 10, "h": list(read(run))[9].h, "session": 1} == forked_from("new")
@@ -367,7 +364,7 @@ def test_a_fork_keeps_what_was_done(run: Path) -> None:
 
 @pytest.mark.parametrize(
     ("planned", "at", "said"),
-    [(60, 3, "0 of 60 trials done"), (60, 4, "0 of 60 trials done"), (0, 3, "0 done of 0 trials taken in by then")],
+    [(60, 3, "0 of 60 trials done"), (60, 4, "0 of 60 trials done"), (0, 3, "0 trials done, 0 read so far")],
 )
 def test_a_fork_counts_what_is_still_to_come(here: Path, planned: int, at: int, said: str) -> None:
     """What had not been taken in at the point of a fork is to be done all the same, and is counted."""

@@ -1,0 +1,549 @@
+"""The options of `run`, `resume` and `rescore`: one table for the flags, the configuration file, `init` and the help.
+
+A new setting is a field of `Settings` and one row here.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import attrs
+import click
+from click.shell_completion import CompletionItem
+
+from runner import scorers
+from runner.cli._common import OFF, seconds
+from runner.concurrency import POLICIES
+from runner.definition.settings import EXPERIMENT_SETTINGS, Settings
+from runner.errors import UsageError
+from runner.retries.retry import Retry
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FILE: Final = click.Path(path_type=Path)
+
+
+def failures(text: str) -> int | float | str:
+    """Parse a number of trials, a percentage, or `none`."""
+    if text == OFF:
+        return text
+    percent = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text)
+    if percent and float(percent[1]) <= 100:  # noqa: PLR2004 - per cent
+        return float(percent[1]) / 100
+    if text.isdecimal():
+        return int(text)
+    raise click.BadParameter(f"{text!r} is not a number of trials (such as 10), a percentage (such as 5%) or {OFF!r}")
+
+
+def complete_scorers(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the built-in scorers; anything else is a file."""
+    names = [CompletionItem(name) for name in scorers.NAMES if name.startswith(incomplete)]
+    return names or [CompletionItem(incomplete, type="file")]
+
+
+@attrs.frozen
+class Option:
+    """A row of the table: a flag, and the key of the same name in a configuration file."""
+
+    spec: str
+    """The flag and its metavar: `--timeout S`."""
+    text: str
+    """Help text without the default."""
+    targets: str = ""
+    """What the value is passed to, separated by spaces: `settings.timeout`, `endpoint.headers chat.headers`."""
+    default: str = attrs.field(default="", kw_only=True)
+    """The default as the help shows it, where it is not that of a setting."""
+    example: str = attrs.field(default="", kw_only=True)
+    """A value in TOML."""
+    type: Any = attrs.field(default=None, kw_only=True)
+    multiple: bool = attrs.field(default=False, kw_only=True)
+    in_file: bool = attrs.field(default=True, kw_only=True)
+    """Whether a configuration file may have it."""
+    click: Mapping[str, Any] = attrs.field(factory=dict[str, Any], kw_only=True)
+    """Further arguments of `click.option`."""
+
+    @property
+    def flag(self) -> str:
+        """The long flag."""
+        return self.spec.split()[0].partition("/")[0]
+
+    @property
+    def key(self) -> str:
+        """The key in a configuration file."""
+        return self.flag.removeprefix("--")
+
+    @property
+    def name(self) -> str:
+        """The name of the click parameter."""
+        return self.key.replace("-", "_")
+
+    @property
+    def metavar(self) -> str | None:
+        """What stands for the value; None for a switch."""
+        return self.spec.partition(" ")[2] or None
+
+    @property
+    def help(self) -> str:
+        """The help text with the default."""
+        default = self.default or self._setting_default()
+        return f"{self.text[:-1]} (default: {default})." if default else self.text
+
+    @property
+    def can_be_off(self) -> bool:
+        """Whether the value `none` turns it off."""
+        return self.type in (seconds, failures)
+
+    def arguments(self, target: str) -> Iterator[str]:
+        """Yield the names under which a target takes the value."""
+        for each in self.targets.split():
+            owner, _, argument = each.partition(".")
+            if owner == target:
+                yield argument
+
+    def decorate(self, function: F, group: str, help_: str) -> F:
+        """Add the option to a command."""
+        arguments: dict[str, Any] = {"help": help_, "multiple": self.multiple, "metavar": self.metavar, "type": self.type}
+        if self.metavar is None:
+            arguments = {"help": help_, "is_flag": True, "default": None}
+        flags = self.spec.split()[0]
+        return click.option(flags, cls=GroupedOption, group=group, **{**arguments, **self.click})(function)
+
+    def _setting_default(self) -> str:
+        for owner, kind in (("settings", Settings), ("retry", Retry)):
+            for argument in self.arguments(owner):
+                default = getattr(attrs.fields(kind), argument).default
+                if default is None or self.metavar is None or default == ():
+                    return OFF if self.can_be_off else ""
+                return f"{default:g}" if isinstance(default, float) else str(default)
+        return ""
+
+
+class GroupedOption(click.Option):
+    """A click option with the group under which the help lists it."""
+
+    def __init__(self, *arguments: Any, group: str, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.group = group
+
+
+class GroupedCommand(click.Command):
+    """A command whose help lists its options by group."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section for each group."""
+        groups: dict[str, list[tuple[str, str]]] = {group: [] for group in ("Resume", *TABLE)}
+        for param in self.get_params(ctx):
+            if isinstance(param, click.Option) and (record := param.get_help_record(ctx)) is not None:
+                groups[getattr(param, "group", "Output")].append(record)
+        for group, records in groups.items():
+            if records:
+                with formatter.section(group):
+                    formatter.write_dl(records)
+
+
+TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
+    "Dataset": (
+        Option("--data FILE", "Cases: JSONL, JSON, CSV, TSV or Parquet.", "dataset.source", example='"qa.jsonl"', type=FILE),
+        Option("--id-key COLUMN", "Column of the case name.", "dataset.id_key", default="id, name, key, …", example='"id"'),
+        Option(
+            "--input-key COLUMN",
+            "Column of the input.",
+            "dataset.input_key",
+            default="input, question, prompt, …",
+            example='"question"',
+        ),
+        Option(
+            "--expected-key COLUMN",
+            "Column of the expected output.",
+            "dataset.expected_key",
+            default="expected, answer, target, …",
+            example='"answer"',
+        ),
+        Option(
+            "--only PATTERN",
+            "Use only cases whose name matches, such as 'peru*'; repeatable.",
+            "settings.only",
+            example='["peru*"]',
+            multiple=True,
+        ),
+        Option(
+            "--skip PATTERN",
+            "Exclude cases whose name matches; repeatable.",
+            "settings.skip",
+            example='["test-*"]',
+            multiple=True,
+        ),
+        Option("--limit N", "Maximum number of cases.", "settings.limit", default="all", example="20", type=int),
+        Option("--shuffle", "Shuffle the cases, in an order that depends on --seed.", "settings.shuffle"),
+        Option("--seed N", "Seed of the order and of the retry jitter.", "settings.seed", example="1", type=int),
+        Option("--repeats N", "Trials per case.", "settings.repeats", example="3", type=int),
+    ),
+    "Target": (
+        Option("--chat MODEL", "Call an OpenAI-compatible chat model.", "chat.model", example='"gpt-4o-mini"'),
+        Option(
+            "--base-url URL",
+            "Base URL of the chat API.",
+            "chat.base_url",
+            default="https://api.openai.com/v1",
+            example='"http://localhost:8000/v1"',
+        ),
+        Option(
+            "--key-env NAME",
+            "Environment variable with the API key.",
+            "chat.key_env",
+            default="OPENAI_API_KEY at api.openai.com",
+            example='"MY_KEY"',
+        ),
+        Option(
+            "--endpoint URL",
+            "Call an HTTP endpoint; the case is sent as JSON.",
+            "endpoint.url",
+            example='"http://localhost:8000/generate"',
+        ),
+        Option(
+            "--method METHOD",
+            "HTTP method: POST or GET.",
+            "endpoint.method",
+            default="POST",
+            example='"POST"',
+            type=click.Choice(["POST", "GET"]),
+        ),
+        Option(
+            "--body JSON",
+            "Request body with {fields} of the case; @FILE reads it from a file.",
+            "endpoint.body",
+            default="the case",
+            example='{ question = "{question}" }',
+        ),
+        Option(
+            "--output-path PATH",
+            "Path of the output in the response, such as choices.0.text.",
+            "endpoint.output_path command.output_path",
+            default="the whole response",
+            example='"choices.0.text"',
+        ),
+        Option(
+            "--error-path PATH",
+            "Path of an error in a response with a success status.",
+            "endpoint.error_path",
+            example='"error"',
+        ),
+        Option(
+            "--done-path PATH",
+            "Path that marks the end of a streamed response; a stream without it is incomplete.",
+            "endpoint.done_path",
+            example='"done"',
+        ),
+        Option(
+            "--idempotency-header NAME",
+            "Header with a key that is the same for all attempts at a trial; '' turns it off.",
+            "endpoint.idempotency_header",
+            default="Idempotency-Key",
+            example='"Idempotency-Key"',
+        ),
+        Option(
+            "--header 'NAME: VALUE'",
+            "Request header; $NAME is replaced from the environment; repeatable.",
+            "endpoint.headers chat.headers",
+            example='{ Authorization = "Bearer $MY_KEY" }',
+            multiple=True,
+        ),
+        Option(
+            "--connect-timeout S",
+            "Connection timeout in seconds.",
+            "endpoint.connect_timeout chat.connect_timeout",
+            default="10",
+            example="10",
+            type=seconds,
+        ),
+        Option(
+            "--read-timeout S",
+            "Maximum seconds between two received bytes.",
+            "endpoint.read_timeout chat.read_timeout",
+            default="--timeout",
+            example="60",
+            type=seconds,
+        ),
+        Option(
+            "--command LINE",
+            "Run a command; the input is passed as JSON on standard input, or as {input}.",
+            "command.command",
+            example='"./answer.sh"',
+        ),
+        Option("--shell", "Run the command in a shell.", "command.shell"),
+        Option(
+            "--output-format FORMAT",
+            "Format of the command's output: text or json.",
+            "command.output",
+            default="text",
+            example='"text"',
+            type=click.Choice(["text", "json"]),
+        ),
+        Option(
+            "--output-key COLUMN",
+            "No calls; read the outputs from this column of the dataset.",
+            "recorded.output_key",
+            example='"output"',
+        ),
+    ),
+    "Prompt": (
+        Option(
+            "--prompt TEXT",
+            "User prompt with {fields} of the case; @FILE reads it from a file.",
+            "chat.prompt",
+            default="the input",
+            example='"Answer briefly: {question}"',
+        ),
+        Option("--system TEXT", "System prompt; @FILE reads it from a file.", "chat.system", example='"@system.txt"'),
+        Option(
+            "--messages FILE",
+            "JSON file with the list of messages, with {fields} of the case.",
+            "chat.messages",
+            example='"messages.json"',
+            type=FILE,
+        ),
+        Option(
+            "--temperature T",
+            "Sampling temperature.",
+            "chat.temperature",
+            default="the model's",
+            example="0.0",
+            type=float,
+        ),
+        Option(
+            "--max-tokens N", "Maximum tokens of an answer.", "chat.max_tokens", default="the model's", example="500", type=int
+        ),
+        Option("--model-seed N", "Sampling seed, if the model supports it.", "chat.seed", example="1", type=int),
+        Option(
+            "--schema FILE",
+            "JSON schema of the answer; the output is parsed as JSON.",
+            "chat.schema",
+            example='"schema.json"',
+            type=FILE,
+        ),
+        Option("--stream", "Stream the response and record the time to the first token.", "chat.stream"),
+        Option(
+            "--more JSON",
+            "Further request parameters: '{\"top_p\": 0.9}'; @FILE reads them from a file.",
+            "chat.more",
+            example="{ top_p = 0.9 }",
+        ),
+        Option(
+            "--prices FILE",
+            "TOML file with token prices.",
+            "chat.prices judge.prices",
+            default="built-in table",
+            example='"prices.toml"',
+            type=FILE,
+        ),
+    ),
+    "Scoring": (
+        Option(
+            "--score SCORER",
+            f"{', '.join(scorers.NAMES)} (regex:PATTERN, close_to:0.01) or file.py:function; repeatable.",
+            "scorers",
+            example='["exact"]',
+            multiple=True,
+            click={"shell_complete": complete_scorers},
+        ),
+        Option("--judge MODEL", "Score the outputs with a chat model.", "judge.model", example='"gpt-4o"'),
+        Option(
+            "--rubric TEXT",
+            "The judge's prompt with {output}, {expected} and {fields}; @FILE reads it from a file.",
+            "judge.rubric",
+            default="built-in",
+            example='"@rubric.txt"',
+        ),
+        Option(
+            "--choice WORD=VALUE",
+            "A verdict of the judge and its score; repeatable.",
+            "judge.choices",
+            default="correct=1, incorrect=0",
+            example="{ good = 1, bad = 0 }",
+            multiple=True,
+        ),
+        Option(
+            "--judge-url URL",
+            "Base URL of the judge's API.",
+            "judge.base_url",
+            default="--base-url",
+            example='"http://localhost:8000/v1"',
+        ),
+        Option(
+            "--judge-key-env NAME",
+            "Environment variable with the judge's API key.",
+            "judge.key_env",
+            default="--key-env",
+            example='"MY_KEY"',
+        ),
+        Option(
+            "--fail-under GATE",
+            "Exit with 1 unless a mean score is reached: exact=0.9, or 'exact>=0.9@lower' for the lower end of its 95 % "
+            "confidence interval; repeatable.",
+            "settings.fail_under",
+            example='["exact=0.9"]',
+            multiple=True,
+        ),
+    ),
+    "Retries": (
+        Option("--retry-errors N", "Retries of a trial after errors.", "retry.errors", example="4", type=int),
+        Option("--retry-timeouts N", "Retries of a trial after timeouts.", "retry.timeouts", example="2", type=int),
+        Option(
+            "--retry-rate-limits S",
+            "Total seconds a trial may wait on rate limits.",
+            "retry.rate_limits",
+            example="600",
+            type=float,
+        ),
+        Option(
+            "--retry-base-delay S",
+            "Maximum delay before the first retry in seconds; it doubles with each retry.",
+            "retry.base_delay",
+            example="1",
+            type=float,
+        ),
+        Option("--retry-max-delay S", "Upper bound of that delay in seconds.", "retry.max_delay", example="60", type=float),
+    ),
+    "Concurrency": (
+        Option(
+            "--slots N",
+            "Maximum concurrent attempts, and concurrent calls per scorer.",
+            "settings.slots",
+            default="100; plain functions: 32; commands: the number of CPUs, at least 4",
+            example="8",
+            type=int,
+        ),
+        Option(
+            "--policy POLICY",
+            f"How concurrency is adjusted: {', '.join(POLICIES)}.",
+            "settings.policy",
+            example='"adaptive"',
+            type=click.Choice(list(POLICIES)),
+        ),
+        Option(
+            "--limit-key FIELD",
+            "Field of a case that holds its rate-limit key; each key has its own slots.",
+            "settings.limit_key",
+            example='"model"',
+        ),
+    ),
+    "Limits": (
+        Option(
+            "--timeout S",
+            f"Timeout of an attempt in seconds; '{OFF}' turns it off.",
+            "settings.timeout",
+            example="60",
+            type=seconds,
+        ),
+        Option(
+            "--deadline S",
+            "Stop after this many seconds; `resume` continues.",
+            "settings.deadline",
+            example="3600",
+            type=seconds,
+        ),
+        Option(
+            "--max-failures N",
+            "Stop when more than N trials, or N% of them, have failed.",
+            "settings.max_failures",
+            example='"5%"',
+            type=failures,
+        ),
+        Option("--fail-fast/--no-fail-fast", "Stop at the first failed trial.", "settings.fail_fast"),
+        Option(
+            "--grace S",
+            "Seconds that in-flight attempts get to finish when the run is stopped.",
+            "settings.grace",
+            example="5",
+            type=float,
+        ),
+    ),
+    "Output": (
+        Option(
+            "--name NAME",
+            "Name of the evaluation; runs are stored under runs/NAME.",
+            "evaluation.name",
+            default="name of the data file",
+            example='"qa"',
+        ),
+        Option(
+            "--durability MODE",
+            "'os' skips fsync: faster, but a power failure can lose about 30 s of records.",
+            "settings.durability",
+            example='"sync"',
+            type=click.Choice(["sync", "os"]),
+        ),
+        Option(
+            "--write-ahead",
+            "Sync the start of each attempt to disk before its call (needed for at-most-once).",
+            "settings.write_ahead",
+        ),
+        Option(
+            "--nat-output DIR",
+            "Also write the output files of `nat eval` to DIR, updated with each trial.",
+            example='"nat"',
+            type=FILE,
+        ),
+        Option("--plain", "Plain progress lines (every 10 %) instead of the live screen.", in_file=False),
+        Option("--json", "Print a summary as JSON at the end.", in_file=False, click={"default": False}),
+    ),
+}
+"""Group of the help → its options, in the order in which the help and `init --all` list them."""
+
+OPTIONS: Final = tuple(option for options in TABLE.values() for option in options)
+
+
+def _is_setting(option: Option, *, experiment: bool) -> bool:
+    """Return whether an option is a setting; those that define the experiment cannot be changed by `resume`."""
+    names = [*option.arguments("settings"), *option.arguments("retry")]
+    return bool(names) and (experiment or names[0] not in EXPERIMENT_SETTINGS)
+
+
+def is_definition(option: Option) -> bool:
+    """Return whether an option describes what is evaluated, not how."""
+    return bool(option.targets) and not _is_setting(option, experiment=True)
+
+
+def _decorator(wanted: Callable[[Option], bool], *, defaults: bool = True) -> Callable[[F], F]:
+    def decorate(function: F) -> F:
+        for group, options in reversed(list(TABLE.items())):
+            for option in reversed(options):
+                if wanted(option):
+                    function = option.decorate(function, group, option.help if defaults else option.text)
+        return function
+
+    return decorate
+
+
+run_options = _decorator(lambda _: True)
+resume_options = _decorator(lambda option: not option.targets or _is_setting(option, experiment=False), defaults=False)
+scorer_options = _decorator(lambda option: option in TABLE["Scoring"] and is_definition(option))
+
+
+def grouped_option(group: str, *flags: str, **arguments: Any) -> Callable[[F], F]:
+    """Add an option that only one command has."""
+    return click.option(*flags, cls=GroupedOption, group=group, **arguments)
+
+
+def overrides(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings among parsed options, as `Settings.changed` takes them; those without a value are left out."""
+    settings: dict[str, Any] = {}
+    retry: dict[str, Any] = {}
+    for option in OPTIONS:
+        value = values.get(option.name)
+        if value is None or value == ():
+            continue
+        settings.update(dict.fromkeys(option.arguments("settings"), None if value == OFF else value))
+        retry.update(dict.fromkeys(option.arguments("retry"), value))
+    return settings | ({"retry": retry} if retry else {})
+
+
+def render_error(error: UsageError) -> str:
+    """Return the message of an error; a setting is named by its flag, or by its key in the file that has it."""
+    for option in OPTIONS:
+        if error.setting is not None and {f"settings.{error.setting}", error.setting} & {*option.targets.split()}:
+            value = f"{100 * error.value:g}%" if option.type is failures and isinstance(error.value, float) else error.value
+            head = f"{option.flag} {value}" if error.path is None else f"{error.path}: {option.key} = {value}"
+            return f"{head}: {error.message}{f'; {OFF!r} turns it off' if option.can_be_off else ''}"
+    return str(error)
