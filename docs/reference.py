@@ -128,7 +128,8 @@ def command_line() -> str:
     for name in ["", *COMMANDS]:
         command = cli.get_command(click.Context(cli), name) if name else cli
         assert command is not None
-        context = click.Context(command, info_name=f"evaljournal {name}".strip(), terminal_width=WIDTH, max_content_width=WIDTH)
+        widths = {"terminal_width": WIDTH, "max_content_width": WIDTH}
+        context = click.Context(command, info_name=f"evaljournal {name}".strip(), **widths, **cli.context_settings)
         parts.append(f"\n## {context.info_name}\n\n```\n{command.get_help(context)}\n```")
     return "\n".join(parts) + "\n"
 

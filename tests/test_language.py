@@ -189,7 +189,7 @@ def test_help(name: str) -> None:
         pytest.skip("to be rewritten")
     command = cli.get_command(click.Context(cli), name) if name else cli
     assert command is not None
-    text = command.get_help(click.Context(command, info_name=f"evaljournal {name}".strip()))
+    text = command.get_help(click.Context(command, info_name=f"evaljournal {name}".strip(), **cli.context_settings))
 
     assert [] == [f"evaljournal {name} --help, line {line}: {phrase}" for line, phrase in phrases_in(text)]
 
