@@ -4,6 +4,7 @@ Starting a run and resuming one differ only in what the journal already records.
 """
 
 import math
+import shlex
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -19,7 +20,7 @@ from journal.errors import DiskFull, JournalExists, JournalLocked, NotAJournal
 from journal.events import RunStopped, SessionStarted
 from journal.threads import run_in_thread
 from replay import RunState, fold
-from replay.ending import final_report
+from replay.ending import final_summary
 from runner.definition.evaluation import Evaluation
 from runner.definition.settings import Settings
 from runner.engine.changes import adopted_changes
@@ -58,8 +59,8 @@ class Outcome:
     """More about that, as text."""
 
     def __str__(self) -> str:
-        """Return the final report, as the command prints it at the end of a run."""
-        return final_report(self.state, path=self.path, stopped=self.stopped, why=self.why)
+        """Return the final summary, as the command prints it at the end of a run."""
+        return final_summary(self.state, path=self.path, stopped=self.stopped, why=self.why)
 
 
 class Session:
@@ -300,9 +301,10 @@ class Session:
             self._observing.cancel()
             with trio.move_on_after(_OBSERVER_GRACE):
                 await self._observed.wait()
+            resume = f"evaljournal resume {shlex.quote(str(self.path))}" if self.options.task else "run(…, resume=True)"
             sys.stderr.write(
                 f"not responding to cancellation, abandoned: {', '.join(executor.stuck)}\n"
-                "all records are on disk; resume the run to continue\n"
+                f"all records are on disk; to continue: {resume}\n"
             )
             sys.stderr.flush()
             self.leave(Outcome(self.path, recorder.state, stopped.h, reason, executor.shutdown.detail))

@@ -44,9 +44,9 @@ from runner import Case, Retry, arun, evaluation, run
 from runner.cli import cli
 from runner.engine.session import Outcome
 from runner.testing import Answer, Hang, Scripted, events_of
-from tests.cases.stage import PATH, events, go, killed, made, named
 from tests.journal.disk import SimulatedDisk
 from tests.runner_cli.test_commands import COMMAND
+from tests.runs import PATH, define, events, numbered_cases, run_killed, run_virtual
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def define(source: str) -> None:
+def write_task(source: str) -> None:
     """Write an evaluation into `it.py`."""
     Path("it.py").write_text(textwrap.dedent(source))
 
@@ -96,7 +96,7 @@ def test_a_dataset_that_cannot_be_used_starts_nothing(name: str, content: str, s
     """Code 2, one sentence with the file and the line, and not so much as a directory is left behind."""
     Path(name).write_text(content)
     used = name if name.startswith("qa") else "qa.jsonl"
-    define(f"from runner import evaluation\n@evaluation(cases={used!r})\ndef it(question): ...\n")
+    write_task(f"from runner import evaluation\n@evaluation(cases={used!r})\ndef it(question): ...\n")
     result = evaljournal("run", "it.py")
 
     assert (2, "", True) == (result.exit_code, result.stdout, said in result.stderr)
@@ -116,7 +116,7 @@ def test_a_dataset_that_cannot_be_used_starts_nothing(name: str, content: str, s
 )
 def test_a_wrong_definition_starts_nothing(source: str, said: str) -> None:
     """Code 2, with the line of the user's own file."""
-    define(f"from runner import evaluation\nit = {source}\n")
+    write_task(f"from runner import evaluation\nit = {source}\n")
     result = evaljournal("run", "it.py")
 
     assert (2, True) == (result.exit_code, said in result.stderr)
@@ -126,7 +126,7 @@ def test_a_wrong_definition_starts_nothing(source: str, said: str) -> None:
 @pytest.mark.usefixtures("here")
 def test_no_such_case() -> None:
     """A pattern that fits no case is told, with some names that there are."""
-    define("from runner import Case, evaluation\n@evaluation(cases=[Case(name='peru', input=1)])\ndef it(n): return n\n")
+    write_task("from runner import Case, evaluation\n@evaluation(cases=[Case(name='peru', input=1)])\ndef it(n): return n\n")
     result = evaljournal("run", "it.py", "--only", "pero")
 
     assert 2 == result.exit_code
@@ -137,7 +137,7 @@ def test_no_such_case() -> None:
 @pytest.mark.usefixtures("here")
 def test_cases_that_break_half_way_are_resumed_when_they_are_mended() -> None:
     """What was finished stays, code 3 says that more is to come, and the next session makes the rest and nothing twice."""
-    define(
+    write_task(
         """
         import os
         from runner import Case, evaluation
@@ -172,7 +172,7 @@ def test_cases_that_break_half_way_are_resumed_when_they_are_mended() -> None:
 @pytest.mark.usefixtures("here")
 def test_an_output_that_cannot_be_kept_is_told_at_the_end() -> None:
     """The trial failed, the others did not; code 1, and the type and the place of what could not be written."""
-    define("from runner import evaluation\n@evaluation(cases=[0, 1])\ndef it(n): return {'n': [n, object()]} if n else n\n")
+    write_task("from runner import evaluation\n@evaluation(cases=[0, 1])\ndef it(n): return {'n': [n, object()]} if n else n\n")
     result = evaljournal("run", "it.py")
 
     assert (1, True) == (result.exit_code, "1 ok of 2 done" in result.stderr)
@@ -196,7 +196,7 @@ DEADLY = """
 @pytest.mark.parametrize(("how", "code"), [("os._exit(9)", 9), ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL)])
 def test_a_task_that_kills_the_interpreter(how: str, code: int) -> None:
     """The next session closes the attempt that was in the air, and goes on; with nothing deadly in the way, to the end."""
-    define(DEADLY)
+    write_task(DEADLY)
     killed_by_it = process("run", "it.py", DIE=how)
     again = process("resume", DIE=how)
     resumed = process("resume")
@@ -215,7 +215,7 @@ def test_a_task_that_kills_the_interpreter(how: str, code: int) -> None:
 @pytest.mark.usefixtures("here")
 def test_a_task_that_kills_the_interpreter_every_time_can_be_left_out() -> None:
     """`--on-ambiguous fail` does not try again what may have been what killed the process: the others come to their end."""
-    define(DEADLY)
+    write_task(DEADLY)
     process("run", "it.py", DIE="os._exit(9)")
     result = process("resume", "--on-ambiguous", "fail", DIE="os._exit(9)")
 
@@ -227,7 +227,7 @@ def test_a_task_that_kills_the_interpreter_every_time_can_be_left_out() -> None:
 @pytest.mark.usefixtures("here")
 def test_a_task_that_ignores_every_cancellation_does_not_keep_the_process() -> None:
     """A loop that catches whatever is thrown into it is left behind: the run stops in time, and the process ends."""
-    define(
+    write_task(
         """
         import asyncio
         from runner import Case, evaluation
@@ -248,7 +248,7 @@ def test_a_task_that_ignores_every_cancellation_does_not_keep_the_process() -> N
 @pytest.mark.usefixtures("here")
 def test_a_full_disk_ends_with_3_and_says_what_to_do() -> None:
     """Where the system takes no more, the run stops, names the record up to which it is whole, and goes on when it can."""
-    define(
+    write_task(
         """
         import os
         from runner import Case, evaluation
@@ -300,9 +300,9 @@ async def test_a_disk_that_fills_up_at_any_write_loses_nothing(takes: int | None
     stopped = 0
     for write in range(1, 100):
         task = Scripted(lambda value, _: Answer(f"answer to {value}", 1))
-        it, disk = made(task, named(8), slots=2), SimulatedDisk()
+        it, disk = define(task, numbered_cases(8), slots=2), SimulatedDisk()
         refuse(disk, "write", write, errno.ENOSPC, takes=takes)
-        outcome = await go(it, disk)
+        outcome = await run_virtual(it, disk)
         if not outcome.stopped:
             break
         stopped += 1
@@ -311,7 +311,7 @@ async def test_a_disk_that_fills_up_at_any_write_loses_nothing(takes: int | None
         disk.before = lambda _: None
         done = completed(disk)
         asked = dict(task.calls)
-        outcome = await go(it, disk, resume=is_there(disk))
+        outcome = await run_virtual(it, disk, resume=is_there(disk))
 
         assert ("", 8) == (outcome.stopped, outcome.state.completed)
         assert all(asked[trial] == task.calls[trial] for trial in done)
@@ -330,7 +330,7 @@ def completed(disk: SimulatedDisk) -> list[str]:
 async def test_space_for_a_last_word_is_used_for_it() -> None:
     """If only a long value did not fit, the journal says that the disk was full."""
     task = Scripted(lambda value, _: Answer("x" * 300_000 if value == "case-3" else "yes", 1))
-    it, disk = made(task, named(6), slots=1), SimulatedDisk()
+    it, disk = define(task, numbered_cases(6), slots=1), SimulatedDisk()
     calls: list[str] = []
 
     def before(call: str) -> int | None:
@@ -341,26 +341,26 @@ async def test_space_for_a_last_word_is_used_for_it() -> None:
         return None
 
     disk.before = before
-    outcome = await go(it, disk)
+    outcome = await run_virtual(it, disk)
 
     assert "disk_full" == outcome.stopped
     assert [RunStopped(reason="disk_full")] == events(disk, RunStopped)
-    assert 6 == (await go(it, disk, resume=True)).state.completed
+    assert 6 == (await run_virtual(it, disk, resume=True)).state.completed
 
 
 @pytest.mark.parametrize("call", ["write", "fdatasync"])
 async def test_a_disk_that_fails_confirms_nothing_more(call: str) -> None:
     """An I/O error ends the run with the number of the last record that is certain; after it, the run goes on from there."""
     task = Scripted(lambda value, _: Answer(f"answer to {value}", 1))
-    it, disk = made(task, named(8), slots=2), SimulatedDisk()
+    it, disk = define(task, numbered_cases(8), slots=2), SimulatedDisk()
     refuse(disk, call, 6, errno.EIO)
     with pytest.raises(WriteFailed, match=r"up to record \d+ it is confirmed on disk, what came after is not") as raised:
-        await go(it, disk)
+        await run_virtual(it, disk)
     disk.before = lambda _: None
     disk = disk.killed()
 
     assert raised.value.durable <= max(record.seq for record in read(PATH, files=disk))
-    assert ("", 8) == ((outcome := await go(it, disk, resume=True)).stopped, outcome.state.completed)
+    assert ("", 8) == ((outcome := await run_virtual(it, disk, resume=True)).stopped, outcome.state.completed)
     assert verify(PATH, files=disk).holds
 
 
@@ -370,15 +370,15 @@ def test_of_two_resumptions_at_once_one_goes_on(seed: int) -> None:
     from trio._core import _run as scheduler
 
     task = Scripted(lambda *_: Answer("yes", 1))
-    it = made(task, named(10), slots=2)
+    it = define(task, numbered_cases(10), slots=2)
     endings: list[Outcome | JournalLocked] = []
 
     async def main() -> SimulatedDisk:
-        disk = await killed(it, SimulatedDisk(), after=2.5, policy="fixed")
+        disk = await run_killed(it, SimulatedDisk(), after=2.5, policy="fixed")
 
         async def resume() -> None:
             try:
-                endings.append(await go(it, disk, resume=True, policy="fixed"))
+                endings.append(await run_virtual(it, disk, resume=True, policy="fixed"))
             except JournalLocked as exc:
                 endings.append(exc)
 
@@ -402,7 +402,7 @@ def test_of_two_resumptions_at_once_one_goes_on(seed: int) -> None:
 @pytest.mark.usefixtures("here")
 def test_of_two_resumptions_by_two_processes_one_goes_on() -> None:
     """The same for real processes: one ends with 0, the other with 2 or, where it came after the end, with 0 and no call."""
-    define(
+    write_task(
         """
         import os, time
         from runner import Case, evaluation
@@ -530,7 +530,7 @@ async def test_a_full_disk_is_not_told_more_than_it_holds() -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     disk.before = before
-    outcome = await go(made(Scripted(lambda *_: Answer("yes", 1)), named(8), slots=2), disk)
+    outcome = await run_virtual(define(Scripted(lambda *_: Answer("yes", 1)), numbered_cases(8), slots=2), disk)
     disk.before = lambda _: None
 
     assert "disk_full" == outcome.stopped
@@ -540,10 +540,10 @@ async def test_a_full_disk_is_not_told_more_than_it_holds() -> None:
 async def test_a_cancelled_run_says_so() -> None:
     """What was in the air when a run was cancelled from outside is recorded as cancelled, and the run as stopped."""
     task = Scripted(lambda _, times: Hang() if times == 1 else Answer("yes"))
-    it, disk = made(task, named(2)), SimulatedDisk()
+    it, disk = define(task, numbered_cases(2)), SimulatedDisk()
     with trio.move_on_after(10):
-        await go(it, disk)
+        await run_virtual(it, disk)
 
     assert ["cancelled"] * 2 == [event.why for event in events(disk, AttemptInterrupted)]
     assert [RunStopped(reason="interrupted")] == events(disk, RunStopped)
-    assert 2 == (await go(it, disk, resume=True)).state.completed
+    assert 2 == (await run_virtual(it, disk, resume=True)).state.completed

@@ -35,9 +35,9 @@ from replay.summary import in_json, summarise
 from runner import Case, Retry, evaluation
 from runner.api import arun
 from runner.testing import events_of, repeatable
-from tests.cases.stage import PATH, Made
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import content, overwrite
+from tests.runs import PATH, AnyEvaluation
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "run-v1"
 
@@ -74,7 +74,7 @@ out of time once, and one is still in the air when the first session's deadline 
 NAMES = ("kenya", "peru", "chile", "cuba", "france", "ghana", "japan", "malta", "nepal", "norway", "oman", "qatar")
 
 
-def golden_evaluation() -> Made:
+def golden_evaluation() -> AnyEvaluation:
     """Compile the user's code, as if out of a file that is nowhere."""
     written: dict[str, Any] = {}
     header = "from collections import Counter\nimport trio\nfrom runner import RateLimited, note\n"
@@ -85,7 +85,7 @@ def golden_evaluation() -> Made:
     retry = Retry(errors=2, timeouts=1)
     # A fixed policy, so that the run that is kept does not change whenever the adaptive one is tuned.
     define = evaluation(cases=cases, slots=3, policy="fixed", timeout=8, deadline=10, loop="trio", retry=retry, name="capitals")
-    it: Made = define(written["answer"])
+    it: AnyEvaluation = define(written["answer"])
     it.score(written["judge"])
     return it
 

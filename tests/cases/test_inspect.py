@@ -34,9 +34,9 @@ from runner import Case, RateLimited, Retry, note, run
 from runner.cli import cli
 from runner.errors import RunChanged
 from runner.testing import Answer, Fail, Scripted, SimulatedEndpoint
-from tests.cases.stage import PATH, events, go, killed, made, named, stopping
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import content, overwrite, segment
+from tests.runs import PATH, define, events, numbered_cases, run_killed, run_virtual, signal_after
 
 
 def test_a_run_can_be_moved_and_goes_on_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,7 @@ def test_a_run_can_be_moved_and_goes_on_there(tmp_path: Path, monkeypatch: pytes
         monkeypatch.setenv(variable, str(home))
     task = Scripted(lambda value, _: Fail(ValueError("no")) if value == "case-5" and not mended else Answer("yes"))
     mended = False
-    it = made(task, named(10), slots=1, retry=Retry(errors=0))
+    it = define(task, numbered_cases(10), slots=1, retry=Retry(errors=0))
     outcome = run(it, tmp_path / "here", fail_fast=True, policy="fixed")
     assert ("failed_fast", 5) == (outcome.stopped, outcome.state.completed)
 
@@ -65,7 +65,7 @@ async def test_concurrency_read_from_the_log_is_the_true_one() -> None:
     """Starts and ends are recorded when they happen: counted from the records, ten were in the air at once, not a hundred."""
     task = Scripted(lambda _, times: Fail(ValueError("no"), 1) if times == 1 else Answer("yes", 2))
     disk = SimulatedDisk()
-    await go(made(task, named(100), slots=10), disk, policy="fixed")
+    await run_virtual(define(task, numbered_cases(100), slots=10), disk, policy="fixed")
 
     flying = most = 0
     before = 0.0
@@ -81,9 +81,9 @@ async def test_concurrency_read_from_the_log_is_the_true_one() -> None:
 async def test_the_history_of_the_limit_survives_a_crash() -> None:
     """Killed in the middle, a run still says how many were allowed at once, since when, and why."""
     endpoint = SimulatedEndpoint(lambda value: value, latency=0.5, most_at_once=20)
-    it = made(endpoint, named(2_000), slots=64)
+    it = define(endpoint, numbered_cases(2_000), slots=64)
     disk = SimulatedDisk()
-    whole = await killed(it, disk, after=20.25, durability="os")
+    whole = await run_killed(it, disk, after=20.25, durability="os")
 
     changes = events(whole, LimitChanged)
     assert changes[0].before == 0
@@ -105,11 +105,11 @@ async def test_a_resumption_keeps_what_was_spent_before() -> None:
         return "yes"
 
     failed: list[str] = []
-    it, disk = made(task, named(10), slots=2), SimulatedDisk()
-    disk = await killed(it, disk, after=2.5, policy="fixed")
+    it, disk = define(task, numbered_cases(10), slots=2), SimulatedDisk()
+    disk = await run_killed(it, disk, after=2.5, policy="fixed")
     before = fold(read(PATH, files=disk))
     assert (60, 6, 3) == (before.usage["tokens"], before.attempts, len(before.latencies))
-    outcome = await go(it, disk, resume=True, policy="fixed")
+    outcome = await run_virtual(it, disk, resume=True, policy="fixed")
 
     state = outcome.state
     assert (10, 130, 13, 10) == (state.completed, state.usage["tokens"], state.attempts, len(state.latencies))
@@ -120,12 +120,12 @@ async def test_a_resumption_keeps_what_was_spent_before() -> None:
 async def test_edited_prompts_do_not_mix_two_experiments() -> None:
     """Every prompt edited between crash and resumption: refused, with nothing asked and nothing written."""
     task = Scripted(lambda *_: Answer("yes", 1))
-    disk = await killed(made(task, named(40), slots=4), SimulatedDisk(), after=5.5, policy="fixed")
+    disk = await run_killed(define(task, numbered_cases(40), slots=4), SimulatedDisk(), after=5.5, policy="fixed")
     before, asked = {name: bytes(inode.shown) for name, inode in disk.files()}, task.calls.total()
-    edited = [Case(name=case.name, input=f"Think hard. {case.input}", expected="yes") for case in named(40)]
+    edited = [Case(name=case.name, input=f"Think hard. {case.input}", expected="yes") for case in numbered_cases(40)]
 
     with pytest.raises(RunChanged, match="dataset fingerprint"):
-        await go(made(task, edited, slots=4), disk, resume=True)
+        await run_virtual(define(task, edited, slots=4), disk, resume=True)
     assert asked == task.calls.total()
     assert before == {name: bytes(inode.shown) for name, inode in disk.files()}
 
@@ -133,10 +133,10 @@ async def test_edited_prompts_do_not_mix_two_experiments() -> None:
 async def test_edited_prompts_out_of_a_generator_do_not_mix_either() -> None:
     """Cases that can be read only once are held against the journal one by one: the first that differs stops the run."""
     task = Scripted(lambda *_: Answer("yes", 1))
-    disk = await killed(made(task, lambda: iter(named(40)), slots=4), SimulatedDisk(), after=5.5, policy="fixed")
+    disk = await run_killed(define(task, lambda: iter(numbered_cases(40)), slots=4), SimulatedDisk(), after=5.5, policy="fixed")
     asked = task.calls.total()
-    edited = [Case(name=case.name, input=f"Think hard. {case.input}", expected="yes") for case in named(40)]
-    outcome = await go(made(task, lambda: iter(edited), slots=4), disk, resume=True)
+    edited = [Case(name=case.name, input=f"Think hard. {case.input}", expected="yes") for case in numbered_cases(40)]
+    outcome = await run_virtual(define(task, lambda: iter(edited), slots=4), disk, resume=True)
 
     assert "dataset_failed" == outcome.stopped
     assert "case 'case-0' has changed since the run was started; --adopt runs it again" in outcome.why
@@ -147,9 +147,9 @@ async def test_removing_one_case_runs_nothing_again() -> None:
     """One case of forty taken away: adopted, the 39 others keep what they have, and each was asked once."""
     task = Scripted(lambda *_: Answer("yes", 1))
     disk = SimulatedDisk()
-    await go(made(task, named(40), slots=4), disk, policy="fixed", **stopping(5.5))
-    fewer = [case for case in named(40) if case.name != "case-3"]
-    outcome = await go(made(task, fewer, slots=4), disk, policy="fixed", resume=True, adopt=True)
+    await run_virtual(define(task, numbered_cases(40), slots=4), disk, policy="fixed", **signal_after(5.5))
+    fewer = [case for case in numbered_cases(40) if case.name != "case-3"]
+    outcome = await run_virtual(define(task, fewer, slots=4), disk, policy="fixed", resume=True, adopt=True)
 
     assert ("", 39, 39) == (outcome.stopped, outcome.state.completed, outcome.state.total)
     assert {f"case-{number}": 1 for number in range(40)} == task.calls
@@ -180,7 +180,7 @@ async def test_retries_have_an_end(exc: Exception, policy: str) -> None:
     task = Scripted(lambda *_: Fail(exc, 0.1))
     disk = SimulatedDisk()
     before = trio.current_time()
-    outcome = await go(made(task, named(3)), disk, policy=policy)
+    outcome = await run_virtual(define(task, numbered_cases(3)), disk, policy=policy)
 
     assert ("", 3) == (outcome.stopped, outcome.state.failed)
     assert trio.current_time() - before <= 3_600
@@ -191,7 +191,7 @@ async def test_retries_have_an_end(exc: Exception, policy: str) -> None:
 @pytest.mark.parametrize(("old", "new"), [(b'"value":true', b'"value":false'), (b'"output":"no"', b'"output":"yes"')])
 def test_a_changed_score_or_output_is_noticed(tmp_path: Path, old: bytes, new: bytes) -> None:
     """Nobody can better a score or an answer afterwards without a trace."""
-    it = made(Scripted(lambda value, _: Answer("no" if value == "case-0" else "yes")), named(2))
+    it = define(Scripted(lambda value, _: Answer("no" if value == "case-0" else "yes")), numbered_cases(2))
 
     @it.score
     def exact(output: Any, case: Case[Any, Any]) -> bool:
@@ -210,9 +210,9 @@ def test_a_changed_score_or_output_is_noticed(tmp_path: Path, old: bytes, new: b
 async def test_attempts_that_were_cut_off_are_told_from_those_that_failed() -> None:
     """After a crash, what was in the air is recorded as interrupted because its process died, and is then tried again."""
     task = Scripted(lambda *_: Answer("yes", 10))
-    it = made(task, named(6), slots=3)
-    disk = await killed(it, SimulatedDisk(), after=15, policy="fixed")
-    outcome = await go(it, disk, resume=True, policy="fixed")
+    it = define(task, numbered_cases(6), slots=3)
+    disk = await run_killed(it, SimulatedDisk(), after=15, policy="fixed")
+    outcome = await run_virtual(it, disk, resume=True, policy="fixed")
 
     cut = [AttemptInterrupted(trial=f"case-{number}", attempt=1, why="process_died") for number in (3, 4, 5)]
     assert cut == events(disk, AttemptInterrupted)

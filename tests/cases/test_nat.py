@@ -37,8 +37,8 @@ from replay.summary import in_json, summarise
 from runner import Case, Retry, arun, evaluation, run
 from runner.engine.live_run import LiveRun
 from runner.testing import Answer, Fail, Hang, Scripted, events_of
-from tests.cases.stage import PATH, events, go, killed, made, named, stopping
 from tests.journal.disk import SimulatedDisk
+from tests.runs import PATH, define, events, numbered_cases, run_killed, run_virtual, signal_after
 
 
 async def test_each_item_is_on_disk_as_it_finishes() -> None:
@@ -55,7 +55,7 @@ async def test_each_item_is_on_disk_as_it_finishes() -> None:
             assert {event.trial: f"answer to {event.trial}" for event in done} == outputs
             seen.append((second, len(done), live.journal.durable - live.state.seq))
 
-    await go(made(task, named(5), timeout=100, retry=Retry(timeouts=0)), disk, observer=look)
+    await run_virtual(define(task, numbered_cases(5), timeout=100, retry=Retry(timeouts=0)), disk, observer=look)
 
     assert [(1, 1, 0), (2, 2, 0), (3, 3, 0), (4, 4, 0)] == seen
 
@@ -86,7 +86,7 @@ def test_somebody_can_be_told_of_each_completion(tmp_path: Path) -> None:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(listen)
-            await arun(made(answer, named(20)), tmp_path / "run", observer=begin)
+            await arun(define(answer, numbered_cases(20)), tmp_path / "run", observer=begin)
 
     trio.run(main)
 
@@ -116,12 +116,12 @@ def test_no_file_is_touched_on_the_event_loop(tmp_path: Path) -> None:
     disk, readers = Watched(), set[int]()
 
     def cases() -> Any:
-        for case in named(50):
+        for case in numbered_cases(50):
             readers.add(threading.get_ident())
             yield case
 
     task = Scripted(lambda *_: Answer("x" * 300_000))  # Too long for a line: it goes into a file of its own.
-    run(made(task, cases), tmp_path / "run", files=disk)
+    run(define(task, cases), tmp_path / "run", files=disk)
 
     assert 50 == task.calls.total()
     assert threading.get_ident() not in disk.threads | readers
@@ -130,7 +130,7 @@ def test_no_file_is_touched_on_the_event_loop(tmp_path: Path) -> None:
 def test_directories_are_made_once(tmp_path: Path) -> None:
     """Records are appended to a file that is there; no directory is made again for each of them."""
     disk = Watched()
-    run(made(Scripted(lambda *_: Answer("yes")), named(50)), tmp_path / "run", files=disk)
+    run(define(Scripted(lambda *_: Answer("yes")), numbered_cases(50)), tmp_path / "run", files=disk)
 
     assert [str(tmp_path / "run")] == disk.directories
 
@@ -143,7 +143,7 @@ async def test_a_failed_item_leaves_a_record() -> None:
         raise KeyError(question)
 
     disk = SimulatedDisk()
-    await go(made(task, named(1), retry=Retry(errors=0)), disk)
+    await run_virtual(define(task, numbered_cases(1), retry=Retry(errors=0)), disk)
 
     (failed,) = events(disk, AttemptFailed)
     assert ("case-0", "KeyError", "'case-0'", "error") == (failed.trial, failed.error, failed.message, failed.category)
@@ -156,7 +156,7 @@ async def test_one_hung_item_does_not_hang_the_run() -> None:
     """With no timeout said there is one all the same: an item that never answers is given up, and the run ends by itself."""
     disk = SimulatedDisk()
     task = Scripted(lambda value, _: Hang() if value == "case-3" else Answer("yes", 1))
-    outcome = await go(made(task, named(10)), disk)
+    outcome = await run_virtual(define(task, numbered_cases(10)), disk)
 
     assert ("", 9, 1) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
 
@@ -166,7 +166,7 @@ async def test_a_timeout_inside_the_call_does_not_end_the_run(exc: Exception) ->
     """A client's own timeout is one attempt's trouble: it is tried again, and the others do not notice."""
     disk = SimulatedDisk()
     task = Scripted(lambda value, times: Fail(exc, 1) if value == "case-3" and times == 1 else Answer("yes", 1))
-    outcome = await go(made(task, named(10)), disk)
+    outcome = await run_virtual(define(task, numbered_cases(10)), disk)
 
     assert (10, 1, {"case-3": 2}) == (
         outcome.state.completed,
@@ -178,7 +178,7 @@ async def test_a_timeout_inside_the_call_does_not_end_the_run(exc: Exception) ->
 async def test_without_a_scorer_outputs_are_recorded_all_the_same() -> None:
     """An evaluation that nobody scores is still a run: every output is in the journal."""
     disk = SimulatedDisk()
-    outcome = await go(made(Scripted(lambda value, _: Answer(value.upper())), named(3)), disk)
+    outcome = await run_virtual(define(Scripted(lambda value, _: Answer(value.upper())), numbered_cases(3)), disk)
 
     assert ["CASE-0", "CASE-1", "CASE-2"] == sorted(event.output for event in events(disk, AttemptSucceeded))
     assert (3, {}) == (outcome.state.completed, outcome.state.scores)
@@ -187,14 +187,14 @@ async def test_without_a_scorer_outputs_are_recorded_all_the_same() -> None:
 async def test_a_failed_call_is_no_empty_answer() -> None:
     """What failed has no output and no score, is not in the mean, and is named beside it; the denominator is told."""
     task = Scripted(lambda value, _: Fail(ValueError("no")) if value == "case-0" else Answer("yes"))
-    it = made(task, named(5), retry=Retry(errors=0))
+    it = define(task, numbered_cases(5), retry=Retry(errors=0))
 
     @it.score
     def exact(output: str, case: Case[str, str]) -> bool:
         return output == case.expected
 
     disk = SimulatedDisk()
-    outcome = await go(it, disk)
+    outcome = await run_virtual(it, disk)
 
     assert {f"case-{number}" for number in range(1, 5)} == {event.trial for event in events(disk, TrialScored)}
     assert (1.0, 4) == (outcome.state.scores["exact"].mean, outcome.state.scores["exact"].scored)
@@ -217,7 +217,7 @@ async def test_a_failed_call_is_no_empty_answer() -> None:
 def test_ids_stay_what_they_are(tmp_path: Path, name: str, content: str) -> None:
     """The id "001" is "001" in the journal, beside 1."""
     (tmp_path / name).write_text(content)
-    run(made(Scripted(lambda *_: Answer("yes")), tmp_path / name), tmp_path / "run")
+    run(define(Scripted(lambda *_: Answer("yes")), tmp_path / name), tmp_path / "run")
 
     trials = {event.trial: event.input for event in events_of(tmp_path / "run") if isinstance(event, TrialEnqueued)}
     assert {"001": "1?", "1": "2?"} == trials
@@ -227,9 +227,9 @@ def test_ids_stay_what_they_are(tmp_path: Path, name: str, content: str) -> None
 async def test_an_empty_answer_is_an_answer(empty: Any) -> None:
     """What the task said is its output, however little it is; a resumption does not ask for it again."""
     task = Scripted(lambda *_: Answer(empty, 1))
-    it, disk = made(task, named(4), slots=1), SimulatedDisk()
-    await go(it, disk, **stopping(1.5))
-    outcome = await go(it, disk, resume=True)
+    it, disk = define(task, numbered_cases(4), slots=1), SimulatedDisk()
+    await run_virtual(it, disk, **signal_after(1.5))
+    outcome = await run_virtual(it, disk, resume=True)
 
     assert 4 == outcome.state.completed
     assert {f"case-{number}": 1 for number in range(4)} == task.calls
@@ -239,9 +239,9 @@ async def test_an_empty_answer_is_an_answer(empty: Any) -> None:
 async def test_a_run_with_repeats_can_be_resumed() -> None:
     """Each repeat of a case is a trial of its own, and a resumption makes those that are missing."""
     task = Scripted(lambda value, _: Answer(value, 1))
-    it, disk = made(task, named(4), slots=2, repeats=3), SimulatedDisk()
-    await go(it, disk, policy="fixed", **stopping(2.5))
-    outcome = await go(it, disk, policy="fixed", resume=True)
+    it, disk = define(task, numbered_cases(4), slots=2, repeats=3), SimulatedDisk()
+    await run_virtual(it, disk, policy="fixed", **signal_after(2.5))
+    outcome = await run_virtual(it, disk, policy="fixed", resume=True)
 
     assert 12 == outcome.state.completed == task.calls.total()
     assert {f"case-{number}": 3 for number in range(4)} == task.calls
@@ -252,7 +252,7 @@ async def test_an_output_without_its_scores_is_only_scored() -> None:
     """Stopped between the answer and its score, a run asks the scorer when it goes on, and not the task."""
     judged: list[str] = []
     task = Scripted(lambda value, _: Answer(f"answer to {value}", 1))
-    it = made(task, named(3), slots=3)
+    it = define(task, numbered_cases(3), slots=3, timeout=600)
 
     @it.score
     async def judge(output: str, case: Any) -> bool:
@@ -260,10 +260,10 @@ async def test_an_output_without_its_scores_is_only_scored() -> None:
         judged.append(output)
         return True
 
-    disk = await killed(it, SimulatedDisk(), after=50)
+    disk = await run_killed(it, SimulatedDisk(), after=50)
     before = fold(read(PATH, files=disk))
     assert ({"answered": 3}, []) == ({stage: count for stage, count in before.stages.items() if count}, judged)
-    outcome = await go(it, disk, resume=True)
+    outcome = await run_virtual(it, disk, resume=True)
 
     assert (3, 3) == (task.calls.total(), outcome.state.completed)
     assert sorted(f"answer to case-{number}" for number in range(3)) == sorted(judged)
@@ -271,7 +271,7 @@ async def test_an_output_without_its_scores_is_only_scored() -> None:
 
 def test_two_runs_never_share_a_file(tmp_path: Path) -> None:
     """Of two runs that are begun at one place, the second is refused, and the first is as it was."""
-    it = evaluation(cases=named(2), loop="trio")(Scripted(lambda *_: Answer("yes")))
+    it = evaluation(cases=numbered_cases(2), loop="trio")(Scripted(lambda *_: Answer("yes")))
     run(it, tmp_path / "run")
     before = [record.h for record in read(tmp_path / "run")]
 
@@ -288,7 +288,7 @@ async def test_the_last_item_costs_what_the_first_did() -> None:
         calls: list[str] = []
         disk = SimulatedDisk()
         disk.before = calls.append
-        await go(made(Scripted(lambda *_: Answer("yes", 1)), named(count), slots=10), disk, policy="fixed")
+        await run_virtual(define(Scripted(lambda *_: Answer("yes", 1)), numbered_cases(count), slots=10), disk, policy="fixed")
         return len(calls), sum(len(inode.shown) for _, inode in disk.files())
 
     once, twice = await cost(100), await cost(200)

@@ -35,8 +35,8 @@ from journal.events import (
 from replay import fold
 from runner import RateLimited, Retry
 from runner.testing import Answer, Fail, Hang, Scripted, SimulatedEndpoint, Step
-from tests.cases.stage import PATH, events, go, killed, made, named, stopping
 from tests.journal.disk import SimulatedDisk
+from tests.runs import PATH, define, events, numbered_cases, run_killed, run_virtual, signal_after
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "aimd", "fixed"])
@@ -44,7 +44,7 @@ async def test_1_a_straggler_that_times_out_does_not_hang_the_run(policy: str) -
     """With the settings as they come, one call that never answers costs its own trial, and nobody else's."""
     task = Scripted(lambda value, _: Hang() if value == "case-9" else Answer("yes", 0.1))
     disk = SimulatedDisk()
-    outcome = await go(made(task, named(40)), disk, policy=policy)
+    outcome = await run_virtual(define(task, numbered_cases(40)), disk, policy=policy)
 
     assert ("", 39, 1) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
     assert [TrialFailed(trial="case-9", attempts=3, cause="timed_out")] == events(disk, TrialFailed)
@@ -59,7 +59,7 @@ async def test_1_refusals_at_the_tail_do_not_hang_the_run(policy: str) -> None:
         return Fail(RateLimited(), 0.1) if value in last and times <= 2 else Answer("yes", 0.1)
 
     disk = SimulatedDisk()
-    outcome = await go(made(Scripted(step), named(40), slots=4), disk, policy=policy)
+    outcome = await run_virtual(define(Scripted(step), numbered_cases(40), slots=4), disk, policy=policy)
 
     assert ("", 40, 2) == (outcome.stopped, outcome.state.completed, outcome.state.recovered)
 
@@ -69,7 +69,7 @@ async def test_2_nothing_polls(slots: int, seconds: float) -> None:
     """Three hundred calls of a tenth of a second take 300 × 0.1 ÷ slots seconds, and no moment longer."""
     disk = SimulatedDisk()
     before = trio.current_time()
-    await go(made(Scripted(lambda *_: Answer("yes", 0.1)), named(300), slots=slots), disk, policy="fixed")
+    await run_virtual(define(Scripted(lambda *_: Answer("yes", 0.1)), numbered_cases(300), slots=slots), disk, policy="fixed")
 
     assert seconds == pytest.approx(trio.current_time() - before, abs=1e-6)
 
@@ -79,7 +79,7 @@ async def test_3_an_outage_costs_few_calls() -> None:
     endpoint = SimulatedEndpoint(lambda value: value, latency=0.05)
     endpoint.down_until = trio.current_time() + 1.0
     disk = SimulatedDisk()
-    outcome = await go(made(endpoint, named(100), slots=10), disk)
+    outcome = await run_virtual(define(endpoint, numbered_cases(100), slots=10), disk)
 
     assert 100 == outcome.state.completed
     assert endpoint.refused <= 30
@@ -94,7 +94,7 @@ async def test_4_stray_refusals_cost_no_more_than_themselves(part: float) -> Non
         return Fail(RateLimited(), 0.05) if stray else Answer("yes", 0.05)
 
     disk = SimulatedDisk()
-    await go(made(Scripted(step), named(5_000), slots=50), disk, durability="os")
+    await run_virtual(define(Scripted(step), numbered_cases(5_000), slots=50), disk, durability="os")
     done = sorted(record.t for record in read(PATH, files=disk) if isinstance(record.event, AttemptSucceeded))
 
     assert len(done) == 5_000
@@ -106,7 +106,7 @@ async def test_2_the_first_second_is_not_idle(slots: int) -> None:
     """Ten calls of 10 ms are done when the slots have done them, with the settings as they come."""
     disk = SimulatedDisk()
     before = trio.current_time()
-    await go(made(Scripted(lambda *_: Answer("yes", 0.01)), named(10), slots=slots), disk)
+    await run_virtual(define(Scripted(lambda *_: Answer("yes", 0.01)), numbered_cases(10), slots=slots), disk)
 
     assert trio.current_time() - before <= 0.1 / slots + 0.03
 
@@ -116,7 +116,7 @@ async def test_4_connection_errors_hold_the_run_back() -> None:
     endpoint = SimulatedEndpoint(lambda value: value, latency=0.05)
     endpoint.down_until = trio.current_time() + 60.0
     disk = SimulatedDisk()
-    outcome = await go(made(endpoint, named(500), slots=50), disk)
+    outcome = await run_virtual(define(endpoint, numbered_cases(500), slots=50), disk)
 
     assert (500, 0) == (outcome.state.completed, outcome.state.failed)
     assert endpoint.refused <= 150
@@ -132,7 +132,7 @@ async def test_4_the_limit_is_soon_back_after_an_outage() -> None:
         await trio.sleep(10)
         endpoint.down_until = trio.current_time() + 20
 
-    await go(made(endpoint, named(3_000), slots=100), disk, observer=fall_ill, durability="os")
+    await run_virtual(define(endpoint, numbered_cases(3_000), slots=100), disk, observer=fall_ill, durability="os")
 
     flying, back = 0, None
     for record in read(PATH, files=disk):
@@ -146,11 +146,11 @@ async def test_4_the_limit_is_soon_back_after_an_outage() -> None:
 async def test_5_what_was_done_is_there_after_a_kill() -> None:
     """Killed when 900 of 1,000 are done, a run has the 900, and the next process makes the last hundred."""
     task = Scripted(lambda *_: Answer("yes", 1))
-    it = made(task, named(1_000), slots=10)
-    disk = await killed(it, SimulatedDisk(), after=90.5, policy="fixed")
+    it = define(task, numbered_cases(1_000), slots=10)
+    disk = await run_killed(it, SimulatedDisk(), after=90.5, policy="fixed")
 
     assert 900 == fold(read(PATH, files=disk)).completed
-    outcome = await go(it, disk, resume=True, policy="fixed")
+    outcome = await run_virtual(it, disk, resume=True, policy="fixed")
     assert (1_000, 1_010) == (outcome.state.completed, task.calls.total())
 
 
@@ -158,7 +158,7 @@ async def test_6_a_leaked_cancellation_loses_nothing() -> None:
     """A task that raises another library's CancelledError fails its own attempt; what is finished stays finished."""
     task = Scripted(lambda value, _: Fail(asyncio.CancelledError()) if value == "case-50" else Answer("yes", 0.1))
     disk = SimulatedDisk()
-    outcome = await go(made(task, named(100), slots=4, retry=Retry(errors=1)), disk)
+    outcome = await run_virtual(define(task, numbered_cases(100), slots=4, retry=Retry(errors=1)), disk)
 
     assert ("", 99, 1) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
 
@@ -168,7 +168,9 @@ async def test_7_a_signal_is_noticed_while_everybody_waits(number: signal.Signal
     """With every slot waiting for an answer, Ctrl-C is noticed at once: the run is over when the grace is."""
     disk = SimulatedDisk()
     before = trio.current_time()
-    outcome = await go(made(Scripted(lambda *_: Hang()), named(20)), disk, grace=2, **stopping(9.0, number=number))
+    outcome = await run_virtual(
+        define(Scripted(lambda *_: Hang()), numbered_cases(20)), disk, grace=2, **signal_after(9.0, number=number)
+    )
 
     assert "interrupted" == outcome.stopped
     assert 11.0 == pytest.approx(trio.current_time() - before, abs=0.1)
@@ -178,7 +180,7 @@ async def test_7_a_second_ctrl_c_does_not_wait() -> None:
     """Pressed again half a second later, Ctrl-C ends the run then, whatever the grace."""
     disk = SimulatedDisk()
     before = trio.current_time()
-    await go(made(Scripted(lambda *_: Hang()), named(20)), disk, grace=600, **stopping(9.0, times=2))
+    await run_virtual(define(Scripted(lambda *_: Hang()), numbered_cases(20)), disk, grace=600, **signal_after(9.0, times=2))
 
     assert 9.5 == pytest.approx(trio.current_time() - before, abs=0.1)
 
@@ -188,16 +190,16 @@ async def test_7_signal_handlers_are_as_they_were(ending: str) -> None:
     """However a run ends, whoever handled Ctrl-C and SIGTERM before handles them again."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.getsignal(number) for number in numbers]
-    it, disk = made(Scripted(lambda *_: Answer("yes", 5)), named(2)), SimulatedDisk()
+    it, disk = define(Scripted(lambda *_: Answer("yes", 5)), numbered_cases(2)), SimulatedDisk()
     match ending:
         case "finished":
-            await go(it, disk, signals=True)
+            await run_virtual(it, disk, signals=True)
         case "interrupted":
-            await go(it, disk, **stopping(1))
+            await run_virtual(it, disk, **signal_after(1))
         case _:
-            await go(it, disk)
+            await run_virtual(it, disk)
             with pytest.raises(Exception, match="resume"):
-                await go(it, disk, signals=True)
+                await run_virtual(it, disk, signals=True)
 
     assert before == [signal.getsignal(number) for number in numbers]
 
@@ -206,15 +208,15 @@ async def test_8_cancelling_the_run_ends_its_tasks() -> None:
     """A run that is cancelled from outside leaves no call running, and no doubt about what had been started."""
     first = [f"case-{number}" for number in range(5)]
     task = Scripted(lambda value, times: Hang() if value in first and times == 1 else Answer("yes"))
-    it, disk = made(task, named(20), slots=5), SimulatedDisk()
+    it, disk = define(task, numbered_cases(20), slots=5), SimulatedDisk()
     with trio.move_on_after(10):
-        await go(it, disk, policy="fixed")
+        await run_virtual(it, disk, policy="fixed")
 
     assert (5, 0) == (task.calls.total(), task.in_flight)
     assert first == [event.trial for event in events(disk, AttemptStarted)]
     assert verify(PATH, files=disk).holds
 
-    outcome = await go(it, disk, resume=True)
+    outcome = await run_virtual(it, disk, resume=True)
     assert first == sorted(event.trial for event in events(disk, AttemptInterrupted))
     assert (20, 25) == (outcome.state.completed, outcome.state.attempts)
 
@@ -238,7 +240,7 @@ async def test_9_failures_do_not_hold_on_to_prompts() -> None:
         raise Broken(len(prompt))
 
     disk = SimulatedDisk()
-    outcome = await go(made(task, named(500), slots=8, retry=Retry(errors=0)), disk, durability="os")
+    outcome = await run_virtual(define(task, numbered_cases(500), slots=8, retry=Retry(errors=0)), disk, durability="os")
     gc.collect()
 
     assert 500 == outcome.state.failed
@@ -250,7 +252,7 @@ async def test_9_a_mistake_in_the_code_is_not_repeated_nor_printed(capsys: pytes
     """A TypeError is met once a trial, is in the journal with its traceback, and nowhere else."""
     task = Scripted(lambda *_: Fail(TypeError("no such argument")))
     disk = SimulatedDisk()
-    await go(made(task, named(5)), disk)
+    await run_virtual(define(task, numbered_cases(5)), disk)
 
     assert 5 == task.calls.total()
     assert all("no such argument" in event.traceback for event in events(disk, AttemptFailed))
@@ -266,7 +268,7 @@ async def test_10_a_step_of_the_wall_clock_bends_nothing() -> None:
         now = trio.current_time()
         return 1_800_000_000 + now - (3_600 if now > 0.5 else 0)
 
-    await go(made(task, named(3)), disk, wall=wall)
+    await run_virtual(define(task, numbered_cases(3)), disk, wall=wall)
 
     assert [1.0] * 3 == [event.elapsed for event in events(disk, AttemptFailed)]
     assert [2.0] * 3 == [event.elapsed for event in events(disk, AttemptSucceeded)]
@@ -278,12 +280,14 @@ async def test_10_a_step_of_the_wall_clock_bends_nothing() -> None:
 async def test_10_nothing_leaks_from_one_run_into_the_next() -> None:
     """One evaluation run twice begins anew: after a run full of trouble, limits and counts are those of a first run."""
     trouble, retry = True, Retry(rate_limits=5)
-    it = made(Scripted(lambda *_: Fail(RateLimited(), 0.1) if trouble else Answer("yes", 0.1)), named(30), retry=retry)
-    await go(it, SimulatedDisk())
+    it = define(
+        Scripted(lambda *_: Fail(RateLimited(), 0.1) if trouble else Answer("yes", 0.1)), numbered_cases(30), retry=retry
+    )
+    await run_virtual(it, SimulatedDisk())
     trouble = False
     again, fresh = SimulatedDisk(), SimulatedDisk()
-    await go(it, again)
-    await go(made(Scripted(lambda *_: Answer("yes", 0.1)), named(30), retry=retry), fresh)
+    await run_virtual(it, again)
+    await run_virtual(define(Scripted(lambda *_: Answer("yes", 0.1)), numbered_cases(30), retry=retry), fresh)
 
     assert [event.after for event in events(fresh, LimitChanged)] == [event.after for event in events(again, LimitChanged)]
     assert [1] * 30 == [event.attempts for event in events(again, TrialCompleted)]

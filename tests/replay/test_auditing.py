@@ -48,7 +48,7 @@ from runner.testing import Answer, Fail, Hang, Scripted, SimulatedEndpoint, Step
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import RUN, enqueued, examples, forge, opened, session, started
 from tests.journal.test_format import GOLDEN
-from tests.runner.whole_runs import PATH, flaky_evaluation, made, named, with_power_cut
+from tests.runs import PATH, define, flaky_evaluation, numbered_cases, run_until_power_cut
 
 
 def virtually(main: Callable[[], Any]) -> Any:
@@ -88,7 +88,7 @@ class Difficult:
 @functools.cache
 def recorded(policy: str = "adaptive", slots: int = 24) -> tuple[Record, ...]:
     """Play a difficult run to its end."""
-    it = made(Difficult(), named(150), slots=slots, timeout=4)
+    it = define(Difficult(), numbered_cases(150), slots=slots, timeout=4)
 
     @it.score
     async def right(output: str, case: Any) -> bool:
@@ -192,7 +192,7 @@ def test_every_run_keeps_to_the_rules(
 ) -> None:
     """Whatever the tasks do, stopped at any time and resumed under another policy and another number of slots."""
     task = Scripted({f"case-{number}": steps for number, steps in enumerate(scripts)})
-    it = made(task, named(len(scripts)), slots=slots, timeout=2, retry=Retry(rate_limits=20))
+    it = define(task, numbered_cases(len(scripts)), slots=slots, timeout=2, retry=Retry(rate_limits=20))
     disk = SimulatedDisk()
     options = {**repeatable(seed), "files": disk, "grace": 0.5}
     virtually(lambda: arun(it, PATH, **options, policy=policies[0], deadline=stop + 0.001))
@@ -208,13 +208,13 @@ def test_runs_that_were_cut_off_keep_to_the_rules(seq: int) -> None:
     """A run whose power fails at a record, three times, and that goes on each time, agrees with the rules to its end."""
     it, _ = flaky_evaluation(12)
     disk = SimulatedDisk()
-    with_power_cut(it, disk, seq)
+    run_until_power_cut(it, disk, seq)
     for crash in (1, 2, 3):
         disk = disk.unplugged(random.Random(seq * 10 + crash))
         is_there = disk.is_directory(str(PATH)) and any(name.startswith("journal-") for name in disk.list_directory(str(PATH)))
         if is_there:
             assert () == judged(disk).findings
-        with_power_cut(it, disk, seq + 30 * crash if crash < 3 else 10**9, resume=is_there)
+        run_until_power_cut(it, disk, seq + 30 * crash if crash < 3 else 10**9, resume=is_there)
 
     result = judged(disk)
     assert ((), ()) == (result.findings, result.notes)
@@ -254,7 +254,7 @@ def test_an_attempt_that_resists_is_told_to_the_policy() -> None:
             await trio.sleep(60)
 
     disk = SimulatedDisk()
-    it = made(stubborn, named(3), slots=2, timeout=None, deadline=5)
+    it = define(stubborn, numbered_cases(3), slots=2, timeout=None, deadline=5)
     virtually(lambda: arun(it, PATH, **repeatable(), files=disk, grace=1))
 
     assert any(isinstance(record.event, AttemptInterrupted) for record in read(PATH, files=disk))
@@ -272,7 +272,7 @@ def test_each_back_end_is_judged_by_its_own_policy(policy: str) -> None:
     async def ask(value: Any) -> Any:
         return await ends[value["model"]](value)
 
-    it = made(ask, [Case(name=f"{key}{n}", input={"model": key}) for n in range(30) for key in "ab"], slots=4)
+    it = define(ask, [Case(name=f"{key}{n}", input={"model": key}) for n in range(30) for key in "ab"], slots=4)
     disk = SimulatedDisk()
     options = {**repeatable(), "files": disk, "policy": policy, "limit_key": "model"}
     virtually(functools.partial(arun, it, PATH, **options, deadline=5.0, grace=0))
@@ -295,7 +295,7 @@ def test_each_back_end_is_judged_by_its_own_policy(policy: str) -> None:
 def test_a_run_that_was_cancelled_keeps_to_the_rules() -> None:
     """Attempts that end because everything around them was cancelled are not the policy's concern any more."""
     disk = SimulatedDisk()
-    it = made(Difficult(), named(60), slots=24, timeout=4)
+    it = define(Difficult(), numbered_cases(60), slots=24, timeout=4)
 
     async def main() -> None:
         for seconds in (1.0, 2.9, 6.0):
@@ -468,7 +468,7 @@ def test_a_policy_of_the_users_own_is_a_note() -> None:
             super().__init__(min(slots, 1))
 
     disk = SimulatedDisk()
-    it = made(Scripted(lambda *_: Answer(1, 1)), named(4), slots=3)
+    it = define(Scripted(lambda *_: Answer(1, 1)), numbered_cases(4), slots=3)
     virtually(functools.partial(arun, it, PATH, **repeatable(), files=disk, limits=Careful))
     result = judged(disk)
 
@@ -570,7 +570,7 @@ async def test_a_salvaged_journal_is_judged_by_what_came_after(tmp_path: Path) -
 
 async def test_forks_keep_to_the_rules(tmp_path: Path) -> None:
     """A run that was forked between what happened and what was decided agrees; and so does what goes on from there."""
-    await arun(made(Difficult(), named(60), slots=24, timeout=4), tmp_path / "run", **repeatable())
+    await arun(define(Difficult(), numbered_cases(60), slots=24, timeout=4), tmp_path / "run", **repeatable())
     records = list(read(tmp_path / "run"))
     decisions = [record.seq for record in records if isinstance(record.event, LimitChanged | IntakePaused | IntakeResumed)]
     for seq in decisions[::3]:
@@ -578,7 +578,7 @@ async def test_forks_keep_to_the_rules(tmp_path: Path) -> None:
 
         assert () == audit(read(tmp_path / str(seq)), remake=session_rules).findings
     last = tmp_path / str(decisions[::3][-1])
-    await arun(made(Difficult(), named(60), slots=24, timeout=4), last, **repeatable(), resume=True)
+    await arun(define(Difficult(), numbered_cases(60), slots=24, timeout=4), last, **repeatable(), resume=True)
     resumed = audit(read(last), remake=session_rules)
     assert ((), 0) == (resumed.findings, resumed.totals.open)
 
@@ -623,7 +623,7 @@ def test_a_stop_for_want_of_space_excuses_what_is_missing() -> None:
 def test_cases_of_one_slot_are_enough() -> None:
     """The smallest run there is agrees too."""
     disk = SimulatedDisk()
-    it = made(Scripted({"a": [Answer(1)]}), [Case(name="a", input="a")], slots=1)
+    it = define(Scripted({"a": [Answer(1)]}), [Case(name="a", input="a")], slots=1)
     virtually(lambda: arun(it, PATH, **repeatable(), files=disk))
 
     assert (True, 1) == (judged(disk).agrees, judged(disk).totals.completed)
@@ -651,7 +651,7 @@ class Limited:
 def test_a_start_before_its_pace_is_found() -> None:
     """An attempt that starts at the time of the record before it, although the policy paces it, is found."""
     disk = SimulatedDisk()
-    virtually(functools.partial(arun, made(Limited(), named(150), slots=24), PATH, **repeatable(7), files=disk))
+    virtually(functools.partial(arun, define(Limited(), numbered_cases(150), slots=24), PATH, **repeatable(7), files=disk))
     told: list[Told] = [
         (record.t, record.event) for record in read(PATH, files=disk) if not isinstance(record.event, FileEvent)
     ]

@@ -47,7 +47,7 @@ def test_what_cannot_be_run_is_named(tmp_path: Path) -> None:
     """A function that is no evaluation, and a run that is not there, are refused with what to do."""
     with pytest.raises(UsageError, match=r"is not an evaluation; write @evaluation\(cases=…\) above the function"):
         runner.run(same, tmp_path / "run")  # type: ignore[arg-type]  # that is the point
-    with pytest.raises(NotAJournal, match=r"without resume=True begins it"):
+    with pytest.raises(NotAJournal, match=r"start one without resume=True"):
         runner.run(evaluation(cases=CASES)(same), tmp_path / "run", resume=True)
     with pytest.raises(UsageError, match="is not an evaluation"):
         runner.rescore(same)  # type: ignore[arg-type]  # that is the point

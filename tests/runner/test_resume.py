@@ -41,13 +41,13 @@ from runner.errors import RunChanged
 from runner.signals import handle_signals
 from runner.testing import Answer, Fail, Hang, Scripted, events_of, repeatable
 from tests.journal.disk import SimulatedDisk
-from tests.runner.whole_runs import PATH, Made, count, flaky_evaluation, go, made, named, with_power_cut
+from tests.runs import PATH, AnyEvaluation, count, define, flaky_evaluation, numbered_cases, run_until_power_cut, run_virtual
 
 
 async def test_a_stop_gives_grace_then_cuts() -> None:
     """Told to stop, a run starts nothing more, waits for what ends in time, records the rest as interrupted, and resumes."""
     task = Scripted(lambda value, times: Hang() if value == "case-1" and times == 1 else Answer(1, 2))
-    it = made(task, named(6), slots=2, timeout=None)
+    it = define(task, numbered_cases(6), slots=2, timeout=None)
     disk = SimulatedDisk()
 
     async def stop_soon(live: Any) -> None:
@@ -56,7 +56,7 @@ async def test_a_stop_gives_grace_then_cuts() -> None:
 
     stopper = stop_when_started(it)
     before = trio.current_time()
-    outcome = await go(it, disk, observer=stop_soon, grace=5)
+    outcome = await run_virtual(it, disk, observer=stop_soon, grace=5)
 
     assert ("interrupted", 1) == (outcome.stopped, outcome.state.completed)
     cut = [event for event in events_of(PATH, files=disk) if isinstance(event, AttemptInterrupted)]
@@ -64,12 +64,12 @@ async def test_a_stop_gives_grace_then_cuts() -> None:
     assert 6.0 == trio.current_time() - before
     assert RunStopped(reason="interrupted") in events_of(PATH, files=disk)
 
-    outcome = await go(it, disk, resume=True)
+    outcome = await run_virtual(it, disk, resume=True)
     assert ("", 6) == (outcome.stopped, outcome.state.completed)
     assert 1 == task.calls["case-0"]
 
 
-def stop_when_started(_: Made) -> Callable[[], None]:
+def stop_when_started(_: AnyEvaluation) -> Callable[[], None]:
     """Get hold of the executor of the next run, to stop it as a signal would."""
     from runner.engine import executor
 
@@ -87,7 +87,7 @@ def stop_when_started(_: Made) -> Callable[[], None]:
 
 async def test_a_second_stop_cuts_at_once() -> None:
     """A second signal does not wait for the grace."""
-    it = made(Scripted(lambda *_: Hang()), named(2), slots=2, timeout=None)
+    it = define(Scripted(lambda *_: Hang()), numbered_cases(2), slots=2, timeout=None)
     disk = SimulatedDisk()
     stopper = stop_when_started(it)
 
@@ -98,7 +98,7 @@ async def test_a_second_stop_cuts_at_once() -> None:
         stopper()
 
     before = trio.current_time()
-    outcome = await go(it, disk, observer=twice, grace=100)
+    outcome = await run_virtual(it, disk, observer=twice, grace=100)
 
     assert "interrupted" == outcome.stopped
     assert 1.5 == trio.current_time() - before
@@ -111,7 +111,7 @@ async def test_a_second_stop_does_not_wait_for_what_resists() -> None:
         with trio.CancelScope(shield=True):
             await trio.sleep(50)
 
-    it = made(stubborn, named(1), timeout=None)
+    it = define(stubborn, numbered_cases(1), timeout=None)
     disk = SimulatedDisk()
     stopper = stop_when_started(it)
 
@@ -120,7 +120,7 @@ async def test_a_second_stop_does_not_wait_for_what_resists() -> None:
         stopper()
         stopper()
 
-    outcome = await go(it, disk, observer=twice, grace=100)
+    outcome = await run_virtual(it, disk, observer=twice, grace=100)
 
     assert [2.0] == [record.t for record in read(PATH, files=disk) if isinstance(record.event, AttemptInterrupted)]
     assert AttemptReturnedLate(trial="case-0", attempt=1, ending="succeeded", elapsed=50.0) in events_of(PATH, files=disk)
@@ -129,7 +129,7 @@ async def test_a_second_stop_does_not_wait_for_what_resists() -> None:
 
 async def test_an_onlooker_is_told_that_a_run_is_stopping() -> None:
     """While a run is being stopped it says why, and how long attempts in the air have left; asked again, no longer at all."""
-    it = made(Scripted(lambda *_: Answer(1, 10)), named(2), slots=2)
+    it = define(Scripted(lambda *_: Answer(1, 10)), numbered_cases(2), slots=2)
     stopper = stop_when_started(it)
     seen: list[Any] = []
 
@@ -140,7 +140,7 @@ async def test_an_onlooker_is_told_that_a_run_is_stopping() -> None:
             seen.append(live.stopping())
             await trio.sleep(1)
 
-    await go(it, SimulatedDisk(), observer=look, grace=5)
+    await run_virtual(it, SimulatedDisk(), observer=look, grace=5)
 
     assert [None, ("interrupted", 5.0), ("interrupted", 4.0), ("interrupted", 0.0)] == seen
 
@@ -148,7 +148,7 @@ async def test_an_onlooker_is_told_that_a_run_is_stopping() -> None:
 async def test_asked_to_stop_before_it_has_begun() -> None:
     """A session that is asked to stop before its journal is open, even while cases are read, has never been."""
     disk = SimulatedDisk()
-    early = Session(made(Scripted({}), named(1)), PATH, **repeatable(), files=disk)
+    early = Session(define(Scripted({}), numbered_cases(1)), PATH, **repeatable(), files=disk)
     early.interrupt()
     with pytest.raises(KeyboardInterrupt):
         await early.run()
@@ -158,7 +158,7 @@ async def test_asked_to_stop_before_it_has_begun() -> None:
             reading.interrupt()
             return super().__iter__()
 
-    reading = Session(made(Scripted({}), Cases(named(1))), PATH, **repeatable(), files=disk)
+    reading = Session(define(Scripted({}), Cases(numbered_cases(1))), PATH, **repeatable(), files=disk)
     with pytest.raises(KeyboardInterrupt):
         await reading.run()
     assert not disk.is_directory("/runs")
@@ -168,7 +168,7 @@ async def test_asked_to_stop_while_the_journal_is_opened() -> None:
     """A session that is asked to stop while it opens its journal calls nothing, says that it is stopped, and can be resumed."""
     disk = SimulatedDisk()
     task = Scripted(lambda *_: Answer(1))
-    it = made(task, named(1))
+    it = define(task, numbered_cases(1))
     session = Session(it, PATH, **repeatable(), files=disk)
     asked: list[str] = []
 
@@ -184,7 +184,7 @@ async def test_asked_to_stop_while_the_journal_is_opened() -> None:
     kinds = [type(event) for event in events_of(PATH, files=disk)]
     assert [RunStarted, SessionStarted, LimitChanged, RunStopped] == [kind for kind in kinds if kind is not TrialEnqueued]
     assert not task.calls
-    assert ("", 1) == ((await go(it, disk, resume=True)).stopped, task.calls["case-0"])
+    assert ("", 1) == ((await run_virtual(it, disk, resume=True)).stopped, task.calls["case-0"])
 
 
 async def test_a_loop_that_is_held_up_is_broken_into() -> None:
@@ -195,7 +195,7 @@ async def test_a_loop_that_is_held_up_is_broken_into() -> None:
         for _ in range(3):
             signal.raise_signal(signal.SIGINT)
 
-    session = Session(made(blocking, named(5), slots=5), PATH, **repeatable(), policy="fixed", files=disk)
+    session = Session(define(blocking, numbered_cases(5), slots=5), PATH, **repeatable(), policy="fixed", files=disk)
     stopping = handle_signals(lambda *_: session.interrupt(), signal.SIGINT)
     with pytest.RaisesGroup(KeyboardInterrupt, flatten_subgroups=True), stopping:
         await session.run()
@@ -206,17 +206,17 @@ async def test_a_loop_that_is_held_up_is_broken_into() -> None:
 
 async def test_run_and_resume_reject_an_unsuitable_run() -> None:
     """A run does not start where one exists; a finished one is not run again; one that is being written is left alone."""
-    it = made(Scripted(lambda *_: Answer(1)), named(2))
+    it = define(Scripted(lambda *_: Answer(1)), numbered_cases(2))
     disk = SimulatedDisk()
-    await go(it, disk)
+    await run_virtual(it, disk)
 
     with pytest.raises(JournalExists, match="resume"):
-        await go(it, disk)
-    outcome = await go(it, disk, resume=True)
+        await run_virtual(it, disk)
+    outcome = await run_virtual(it, disk, resume=True)
     assert ("", "already finished") == (outcome.stopped, outcome.why)
     assert 2 == outcome.state.completed
 
-    waiting = made(Scripted(lambda *_: Answer(1, 5)), named(1))
+    waiting = define(Scripted(lambda *_: Answer(1, 5)), numbered_cases(1))
     disk = SimulatedDisk()
 
     async def second(_: Any) -> None:
@@ -226,7 +226,7 @@ async def test_run_and_resume_reject_an_unsuitable_run() -> None:
         seen.append("locked")
 
     seen: list[str] = []
-    await go(waiting, disk, observer=second)
+    await run_virtual(waiting, disk, observer=second)
     assert ["locked"] == seen
 
 
@@ -248,21 +248,21 @@ def crash_everywhere(count: int, crashes: int, seed: int = 0) -> int:
     """Cut the power at every record of a run, up to a few times in one run, and go on: it ends like one that was not cut."""
     it, _ = flaky_evaluation(count, seed * count)
     whole = SimulatedDisk()
-    assert with_power_cut(it, whole, 10**9) is not None
+    assert run_until_power_cut(it, whole, 10**9) is not None
     expected = results(whole)
     last = max(record.seq for record in read(PATH, files=whole))
     points = 0
     for seq in range(2, last):
         it, task = flaky_evaluation(count, seed * count)
         disk = SimulatedDisk()
-        outcome = with_power_cut(it, disk, seq)
+        outcome = run_until_power_cut(it, disk, seq)
         for crash in range(1, crashes + 1):
             disk = disk.unplugged(random.Random(f"{seed} {seq} {crash}"))
             points += 1
             is_there = disk.is_directory(str(PATH)) and any(n.startswith("journal-") for n in disk.list_directory(str(PATH)))
             done = [e.trial for e in events_of(PATH, files=disk) if isinstance(e, TrialCompleted)] if is_there else []
             before = dict(task.calls)
-            outcome = with_power_cut(it, disk, 10**9 if crash == crashes else seq + crash * last // 3, resume=is_there)
+            outcome = run_until_power_cut(it, disk, 10**9 if crash == crashes else seq + crash * last // 3, resume=is_there)
             assert all(task.calls[trial] == before.get(trial, 0) for trial in done), "a finished trial was run again"
             if outcome is not None:
                 break
@@ -297,20 +297,20 @@ async def test_changed_cases_are_refused_and_adopted() -> None:
     """A changed dataset is refused with what differs; adopted, the unchanged keep their results and the changed run again."""
     task = Scripted(lambda value, _: Answer(value, 1))
     disk = SimulatedDisk()
-    stopper = stop_when_started(made(task, named(2)))
+    stopper = stop_when_started(define(task, numbered_cases(2)))
 
     async def stop(_: Any) -> None:
         await trio.sleep(2.5)
         stopper()
 
-    await go(made(task, named(6), slots=1), disk, observer=stop)
-    changed = [*named(5)[:1], Case(name="case-1", input="another"), *named(8)[3:]]
+    await run_virtual(define(task, numbered_cases(6), slots=1), disk, observer=stop)
+    changed = [*numbered_cases(5)[:1], Case(name="case-1", input="another"), *numbered_cases(8)[3:]]
 
     with pytest.raises(RunChanged, match="dataset fingerprint") as error:
-        await go(made(task, changed, slots=1), disk, resume=True)
+        await run_virtual(define(task, changed, slots=1), disk, resume=True)
     assert ["1 case changed: 'case-1'", "1 case removed: 'case-2'"] == error.value.changes[1:]
     assert "--adopt" in error.value.hint
-    outcome = await go(made(task, changed, slots=1), disk, resume=True, adopt=True)
+    outcome = await run_virtual(define(task, changed, slots=1), disk, resume=True, adopt=True)
 
     events = events_of(PATH, files=disk)
     assert TrialWithdrawn(trial="case-1", why="changed") in events
@@ -319,12 +319,12 @@ async def test_changed_cases_are_refused_and_adopted() -> None:
     assert 1 == task.calls["another"]
 
 
-async def stopped_after(it: Made, disk: SimulatedDisk, seconds: float, **options: Any) -> Outcome:
+async def stopped_after(it: AnyEvaluation, disk: SimulatedDisk, seconds: float, **options: Any) -> Outcome:
     """Run it for so long."""
-    return await go(it, disk, **{"deadline": seconds, "grace": 0.0, **options})
+    return await run_virtual(it, disk, **{"deadline": seconds, "grace": 0.0, **options})
 
 
-def judged(answer: str, verdict: bool) -> Made:  # noqa: FBT001  # what it says
+def judged(answer: str, verdict: bool) -> AnyEvaluation:  # noqa: FBT001  # what it says
     """Make an evaluation of six cases whose task and scorer are known by what they say."""
 
     async def task(_: str) -> str:
@@ -335,7 +335,7 @@ def judged(answer: str, verdict: bool) -> Made:  # noqa: FBT001  # what it says
         return verdict
 
     task.fingerprint, exact.fingerprint = f"task {answer}", f"exact {verdict}"  # type: ignore[attr-defined]  # as users do
-    it = made(task, named(6), slots=1)
+    it = define(task, numbered_cases(6), slots=1)
     it.score(exact)
     return it
 
@@ -346,8 +346,8 @@ async def test_what_was_adopted_is_recorded_and_told() -> None:
     await stopped_after(judged("old", verdict=False), disk, 2.5)
     await stopped_after(judged("new", verdict=True), disk, 1.5, resume=True, adopt=True)
     with pytest.raises(RunChanged, match="task fingerprint: 'task new' is now 'task old'"):
-        await go(judged("old", verdict=True), disk, resume=True)
-    outcome = await go(judged("new", verdict=True), disk, resume=True, deadline=None)
+        await run_virtual(judged("old", verdict=True), disk, resume=True)
+    outcome = await run_virtual(judged("new", verdict=True), disk, resume=True, deadline=None)
 
     begun = [event.adopted for event in events_of(PATH, files=disk) if isinstance(event, SessionStarted)]
     assert [None, {"task_fingerprint": "task new", "scorers": {"exact": "exact True"}}, None] == begun
@@ -365,8 +365,8 @@ async def test_what_was_adopted_is_recorded_and_told() -> None:
 async def test_a_scorer_that_is_adopted_when_all_is_judged() -> None:
     """A scorer that was changed and adopted, and has nothing left to judge, does not make the old scores its own."""
     disk = SimulatedDisk()
-    await go(judged("old", verdict=False), disk)
-    outcome = await go(judged("old", verdict=True), disk, resume=True, adopt=True)
+    await run_virtual(judged("old", verdict=False), disk)
+    outcome = await run_virtual(judged("old", verdict=True), disk, resume=True, adopt=True)
 
     exact = summarise(outcome.state).scores["exact"]
     assert (1, 6, 0) == (exact.versions, exact.from_older_version, exact.passed)
@@ -378,9 +378,9 @@ async def test_answers_of_an_older_task_that_no_longer_count_are_not_counted() -
     disk = SimulatedDisk()
     await stopped_after(judged("old", verdict=True), disk, 3.5)
     it = judged("new", verdict=True)
-    changed = made(it.task, [Case(name="case-0", input="another"), *named(6)[1:]], slots=1)
+    changed = define(it.task, [Case(name="case-0", input="another"), *numbered_cases(6)[1:]], slots=1)
     changed.score(it.scorers["exact"].function)
-    outcome = await go(changed, disk, resume=True, adopt=True, deadline=None)
+    outcome = await run_virtual(changed, disk, resume=True, adopt=True, deadline=None)
 
     assert (2, 6) == (outcome.state.from_older_task, outcome.state.completed)
     assert ("task", "cases") == outcome.state.sessions[-1].adopted
@@ -390,11 +390,11 @@ async def test_cases_that_were_not_taken_in_yet_cannot_be_named() -> None:
     """Where only cases have changed that the run has not come to, it is refused as well, and said so."""
     disk = SimulatedDisk()
     task = Scripted(lambda *_: Answer(1, 10))
-    await stopped_after(made(task, named(200), slots=1), disk, 5)
-    others = [*named(199), Case(name="case-199", input="another")]
+    await stopped_after(define(task, numbered_cases(200), slots=1), disk, 5)
+    others = [*numbered_cases(199), Case(name="case-199", input="another")]
 
     with pytest.raises(RunChanged, match="the cases taken in so far are unchanged"):
-        await go(made(task, others, slots=1), disk, resume=True)
+        await run_virtual(define(task, others, slots=1), disk, resume=True)
 
 
 def settings_of_sessions(disk: SimulatedDisk) -> list[dict[str, Any] | None]:
@@ -405,11 +405,11 @@ async def test_another_experiment_is_refused_setting_by_setting() -> None:
     """Resuming with settings that ask something else is refused, and each difference is named; nothing is written."""
     disk = SimulatedDisk()
     task = Scripted(lambda *_: Answer(1, 10))
-    await go(made(task, named(3), slots=1, deadline=5), disk, grace=0)
+    await run_virtual(define(task, numbered_cases(3), slots=1, deadline=5), disk, grace=0)
     before = len(events_of(PATH, files=disk))
 
     with pytest.raises(RunChanged) as raised:
-        await go(made(task, named(3), slots=1, repeats=2), disk, resume=True, only="case-?", shuffle=True)
+        await run_virtual(define(task, numbered_cases(3), slots=1, repeats=2), disk, resume=True, only="case-?", shuffle=True)
     assert [
         "setting repeats: 1 is now 2",
         "setting only: [] is now ['case-?']",
@@ -422,15 +422,15 @@ async def test_how_a_run_is_carried_out_may_change() -> None:
     """Settings that do not touch what is asked may change on resumption, by word or in the definition; that is recorded."""
     disk = SimulatedDisk()
     task = Scripted(lambda *_: Answer(1, 10))
-    await go(made(task, named(9), slots=1, deadline=5), disk, grace=0)
-    changed = made(task, named(9), slots=2, deadline=5, retry=Retry(errors=9))
+    await run_virtual(define(task, numbered_cases(9), slots=1, deadline=5), disk, grace=0)
+    changed = define(task, numbered_cases(9), slots=2, deadline=5, retry=Retry(errors=9))
     seen: dict[str, Any] = {}
 
     async def look(live: Any) -> None:
         seen.update(live.changed)
         await trio.lowlevel.checkpoint()
 
-    outcome = await go(changed, disk, resume=True, deadline=None, policy="fixed", observer=look)
+    outcome = await run_virtual(changed, disk, resume=True, deadline=None, policy="fixed", observer=look)
 
     assert ("", 9, 2) == (outcome.stopped, outcome.state.completed, task.most_in_flight)
     first, second = settings_of_sessions(disk)
@@ -447,13 +447,21 @@ async def test_what_was_given_holds_for_every_session() -> None:
     """What a run was given (cases, repeats, slots, policy, seed) is in its journal, and a resumption takes it from there."""
     disk = SimulatedDisk()
     task = Scripted(lambda *_: Answer(1, 10))
-    it = made(task, named(20), slots=7)
-    given = {"only": ["case-?"], "skip": "case-0", "limit": 3, "shuffle": True, "repeats": 2, "slots": 1, "policy": "fixed"}
-    await go(it, disk, **given, seed=5, deadline=15, grace=0)
+    it = define(task, numbered_cases(20), slots=7)
+    given: dict[str, Any] = {
+        "only": ["case-?"],
+        "skip": "case-0",
+        "limit": 3,
+        "shuffle": True,
+        "repeats": 2,
+        "slots": 1,
+        "policy": "fixed",
+    }
+    await run_virtual(it, disk, **given, seed=5, deadline=15, grace=0)
     begun = next(event for event in events_of(PATH, files=disk) if isinstance(event, RunStarted))
     for _ in range(2):
-        await go(it, disk, resume=True, seed=5)
-    outcome = await go(it, disk, resume=True, seed=5, deadline=None)
+        await run_virtual(it, disk, resume=True, seed=5)
+    outcome = await run_virtual(it, disk, resume=True, seed=5, deadline=None)
 
     kept = {name: begun.settings[name] for name in given}
     assert {**given, "skip": ["case-0"]} == kept
@@ -471,7 +479,7 @@ async def test_what_was_given_holds_for_every_session() -> None:
 )
 def test_a_journal_with_settings_that_cannot_be(settings: dict[str, Any], said: str) -> None:
     """Settings of a journal are checked like any others; what is given in their place holds."""
-    own = made(Scripted({}), named(1)).settings
+    own = define(Scripted({}), numbered_cases(1)).settings
 
     with pytest.raises(UsageError, match=re.escape(said)):
         effective_settings(own, {}, settings)
@@ -484,7 +492,7 @@ def test_a_journal_with_settings_that_cannot_be(settings: dict[str, Any], said: 
 )
 def test_a_journal_without_settings_that_were_given(settings: dict[str, Any]) -> None:
     """What a journal does not say, or says in a way that is not ours, leaves the evaluation's own settings."""
-    own = made(Scripted({}), named(1)).settings
+    own = define(Scripted({}), numbered_cases(1)).settings
 
     assert (own, []) == effective_settings(own, {}, settings)
 
@@ -493,14 +501,14 @@ def test_a_journal_without_settings_that_were_given(settings: dict[str, Any]) ->
 def test_an_ambiguous_attempt_is_retried_or_failed(choice: str, failed: int, calls: int) -> None:
     """An attempt that was in the air when the process died is closed as such, and then follows what was chosen."""
     task = Scripted(lambda *_: Answer(1, 1))
-    it = made(task, named(1), write_ahead=True)
+    it = define(task, numbered_cases(1), write_ahead=True)
     disk = SimulatedDisk()
     place = itertools.count(1)
     while task.calls["case-0"] == 0:
         disk = SimulatedDisk()
-        with_power_cut(it, disk, next(place))
+        run_until_power_cut(it, disk, next(place))
     disk = disk.killed()
-    outcome = with_power_cut(it, disk, 10**9, resume=True, on_ambiguous=choice)
+    outcome = run_until_power_cut(it, disk, 10**9, resume=True, on_ambiguous=choice)
 
     assert outcome is not None
     assert AttemptInterrupted(trial="case-0", attempt=1, why="process_died") in events_of(PATH, files=disk)
@@ -510,10 +518,10 @@ def test_an_ambiguous_attempt_is_retried_or_failed(choice: str, failed: int, cal
 async def test_the_failed_can_be_tried_again() -> None:
     """`retry_failed` gives trials that were given up another life; the others are left alone."""
     task = Scripted({"case-0": [Fail(Fatal("no")), Answer(1)], "case-1": [Answer(1)]})
-    it = made(task, named(2))
+    it = define(task, numbered_cases(2))
     disk = SimulatedDisk()
-    await go(it, disk)
-    outcome = await go(it, disk, resume=True, retry_failed=True)
+    await run_virtual(it, disk)
+    outcome = await run_virtual(it, disk, resume=True, retry_failed=True)
 
     assert (2, 0) == (outcome.state.completed, outcome.state.failed)
     assert {"case-0": 2, "case-1": 1} == dict(task.calls)

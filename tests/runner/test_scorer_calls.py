@@ -29,7 +29,7 @@ from runner.testing import Answer, Fail, Scripted, events_of, repeatable
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import inline
 from tests.runner.test_scoring import PATH, Made, checked, go, made, of, yes
-from tests.runner.whole_runs import with_power_cut
+from tests.runs import run_until_power_cut
 
 Told = list[tuple[float, Event]]
 
@@ -125,15 +125,15 @@ def judged_twice() -> Made:
 def test_a_power_cut_at_any_record_loses_no_score() -> None:
     """A run with two judges that is cut at any record and resumed has all scores, each once, and passes its audit."""
     whole = SimulatedDisk()
-    assert with_power_cut(judged_twice(), whole, 10**9) is not None
+    assert run_until_power_cut(judged_twice(), whole, 10**9) is not None
     last = max(record.seq for record in read(PATH, files=whole))
 
     for seq in range(3, last):
         disk, it = SimulatedDisk(), judged_twice()
-        with_power_cut(it, disk, seq)
+        run_until_power_cut(it, disk, seq)
         disk = disk.unplugged(random.Random(seq))
         is_there = disk.is_directory(str(PATH)) and any(name.startswith("journal-") for name in disk.list_directory(str(PATH)))
-        outcome = with_power_cut(it, disk, 10**9, resume=is_there)
+        outcome = run_until_power_cut(it, disk, 10**9, resume=is_there)
 
         assert outcome is not None
         assert (4, "") == (outcome.state.completed, outcome.stopped)

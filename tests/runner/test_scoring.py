@@ -347,3 +347,32 @@ async def test_an_audit_reproduces_the_decisions_of_a_shared_policy(policy: str)
     assert () == result.findings
     assert result.decisions > 9
     assert 0 == result.unreproduced
+
+
+async def test_outputs_are_scored_within_the_grace() -> None:
+    """After a stop no attempt starts, but every output, also of an attempt that was in flight, is scored within the grace."""
+    it = made(Model(1.0, "task"), 8, slots=2)
+    it.score(name="judge")(Judging(2.0, "judge"))
+    disk = SimulatedDisk()
+    outcome = await go(it, disk, deadline=2.5, grace=5.0)  # Six attempts have started, and two calls of the judge.
+
+    assert ("deadline", 6, 6) == (outcome.stopped, len(of(disk, AttemptStarted)), outcome.state.completed)
+    assert 7.0 <= outcome.state.t < 7.1
+    assert () == checked(disk).findings
+
+
+async def test_outputs_that_cannot_be_scored_within_the_grace_are_left() -> None:
+    """A scorer call that could only start after the grace is not waited for; the next session makes it."""
+    limited = Scripted({"yes": [Fail(RateLimited(60.0), 0.1), Answer(output=True)]})
+    it = made(yes, 1)
+
+    @it.score(retry=Retry())
+    async def judge(output: str, case: Any) -> Any:
+        return await limited(output)
+
+    disk = SimulatedDisk()
+    stopped = await go(it, disk, deadline=1.0, grace=30.0)
+    resumed = await go(it, disk, resume=True, deadline=None)
+
+    assert ("deadline", 1, 0) == (stopped.stopped, stopped.state.stages["answered"], stopped.state.completed)
+    assert ("", 1) == (resumed.stopped, resumed.state.completed)

@@ -32,19 +32,19 @@ from runner import Case, Fatal, RateLimited, Retry, UsageError, note
 from runner.engine.session import Outcome
 from runner.testing import Answer, Fail, Hang, Scripted, SimulatedEndpoint, Step, events_of
 from tests.journal.disk import SimulatedDisk
-from tests.runner.whole_runs import PATH, count, flaky_evaluation, go, made, named, with_power_cut
+from tests.runs import PATH, count, define, flaky_evaluation, numbered_cases, run_until_power_cut, run_virtual
 
 
 async def test_a_run_records_every_step() -> None:
     """A trial that works out leaves four facts and its scores; the run says what it was and how it ended."""
-    it = made(Scripted(lambda _, __: Answer("yes", 0.5)), named(1))
+    it = define(Scripted(lambda _, __: Answer("yes", 0.5)), numbered_cases(1))
 
     @it.score
     def exact(output: str, case: Case[str, str]) -> bool:
         return output == case.expected
 
     disk = SimulatedDisk()
-    outcome = await go(it, disk)
+    outcome = await run_virtual(it, disk)
 
     kinds = [type(event).__name__ for event in events_of(PATH, files=disk)]
     assert [
@@ -69,7 +69,7 @@ async def test_a_failure_is_retried_after_a_delay() -> None:
     """An error is followed by a recorded back-off, and a trial that then works out counts as recovered."""
     task = Scripted({"a": [Fail(ConnectionError("no")), Fail(ValueError("odd")), Answer(1)]})
     disk = SimulatedDisk()
-    outcome = await go(made(task, [Case(name="a", input="a")]), disk)
+    outcome = await run_virtual(define(task, [Case(name="a", input="a")]), disk)
 
     assert ["unavailable", "error"] == [e.category for e in events_of(PATH, files=disk) if isinstance(e, AttemptFailed)]
     delays = [e.delay for e in events_of(PATH, files=disk) if isinstance(e, RetryScheduled)]
@@ -83,7 +83,7 @@ async def test_fresh_work_proceeds_while_others_back_off() -> None:
     task = Scripted({"a": [Fail(ConnectionError("no")), Answer(1)], "b": [Answer(2)], "c": [Answer(3)]})
     disk = SimulatedDisk()
     retry = Retry(base_delay=60, max_delay=60)
-    await go(made(task, [Case(name=n, input=n) for n in "abc"], slots=1, retry=retry), disk)
+    await run_virtual(define(task, [Case(name=n, input=n) for n in "abc"], slots=1, retry=retry), disk)
 
     ends = [event.trial for event in events_of(PATH, files=disk) if isinstance(event, TrialCompleted)]
     assert ["b", "c", "a"] == ends
@@ -92,7 +92,7 @@ async def test_fresh_work_proceeds_while_others_back_off() -> None:
 async def test_a_timeout_is_one_attempts_outcome() -> None:
     """An attempt that outlives its limit is recorded with the limit; the trial has two more, then it is given up."""
     disk = SimulatedDisk()
-    outcome = await go(made(Scripted({"a": [Hang()]}), [Case(name="a", input="a")], timeout=30), disk)
+    outcome = await run_virtual(define(Scripted({"a": [Hang()]}), [Case(name="a", input="a")], timeout=30), disk)
 
     events = events_of(PATH, files=disk)
     assert [AttemptTimedOut(trial="a", attempt=n, timeout=30.0, elapsed=30.0) for n in (1, 2, 3)] == [
@@ -105,7 +105,9 @@ async def test_a_timeout_is_one_attempts_outcome() -> None:
 async def test_no_timeout_is_really_none() -> None:
     """With `timeout=None` an attempt may take a day."""
     disk = SimulatedDisk()
-    outcome = await go(made(Scripted({"a": [Answer(1, after=86_000)]}), [Case(name="a", input="a")], timeout=None), disk)
+    outcome = await run_virtual(
+        define(Scripted({"a": [Answer(1, after=86_000)]}), [Case(name="a", input="a")], timeout=None), disk
+    )
 
     assert 1 == outcome.state.completed
 
@@ -114,7 +116,7 @@ async def test_a_programming_error_is_not_retried() -> None:
     """A TypeError would be the same next time: one attempt, and the trial is given up as fatal."""
     task = Scripted({"a": [Fail(TypeError("no such argument"))]})
     disk = SimulatedDisk()
-    await go(made(task, [Case(name="a", input="a")]), disk)
+    await run_virtual(define(task, [Case(name="a", input="a")]), disk)
 
     assert 1 == task.calls["a"]
     assert TrialFailed(trial="a", attempts=1, cause="fatal") in events_of(PATH, files=disk)
@@ -124,7 +126,7 @@ async def test_what_is_raised_on_purpose_is_heeded() -> None:
     """`Fatal` ends a trial; `RateLimited` never spends its attempts."""
     task = Scripted({"a": [Fail(Fatal("never"))], "b": [*[Fail(RateLimited(3.0))] * 8, Answer(1)]})
     disk = SimulatedDisk()
-    outcome = await go(made(task, [Case(name=n, input=n) for n in "ab"], retry=Retry(errors=0)), disk)
+    outcome = await run_virtual(define(task, [Case(name=n, input=n) for n in "ab"], retry=Retry(errors=0)), disk)
 
     assert (1, 1) == (outcome.state.completed, outcome.state.failed)
     assert 9 == task.calls["b"]
@@ -139,7 +141,7 @@ async def test_a_task_that_raises_baseexception_fails_alone(exc: BaseException) 
     """Whatever a task raises is a fact about its attempt; the other trials go on."""
     task = Scripted({"a": [Fail(exc)], "b": [Answer(1)]})
     disk = SimulatedDisk()
-    outcome = await go(made(task, [Case(name=n, input=n) for n in "ab"], retry=Retry(errors=0)), disk)
+    outcome = await run_virtual(define(task, [Case(name=n, input=n) for n in "ab"], retry=Retry(errors=0)), disk)
 
     assert (1, 1) == (outcome.state.completed, outcome.state.failed)
 
@@ -148,7 +150,7 @@ async def test_an_output_that_cannot_be_written_fails_its_trial_only() -> None:
     """One output that is not JSON fails that trial, with its place in the message, and no other."""
     task = Scripted({"a": [Answer({"deep": [object()]})], "b": [Answer(1)]})
     disk = SimulatedDisk()
-    outcome = await go(made(task, [Case(name=n, input=n) for n in "ab"]), disk)
+    outcome = await run_virtual(define(task, [Case(name=n, input=n) for n in "ab"]), disk)
 
     failed = next(event for event in events_of(PATH, files=disk) if isinstance(event, AttemptFailed))
     assert "output.deep[0]" in failed.message
@@ -165,8 +167,8 @@ async def test_a_task_that_swallows_cancellation_is_late_not_right() -> None:
         return "too late"
 
     disk = SimulatedDisk()
-    it = made(stubborn, [Case(name="a", input="a")], timeout=30, retry=Retry(timeouts=0))
-    await go(it, disk)
+    it = define(stubborn, [Case(name="a", input="a")], timeout=30, retry=Retry(timeouts=0))
+    await run_virtual(it, disk)
 
     events = events_of(PATH, files=disk)
     assert AttemptTimedOut(trial="a", attempt=1, timeout=30.0, elapsed=50.0) in events
@@ -183,7 +185,7 @@ async def test_a_nursery_that_is_cancelled_is_not_late() -> None:
             nursery.start_soon(trio.sleep, 60)
 
     disk = SimulatedDisk()
-    await go(made(several, [Case(name="a", input="a")], timeout=30, retry=Retry(timeouts=0)), disk)
+    await run_virtual(define(several, [Case(name="a", input="a")], timeout=30, retry=Retry(timeouts=0)), disk)
 
     assert AttemptTimedOut(trial="a", attempt=1, timeout=30.0, elapsed=30.0) in events_of(PATH, files=disk)
     assert 0 == count(disk, AttemptReturnedLate)
@@ -199,7 +201,7 @@ async def test_notes_are_kept_with_their_attempt() -> None:
         return 1
 
     disk = SimulatedDisk()
-    outcome = await go(made(task, [Case(name="a", input="a")]), disk)
+    outcome = await run_virtual(define(task, [Case(name="a", input="a")]), disk)
 
     assert 15 == outcome.state.usage["tokens"]
 
@@ -207,7 +209,7 @@ async def test_notes_are_kept_with_their_attempt() -> None:
 async def test_a_scorer_that_fails_never_runs_the_task_again() -> None:
     """A scorer that raises is asked again by its own budget, then its score is missing; the task was called once."""
     task = Scripted({"a": [Answer("x")]})
-    it = made(task, [Case(name="a", input="a")])
+    it = define(task, [Case(name="a", input="a")])
     asked: list[str] = []
 
     @it.score(retry=Retry(errors=2))
@@ -221,7 +223,7 @@ async def test_a_scorer_that_fails_never_runs_the_task_again() -> None:
         return 0.5
 
     disk = SimulatedDisk()
-    outcome = await go(it, disk)
+    outcome = await run_virtual(it, disk)
 
     assert (1, 3) == (task.calls["a"], len(asked))
     assert 1 == count(disk, ScoringFailed)
@@ -231,7 +233,7 @@ async def test_a_scorer_that_fails_never_runs_the_task_again() -> None:
 
 async def test_scorers_are_asked_again_as_the_run_is_told() -> None:
     """A retry that is given for a run holds for its scorers too, but for those that have one of their own."""
-    it, asked = made(Scripted(lambda _, __: Answer("yes", 0.5)), named(1)), Counter[str]()
+    it, asked = define(Scripted(lambda _, __: Answer("yes", 0.5)), numbered_cases(1)), Counter[str]()
 
     def exact(output: str, case: Case[str, str]) -> bool:
         asked["exact"] += 1
@@ -244,7 +246,7 @@ async def test_scorers_are_asked_again_as_the_run_is_told() -> None:
     it.score(exact)
     it.score(retry=Retry(errors=2))(judge)
     disk = SimulatedDisk()
-    await go(it, disk, retry=Retry(errors=1))
+    await run_virtual(it, disk, retry=Retry(errors=1))
 
     assert {"exact": 2, "judge": 3} == asked
     assert {"exact", "judge"} == {event.scorer for event in events_of(PATH, files=disk) if isinstance(event, ScoringFailed)}
@@ -252,14 +254,14 @@ async def test_scorers_are_asked_again_as_the_run_is_told() -> None:
 
 async def test_a_scorer_may_say_several_things() -> None:
     """A mapping gives several scores at once, each with a name."""
-    it = made(Scripted({"a": [Answer("x")]}), [Case(name="a", input="a")])
+    it = define(Scripted({"a": [Answer("x")]}), [Case(name="a", input="a")])
 
     @it.score
     def judge(output: str, case: Any) -> dict[str, float]:
         return {"tone": 0.25, "facts": 1.0}
 
     disk = SimulatedDisk()
-    await go(it, disk)
+    await run_virtual(it, disk)
 
     scores = {e.scorer: e.value for e in events_of(PATH, files=disk) if isinstance(e, TrialScored)}
     assert {"judge.tone": 0.25, "judge.facts": 1.0} == scores
@@ -269,7 +271,7 @@ async def test_fail_fast_stops_at_the_first_failure() -> None:
     """With `fail_fast`, the first trial that is given up stops the run, which can be resumed."""
     task = Scripted(lambda value, _: Fail(Fatal("no"), 1) if value == "case-3" else Answer(1, 1))
     disk = SimulatedDisk()
-    outcome = await go(made(task, named(50), slots=2), disk, fail_fast=True)
+    outcome = await run_virtual(define(task, numbered_cases(50), slots=2), disk, fail_fast=True)
 
     assert "failed_fast" == outcome.stopped
     assert outcome.state.completed < 10
@@ -283,7 +285,9 @@ async def test_a_refused_key_stops_the_run_at_once() -> None:
         status_code = 401
 
     disk = SimulatedDisk()
-    outcome = await go(made(Scripted(lambda *_: Fail(Unauthorized("bad key"), 0.1)), named(50), slots=2), disk)
+    outcome = await run_virtual(
+        define(Scripted(lambda *_: Fail(Unauthorized("bad key"), 0.1)), numbered_cases(50), slots=2), disk
+    )
 
     assert "unauthorized" == outcome.stopped
     assert "bad key" in outcome.why
@@ -301,7 +305,7 @@ async def test_a_key_refused_twice_does_not_cut_off_the_others() -> None:
         return Answer(1, 2) if value == "case-2" else Fail(Unauthorized("bad key"), 0.5 if value == "case-0" else 1.0)
 
     disk = SimulatedDisk()
-    outcome = await go(made(Scripted(step), named(4), slots=3), disk, policy="fixed", grace=5)
+    outcome = await run_virtual(define(Scripted(step), numbered_cases(4), slots=3), disk, policy="fixed", grace=5)
 
     assert ("unauthorized", 1, 0) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
     assert 0 == count(disk, AttemptInterrupted)
@@ -312,7 +316,7 @@ async def test_a_stop_with_the_last_trial_leaves_nothing_to_resume(read: Callabl
     """A run that is told to stop when everything is done is finished, though its last trial failed; nothing is left."""
     task = Scripted(lambda value, _: Fail(Fatal("no"), 2) if value == "case-2" else Answer(1, 1))
     disk = SimulatedDisk()
-    outcome = await go(made(task, read(named(3)), slots=3), disk, policy="fixed", fail_fast=True)
+    outcome = await run_virtual(define(task, read(numbered_cases(3)), slots=3), disk, policy="fixed", fail_fast=True)
 
     assert ("", "finished", 2, 1) == (outcome.stopped, outcome.state.ending, outcome.state.completed, outcome.state.failed)
 
@@ -321,7 +325,7 @@ async def test_most_failures_can_be_a_part() -> None:
     """`max_failures=0.1` lets a tenth fail, and no more."""
     task = Scripted(lambda *_: Fail(Fatal("no"), 1))
     disk = SimulatedDisk()
-    outcome = await go(made(task, named(50), slots=1), disk, max_failures=0.1)
+    outcome = await run_virtual(define(task, numbered_cases(50), slots=1), disk, max_failures=0.1)
 
     assert ("failed_fast", 6) == (outcome.stopped, outcome.state.failed)
 
@@ -329,11 +333,11 @@ async def test_most_failures_can_be_a_part() -> None:
 async def test_a_deadline_stops_the_run() -> None:
     """After its deadline a run starts nothing more, and can be resumed."""
     disk = SimulatedDisk()
-    it = made(Scripted(lambda *_: Answer(1, 10)), named(20), slots=1, deadline=35)
-    outcome = await go(it, disk, grace=20)
+    it = define(Scripted(lambda *_: Answer(1, 10)), numbered_cases(20), slots=1, deadline=35)
+    outcome = await run_virtual(it, disk, grace=20)
 
     assert ("deadline", 4) == (outcome.stopped, outcome.state.completed)
-    outcome = await go(it, disk, resume=True, grace=20)
+    outcome = await run_virtual(it, disk, resume=True, grace=20)
     assert ("deadline", 8) == (outcome.stopped, outcome.state.completed)
 
 
@@ -341,12 +345,12 @@ async def test_cases_that_break_half_way_leave_a_run_that_can_be_resumed() -> No
     """If reading the cases fails in the middle, what is finished stays, and the run stops as resumable."""
 
     def broken() -> Any:
-        yield from named(30)
+        yield from numbered_cases(30)
         raise OSError("the network share went away")
 
     disk = SimulatedDisk()
     task = Scripted(lambda *_: Answer(1, 1))
-    outcome = await go(made(task, broken, slots=2), disk)
+    outcome = await run_virtual(define(task, broken, slots=2), disk)
 
     assert "dataset_failed" == outcome.stopped
     assert "network share" in outcome.why
@@ -358,7 +362,7 @@ async def test_the_limit_holds() -> None:
     """Never more attempts at once than slots, from the journal as from the task."""
     task = Scripted(lambda value, _: Answer(1, 0.1 + len(value) * 0.01))
     disk = SimulatedDisk()
-    await go(made(task, named(100), slots=4), disk)
+    await run_virtual(define(task, numbered_cases(100), slots=4), disk)
 
     assert 4 == task.most_in_flight
     flying = 0
@@ -371,7 +375,7 @@ async def test_one_item_takes_as_long_as_it_takes() -> None:
     """Nothing sleeps to look again: one trial of no length takes no time, thirty at once take no longer than one."""
     disk = SimulatedDisk()
     before = trio.current_time()
-    await go(made(Scripted(lambda *_: Answer(1)), named(1)), disk)
+    await run_virtual(define(Scripted(lambda *_: Answer(1)), numbered_cases(1)), disk)
 
     assert 0 == trio.current_time() - before
 
@@ -381,19 +385,19 @@ async def test_a_second_outage_loses_nothing() -> None:
     endpoint = SimulatedEndpoint(lambda value: value, latency=0.05)
     endpoint.down_until = trio.current_time() + 1.0
     disk = SimulatedDisk()
-    outcome = await go(made(endpoint, named(100), slots=10), disk)
+    outcome = await run_virtual(define(endpoint, numbered_cases(100), slots=10), disk)
 
     assert (100, 0) == (outcome.state.completed, outcome.state.failed)
 
 
 async def test_trials_that_always_fail_hold_up_nobody() -> None:
     """One case in twenty is always reset by the other side: those are given up, all others are done, and soon."""
-    cases = named(400)
+    cases = numbered_cases(400)
     bad = {case.input for case in cases[::20]}
     task = Scripted(lambda value, _: Fail(ConnectionResetError("reset"), 0.5) if value in bad else Answer(1, 0.5))
     disk = SimulatedDisk()
     before = trio.current_time()
-    outcome = await go(made(task, cases, slots=120), disk)
+    outcome = await run_virtual(define(task, cases, slots=120), disk)
 
     assert (380, 20) == (outcome.state.completed, outcome.state.failed)
     assert 60 > trio.current_time() - before
@@ -401,7 +405,7 @@ async def test_trials_that_always_fail_hold_up_nobody() -> None:
 
 async def test_a_probe_is_made_by_a_trial_that_has_not_failed() -> None:
     """After an outage, trials that always fail do not stand between the run and the first answer."""
-    cases = named(300)
+    cases = numbered_cases(300)
     bad = {case.input for case in cases[:30]}
     began = trio.current_time()
 
@@ -410,7 +414,7 @@ async def test_a_probe_is_made_by_a_trial_that_has_not_failed() -> None:
         return Fail(ConnectionResetError("reset"), 0.1) if down or value in bad else Answer(1, 0.1)
 
     disk = SimulatedDisk()
-    outcome = await go(made(Scripted(script), cases, slots=50), disk)
+    outcome = await run_virtual(define(Scripted(script), cases, slots=50), disk)
 
     assert (270, 30) == (outcome.state.completed, outcome.state.failed)
     assert 300 > trio.current_time() - began
@@ -420,7 +424,7 @@ async def test_a_rate_limit_is_found_and_kept() -> None:
     """An endpoint of ten a second serves everything, and few calls are refused."""
     endpoint = SimulatedEndpoint(lambda value: value, latency=0.5, rate=10, burst=20, retry_after=1.0)
     disk = SimulatedDisk()
-    outcome = await go(made(endpoint, named(400), slots=64), disk)
+    outcome = await run_virtual(define(endpoint, numbered_cases(400), slots=64), disk)
 
     assert 400 == outcome.state.completed
     assert endpoint.refused <= 40
@@ -431,7 +435,7 @@ async def test_a_retry_after_beyond_the_budget_ends_its_trial_only() -> None:
     task = Scripted({"a": [Fail(RateLimited(3600))], "b": [Fail(RateLimited(1)), Answer(1)]})
     disk = SimulatedDisk()
     cases = [Case(name=name, input=name) for name in "ab"]
-    outcome = await go(made(task, cases, retry=Retry(rate_limits=60)), disk, slots=1)
+    outcome = await run_virtual(define(task, cases, retry=Retry(rate_limits=60)), disk, slots=1)
 
     assert [TrialFailed(trial="a", attempts=1, cause="exhausted")] == [
         event for event in events_of(PATH, files=disk) if isinstance(event, TrialFailed)
@@ -455,11 +459,11 @@ STEPS = st.one_of(
 def test_every_trial_reaches_an_end(scripts: list[list[Step]], slots: int, policy: str) -> None:
     """Whatever the tasks do, under every policy, each trial is completed or failed, and the limit is never exceeded."""
     task = Scripted({f"case-{number}": steps for number, steps in enumerate(scripts)})
-    it = made(task, named(len(scripts)), slots=slots, timeout=2, retry=Retry(rate_limits=20))
+    it = define(task, numbered_cases(len(scripts)), slots=slots, timeout=2, retry=Retry(rate_limits=20))
     disk = SimulatedDisk()
 
     async def main() -> Outcome:
-        return await go(it, disk, policy=policy)
+        return await run_virtual(it, disk, policy=policy)
 
     outcome = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
@@ -493,7 +497,7 @@ def test_live_state_is_folded_state() -> None:
 
     recorder.Recorder.record = spying  # type: ignore[method-assign]
     try:
-        assert with_power_cut(it, disk, 10**9) is not None
+        assert run_until_power_cut(it, disk, 10**9) is not None
     finally:
         recorder.Recorder.record = record  # type: ignore[method-assign]
 
@@ -515,7 +519,7 @@ def test_the_same_seed_makes_the_same_bytes() -> None:
 
         scheduler._r.seed(0)
         it, _ = flaky_evaluation(15)
-        assert with_power_cut(it, disk, 10**9) is not None
+        assert run_until_power_cut(it, disk, 10**9) is not None
 
     first, second = ({name: bytes(inode.shown) for name, inode in disk.files() if "LOCK" not in name} for disk in disks)
     assert first == second
@@ -530,7 +534,7 @@ async def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -
     """An option that cannot be meant is refused before anything is written."""
     disk = SimulatedDisk()
     with pytest.raises(UsageError):
-        await go(made(Scripted(lambda *_: Answer(1)), named(1)), disk, **options)
+        await run_virtual(define(Scripted(lambda *_: Answer(1)), numbered_cases(1)), disk, **options)
     assert not disk.is_directory("/runs")
 
 
@@ -545,7 +549,7 @@ async def test_trials_are_enqueued_only_a_little_ahead() -> None:
             yield Case(name=f"n{number}", input=number)
 
     disk = SimulatedDisk()
-    outcome = await go(made(Scripted(lambda *_: Answer(1, 1)), endless, slots=4, deadline=10), disk)
+    outcome = await run_virtual(define(Scripted(lambda *_: Answer(1, 1)), endless, slots=4, deadline=10), disk)
 
     assert "deadline" == outcome.stopped
     assert read_so_far <= outcome.state.completed + 2 * 4 + 16 + 8

@@ -21,14 +21,14 @@ from runner.recompute.simulation import BOUND, Recording
 from runner.testing import Answer, Fail, Hang, Scripted, Step, repeatable
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import FLEETING, enqueued, flip, session, started, whole_run, written
-from tests.runner.whole_runs import PATH, Made, flaky_evaluation, made, named
+from tests.runs import PATH, AnyEvaluation, define, flaky_evaluation, numbered_cases
 
 
 def virtually(main: Callable[[], Any]) -> Any:
     return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-def recorded(it: Made, *sessions: dict[str, Any]) -> Recording:
+def recorded(it: AnyEvaluation, *sessions: dict[str, Any]) -> Recording:
     """Run it, in so many sessions, and take in what was recorded."""
     disk = SimulatedDisk()
     for number, options in enumerate(sessions):
@@ -36,8 +36,8 @@ def recorded(it: Made, *sessions: dict[str, Any]) -> Recording:
     return Recording.of(read(PATH, files=disk))
 
 
-def steady(count: int, seconds: float = 1.0) -> Made:
-    return made(Scripted(lambda *_: Answer("yes", seconds)), named(count))
+def steady(count: int, seconds: float = 1.0) -> AnyEvaluation:
+    return define(Scripted(lambda *_: Answer("yes", seconds)), numbered_cases(count))
 
 
 @pytest.mark.parametrize(("slots", "seconds"), [(1, 12.0), (4, 3.0), (5, 3.0), (12, 1.0), (64, 1.0)])
@@ -95,7 +95,7 @@ def test_the_calls_of_a_scorer_are_played_again() -> None:
 
 def test_each_back_end_has_its_own_slots() -> None:
     """Where back ends are told apart, so are they again: twice the keys, twice the attempts at one time."""
-    it = made(
+    it = define(
         Scripted(lambda *_: Answer(1, 1.0)), [Case(name=n, input=n, metadata={"to": n[0]}) for n in ("a1", "a2", "b1", "b2")]
     )
     recording = recorded(it, {"policy": "fixed", "slots": 1, "limit_key": "to"})
@@ -112,7 +112,9 @@ def test_failures_are_met_again() -> None:
         "case-2": [Fail(Fatal("no"), 1)],
         "case-3": [Fail(ConnectionError("no"), 1), Fail(ValueError("odd"), 1), Answer(1, 1)],
     }
-    recording = recorded(made(Scripted(script), named(4), timeout=7, retry=Retry(errors=2)), {"policy": "fixed", "slots": 4})
+    recording = recorded(
+        define(Scripted(script), numbered_cases(4), timeout=7, retry=Retry(errors=2)), {"policy": "fixed", "slots": 4}
+    )
     figures = recording.simulate(slots=2)
 
     assert (8, 1, 3, 1) == (figures.calls, figures.rejected, figures.completed, figures.failed)
@@ -135,7 +137,7 @@ def test_sessions_are_added_up() -> None:
 def test_what_was_asked_for_again_is_made_once() -> None:
     """A trial that failed, and was taken up again because somebody asked for it, is simulated as it went at last."""
     task = Scripted({"case-0": [Fail(Fatal("no"), 1), Answer(1, 1)], "case-1": [Answer(1, 1)]})
-    recording = recorded(made(task, named(2)), {"policy": "fixed"}, {"retry_failed": True})
+    recording = recorded(define(task, numbered_cases(2)), {"policy": "fixed"}, {"retry_failed": True})
 
     assert (3, 2, 2) == (recording.figures.calls, recording.simulate().calls, recording.simulate().completed)
 
@@ -180,7 +182,7 @@ def test_times_that_cannot_be_do_not_hang(elapsed: float) -> None:
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make a run of twelve trials of a second each, in three slots."""
     monkeypatch.chdir(tmp_path)
-    it = made(Scripted(lambda *_: Answer("yes", 1.0)), [Case(name=f"n{n}", input=n) for n in range(12)])
+    it = define(Scripted(lambda *_: Answer("yes", 1.0)), [Case(name=f"n{n}", input=n) for n in range(12)])
     virtually(
         functools.partial(arun, it, tmp_path / "run", **{**repeatable(), "files": FLEETING, "policy": "fixed", "slots": 3})
     )

@@ -485,8 +485,8 @@ def test_resume_of_something_else_is_refused() -> None:
     define("FAILS = 'peru'" + QUICK.replace("return name.upper()", "return name.upper() + ''"))
     refused = evaljournal("resume")
 
-    assert (2, True) == (refused.exit_code, "(its source was changed)" in refused.stderr)
-    assert "`evaljournal resume runs/capitals/0001 --adopt` takes the changes" in refused.stderr
+    assert (2, True) == (refused.exit_code, "(its source has changed)" in refused.stderr)
+    assert "--adopt (adopt=True in Python) accepts the changes" in refused.stderr
     assert 1 == evaljournal("resume", "--adopt").exit_code
 
 
@@ -689,8 +689,8 @@ def test_the_screen_is_put_in_order_before_the_process_is_left(here: Path) -> No
     assert 3 == code
     assert seen.count("\x1b[?25l") == seen.count("\x1b[?25h") == 1
     assert [
-        "stuck, and left behind: t0 in slot 0",
-        "everything recorded is on disk; `evaljournal resume runs/stuck/0001` goes on",
+        "not responding to cancellation, abandoned: t0 in slot 0",
+        "all records are on disk; to continue: evaljournal resume runs/stuck/0001",
     ] == re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.rpartition("\x1b[?25h")[2]).strip().split("\r\n")
     assert verify("runs/stuck/0001").holds
 

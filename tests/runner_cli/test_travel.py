@@ -22,7 +22,6 @@ from journal.events import (
     RunStarted,
     RunStopped,
     SegmentOpened,
-    TrialCompleted,
 )
 from journal.files import DISK
 from journal.lock import Lock, is_held
@@ -379,7 +378,8 @@ def test_a_fork_is_resumed(here: Path) -> None:
     """What was done before the point is not asked again, the rest is; afterwards both runs are whole and finished."""
     (here / "capitals.py").write_text("FAILS = None" + QUICK)
     assert 0 == ended("run", "capitals.py", "-o", "old", "--slots", 1)[0]
-    at = [record.seq for record in read("old") if isinstance(record.event, TrialCompleted)][1]
+    # Not at a completed trial: scoring has no slot, and all attempts may have ended before the second trial is completed.
+    at = [record.seq for record in read("old") if isinstance(record.event, AttemptSucceeded)][1]
     assert 0 == evaljournal("fork", "old", "--at", at, "-o", "new").exit_code
     code, _, err = ended("resume", "new")
 
@@ -387,7 +387,7 @@ def test_a_fork_is_resumed(here: Path) -> None:
     answered = {record.event.trial for record in read("old") if record.seq <= at and isinstance(record.event, AttemptSucceeded)}
     rest = {"peru", "chile", "cuba", "france", "japan"} - answered
     assert sorted(rest) == sorted(re.findall("asked about (peru|chile|cuba|france|japan)", err))
-    assert 1 <= len(rest) <= 3
+    assert 3 == len(rest)
     assert (True, True) == (verify("old").holds, verify("new").holds)
     assert dict(load("old").outputs()) == dict(load("new").outputs())
 

@@ -1,0 +1,142 @@
+"""Shared helpers: whole runs on a virtual clock and a disk in memory, stopped, killed or without power at a chosen moment.
+
+Nothing here asserts anything.
+"""
+
+import copy
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import trio
+import trio.lowlevel
+import trio.testing
+
+from journal import writer
+from journal.errors import WriteFailed
+from runner import Case, Evaluation, Fatal, Outcome, RateLimited, evaluation
+from runner.engine.live_run import LiveRun
+from runner.engine.session import Session
+from runner.signals import STOP_SIGNALS, handle_signals
+from runner.testing import Answer, Fail, Hang, Scripted, Step, events_of, repeatable
+from tests.journal.disk import PowerCut, SimulatedDisk
+
+PATH = Path("/runs/it/0001")
+AnyEvaluation = Evaluation[Any, Any, Any]
+E = TypeVar("E")
+
+
+def define(task: Callable[[Any], Any], cases: Any, **options: Any) -> AnyEvaluation:
+    """Return an evaluation for trio."""
+    defined: AnyEvaluation = evaluation(cases=cases, **{"loop": "trio", "timeout": 30.0, **options})(task)
+    return defined
+
+
+def numbered_cases(count: int, first: int = 0) -> list[Case[str, str]]:
+    """Return cases `case-0`, `case-1` and so on, with their names as input."""
+    numbers = range(first, first + count)
+    return [Case(name=f"case-{number}", input=f"case-{number}", expected="yes") for number in numbers]
+
+
+async def run_virtual(it: AnyEvaluation, disk: SimulatedDisk, *, signals: bool = False, **options: Any) -> Outcome:
+    """Run an evaluation in one order, on a disk in memory; with `signals`, they stop it as they do in `runner.run`."""
+    session = Session(it, PATH, **{**repeatable(), "files": disk, **options})
+    with handle_signals(lambda *_: session.interrupt(), *(STOP_SIGNALS if signals else ())):
+        with trio.fail_after(1_000_000):  # Virtual seconds.
+            return await session.run()
+
+
+def events(disk: SimulatedDisk, kind: type[E]) -> list[E]:
+    """Return the events of one kind."""
+    return [event for event in events_of(PATH, files=disk) if isinstance(event, kind)]
+
+
+def count(disk: SimulatedDisk, kind: type) -> int:
+    """Return the number of events of one kind."""
+    return len(events(disk, kind))
+
+
+def signal_after(seconds: float, *, times: int = 1, number: signal.Signals = signal.SIGINT) -> dict[str, Any]:
+    """Return the options under which the process gets a signal after some seconds, or several, half a second apart."""
+
+    async def send(_: LiveRun) -> None:
+        await trio.sleep(seconds)
+        for _time in range(times):
+            signal.raise_signal(number)
+            await trio.sleep(0.5)
+
+    return {"signals": True, "observer": send}
+
+
+async def run_killed(it: AnyEvaluation, disk: SimulatedDisk, *, after: float, **options: Any) -> SimulatedDisk:
+    """Run an evaluation; return the disk that the next process finds if this one is killed after some seconds."""
+    disks: list[SimulatedDisk] = []
+    with trio.CancelScope() as scope:
+
+        async def kill(_: LiveRun) -> None:
+            await trio.sleep(after)
+            disks.append(copy.deepcopy(disk))
+            scope.cancel()
+
+        await run_virtual(it, disk, observer=kill, **options)
+    return disks[0].killed()
+
+
+def run_until_power_cut(it: AnyEvaluation, disk: SimulatedDisk, seq: int, **options: Any) -> Outcome | None:
+    """Run an evaluation until the power fails after record `seq`; return None if it did."""
+    append = writer.Journal.append
+
+    def fail(_: str) -> None:
+        raise PowerCut
+
+    def append_or_fail(self: writer.Journal, event: Any, when: float | None = None) -> Any:
+        record = append(self, event, when)
+        if record.seq >= seq:
+            disk.before = fail
+            raise PowerCut
+        return record
+
+    async def main() -> Outcome:
+        return await Session(it, PATH, **{**repeatable(), "files": disk, **options}).run()
+
+    writer.Journal.append = append_or_fail  # type: ignore[method-assign]
+    try:
+        return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    except PowerCut:
+        return None
+    except BaseExceptionGroup as group:
+        if group.split((PowerCut, WriteFailed))[1] is not None:
+            raise
+        return None
+    finally:
+        writer.Journal.append = append  # type: ignore[method-assign]
+        disk.before = lambda _: None
+
+
+def flaky_step(value: str, times: int) -> Step:
+    """Fail now and then, as decided by the input alone."""
+    number = random.Random(f"{value}").random()
+    if number < 0.2 and times == 1:
+        return Fail(ConnectionError("no"), 0.5)
+    if number < 0.3 and times == 1:
+        return Fail(RateLimited(2.0), 0.1)
+    if number < 0.35 and times == 1:
+        return Hang()
+    if number > 0.95:
+        return Fail(Fatal("never"), 0.2)
+    return Answer(f"answer to {value}", 0.1 + number)
+
+
+def flaky_evaluation(count: int, first: int = 0) -> tuple[AnyEvaluation, Scripted]:
+    """Return an evaluation with a flaky task and a scorer that waits, and its task."""
+    task = Scripted(flaky_step)
+    it = define(task, numbered_cases(count, first), slots=3, timeout=5)
+
+    @it.score
+    async def length(output: str, case: Any) -> float:
+        await trio.lowlevel.checkpoint()
+        return float(len(output))
+
+    return it, task
