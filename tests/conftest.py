@@ -3,6 +3,7 @@
 import functools
 import inspect
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,17 @@ from tests.server import Server, serving
 
 hypothesis.settings.register_profile("no-deadline", deadline=None)  # The load of the machine must not decide a test.
 hypothesis.settings.load_profile("no-deadline")
+
+if sys.platform == "win32":  # These need POSIX signals, terminals or commands.
+    collect_ignore_glob = [
+        "crash/*",
+        "cases/test_phoenix.py",
+        "journal/test_crash.py",
+        "runner/test_command.py",
+        "runner/test_executors_*.py",
+        "runner/test_signals.py",
+        "runner_cli/test_*.py",
+    ]
 
 # A shell starts background jobs with SIGINT ignored, and children inherit that: tests that press Ctrl-C would hang.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""Real processes, really stopped: whatever ends a run, it goes on afterwards, and pays only for what was in the air."""
+"""Real processes that are killed and interrupted: a run can always be resumed, and only attempts in flight are repeated."""
 
 import random
 import signal
@@ -28,9 +28,9 @@ from tests.processes import Process
 CASES = 60
 SLOTS = 3
 KILLS = 5
-"""In one run; there are five such runs."""
-LONGEST = 15.0
-"""Seconds after which a process that should have ended counts as hanging."""
+"""Kills per run."""
+TIMEOUT = 15.0
+"""Seconds after which a process counts as hanging."""
 
 SCRIPT = textwrap.dedent(
     """
@@ -64,8 +64,8 @@ SCRIPT = textwrap.dedent(
 ) % (CASES, SLOTS)
 
 
-class Lives:
-    """One run, lived by one process after the other."""
+class Run:
+    """One run, continued by one process after the other."""
 
     def __init__(self, folder: Path, *, write_ahead: bool = False) -> None:
         self.path = folder / "run"
@@ -75,8 +75,8 @@ class Lives:
         self._write_ahead = write_ahead
         self._process: Process | None = None
 
-    def begin(self, *, seconds: float = 0.02, grace: float = 5.0) -> None:
-        """Start the next process, whose attempts take so long, and wait until it is about to run."""
+    def start(self, *, seconds: float = 0.02, grace: float = 5.0) -> None:
+        """Start the next process, whose attempts take `seconds`, and wait until it is about to run."""
         command = [sys.executable, str(self._script), str(self.path), str(self._calls)]
         self._process = Process(
             [*command, str(self._write_ahead), str(seconds), str(grace)],
@@ -88,33 +88,33 @@ class Lives:
         assert "ready\n" == self._process.stdout.readline(), self.end()
 
     def wait_called(self, calls: int) -> None:
-        """Wait until the task has been called so often, in all lives together: then signals are heeded."""
-        until = time.monotonic() + LONGEST
+        """Wait until the task has been called `calls` times in all processes together: then signals are handled."""
+        until = time.monotonic() + TIMEOUT
         while self.calls.total() < calls and self._running.poll() is None:
-            assert time.monotonic() < until, "nothing is called"
+            assert time.monotonic() < until, "no call"
             time.sleep(0.002)
 
-    def wait_begun(self) -> None:
-        """Wait until a session is in the journal: on a busy machine, a process may not come so far before it is killed."""
-        until = time.monotonic() + LONGEST
+    def wait_session(self) -> None:
+        """Wait until a session is recorded; on a busy machine, a process may be killed before that."""
+        until = time.monotonic() + TIMEOUT
         while not self.count(SessionStarted):
-            assert time.monotonic() < until, "no session begins"
+            assert time.monotonic() < until, "no session"
             time.sleep(0.002)
 
     def signal(self, number: signal.Signals) -> None:
         self._running.send_signal(number)
 
     def end(self) -> tuple[int, str]:
-        """Wait for the process to end; give its exit code, and what it said."""
+        """Wait for the process to end; return its exit code and standard error."""
         try:
-            _, said = self._running.communicate(timeout=LONGEST)
+            _, err = self._running.communicate(timeout=TIMEOUT)
         finally:
             self._running.kill()
-        return self._running.returncode, said
+        return self._running.returncode, err
 
     def finish(self) -> None:
-        """Go on to the end, and see that everything is there once."""
-        self.begin()
+        """Resume until the run is finished, and check that every trial was completed once."""
+        self.start()
 
         assert (0, "") == self.end()
         assert verify(self.path).holds
@@ -134,12 +134,12 @@ class Lives:
 
     @property
     def calls(self) -> Counter[int]:
-        """Case → how often the task was called for it."""
+        """Case → number of calls."""
         return Counter(map(int, self._calls.read_text().split())) if self._calls.exists() else Counter()
 
     @property
-    def extra(self) -> int:
-        """How many calls there were for nothing; to be asked at the end."""
+    def repeated_calls(self) -> int:
+        """Number of repeated calls, when the run is finished."""
         return self.calls.total() - CASES
 
     @property
@@ -154,121 +154,121 @@ class Lives:
 
 
 @pytest.fixture
-def lives(tmp_path: Path) -> Iterator[Lives]:
-    run = Lives(tmp_path)
+def run(tmp_path: Path) -> Iterator[Run]:
+    run = Run(tmp_path)
     yield run
     run.close()
 
 
 @pytest.mark.parametrize(("seed", "write_ahead"), [(0, False), (1, False), (2, False), (3, True), (4, True)])
 def test_killed_again_and_again(tmp_path: Path, seed: int, write_ahead: bool) -> None:  # noqa: FBT001  # one of two modes
-    """A run that is killed with -9 five times goes on each time; only what was in the air is called again.
+    """A run that is killed five times with SIGKILL can be resumed each time; only attempts in flight are repeated.
 
-    A start is recorded, and reaches the system a moment later, while the call is on its way. With `write_ahead` it is on disk
-    before: then every call that was for nothing has its `AttemptInterrupted`, and there are never more than slots.
+    A start may reach the disk after its call has left. With `write_ahead` it is on disk before, so that every repeated call has
+    an `AttemptInterrupted`, and there are at most as many as slots.
     """
     chance = random.Random(seed)
-    lives = Lives(tmp_path, write_ahead=write_ahead)
+    run = Run(tmp_path, write_ahead=write_ahead)
     unrecorded = 0
     try:
         for kill in range(KILLS):
-            lives.begin(seconds=0.05)  # A second of work in all: it cannot be done before the last kill.
-            time.sleep(chance.uniform(0, 0.2))  # Real processes know no virtual time.
+            run.start(seconds=0.05)  # A second of work in all: the run is not finished before the last kill.
+            time.sleep(chance.uniform(0, 0.2))  # Real time: it is a real process.
             if kill == KILLS - 1:
-                lives.wait_begun()
-            lives.signal(signal.SIGKILL)
-            code, said = lives.end()
-            assert (-signal.SIGKILL, "") == (code, said), f"kill {kill + 1}"
+                run.wait_session()
+            run.signal(signal.SIGKILL)
+            code, err = run.end()
+            assert (-signal.SIGKILL, "") == (code, err), f"kill {kill + 1}"
 
-            before, unrecorded = unrecorded, lives.calls.total() - lives.count(AttemptStarted)
-            in_flight = lives.count(AttemptStarted) - lives.count(AttemptSucceeded) - lives.count(AttemptInterrupted)
+            before, unrecorded = unrecorded, run.calls.total() - run.count(AttemptStarted)
+            in_flight = run.count(AttemptStarted) - run.count(AttemptSucceeded) - run.count(AttemptInterrupted)
             assert 0 <= in_flight <= SLOTS
             assert unrecorded - before <= (0 if write_ahead else SLOTS)
-        lives.finish()
+        run.finish()
     finally:
-        lives.close()
+        run.close()
 
-    interrupted = [event for event in events_of(lives.path) if isinstance(event, AttemptInterrupted)]
+    interrupted = [event for event in events_of(run.path) if isinstance(event, AttemptInterrupted)]
     assert {"process_died"} >= {event.why for event in interrupted}
     assert len(interrupted) <= KILLS * SLOTS
     if write_ahead:
-        assert 0 <= lives.extra <= len(interrupted)
+        assert 0 <= run.repeated_calls <= len(interrupted)
     else:
-        assert lives.extra == len(interrupted) + unrecorded
-    assert KILLS >= lives.count(SessionStarted) - 1 >= 1
+        assert run.repeated_calls == len(interrupted) + unrecorded
+    assert KILLS >= run.count(SessionStarted) - 1 >= 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_one_signal_lets_what_is_in_the_air_land(lives: Lives, number: signal.Signals) -> None:
-    """Asked to stop, a run starts nothing more, lets short attempts end, and exits with 3: no call is made for nothing."""
+def test_one_signal_lets_attempts_finish(run: Run, number: signal.Signals) -> None:
+    """After one signal no attempt starts, those in flight finish, and the exit code is 3; no call is repeated."""
     chance = random.Random(number)
     for stop in range(4):
-        before = lives.calls.total()
-        lives.begin()
-        lives.wait_called(before + 1)
+        before = run.calls.total()
+        run.start()
+        run.wait_called(before + 1)
         time.sleep(chance.uniform(0, 0.05))
-        lives.signal(number)
+        run.signal(number)
 
-        assert (3, "") == lives.end(), f"stop {stop + 1}"
-        assert verify(lives.path).holds
-        assert isinstance(events_of(lives.path)[-1], RunStopped)
-    lives.finish()
+        assert (3, "") == run.end(), f"stop {stop + 1}"
+        assert verify(run.path).holds
+        assert isinstance(events_of(run.path)[-1], RunStopped)
+    run.finish()
 
-    assert (0, 0) == (lives.extra, lives.count(AttemptInterrupted))
-    assert (4, 5) == (lives.count(RunStopped), lives.count(SessionStarted))
+    assert (0, 0) == (run.repeated_calls, run.count(AttemptInterrupted))
+    assert (4, 5) == (run.count(RunStopped), run.count(SessionStarted))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_grace_is_bounded(lives: Lives, number: signal.Signals) -> None:
-    """What does not end within the grace is cut, recorded as interrupted, and called once more by the next session."""
+def test_the_grace_is_bounded(run: Run, number: signal.Signals) -> None:
+    """Attempts that do not end within the grace are recorded as interrupted, and repeated by the next session."""
     for stop in range(2):
-        lives.begin(seconds=60, grace=0.2)
-        lives.wait_called((stop + 1) * SLOTS)
+        run.start(seconds=60, grace=0.2)
+        run.wait_called((stop + 1) * SLOTS)
         began = time.monotonic()
-        lives.signal(number)
+        run.signal(number)
 
-        assert (3, "") == lives.end()
+        assert (3, "") == run.end()
         assert 0.2 <= time.monotonic() - began < 3
-        assert verify(lives.path).holds
-    lives.finish()
+        assert verify(run.path).holds
+    run.finish()
 
-    assert 2 * SLOTS == lives.extra == lives.count(AttemptInterrupted)
+    assert 2 * SLOTS == run.repeated_calls == run.count(AttemptInterrupted)
 
 
-def test_a_second_interrupt_cuts_at_once(lives: Lives) -> None:
-    """Ctrl-C twice does not wait for the grace; what was cut is recorded, and called once more."""
+def test_a_second_interrupt_stops_at_once(run: Run) -> None:
+    """A second Ctrl-C ends the grace; the interrupted attempts are recorded and repeated."""
     chance = random.Random(2)
     for stop in range(4):
-        lives.begin(seconds=60, grace=60)
-        lives.wait_called((stop + 1) * SLOTS)
+        run.start(seconds=60, grace=60)
+        run.wait_called((stop + 1) * SLOTS)
         began = time.monotonic()
-        lives.signal(signal.SIGINT)
+        run.signal(signal.SIGINT)
         time.sleep(chance.uniform(0.02, 0.2))
-        lives.signal(signal.SIGINT)
+        run.signal(signal.SIGINT)
 
-        assert (3, "") == lives.end(), f"stop {stop + 1}"
+        assert (3, "") == run.end(), f"stop {stop + 1}"
         assert time.monotonic() - began < 3
-        assert verify(lives.path).holds
-        assert isinstance(events_of(lives.path)[-1], RunStopped)
-    lives.finish()
+        assert verify(run.path).holds
+        assert isinstance(events_of(run.path)[-1], RunStopped)
+    run.finish()
 
-    assert 4 * SLOTS == lives.extra == lives.count(AttemptInterrupted)
+    assert 4 * SLOTS == run.repeated_calls == run.count(AttemptInterrupted)
 
 
-def test_signals_at_any_moment(lives: Lives) -> None:
-    """Whatever comes, even before signals are heeded or after they are no more, the journal holds and the run goes on."""
+def test_signals_at_any_moment(run: Run) -> None:
+    """Signals at any moment, even before or after they are handled, leave a valid journal that can be resumed."""
     chance = random.Random(3)
     stops = 0
     for _ in range(8):
-        lives.begin()
+        run.start()
         for number in chance.choice([(signal.SIGTERM,), (signal.SIGINT,), (signal.SIGINT, signal.SIGINT)]):
             time.sleep(chance.uniform(0, 0.1))
-            lives.signal(number)
-        code, said = lives.end()
+            run.signal(number)
+        code, err = run.end()
 
-        # There are four ways to end: asked to stop, done already, and killed by either before it could be asked.
-        assert code in {3, 0, -signal.SIGTERM, -signal.SIGINT}, said
+        # Stopped, finished already, or killed by either signal before it was handled.
+        assert code in {3, 0, -signal.SIGTERM, -signal.SIGINT}, err
         stops += 1
-    lives.finish()
+    run.finish()
 
-    assert 0 <= lives.extra <= stops * SLOTS
+    assert 0 <= run.repeated_calls <= stops * SLOTS

@@ -1,4 +1,4 @@
-"""Runs from a script, beside a loop and in a thread, really stopped: in good order first, and then as Python would."""
+"""Runs from a script, next to an event loop and in a thread: signals stop them gracefully, then take their usual effect."""
 
 import asyncio
 import signal
@@ -69,7 +69,7 @@ SCRIPT = textwrap.dedent(
 def test_a_signal_stops_a_run_and_is_passed_on(  # noqa: PLR0917  # of its parameters, as pytest gives them
     tmp_path: Path, place: str, number: signal.Signals, code: int, out: str, how: str
 ) -> None:
-    """Wherever `run` is called, a signal stops it in good order first; then it does what it does to any Python program.
+    """Wherever `run` is called, a signal stops it gracefully, and then takes its usual effect.
 
     With an attempt that cannot be cancelled, a script is left; beside a loop, the run's thread is.
     """
@@ -119,8 +119,8 @@ OWN = textwrap.dedent(
 
 @pytest.mark.parametrize("place", ["arun", "run"])
 @pytest.mark.parametrize("how", ["plain", "nursery"])
-def test_whoever_has_the_signals_is_interrupted(tmp_path: Path, place: str, how: str) -> None:
-    """Where signals are the caller's own, a real Ctrl-C in the midst of a task ends the run, and is no failure of the task."""
+def test_the_caller_that_handles_signals_is_interrupted(tmp_path: Path, place: str, how: str) -> None:
+    """Where the caller handles signals, Ctrl-C inside a task ends the run, and is not recorded as a failure of the task."""
     (tmp_path / "it.py").write_text(OWN)
     ended = subprocess.run(
         [sys.executable, "it.py", place, how],
@@ -139,7 +139,7 @@ def test_whoever_has_the_signals_is_interrupted(tmp_path: Path, place: str, how:
 
 
 def answering() -> Any:
-    """Make an evaluation whose task says in which thread it runs."""
+    """An evaluation whose task returns the name of its thread."""
 
     @evaluation(cases=[Case(name="a", input="a")], loop="trio")
     async def task(_: str) -> str:
@@ -150,12 +150,12 @@ def answering() -> Any:
 
 
 def test_run_in_a_thread(tmp_path: Path) -> None:
-    """In a thread a run is simply run; signals, of which it would not be told, cannot be asked for."""
+    """A run works in a thread; `signals=True` is rejected there."""
     outcomes: list[Any] = []
 
     def go() -> None:
         outcomes.append(run(answering(), tmp_path / "run").state.completed)
-        with pytest.raises(UsageError, match="only the main thread hears of signals"):
+        with pytest.raises(UsageError, match="signals=True: signals are handled in the main thread only"):
             run(answering(), tmp_path / "other", signals=True)
 
     thread = threading.Thread(target=go)
@@ -167,7 +167,7 @@ def test_run_in_a_thread(tmp_path: Path) -> None:
 
 
 async def test_run_beside_a_loop(tmp_path: Path) -> None:
-    """Inside a running loop, trio's as well as asyncio's, a run has a thread of its own, and its errors are raised here."""
+    """Inside a running event loop, a run gets its own thread, and its errors are raised in the caller's."""
     outcome = run(answering(), tmp_path / "run")
 
     assert 1 == outcome.state.completed
@@ -176,8 +176,8 @@ async def test_run_beside_a_loop(tmp_path: Path) -> None:
 
 
 def test_arun_in_another_loop_says_what_works_there(tmp_path: Path) -> None:
-    """Awaited inside asyncio, `arun` begins nothing, and names what does the same; that works."""
-    with pytest.raises(UsageError, match=r"inside asyncio, `await asyncio.to_thread\(runner.run, …\)` does the same"):
+    """Awaited inside asyncio, `arun` starts nothing, and names the call that works."""
+    with pytest.raises(UsageError, match=r"in asyncio, use `await asyncio.to_thread\(evaljournal.run, …\)`"):
         asyncio.run(arun(answering(), tmp_path / "run"))
     assert not (tmp_path / "run").exists()
     outcome = asyncio.run(asyncio.to_thread(run, answering(), tmp_path / "run"))

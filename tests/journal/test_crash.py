@@ -1,4 +1,4 @@
-"""Real processes, really killed: whatever was acknowledged is there afterwards."""
+"""Real processes that are killed: every acknowledged record is in the journal afterwards."""
 
 import random
 import subprocess
@@ -54,7 +54,7 @@ WRITER = textwrap.dedent(
 
 @pytest.mark.timeout(600)  # fifty processes
 def test_fifty_kills_lose_no_acknowledged_record(tmp_path: Path) -> None:
-    """A writer is killed with -9 at a random moment, over and over; every record that it acknowledged is there."""
+    """A writer is killed fifty times at random moments; no acknowledged record is lost."""
     chance = random.Random(0)
     run = tmp_path / "run"
     acknowledged: dict[int, str] = {}
