@@ -71,7 +71,7 @@ def test_a_signal_stops_a_run_and_is_passed_on(  # noqa: PLR0917  # of its param
 ) -> None:
     """Wherever `run` is called, a signal stops it gracefully, and then takes its usual effect.
 
-    With an attempt that cannot be cancelled, a script is left; beside a loop, the run's thread is.
+    If an attempt does not respond to cancellation, the process exits; next to an event loop, the thread of the run is abandoned.
     """
     (tmp_path / "it.py").write_text(SCRIPT)
     with Process(
@@ -83,12 +83,12 @@ def test_a_signal_stops_a_run_and_is_passed_on(  # noqa: PLR0917  # of its param
         assert process.stdout is not None
         assert ["asked\n", "asked\n"] == [process.stdout.readline(), process.stdout.readline()]
         process.send_signal(number)
-        said = process.communicate(timeout=30)
+        printed, err = process.communicate(timeout=30)
 
     if (place, how) == ("script", "stuck"):
         code, out = 3, ""
-    assert (code, out) == (process.returncode, said[0])
-    assert ("stuck" == how) == ("stuck, and left behind: " in said[1])
+    assert (code, out) == (process.returncode, printed)
+    assert ("stuck" == how) == ("not responding to cancellation, abandoned: " in err)
     events = events_of(tmp_path / "run")
     assert 2 == sum(isinstance(event, AttemptInterrupted) for event in events)
     assert RunStopped(reason="interrupted") == events[-1]
