@@ -71,7 +71,7 @@ def test_a_signal_stops_a_run_and_is_passed_on(  # noqa: PLR0917  # of its param
 ) -> None:
     """Wherever `run` is called, a signal stops it gracefully, and then takes its usual effect.
 
-    If an attempt does not respond to cancellation, the process exits; next to an event loop, the thread of the run is abandoned.
+    If an attempt does not respond to cancellation, the process exits; next to an event loop, its thread is abandoned.
     """
     (tmp_path / "it.py").write_text(SCRIPT)
     with Process(
