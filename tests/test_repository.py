@@ -1,5 +1,6 @@
 """Facts that are stated in several files of the repository are the same in all of them."""
 
+import ast
 import re
 import tomllib
 
@@ -28,3 +29,16 @@ def test_the_readme_has_the_two_commands_that_ci_runs() -> None:
 
     assert "evaljournal run " in quick_start
     assert tests.endswith("pytest")
+
+
+def test_no_test_waits_for_a_process_without_limit() -> None:
+    """Tests pass `timeout` to `subprocess.run`; other processes are of the class `tests.processes.Process`."""
+    unbounded = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if name.startswith("subprocess.") and isinstance(node, ast.Call):
+                is_bounded = name == "subprocess.run" and "timeout" in {keyword.arg for keyword in node.keywords}
+                unbounded += [] if is_bounded else [f"{path.relative_to(ROOT)}, line {node.lineno}: {name}"]
+
+    assert [] == unbounded

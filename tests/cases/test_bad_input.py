@@ -45,6 +45,7 @@ from runner.cli import cli
 from runner.engine.session import Outcome
 from runner.testing import Answer, Hang, Scripted, events_of
 from tests.journal.disk import SimulatedDisk
+from tests.processes import Process
 from tests.runner_cli.test_commands import COMMAND
 from tests.runs import PATH, define, events, numbered_cases, run_killed, run_virtual
 
@@ -418,7 +419,7 @@ def test_of_two_resumptions_by_two_processes_one_goes_on() -> None:
         """
     )
     process("run", "it.py", DIE="1")
-    both = [subprocess.Popen([*COMMAND, "resume"], stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    both = [Process([*COMMAND, "resume"], stderr=subprocess.PIPE) for _ in range(2)]
     said = [each.communicate(timeout=60)[1] for each in both]
     codes = [each.returncode for each in both]
 

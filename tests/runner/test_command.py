@@ -16,6 +16,7 @@ from journal.events import AttemptFailed, AttemptInterrupted, AttemptReturnedLat
 from runner import Case, Evaluation, Outcome, Retry, UsageError, evaluation, run
 from runner.tasks.command import Command
 from runner.testing import events_of
+from tests.processes import Process
 
 Made = Evaluation[Any, Any, Any]
 PYTHON = sys.executable
@@ -289,7 +290,7 @@ print(outcome.stopped)
 def test_nothing_is_left_running_after_an_interrupt(path: Path, tmp_path: Path, script: Callable[[str], str]) -> None:
     """Ctrl-C ends the run, and every process that it had started; what was in the air is recorded as cut off."""
     line = script(f"{FAMILY.format(pids=tmp_path / 'pids')}\nsleep 60")
-    process = subprocess.Popen([PYTHON, "-c", INTERRUPTED, line, str(path)], stdout=subprocess.PIPE, text=True)
+    process = Process([PYTHON, "-c", INTERRUPTED, line, str(path)], stdout=subprocess.PIPE)
     with process:
         assert wait_until(lambda: len(family(tmp_path)) == 9)
         os.kill(process.pid, signal.SIGINT)

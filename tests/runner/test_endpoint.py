@@ -6,7 +6,6 @@ The clock is real, or runs many times as fast where seconds are to pass.
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -37,6 +36,7 @@ from runner.tasks.address import Address
 from runner.tasks.client import _tls
 from runner.tasks.endpoint import Endpoint
 from runner.testing import events_of
+from tests.processes import Process
 from tests.server import BIG, Server, serving
 
 EventT = TypeVar("EventT", bound=Event)
@@ -698,9 +698,9 @@ run(evaluation(cases=cases, slots=4)(Endpoint(sys.argv[1], output_path="output")
 def test_a_kill_keeps_every_item_that_was_finished(server: Server, path: Path, name: str) -> None:
     """After kill -9 half-way, each item that was done is on disk, and a resumption asks only for the others."""
     url = server.url(name, "wait:0.005")
-    process = subprocess.Popen([sys.executable, "-c", KILLED, url, str(path)])
-    with process:
+    with Process([sys.executable, "-c", KILLED, url, str(path)]) as process:
         while len(server.seen(name)) < 100:
+            assert process.poll() is None
             time.sleep(0.01)
         os.kill(process.pid, signal.SIGKILL)
     done = {event.trial for event in of(path, TrialCompleted)}

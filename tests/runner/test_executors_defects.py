@@ -165,9 +165,9 @@ def test_5_what_was_done_survives_a_kill(tmp_path: Path, number: int) -> None:
     script = tmp_path / "script.py"
     script.write_text(KILLED)
     command = [sys.executable, str(script), str(tmp_path / "run")]
-    killed = subprocess.run([*command, "30", str(int(number))], capture_output=True, check=False)
+    killed = subprocess.run([*command, "30", str(int(number))], capture_output=True, check=False, timeout=60)
     assert -number == killed.returncode
-    again = subprocess.run([*command, "0", "0"], capture_output=True, text=True, check=True)
+    again = subprocess.run([*command, "0", "0"], capture_output=True, text=True, check=True, timeout=60)
 
     calls, right, statuses = again.stdout.split(" ", 2)
     assert ("11", "True", "{'COMPLETED'}\n") == (calls, right, statuses)
