@@ -24,7 +24,15 @@ _HELP = "\n".join(["\b", *(f"{name:<13} {format_.what}" for name, format_ in FOR
 
 @click.command(epilog=_HELP)
 @run_argument
-@click.option("-f", "--format", "name", metavar="FORMAT", default="jsonl", help="One of the formats below (default: jsonl).")
+@click.option(
+    "-f",
+    "--format",
+    "name",
+    metavar="FORMAT",
+    default="jsonl",
+    shell_complete=lambda _, __, incomplete: [name for name in FORMATS if name.startswith(incomplete)],
+    help="One of the formats below (default: jsonl).",
+)
 @click.option(
     "-o",
     "--output",
@@ -48,7 +56,7 @@ def export(path: Path, name: str, target: Path | None, rows: Rows | None, force:
     """
     format_ = FORMATS.get(name)
     if format_ is None:
-        raise click.UsageError(f"unknown format {name!r}{nearest(name, FORMATS)}; use one of {', '.join(FORMATS)}")
+        raise click.UsageError(f"unknown format {name!r}; use one of {', '.join(FORMATS)}{nearest(name, FORMATS)}")
     _check(name, format_, target, rows, force=force)
     with Source(load(path)) as source:
         try:

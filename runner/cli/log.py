@@ -24,7 +24,14 @@ from runner.suggest import nearest
 @click.command()
 @click.argument("run", type=TrialType(), required=False, metavar="[RUN]")
 @click.argument("trial", type=TrialType(), required=False)
-@click.option("--type", "types", metavar="TYPE", multiple=True, help="Only records of this type; repeatable.")
+@click.option(
+    "--type",
+    "types",
+    metavar="TYPE",
+    multiple=True,
+    shell_complete=lambda _, __, incomplete: [name for name in EVENT_TYPES if name.startswith(incomplete)],
+    help="Only records of this type; repeatable.",
+)
 @click.option("-f", "--follow", is_flag=True, help="Print new records as they are written, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print the lines of the journal unchanged.")
 def log(run: str | None, trial: str | None, types: tuple[str, ...], follow: bool, as_json: bool) -> None:

@@ -23,8 +23,6 @@ _LINES: Final = 40
 _LINE: Final = 500
 """Maximum characters of a line."""
 _INDENT: Final = " " * 10
-_HOW: Final = {"": "in flight", "succeeded": "answered"}
-"""Endings of an attempt that are shown in other words."""
 _LAST: Final = 12
 """Last lines of a traceback that are shown."""
 
@@ -143,8 +141,8 @@ def _in_words(story: TrialStory) -> Iterator[str]:
     cause = f" ({printable(story.cause)})" if story.cause else ""
     yield f"{printable(story.trial, _LINE)}  {story.stage}{cause}, {plural(len(story.attempts), 'attempt')}"
     yield (
-        f"queued at {printable(story.at)} · waited {duration(times.waited)} · backed off {duration(times.backed_off)} · "
-        f"served {duration(times.served)} · scored {duration(times.scored)}"
+        f"queued at {printable(story.at)} · waited {duration(times.waited)} · backoff {duration(times.backed_off)} · "
+        f"attempts {duration(times.served)} · scoring {duration(times.scored)}"
     )
     yield from _block("input", story.input)
     for label, value in (("expected", story.expected), ("metadata", story.metadata)):
@@ -164,8 +162,8 @@ def _in_words(story: TrialStory) -> Iterator[str]:
 
 def _attempt(attempt: AttemptStory) -> Iterator[str]:
     span = attempt.span
-    waits = f"waited {duration(attempt.waited)}{_reason(attempt.waits)}, backed off {duration(attempt.backed_off)}"
-    how = _HOW.get(span.ending, span.ending.replace("_", " "))
+    waits = f"waited {duration(attempt.waited)}{_reason(attempt.waits)}, backoff {duration(attempt.backed_off)}"
+    how = span.ending.replace("_", " ") or "in flight"
     why = f" ({printable(attempt.why).replace('_', ' ')})" if attempt.why else ""
     limit = f" of {duration(attempt.timeout)}" if attempt.timeout is not None else ""
     yield (
@@ -187,7 +185,7 @@ def _attempt(attempt: AttemptStory) -> Iterator[str]:
     if attempt.late:
         yield f"{_INDENT}returned late ({printable(attempt.late)}); result discarded"
     if attempt.retry_in is not None:
-        yield f"{_INDENT}retry in {duration(attempt.retry_in)}: {printable(attempt.retry_cause)}"
+        yield f"{_INDENT}retry in {duration(attempt.retry_in)}: {printable(attempt.retry_cause).replace('_', ' ')}"
 
 
 def _reason(waits: Sequence[Wait]) -> str:
@@ -197,7 +195,7 @@ def _reason(waits: Sequence[Wait]) -> str:
 
 def _call(call: CallStory) -> Iterator[str]:
     """Show one call of a scorer."""
-    how = _HOW.get(call.ending, call.ending.replace("_", " "))
+    how = call.ending.replace("_", " ") or "in flight"
     after = "" if call.elapsed is None else f" after {duration(call.elapsed)}"
     waited = sum(wait.seconds for wait in call.waits)
     waits = f" · waited {duration(waited)}{_reason(call.waits)}" if waited else ""

@@ -65,7 +65,7 @@ def _in_words(path: Path, recording: Recording, figures: Figures) -> str:
             (name, f"{before:,}", f"{after:,}")
             for name, before, after in (
                 ("calls", was.calls, figures.calls),
-                ("rejected calls", was.rejected, figures.rejected),
+                ("rate limited", was.rejected, figures.rejected),
                 ("most in flight", was.most_in_flight, figures.most_in_flight),
                 ("completed", was.completed, figures.completed),
                 ("failed", was.failed, figures.failed),

@@ -243,7 +243,7 @@ def test_damage_is_shown_up_to_where_it_is(tmp_path: Path) -> None:
 
     (told,) = data_of(tmp_path / "report.html")["runs"]
     assert (4, "damaged", 20) == (result.exit_code, told["status"], told["columns"]["seq"])
-    assert "that is how far it can be trusted" in result.stderr
+    assert "shown up to the damage" in result.stderr
 
 
 @pytest.mark.parametrize("seed", range(6))

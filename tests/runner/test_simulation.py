@@ -200,11 +200,11 @@ def test_the_command_puts_figures_side_by_side(run: Path) -> None:
 
     assert 0 == result.exit_code
     lines = [line.split() for line in result.stdout.splitlines()]
-    assert ["run:", "12", "trials", "again,", "on", "a", "virtual", "clock"] == lines[0]
+    assert ["run:", "12", "trials", "simulated", "on", "a", "virtual", "clock"] == lines[0]
     assert ["slots", "3", "6"] in lines
     assert ["duration", "4", "s", "2", "s"] in lines
     assert ["calls", "12", "12"] in lines
-    assert ["rejected", "calls", "0", "0"] in lines
+    assert ["rate", "limited", "0", "0"] in lines
     assert BOUND.split() == lines[-1]
     assert before == sorted(run.parent.rglob("*"))
 
@@ -225,7 +225,7 @@ def test_a_damaged_run_is_simulated_up_to_the_damage(run: Path) -> None:
     result = evaljournal("simulate", run)
 
     assert 4 == result.exit_code
-    assert "left out" in result.stdout
+    assert "excluded: " in result.stdout
     assert "is damaged at record" in result.stderr
 
 

@@ -71,9 +71,9 @@ def test_a_trial_in_words() -> None:
     assert (0, "") == (result.exit_code, result.stderr)
     assert [
         "peru  failed (timed_out), 2 attempts",
-        "queued at 2026-11-15T00:00:00.004000Z · waited 1.5 ms · backed off 0.5 ms · served 3 ms · scored 0 s",
+        "queued at 2026-11-15T00:00:00.004000Z · waited 1.5 ms · backoff 0.5 ms · attempts 3 ms · scoring 0 s",
         'input     {"question":"Where?\\n\\tReally?"}',
-        "attempt 1  rate limited after 2 ms  slot 3 · session 1 · seq 5–7 · waited 1 ms, backed off 0 s",
+        "attempt 1  rate limited after 2 ms  slot 3 · session 1 · seq 5–7 · waited 1 ms, backoff 0 s",
         "          RateLimited: slow down",
         "          Traceback (most recent call last):",
         "            File x",
@@ -81,8 +81,8 @@ def test_a_trial_in_words() -> None:
         "          Retry-After: 2 s",
         '          usage {"tokens":3}',
         "          tokens 7",
-        "          retry in 0.5 ms: rate_limited",
-        "attempt 2  timed out after 1 ms of 30 s  slot 0 · session 1 · seq 9–10 · waited 0.5 ms, backed off 0.5 ms",
+        "          retry in 0.5 ms: rate limited",
+        "attempt 2  timed out after 1 ms of 30 s  slot 0 · session 1 · seq 9–10 · waited 0.5 ms, backoff 0.5 ms",
     ] == result.stdout.splitlines()
 
 
@@ -135,7 +135,7 @@ def test_a_trial_as_it_stood() -> None:
     result = evaljournal("show", "run", "peru", "--at", 6)
 
     assert "peru  running, 1 attempt" == result.stdout.splitlines()[0]
-    assert "attempt 1  in flight after 1 ms  slot 3 · session 1 · seq 5 · waited 1 ms, backed off 0 s" in result.stdout
+    assert "attempt 1  in flight after 1 ms  slot 3 · session 1 · seq 5 · waited 1 ms, backoff 0 s" in result.stdout
 
 
 def test_the_newest_run_is_meant() -> None:
@@ -248,7 +248,7 @@ def test_calls_of_scorers() -> None:
         "          RateLimited: slow\\x1b down",
         "          Retry-After: 2 s",
         "          retry in 0 s",
-        "call 2    judge answered after 1 ms  session 1 · seq 11 · waited 1 ms (rate limit: 4.2 starts/s)",
+        "call 2    judge succeeded after 1 ms  session 1 · seq 11 · waited 1 ms (rate limit: 4.2 starts/s)",
     ] == lines[lines.index("output    Lima") + 1 : -2]
     assert [("rate_limited", "pace"), ("succeeded", "pace")] == [
         (call["ending"], call["waits"][0]["reason"]) for call in story["calls"]
@@ -261,6 +261,6 @@ def test_what_an_attempt_waited_for() -> None:
     paced = PaceChanged(after=4.2, cause="rate_limit")
     written(Path("run"), [started(), session(), life[0], paced, *life[1:]])
 
-    assert "waited 2 ms (rate limit: 4.2 starts/s), backed off 0 s" in evaljournal("show", "run", "a").stdout
+    assert "waited 2 ms (rate limit: 4.2 starts/s), backoff 0 s" in evaljournal("show", "run", "a").stdout
     (attempt,) = shown("run", "a")["attempts"]
     assert [{"reason": "pace", "seconds": pytest.approx(0.001), "text": "rate limit: 4.2 starts/s"}] == attempt["waits"]

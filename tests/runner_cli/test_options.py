@@ -1,0 +1,74 @@
+"""The option table: flags, groups and defaults of the help, and errors about settings."""
+
+from typing import Any
+
+import attrs
+import click
+import pytest
+
+from runner.cli import cli
+from runner.cli._options import OPTIONS, TABLE, Option, render_error
+from runner.cli.run import run
+from runner.definition.settings import Settings
+from runner.errors import UsageError
+from runner.retries.retry import Retry
+from runner.scorers.llm_judge import Judge
+from runner.tasks.chat import Chat
+from runner.tasks.command import Command
+from runner.tasks.endpoint import Endpoint
+from runner.tasks.recorded_output import RecordedOutput
+
+OWNERS: dict[str, Any] = {
+    "settings": Settings,
+    "retry": Retry,
+    "endpoint": Endpoint,
+    "chat": Chat,
+    "command": Command,
+    "recorded": RecordedOutput,
+}
+
+
+def test_the_help_is_grouped() -> None:
+    """`run --help` has a section for each group of the table, in its order, and every flag in it."""
+    text = run.get_help(click.Context(run, info_name="run", **cli.context_settings))
+    places = [text.index(f"\n{group}:\n") for group in TABLE]
+
+    assert sorted(places) == places
+    assert [] == [option.flag for option in OPTIONS if f"  {option.flag} " not in text]
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
+def test_a_row_of_the_table(option: Option) -> None:
+    """A row names parameters that its targets have, and its default is theirs."""
+    for target in option.targets.split():
+        owner, _, argument = target.partition(".")
+        if owner not in OWNERS:
+            continue
+        default = {field.name: field.default for field in attrs.fields(OWNERS[owner])}[argument]
+        if option.default and isinstance(default, str | float | int) and argument not in {"prices", "slots"}:
+            assert option.default == (f"{default:g}" if isinstance(default, float) else str(default))
+    assert option.text.endswith(".")
+    assert option.example or option.metavar is None or not option.in_file
+
+
+def test_judge_options() -> None:
+    """The options of a judge are parameters of `Judge` or of its chat model."""
+    known = {field.name for kind in (Judge, Chat) for field in attrs.fields(kind)}
+
+    assert {argument for option in OPTIONS for argument in option.arguments("judge")} <= known
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (UsageError("too small", setting="timeout", value=-1.0), "--timeout -1.0: too small; 'none' turns it off"),
+        (UsageError("too small", setting="retry.errors", value=-1), "--retry-errors -1: too small"),
+        (UsageError("too large", setting="max_failures", value=0.05), "--max-failures 5%: too large; 'none' turns it off"),
+        (UsageError("too small", setting="slots", value=0, path="eval.toml"), "eval.toml: slots = 0: too small"),
+        (UsageError("bad", setting="loop", value="x"), "loop='x': bad"),
+        (UsageError("bad"), "bad"),
+    ],
+)
+def test_errors_about_settings(error: UsageError, text: str) -> None:
+    """A setting is named by its flag, or by its key in a file; one without a flag as in Python."""
+    assert text == render_error(error)

@@ -1,0 +1,93 @@
+"""The RUN argument, and shell completion."""
+
+import os
+from pathlib import Path
+
+import click
+import pytest
+
+from replay.export import FORMATS
+from runner import scorers
+from runner.cli import InvalidUsage, cli
+from runner.cli._common import find_run, run_and_trial
+from tests.journal.samples import whole_run, written
+from tests.runner_cli.test_commands import evaljournal
+
+
+@pytest.fixture(autouse=True)
+def runs(own_directory: None) -> None:
+    """Two runs of `capitals`, the second newer, and one of `rivers`, the oldest."""
+    for name in ("rivers/0001", "capitals/0001", "capitals/0002"):
+        written(Path("runs", name), whole_run())
+    for age, name in enumerate(("capitals/0002", "capitals/0001", "rivers/0001")):
+        for file in Path("runs", name).glob("journal-*.jsonl"):
+            os.utime(file, (1_000_000 - age, 1_000_000 - age))
+
+
+@pytest.mark.parametrize(
+    ("argument", "path"),
+    [
+        ("capitals", "runs/capitals/0002"),
+        ("runs/capitals", "runs/capitals/0002"),
+        ("runs/capitals/0001", "runs/capitals/0001"),
+        ("rivers", "runs/rivers/0001"),
+        ("runs", "runs/capitals/0002"),
+    ],
+)
+def test_a_run_is_found(argument: str, path: str) -> None:
+    """RUN is a run, a directory of runs or an evaluation; the newest run is used."""
+    assert Path(path) == find_run(argument)
+    assert evaljournal("status", argument).stdout == evaljournal("status", path).stdout
+
+
+def test_an_unknown_run() -> None:
+    """A name that is no run suggests one that is."""
+    with pytest.raises(InvalidUsage, match="'capitals'"):
+        find_run("capitls")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((None, None), ("runs/capitals/0002", None)),
+        (("peru", None), ("runs/capitals/0002", "peru")),
+        (("rivers", None), ("runs/rivers/0001", None)),
+        (("rivers", "nile"), ("runs/rivers/0001", "nile")),
+        (("runs/capitals/0001", None), ("runs/capitals/0001", None)),
+    ],
+)
+def test_a_run_and_a_trial(arguments: tuple[str | None, str | None], expected: tuple[str, str | None]) -> None:
+    """One argument is a run if it exists as one; otherwise it is a trial of the newest run."""
+    path, trial = run_and_trial(*arguments)
+
+    assert expected == (str(path), trial)
+
+
+@pytest.mark.parametrize("command", ["log", "show"])
+def test_a_path_is_never_a_trial(command: str) -> None:
+    """An argument with a path separator that does not exist is an error."""
+    result = evaljournal(command, "runs/capitals/0009")
+
+    assert 2 == result.exit_code
+    assert "runs/capitals/0009 does not exist" in result.stderr
+
+
+def completed(name: str, parameter: str, incomplete: str, **params: str) -> list[str]:
+    """Return what the shell completes."""
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    context = click.Context(command)
+    context.params.update(params)
+    param = next(param for param in command.params if param.name == parameter)
+    return [item.value for item in param.shell_complete(context, incomplete)]
+
+
+def test_completion() -> None:
+    """Runs, trials, export formats, scorers and event types are completed."""
+    assert ["capitals"] == completed("status", "path", "cap")
+    assert ["runs/capitals/0001", "runs/capitals/0002"] == completed("diff", "b", "runs/c")
+    assert ["capitals", "case-1", "case-2"] == completed("show", "run", "ca")
+    assert ["case-1", "case-2"] == completed("show", "trial", "case", run="rivers")
+    assert [name for name in FORMATS if name.startswith("j")] == completed("export", "name", "j")
+    assert [name for name in scorers.NAMES if name.startswith("c")] == completed("run", "score", "c")
+    assert ["run_started", "run_stopped"] == completed("log", "types", "run_st")
