@@ -403,6 +403,10 @@ class PolicyShared:
     """Identity of the other run."""
 
 
+OWN_NOTE: Final = "evaljournal."
+"""Prefix of the names under which evaljournal itself writes notes; `note` rejects it."""
+
+
 @fact
 class Noted:
     """The task, a scorer or the runner wrote something down."""

@@ -16,6 +16,7 @@ import attrs
 
 from journal import Event, Record
 from journal.events import (
+    OWN_NOTE,
     SCORER_PREFIX,
     AttemptFailed,
     AttemptInterrupted,
@@ -613,7 +614,7 @@ class RunState:
     def _noted(self, event: Noted, _: Record) -> None:
         usage = noted(event)
         add(self.usage, usage)
-        if event.name == "unauthorized" and isinstance(event.value, str):
+        if event.name == f"{OWN_NOTE}unauthorized" and isinstance(event.value, str):
             self.unauthorized_error = event.value[:_SHOWN]
         trial = self.trials.get(event.trial) if event.attempt else None
         if trial is None:
@@ -621,7 +622,7 @@ class RunState:
         is_last = trial.attempts == event.attempt
         if is_last and trial.stage == "running":
             self._under_way.setdefault(event.trial, []).append(usage)
-            if event.name == "finish" and event.value == "length":
+            if event.name == f"{OWN_NOTE}finish_reason" and event.value == "length":
                 self._at_length[event.trial] = event.attempt
         elif not is_last or trial.answer is None:
             add(self.lost, usage)  # It came after its attempt had ended without an output.

@@ -38,12 +38,11 @@ class TaskOpener:
 
 def _as_task(scorer: Scorer) -> Callable[[Any], Any]:
     """Return a function with one argument that calls a scorer."""
-    function: Any = scorer.function
     if scorer.is_async:
 
         async def call(scored: ScorerInput) -> Any:
-            return await function(scored.output, scored.case)
+            return await scorer.call(scored.output, scored.case)
 
-        call.__wrapped__ = function  # type: ignore[attr-defined]  # its event loop is detected from its own code
+        call.__wrapped__ = scorer.function  # type: ignore[attr-defined]  # its event loop is detected from its own code
         return call
-    return lambda scored: function(scored.output, scored.case)
+    return lambda scored: scorer.call(scored.output, scored.case)

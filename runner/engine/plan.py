@@ -20,6 +20,8 @@ from runner.engine.rate_limits import default_slots, scorer_slots
 from runner.engine.trial_work import limit_key_of
 from runner.errors import RunChanged, UsageError
 from runner.retries.classify import describe
+from runner.tasks import OpenableTask
+from runner.tasks.function import resolve_loop
 
 
 @attrs.frozen
@@ -56,6 +58,7 @@ def make_plan(
     """Return the plan of a session; raise `RunChanged` if it is not what the run was started with."""
     settings, overridden = effective_settings(evaluation.settings, overrides, state.settings)
     selected, trials = _select(evaluation, settings)
+    _check_loops(evaluation, settings)
     settings.failure_limit(selected.cases)  # It may raise, and nothing was started yet.
     slots = scorer_slots(evaluation.scorers, evaluation.task, settings.limit_key, settings.slots)
     if settings.slots is None:
@@ -80,6 +83,14 @@ def make_plan(
     if state.started is not None and not is_done(state, options) and not options.adopt:
         _check_unchanged(state, state.started, started, selected, path)
     return Plan(settings, trials, started, slots)
+
+
+def _check_loops(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> None:
+    """Raise a `UsageError` if the code of a function uses trio and asyncio, so that its event loop is unknown."""
+    scorers = ((scorer.function, None) for scorer in evaluation.scorers.values())
+    for function, loop in [(evaluation.task, settings.loop), *scorers]:
+        if not isinstance(function, OpenableTask):
+            resolve_loop(function, loop)
 
 
 def _select(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> tuple[Trials, Iterable[Trial]]:

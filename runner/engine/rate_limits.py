@@ -9,7 +9,8 @@ from runner.concurrency import POLICIES, REGISTRY, Identity, Policy
 from runner.definition.evaluation import Evaluation
 from runner.definition.settings import Settings
 from runner.engine.recorder import Recorder
-from runner.scorers.scorer import Scorer, is_async
+from runner.scorers.scorer import Scorer
+from runner.tasks import is_async
 
 ASYNC_SLOTS: Final = 100
 """Default slots of endpoints, chat models and async functions."""

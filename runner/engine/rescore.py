@@ -91,7 +91,7 @@ async def rescore(
 
         async with AsyncExitStack() as stack:
             opener = TaskOpener(stack, journal.run, grace=1.0, in_thread=in_thread)
-            own = [scorer.under(scorer.retry, settings.timeout) for scorer in scorers]
+            own = [scorer.with_defaults(scorer.retry, settings.timeout) for scorer in scorers]
             keys = scorer_keys(own, None, None)
             opened = [await opener.scorer(scorer, keys[scorer.name]) for scorer in own]
             executor = Executor(recorder, None, opened, policy, settings, most_failures=0, in_thread=in_thread)

@@ -11,7 +11,15 @@ from typing import Any, Final
 import trio
 
 from journal.errors import JournalError, Unserialisable
-from journal.events import Noted, ScorerCallFailed, ScorerCallStarted, ScorerFailureCategory, ScoringFailed, TrialScored
+from journal.events import (
+    OWN_NOTE,
+    Noted,
+    ScorerCallFailed,
+    ScorerCallStarted,
+    ScorerFailureCategory,
+    ScoringFailed,
+    TrialScored,
+)
 from journal.threads import InThread
 from runner.concurrency import POISONED, call_id
 from runner.engine.call import CallOutcome, CallScope, Interrupted, Returned, TimedOut
@@ -60,7 +68,7 @@ class Scoring:
 
     async def _compute(self, scorer: Scorer, work: TrialWork) -> None:
         began = self._clock.now()
-        compute: Callable[[], Any] = partial(scorer.function, work.output, work.case)
+        compute: Callable[[], Any] = partial(scorer.call, work.output, work.case)
         try:
             if _is_large(work.output) or _is_large(work.case.expected):
                 async with self._threads:
@@ -110,7 +118,7 @@ class Scoring:
         self._settle(call, error, failure.category, failure.retry_after, elapsed, stop_run=failure.stop_run)
         if failure.stop_run:
             message = f"{scorer.name}: {error.type}: {error.message}"
-            self._record(Noted(name="unauthorized", value=message, trial=work.trial, attempt=work.state.attempts))
+            self._record(Noted(name=f"{OWN_NOTE}unauthorized", value=message, trial=work.trial, attempt=work.state.attempts))
             self._scheduler.shutdown.stop_unauthorized(exc)
             self._scheduler.close()  # Outputs that wait for this scorer would fail in the same way.
 

@@ -254,7 +254,7 @@ class Session:
     async def _open_tasks(self, stack: AsyncExitStack, plan: Plan, run: str) -> tuple[Task, list[OpenScorer]]:
         settings, task = plan.settings, self.evaluation.task
         opener = TaskOpener(stack, run, grace=settings.grace, in_thread=self.options.in_thread)
-        scorers = [scorer.under(settings.retry, settings.timeout) for scorer in self.evaluation.scorers.values()]
+        scorers = [scorer.with_defaults(settings.retry, settings.timeout) for scorer in self.evaluation.scorers.values()]
         keys = scorer_keys(scorers, task, settings.limit_key)
         open_task = await opener.task(task, settings.loop)
         return open_task, [await opener.scorer(scorer, keys[scorer.name]) for scorer in scorers]

@@ -1,11 +1,11 @@
-"""The executor interface of the Phoenix evals library, over this engine: change one import, and gain a journal.
+"""The executor interface of the Phoenix evals library on top of this engine.
 
-    from runner.executors import AsyncExecutor
+    from evaljournal.executors import AsyncExecutor
 
     outputs, details = AsyncExecutor(generate, concurrency=16, journal="runs/answers").run(prompts)
 
-There is no second engine behind it. An executor makes an evaluation of its function and its inputs, runs it as `runner.run`
-does, and tells what became of every input from what was recorded. `docs/migrating.md` says what is the same and what is not.
+An executor makes an evaluation of its function and its inputs, runs it like `run`, and derives the result of every input from
+the records. Differences from Phoenix are in `docs/migrating.md`.
 """
 
 from runner.executors.controller import ConcurrencyController

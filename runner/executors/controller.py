@@ -1,19 +1,16 @@
-"""The controller of Phoenix's interface: additive increase, multiplicative decrease, by windows of time.
-
-It is a clock and a few names around the policy `runner.concurrency.Aimd`, which decides and is told the time.
-"""
+"""Phoenix's concurrency controller: the policy `runner.concurrency.Aimd` with a clock."""
 
 import time
 from collections.abc import Callable
 
 from runner.concurrency import Aimd, Failed, Started, Succeeded, TimedOut
 
-_ATTEMPT = "it"
-"""The policy wants to know who began before it hears how it ended; here one follows the other at once."""
+_ATTEMPT = "call"
+"""The policy matches the end of an attempt to its start; here they are recorded together."""
 
 
 class ConcurrencyController:
-    """Says how many calls may be made at once, from how the last ones ended."""
+    """Computes how many calls may run concurrently from the results of recent calls."""
 
     def __init__(
         self,
@@ -29,9 +26,9 @@ class ConcurrencyController:
         collapse_error_threshold: int = 2,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Move between 1 and `max_concurrency`, beginning at `initial_target`; `clock` tells the seconds."""
+        """Vary between 1 and `max_concurrency`, starting at `initial_target`; `clock` returns seconds."""
         self.inactive_check_interval = inactive_check_interval
-        """Kept for those who read it. Nothing is checked at intervals here."""
+        """Only for compatibility; nothing is checked at intervals."""
         self._clock = clock
         self._policy = Aimd(
             max_concurrency,
@@ -46,30 +43,30 @@ class ConcurrencyController:
 
     @property
     def target_concurrency(self) -> int:
-        """How many calls may be made at once, from 1 up to the most."""
+        """How many calls may run concurrently."""
         return self._policy.limit
 
     @property
     def latency(self) -> float | None:
-        """Seconds of a success, recent ones weighing more; None before the first."""
+        """Smoothed latency of successful calls in seconds; None before the first."""
         return self._policy.latency
 
     def record_success(self, latency: float) -> None:
-        """Hear that a call ended well after so many seconds."""
-        now = self._begun()
+        """Record a successful call and its latency in seconds."""
+        now = self._start()
         self._policy.take(Succeeded(t=now, attempt=_ATTEMPT, elapsed=latency))
 
     def record_error(self) -> None:
-        """Hear that a call was refused or failed in a way that more load makes worse."""
-        now = self._begun()
+        """Record a rate limit, or an error that more load would make worse."""
+        now = self._start()
         self._policy.take(Failed(t=now, attempt=_ATTEMPT, failure="unavailable"))
 
     def record_timeout(self) -> None:
-        """Hear that a call outlived its time."""
-        now = self._begun()
+        """Record a timeout."""
+        now = self._start()
         self._policy.take(TimedOut(t=now, attempt=_ATTEMPT))
 
-    def _begun(self) -> float:
+    def _start(self) -> float:
         now = self._clock()
         self._policy.take(Started(t=now, attempt=_ATTEMPT))
         return now

@@ -1,4 +1,4 @@
-"""What a caller is told about each input: how it ended, how long it took, and what went wrong on the way."""
+"""The result of each input: its status, its duration and its exceptions."""
 
 import time
 from enum import Enum
@@ -8,7 +8,7 @@ import attrs
 
 
 class ExecutionStatus(Enum):
-    """How an input ended."""
+    """Status of an input."""
 
     DID_NOT_RUN = "DID NOT RUN"
     COMPLETED = "COMPLETED"
@@ -17,54 +17,54 @@ class ExecutionStatus(Enum):
 
 
 class RecordedFailure(Exception):
-    """A failure of which only the record is left: it came in an earlier session, or the output could not be recorded."""
+    """A failure known only from its record: of an earlier session, or because the output could not be recorded."""
 
 
 @attrs.define
 class ExecutionDetails:
-    """What became of one input."""
+    """The result of one input."""
 
     exceptions: list[BaseException] = attrs.field(factory=list)
-    """What every attempt that failed raised, in order; without their frames, which would keep every prompt alive."""
+    """The exceptions of failed attempts, in order, without tracebacks, which would keep every prompt in memory."""
     status: ExecutionStatus = ExecutionStatus.DID_NOT_RUN
     execution_seconds: float = 0.0
-    """The time of all attempts together, by the monotonic clock; waits between them are not in it."""
+    """Total duration of all attempts, without the waits between them."""
     attempts: int = 0
-    """How many attempts were begun."""
+    """Number of attempts started."""
     interrupted: bool = False
-    """Whether the last attempt was cut off: it was begun, did not end, and its call may have taken effect."""
+    """Whether the last attempt was interrupted; its call may have taken effect."""
     traceback: str = ""
-    """Where the last exception was raised, as text."""
+    """Traceback of the last exception."""
 
     def complete(self) -> None:
-        """Say that there is an output."""
+        """Set the status of an input with an output."""
         status = ExecutionStatus
         self.status = status.COMPLETED_WITH_RETRIES if self.exceptions else status.COMPLETED
 
     def fail(self) -> None:
-        """Say that there will be none."""
+        """Set the status of an input that failed."""
         self.status = ExecutionStatus.FAILED
 
     def log_exception(self, exc: BaseException) -> None:
-        """Keep what an attempt raised, and let its frames go."""
-        _let_frames_go(exc)
+        """Add an exception, without its traceback."""
+        _drop_tracebacks(exc)
         self.exceptions.append(exc)
 
     def log_runtime(self, start_time: float) -> None:
-        """Add the time since `start_time`, which `time.monotonic()` has told."""
+        """Add the time since `start_time`, a value of `time.monotonic()`."""
         elapsed = time.monotonic() - start_time
         if elapsed < 0:
-            raise ValueError(f"start_time={start_time!r} lies ahead; give what time.monotonic() told, not time.time()")
+            raise ValueError(f"start_time={start_time!r} is in the future; pass time.monotonic(), not time.time()")
         self.execution_seconds += elapsed
 
 
-def _let_frames_go(exc: BaseException) -> None:
-    """Take the traceback from an exception, from all that led to it, and from all that it groups."""
+def _drop_tracebacks(exc: BaseException) -> None:
+    """Remove the tracebacks of an exception, its causes and the exceptions it groups."""
     seen: set[int] = set()
-    left: list[Any] = [exc]
-    while left:
-        each = left.pop()
-        if each is not None and id(each) not in seen:
-            seen.add(id(each))
-            each.__traceback__ = None
-            left += [each.__cause__, each.__context__, *getattr(each, "exceptions", ())]
+    pending: list[Any] = [exc]
+    while pending:
+        error = pending.pop()
+        if error is not None and id(error) not in seen:
+            seen.add(id(error))
+            error.__traceback__ = None
+            pending += [error.__cause__, error.__context__, *getattr(error, "exceptions", ())]

@@ -1,7 +1,4 @@
-"""One call of `run` or `execute`: inputs in, outputs and details out.
-
-Everything between is the engine's: an evaluation is made of the function and the inputs, and run as any other.
-"""
+"""One call of `run` or `execute`: an evaluation is made of the function and the inputs, and run like any other."""
 
 import asyncio
 import re
@@ -29,12 +26,12 @@ from runner.engine.session import Session
 from runner.errors import RunChanged, UsageError
 from runner.executors.details import ExecutionDetails
 from runner.executors.inputs import Inputs
-from runner.executors.main_thread import InputTask, awaited
+from runner.executors.main_thread import InputTask, await_value
 from runner.executors.progress import show
 from runner.executors.results import ResultCollector
 from runner.executors.stop_handle import StopHandle
 from runner.tasks import Task
-from runner.tasks.function import AsyncioThread, FunctionTask
+from runner.tasks.function import LOOPS, AsyncioThread, FunctionTask, Loop
 
 Results = tuple[list[Any], list[ExecutionDetails]]
 
@@ -42,7 +39,7 @@ _NOT_IN_NAMES: Final = re.compile(r"[^\w.-]")
 
 
 class Incomplete(Exception):
-    """The run could not go on, and not because of the function; what it had come to by then is here."""
+    """The run could not continue, for a reason other than the function; it has the results so far."""
 
     def __init__(self, why: str, outputs: list[Any], details: list[ExecutionDetails]) -> None:
         super().__init__(why)
@@ -52,42 +49,42 @@ class Incomplete(Exception):
 
 @attrs.frozen(kw_only=True)
 class ExecutorSettings(Settings):
-    """Settings, and the numbers of the AIMD where one was asked for: with them, its decisions can be made again."""
+    """Settings, and the parameters of AIMD, which are needed to recompute its decisions."""
 
     aimd: Mapping[str, Any] | None = None
 
     @property
     def limits(self) -> Callable[[int], Policy] | None:
-        """What makes the policy; None for the one that is named."""
+        """Returns the policy for a number of slots; None: the one that the settings name."""
         return None if self.aimd is None else partial(Aimd, **self.aimd)
 
 
 @attrs.frozen(kw_only=True)
 class ExecutorConfig:
-    """What an executor was told when it was made."""
+    """The parameters of an executor."""
 
     function: Callable[[Any], Any]
     settings: ExecutorSettings
     options: Mapping[str, Any]
-    """For `runner.arun`."""
+    """Options of `arun`."""
     journal: Path | None
     fallback: Any
     bar_format: str | None
 
     @property
     def name(self) -> str:
-        """What the run is called."""
+        """The name of the run."""
         name = getattr(self.function, "__name__", None) or type(self.function).__name__
         return _NOT_IN_NAMES.sub("", name) or "function"
 
     def fingerprint(self) -> str:
-        """Tell this function from another; what a partial binds counts where it is JSON."""
+        """Digest of the function; the arguments of a partial count if they are JSON."""
         if self.journal is None:
             return ""
         try:
             return fingerprint_function(self.function)
         except UsageError:
-            return fingerprint_function(self.function.func)  # type: ignore[attr-defined]  # only a partial is refused
+            return fingerprint_function(self.function.func)  # type: ignore[attr-defined]  # only a partial raises
 
 
 class Execution:
@@ -95,115 +92,121 @@ class Execution:
 
     def __init__(
         self,
-        orders: ExecutorConfig,
+        config: ExecutorConfig,
         inputs: Iterable[Any],
         *,
         loop: asyncio.AbstractEventLoop | None = None,
-        door: Task | None = None,
+        task: Task | None = None,
     ) -> None:
-        self._orders = orders
+        self._config = config
         self._loop = loop
-        """The asyncio loop that functions for asyncio are called in; None for one of our own."""
-        self._door = door
-        """Through which the function is called; None to call it in the loop that it is written for, or in a thread."""
-        self._inputs = Inputs(inputs, journaled=orders.journal is not None)
-        self._ledger = ResultCollector(self._inputs.given)
-        self._goes_on = False
-        """Whether the journal has been begun by an earlier session."""
-        self.reins = StopHandle()
-        self.fingerprint = orders.fingerprint()
-        self.__name__ = orders.name
+        """The asyncio loop for functions of asyncio; None: a new one."""
+        self._task = task
+        """Calls the function; None: in its event loop, or in a worker thread."""
+        self._inputs = Inputs(inputs, journaled=config.journal is not None)
+        self._results = ResultCollector(self._inputs.by_name)
+        self._is_resumed = False
+        """Whether the journal has records of an earlier session."""
+        self.stop_handle = StopHandle()
+        self.fingerprint = config.fingerprint()
+        self.__name__ = config.name
 
     def __call__(self, value: Any, /) -> Any:
         """Call the function itself."""
-        return self._orders.function(value)
+        return self._config.function(value)
 
     @property
     def _in_thread(self) -> InThread:
-        given: InThread = self._orders.options.get("in_thread", run_in_thread)
-        return given
+        in_thread: InThread = self._config.options.get("in_thread", run_in_thread)
+        return in_thread
 
     @property
     def _files(self) -> Files:
-        return self._orders.options.get("files", DISK) if self._orders.journal is not None else NULL_FILES
+        return self._config.options.get("files", DISK) if self._config.journal is not None else NULL_FILES
 
-    async def live(self) -> Results:
-        """Run it, or go on with it where the journal has been begun."""
-        orders = self._orders
-        if not await self._in_thread(self._inputs.look):
+    async def run(self) -> Results:
+        """Run the function over the inputs, or resume from the journal."""
+        config = self._config
+        if not await self._in_thread(self._inputs.read_ahead):
             return [], []
-        options = {**orders.options, "limits": orders.settings.limits, "listener": self._ledger.hear, "observer": self._attend}
-        path = orders.journal
+        options = {
+            **config.options,
+            "limits": config.settings.limits,
+            "listener": self._results.listen,
+            "observer": self._show_progress,
+        }
+        path = config.journal
         if path is None:
             path = Path("nowhere")
             here = partial(Environment, pid=0, host="", boot_id="", versions={})
             options = {"environment": here, **options, "files": NULL_FILES, "durability": "os"}
-        elif await self._in_thread(self._is_begun):
-            self._goes_on = True
-            if await self._in_thread(self._is_done):
-                await self._in_thread(self._recall)
-                return self._results()
-            # An input that is new, changed or gone is just that: what is recorded of the others is still true of them.
+        elif await self._in_thread(self._has_journal):
+            self._is_resumed = True
+            if await self._in_thread(self._is_complete):
+                await self._in_thread(self._load_results)
+                return self._result_lists()
+            # The recorded results of other inputs stay valid when inputs are added, changed or removed.
             options |= {"resume": True, "adopt": True, "retry_failed": True}
-        evaluation: Evaluation[Any, Any, Any] = Evaluation(self, cases=self._inputs, settings=orders.settings, name=orders.name)
+        evaluation: Evaluation[Any, Any, Any] = Evaluation(self, cases=self._inputs, settings=config.settings, name=config.name)
         try:
             session = Session(evaluation, path, **options)
-            self.reins.hold(session.interrupt)
+            self.stop_handle.attach(session.interrupt)
             outcome = await session.run()
         except JournalError as exc:
-            if not self._ledger.details:
+            if not self._results.details:
                 raise
-            raise Incomplete(str(exc), *self._results()) from exc
+            raise Incomplete(str(exc), *self._result_lists()) from exc
         if outcome.stopped in ("disk_full", "dataset_failed"):
-            raise Incomplete(outcome.why, *self._results()) from self._inputs.failure
-        return self._results()
+            raise Incomplete(outcome.why, *self._result_lists()) from self._inputs.failure
+        return self._result_lists()
 
-    def _is_begun(self) -> bool:
-        assert self._orders.journal is not None
+    def _has_journal(self) -> bool:
+        assert self._config.journal is not None
         try:
-            segments.numbers(self._orders.journal, self._files)
+            segments.numbers(self._config.journal, self._files)
         except NotAJournal:
             return False
         return True
 
-    def _is_done(self) -> bool:
-        """Say whether every input has been answered already; refuse to go on with another function."""
-        path = self._orders.journal
+    def _is_complete(self) -> bool:
+        """Whether every input has an output already; raises RunChanged if the function is another one."""
+        path = self._config.journal
         assert path is not None
         state = fold(read(path, load_blobs=False, files=self._files))
-        begun = state.started
-        if begun is not None and begun.task_fingerprint != self.fingerprint and not self._orders.options.get("adopt"):
+        started = state.started
+        if started is not None and started.task_fingerprint != self.fingerprint and not self._config.options.get("adopt"):
             raise RunChanged(
-                f"{path} was begun with another function than {self._orders.name!r}, or with an earlier version of it, and its "
-                "outputs would be mixed with those of this one; give another path, or say options={'adopt': True}"
+                f"{path} has outputs of another function, or of an earlier version of {self._config.name!r}; "
+                "use another path, or keep them: options={'adopt': True}"
             )
         names = self._inputs.names
-        answered = all(name in state.trials and state.trials[name].stage == "completed" for name in names)
-        return state.ending == "finished" and answered and len(names) == state.total
+        is_completed = all(name in state.trials and state.trials[name].stage == "completed" for name in names)
+        return state.ending == "finished" and is_completed and len(names) == state.total
 
-    def _recall(self) -> None:
-        path = self._orders.journal
-        self._ledger.recall(read(path, files=self._files) if path is not None and self._goes_on else ())
+    def _load_results(self) -> None:
+        path = self._config.journal
+        self._results.load(read(path, files=self._files) if path is not None and self._is_resumed else ())
 
     @asynccontextmanager
     async def open_session(self, _: str) -> AsyncGenerator[Task]:
-        """Get ready to be asked, now that the journal is ours: first of all, read what it says already."""
-        await self._in_thread(self._recall)
-        instead = self._orders.options.get("in_thread")
-        async with AsyncioThread(grace=self._orders.options.get("grace", 5.0), loop=self._loop) as thread:
-            make = partial(FunctionTask, loop=None, asyncio_thread=thread, in_thread=instead)
-            function = self._door or make(self._orders.function)
-            journaled = self._orders.journal is not None
-            yield InputTask(function, make(awaited), self._inputs.given, self._ledger, journaled=journaled)
+        """Read the results of earlier sessions, now that the journal is locked, and prepare the calls."""
+        await self._in_thread(self._load_results)
+        in_thread = self._config.options.get("in_thread")
+        async with AsyncioThread(grace=self._config.options.get("grace", 5.0), loop=self._loop) as thread:
+            new = partial(FunctionTask, asyncio_thread=thread, in_thread=in_thread)
+            function = self._task or new(self._config.function, loop=None)
+            awaiting: dict[Loop, Task] = {loop: new(await_value, loop=loop) for loop in LOOPS}
+            is_journaled = self._config.journal is not None
+            yield InputTask(function, awaiting, self._inputs.by_name, self._results, is_journaled=is_journaled)
 
-    async def _attend(self, live: LiveRun) -> None:
-        if self._orders.bar_format is not None:
-            await show(live, self._orders.bar_format, self._in_thread)
+    async def _show_progress(self, live: LiveRun) -> None:
+        if self._config.bar_format is not None:
+            await show(live, self._config.bar_format, self._in_thread)
 
-    def _results(self) -> Results:
-        """Put together what became of every input, in order: of those that were read, or of all if their number is known."""
-        ledger, inputs, fallback = self._ledger, self._inputs, self._orders.fallback
-        outputs = [ledger.outputs.get(name, fallback) for name in inputs.names]
-        details = [ledger.details[name] for name in inputs.names]
+    def _result_lists(self) -> Results:
+        """Return outputs and details in the order of the inputs: of those read, or of all if their number is known."""
+        results, inputs, fallback = self._results, self._inputs, self._config.fallback
+        outputs = [results.outputs.get(name, fallback) for name in inputs.names]
+        details = [results.details[name] for name in inputs.names]
         unread = (inputs.count or 0) - len(details)
         return outputs + [fallback] * unread, details + [ExecutionDetails() for _ in range(unread)]

@@ -1,4 +1,4 @@
-"""The two executors of Phoenix's interface, and the choice between them."""
+"""The two executors of Phoenix's interface, and the function that chooses between them."""
 
 import asyncio
 import contextlib
@@ -21,21 +21,21 @@ from runner.executors.main_thread import MainThreadCaller
 from runner.executors.retrying import MaxRetries
 from runner.signals import POLL_INTERVAL, handle_signals
 
-Where = str | os.PathLike[str] | None
+JournalPath = str | os.PathLike[str] | None
 
-_OURS: Final = ("resume", "listener", "limits", "observer")
-"""Options of a run that an executor sets itself."""
+_RESERVED: Final = ("resume", "listener", "limits", "observer")
+"""Options of `arun` that the executor sets itself."""
 _AIMD: Final = (5.0, 1, 0.5)
-"""Window, step and ratio of Phoenix's AIMD, if nobody says otherwise."""
+"""Phoenix's defaults: window, step and ratio."""
 
 
-def _whole(name: str, given: object, least: int) -> None:
-    if isinstance(given, bool) or not isinstance(given, int) or given < least:
-        raise UsageError(f"{name}={given!r}: give a whole number from {least} up")
+def _check_integer(name: str, value: object, minimum: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise UsageError(f"expected an integer, {minimum} or more", setting=name, value=value)
 
 
 class _Executor:
-    """What both have in common."""
+    """What both executors share."""
 
     def __init__(
         self,
@@ -50,18 +50,18 @@ class _Executor:
         termination_signal: int | None,
         policy: str,
         aimd: Mapping[str, Any] | None,
-        journal: Where,
+        journal: JournalPath,
         options: Mapping[str, Any] | None,
     ) -> None:
         if not callable(function):
-            raise UsageError(f"generation_fn={function!r}: give a function of one input")
-        _whole("concurrency", concurrency, 1)
-        _whole("max_retries", max_retries, 0)
+            raise UsageError("expected a function of one input", setting="generation_fn", value=function)
+        _check_integer("concurrency", concurrency, 1)
+        _check_integer("max_retries", max_retries, 0)
         for name in options or ():
-            if name in _OURS:
-                raise UsageError(f"options has {name!r}, which the executor sees to itself; leave it out")
+            if name in _RESERVED:
+                raise UsageError(f"the option {name!r} is set by the executor; remove it from options")
         self._signals = () if termination_signal is None else (termination_signal,)
-        self._orders = ExecutorConfig(
+        self._config = ExecutorConfig(
             function=function,
             settings=ExecutorSettings(slots=concurrency, timeout=timeout, retry=MaxRetries.of(max_retries), aimd=aimd),
             options={"policy": policy, "fail_fast": exit_on_error, **(options or {})},
@@ -70,16 +70,16 @@ class _Executor:
             bar_format=bar_format,
         )
 
-    def _heeding(self, stop: Callable[[], None]) -> contextlib.AbstractContextManager[bool]:
-        """Stop when the signal comes, if it can be heard; so do others that are being waited for."""
+    def _stopping_on_signal(self, stop: Callable[[], None]) -> contextlib.AbstractContextManager[bool]:
+        """Call `stop` on the signal; yields whether a handler could be installed."""
         return handle_signals(lambda _, __: stop(), *self._signals, shares=True)
 
 
 class AsyncExecutor(_Executor):
-    """Calls a function for every input, many at a time, and tries again what fails.
+    """Calls a function for every input, concurrently, with retries.
 
-    The function is an `async def` for asyncio or trio; a plain one is called in threads. With `journal`, every step is recorded
-    there, and to run the same inputs again goes on from what is recorded: only what has no output yet is asked.
+    The function is an `async def` for asyncio or trio, or a plain function, which runs in threads. With `journal`, every step
+    is recorded there; running the same inputs again calls the function only for those that have no output yet.
     """
 
     def __init__(
@@ -98,14 +98,14 @@ class AsyncExecutor(_Executor):
         dynamic_window_seconds: float = _AIMD[0],
         dynamic_increase_step: float = _AIMD[1],
         dynamic_decrease_ratio: float = _AIMD[2],
-        dynamic_inactive_check_interval: float = 1.0,  # noqa: ARG002  # nothing is checked at intervals here
-        journal: Where = None,
+        dynamic_inactive_check_interval: float = 1.0,  # noqa: ARG002  # only for compatibility
+        journal: JournalPath = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Say how the function is to be called; `options` are further ones of `runner.arun`, such as `{"grace": 30}`.
+        """Configure the calls; `options` are passed to `arun`, such as `{"grace": 30}`.
 
-        Left to itself, our adaptive policy finds out how many calls may be made at once, never more than `concurrency`. Whoever
-        sets one of the numbers of Phoenix's AIMD gets an AIMD with these numbers.
+        By default, the adaptive policy finds the number of concurrent calls, at most `concurrency`. Setting any parameter of
+        Phoenix's AIMD selects an AIMD with these parameters.
         """
         numbers = (dynamic_window_seconds, dynamic_increase_step, dynamic_decrease_ratio)
         is_aimd = enable_dynamic_concurrency and (dynamic_initial_target is not None or numbers != _AIMD)
@@ -131,37 +131,37 @@ class AsyncExecutor(_Executor):
         )
 
     def run(self, inputs: Iterable[Any]) -> Results:
-        """Call the function for all inputs: from a script, a thread, or a notebook's cell in which a loop is running."""
-        execution = Execution(self._orders, inputs)
-        with self._heeding(execution.reins.pull):
+        """Call the function for all inputs: from a script, a thread or a notebook cell."""
+        execution = Execution(self._config, inputs)
+        with self._stopping_on_signal(execution.stop_handle.request):
             if not is_in_a_loop():
-                return in_trio(execution.live)
+                return in_trio(execution.run)
             with ThreadPoolExecutor(1, "evaljournal") as pool:
-                return _awaited(pool.submit(contextvars.copy_context().run, in_trio, execution.live))
+                return _awaited(pool.submit(contextvars.copy_context().run, in_trio, execution.run))
 
     async def execute(self, inputs: Iterable[Any]) -> Results:
-        """Do the same from inside asyncio, with the function in the caller's loop, or from inside trio."""
+        """Do the same inside asyncio, with the function in the caller's loop, or inside trio."""
         if trio.lowlevel.in_trio_run():
-            execution = Execution(self._orders, inputs)
-            with self._heeding(execution.reins.pull):
-                return await execution.live()
+            execution = Execution(self._config, inputs)
+            with self._stopping_on_signal(execution.stop_handle.request):
+                return await execution.run()
         loop = asyncio.get_running_loop()
-        execution = Execution(self._orders, inputs, loop=loop)
+        execution = Execution(self._config, inputs, loop=loop)
         context = contextvars.copy_context()
-        with self._heeding(execution.reins.pull), ThreadPoolExecutor(1, "evaljournal") as pool:
-            running = loop.run_in_executor(pool, lambda: context.run(in_trio, execution.live))
+        with self._stopping_on_signal(execution.stop_handle.request), ThreadPoolExecutor(1, "evaljournal") as pool:
+            running = loop.run_in_executor(pool, lambda: context.run(in_trio, execution.run))
             try:
                 return await asyncio.shield(running)
             except asyncio.CancelledError:
-                with contextlib.suppress(KeyboardInterrupt):  # Asked so often already that it would rather be broken into.
-                    execution.reins.pull()
-                    execution.reins.pull()
+                with contextlib.suppress(KeyboardInterrupt):  # The third request raises it.
+                    execution.stop_handle.request()
+                    execution.stop_handle.request()
                 await _ended(running)
                 raise
 
 
 async def _ended(running: "asyncio.Future[Results]") -> None:
-    """Wait for a run that was stopped, however often we are cancelled meanwhile: nothing of it may be left running."""
+    """Wait for a stopped run, even if cancelled again meanwhile."""
     while not running.done():
         try:
             await asyncio.wait([running])
@@ -171,7 +171,7 @@ async def _ended(running: "asyncio.Future[Results]") -> None:
 
 
 class SyncExecutor(_Executor):
-    """Calls a plain function for every input, one at a time, in the thread of the caller."""
+    """Calls a plain function for every input, one at a time, in the caller's thread."""
 
     def __init__(
         self,
@@ -182,10 +182,10 @@ class SyncExecutor(_Executor):
         fallback_return_value: Any = None,
         termination_signal: int | None = signal.SIGINT,
         *,
-        journal: Where = None,
+        journal: JournalPath = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Say how the function is to be called; see `AsyncExecutor`."""
+        """Configure the calls; see `AsyncExecutor`."""
         super().__init__(
             generation_fn,
             concurrency=1,
@@ -202,26 +202,26 @@ class SyncExecutor(_Executor):
         )
 
     def run(self, inputs: Iterable[Any]) -> Results:
-        """Call the function for all inputs. The run itself lives in a thread of its own, and is awake while a call blocks."""
-        desk = MainThreadCaller(self._orders.function)
-        execution = Execution(self._orders, inputs, door=desk)
-        reins, context = execution.reins, contextvars.copy_context()
+        """Call the function for all inputs. The run itself has its own thread, so that a call cannot block it."""
+        caller = MainThreadCaller(self._config.function)
+        execution = Execution(self._config, inputs, task=caller)
+        stop_handle, context = execution.stop_handle, contextvars.copy_context()
 
         def stop() -> None:
-            reins.pull()
-            if reins.pulled > 1 or desk.is_left:
-                desk.cut_off()
+            stop_handle.request()
+            if stop_handle.requests > 1 or caller.is_abandoned:
+                caller.abort_call()
 
-        with self._heeding(stop) as is_heard, ThreadPoolExecutor(1, "evaljournal") as pool:
-            if is_heard and hasattr(signal, "pthread_kill"):
-                desk.leave = partial(signal.pthread_kill, threading.get_ident(), *self._signals)
-            running = pool.submit(lambda: context.run(in_trio, execution.live))
-            running.add_done_callback(lambda _: desk.close())
+        with self._stopping_on_signal(stop) as is_handled, ThreadPoolExecutor(1, "evaljournal") as pool:
+            if is_handled and hasattr(signal, "pthread_kill"):
+                caller.on_abandon = partial(signal.pthread_kill, threading.get_ident(), *self._signals)
+            running = pool.submit(lambda: context.run(in_trio, execution.run))
+            running.add_done_callback(lambda _: caller.close())
             try:
-                desk.serve()
+                caller.serve()
             except BaseException:
-                reins.pull()
-                reins.pull()
+                stop_handle.request()
+                stop_handle.request()
                 raise
             return running.result()
 
@@ -243,10 +243,10 @@ def get_executor_on_sync_context(
     fallback_return_value: Any = None,
     timeout: float | None = None,
     *,
-    journal: Where = None,
+    journal: JournalPath = None,
     options: Mapping[str, Any] | None = None,
 ) -> AsyncExecutor | SyncExecutor:
-    """Choose: one at a time where that is asked for, or off the main thread; else many at a time, in a running loop too."""
+    """Return a SyncExecutor for `run_sync` or outside the main thread, otherwise an AsyncExecutor."""
     common: dict[str, Any] = {
         "tqdm_bar_format": tqdm_bar_format,
         "max_retries": max_retries,

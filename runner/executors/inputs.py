@@ -1,7 +1,6 @@
-"""The inputs of a run, and what each of them is called.
+"""The inputs of an executor as a dataset.
 
-An input may be any object. Without a journal it is nobody's business what it is. With one it must be possible to say, in
-another process, whether it is still the same: by its JSON, or, for what has none, by what pickle makes of it.
+An input may be any object. With a journal, it must be recognisable in another process: by its JSON, or by its pickle.
 """
 
 import itertools
@@ -16,65 +15,64 @@ from runner.data.fingerprint import digest
 from runner.data.to_json import plain
 from runner.errors import UsageError
 
-_SHOWN = 1_000
-"""Characters that are recorded of an input which is not JSON."""
+_MAX_REPR = 1_000
+"""Characters that are recorded of the repr of an input that is not JSON."""
 
 
 class Inputs(Dataset):
-    """A dataset of inputs, each asked once: read as they are needed, named by us, so that nothing about them can be wrong."""
+    """A dataset of inputs, read lazily, with generated names."""
 
     def __init__(self, inputs: Iterable[Any], *, journaled: bool) -> None:
         super().__init__(())
         if not isinstance(inputs, Iterable):
-            raise UsageError(f"inputs={inputs!r}: give a list, or something else that can be iterated over")
+            raise UsageError("expected a list or another iterable", setting="inputs", value=inputs)
         self.source = inputs
         self._journaled = journaled
         self._times: dict[str, int] = {}
         self._cases = self._read(inputs)
         self.names: list[str] = []
-        """Of all that were read, in order."""
-        self.given: dict[str, Any] = {}
-        """Name → the input itself, until it is done."""
+        """Names of the inputs read so far, in order."""
+        self.by_name: dict[str, Any] = {}
+        """Name → input, until it is completed."""
         self.count = len(inputs) if isinstance(inputs, Sized) else None
-        """How many there are, where that is known."""
+        """Number of inputs, if known."""
         self.failure: Exception | None = None
-        """What the iterable raised, if it did."""
+        """Exception that the iterable raised."""
 
-    def look(self) -> bool:
-        """Say whether there are any. Of a list that is journaled, look at all: what cannot be recorded is told beforehand."""
-        first = self._cases if self._journaled and self.count is not None else itertools.islice(self._cases, 1)
-        read = deque(first)
+    def read_ahead(self) -> bool:
+        """Read the first input, or all of a journaled list, to find errors early; return whether there are any inputs."""
+        read = deque(self._cases if self._journaled and self.count is not None else itertools.islice(self._cases, 1))
         self._cases = itertools.chain(
             (read.popleft() for _ in range(len(read))), self._cases
-        )  # Each is let go when it is taken.
+        )  # Each is released when it is taken.
         return bool(read)
 
     def select(self, selection: Selection | None = None, *, repeats: int = 1) -> Trials:
-        """Give all of them, once."""
+        """Return all inputs, once each."""
         return _Once(self, selection or Selection(), repeats)
 
     def cases(self) -> Iterator[Case]:
-        """Give them as cases."""
+        """Return the inputs as cases."""
         return self._cases
 
     def _read(self, inputs: Iterable[Any]) -> Iterator[Case]:
         try:
-            for position, given in enumerate(inputs):
-                case = self._recorded(position, given) if self._journaled else _named(None, str(position), "")
+            for position, value in enumerate(inputs):
+                case = self._recorded(position, value) if self._journaled else _named(None, str(position), "")
                 self.names.append(case.name)
-                self.given[case.name] = given
+                self.by_name[case.name] = value
                 yield case
         except Exception as exc:
             self.failure = exc
             raise
 
-    def _recorded(self, position: int, given: Any) -> Case:
-        """Name an input after its content, so that it is found again in another order; its like get a number."""
+    def _recorded(self, position: int, value: Any) -> Case:
+        """Name an input after its content, so that its order does not matter; duplicates get a number."""
         try:
-            case: Case = Case(input=plain(given))
+            case: Case = Case(input=plain(value))
         except UsageError as exc:
-            case = Case(input=_stand_in(position, given, exc))
-        content = case.__dict__["fingerprint"] = case.name  # It would be made anew when it is first asked for.
+            case = Case(input=_placeholder(position, value, exc))
+        content = case.__dict__["fingerprint"] = case.name  # Cached: it would be computed again.
         times = self._times[content] = self._times.get(content, 0) + 1
         return case if times == 1 else _named(case.input, f"{content}-{times}", content)
 
@@ -86,7 +84,7 @@ class _Once(Trials):
         self.cases = inputs.count
 
     def _check(self) -> None:
-        """There is nothing to check: no two names are the same."""
+        """Nothing to check: names are unique."""
 
     def __iter__(self) -> Iterator[Trial]:
         return (Trial(case=case, repeat=1) for case in self._inputs.cases())
@@ -98,17 +96,17 @@ def _named(value: Any, name: str, fingerprint: str) -> Case:
     return case
 
 
-def _stand_in(position: int, given: Any, exc: UsageError) -> dict[str, str]:
-    """Describe an input that JSON cannot say: how it looks, for people, and a digest of its content, to tell it from others."""
+def _placeholder(position: int, value: Any, exc: UsageError) -> dict[str, str]:
+    """Describe an input that is not JSON by its repr and a digest of its pickle."""
     try:
-        content = pickle.dumps(given, protocol=4)  # A fixed one: the next version of Python may prefer another.
+        content = pickle.dumps(value, protocol=4)  # Fixed, because the default may change between Python versions.
     except Exception as second:
         raise UsageError(
-            f"input {position} cannot be told from others in a journal: it is not JSON ({exc}), and it cannot be pickled "
-            f"({second}); give plain values or dataclasses, or leave journal= out"
+            f"input {position} cannot be journaled: it is neither JSON ({exc}) nor can it be pickled ({second}); "
+            "use plain values or dataclasses, or remove journal="
         ) from second
     try:
-        look = repr(given)
-    except Exception as second:  # noqa: BLE001  # the user's class may do anything here
-        look = f"(its repr raised {type(second).__name__})"
-    return {"type": type(given).__qualname__, "repr": look[:_SHOWN], "content": digest(content)}
+        text = repr(value)
+    except Exception as second:  # noqa: BLE001  # the user's class may raise anything
+        text = f"(repr raised {type(second).__name__})"
+    return {"type": type(value).__qualname__, "repr": text[:_MAX_REPR], "content": digest(content)}

@@ -1,7 +1,7 @@
-"""How the function is called: where, with which input, and what is kept of what comes back."""
+"""Calls of an executor's function: with the input of a trial, and, for plain functions, in the caller's thread."""
 
 import contextvars
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -12,51 +12,59 @@ import trio
 from runner.executors.results import ResultCollector
 from runner.signals import POLL_INTERVAL, is_from_signal
 from runner.tasks import OnLateResult, Task, TrialInput
+from runner.tasks.function import Loop, detect_loops
 
 
-async def awaited(value: Awaitable[Any]) -> Any:
-    """Wait for what a plain function has returned instead of its result: `lambda prompt: generate(prompt)` does that."""
+async def await_value(value: Awaitable[Any]) -> Any:
+    """Await what a plain function returned instead of a result, as `lambda prompt: generate(prompt)` does."""
     return await value
 
 
 class InputTask:
-    """Asks the function with the input that a trial stands for, and lays down the very object that comes back."""
+    """Calls the function with the input of a trial and keeps the very object that it returns or raises."""
 
     takes_trial: bool = True
 
     def __init__(
-        self, function: Task, awaiting: Task, given: dict[str, Any], ledger: ResultCollector, *, journaled: bool
+        self,
+        function: Task,
+        awaiting: Mapping[Loop, Task],
+        inputs: dict[str, Any],
+        results: ResultCollector,
+        *,
+        is_journaled: bool,
     ) -> None:
         self._function = function
         self._awaiting = awaiting
-        self._given = given
-        self._ledger = ledger
-        self._journaled = journaled
+        """Event loop → what awaits a coroutine in it."""
+        self._inputs = inputs
+        self._results = results
+        self._is_journaled = is_journaled
 
-    async def call(self, asked: TrialInput, late: OnLateResult) -> Any:
-        """Call the function; what the journal is not to keep, it is not shown."""
-        trial = asked.trial
+    async def call(self, trial_input: TrialInput, on_late: OnLateResult) -> Any:
+        """Call the function; without a journal, nothing is returned to be recorded."""
+        trial = trial_input.trial
         try:
-            output = await self._function.call(self._given[trial], late)
+            output = await self._function.call(self._inputs[trial], on_late)
             if hasattr(type(output), "__await__"):
-                output = await self._awaiting.call(output, late)
+                output = await self._awaiting[detect_loops(output)[0]].call(output, on_late)
         except trio.Cancelled:
             raise
         except BaseException as exc:
-            self._ledger.raised[trial] = exc
+            self._results.raised[trial] = exc
             raise
-        self._ledger.returned[trial] = output
-        return output if self._journaled else None
+        self._results.returned[trial] = output
+        return output if self._is_journaled else None
 
 
 class CallAborted(BaseException):
-    """Raised inside a function that is called in the main thread, and that the run waits for no longer."""
+    """Raised inside a function that runs in the main thread when the run no longer waits for it."""
 
 
 class MainThreadCaller:
-    """Where calls are laid by a run in another thread, and made by the one that waits for its results.
+    """Queues calls of a run that lives in another thread, and makes them in the thread that waits for its results.
 
-    A plain function may depend on the thread that it is called in: a connection to a database, a tool's own loop.
+    A plain function may depend on its thread: a database connection, or a tool's own event loop.
     """
 
     takes_trial: bool = False
@@ -65,51 +73,51 @@ class MainThreadCaller:
         self._function = function
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._is_calling = False
-        self.is_left = False
-        """Whether the run waits no longer for the call that is being made."""
-        self.leave: Callable[[], None] = lambda: None
+        self.is_abandoned = False
+        """Whether the run no longer waits for the current call."""
+        self.on_abandon: Callable[[], None] = lambda: None
         """Called then, in the run's thread."""
 
-    async def call(self, value: Any, late: OnLateResult) -> Any:
-        """Lay down a call, and wait until it is made."""
+    async def call(self, value: Any, on_late: OnLateResult) -> Any:
+        """Queue a call and wait for its result."""
         task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
         context = contextvars.copy_context()
-        is_left = False
+        is_abandoned = False
 
         def call() -> None:
-            result = self._made(lambda: context.run(self._function, value))
+            result = self._captured(lambda: context.run(self._function, value))
             if isinstance(result, outcome.Error) and is_from_signal(result.error):
                 raise result.error
             with suppress(trio.RunFinishedError):
                 token.run_sync_soon(deliver, result)
 
         def deliver(result: outcome.Outcome[Any]) -> None:
-            if is_left:
-                late("succeeded" if isinstance(result, outcome.Value) else "failed")
+            if is_abandoned:
+                on_late("succeeded" if isinstance(result, outcome.Value) else "failed")
             elif not (isinstance(result, outcome.Error) and isinstance(result.error, CallAborted)):
                 trio.lowlevel.reschedule(task, result)
-            # Who was cut off before the run came to leave it says nothing: the run is about to.
+            # A call that was aborted before the run abandoned it is about to be abandoned.
 
         def abort(_: object) -> trio.lowlevel.Abort:
-            nonlocal is_left
-            is_left = self.is_left = True
-            self.leave()
+            nonlocal is_abandoned
+            is_abandoned = self.is_abandoned = True
+            self.on_abandon()
             return trio.lowlevel.Abort.SUCCEEDED
 
         self._calls.put(call)
         return await trio.lowlevel.wait_task_rescheduled(abort)
 
-    def _made(self, call: Callable[[], Any]) -> outcome.Outcome[Any]:
+    def _captured(self, call: Callable[[], Any]) -> outcome.Outcome[Any]:
         try:
             self._is_calling = True
             result: outcome.Outcome[Any] = outcome.capture(call)
             self._is_calling = False
-        except CallAborted as exc:  # It came a moment too late for the function itself.
+        except CallAborted as exc:  # Raised just after the function had returned.
             result = outcome.Error(exc)
         return result
 
     def serve(self) -> None:
-        """Make all calls, until there will be no more."""
+        """Make the queued calls until the queue is closed."""
         while True:
             try:
                 call = self._calls.get(timeout=POLL_INTERVAL)
@@ -120,11 +128,11 @@ class MainThreadCaller:
             call()
 
     def close(self) -> None:
-        """Say that there will be no more."""
+        """End `serve`."""
         self._calls.put(None)
 
-    def cut_off(self) -> None:
-        """End the call that is being made; for a signal's handler, which runs in the midst of it."""
+    def abort_call(self) -> None:
+        """Abort the current call; for a signal handler, which runs in the same thread."""
         if self._is_calling:
             self._is_calling = False
             raise CallAborted

@@ -1,4 +1,4 @@
-"""A bar on standard error, for those who ask for one: tqdm's, in the format that was given, or a line of our own."""
+"""Progress on stderr: a tqdm bar if tqdm is installed, otherwise a line of text."""
 
 import sys
 from typing import Any
@@ -9,25 +9,25 @@ from journal.threads import InThread
 from replay.screen import line
 from runner.engine.live_run import LiveRun
 
-FRAME = 0.2
-"""Seconds between two looks."""
+INTERVAL = 0.2
+"""Seconds between updates."""
 
 
 async def show(live: LiveRun, bar_format: str, in_thread: InThread) -> None:
-    """Show how far a run has come, until cancelled."""
+    """Show the progress of a run until cancelled."""
     bar = _bar(live, bar_format)
     try:
         while True:
             done = live.state.done
             await in_thread(lambda: bar.show(done))  # noqa: B023  # called at once
-            await trio.sleep(FRAME)
+            await trio.sleep(INTERVAL)
     finally:
         bar.end(live.state.done)
 
 
 def _bar(live: LiveRun, bar_format: str) -> "_Tqdm | _Line":
     try:
-        from tqdm.auto import tqdm  # type: ignore[import-untyped,unused-ignore]  # noqa: PLC0415  # where it is installed
+        from tqdm.auto import tqdm  # type: ignore[import-untyped,unused-ignore]  # noqa: PLC0415  # optional
     except ImportError:
         return _Line(live)
     return _Tqdm(tqdm(total=live.total, initial=live.state.done, bar_format=bar_format or None, file=sys.stderr))

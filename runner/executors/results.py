@@ -1,7 +1,7 @@
-"""What became of every input, as the records tell it: those of earlier sessions, and those that are being made.
+"""Results of the inputs, collected from the records of earlier sessions and of this one.
 
-Results are told from the same facts that a resumption goes by, so the two cannot differ. What a record cannot hold, the
-very object that the function returned or raised, is laid down beside and taken up when the record says that it counts.
+They come from the same records as a resumed run, so the two cannot differ. Objects that a record cannot contain, those that the
+function returned or raised, are kept until the record of their attempt is written.
 """
 
 from collections import defaultdict
@@ -24,43 +24,43 @@ from runner.executors.details import ExecutionDetails, ExecutionStatus, Recorded
 
 
 class ResultCollector:
-    """Trial → its details and its output."""
+    """Collects details and output of each trial."""
 
-    def __init__(self, given: dict[str, Any]) -> None:
+    def __init__(self, inputs: dict[str, Any]) -> None:
         self.details: defaultdict[str, ExecutionDetails] = defaultdict(ExecutionDetails)
         self.outputs: dict[str, Any] = {}
         self.returned: dict[str, Any] = {}
-        """What an attempt has returned, until its record is made."""
+        """Return values of attempts that are not yet recorded."""
         self.raised: dict[str, BaseException] = {}
-        """What an attempt has raised, until its record is made."""
-        self._given = given
-        """The inputs; one that is done in this session is let go."""
-        self._early: list[Record] | None = []
-        """Records that are made before the earlier ones are read."""
+        """Exceptions of attempts that are not yet recorded."""
+        self._inputs = inputs
+        """By trial; removed when the trial is completed in this session."""
+        self._buffer: list[Record] | None = []
+        """Records of this session that arrive before the earlier ones are read."""
 
-    def hear(self, record: Record) -> None:
-        """Take in a record that is being made."""
-        if self._early is None:
-            self._take(record.event)
+    def listen(self, record: Record) -> None:
+        """Apply a record of this session."""
+        if self._buffer is None:
+            self._apply(record.event)
         else:
-            self._early.append(record)
+            self._buffer.append(record)
 
-    def recall(self, records: Iterable[Record]) -> None:
-        """Take in the records of earlier sessions, and then what was heard meanwhile."""
-        early = self._early or []
-        first = early[0].seq if early else float("inf")
+    def load(self, records: Iterable[Record]) -> None:
+        """Apply the records of earlier sessions, then those of this session that arrived meanwhile."""
+        buffer = self._buffer or []
+        first = buffer[0].seq if buffer else float("inf")
         for record in records:
             if record.seq >= first:
                 break
-            self._take(record.event)
-        for record in early:
-            self._take(record.event)
-        self._early = None
+            self._apply(record.event)
+        for record in buffer:
+            self._apply(record.event)
+        self._buffer = None
 
-    def _take(self, event: Event) -> None:
-        meaning = _MEANINGS.get(event.__class__)
-        if meaning is not None:
-            meaning(self, event)
+    def _apply(self, event: Event) -> None:
+        handler = _HANDLERS.get(event.__class__)
+        if handler is not None:
+            handler(self, event)
 
     def _started(self, event: AttemptStarted) -> None:
         details = self.details[event.trial]
@@ -94,26 +94,26 @@ class ResultCollector:
         details.interrupted = True
 
     def _scheduled(self, event: RetryScheduled) -> None:
-        self.details[event.trial].status = ExecutionStatus.DID_NOT_RUN  # It had failed for good, and is now called again.
+        self.details[event.trial].status = ExecutionStatus.DID_NOT_RUN  # A failed trial is retried.
 
     def _completed(self, event: TrialCompleted) -> None:
         self.details[event.trial].complete()
-        self._let_go(event.trial)
+        self._release(event.trial)
 
-    def _gave_up(self, event: TrialFailed) -> None:
+    def _trial_failed(self, event: TrialFailed) -> None:
         self.details[event.trial].fail()
-        self._let_go(event.trial)
+        self._release(event.trial)
 
-    def _let_go(self, trial: str) -> None:
-        if self._early is None:  # What an earlier session was done with may be asked again.
-            self._given.pop(trial, None)
+    def _release(self, trial: str) -> None:
+        if self._buffer is None:  # A trial of an earlier session may be called again.
+            self._inputs.pop(trial, None)
 
     def _withdrawn(self, event: TrialWithdrawn) -> None:
         self.details.pop(event.trial, None)
         self.outputs.pop(event.trial, None)
 
 
-_MEANINGS: Final[dict[type[Event], Callable[[ResultCollector, Any], None]]] = {
+_HANDLERS: Final[dict[type[Event], Callable[[ResultCollector, Any], None]]] = {
     AttemptStarted: ResultCollector._started,
     AttemptSucceeded: ResultCollector._succeeded,
     AttemptFailed: ResultCollector._failed,
@@ -121,6 +121,6 @@ _MEANINGS: Final[dict[type[Event], Callable[[ResultCollector, Any], None]]] = {
     AttemptInterrupted: ResultCollector._interrupted,
     RetryScheduled: ResultCollector._scheduled,
     TrialCompleted: ResultCollector._completed,
-    TrialFailed: ResultCollector._gave_up,
+    TrialFailed: ResultCollector._trial_failed,
     TrialWithdrawn: ResultCollector._withdrawn,
 }

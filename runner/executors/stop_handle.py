@@ -1,33 +1,33 @@
-"""How a run is stopped from outside of its loop, even before it has one: by a signal, or as the one who waits is cancelled."""
+"""Stopping a run from another thread or a signal handler, even before its event loop runs."""
 
 from collections import deque
 from collections.abc import Callable
 
 
 class StopHandle:
-    """Pulled once, a run stops with grace; pulled twice, at once. They may be pulled from any thread, at any time."""
+    """Stops a run: the first request gracefully, the second at once. Requests may come from any thread, at any time."""
 
     def __init__(self) -> None:
-        self._pulls: deque[None] = deque()
+        self._pending: deque[None] = deque()
         self._stop: Callable[[], None] | None = None
-        self.pulled = 0
-        """How many times."""
+        self.requests = 0
+        """How often `request` was called."""
 
-    def pull(self) -> None:
-        """Stop the run, now or as soon as there is one."""
-        self.pulled += 1
-        self._pulls.append(None)
-        self._heed()
+    def request(self) -> None:
+        """Stop the run, now or as soon as it starts."""
+        self.requests += 1
+        self._pending.append(None)
+        self._forward()
 
-    def hold(self, stop: Callable[[], None]) -> None:
-        """Give them to a run, which stops when told."""
+    def attach(self, stop: Callable[[], None]) -> None:
+        """Set the function that stops the run."""
         self._stop = stop
-        self._heed()
+        self._forward()
 
-    def _heed(self) -> None:
+    def _forward(self) -> None:
         while self._stop is not None:
             try:
-                self._pulls.popleft()  # By one thread only, whoever is first: each pull counts once.
+                self._pending.popleft()  # Atomic, so that each request counts once.
             except IndexError:
                 return
             self._stop()

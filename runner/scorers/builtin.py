@@ -1,8 +1,7 @@
-"""Scorers that most evaluations need: is it the expected answer, does it hold it, how near is it.
+"""Built-in scorers that compare an output with the expected answer.
 
-Each is called with an output and its case, and says why where a bare number would not. Those that compare need an expected
-answer, and fail where the case has none: to score it as wrong would be to guess. What a scorer is, is `runner.scorers.scorer`;
-a model as a judge is `runner.scorers.llm_judge`.
+Each returns a reason where the value alone does not explain itself. A case without an expected answer is an error, not a wrong
+output. The LLM judge is in `runner.scorers.llm_judge`.
 """
 
 import functools
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import attrs
 
 from replay.text import as_text
-from runner.data.case import Case
 from runner.data.exact_json import read_json
 from runner.data.fingerprint import canonical, digest, fingerprint_function
 from runner.errors import UsageError
@@ -27,61 +25,56 @@ if TYPE_CHECKING:
     from runner.scorers.llm_judge import Judge
 
 _WORD: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+")
-"""A word; in scripts that do not part words, a character."""
+"""A word; in scripts without spaces, a character."""
 
 _NUMBER: Final = re.compile(
     r"(?<![\d.])[-+−]?(?:(?:\d{1,3}(?:[,\u00a0\u202f]\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?"
 )
-"""A number, with or without marks between its thousands; a dash behind a digit is no sign."""
+"""A number, with or without thousands separators; a dash after a digit is not a sign."""
 
-_SHOWN: Final = 80
+_MAX_SHOWN: Final = 80
+"""Characters of a value that a reason quotes."""
 
 
 class MissingExpected(Fatal):
-    """The case has no expected answer to compare with."""
+    """The case has no expected answer that this scorer could compare with."""
 
 
-def _expected(case: Case) -> Any:
-    if case.expected is None:
-        raise MissingExpected(f"the case {case.name!r} has no expected answer, and this scorer compares with it")
-    return case.expected
+def _required(expected: Any) -> Any:
+    if expected is None:
+        raise MissingExpected("the case has no expected answer, which this scorer needs")
+    return expected
 
 
-def _shown(value: Any) -> str:
+def _quoted(value: Any) -> str:
     text = as_text(value)
-    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
+    return repr(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…")
 
 
-def _verdict(*, passed: bool, why: str) -> Score:
-    return Score(passed, "" if passed else why)
+def _passed(is_passed: bool, reason: str) -> Score:  # noqa: FBT001
+    return Score(is_passed, "" if is_passed else reason)
 
 
-def _same(left: Any, right: Any) -> bool:
-    """Whether two JSON values are the same: true is not 1, and 1 is 1.0."""
-    return _difference(left, right, "") is None
-
-
-def _difference(left: Any, right: Any, at: str) -> str | None:  # noqa: PLR0911  # one way out for each kind of value
-    """Say where two JSON values first differ; None where they do not."""
+def _difference(left: Any, right: Any, at: str = "") -> str | None:  # noqa: PLR0911  # one return for each kind of value
+    """Describe where two JSON values first differ (true is not 1, and 1 is 1.0); None if they are equal."""
     match left, right:
         case dict(), dict():
             for key in dict.fromkeys([*right, *left]):
                 path = f"{at}.{key}" if at else str(key)
                 if key not in left or key not in right:
-                    return f"{path} is {'missing' if key not in left else 'too much'}"
-                if found := _difference(left[key], right[key], path):
-                    return found
+                    return f"missing key {path}" if key not in left else f"unexpected key {path}"
+                if difference := _difference(left[key], right[key], path):
+                    return difference
             return None
         case ((list() | tuple()), (list() | tuple())):
-            pairs = zip(left, right, strict=False)
-            for place, (mine, theirs) in enumerate(pairs):
-                if found := _difference(mine, theirs, f"{at}[{place}]"):
-                    return found
-            return None if len(left) == len(right) else f"{at or 'it'} is {len(left)} long, not {len(right)}"
+            for index, (mine, theirs) in enumerate(zip(left, right, strict=False)):
+                if difference := _difference(mine, theirs, f"{at}[{index}]"):
+                    return difference
+            return None if len(left) == len(right) else f"{at or 'output'} has {len(left)} items, expected {len(right)}"
         case _:
             if isinstance(left, bool) == isinstance(right, bool) and left == right:
                 return None
-            return f"{at or 'it'} is {_shown(left)}, not {_shown(right)}"
+            return f"{at or 'output'} is {_quoted(left)}, expected {_quoted(right)}"
 
 
 class LocalScorer:
@@ -89,24 +82,23 @@ class LocalScorer:
 
     is_local: ClassVar[bool] = True
 
-    def __init__(self, function: Callable[[Any, Case], Score]) -> None:
+    def __init__(self, function: Callable[[Any, Any], Score]) -> None:
         functools.update_wrapper(self, function)
         self.__name__: str = function.__name__
         self._function = function
         self.fingerprint = fingerprint_function(function)
 
-    def __call__(self, output: Any, case: Case) -> Score:
+    def __call__(self, output: Any, expected: Any) -> Score:
         """Score an output."""
-        return self._function(output, case)
+        return self._function(output, _required(expected))
 
 
 @LocalScorer
-def exact(output: Any, case: Case) -> Score:
-    """Whether the output is the expected answer, to the letter."""
-    expected = _expected(case)
-    difference = _difference(output, expected, "")
-    kinds = "" if isinstance(output, str) == isinstance(expected, str) else " (one is text, the other is not)"
-    return _verdict(passed=difference is None, why=f"{difference}{kinds}")
+def exact(output: Any, expected: Any) -> Score:
+    """Pass if the output equals the expected answer."""
+    difference = _difference(output, expected)
+    types = "" if isinstance(output, str) == isinstance(expected, str) else " (one is text, the other is not)"
+    return _passed(difference is None, f"{difference}{types}")
 
 
 def _folded(value: Any) -> str:
@@ -114,54 +106,53 @@ def _folded(value: Any) -> str:
 
 
 @LocalScorer
-def iexact(output: Any, case: Case) -> Score:
-    """Whether the output is the expected answer, but for capitals and blanks."""
-    expected = _expected(case)
-    return _verdict(passed=_folded(output) == _folded(expected), why=f"it is {_shown(output)}, not {_shown(expected)}")
+def iexact(output: Any, expected: Any) -> Score:
+    """Pass if the output equals the expected answer, ignoring case and whitespace."""
+    return _passed(_folded(output) == _folded(expected), f"output is {_quoted(output)}, expected {_quoted(expected)}")
 
 
 @LocalScorer
-def contains(output: Any, case: Case) -> Score:
-    """Whether the output holds the expected answer, or each of a list of them, whatever their capitals."""
-    expected = _expected(case)
+def contains(output: Any, expected: Any) -> Score:
+    """Pass if the output contains the expected answer, or each of a list of them, ignoring case and whitespace."""
     text = _folded(output)
-    wanted = expected if isinstance(expected, list) else [expected]
-    if not all(_folded(each) for each in wanted):
-        raise MissingExpected(f"the case {case.name!r} expects an empty text, which every output holds")
-    missing = [each for each in wanted if _folded(each) not in text]
-    return _verdict(passed=not missing, why=f"it lacks {', '.join(map(_shown, missing))}")
+    answers = expected if isinstance(expected, list) else [expected]
+    if not all(_folded(answer) for answer in answers):
+        raise MissingExpected("an expected answer is empty, and every output contains an empty text")
+    missing = [answer for answer in answers if _folded(answer) not in text]
+    return _passed(not missing, f"missing: {', '.join(map(_quoted, missing))}")
 
 
 @LocalScorer
-def one_of(output: Any, case: Case) -> Score:
-    """Whether the output is one of the expected answers, but for capitals and blanks around and in texts."""
-    expected = _expected(case)
+def one_of(output: Any, expected: Any) -> Score:
+    """Pass if the output equals one of a list of expected answers; texts ignoring case and whitespace."""
     if not isinstance(expected, list):
-        raise MissingExpected(f"the case {case.name!r} expects {_shown(expected)}; one_of needs a list of answers")
-    passed = any(_same(output, each) or (isinstance(each, str) and _folded(output) == _folded(each)) for each in expected)
-    return _verdict(passed=passed, why=f"{_shown(output)} is none of the {len(expected)}")
+        raise MissingExpected(f"one_of needs a list of expected answers, not {_quoted(expected)}")
+    is_one = any(
+        _difference(output, answer) is None or (isinstance(answer, str) and _folded(output) == _folded(answer))
+        for answer in expected
+    )
+    return _passed(is_one, f"{_quoted(output)} is none of the {len(expected)} expected answers")
 
 
 @LocalScorer
-def json_equal(output: Any, case: Case) -> Score:
-    """Whether the output is the same JSON value as the expected one, in whatever order and spacing; texts are read as JSON."""
-    expected = _expected(case)
+def json_equal(output: Any, expected: Any) -> Score:
+    """Pass if output and expected answer are the same JSON value; texts are parsed as JSON."""
     if isinstance(expected, str):
-        with suppress(ValueError):  # Then it is a text, and to be compared as one.
+        with suppress(ValueError):  # It is compared as text.
             expected = read_json(expected)
     if isinstance(output, str):
         try:
             output = read_json(output)
         except ValueError as exc:
             if not isinstance(expected, str):
-                return Score(value=False, reason=f"it is not JSON: {exc}")
-    difference = _difference(output, expected, "")
-    return _verdict(passed=difference is None, why=difference or "")
+                return Score(value=False, reason=f"the output is not JSON: {exc}")
+    difference = _difference(output, expected)
+    return _passed(difference is None, difference or "")
 
 
 @attrs.frozen
 class Regex:
-    """Whether a pattern is found in the output."""
+    """Passes if a pattern is found in the output."""
 
     __name__ = "regex"
     is_local: ClassVar[bool] = True
@@ -178,110 +169,106 @@ class Regex:
         """Digest of the pattern."""
         return digest(canonical(["regex", 1, self.pattern], "the pattern"))
 
-    def __call__(self, output: Any, case: Case) -> Score:
-        """Look for it."""
-        pattern = str(_expected(case)) if self.pattern is None else self.pattern
-        return _verdict(passed=_compiled(pattern).search(as_text(output)) is not None, why=f"{_shown(pattern)} is not in it")
+    def __call__(self, output: Any, expected: Any) -> Score:
+        """Score an output."""
+        pattern = str(_required(expected)) if self.pattern is None else self.pattern
+        return _passed(_compiled(pattern).search(as_text(output)) is not None, f"no match for {_quoted(pattern)}")
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as exc:
-        raise UsageError(f"{pattern!r} is not a pattern: {exc}") from exc
+        raise UsageError(f"{pattern!r} is not a regular expression: {exc}") from exc
 
 
 @attrs.frozen(kw_only=True)
 class CloseTo:
-    """Whether the number in the output is near the expected one."""
+    """Passes if the number in the output is close to the expected one."""
 
     __name__ = "close_to"
     is_local: ClassVar[bool] = True
 
     relative: float = 1e-6
-    """The most that it may be off, as a part of the expected number."""
+    """Tolerance as a fraction of the expected number."""
     absolute: float = 0.0
-    """Or as a number."""
+    """Tolerance as a number; the larger of the two counts."""
 
     def __attrs_post_init__(self) -> None:
         for name, value in attrs.asdict(self).items():
             if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-                raise UsageError(f"close_to({name}={value!r}): give a number, 0 or more")
+                raise UsageError(f"close_to({name}={value!r}): expected a number, 0 or more")
 
     @property
     def fingerprint(self) -> str:
-        """Digest of how near is near."""
+        """Digest of the tolerances."""
         return digest(canonical(["close_to", 1, self.relative, self.absolute], "close_to"))
 
-    def __call__(self, output: Any, case: Case) -> Score:
-        """Compare."""
-        expected = _number(_expected(case))
-        if expected is None:
-            raise MissingExpected(f"the case {case.name!r} expects {_shown(case.expected)}, which is no number")
-        found = _number(output)
-        if found is None:
-            return Score(value=False, reason=f"there is no number in {_shown(output)}")
-        near = math.isclose(found, expected, rel_tol=0, abs_tol=max(self.absolute, self.relative * abs(expected)))
-        return _verdict(passed=near, why=f"{found:g} is {abs(found - expected):g} off {expected:g}")
+    def __call__(self, output: Any, expected: Any) -> Score:
+        """Score an output."""
+        target = _number(_required(expected))
+        if target is None:
+            raise MissingExpected(f"close_to needs a number as expected answer, not {_quoted(expected)}")
+        number = _number(output)
+        if number is None:
+            return Score(value=False, reason=f"no number in {_quoted(output)}")
+        is_close = math.isclose(number, target, rel_tol=0, abs_tol=max(self.absolute, self.relative * abs(target)))
+        return _passed(is_close, f"{number:g} differs from {target:g} by {abs(number - target):g}")
 
 
 def _number(value: Any) -> float | None:
-    """Read a number: as it is, as a text that is one, or as the last that a text holds, where answers stand."""
+    """Return a number, or the last number in a text, where final answers are."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
         return float(value)
-    found = _NUMBER.findall(value) if isinstance(value, str) else []
-    if not found:
+    numbers = _NUMBER.findall(value) if isinstance(value, str) else []
+    if not numbers:
         return None
-    number = float(re.sub(r"[,\u00a0\u202f]", "", found[-1]).replace("−", "-"))
+    number = float(re.sub(r"[,\u00a0\u202f]", "", numbers[-1]).replace("−", "-"))
     return number if math.isfinite(number) else None
 
 
 @LocalScorer
-def f1(output: Any, case: Case) -> Score:
-    """How many words output and expected answer share (0 to 1, of a list of answers the best): the F1 of question answering."""
-    expected = _expected(case)
+def f1(output: Any, expected: Any) -> Score:
+    """Token F1 of question answering, from 0 to 1; of a list of expected answers, the best counts."""
     answers = expected if isinstance(expected, list) else [expected]
-    return Score(max((_f1(as_text(output), as_text(each)) for each in answers), default=0.0))
+    return Score(max((_f1(as_text(output), as_text(answer)) for answer in answers), default=0.0))
 
 
 def _f1(output: str, expected: str) -> float:
-    said, wanted = Counter(_WORD.findall(output.casefold())), Counter(_WORD.findall(expected.casefold()))
-    if not said or not wanted:
-        return float(said == wanted)
-    shared = (said & wanted).total()
-    return 2 * shared / (said.total() + wanted.total())
+    words, expected_words = Counter(_WORD.findall(output.casefold())), Counter(_WORD.findall(expected.casefold()))
+    if not words or not expected_words:
+        return float(words == expected_words)
+    return 2 * (words & expected_words).total() / (words.total() + expected_words.total())
 
 
 @attrs.frozen
 class Similarity:
-    """How few letters would have to change to make the output the expected answer: 1 for none, 0 for all."""
+    """Normalised Levenshtein similarity to the expected answer, from 0 to 1."""
 
     __name__ = "similarity"
     is_local: ClassVar[bool] = True
 
     def __attrs_post_init__(self) -> None:
         try:
-            import rapidfuzz  # noqa: F401, PLC0415  # an extra: only for those who use it
+            import rapidfuzz  # noqa: F401, PLC0415  # an extra
         except ImportError as exc:
             raise UsageError("similarity needs rapidfuzz: pip install 'evaljournal[similarity]'") from exc
 
     fingerprint: ClassVar[str] = digest(b"similarity 1")
 
-    def __call__(self, output: Any, case: Case) -> Score:
-        """Compare; of a list of answers the nearest counts."""
-        from rapidfuzz.distance import Levenshtein  # noqa: PLC0415  # the same
+    def __call__(self, output: Any, expected: Any) -> Score:
+        """Score an output; of a list of expected answers, the most similar counts."""
+        from rapidfuzz.distance import Levenshtein  # noqa: PLC0415  # an extra
 
-        expected = _expected(case)
-        answers = expected if isinstance(expected, list) else [expected]
-        near = (Levenshtein.normalized_similarity(as_text(output), as_text(each)) for each in answers)
-        return Score(max(near, default=0.0))
+        answers = _required(expected) if isinstance(expected, list) else [_required(expected)]
+        return Score(max((Levenshtein.normalized_similarity(as_text(output), as_text(each)) for each in answers), default=0.0))
 
 
 def judge(model: str, **options: Any) -> "Judge":
-    """Make a judge of a chat model: `rubric` and `choices` are its own, all else is said of `Chat`."""
-    from runner.scorers.llm_judge import Judge  # noqa: PLC0415  # most scorers need no client
+    """Return an LLM judge: `rubric`, `choices` and `timeout` are its own options, all others are those of `Chat`."""
+    from runner.scorers.llm_judge import Judge  # noqa: PLC0415  # most scorers need no HTTP client
     from runner.tasks.chat import Chat  # noqa: PLC0415  # the same
 
     own = {name: options.pop(name) for name in ("rubric", "choices", "timeout") if name in options}
@@ -289,28 +276,28 @@ def judge(model: str, **options: Any) -> "Judge":
 
 
 def regex(pattern: str | None = None) -> Regex:
-    """Make a scorer that looks for a pattern; without one, the expected answer is the pattern."""
+    """Return a scorer that searches for a pattern (default: the expected answer is the pattern)."""
     return Regex(pattern)
 
 
 def close_to(relative: float = 1e-6, absolute: float = 0.0) -> CloseTo:
-    """Make a scorer that compares numbers."""
+    """Return a scorer that compares numbers within a tolerance."""
     return CloseTo(relative=relative, absolute=absolute)
 
 
 def similarity() -> Similarity:
-    """Make a scorer of how alike two texts are; it needs the extra `similarity`."""
+    """Return a scorer of text similarity; needs the extra `similarity`."""
     return Similarity()
 
 
 PLAIN: Final[Mapping[str, LocalScorer]] = {each.__name__: each for each in (exact, iexact, contains, one_of, json_equal, f1)}
-"""Scorers that need nothing but their name."""
+"""Scorers without parameters, by name."""
 
 
 def named(text: str) -> LocalScorer | Regex | CloseTo | Similarity | None:
-    """Find a scorer of ours by its name, with an argument behind a colon where it takes one; None if we have none of that name.
+    """Return a built-in scorer by its name, with an argument after a colon where it takes one; None if there is none.
 
-    `exact`, `regex:^[A-Z]`, `close_to:0.01` (a part of the expected number), `similarity`.
+    `exact`, `regex:^[A-Z]`, `close_to:0.01` (a fraction of the expected number), `similarity`.
     """
     name, colon, argument = text.partition(":")
     if name in PLAIN or name == "similarity":
@@ -328,4 +315,4 @@ def named(text: str) -> LocalScorer | Regex | CloseTo | Similarity | None:
 
 
 NAMES: Final = (*PLAIN, "regex", "close_to", "similarity")
-"""What `named` knows."""
+"""The names that `named` takes."""

@@ -1,14 +1,13 @@
-"""What a scorer is, and what it may say.
+"""What a scorer is: a function whose parameters are passed by name, and what it may return.
 
-A scorer looks at one output and its case, and returns a verdict. Whatever form the verdict has, it leaves this room as
-named `Score`s. When scorers are called, and what happens when one fails, is decided elsewhere.
+When scorers are called, and what happens when one fails, is `runner.engine.scoring`.
 """
 
 import inspect
 import math
 import numbers
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from attrs import Attribute, Factory, define, evolve, field, frozen
 
@@ -16,75 +15,123 @@ from runner.data.case import Case
 from runner.data.fingerprint import fingerprint_function
 from runner.errors import UsageError
 from runner.retries.retry import Retry
-from runner.tasks import Task
+from runner.tasks import Task, is_async
+
+PARAMETERS: Final = ("output", "expected", "input", "metadata", "case")
+"""What a scorer's parameters may be called; each is passed by its name."""
 
 
-def _plain(value: Any) -> Any:
-    """Unwrap a number that numpy or torch has wrapped."""
-    unwrap = None if isinstance(value, bool | int | float | str) else getattr(value, "item", None)
-    value = unwrap() if callable(unwrap) else value
+def _unwrap(value: Any) -> Any:
+    """Convert a number, also one of numpy or torch, to a float; bools stay bools."""
+    item = None if isinstance(value, bool | int | float | str) else getattr(value, "item", None)
+    value = item() if callable(item) else value
     return value if isinstance(value, bool) or not isinstance(value, numbers.Real) else float(value)
 
 
-def _judgement(_: "Score", __: "Attribute[Any]", value: object) -> None:
+def _check_value(_: "Score", __: "Attribute[Any]", value: object) -> None:
     if not isinstance(value, bool | float | str):
         raise UsageError(f"a score is a bool, a number or a label, not {value!r}")
     if isinstance(value, float) and not math.isfinite(value):
-        raise UsageError(f"a score of {value!r} says nothing; raise an exception if there is nothing to say")
+        raise UsageError(f"a score must be finite, not {value!r}; raise an exception where there is no score")
 
 
 @frozen
 class Score:
-    """What one scorer thinks of one output."""
+    """The score of one output."""
 
-    value: bool | float | str = field(converter=_plain, validator=_judgement)
+    value: bool | float | str = field(converter=_unwrap, validator=_check_value)
     """bool: passed or not. float: how good. str: a label."""
     reason: str = ""
-    """Why, for people."""
+    """Explanation, shown to people."""
 
 
 @define(eq=False)
 class ScorerInput:
-    """What a scorer is asked about. When it is asked again, because it failed, it is the same object."""
+    """What a scorer is called with. Retries of a call get the same object."""
 
     output: Any
     case: Case
-    unread: str = ""
-    """What a model said to it last, where no verdict could be read in that."""
+    unparsed_reply: str = ""
+    """A judge's last reply, if no verdict could be read from it."""
 
 
 Verdict = bool | float | str | Score
 Verdicts = Verdict | Mapping[str, bool] | Mapping[str, float] | Mapping[str, str] | Mapping[str, Verdict]
-"""What a scorer may return. A mapping gives several scores at once, each with a name."""
+"""What a scorer may return. A mapping gives several named scores."""
 
 
 def _version(scorer: "Scorer") -> str:
     return fingerprint_function(scorer.function)
 
 
+def _call(scorer: "Scorer") -> Callable[[Any, Case], Any]:
+    """Return a function that passes a scorer the parameters it takes; which ones is decided once, not for each call."""
+    function: Callable[..., Any] = scorer.function
+    names = parameters_of(function, scorer.name)
+    of_case = tuple(name for name in names if name not in {"output", "case"})
+    takes_output, takes_case = "output" in names, "case" in names
+
+    def call(output: Any, case: Case) -> Any:
+        arguments = {name: getattr(case, name) for name in of_case}
+        if takes_output:
+            arguments["output"] = output
+        if takes_case:
+            arguments["case"] = case
+        return function(**arguments)
+
+    return call
+
+
+def parameters_of(function: Callable[..., Any], name: str) -> tuple[str, ...]:
+    """Return the names of the parameters that a scorer is passed; raise a UsageError if it needs any other.
+
+    Parameters with a default keep it, `*args` stays empty, and `**kwargs` gets all that are not parameters of their own.
+    """
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError as exc:
+        raise UsageError(f"scorer {name!r}: its parameters are unknown; wrap it in a function that has some") from exc
+    names: list[str] = []
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            names += [each for each in PARAMETERS if each not in {other.name for other in parameters}]
+        elif parameter.kind is parameter.VAR_POSITIONAL or parameter.default is not parameter.empty:
+            continue
+        elif parameter.name not in PARAMETERS or parameter.kind is parameter.POSITIONAL_ONLY:
+            what = "is positional-only" if parameter.name in PARAMETERS else "is unknown"
+            raise UsageError(
+                f"scorer {name!r}: parameter {parameter.name!r} {what}; parameters are passed by name, any of: "
+                + ", ".join(PARAMETERS)
+            )
+        else:
+            names.append(parameter.name)
+    return tuple(names)
+
+
 @frozen(kw_only=True)
 class Scorer:
-    """A function that judges outputs."""
+    """A function that scores outputs."""
 
     name: str
-    function: Callable[[Any, Any], Verdicts | Awaitable[Verdicts]]
-    """Called with the output and the case."""
+    function: Callable[..., Verdicts | Awaitable[Verdicts]]
     retry: Retry
-    """When it is asked again after it failed; the task is not."""
-    inherits: bool = False
-    """Whether that is the evaluation's own, and gives way to what is said for one run."""
+    """When a failed call is repeated; the task is not called again."""
+    inherits_retry: bool = False
+    """Whether the retries of the run are used instead."""
     timeout: float | None = None
     """Seconds for one call; None: no limit."""
     inherits_timeout: bool = True
     """Whether the timeout of the run's attempts is used instead."""
     version: str = field(default=Factory(_version, takes_self=True))
     """Fingerprint of its source, taken when it was defined."""
+    call: Callable[[Any, Case], Any] = field(init=False, repr=False, eq=False, default=Factory(_call, takes_self=True))
+    """Calls the function with the parameters that it takes."""
 
-    def under(self, retry: Retry, timeout: float | None) -> "Scorer":
+    def with_defaults(self, retry: Retry, timeout: float | None) -> "Scorer":
         """Return the scorer with the retries and the timeout of a run, where it has none of its own."""
         return evolve(
             self,
-            retry=retry if self.inherits else self.retry,
+            retry=retry if self.inherits_retry else self.retry,
             timeout=timeout if self.inherits_timeout else self.timeout,
         )
 
@@ -95,17 +142,19 @@ class Scorer:
 
     @property
     def is_async(self) -> bool:
-        """Whether a call has to be awaited."""
+        """Whether a call must be awaited."""
         return is_async(self.function)
 
     def scores(self, verdicts: object) -> dict[str, Score]:
-        """Name what the function returned: `exact`, or `judge.tone` and `judge.facts` where it returned a mapping."""
+        """Name the scores that the function returned: `exact`, or `judge.tone` and `judge.facts` for a mapping."""
         if not isinstance(verdicts, Mapping):
             return {self.name: self._score(verdicts, self.name)}
         named = cast("Mapping[object, object]", verdicts)
         if not named or not all(isinstance(key, str) and key for key in named):
-            raise UsageError(f"scorer {self.name!r} returned {verdicts!r}; a mapping has names for keys, and at least one")
-        return {f"{self.name}.{key}": self._score(each, f"{self.name}.{key}") for key, each in named.items()}
+            raise UsageError(
+                f"scorer {self.name!r} returned {verdicts!r}; a mapping needs at least one key, each a non-empty name"
+            )
+        return {f"{self.name}.{key}": self._score(value, f"{self.name}.{key}") for key, value in named.items()}
 
     def _score(self, verdict: Any, name: str) -> Score:
         try:
@@ -116,7 +165,7 @@ class Scorer:
 
 @frozen(kw_only=True)
 class OpenScorer:
-    """A scorer while a session lasts."""
+    """A scorer for the duration of a session."""
 
     scorer: Scorer
     task: Task
@@ -126,14 +175,9 @@ class OpenScorer:
 
 
 def _foreign(verdict: Any) -> Score | None:
-    """Understand what the scorers of others return: an object with a name, a score and, perhaps, a rationale."""
+    """Convert a score of another library: an object with a name, a score and perhaps a rationale."""
     if not hasattr(verdict, "score") or not hasattr(verdict, "name"):
         return None
     metadata = getattr(verdict, "metadata", None)
     rationale = cast("Mapping[str, object]", metadata).get("rationale") if isinstance(metadata, Mapping) else None
     return Score(verdict.score, str(rationale or ""))
-
-
-def is_async(function: Callable[..., Any]) -> bool:
-    """Whether a function, or an object that is called like one, is a coroutine function."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - not whether, but which

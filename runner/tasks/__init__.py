@@ -1,9 +1,10 @@
-"""What a trial can be put to: a function, an endpoint, a chat model, a command, or outputs that are there already.
+"""What a trial can be given to: a function, an endpoint, a chat model, a command, or recorded outputs.
 
-A task is asked through one small door: given an input, return an output or raise. Whoever asks does the timing, the retrying
-and the recording; nothing else may be assumed about where the task runs.
+All have one interface: called with an input, a task returns an output or raises. The engine does timing, retries and recording,
+and assumes nothing else about where a task runs.
 """
 
+import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -11,46 +12,48 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from runner.data.case import Case
 
 Ending = Literal["succeeded", "failed"]
-"""How a call that nobody waited for any more came to its end."""
+"""How an abandoned call ended."""
 
 OnLateResult = Callable[[Ending], None]
-"""Told of that."""
+"""Called when an abandoned call ends."""
 
 
 class TrialInput(Protocol):
-    """What an attempt is about."""
+    """The trial that a task is called for."""
 
     @property
     def trial(self) -> str:
-        """The trial's id: the same for all attempts at it, in all sessions."""
+        """Its id: the same for all attempts, in all sessions."""
         ...
 
     @property
     def case(self) -> Case:
-        """What is asked; an answer may be made from more of it than from its input."""
+        """Its case."""
         ...
 
 
 class Task(Protocol):
-    """Something that answers an input."""
+    """Something that returns an output for an input."""
 
     @property
     def takes_trial(self) -> bool:
-        """Whether it is asked with the whole trial (`TrialInput`), not with the input alone."""
+        """Whether it is called with a `TrialInput` instead of the case's input."""
         ...
 
-    def call(self, value: Any, late: OnLateResult, /) -> Awaitable[Any]:
-        """Answer, or raise; if it is abandoned and ends all the same, say so to `late`."""
+    def call(self, value: Any, on_late: OnLateResult, /) -> Awaitable[Any]:
+        """Return an output, or raise; `on_late` is called if the call is abandoned and ends later."""
         ...
 
 
 @runtime_checkable
 class OpenableTask(Protocol):
-    """A task, or a scorer, that holds something while a run goes on: connections, say.
-
-    It is written down like a function, and opened once for each session.
-    """
+    """A task or a scorer that keeps resources, such as connections, open for a session."""
 
     def open_session(self, run: str, /) -> AbstractAsyncContextManager[Task]:
-        """Give what is asked in its stead, in the run of this id; a scorer's is asked with a `ScorerInput`."""
+        """Open what is called during a session of the run with this id; a scorer's is called with a `ScorerInput`."""
         ...
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether a function, or an object with `__call__`, is a coroutine function."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004

@@ -1,6 +1,6 @@
-"""Where a task's calls go: an address, what is sent along, who passes it on, and what of all that is secret.
+"""URL, headers and proxy of a task's calls, and which parts of them are secret.
 
-`$NAME` stands for a variable of the environment, and is read here, before anything starts; its value is written down nowhere.
+`$NAME` stands for an environment variable. It is read here, before the run starts, and its value is never recorded.
 """
 
 import base64
@@ -24,49 +24,48 @@ from runner.secrets import SHORTEST, add_secret, is_secret_name, mask
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
 _PROCESS: Final = os.urandom(32)
-"""Keys the digests of this process, so that no secret could be recognised by its digest."""
+"""Key of the digests in this process, so that no secret can be recognised by its digest."""
 _PORTS: Final = {"http": 80, "https": 443}
 _SAFE: Final = "/%:@!$&'()*+,;=~?-._"
-"""Left as they are: the user's own escapes, and what has a meaning in a URL."""
+"""Characters that are not escaped: the user's own escapes, and those with a meaning in a URL."""
 
 
-def expanded(text: str, what: str, secrets: set[str] | None = None, written: Callable[[str], str] = str) -> str:
-    """Put the environment's values in for `$NAME`, `written` as the place wants it; those whose name says so are secrets."""
+def _expand(text: str, what: str, secrets: set[str], escape: Callable[[str], str] = str) -> str:
+    """Replace `$NAME` by environment variables; values whose name looks like that of a secret are added to `secrets`."""
     template = string.Template(text)
     if not template.is_valid():
-        raise UsageError(f"{what} has a '$' that begins no name; $NAME stands for a variable of the environment, $$ for a '$'")
+        raise UsageError(f"{what} has a '$' without a name; write $NAME for an environment variable, $$ for a '$'")
     for name in template.get_identifiers():
         if not os.environ.get(name):
-            raise MissingVariable(f"{what} needs ${name}, and the environment has none; set it: export {name}=…")
-        if secrets is not None and (is_secret_name(name) or is_secret_name(what)):
+            raise MissingVariable(f"{what} needs the environment variable {name}; set it: export {name}=…")
+        if is_secret_name(name) or is_secret_name(what):
             secrets.add(os.environ[name])
-    return template.substitute({name: written(os.environ[name]) for name in template.get_identifiers()})
+    return template.substitute({name: escape(os.environ[name]) for name in template.get_identifiers()})
 
 
 @attrs.frozen
 class Address:
-    """Where calls go, what is sent with each of them, and what of it is secret."""
+    """Where calls go, what is sent with each of them, and what is secret."""
 
     shown: str
-    """The URL as it may be written down."""
+    """The URL with secrets masked."""
     origin: httpcore2.Origin
     path: Text
-    """Path and query, as they are sent, but for the fields of a case."""
+    """Path and query, with fields of the case."""
     headers: tuple[tuple[bytes, bytes], ...]
     secrets: frozenset[bytes] = attrs.field(repr=False)
     proxy: "Proxy | None" = attrs.field(repr=False)
-    """Who passes calls on."""
     is_template: bool = attrs.field(init=False, default=attrs.Factory(lambda self: bool(self.path.fields), takes_self=True))
-    """Whether the cases decide what is sent to."""
+    """Whether path and query depend on the case."""
 
     @property
     def target(self) -> str:
-        """What is sent for every case, where no fields are in it."""
+        """Path and query, where they are the same for every case."""
         return "".join(piece if isinstance(piece, str) else f"{{{piece[0]}}}" for piece in self.path.pieces)
 
     @property
     def rate_limit_identity(self) -> str:
-        """A digest of the base URL and the API key that means nothing outside this process; it is never written down."""
+        """A digest of the base URL and the API key, meaningless outside this process and never recorded."""
         base = f"{self.origin}{self.target.partition('?')[0]}".rstrip("/").removesuffix("/chat/completions")
         keyed = hashlib.blake2b(base.encode(), key=_PROCESS)
         keys = {value for name, value in self.headers if is_secret_name(name.decode())}
@@ -75,43 +74,43 @@ class Address:
         return keyed.hexdigest()
 
     def target_for(self, fields: Fields) -> str:
-        """Say what is sent for a case; nothing that is filled in can lead to another path."""
+        """Return path and query for a case; values are escaped, so that none can change the path."""
         return self.path.fill(fields, lambda text: quote(text, safe=""))
 
     @classmethod
     def parse(cls, url: str, headers: Mapping[str, str]) -> Self:
-        """Read a URL and headers, in which `$NAME` stands for a variable of the environment."""
+        """Parse a URL and headers, in which `$NAME` stands for an environment variable."""
         secrets: set[str] = set()
-        parts = urlsplit(expanded(url, f"the address {mask(url)!r}", secrets, _without_braces))
+        parts = urlsplit(_expand(url, f"the URL {mask(url)!r}", secrets, _without_braces))
         if parts.scheme not in _PORTS or not parts.hostname or not _has_port(parts):
-            raise UsageError(f"{mask(url)!r} is not an address; give one that begins with http:// or https://")
+            raise UsageError(f"{mask(url)!r} is not a URL that starts with http:// or https://")
         if "{" in parts.netloc:
-            raise UsageError(f"the host in {mask(url)!r} may not come from a case; its path and its parameters may")
+            raise UsageError(f"the host of {mask(url)!r} must not contain fields; path and query may")
         try:
             host, port = parts.hostname.encode("idna"), parts.port or _PORTS[parts.scheme]
         except ValueError as exc:  # a UnicodeError is one
-            raise UsageError(f"{mask(url)!r} is not an address: {exc}") from exc
-        sent = _sent(headers, secrets)
+            raise UsageError(f"{mask(url)!r} is not a valid URL: {exc}") from exc
+        request_headers = _expanded_headers(headers, secrets)
         if parts.username is not None and "authorization" not in {name.lower() for name in headers}:
             login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
             basic = base64.b64encode(login.encode()).decode()
             secrets |= {unquote(parts.password or ""), basic}
-            sent.append((b"Authorization", f"Basic {basic}".encode()))
+            request_headers.append((b"Authorization", f"Basic {basic}".encode()))
         secrets |= {value for name, value in parse_qsl(parts.query) if is_secret_name(name)}
-        proxy = Proxy.to(parts.scheme, parts.hostname, port, secrets)
+        proxy = Proxy.from_environment(parts.scheme, parts.hostname, port, secrets)
         for secret in secrets:
             add_secret(secret)
         query = f"?{parts.query}" if parts.query else ""
-        named = b"[%b]" % host if b":" in host else host  # The colons of an IPv6 address are not that of the port.
+        host_name = b"[%b]" % host if b":" in host else host  # IPv6
         return cls(
             shown=mask(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}{query}"),
             origin=httpcore2.Origin(parts.scheme.encode(), host, port),
-            path=_written(Text.parse(f"{parts.path or '/'}{query}", f"the address {mask(url)!r}")),
+            path=_quoted(Text.parse(f"{parts.path or '/'}{query}", f"the URL {mask(url)!r}")),
             headers=(
-                (b"Host", named if port == _PORTS[parts.scheme] else b"%b:%d" % (named, port)),
+                (b"Host", host_name if port == _PORTS[parts.scheme] else b"%b:%d" % (host_name, port)),
                 (b"Accept-Encoding", b"identity"),
                 (b"User-Agent", b"evaljournal"),
-                *sent,
+                *request_headers,
             ),
             secrets=frozenset(secret.encode() for secret in secrets if len(secret) >= SHORTEST),
             proxy=proxy,
@@ -120,45 +119,47 @@ class Address:
 
 @attrs.frozen
 class Proxy:
-    """Who passes our calls on, where the environment says that somebody must."""
+    """An HTTP proxy that the environment names."""
 
     url: str
     login: tuple[bytes, bytes] | None = attrs.field(repr=False)
 
     @property
     def is_secure(self) -> bool:
-        """Whether it is spoken to over TLS itself."""
+        """Whether the connection to the proxy uses TLS."""
         return self.url.startswith("https:")
 
     @classmethod
-    def to(cls, scheme: str, host: str, port: int, secrets: set[str]) -> Self | None:
-        """Find it: HTTP_PROXY, HTTPS_PROXY or ALL_PROXY, but not for this machine, nor for what NO_PROXY names."""
-        named = getproxies_environment()
-        url = named.get(scheme) or named.get("all")
-        if not url or _is_here(host) or proxy_bypass(f"{host}:{port}"):
+    def from_environment(cls, scheme: str, host: str, port: int, secrets: set[str]) -> Self | None:
+        """Read HTTP_PROXY, HTTPS_PROXY or ALL_PROXY; None for this machine and for hosts in NO_PROXY."""
+        proxies = getproxies_environment()
+        url = proxies.get(scheme) or proxies.get("all")
+        if not url or _is_local(host) or proxy_bypass(f"{host}:{port}"):
             return None
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in _PORTS or not parts.hostname or not _has_port(parts):
-            said = f"the environment names the proxy {mask(url)!r} for {scheme}, to which we cannot speak"
-            raise UsageError(f"{said}; give an address that begins with http:// or https://, or go without: NO_PROXY={host}")
+            raise UsageError(
+                f"the proxy {mask(url)!r} for {scheme}, from the environment, is not an http:// or https:// URL; "
+                f"change it, or bypass it: NO_PROXY={host}"
+            )
         login = None
         if parts.username is not None:
-            user, word = unquote(parts.username), unquote(parts.password or "")
-            login = user.encode(), word.encode()
-            secrets |= {word, base64.b64encode(f"{user}:{word}".encode()).decode()}
+            user, password = unquote(parts.username), unquote(parts.password or "")
+            login = user.encode(), password.encode()
+            secrets |= {password, base64.b64encode(f"{user}:{password}".encode()).decode()}
         return cls(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", login)
 
 
 def _has_port(parts: SplitResult) -> bool:
-    """Whether the port is one, where there is any."""
+    """Whether the port, if there is one, is valid."""
     try:
         return parts.port != 0
     except ValueError:
         return False
 
 
-def _is_here(host: str) -> bool:
-    """Whether a host is this machine, which a proxy on another could not reach."""
+def _is_local(host: str) -> bool:
+    """Whether a host is this machine, which no proxy can reach."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -166,28 +167,28 @@ def _is_here(host: str) -> bool:
 
 
 def _without_braces(value: str) -> str:
-    """Keep a variable of the environment from bringing fields along."""
+    """Escape braces, so that an environment variable cannot contain fields."""
     return value.replace("{", "%7B").replace("}", "%7D")
 
 
-def _written(path: Text) -> Text:
+def _quoted(path: Text) -> Text:
     return Text(tuple(quote(piece, safe=_SAFE) if isinstance(piece, str) else piece for piece in path.pieces))
 
 
-def _sent(headers: Mapping[str, str], secrets: set[str]) -> list[tuple[bytes, bytes]]:
-    sent: list[tuple[bytes, bytes]] = []
+def _expanded_headers(headers: Mapping[str, str], secrets: set[str]) -> list[tuple[bytes, bytes]]:
+    expanded: list[tuple[bytes, bytes]] = []
     for name, text in headers.items():
         if not _HEADER_NAME.fullmatch(name):
-            raise UsageError(f"{name!r} cannot be the name of a header")
-        value = expanded(text, f"the header {name!r}", secrets)
+            raise UsageError(f"{name!r} is not a valid header name")
+        value = _expand(text, f"the header {name!r}", secrets)
         if not _HEADER_VALUE.fullmatch(value):
-            raise UsageError(f"the header {name!r} holds a line break, or a character that headers cannot have")
+            raise UsageError(f"the header {name!r} contains a character that is not allowed in headers")
         if is_secret_name(name):
             secrets |= {value, value.rpartition(" ")[2]}
-        sent.append((name.encode(), value.strip().encode()))
-    return sent
+        expanded.append((name.encode(), value.strip().encode()))
+    return expanded
 
 
-def described(headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers as they may be written down: `$NAME` unexpanded, and what is a secret itself left out."""
+def masked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return headers that can be recorded: `$NAME` is not expanded, and secrets are masked."""
     return {name: text if "$" in text or not is_secret_name(name) else "***" for name, text in headers.items()}

@@ -1,252 +1,59 @@
-"""How a task calls somebody over HTTP: one client, whose connections are kept, and what can be wrong with a reply.
+"""The HTTP client of tasks: it keeps connections open, and makes each call once.
 
-A call takes the connection that was used last, or opens one; so there are never more of them than calls at one time, and none
-is looked for. Nothing here tries again: a stale connection, a refusal, a reply cut short is raised, and the run's own retry
-decides.
+A call uses the connection that was used last, or opens one, so there are never more connections than concurrent calls. Nothing
+is retried here: errors are raised, and the run's retries decide.
 """
 
-import codecs
 import functools
 import math
-import re
 import ssl
-import zlib
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from http import HTTPStatus
-from http.client import responses
 from typing import Any, Final, Self, TypeVar, cast
 
-import attrs
 import httpcore2
-import orjson
 import trio
 
-from runner.data.exact_json import read_json
-from runner.retries.classify import Fatal
-from runner.secrets import mask
 from runner.tasks.address import Address
+from runner.tasks.reply import MAX_BYTES, BadStatus, NoResponse, Redirected, Reply, ReplyTooLarge
 
 T = TypeVar("T")
 
-LARGEST: Final = 64 * 1024 * 1024
-"""Bytes of a reply that are taken in; a stream without an end must not fill the memory."""
+_MAX_IDLE: Final = 60.0
+"""Seconds after which an unused connection is closed."""
 
-_IDLE: Final = 60.0
-"""Seconds after which a connection that nobody needed is closed."""
+_FRESH: Final = 0.001
+"""Seconds for which a connection is assumed to be still open; to check costs a system call."""
 
-_MOMENT: Final = 0.001
-"""Seconds for which a connection is taken to be as it was."""
-
-_EXCERPT: Final = 500
-_LINE_END: Final = re.compile(r"\r\n|\n|\r")
-_EVENT_ENDS: Final = ("\n\n", "\r\n\r\n", "\r\r")
-_NO_TEXT: Final = frozenset({"idna", "punycode", "raw-unicode-escape", "unicode-escape", "undefined"})
-"""Encodings of Python's that no reply is in; some take a time that grows with the square of its length."""
-_CHARSET: Final = re.compile(r"""charset\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE)
-_DONE: Final = re.compile(rb"^data: ?\[DONE\]\s*$", re.MULTILINE)
-_PACKED: Final = ("gzip", "x-gzip", "deflate")
-_STREAMS: Final = ("text/event-stream", "ndjson", "jsonl", "stream+json", "jsonlines", "json-seq")
 _FAILURES: Final = (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProtocolError, httpcore2.ProxyError)
-
-
-class BadStatus(Exception):
-    """The other side answered with a status that is no success."""
-
-    def __init__(self, reply: "Reply", url: str) -> None:
-        self.status_code = reply.status
-        self.headers = reply.headers
-        self.code = _code(reply)
-        """The other side's own word for it, where it has one."""
-        phrase = responses.get(reply.status, "")
-        said = f": {_excerpt(reply.body)}" if reply.body else ""
-        where = f" (it points to {mask(reply.headers['location'])})" if "location" in reply.headers else ""
-        super().__init__(f"{reply.status} {phrase} from {url}{where}{said}".replace("  ", " "))
-
-
-class Redirected(BadStatus, Fatal):
-    """The other side points elsewhere; a redirected POST would lose its body, so the address is for the user to change."""
-
-
-class NoResponse(Exception):
-    """No whole answer came; what that means is said by the cause."""
-
-    def __init__(self, exc: BaseException, url: str) -> None:
-        super().__init__(f"no answer from {url}: {_reason(exc)}")
-
-
-def _reason(exc: BaseException) -> str:
-    """Find the words for it: those of the innermost cause that has any."""
-    words = type(exc).__name__
-    link: BaseException | None = None if isinstance(exc, httpcore2.TimeoutException) else exc
-    while link is not None:
-        words = str(link) or words
-        inside = link.exceptions[0] if isinstance(link, BaseExceptionGroup) else None  # Each address of a host was tried.
-        link = inside or link.__cause__ or link.__context__
-    return words
-
-
-class InvalidReply(Exception):
-    """The call went well, and its reply is not what was asked for; the next may be."""
-
-
-class ErrorReply(Exception):
-    """The status says success, and the reply says that it went wrong."""
-
-    def __init__(self, message: str, code: object = None) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class TruncatedReply(ConnectionError):
-    """The reply came to an end before it was complete."""
-
-
-class ReplyTooLarge(Fatal):
-    """The reply does not come to an end."""
-
-
-def _code(reply: "Reply") -> object:
-    try:
-        said = orjson.loads(reply.body)["error"]
-    except (ValueError, TypeError, KeyError):
-        return None
-    return code_in(said) or (said.get("type") if isinstance(said, dict) else None)
-
-
-def code_in(error: object) -> object:
-    """Find the other side's own word, or number, for an error that it tells."""
-    while isinstance(error, dict) and isinstance(error.get("error"), dict):
-        error = error["error"]
-    return error.get("code") if isinstance(error, dict) else None
-
-
-def _excerpt(body: bytes) -> str:
-    text = body[: 4 * _EXCERPT].decode("utf-8", "replace").strip()
-    return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}…"
-
-
-@attrs.define
-class Reply:
-    """What came back, whole."""
-
-    status: int
-    headers: dict[str, str]
-    """With lower-case names."""
-    body: bytes
-    """Without what is secret."""
-    first_byte: float
-    """Seconds from the call to the first byte of the body, or to its end if there was none."""
-
-    @property
-    def media(self) -> str:
-        """The media type, in lower case and without parameters."""
-        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-    @property
-    def is_stream(self) -> bool:
-        """Whether it came as a stream of events or of lines."""
-        media = self.media
-        return media != "application/json" and any(kind in media for kind in _STREAMS)
-
-    @property
-    def ends_by_closing(self) -> bool:
-        """Whether nothing but the end of the connection says where it ends: a cut would look the same."""
-        return "content-length" not in self.headers and "transfer-encoding" not in self.headers
-
-    @property
-    def is_done(self) -> bool:
-        """Whether a stream says, as many do, that nothing more comes."""
-        return _DONE.search(self.body) is not None
-
-    def json(self) -> Any:
-        """Read it as JSON."""
-        try:
-            return read_json(self.body)
-        except ValueError as exc:
-            raise InvalidReply(f"the reply is not JSON ({exc}): {_excerpt(self.body)!r}") from exc
-
-    def text(self) -> str:
-        """Read it as text, in the encoding that it names; without one, in UTF-8."""
-        named = _CHARSET.search(self.headers.get("content-type", ""))
-        encoding = named[1] if named else "UTF-8"
-        try:
-            if codecs.lookup(encoding).name in _NO_TEXT:
-                raise LookupError(f"unknown encoding: {encoding}")
-            return self.body.decode(encoding)
-        except (ValueError, LookupError) as exc:  # Other bytes; or a name that nobody knows, or that is not one of a text's.
-            raise InvalidReply(f"the reply is not text in {encoding} ({exc}), but {self.media or 'of no stated type'}") from exc
-
-    def pieces(self) -> Iterator[Any]:
-        """Read a stream: what each event or line holds, as JSON where it is JSON, up to `[DONE]`."""
-        in_events = self.media == "text/event-stream"
-        text = self.text()
-        is_torn = self.ends_by_closing and not self.is_done and not text.endswith(_EVENT_ENDS if in_events else "\n")
-        if is_torn and (in_events or not text):
-            raise TruncatedReply(f"the stream was cut off in the middle of {text[-_EXCERPT // 5 :]!r}")
-        for event, data in _events(text) if in_events else _lines(text):
-            if data == "[DONE]":
-                return
-            try:
-                piece = read_json(data)
-            except ValueError as exc:
-                if is_torn:
-                    raise TruncatedReply(f"the stream was cut off in the middle of {data[-_EXCERPT // 5 :]!r}") from exc
-                if not in_events:
-                    raise InvalidReply(f"a line of the stream is not JSON ({exc}): {data[:_EXCERPT]!r}") from exc
-                piece = data
-            if event == "error":
-                raise ErrorReply(f"the stream ended with an error: {data[:_EXCERPT]}", code_in(piece))
-            yield piece
-
-
-def _events(text: str) -> Iterator[tuple[str, str]]:
-    """Read server-sent events: fields a line each, an empty line after each event; comments begin with a colon."""
-    event, data = "", list[str]()
-    for line in [*_LINE_END.split(text), ""]:
-        name, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if not line:
-            if data:
-                yield event, "\n".join(data)
-            event, data = "", []
-        elif name == "data":
-            data.append(value)
-        elif name == "event":
-            event = value
-
-
-def _lines(text: str) -> Iterator[tuple[str, str]]:
-    for line in text.split("\n"):
-        if stripped := line.strip(" \t\r\x1e"):
-            yield "", stripped
 
 
 @functools.cache
 def _tls() -> ssl.SSLContext:
-    """What certificates are checked with; it takes long to build, and all share it."""
+    """The TLS context; it is slow to build, so all clients share it."""
     context = httpcore2.default_ssl_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
 
 
 class _Stream(httpcore2.AsyncNetworkStream):
-    """A stream that sends what is written when an answer is waited for: a request at once, not its head and body apart."""
+    """A stream that buffers writes until the first read, so that head and body of a request are sent together."""
 
     def __init__(self, stream: trio.abc.Stream, socket: trio.SocketStream) -> None:
         self._stream = stream
         self._socket = socket
         self._written: list[bytes] = []
 
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109  # as it is called
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109  # httpcore's signature
         self._written.append(buffer)
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109  # the same
         try:
             if self._written:
                 written, self._written = b"".join(self._written), []
-                with suppress(trio.BrokenResourceError):  # Who does not want to hear us out may have said why.
+                with suppress(trio.BrokenResourceError):  # A server that stops reading may have replied already.
                     await _within(timeout, self._stream.send_all, written)
             return bytes(await _within(timeout, self._stream.receive_some, max_bytes))
         except trio.TooSlowError as exc:
@@ -262,7 +69,7 @@ class _Stream(httpcore2.AsyncNetworkStream):
 
 
 async def _within(seconds: float | None, call: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-    """Wait no longer than that. Most calls have no limit of their own, and a scope costs as much as a call of the system."""
+    """Make a call with an optional timeout; a cancel scope is as expensive as a system call, and most calls need none."""
     if seconds is None:
         return await call(*arguments)
     with trio.fail_after(seconds):
@@ -270,7 +77,7 @@ async def _within(seconds: float | None, call: Callable[..., Awaitable[T]], *arg
 
 
 class _Body:
-    """The bytes of a request, as a connection wants them."""
+    """The body of a request as an async iterable."""
 
     def __init__(self, content: bytes | None) -> None:
         self._content = content
@@ -281,7 +88,7 @@ class _Body:
 
 
 class _Url(httpcore2.URL):
-    """A URL that knows its origin, which is asked for several times a call, without making it each time."""
+    """A URL with a precomputed origin, which httpcore reads several times per call."""
 
     def __init__(self, origin: httpcore2.Origin, target: str) -> None:
         super().__init__(scheme=origin.scheme, host=origin.host, port=origin.port, target=target)
@@ -293,7 +100,7 @@ class _Url(httpcore2.URL):
 
 
 class _Request(httpcore2.Request):
-    """A request that is made of what was checked before, or is checked when it is sent: not each part each time."""
+    """A request without httpcore's validation: its parts are checked once, or when they are sent."""
 
     def __init__(
         self, method: str, url: _Url, headers: list[tuple[bytes, bytes]], content: bytes | None, extensions: dict[str, Any]
@@ -306,14 +113,14 @@ class _Request(httpcore2.Request):
 
 
 class Client:
-    """The connections to one address: the idle ones, the one used last on top."""
+    """The connections to one address; the idle ones are a stack."""
 
     def __init__(self, address: Address, *, connect_timeout: float | None, read_timeout: float | None) -> None:
         self._address = address
         self._timeouts = {"connect": connect_timeout, "read": read_timeout, "write": read_timeout}
         self._idle: deque[tuple[float, httpcore2.AsyncConnectionInterface]] = deque()
-        self._proxied: httpcore2.AsyncHTTPProxy | None = None
-        """Makes connections, where somebody passes calls on."""
+        self._proxy: httpcore2.AsyncHTTPProxy | None = None
+        """Opens connections through a proxy, if there is one."""
         self._url = _Url(address.origin, address.target)
         self._extensions = {"timeout": self._timeouts}
 
@@ -322,7 +129,7 @@ class Client:
         if is_secure or (proxy is not None and proxy.is_secure):
             await trio.to_thread.run_sync(_tls)
         if proxy is not None:
-            self._proxied = httpcore2.AsyncHTTPProxy(
+            self._proxy = httpcore2.AsyncHTTPProxy(
                 proxy.url,
                 proxy.login,
                 ssl_context=_tls() if is_secure else None,
@@ -336,8 +143,8 @@ class Client:
             await _drop(self._idle.pop()[1])
 
     async def call(self, method: str, content: bytes | None, *headers: tuple[bytes, bytes], target: str | None = None) -> Reply:
-        """Make one call, and take its reply in; raise what is wrong with it."""
-        began = trio.current_time()
+        """Make one call and return its reply; raise an error for any status but 2xx."""
+        started = trio.current_time()
         try:
             connection = await self._connection()
         except _FAILURES as exc:
@@ -348,22 +155,19 @@ class Client:
         url = self._url if target is None else _Url(self._address.origin, target)
         try:
             response = await connection.handle_async_request(_Request(method, url, sent, content, self._extensions))
-            body, first_byte = await _body(response, began)
+            body, first_byte = await _body(response, started)
         except BaseException as exc:
             await _drop(connection)
             if isinstance(exc, _FAILURES):
                 raise NoResponse(exc, self._address.shown) from exc
             raise
         await self._keep(connection)
-        known = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
-        reply = Reply(response.status, known, body, first_byte)
-        if "content-encoding" in known:
-            _unpack(reply)
+        reply_headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
+        reply = Reply(response.status, reply_headers, body, first_byte)
+        if "content-encoding" in reply_headers:
+            reply.decompress()
         for secret in self._address.secrets:
             reply.body = reply.body.replace(secret, b"***")
-        return self._judged(reply)
-
-    def _judged(self, reply: Reply) -> Reply:
         if reply.status >= HTTPStatus.BAD_REQUEST:
             raise BadStatus(reply, self._address.shown)
         if reply.status >= HTTPStatus.MULTIPLE_CHOICES:
@@ -373,12 +177,11 @@ class Client:
     async def _connection(self) -> httpcore2.AsyncConnectionInterface:
         while self._idle:
             since, connection = self._idle.pop()
-            # The other side may have closed it meanwhile; to look costs a call of the system.
-            if trio.current_time() - since < _MOMENT or not connection.has_expired():
+            if trio.current_time() - since < _FRESH or not connection.has_expired():
                 return connection
             await _drop(connection)
-        if self._proxied is not None:
-            return self._proxied.create_connection(self._address.origin)
+        if self._proxy is not None:
+            return self._proxy.create_connection(self._address.origin)
         return httpcore2.AsyncHTTP11Connection(self._address.origin, await self._connect())
 
     async def _connect(self) -> httpcore2.AsyncNetworkStream:
@@ -391,7 +194,7 @@ class Client:
             stream = trio.SSLStream(socket, _tls(), server_hostname=host, https_compatible=True)
             try:
                 await _within(timeout, stream.do_handshake)
-            except BaseException:  # Cancelled in the middle of the handshake, say.
+            except BaseException:  # Cancelled during the handshake, for example.
                 await _drop(socket)
                 raise
         except trio.TooSlowError as exc:
@@ -401,63 +204,33 @@ class Client:
         return _Stream(stream, socket)
 
     async def _keep(self, connection: httpcore2.AsyncConnectionInterface) -> None:
-        """Put a connection back on top, and close the undermost if it was not needed for long: there are fewer slots now."""
+        """Keep a connection for the next call; close the one that has been idle longest if it is too old."""
         if connection.is_closed():
-            return  # The reply was the last on it.
+            return
         now = trio.current_time()
         self._idle.append((now, connection))
-        if self._idle[0][0] < now - _IDLE:
+        if self._idle[0][0] < now - _MAX_IDLE:
             await _drop(self._idle.popleft()[1])
 
 
 async def _drop(connection: httpcore2.AsyncConnectionInterface | trio.abc.AsyncResource) -> None:
-    """Close a connection at once: a polite goodbye may wait for somebody who does not listen."""
+    """Close a connection without waiting for the peer."""
     with trio.CancelScope(deadline=-math.inf, shield=True):
         await connection.aclose()
 
 
-def _unpack(reply: Reply) -> None:
-    """Unpack what was packed although we had not asked for it; of a refusal, its status is enough."""
-    try:
-        for coding in reversed(reply.headers["content-encoding"].lower().replace(" ", "").split(",")):
-            if reply.body and coding not in {"", "identity"}:
-                reply.body = _unpacked(reply.body, coding)
-    except (InvalidReply, TruncatedReply, ReplyTooLarge):
-        if reply.status < HTTPStatus.MULTIPLE_CHOICES:
-            raise
-        reply.body = b""
-
-
-def _unpacked(body: bytes, coding: str) -> bytes:
-    if coding not in _PACKED:
-        raise InvalidReply(f"the reply is packed as {coding!r}, which was not asked for; {', '.join(_PACKED)} are understood")
-    is_bare = coding == "deflate" and body[0] & 15 != zlib.DEFLATED  # Some leave the head away that the standard wants.
-    unpacker = zlib.decompressobj(-zlib.MAX_WBITS if is_bare else zlib.MAX_WBITS | 32)
-    try:
-        unpacked = unpacker.decompress(body, LARGEST + 1)  # A few bytes may stand for any number of them.
-    except zlib.error as exc:
-        raise InvalidReply(f"the reply says that it is packed as {coding!r}, and cannot be unpacked: {exc}") from exc
-    if len(unpacked) > LARGEST:
-        raise ReplyTooLarge(f"the reply, unpacked, is longer than {LARGEST // 1024 // 1024} MiB")
-    if not unpacker.eof:
-        raise TruncatedReply(f"the reply, packed as {coding!r}, was cut off")
-    return unpacked
-
-
-async def _body(response: httpcore2.Response, began: float) -> tuple[bytes, float]:
-    """Take a body in; a reply that does not end is not waited for to the end."""
+async def _body(response: httpcore2.Response, started: float) -> tuple[bytes, float]:
+    """Read a body up to the size limit; return it and the time to its first byte."""
     chunks: list[bytes] = []
     size, first = 0, 0.0
     try:
         async for chunk in response.aiter_stream():
             if not chunks:
-                first = trio.current_time() - began
+                first = trio.current_time() - started
             chunks.append(chunk)
             size += len(chunk)
-            if size > LARGEST:
-                raise ReplyTooLarge(
-                    f"the reply is longer than {LARGEST // 1024 // 1024} MiB; was it to be a stream without an end?"
-                )
+            if size > MAX_BYTES:
+                raise ReplyTooLarge(f"the reply is larger than {MAX_BYTES // 1024 // 1024} MiB; is it an endless stream?")
     finally:
         await response.aclose()
-    return b"".join(chunks), first or trio.current_time() - began
+    return b"".join(chunks), first or trio.current_time() - started

@@ -1,7 +1,7 @@
-"""A command as a task: one process for each attempt, the input on its standard input, the output on its standard output.
+"""A command as a task: one process per attempt, with the input on stdin or in its arguments and the output on stdout.
 
-Each process leads a group of its own. When its time is over, when the run is stopped, or when it ends and leaves others behind,
-the whole group is ended: nothing that was started here goes on without us.
+Each process leads its own process group. At its end, at its timeout and when the run stops, the whole group is ended, so that
+no child process keeps running.
 """
 
 import os
@@ -27,66 +27,67 @@ from runner.errors import UsageError
 from runner.retries.classify import Fatal
 from runner.secrets import mask
 from runner.tasks import TrialInput
-from runner.tasks.client import InvalidReply
 from runner.tasks.endpoint import call_once, idempotency_key
+from runner.tasks.reply import InvalidReply
 
-LARGEST: Final = 64 * 1024 * 1024
-"""Bytes of output that are taken in; a command that prints for ever must not fill the memory."""
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""The largest output that is read; a command that never stops printing must not fill the memory."""
 
 GRACE: Final = 0.4
-"""Seconds that a process gets to end by itself when it is told to, before it is killed; shorter than the run's own patience."""
+"""Seconds between SIGTERM and SIGKILL; shorter than the grace period of the run."""
 
 _TAIL: Final = 16 * 1024
-"""Bytes of standard error that are kept: its end, where the reason stands."""
+"""Bytes of stderr that are kept; its end, which usually has the reason."""
 
 _SCRIPT: Final = 1024 * 1024
-"""Bytes; a file that is longer is hardly a script, and takes long to read."""
+"""Bytes; larger files are not considered scripts."""
 
-_NOT_THERE: Final = (126, 127)
-"""How a shell says that there is no such command, or that it may not be run."""
+_CANNOT_RUN: Final = (126, 127)
+"""Exit codes of a shell for a command that is not executable or does not exist."""
 
 
 class CommandFailed(Exception):
-    """The command ended with a code that is no success."""
+    """The command ended with an exit code other than 0."""
 
 
 class CommandMissing(Fatal):
-    """There is no such command, so the next attempt would end the same way."""
+    """The command does not exist or is not executable."""
 
 
 def _arguments(command: "Command") -> tuple[Text, ...]:
-    """Read the command as a list of arguments, each with `{fields}`."""
-    given = command.command
+    """Parse the command into arguments with `{fields}`."""
+    line = command.command
     if command.shell:
-        if not isinstance(given, str):
-            raise UsageError("a command for the shell is one text")
+        if not isinstance(line, str):
+            raise UsageError("with shell=True, the command must be a string")
         return ()
     try:
-        words = shlex.split(given) if isinstance(given, str) else list(given)
+        words = shlex.split(line) if isinstance(line, str) else list(line)
     except ValueError as exc:
-        raise UsageError(f"the command {mask(str(given))!r} cannot be read ({exc}); quotes come in pairs") from exc
+        raise UsageError(f"cannot parse the command {mask(str(line))!r}: {exc}; check its quotes") from exc
     if not words:
         raise UsageError("the command is empty")
     arguments = tuple(Text.parse(word, f"the argument {word!r}") for word in words)
     if arguments[0].fields:
-        raise UsageError(f"the command itself, {words[0]!r}, may not come from a case; its arguments may")
+        raise UsageError(f"the program {words[0]!r} must not contain fields; its arguments may")
     if shutil.which(words[0]) is None:
-        hint = "; it may not be run: chmod +x" if Path(words[0]).is_file() else ""
-        shell = "; for pipes and variables, ask for a shell" if set(str(given)) & set("|<>;&") else ""
-        raise UsageError(f"there is no command {words[0]!r}{hint}{shell}")
+        if Path(words[0]).is_file():
+            raise UsageError(f"{words[0]!r} is not executable; run chmod +x {words[0]}")
+        hint = "pipes and redirections need a shell: shell=True or --shell" if set(str(line)) & set("|<>;&") else ""
+        raise UsageError(f"command {words[0]!r} not found", hint=hint)
     return arguments
 
 
 def _is_script(word: str) -> bool:
     try:
         return Path(word).is_file() and Path(word).stat().st_size <= _SCRIPT
-    except (OSError, ValueError):  # no name of a file at all
+    except (OSError, ValueError):
         return False
 
 
 @attrs.frozen(kw_only=True)
 class Command:
-    """Which command is run, and how its output is read.
+    """A command and how its output is read.
 
     `evaluation(cases="qa.jsonl")(Command("./answer.sh"))` is an evaluation; `Command("./answer.sh -q {question}")` makes one.
     """
@@ -94,28 +95,28 @@ class Command:
     __name__ = "command"
 
     command: str | Sequence[str] = attrs.field(kw_only=False, repr=lambda command: repr(mask(str(command))))
-    """A text is split as a shell would, but no shell sees it. With `{fields}` in its arguments the case is given there, and
-    standard input is empty; without any, the input is given on standard input, as JSON."""
+    """A string is split as a shell would do it, but is not run by one. Arguments may contain `{fields}` of the case, and stdin
+    is then empty; without fields, the input is written to stdin as JSON."""
     shell: bool = False
-    """Whether a shell runs it. It may then hold no fields, since a case could bring commands along."""
+    """Whether to run it in a shell. It must then contain no fields, because a case could inject commands."""
     output: Literal["text", "json"] = attrs.field(default="text", validator=attrs.validators.in_(("text", "json")))
-    """How standard output is read; as text, without the line break at its end."""
+    """How stdout is read; text without the final line break."""
     output_path: str | None = None
-    """Where the output stands in the JSON that was printed, such as `answer.text`."""
+    """Path of the output in the printed JSON, such as `answer.text`."""
     _arguments: tuple[Text, ...] = attrs.field(init=False, repr=False, default=attrs.Factory(_arguments, takes_self=True))
 
     @property
     def default_slots(self) -> int:
-        """As many processes at one time as there are CPUs, and at least 4."""
+        """The number of CPUs, at least 4."""
         return max(4, os.cpu_count() or 1)
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the command line, of the files that it names (its script, say), and of how its output is read."""
-        given = self.command if isinstance(self.command, str) else list(self.command)
-        words = given if isinstance(given, list) else given.split()
+        """Digest of the command line, the files it names (such as a script), and how its output is read."""
+        line = self.command if isinstance(self.command, str) else list(self.command)
+        words = line if isinstance(line, list) else line.split()
         facts = {
-            "command": given,
+            "command": line,
             "files": {word: digest(Path(word).read_bytes()) for word in words if _is_script(word)},
             "shell": self.shell,
             "output": self.output,
@@ -124,38 +125,38 @@ class Command:
         return digest(canonical(facts, "the command"))
 
     def check(self, case: Case) -> None:
-        """Refuse a case that lacks a field, or whose text no argument can hold."""
-        for argument in self.line(case):
+        """Raise a UsageError if the case lacks a field or contains a zero byte."""
+        for argument in self.arguments(case):
             if "\0" in argument:
-                raise UsageError("an argument cannot hold a zero byte; give the input on standard input")
+                raise UsageError("an argument cannot contain a zero byte; pass the input on stdin")
 
-    def line(self, case: Case) -> list[str]:
-        """Say which words are run for a case."""
+    def arguments(self, case: Case) -> list[str]:
+        """Return the command line for a case."""
         if self.shell:
             assert isinstance(self.command, str)
             return ["/bin/sh", "-c", self.command] if os.name == "posix" else ["cmd", "/c", self.command]
         fields = Fields(case)
         return [argument.fill(fields) for argument in self._arguments]
 
-    def given(self, case: Case) -> bytes:
-        """Say what is on standard input for a case."""
+    def stdin(self, case: Case) -> bytes:
+        """Return what is written to stdin for a case."""
         if any(argument.fields for argument in self._arguments):
             return b""
         return orjson.dumps(case.input) + b"\n"
 
     @asynccontextmanager
-    async def open_session(self, run: str, /) -> "AsyncGenerator[_Live]":
-        """Nothing is kept between two attempts."""
+    async def open_session(self, run: str, /) -> "AsyncGenerator[_OpenCommand]":
+        """Nothing is kept open between attempts."""
         await trio.lowlevel.checkpoint()
-        yield _Live(self, run)
+        yield _OpenCommand(self, run)
 
     async def __call__(self, value: Any, /) -> Any:
-        """Run it once, by hand, inside trio."""
+        """Run it once, inside trio, without a run."""
         return await call_once(self, value)
 
 
-class _Live:
-    """A command while a session lasts."""
+class _OpenCommand:
+    """A command during a session."""
 
     takes_trial: bool = True
 
@@ -163,100 +164,100 @@ class _Live:
         self._command = command
         self._run = run
 
-    async def call(self, asked: TrialInput, _: object) -> Any:
-        """Run the command, and read what it printed."""
-        line = self._command.line(asked.case)
-        more = {"EVALJOURNAL_TRIAL": asked.trial, "EVALJOURNAL_IDEMPOTENCY_KEY": idempotency_key(self._run, asked.trial)}
+    async def call(self, trial: TrialInput, _: object) -> Any:
+        """Run the command and return its output."""
+        line = self._command.arguments(trial.case)
+        key = idempotency_key(self._run, trial.trial)
         try:
             process = await trio.lowlevel.open_process(
                 line,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={**os.environ, **more},
+                env={**os.environ, "EVALJOURNAL_TRIAL": trial.trial, "EVALJOURNAL_IDEMPOTENCY_KEY": key},
                 start_new_session=True,
             )
         except (FileNotFoundError, PermissionError) as exc:
-            raise CommandMissing(f"{line[0]!r} cannot be run: {exc.strerror}") from exc
-        code, printed, said = await _attended(process, self._command.given(asked.case))
+            raise CommandMissing(f"cannot run {line[0]!r}: {exc.strerror}") from exc
+        code, stdout, stderr = await _communicate(process, self._command.stdin(trial.case))
         if code != 0:
-            reason = said.decode("utf-8", "replace").strip() or "it said nothing on standard error"
-            kind = CommandMissing if code in _NOT_THERE else CommandFailed
-            raise kind(f"{Path(line[0]).name!r} {_ended(code)}: {reason}")
-        return self._read(printed)
+            reason = stderr.decode("utf-8", "replace").strip() or "nothing on stderr"
+            error = CommandMissing if code in _CANNOT_RUN else CommandFailed
+            raise error(f"{Path(line[0]).name!r} {_exit(code)}: {reason}")
+        return self._read(stdout)
 
-    def _read(self, printed: bytes) -> Any:
+    def _read(self, stdout: bytes) -> Any:
         command = self._command
         try:
-            text = printed.decode()
+            text = stdout.decode()
         except ValueError as exc:
-            raise InvalidReply(f"what the command printed is not text in UTF-8: {exc}") from exc
+            raise InvalidReply(f"stdout is not UTF-8: {exc}") from exc
         if command.output == "text" and command.output_path is None:
             return text.removesuffix("\n").removesuffix("\r")
         if not text.strip():
             return ""
         try:
-            value = read_json(printed)
+            value = read_json(stdout)
             return value if command.output_path is None else find(value, command.output_path)
         except ValueError as exc:
-            raise InvalidReply(f"what the command printed is not JSON ({exc}): {text[:300]!r}") from exc
+            raise InvalidReply(f"stdout is not JSON ({exc}): {text[:300]!r}") from exc
         except MissingField as exc:
-            raise InvalidReply(f"what the command printed has no {command.output_path!r}: {exc}") from exc
+            raise InvalidReply(f"the JSON on stdout has no {command.output_path!r}: {exc}") from exc
 
 
-def _ended(code: int) -> str:
+def _exit(code: int) -> str:
     if code > 0:
-        return f"ended with code {code}"
+        return f"ended with exit code {code}"
     try:
-        return f"was ended by {signal.Signals(-code).name}"
+        return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
-        return f"was ended by signal {-code}"
+        return f"was killed by signal {-code}"
 
 
-async def _attended(process: trio.Process, given: bytes) -> tuple[int, bytes, bytes]:
-    """See a process to its end: its code, what it printed, and the end of what it said on standard error.
+async def _communicate(process: trio.Process, stdin: bytes) -> tuple[int, bytes, bytes]:
+    """Return the exit code of a process, its stdout, and the end of its stderr.
 
-    There are three ways out: it ends, it prints too much, or we are cancelled. Its group is gone after each of them.
+    Its process group is ended when it exits, when it prints too much, and on cancellation.
     """
-    printed: list[bytes | bytearray] = []
-    said = bytearray()
+    stdout: list[bytes | bytearray] = []
+    stderr = bytearray()
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_give, process.stdin, given)
-            nursery.start_soon(_take_all, process.stdout, printed)
-            nursery.start_soon(_take_end, process.stderr, said)
+            nursery.start_soon(_write, process.stdin, stdin)
+            nursery.start_soon(_read_all, process.stdout, stdout)
+            nursery.start_soon(_read_end, process.stderr, stderr)
             code = await process.wait()
-            _signal(process, _KILL)  # What it has left behind would hold the pipes open.
-            nursery.cancel_scope.deadline = trio.current_time() + GRACE  # And so would what has left the group.
+            _signal(process, _KILL)  # Its children would keep the pipes open.
+            nursery.cancel_scope.deadline = trio.current_time() + GRACE  # So would children that left the group.
     except BaseExceptionGroup as group:
         raise next((exc for exc in group.exceptions if not isinstance(exc, trio.Cancelled)), group) from None
     finally:
         await _end(process)
-    return code, b"".join(printed), bytes(said)
+    return code, b"".join(stdout), bytes(stderr)
 
 
-async def _give(stdin: trio.abc.SendStream, given: bytes) -> None:
-    with suppress(trio.BrokenResourceError):  # It need not read what it is given.
+async def _write(stdin: trio.abc.SendStream, content: bytes) -> None:
+    with suppress(trio.BrokenResourceError):  # It need not read its input.
         async with stdin:
-            await stdin.send_all(given)
+            await stdin.send_all(content)
 
 
-async def _take_all(stdout: trio.abc.ReceiveStream, printed: list[bytes | bytearray]) -> None:
+async def _read_all(stream: trio.abc.ReceiveStream, chunks: list[bytes | bytearray]) -> None:
     size = 0
-    async for chunk in stdout:
+    async for chunk in stream:
         size += len(chunk)
-        if size > LARGEST:
-            raise Fatal(f"the command printed more than {LARGEST // 1024 // 1024} MiB")
-        printed.append(chunk)
+        if size > MAX_BYTES:
+            raise Fatal(f"the command printed more than {MAX_BYTES // 1024 // 1024} MiB")
+        chunks.append(chunk)
 
 
-async def _take_end(stderr: trio.abc.ReceiveStream, said: bytearray) -> None:
-    async for chunk in stderr:
-        said += chunk
-        del said[:-_TAIL]
+async def _read_end(stream: trio.abc.ReceiveStream, content: bytearray) -> None:
+    async for chunk in stream:
+        content += chunk
+        del content[:-_TAIL]
 
 
 _KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
@@ -264,14 +265,14 @@ _KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
 
 def _signal(process: trio.Process, number: int) -> None:
     if sys.platform == "win32":
-        process.kill()  # There are no groups.
+        process.kill()  # There are no process groups.
         return
-    with suppress(ProcessLookupError, PermissionError):  # All gone; or (on macOS) gone and not yet buried.
+    with suppress(ProcessLookupError, PermissionError):  # The group is gone, or (on macOS) a zombie.
         os.killpg(process.pid, number)
 
 
 async def _end(process: trio.Process) -> None:
-    """End a process and all that it started: politely, for a moment, then not."""
+    """End a process group: SIGTERM, then SIGKILL after `GRACE` seconds."""
     with trio.CancelScope(shield=True):
         if process.returncode is None:
             _signal(process, signal.SIGTERM)

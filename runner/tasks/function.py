@@ -1,50 +1,51 @@
-"""The user's own function, called in the loop that it was written for.
+"""A user's function as a task, called in the event loop that it was written for.
 
-There are three kinds: `async def` for trio, which is awaited as it is; `async def` for asyncio, which runs on one asyncio loop
-in one thread of its own; and plain `def`, which runs in threads. All can be cancelled; what resists is abandoned, and said so.
+An `async def` for trio runs in the run's own loop, one for asyncio on an asyncio loop in its own thread, and a plain `def` in
+worker threads. All can be cancelled; a function that ignores cancellation is abandoned.
 """
 
 import asyncio
 import contextvars
 import functools
+import inspect
 import math
+import sys
 import threading
 import types
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import suppress
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, cast
 
 import outcome
 import trio
 
 from journal.threads import InThread
+from runner.errors import UsageError
 from runner.retries.classify import Fatal
-from runner.scorers.scorer import is_async
-from runner.tasks import OnLateResult
+from runner.tasks import OnLateResult, is_async
 
 Loop = Literal["trio", "asyncio"]
+LOOPS: Final[tuple[Loop, ...]] = ("trio", "asyncio")
 
 _NOT_IN_TRIO: Final = "must be called from async context"
-"""What trio says when something of its own is awaited elsewhere."""
+"""In trio's error when one of its functions is awaited in another loop."""
 
 _NOT_IN_ASYNCIO: Final = ("no running event loop", "unrecognized yield message")
-"""What asyncio says when it is wanted elsewhere, and what trio says when something of asyncio's is awaited in it."""
+"""In asyncio's error when it is used in another loop, and in trio's when something of asyncio is awaited."""
 
 
 class WrongLoop(Fatal):
-    """The function was called in a loop that it is not written for; the next call would end the same way."""
-
-
-class _WantsTrio(Exception):
-    """The first thing that the function awaited was trio's."""
+    """The function was called in an event loop that it is not written for."""
 
 
 class LeakedCancellation(Exception):
-    """The function raised a cancellation that nobody had asked for."""
+    """The function raised a cancellation that was not requested."""
 
 
 class FunctionTask:
     """A function as a task."""
+
+    takes_trial: bool = False
 
     def __init__(
         self,
@@ -55,169 +56,171 @@ class FunctionTask:
         in_thread: InThread | None = None,
     ) -> None:
         self._function = function
-        self.takes_trial = False
         self._asyncio = asyncio_thread
-        self._threads = trio.CapacityLimiter(math.inf)  # Slots are the limit; a thread that was abandoned holds none of them.
+        self._threads = trio.CapacityLimiter(math.inf)  # The slots are the limit; an abandoned thread occupies none.
         self._run_plain = in_thread
-        """What runs plain functions instead of threads; a test on a virtual clock must not wait for real ones."""
-        self.loop = loop or (detect_loop(function) if is_async(function) else None)
-        """The loop that it runs in; None for a plain function, and for one of which nothing is known until it first waits."""
-        if not is_async(function):
-            self.call: Callable[[Any, OnLateResult], Awaitable[Any]] = self._in_thread
-        elif self.loop == "trio":
-            self.call = self._in_trio
-        elif self.loop == "asyncio":
-            self.call = self._in_asyncio
-        else:
-            self.call = self._find_out
+        """Runs plain functions instead of worker threads, for tests on a virtual clock."""
+        self.loop = resolve_loop(function, loop)
+        """The event loop it is called in; None for a plain function."""
+        calls = {None: self._in_thread, "trio": self._in_trio, "asyncio": self._in_asyncio}
+        self.call: Callable[[Any, OnLateResult], Awaitable[Any]] = calls[self.loop]
 
     async def _in_trio(self, value: Any, _: OnLateResult) -> Any:
-        # In a context of its own, as in a thread or in asyncio: what one attempt sets, the slot's next must not see.
+        # In its own context, as in a thread or in asyncio: the slot's next attempt must not see what this one sets.
         context = contextvars.copy_context()
         try:
-            return await _stepped(context.run(self._function, value), context)
+            return await _in_context(context.run(self._function, value), context)
         except (RuntimeError, TypeError) as exc:
-            if not any(sign in str(exc) for sign in _NOT_IN_ASYNCIO):
+            if not any(text in str(exc) for text in _NOT_IN_ASYNCIO):
                 raise
-            raise WrongLoop(f"the function needs asyncio, and was called in trio; say loop='asyncio' ({exc})") from exc
+            raise WrongLoop(f"the function needs asyncio but was called in trio; pass loop='asyncio' ({exc})") from exc
 
-    async def _in_asyncio(self, value: Any, late: OnLateResult) -> Any:
+    async def _in_asyncio(self, value: Any, on_late: OnLateResult) -> Any:
         try:
-            return await self._asyncio.call(self._function, value, late)
+            return await self._asyncio.call(self._function, value, on_late)
         except RuntimeError as exc:
-            if not _is_about_trio(exc):
+            if _NOT_IN_TRIO not in str(exc) and not ("bad yield" in str(exc) and "trio." in str(exc)):
                 raise
-            raise WrongLoop(f"the function needs trio, and was called in asyncio; say loop='trio' ({exc})") from exc
+            raise WrongLoop(f"the function needs trio but was called in asyncio; pass loop='trio' ({exc})") from exc
 
-    async def _find_out(self, value: Any, late: OnLateResult) -> Any:
-        """Call it in asyncio; if the first thing that it waits for is trio's, call it again, where it belongs.
-
-        A call that does not wait at all tells nothing. Several first calls may be on their way at once.
-        """
-        try:
-            return await self._asyncio.call(self._probe, value, late)
-        except _WantsTrio:
-            self.loop, self.call = "trio", self._in_trio
-        return await self._in_trio(value, late)
-
-    async def _probe(self, value: Any) -> Any:
-        waited = False
-
-        def look(wanted: object) -> None:
-            nonlocal waited
-            if type(wanted).__module__.partition(".")[0] == "trio" or _is_trio_trap(wanted):
-                raise _WantsTrio if not waited else WrongLoop("the function awaits asyncio and trio; it can only have one")
-            if not waited:
-                waited, self.loop, self.call = True, "asyncio", self._in_asyncio
-
-        try:
-            return await _stepped(self._function(value), None, look)
-        except RuntimeError as exc:
-            if waited or not _is_about_trio(exc):
-                raise
-            raise _WantsTrio from exc
-
-    async def _in_thread(self, value: Any, late: OnLateResult) -> Any:
+    async def _in_thread(self, value: Any, on_late: OnLateResult) -> Any:
         if self._run_plain is not None:
             return await self._run_plain(lambda: self._function(value))
         token = trio.lowlevel.current_trio_token()
         lock = threading.Lock()
-        abandoned = False
-        ended: list[outcome.Outcome[Any]] = []
+        is_abandoned = False
+        results: list[outcome.Outcome[Any]] = []
 
         def call() -> outcome.Outcome[Any]:
             result: outcome.Outcome[Any] = outcome.capture(self._function, value)
             with lock:
-                ended.append(result)
-                is_late = abandoned
+                results.append(result)
+                is_late = is_abandoned
             if is_late:
-                _tell(token, late, result)
+                _report_late(token, on_late, result)
             return result
 
         try:
             result = await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._threads)
         except trio.Cancelled:
             with lock:
-                abandoned = True
-            if ended:  # It came back between the cancellation and now.
-                _tell(token, late, ended[0])
+                is_abandoned = True
+            if results:  # It returned between the cancellation and now.
+                _report_late(token, on_late, results[0])
             raise
         return result.unwrap()
 
 
-def _is_about_trio(exc: RuntimeError) -> bool:
-    return _NOT_IN_TRIO in str(exc) or ("bad yield" in str(exc) and "trio." in str(exc))
-
-
-def _is_trio_trap(wanted: object) -> bool:
-    return isinstance(wanted, type) and wanted.__module__.partition(".")[0] == "trio"
-
-
 @types.coroutine
-def _stepped(
-    awaitable: Any, context: contextvars.Context | None, look: Callable[[object], None] | None = None
-) -> Generator[Any, Any, Any]:
-    """Await something step by step: each step in a context, if one is given, and with a look at what it waits for."""
+def _in_context(awaitable: Any, context: contextvars.Context) -> Generator[Any, Any, Any]:
+    """Await a coroutine with each of its steps in a context."""
     if not isinstance(awaitable, types.CoroutineType):
         return (yield from awaitable.__await__())
-    coroutine: Coroutine[Any, Any, Any] = awaitable
-    step: Callable[[Any], Any] = coroutine.send
-    given: Any = None
+    step: Callable[[Any], Any] = awaitable.send
+    value: Any = None
     while True:
         try:
-            wanted = step(given) if context is None else context.run(step, given)
+            yielded = context.run(step, value)
         except StopIteration as end:
             return end.value
         try:
-            if look is not None:
-                look(wanted)
-            step, given = coroutine.send, (yield wanted)
-        except (_WantsTrio, WrongLoop):
-            coroutine.close()
-            raise
-        except BaseException as exc:  # noqa: BLE001  # whatever is thrown in here is meant for the coroutine
-            step, given = coroutine.throw, exc
+            step, value = awaitable.send, (yield yielded)
+        except BaseException as exc:  # noqa: BLE001  # to be thrown into the coroutine
+            step, value = awaitable.throw, exc
 
 
-def _tell(token: trio.lowlevel.TrioToken, late: OnLateResult, result: outcome.Outcome[Any]) -> None:
-    with suppress(trio.RunFinishedError):  # The run may be over; then nobody keeps a journal any more.
-        token.run_sync_soon(late, "succeeded" if isinstance(result, outcome.Value) else "failed")
+def _report_late(token: trio.lowlevel.TrioToken, on_late: OnLateResult, result: outcome.Outcome[Any]) -> None:
+    with suppress(trio.RunFinishedError):  # The run may be over.
+        token.run_sync_soon(on_late, "succeeded" if isinstance(result, outcome.Value) else "failed")
 
 
-def detect_loop(function: Callable[..., Any]) -> Loop | None:
-    """Guess from the names that a function uses which loop it is written for; None if they do not tell."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    function = getattr(function, "__wrapped__", function)
-    if not hasattr(function, "__code__"):
-        function = getattr(function, "__call__", function)  # noqa: B004  # an object is read by the method that is called
-    code = getattr(function, "__code__", None)
-    if code is None:
+def resolve_loop(function: Callable[..., Any], loop: Loop | None) -> Loop | None:
+    """Return the loop to call a function in: the one that was set, or the one its code uses; None for a plain function.
+
+    Raises a UsageError if its code uses both.
+    """
+    if not is_async(function):
         return None
-    modules = getattr(function, "__globals__", {})
-    roots = {
-        value.__name__.partition(".")[0] for name in _names(code) if isinstance(value := modules.get(name), types.ModuleType)
-    }
-    if "trio" in roots:
-        return "trio"
-    return "asyncio" if "asyncio" in roots else None
+    loops: list[Loop] = [loop] if loop is not None else detect_loops(function)
+    if len(loops) > 1:
+        name = getattr(function, "__name__", repr(function))
+        raise UsageError(f"{name} uses trio and asyncio; pass loop='trio' or loop='asyncio'")
+    return loops[0]
 
 
-def _names(code: types.CodeType) -> set[str]:
-    names = set(code.co_names)
+def detect_loops(function: object) -> list[Loop]:
+    """Return the event loops that a coroutine function, or a coroutine, uses according to its code (default: asyncio).
+
+    What its own code names decides; otherwise the code of the user's functions and classes that it refers to.
+    """
+    pending, seen = [function], set[int]()
+    while pending:
+        modules, definitions = set[str](), list[object]()
+        for definition in pending:
+            for value in _referenced(definition):
+                modules.add(_root_module(value))
+                inner = value if isinstance(value, type | types.FunctionType | types.MethodType) else type(value)
+                if id(inner) not in seen and _is_followed(inner):
+                    seen.add(id(inner))
+                    definitions.append(inner)
+        loops: list[Loop] = [loop for loop in LOOPS if loop in modules]
+        if loops:
+            return loops
+        pending = definitions
+    return ["asyncio"]
+
+
+def _referenced(value: object) -> Iterator[object]:
+    """Yield the values of the global and enclosing names that a function's, class's or coroutine's code uses."""
+    if inspect.isclass(value):
+        for member in vars(value).values():
+            yield from _referenced(member)
+        return
+    if inspect.iscoroutine(value):
+        yield from _named(value.cr_code, value.cr_frame.f_globals if value.cr_frame else {})
+        return
+    while isinstance(value, functools.partial):
+        value = cast("object", value.func)
+    value = getattr(value, "__wrapped__", value)
+    if not hasattr(value, "__code__"):
+        value = getattr(value, "__call__", value)  # noqa: B004  # the code of an object is that of its `__call__`
+    function = getattr(value, "__func__", value)
+    if isinstance(function, types.FunctionType):
+        yield from _named(function.__code__, function.__globals__)
+        for cell in function.__closure__ or ():
+            with suppress(ValueError):  # It is still empty.
+                yield cell.cell_contents
+
+
+def _named(code: types.CodeType, names: dict[str, Any]) -> Iterator[object]:
+    yield from (names[name] for name in code.co_names if name in names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            names |= _names(constant)
-    return names
+            yield from _named(constant, names)
+
+
+def _root_module(value: object) -> str:
+    if isinstance(value, types.ModuleType):
+        name = value.__name__
+    else:
+        is_definition = isinstance(value, type | types.FunctionType | types.MethodType | types.BuiltinFunctionType)
+        name = (value if is_definition else type(value)).__module__ or ""
+    return name.partition(".")[0]
+
+
+def _is_followed(definition: type | types.FunctionType | types.MethodType) -> bool:
+    """Whether a function or a class is the user's, or ours; those of other libraries may support both loops."""
+    root, file = _root_module(definition), getattr(sys.modules.get(definition.__module__), "__file__", None) or ""
+    return root == "runner" or (root not in sys.stdlib_module_names and "site-packages" not in file)
 
 
 class AsyncioThread:
-    """One asyncio loop in one thread, started when it is first needed; many calls share it, and none can block the journal."""
+    """An asyncio loop in its own thread, started when it is first needed and shared by all calls."""
 
     def __init__(self, *, grace: float, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._grace = grace
         self._loop = loop
-        """One that runs elsewhere may be given: clients that were made in it work in no other."""
+        """A loop that already runs elsewhere may be used instead: clients created in it work in no other."""
         self._thread: threading.Thread | None = None
 
     async def __aenter__(self) -> Self:
@@ -230,34 +233,34 @@ class AsyncioThread:
             with trio.CancelScope(shield=True), trio.move_on_after(self._grace):
                 await trio.to_thread.run_sync(thread.join, abandon_on_cancel=True)
 
-    def _started(self) -> asyncio.AbstractEventLoop:
+    def _start(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             loop = self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=_serve, args=(loop,), name="evaljournal-asyncio", daemon=True)
             self._thread.start()
         return self._loop
 
-    async def call(self, function: Callable[[Any], Awaitable[Any]], value: Any, late: OnLateResult) -> Any:
-        """Await an asyncio function from trio; cancelling this cancels that, and waits for it to end, but not for ever."""
-        loop = self._started()
+    async def call(self, function: Callable[[Any], Awaitable[Any]], value: Any, on_late: OnLateResult) -> Any:
+        """Await an asyncio function from trio. Cancellation is passed on, and waits for the function for `grace` seconds."""
+        loop = self._start()
         token = trio.lowlevel.current_trio_token()
         done = trio.Event()
         results: list[outcome.Outcome[Any]] = []
         tasks: list[asyncio.Task[None]] = []
         context = contextvars.copy_context()
-        abandoned = False
+        is_abandoned = False
 
         async def guarded() -> None:
             try:
                 result: outcome.Outcome[Any] = outcome.Value(await function(value))
             except asyncio.CancelledError as exc:
-                leaked = LeakedCancellation("the task raised asyncio.CancelledError, and nobody had cancelled it")
+                leaked = LeakedCancellation("the task raised asyncio.CancelledError without being cancelled")
                 leaked.__cause__ = exc
                 result = outcome.Error(leaked)
-            except BaseException as exc:  # noqa: BLE001  # a SystemExit in here would end the loop for all others
+            except BaseException as exc:  # noqa: BLE001  # a SystemExit would end the loop for all other calls
                 result = outcome.Error(exc)
-            if abandoned:
-                _tell(token, late, result)
+            if is_abandoned:
+                _report_late(token, on_late, result)
                 return
             results.append(result)
             with suppress(trio.RunFinishedError):
@@ -273,10 +276,10 @@ class AsyncioThread:
             loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
             with trio.CancelScope(shield=True), trio.move_on_after(self._grace):
                 await done.wait()
-            abandoned = not done.is_set()
-            if abandoned or isinstance(getattr(results[0], "error", None), LeakedCancellation):
+            is_abandoned = not done.is_set()
+            if is_abandoned or isinstance(getattr(results[0], "error", None), LeakedCancellation):
                 raise
-            # It answered its cancellation with a result: as with trio's own, that is late, and whoever asked will say so.
+            # It returned although it was cancelled: the caller treats the result as late.
         return results[0].unwrap()
 
 
@@ -288,7 +291,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
         for task in pending:
             task.cancel()
         if pending and loop.run_until_complete(asyncio.wait(pending, timeout=1))[1]:
-            loop.run_forever()  # What ignores its end would spin where it is thrown away; so it is kept till the process ends.
+            loop.run_forever()  # A task that ignores its cancellation would spin when it is destroyed, so it is kept.
         loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
         loop.close()

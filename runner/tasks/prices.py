@@ -1,6 +1,6 @@
-"""What tokens cost, from a table in a file that the user can replace.
+"""Prices of tokens, from a TOML file that the user can replace.
 
-A model that the table does not know costs an unknown amount, and nothing is said; a guess would be added up with the rest.
+A model that is not in the file has no cost; an estimate would be added to exact costs.
 """
 
 import functools
@@ -14,66 +14,66 @@ import attrs
 
 from runner.errors import UsageError
 
-OURS: Final = Path(__file__).with_name("prices.toml")
+DEFAULT_PRICES: Final = Path(__file__).with_name("prices.toml")
 
 _DATED: Final = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8}|\d{4}|latest)$")
 
 
 @attrs.frozen(kw_only=True)
 class Price:
-    """The price of one model, in dollars for a million tokens."""
+    """The price of a model, in dollars per million tokens."""
 
     input: float
     output: float
     cached: float | None = None
-    """Of input that the maker had seen before."""
+    """Price of cached input tokens (default: that of input)."""
 
-    def cost(self, *, asked: int, answered: int, cached: int = 0) -> float:
-        """Dollars for so many tokens; those of `asked` that were cached are among them."""
-        cached = min(cached, asked)
-        rate = self.input if self.cached is None else self.cached
-        return round(((asked - cached) * self.input + cached * rate + answered * self.output) / 1_000_000, 9)
+    def cost(self, *, input_tokens: int, output_tokens: int, cached_tokens: int = 0) -> float:
+        """Return the cost in dollars; `input_tokens` includes the cached ones."""
+        cached = min(cached_tokens, input_tokens)
+        input_cost = (input_tokens - cached) * self.input + cached * (self.input if self.cached is None else self.cached)
+        return round((input_cost + output_tokens * self.output) / 1_000_000, 9)
 
 
 class Prices:
-    """A table of prices."""
+    """Prices by model."""
 
     def __init__(self, models: dict[str, Price]) -> None:
         self._models = models
 
     @classmethod
-    def read(cls, path: Path = OURS) -> "Prices":
-        """Read a table from a file."""
+    def read(cls, path: Path = DEFAULT_PRICES) -> "Prices":
+        """Read a TOML file."""
         try:
             table = tomllib.loads(path.read_text())
         except OSError as exc:
-            raise UsageError(f"the prices in {path} cannot be read: {exc.strerror}") from exc
+            raise UsageError(f"cannot read the prices: {exc.strerror}", path=path) from exc
         except ValueError as exc:  # not TOML, or not text
-            raise UsageError(f"the prices in {path} are not TOML: {exc}") from exc
+            raise UsageError(f"not TOML: {exc}", path=path) from exc
         models = table.get("models")
         if not isinstance(models, dict) or not models:
-            raise UsageError(f'the prices in {path} have no [models."NAME"]')
-        return cls({name: _price(each, f"{path}: the price of {name!r}") for name, each in cast("Any", models).items()})
+            raise UsageError('no prices; add a table [models."NAME"]', path=path)
+        return cls({name: _price(price, f"price of {name!r}", path) for name, price in cast("Any", models).items()})
 
     def of(self, model: str) -> Price | None:
-        """Find the price of a model; of a dated version, that of its name without the date."""
+        """Return the price of a model; a dated version has the price of its name without the date."""
         return self._models.get(model) or self._models.get(_DATED.sub("", model))
 
 
-def _price(given: object, what: str) -> Price:
-    said = cast("dict[str, object]", given) if isinstance(given, dict) else {}
-    known = {field.name for field in attrs.fields(Price)}
-    if unknown := set(said) - known:
-        raise UsageError(f"{what} has {sorted(unknown)!r}; there are input, output and cached")
-    for name, value in said.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
-            raise UsageError(f"{what}: {name} = {value!r}; give dollars for a million tokens, 0 or more")
-    if not {"input", "output"} <= set(said):
-        raise UsageError(f"{what} needs input and output")
-    return Price(**cast("dict[str, float]", said))
+def _price(value: object, what: str, path: Path) -> Price:
+    table = cast("dict[str, object]", value) if isinstance(value, dict) else {}
+    names = {field.name for field in attrs.fields(Price)}
+    if unknown := set(table) - names:
+        raise UsageError(f"{what}: unknown {sorted(unknown)!r}; use input, output and cached", path=path)
+    for name, price in table.items():
+        if isinstance(price, bool) or not isinstance(price, int | float) or not (math.isfinite(price) and price >= 0):
+            raise UsageError(f"{what}: {name} = {price!r}; expected dollars per million tokens, 0 or more", path=path)
+    if not {"input", "output"} <= set(table):
+        raise UsageError(f"{what} needs input and output", path=path)
+    return Price(**cast("dict[str, float]", table))
 
 
 @functools.cache
 def read_prices(path: Path) -> Prices:
-    """Read a table once."""
+    """Read a file once."""
     return Prices.read(path)

@@ -1,6 +1,6 @@
-"""Outputs that are there already, as a task: each case brings its own along, and nobody is asked.
+"""Recorded outputs as a task: each case contains its output, and nothing is called.
 
-So outputs from elsewhere are scored, compared and reported like any others.
+Outputs from elsewhere can so be scored, compared and reported.
 """
 
 from collections.abc import AsyncGenerator
@@ -18,43 +18,43 @@ from runner.tasks import TrialInput
 
 @attrs.frozen
 class RecordedOutput:
-    """The column of the dataset, or the member of the input, that holds the output."""
+    """A column of the dataset, or a member of the input, that contains the output."""
 
-    __name__ = "given"
+    __name__ = "recorded_output"
     default_slots: ClassVar[int] = 32
 
     output_key: str
 
     @property
     def fingerprint(self) -> str:
-        """Digest of where the outputs are; the outputs themselves are part of the dataset's."""
-        return digest(f"given {self.output_key}".encode())
+        """Digest of the column's name; the outputs are part of the dataset's fingerprint."""
+        return digest(f"recorded output {self.output_key}".encode())
 
     def check(self, case: Case) -> None:
-        """Refuse a case that brings no output."""
+        """Raise a UsageError if the case has no output."""
         self.output(case)
 
     def output(self, case: Case) -> Any:
-        """Find the output that a case brings."""
+        """Return the output in a case."""
         return Fields(case).get(self.output_key)
 
     @asynccontextmanager
-    async def open_session(self, _: str, /) -> "AsyncGenerator[_Live]":
-        """Nothing is kept."""
+    async def open_session(self, _: str, /) -> "AsyncGenerator[_OpenRecordedOutput]":
+        """Nothing is kept open."""
         await trio.lowlevel.checkpoint()
-        yield _Live(self)
+        yield _OpenRecordedOutput(self)
 
     async def __call__(self, value: Any, /) -> Any:
-        """Give the output that stands in an input."""
+        """Return the output in an input."""
         await trio.lowlevel.checkpoint()
         return self.output(Case(input=value))
 
 
-class _Live:
+class _OpenRecordedOutput:
     takes_trial: bool = True
 
-    def __init__(self, given: RecordedOutput) -> None:
-        self._given = given
+    def __init__(self, recorded: RecordedOutput) -> None:
+        self._recorded = recorded
 
-    async def call(self, asked: TrialInput, _: object) -> Any:
-        return self._given.output(asked.case)
+    async def call(self, trial: TrialInput, _: object) -> Any:
+        return self._recorded.output(trial.case)

@@ -15,7 +15,7 @@ from journal.events import AttemptFailed, AttemptSucceeded, Noted
 from replay.ending import final_report
 from runner import Case, Evaluation, Outcome, Retry, UsageError, evaluation, run
 from runner.tasks.chat import Chat
-from runner.tasks.prices import OURS, Prices
+from runner.tasks.prices import DEFAULT_PRICES, Prices
 from runner.testing import events_of
 from tests.server import Server
 
@@ -161,7 +161,7 @@ def test_a_stream_is_put_together(server: Server, path: Path, name: str) -> None
 
     assert ["LIMA"] == outputs(path)
     assert [{"input_tokens": 1000, "output_tokens": 100, "cost": 0.0035}] == noted(path, "usage")
-    assert 1 == len(noted(path, "stream"))
+    assert 1 == len(noted(path, "evaljournal.stream"))
     assert {"include_usage": True} == sent(server, name)["stream_options"]
 
 
@@ -200,12 +200,12 @@ def test_prices_can_be_replaced(server: Server, path: Path, name: str, tmp_path:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("models = 1", "have no [models"),
+        ("models = 1", "add a table [models"),
         ("[models.a]\ninput = 1", "needs input and output"),
         ("[models.a]\ninput = -1\noutput = 1", "input = -1"),
         ('[models.a]\ninput = "1"\noutput = 1', "input = '1'"),
         ("[models.a]\ninput = 1\noutput = 1\ncachd = 1", "['cachd']"),
-        ("[models.a", "are not TOML"),
+        ("[models.a", "not TOML"),
     ],
 )
 def test_wrong_prices_are_refused(tmp_path: Path, text: str, said: str) -> None:
@@ -221,11 +221,11 @@ def test_wrong_prices_are_refused(tmp_path: Path, text: str, said: str) -> None:
 
 def test_cached_tokens_cost_less() -> None:
     """What the maker had seen before has a price of its own; without one, it costs as all else."""
-    price = Prices.read(OURS).of("gpt-4o")
+    price = Prices.read(DEFAULT_PRICES).of("gpt-4o")
 
     assert price is not None
-    assert 1.25 == price.cost(asked=1_000_000, answered=0, cached=1_000_000)
-    assert 2.5 == price.cost(asked=1_000_000, answered=0)
+    assert 1.25 == price.cost(input_tokens=1_000_000, output_tokens=0, cached_tokens=1_000_000)
+    assert 2.5 == price.cost(input_tokens=1_000_000, output_tokens=0)
 
 
 def test_saying_nothing_is_an_answer(server: Server, path: Path, name: str) -> None:
@@ -247,7 +247,7 @@ def test_an_answer_that_was_cut_short_is_an_answer_and_says_so(server: Server, p
     """What the limit of tokens has cut short is an output, and is counted as such by every view."""
     outcome = go(made(Chat("small", base_url=server.url(name, "say:short", "v1"))), path)
 
-    assert (["short"], ["length"], 1) == (outputs(path), noted(path, "finish"), outcome.state.truncated)
+    assert (["short"], ["length"], 1) == (outputs(path), noted(path, "evaljournal.finish_reason"), outcome.state.truncated)
     said = "1 of 1 answer cut short by the limit of tokens; a larger --max-tokens would let them end"
     assert said in final_report(outcome.state, path=path)
 
@@ -263,9 +263,9 @@ def test_an_answer_that_was_cut_short_is_an_answer_and_says_so(server: Server, p
         (quote('raw:{"choices": [{"message": "no"}]}'), {}, "error", "its message is 'no'"),
         (quote("raw:data: [1]\n\n"), {"stream": True}, "error", "a piece of the stream is not a chat completion: '[1]'"),
         (quote('raw:data: {"choices": [1]}\n\n'), {"stream": True}, "error", "is not a chat completion"),
-        (quote('raw:data: {"choices": [{"delta": null}]}\n\n'), {"stream": True}, "unavailable", "before the model had said"),
-        (quote('raw:data: {"choices": []}\n\ndata: [DONE]\n\n'), {"stream": True}, "error", "before the model had said"),
-        ("say:no json", {"schema": {}}, "error", "asked for JSON, and said 'no json'"),
+        (quote('raw:data: {"choices": [{"delta": null}]}\n\n'), {"stream": True}, "unavailable", "without a finish_reason"),
+        (quote('raw:data: {"choices": []}\n\ndata: [DONE]\n\n'), {"stream": True}, "error", "without a finish_reason"),
+        ("say:no json", {"schema": {}}, "error", "reply is not JSON"),
         ("ndjson:cut", {"stream": True}, "unavailable", "peer closed"),
         ("429:1", {}, "rate_limited", "429"),
         ("400", {}, "fatal", "400"),
@@ -284,15 +284,15 @@ def test_a_failure_is_what_it_is(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"prompt": "x", "messages": [{"role": "user", "content": "y"}]}, "give one of the two"),
-        ({"messages": [{"content": "y"}]}, "messages are a list"),
-        ({"messages": "no/such/file.json"}, "cannot be read"),
-        ({"schema": "no/such/file.json"}, "cannot be read"),
+        ({"prompt": "x", "messages": [{"role": "user", "content": "y"}]}, "pass one of them"),
+        ({"messages": [{"content": "y"}]}, "messages must be a non-empty list"),
+        ({"messages": "no/such/file.json"}, "cannot read the"),
+        ({"schema": "no/such/file.json"}, "cannot read the"),
         ({"prompt": "{"}, "is not a template"),
-        ({"prices": "no/such/prices.toml"}, "cannot be read"),
-        ({"base_url": "api.test/v1"}, "is not an address"),
-        ({"base_url": "https://api.openai.com/v1"}, "needs $OPENAI_API_KEY"),
-        ({"key_env": "NO_SUCH_KEY"}, "needs $NO_SUCH_KEY"),
+        ({"prices": "no/such/prices.toml"}, "cannot read the"),
+        ({"base_url": "api.test/v1"}, "is not a URL"),
+        ({"base_url": "https://api.openai.com/v1"}, "needs the environment variable OPENAI_API_KEY"),
+        ({"key_env": "NO_SUCH_KEY"}, "needs the environment variable NO_SUCH_KEY"),
     ],
 )
 def test_what_is_wrong_is_refused_where_it_is_written(options: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:

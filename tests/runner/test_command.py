@@ -157,12 +157,12 @@ def test_much_is_read_while_much_is_given(path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "category", "said"),
     [
-        ("echo first >&2; echo the reason >&2; exit 3", "error", "'script.sh' ended with code 3: first\nthe reason"),
-        ("exit 1", "error", "ended with code 1: it said nothing on standard error"),
-        ("kill -9 $$", "error", "was ended by SIGKILL"),
+        ("echo first >&2; echo the reason >&2; exit 3", "error", "'script.sh' ended with exit code 3: first\nthe reason"),
+        ("exit 1", "error", "ended with exit code 1: nothing on stderr"),
+        ("kill -9 $$", "error", "was killed by SIGKILL"),
         ("no-such-command-at-all", "fatal", "not found"),
         ("head -c 100000 /dev/zero | tr '\\0' x >&2; echo the end >&2; exit 1", "error", "the end"),
-        ("printf '\\377'", "error", "not text in UTF-8"),
+        ("printf '\\377'", "error", "stdout is not UTF-8"),
     ],
 )
 def test_a_failure_says_why(path: Path, script: Callable[[str], str], text: str, category: str, said: str) -> None:
@@ -186,12 +186,12 @@ def test_output_that_is_not_what_was_asked_for_fails(path: Path) -> None:
     ("command", "options", "said"),
     [
         ("", {}, "empty"),
-        ("no-such-command {input}", {}, "there is no command 'no-such-command'"),
-        ("no-such-command | cat", {}, "ask for a shell"),
-        ("echo 'a", {}, "quotes come in pairs"),
-        ("{input} x", {}, "may not come from a case"),
+        ("no-such-command {input}", {}, "command 'no-such-command' not found"),
+        ("no-such-command | cat", {}, "need a shell"),
+        ("echo 'a", {}, "check its quotes"),
+        ("{input} x", {}, "must not contain fields"),
         ("echo {", {}, "is not a template"),
-        (["echo"], {"shell": True}, "one text"),
+        (["echo"], {"shell": True}, "must be a string"),
     ],
 )
 def test_a_wrong_command_is_refused_where_it_is_written(command: Any, options: Any, said: str) -> None:
@@ -270,7 +270,7 @@ def test_a_number_that_is_too_long_is_refused_not_rounded(path: Path) -> None:
 
 def test_too_much_output_is_cut_off(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that prints for ever is ended, and its trial fails."""
-    monkeypatch.setattr("runner.tasks.command.LARGEST", 100_000)
+    monkeypatch.setattr("runner.tasks.command.MAX_BYTES", 100_000)
     go(made(Command("yes")), path)
 
     assert ("fatal", True) == (failure(path).category, "printed more than" in failure(path).message)

@@ -260,7 +260,7 @@ def test_a_stream_is_timed(server: Server, path: Path, name: str) -> None:
 
     (noted,) = of(path, Noted)
     (answered,) = of(path, AttemptSucceeded)
-    assert "stream" == noted.name
+    assert "evaljournal.stream" == noted.name
     assert 0 < noted.value["first_byte"] < answered.elapsed - 0.01
 
 
@@ -301,7 +301,7 @@ def test_text_is_read_in_the_encoding_that_it_names(server: Server, path: Path, 
         ("422", {}, "fatal", "no: 422"),
         ("500", {}, "unavailable", "500 Internal Server Error"),
         ("503", {}, "unavailable", "503"),
-        ("reset", {}, "unavailable", "no answer from http://127.0.0.1"),
+        ("reset", {}, "unavailable", "no response from http://127.0.0.1"),
         ("close", {}, "unavailable", "Server disconnected"),
         ("cut", {}, "unavailable", "peer closed connection"),
         ("sse:cut", {"output_path": "output"}, "unavailable", "peer closed connection"),
@@ -311,10 +311,10 @@ def test_text_is_read_in_the_encoding_that_it_names(server: Server, path: Path, 
         ("latin", {}, "error", "not JSON ('utf-8' codec can't decode byte 0xe1 in position 17"),
         (quote('raw:{"output": "\\ud800"}'), {}, "error", "not JSON (no low surrogate in string: line 1 column"),
         ("text", {"output_path": "output"}, "error", "the reply is not JSON"),
-        ("charset:utf-8", {}, "error", "the reply is not text in utf-8 ('utf-8' codec can't decode byte 0xe1 in position 5"),
-        ("charset:base64", {}, "error", "the reply is not text in base64 ('base64' is not a text encoding"),
-        ("charset:punycode", {}, "error", "the reply is not text in punycode (unknown encoding: punycode), but text/plain"),
-        ("charset:klingon", {}, "error", "the reply is not text in klingon (unknown encoding: klingon), but text/plain"),
+        ("charset:utf-8", {}, "error", "is not text in utf-8: 'utf-8' codec can't decode byte 0xe1 in position 5"),
+        ("charset:base64", {}, "error", "is not text in base64: 'base64' is not a text encoding"),
+        ("charset:punycode", {}, "error", "the reply (text/plain) is not text in punycode: unknown encoding: punycode"),
+        ("charset:klingon", {}, "error", "the reply (text/plain) is not text in klingon: unknown encoding: klingon"),
         (
             "nooutput",
             {"output_path": "output"},
@@ -326,17 +326,22 @@ def test_text_is_read_in_the_encoding_that_it_names(server: Server, path: Path, 
         ("error:503", {"error_path": "error"}, "unavailable", "the model is asleep"),
         ("ndjson:piece", {"output_path": "output"}, "unavailable", "overloaded"),
         ("sse:piece", {}, "unavailable", "overloaded"),
-        ("sse:torn", {"output_path": "output"}, "unavailable", "the stream was cut off in the middle of"),
-        ("ndjson:torn", {}, "unavailable", "the stream was cut off in the middle of"),
-        ("sse:unended", {}, "unavailable", "the stream was cut off in the middle of"),
-        ("sse:nothing", {}, "unavailable", "the stream was cut off"),
-        ("ndjson:nothing", {}, "unavailable", "the stream was cut off"),
-        ("ndjson:short", {"output_path": "output", "done_path": "done"}, "unavailable", "nothing at 'done' had said"),
-        ("gzip:cut", {}, "unavailable", "packed as 'gzip', was cut off"),
-        ("gzip:lie", {}, "error", "cannot be unpacked"),
-        ("br", {}, "error", "packed as 'br', which was not asked for; gzip, x-gzip, deflate are understood"),
+        ("sse:torn", {"output_path": "output"}, "unavailable", "the stream ended within"),
+        ("ndjson:torn", {}, "unavailable", "the stream ended within"),
+        ("sse:unended", {}, "unavailable", "the stream ended within"),
+        ("sse:nothing", {}, "unavailable", "the stream ended within"),
+        ("ndjson:nothing", {}, "unavailable", "the stream ended within"),
+        (
+            "ndjson:short",
+            {"output_path": "output", "done_path": "done"},
+            "unavailable",
+            "ended before 'done' was true",
+        ),
+        ("gzip:cut", {}, "unavailable", "compressed with 'gzip', is truncated"),
+        ("gzip:lie", {}, "error", "not valid 'gzip' data"),
+        ("br", {}, "error", "compressed with 'br'; supported: gzip, x-gzip, deflate"),
         ("number:123456789012345678901234", {"output_path": "output"}, "fatal", "output"),
-        ("redirect", {}, "fatal", "it points to http://elsewhere.test/?key=***"),
+        ("redirect", {}, "fatal", "redirects to http://elsewhere.test/?key=***"),
         ("hang", {"read_timeout": 0.05}, "unavailable", "ReadTimeout"),
     ],
 )
@@ -352,11 +357,11 @@ def test_a_failure_is_what_it_is(
 
 def test_a_bomb_is_not_unpacked(server: Server, path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few bytes that stand for very many are refused before they fill the memory, and not asked for again."""
-    monkeypatch.setattr("runner.tasks.client.LARGEST", 1_000_000)
+    monkeypatch.setattr("runner.tasks.reply.MAX_BYTES", 1_000_000)
     go(made(Endpoint(server.url(name, "gzip:bomb")), retry=Retry()), path)
 
     assert "fatal" == failure(path).category
-    assert "the reply, unpacked, is longer than" in failure(path).message
+    assert "the decompressed reply is larger than" in failure(path).message
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/", "http://nowhere.invalid/"])
@@ -450,7 +455,7 @@ def test_a_tunnel_that_is_refused_is_no_answer(server: Server, path: Path, proxi
     go(made(Endpoint("https://nowhere.invalid:9/x")), path)
 
     assert "unavailable" == failure(path).category
-    assert "no answer from https://nowhere.invalid:9/x: 502" in failure(path).message
+    assert "no response from https://nowhere.invalid:9/x: 502" in failure(path).message
 
 
 def test_tls_goes_through_a_tunnel(
@@ -499,7 +504,7 @@ def test_a_proxy_that_we_cannot_speak_to_is_refused(proxied: pytest.MonkeyPatch,
     """SOCKS is not spoken, nor what is no address; that is said before anything starts, with the way around it."""
     proxied.setenv("ALL_PROXY", proxy)
 
-    with pytest.raises(UsageError, match="begins with http:// or https://, or go without: NO_PROXY=h") as caught:
+    with pytest.raises(UsageError, match="is not an http:// or https:// URL; change it, or bypass it: NO_PROXY=h") as caught:
         Endpoint("http://h/")
 
     assert "pass-phrase-3" not in str(caught.value)
@@ -547,7 +552,7 @@ def test_a_refused_judge_stops_the_run(server: Server, path: Path, name: str) ->
     assert "401" in outcome.why
     assert ("", 20, 20) == (again.stopped, again.state.completed, again.state.scores["judge"].numbers)
     assert (20, 21) == (len(server.seen(name)), len(server.seen(f"{name}-judge")))
-    assert ["0"] == [noted.trial for noted in of(path, Noted) if noted.name == "unauthorized"]
+    assert ["0"] == [noted.trial for noted in of(path, Noted) if noted.name == "evaljournal.unauthorized"]
 
 
 def test_an_account_without_money_stops_the_run(server: Server, path: Path, name: str) -> None:
@@ -656,16 +661,16 @@ def test_an_address_is_written_as_http_wants_it(url: str, host: bytes, target: s
 @pytest.mark.parametrize(
     ("url", "headers", "said"),
     [
-        ("localhost:80/x", {}, "is not an address"),
-        ("ftp://localhost/", {}, "is not an address"),
-        ("http://", {}, "is not an address"),
-        ("http://h:99999/", {}, "is not an address"),
-        ("http://{host}/", {}, "the host in 'http://{host}/' may not come from a case"),
+        ("localhost:80/x", {}, "is not a URL"),
+        ("ftp://localhost/", {}, "is not a URL"),
+        ("http://", {}, "is not a URL"),
+        ("http://h:99999/", {}, "is not a URL"),
+        ("http://{host}/", {}, "the host of 'http://{host}/' must not contain fields"),
         ("http://h/{", {}, "is not a template"),
-        ("http://h/", {"A b": "x"}, "cannot be the name of a header"),
-        ("http://h/", {"A": "x\r\nB: y"}, "holds a line break"),
-        ("http://h/", {"A": "$NO_SUCH_VARIABLE"}, "needs $NO_SUCH_VARIABLE, and the environment has none"),
-        ("http://h/", {"A": "5 $"}, "has a '$' that begins no name"),
+        ("http://h/", {"A b": "x"}, "is not a valid header name"),
+        ("http://h/", {"A": "x\r\nB: y"}, "not allowed in headers"),
+        ("http://h/", {"A": "$NO_SUCH_VARIABLE"}, "needs the environment variable NO_SUCH_VARIABLE"),
+        ("http://h/", {"A": "5 $"}, "has a '$' without a name"),
     ],
 )
 def test_what_cannot_be_called_is_refused_where_it_is_written(url: str, headers: dict[str, str], said: str) -> None:

@@ -82,14 +82,14 @@ def test_off_is_off() -> None:
         ({"deadline": 0}, "deadline=0.0"),
         ({"repeats": 0}, "repeats=0"),
         ({"loop": "curio"}, "loop='curio': must be one of 'trio', 'asyncio'"),
-        ({"loop": "trio"}, "loop='trio' is for `async def`, and 'plain' is a plain function"),
+        ({"loop": "trio"}, "loop='trio': 'plain' is not an `async def`"),
         ({"retry": 3}, "retry=3: must be a Retry"),
         ({"write_ahead": 1}, "write_ahead=1: must be a bool"),
         ({"policy": "best"}, "policy='best': must be one of 'adaptive'"),
         ({"fail_under": "exact"}, "fail_under='exact': expected SCORER=NUMBER"),
-        ({"name": "a/b"}, "'a/b' cannot be a name here"),
-        ({"name": ""}, "'' cannot be a name here"),
-        ({"name": "..", "cases": CASES}, "'..' cannot be a name here"),
+        ({"name": "a/b"}, "'a/b' is not a valid name"),
+        ({"name": ""}, "'' is not a valid name"),
+        ({"name": "..", "cases": CASES}, "'..' is not a valid name"),
         ({"cases": 3}, "cases come from a file or an iterable, not from 3"),
     ],
 )
@@ -115,12 +115,12 @@ async def yields_too(question: str) -> AsyncIterator[str]:
     ("task", "message"),
     [
         (3, "a task is a function, not 3"),
-        (lambda: "no", "'<lambda>' cannot be a name here"),
-        (lambda question: question, "'<lambda>' cannot be a name here"),
-        (functools.partial(plain, "bound"), "task 'partial' is called with the case's input, but it takes ()"),
-        (yields, "task 'yields' yields; it must return its result as a whole"),
-        (yields_too, "task 'yields_too' yields"),
-        (capitals, "'capitals' is an evaluation already"),
+        (lambda: "no", "'<lambda>' is not a valid name"),
+        (lambda question: question, "'<lambda>' is not a valid name"),
+        (functools.partial(plain, "bound"), "task 'partial' is called with one argument, the case's input, but takes ()"),
+        (yields, "task 'yields' is a generator"),
+        (yields_too, "task 'yields_too' is a generator"),
+        (capitals, "'capitals' is already an evaluation"),
     ],
 )
 def test_wrong_tasks_are_refused(task: Any, message: str) -> None:
@@ -169,24 +169,79 @@ def test_scorers() -> None:
     assert fingerprint_function(asked) == defined.scorers["judge"].version
 
 
+BY_NAME = "parameters are passed by name, any of: output, expected, input, metadata, case"
+
+
 @pytest.mark.parametrize(
     ("scorer", "name", "message"),
     [
-        (lambda _output: True, "one", "scorer 'one' is called with the output and the case, but it takes (_output)"),
-        (lambda _output, _case: True, "first", "has a scorer 'first' already"),
-        (lambda _output, _case: True, "a.b", "'a.b' cannot be a name here"),
-        (lambda _output, _case: True, None, "'<lambda>' cannot be a name here"),
+        (lambda result: result, "one", f"scorer 'one': parameter 'result' is unknown; {BY_NAME}"),
+        (lambda output, reference: output == reference, "one", "parameter 'reference' is unknown"),
+        (lambda output, /: output, "one", f"scorer 'one': parameter 'output' is positional-only; {BY_NAME}"),
+        (max, "one", "scorer 'one': its parameters are unknown; wrap it in a function"),
+        (lambda: True, "first", "has a scorer 'first' already"),
+        (lambda: True, "a.b", "'a.b' is not a valid name"),
+        (lambda: True, None, "'<lambda>' is not a valid name"),
         ("exact", "exact", "a scorer is a function, not 'exact'"),
     ],
 )
 def test_wrong_scorers_are_refused(scorer: Any, name: str | None, message: str) -> None:
-    """A scorer must be callable with output and case, under a name that is free."""
+    """A scorer's parameters must have known names, and its own name must be free."""
     defined = evaluation(cases=CASES)(answer)
-    defined.score(name="first")(lambda _output, _case: True)
+    defined.score(name="first")(lambda: True)
     with pytest.raises(UsageError) as raised:
         defined.score(name=name)(scorer)
 
     assert message in str(raised.value)
+
+
+def _some(case: Case, *rest: Any, output: str, limit: int = 3, **others: Any) -> Any:
+    return case, rest, output, limit, others
+
+
+CASE = Case(name="fr", input="France?", expected="Paris", metadata={"topic": "cities"})
+OTHERS = {"expected": "Paris", "input": "France?", "metadata": {"topic": "cities"}}
+
+
+@pytest.mark.parametrize(
+    ("scorer", "expected"),
+    [
+        (lambda: "nothing", "nothing"),
+        (lambda output: output, "Paris"),
+        (lambda expected, output: (output, expected), ("Paris", "Paris")),
+        (lambda input, metadata: (input, metadata), ("France?", {"topic": "cities"})),  # noqa: A006
+        (lambda case: case, CASE),
+        (lambda expected=None: expected, None),
+        (lambda *args: args, ()),
+        (lambda **values: sorted(values), ["case", "expected", "input", "metadata", "output"]),
+        (_some, (CASE, (), "Paris", 3, OTHERS)),
+        (functools.partial(_some, limit=4), (CASE, (), "Paris", 4, OTHERS)),
+    ],
+)
+def test_parameters_are_passed_by_name(scorer: Any, expected: Any) -> None:
+    """A scorer gets the parameters that it names; those with a default keep it."""
+    defined = evaluation(cases=[CASE])(answer)
+    defined.score(name="s")(scorer)
+
+    assert expected == defined.scorers["s"].call("Paris", CASE)
+
+
+def test_the_decorator_needs_cases() -> None:
+    """`@evaluation` without parentheses or without cases says what to write."""
+    decorator: Any = evaluation
+    for arguments, options in [((answer,), {}), ((), {}), ((answer,), {"cases": CASES})]:
+        with pytest.raises(UsageError, match=r"write `@evaluation\(cases=…\)` above "):
+            decorator(*arguments, **options)
+
+
+def test_the_decorator_takes_every_setting() -> None:
+    """What `run` takes as a setting, the decorator takes too; an unknown one is an error."""
+    options: Any = {"only": "f*", "skip": ["x"], "limit": 1, "shuffle": True, "seed": 3, "retry": {"errors": 2}}
+    settings = evaluation(cases=CASES, **options)(answer).settings
+
+    assert Settings(only="f*", skip=["x"], limit=1, shuffle=True, seed=3, retry=Retry(errors=2)) == settings
+    with pytest.raises(UsageError, match="unknown setting 'slotz'; did you mean 'slots'"):
+        evaluation(cases=CASES, slotz=4)  # type: ignore[call-arg]  # that is the point
 
 
 class Wrapped:
@@ -213,7 +268,7 @@ class Wrapped:
 def test_verdicts(verdicts: Any, scores: dict[str, Score]) -> None:
     """Every form of a verdict becomes named scores; a bool stays a bool and a number is a float."""
     defined = evaluation(cases=CASES)(answer)
-    defined.score(name="s")(lambda _output, _case: True)
+    defined.score(name="s")(lambda: True)
     found = defined.scorers["s"].scores(verdicts)
 
     assert scores == found
@@ -224,7 +279,7 @@ def test_verdicts(verdicts: Any, scores: dict[str, Score]) -> None:
 def test_wrong_verdicts_are_refused(verdicts: Any) -> None:
     """What says nothing is not taken for a score, and the message names the scorer."""
     defined = evaluation(cases=CASES)(answer)
-    defined.score(name="s")(lambda _output, _case: True)
+    defined.score(name="s")(lambda: True)
     with pytest.raises(UsageError, match="scorer 's"):
         defined.scorers["s"].scores(verdicts)
 

@@ -23,7 +23,7 @@ from runner.executors import (
     get_executor_on_sync_context,
 )
 from runner.executors.execution import Results
-from runner.tasks.function import detect_loop
+from runner.tasks.function import detect_loops
 from runner.testing import Answer, Fail, Hang, Scripted, Step, events_of, repeatable
 from tests.journal.disk import SimulatedDisk
 
@@ -287,24 +287,24 @@ async def _double_in_asyncio(value: int) -> int:
     return 2 * value
 
 
-def test_the_loop_of_an_object_is_guessed_by_its_call() -> None:
-    """An object, and a partial, are written for the loop that the code behind them uses."""
-    assert ["trio", "trio", "asyncio"] == [
-        detect_loop(Scripted({})),
-        detect_loop(partial(double)),
-        detect_loop(partial(partial(_double_in_asyncio))),
+def test_the_loop_of_an_object_is_that_of_its_call() -> None:
+    """The loop of an object or a partial is the one that its code uses."""
+    assert [["trio"], ["trio"], ["asyncio"]] == [
+        detect_loops(Scripted({})),
+        detect_loops(partial(double)),
+        detect_loops(partial(partial(_double_in_asyncio))),
     ]
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"concurrency": 0}, "concurrency=0: give a whole number from 1 up"),
+        ({"concurrency": 0}, "concurrency=0: expected an integer, 1 or more"),
         ({"concurrency": 2.5}, "concurrency=2.5"),
-        ({"max_retries": -1}, "max_retries=-1: give a whole number from 0 up"),
+        ({"max_retries": -1}, "max_retries=-1: expected an integer, 0 or more"),
         ({"timeout": 0}, "timeout=0.0: must be a number of seconds above 0"),
         ({"timeout": float("nan")}, "timeout=nan"),
-        ({"options": {"listener": print}}, "options has 'listener'"),
+        ({"options": {"listener": print}}, "the option 'listener' is set by the executor"),
     ],
 )
 def test_nonsense_is_refused_at_once(given: dict[str, Any], message: str) -> None:
@@ -335,7 +335,7 @@ async def test_which_policy_is_effective_settings(given: dict[str, Any], limits:
     """Ours by default, a fixed number where dynamics are off, Phoenix's AIMD where one of its numbers is given."""
     task = Scripted(lambda value, _: Answer(value, 1))
     executor = AsyncExecutor(task, 20, **given, options=repeatable())
-    orders = executor._orders
+    orders = executor._config
     outputs, _ = await executor.execute(range(200))
 
     assert list(range(200)) == outputs
@@ -419,4 +419,4 @@ def test_the_choice_between_the_two() -> None:
     kinds = [type(each) for each in (chosen(), chosen(run_sync=True), found[0], in_loop)]
     assert [AsyncExecutor, SyncExecutor, SyncExecutor, AsyncExecutor] == kinds
     assert [2, 4] == results[0]
-    assert 5 == in_loop._orders.settings.slots
+    assert 5 == in_loop._config.settings.slots

@@ -177,7 +177,7 @@ async def test_another_function_is_refused() -> None:
     """Outputs of two functions are not mixed without a word, and nothing is changed."""
     disk = SimulatedDisk()
     await go(first_version, [1], disk)
-    with pytest.raises(RunChanged, match="begun with another function than 'second_version'"):
+    with pytest.raises(RunChanged, match="outputs of another function, or of an earlier version of 'second_version'"):
         await go(second_version, [1, 2], disk)
     outputs, _ = await go(second_version, [1, 2], disk, options={"adopt": True})
 
@@ -241,7 +241,7 @@ async def test_inputs_that_are_not_json() -> None:
 async def test_what_cannot_be_recorded_is_refused_beforehand() -> None:
     """An input that is neither JSON nor can be pickled is named before anything is called, and no journal is begun."""
     disk, task = SimulatedDisk(), Scripted(lambda *_: Answer(1))
-    with pytest.raises(UsageError, match="input 1 cannot be told from others in a journal"):
+    with pytest.raises(UsageError, match="input 1 cannot be journaled"):
         await go(task, ["a", threading.Lock(), "b"], disk)
 
     assert (0, False) == (task.calls.total(), disk.is_directory(str(PATH)))

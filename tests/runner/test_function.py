@@ -28,7 +28,8 @@ from journal.events import (
     TrialFailed,
     TrialScored,
 )
-from runner import Case, Evaluation, Outcome, Retry, evaluation, note, run
+from runner import Case, Evaluation, Outcome, Retry, UsageError, evaluation, note, run
+from runner.tasks.function import detect_loops
 from runner.testing import Answer, Scripted, events_of
 
 EventT = TypeVar("EventT", bound=Event)
@@ -394,35 +395,63 @@ def test_trio_is_recognised_by_its_name(path: Path) -> None:
     assert [threading.get_ident()] * 3 == threads
 
 
-@pytest.mark.parametrize("seconds", [0.01, 0.0])
-@pytest.mark.parametrize("slots", [1, 8])
-def test_trio_is_found_out_where_nothing_tells(path: Path, slots: int, seconds: float) -> None:
-    """A function that awaits trio only through another module is found out by its first calls; no attempt is lost for it."""
-    elsewhere = Scripted(lambda value, _: Answer(value, seconds))
-
-    async def task(value: str) -> Any:
-        time.sleep(0.005)  # noqa: ASYNC251  # on purpose: all slots have made their first call before one comes back
-        return await elsewhere(value)
-
-    outcome = go(made(task, "abcdefgh", slots=slots), path)
-
-    assert [] == of(path, AttemptFailed)
-    assert 8 == len(of(path, AttemptStarted))
-    assert {name: name for name in "abcdefgh"} == outputs(path)
-    assert 8 == outcome.state.completed
+async def _through_a_function(value: str) -> str:
+    await wait_until(lambda: True)
+    return value
 
 
-def test_trio_is_found_out_after_a_call_that_did_not_wait(path: Path) -> None:
-    """A first call that returns without waiting, out of a cache, tells nothing; the next may still want trio."""
-    elsewhere = Scripted(lambda value, _: Answer(value, 0.01))
+async def _through_two_functions(value: str) -> str:
+    return await _through_a_function(value)
 
-    async def task(value: str) -> Any:
-        return value if value == "a" else await elsewhere(value)
 
-    go(made(task, "abc", slots=1), path)
+class _Client:
+    async def answer(self, value: str) -> str:
+        return await _through_two_functions(value)
 
-    assert [] == of(path, AttemptFailed)
-    assert {"a": "a", "b": "b", "c": "c"} == outputs(path)
+
+_client = _Client()
+
+
+async def _through_an_object(value: str) -> str:
+    return await _client.answer(value)
+
+
+async def _without_a_loop(value: str) -> str:
+    return value
+
+
+async def _with_both(value: str) -> str:
+    if value == "a":
+        await asyncio.sleep(0)
+    else:
+        await trio.lowlevel.checkpoint()
+    return value
+
+
+@pytest.mark.parametrize("task", [_through_a_function, _through_two_functions, _through_an_object])
+def test_trio_is_recognised_in_the_code_that_a_task_refers_to(path: Path, task: Callable[[Any], Any]) -> None:
+    """The user's functions and classes that a task names are read too; the task itself is called once for each trial."""
+    outcome = go(made(task, "abc"), path)
+
+    assert ["trio"] == detect_loops(task)
+    assert (3, 3) == (outcome.state.completed, len(of(path, AttemptStarted)))
+
+
+def test_asyncio_is_the_default(path: Path) -> None:
+    """A coroutine function whose code names neither loop is called in asyncio."""
+    go(made(_without_a_loop, "a"), path)
+
+    assert ["asyncio"] == detect_loops(_without_a_loop)
+    assert {"a": "a"} == outputs(path)
+
+
+def test_a_task_that_uses_both_loops_must_say_which(path: Path) -> None:
+    """Code that names trio and asyncio is an error before the run, unless `loop` is set."""
+    with pytest.raises(UsageError, match="_with_both uses trio and asyncio; pass loop='trio' or loop='asyncio'"):
+        go(made(_with_both, "a"), path)
+
+    assert not path.exists()
+    assert 1 == go(made(_with_both, "a", loop="asyncio"), path).state.completed
 
 
 # All kinds alike.
@@ -535,15 +564,14 @@ def test_scorers_of_every_kind_are_called_where_they_belong(path: Path, kind: Ki
     assert 2 == outcome.state.completed
 
 
-def test_a_scorer_may_want_trio_unsaid(path: Path) -> None:
-    """Which loop a scorer needs is found out as for a task: none of its calls fails for it."""
-    elsewhere = Scripted(lambda _, __: Answer(1.0, 0.01))
+def test_the_loop_of_a_scorer_is_recognised(path: Path) -> None:
+    """Which loop a scorer needs is decided as for a task."""
+    answering = Scripted(lambda _, __: Answer(1.0, 0.01))
     it = made(_plain(lambda: "yes"), "abcdefgh", slots=8)
 
     @it.score(retry=Retry(errors=0))
-    async def judge(output: str, case: Case) -> Any:
-        time.sleep(0.005)  # noqa: ASYNC251  # as above
-        return await elsewhere(output)
+    async def judge(output: str) -> Any:
+        return await answering(output)
 
     outcome = go(it, path)
 

@@ -16,7 +16,7 @@ from journal.events import Noted, ScorerCallFailed, ScoringFailed, TrialScored
 from runner import Case, Evaluation, Outcome, Retry, Score, UsageError, evaluation, run, scorers
 from runner.retries.classify import Fatal
 from runner.scorers import builtin
-from runner.tasks.client import InvalidReply
+from runner.tasks.reply import InvalidReply
 from runner.testing import Answer, Scripted, events_of
 from tests.server import Server
 
@@ -110,7 +110,7 @@ def name(request: pytest.FixtureRequest) -> str:
 )
 def test_an_output_is_scored(scorer: Callable[..., Score], output: Any, expected: Any, value: Any) -> None:
     """Each scorer says what it should of each output, and says why where it is not good."""
-    score = scorer(output, case(expected))
+    score = scorer(output, expected)
 
     assert value == score.value
     assert type(value) is type(score.value)
@@ -120,18 +120,18 @@ def test_an_output_is_scored(scorer: Callable[..., Score], output: Any, expected
 @pytest.mark.parametrize(
     ("scorer", "output", "expected", "reason"),
     [
-        (scorers.exact, 42, "42", "it is '42', not '42' (one is text, the other is not)"),
-        (scorers.json_equal, {"a": [{"b": 1}]}, {"a": [{"b": 2}]}, "a[0].b is '1', not '2'"),
-        (scorers.json_equal, {"a": 1, "c": 2}, {"a": 1}, "c is too much"),
-        (scorers.json_equal, {}, {"a": 1}, "a is missing"),
-        (scorers.json_equal, [1], [1, 2], "it is 1 long, not 2"),
-        (scorers.contains, "x", ["y", "z"], "it lacks 'y', 'z'"),
-        (scorers.close_to(), 5, 4, "5 is 1 off 4"),
+        (scorers.exact, 42, "42", "output is '42', expected '42' (one is text, the other is not)"),
+        (scorers.json_equal, {"a": [{"b": 1}]}, {"a": [{"b": 2}]}, "a[0].b is '1', expected '2'"),
+        (scorers.json_equal, {"a": 1, "c": 2}, {"a": 1}, "unexpected key c"),
+        (scorers.json_equal, {}, {"a": 1}, "missing key a"),
+        (scorers.json_equal, [1], [1, 2], "output has 1 items, expected 2"),
+        (scorers.contains, "x", ["y", "z"], "missing: 'y', 'z'"),
+        (scorers.close_to(), 5, 4, "5 differs from 4 by 1"),
     ],
 )
 def test_a_reason_is_given(scorer: Callable[..., Score], output: Any, expected: Any, reason: str) -> None:
     """A verdict that is not good says where it is not."""
-    assert reason == scorer(output, case(expected)).reason
+    assert reason == scorer(output, expected).reason
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_reason_is_given(scorer: Callable[..., Score], output: Any, expected: 
 def test_nothing_expected_is_not_wrong(scorer: Callable[..., Score]) -> None:
     """Where a case expects nothing, nothing can be said, and nothing is guessed."""
     with pytest.raises(Fatal, match="no expected answer"):
-        scorer("x", case(None))
+        scorer("x", None)
 
 
 @pytest.mark.parametrize(
@@ -152,22 +152,22 @@ def test_nothing_expected_is_not_wrong(scorer: Callable[..., Score]) -> None:
 def test_an_expectation_of_no_use_is_an_error(scorer: Callable[..., Score], expected: Any) -> None:
     """An expected answer that a scorer can do nothing with is told, not counted as wrong."""
     with pytest.raises(Fatal):
-        scorer("y", case(expected))
+        scorer("y", expected)
 
 
 @given(JSON)
 def test_a_value_equals_itself(value: Any) -> None:
     """Whatever JSON value comes back as it was expected passes, whoever compares."""
     if value is not None:
-        assert scorers.exact(value, case(value)).value
-        assert scorers.json_equal({"v": value}, case({"v": value})).value
+        assert scorers.exact(value, value).value
+        assert scorers.json_equal({"v": value}, {"v": value}).value
 
 
 @given(JSON, JSON)
 def test_comparing_has_no_direction(left: Any, right: Any) -> None:
     """If one value is the other, the other is the one."""
-    forth = scorers.exact({"v": left}, case({"v": right})).value
-    back = scorers.exact({"v": right}, case({"v": left})).value
+    forth = scorers.exact({"v": left}, {"v": right}).value
+    back = scorers.exact({"v": right}, {"v": left}).value
 
     assert forth == back
 
@@ -282,7 +282,7 @@ def test_a_judge_judges(server: Server, path: Path, name: str) -> None:
     outcome = go(made({"a": "lima"}, judge), path)
 
     (scored,) = of(path, TrialScored)
-    (said,) = [event.value for event in of(path, Noted) if event.name == "judge"]
+    (said,) = [event.value for event in of(path, Noted) if event.name == "evaljournal.judge"]
     assert ("judge", True, "It names the city.") == (scored.scorer, scored.value, scored.reason)
     assert "It names the city. verdict: correct" == said["reply"]
     assert {"input_tokens": 1000, "output_tokens": 100, "cost": 0.0035} == said["usage"]
@@ -301,7 +301,7 @@ def test_a_judge_is_asked_again_by_its_own_budget(server: Server, path: Path, na
 
     assert [("graded", False)] == [(event.scorer, event.value) for event in of(path, TrialScored)]
     assert 1 == task.calls["a"]
-    said = [event.value for event in of(path, Noted) if event.name == "judge"]
+    said = [event.value for event in of(path, Noted) if event.name == "evaljournal.judge"]
     assert ["I cannot tell", "verdict: incorrect"] == [each["reply"] for each in said]
     assert [None, judge.reminder] == [each.get("reminder") for each in said]
 
@@ -329,7 +329,7 @@ def test_a_judge_that_never_decides_fails(server: Server, path: Path, name: str)
     go(made({"a": "x"}, judge, retry=Retry(errors=1, base_delay=0.01)), path)
 
     (failed,) = of(path, ScoringFailed)
-    assert "no verdict of correct, incorrect, but said 'hard to say'" in failed.message
+    assert "no verdict (correct, incorrect); its reply ends with 'hard to say'" in failed.message
 
 
 def test_a_judge_that_hangs_is_cut_off(server: Server, path: Path, name: str) -> None:
@@ -353,11 +353,12 @@ def test_a_judge_that_hangs_is_cut_off(server: Server, path: Path, name: str) ->
         ("verdict: so so", 0.5, ""),
         ("It says 'verdict: good', but no. verdict: bad", 0.0, "It says 'verdict: good', but no."),
         ("verdict: goodness", None, ""),
-        ("The answer is **good**.", 1.0, ""),
-        ("It names the city. So the answer is _bad_!", 0.0, "It names the city."),
+        ("The answer is **good**.", None, ""),
+        ("It names the city.\n_Bad_!", 0.0, "It names the city."),
         ("Because it does.\n\n**so so**", 0.5, "Because it does."),
         ("**Verdict:** _good_", 1.0, ""),
-        ("Final answer: “good”", 1.0, ""),
+        ("“good”", 1.0, ""),
+        ("Final answer: “good”", None, ""),
         ("good or bad", None, ""),
         ("I thought of bad at first. The answer is good.", None, ""),
         ("The answer is not good.", None, ""),
@@ -388,12 +389,12 @@ def test_a_verdict_is_read(reply: str, value: float | None, reason: str) -> None
 
 @given(st.sampled_from(["correct", "incorrect"]), st.text(max_size=60), st.sampled_from(["", "**", "_", "`", '"']))
 def test_a_verdict_at_the_end_is_read_in_any_dress(choice: str, before: str, dress: str) -> None:
-    """Whatever comes before it, a last sentence that says nothing but a choice is the verdict."""
+    """Whatever comes before it, a last line that is only a choice is the verdict."""
     assume("correct" not in before.casefold())
     judge = scorers.judge("m", base_url="http://h/")
-    said = judge.verdict(f"{before}\n\nThe answer is {dress}{choice}{dress}.")
+    score = judge.verdict(f"{before}\n\n{dress}{choice}{dress}.")
 
-    assert (choice == "correct") is said.value
+    assert (choice == "correct") is score.value
 
 
 @given(st.text(max_size=40), st.text(max_size=40), st.sampled_from(["not", "partly", "hardly", "isn't", "nicht", "un", "in-"]))

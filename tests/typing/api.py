@@ -1,29 +1,34 @@
 # pyright: reportUnnecessaryTypeIgnoreComment=true
-"""What type checkers know about an evaluation, and what they refuse; mypy and pyright read this file, nothing runs it.
+"""The types of the public API; mypy and pyright check this file, nothing runs it.
 
-A line that both must refuse carries an ignore, and to both of them an ignore that is not needed is itself an error.
+A line that both must reject has an ignore comment; to both, an unused ignore comment is an error.
 """
 
 from collections.abc import Coroutine, Mapping
 from typing import Any, assert_type
 
-from replay import Span, load
-from runner import (
+from evaljournal import (
     Case,
+    Chat,
+    Command,
     Dataset,
+    Endpoint,
     Evaluation,
     Outcome,
     RateLimited,
+    RecordedOutput,
     Rescored,
     Retry,
     Score,
     evaluation,
+    load,
     note,
     rescore,
     run,
     scorers,
+    verify,
 )
-from runner.executors import (
+from evaljournal.executors import (
     AsyncExecutor,
     ConcurrencyController,
     ExecutionDetails,
@@ -31,10 +36,7 @@ from runner.executors import (
     SyncExecutor,
     get_executor_on_sync_context,
 )
-from runner.tasks.chat import Chat
-from runner.tasks.command import Command
-from runner.tasks.endpoint import Endpoint
-from runner.tasks.recorded_output import RecordedOutput
+from evaljournal.replay import Span
 
 CASES = [
     Case(name="fr", input="Capital of France?", expected="Paris"),
@@ -45,19 +47,19 @@ assert_type(CASES, list[Case[str, str]])
 
 @evaluation(cases=CASES, slots=8, timeout=30, retry=Retry(errors=4, on=TypeError), repeats=1)
 async def capitals(question: str) -> str:
-    """Answer as an async task does."""
+    """An async task."""
     note(tokens=len(question), cost=0.001)
     raise RateLimited(3)
 
 
 @evaluation(cases=Dataset("qa.jsonl", input_key="q"), timeout=None)
 def length(question: str) -> int:
-    """Answer as a plain function does."""
+    """A plain function."""
     return len(question)
 
 
 async def calls() -> None:
-    """An evaluation is called like its function."""
+    """An evaluation can be called like its function."""
     coroutine: Coroutine[Any, Any, str] = capitals("?")
     assert_type(await coroutine, str)
     assert_type(await capitals("?"), str)
@@ -66,68 +68,44 @@ async def calls() -> None:
     length(b"?")  # type: ignore[arg-type]
 
 
-def takes_any(given: Evaluation[str, str]) -> None:
-    """The two types of an evaluation are what is asked and what is answered."""
+def takes_text(text_evaluation: Evaluation[str, str]) -> None:
+    """The type parameters of an evaluation are the types of input and output."""
 
 
-takes_any(capitals)
-takes_any(length)  # type: ignore[arg-type]
+takes_text(capitals)
+takes_text(length)  # type: ignore[arg-type]
 
 
 @capitals.score
-def exact(output: str, case: Case) -> bool:
-    """A bare Case is enough."""
-    return bool(output == case.expected)
+def exact(output: str, expected: str) -> bool:
+    """Parameters are passed by name."""
+    return output == expected
 
 
-assert_type(exact("Paris", CASES[0]), bool)
+assert_type(exact("Paris", "Paris"), bool)
 
 
 @capitals.score
 def typed(output: str, case: Case[str, str]) -> Score:
-    """Types of input and expected can be given."""
+    """The case has the types of its input and its expected answer."""
     return Score(output == case.expected, reason=case.expected.upper())
 
 
 @capitals.score(name="judge", retry=Retry(errors=1))
-async def several(output: str, case: Case[str, str]) -> Mapping[str, float]:
+async def several(output: str, expected: str) -> Mapping[str, float]:
     """An async scorer with several scores."""
-    return {"length": len(output) / len(case.expected)}
+    return {"length": len(output) / len(expected)}
 
 
 @capitals.score
-def mixed(output: object, case: Case[Any, Any]) -> dict[str, bool | str | Score]:
-    """A scorer may accept more than the task returns, and score in several ways."""
-    return {"known": output is not case, "label": "good", "why": Score(0.5, "half")}
-
-
-@capitals.score  # type: ignore[arg-type]
-def wrong_output(output: int, case: Case) -> bool:
-    """The task returns text, so a scorer of numbers is a mistake."""
-    return bool(output == case.expected)
-
-
-@capitals.score  # type: ignore[arg-type]
-def wrong_case(output: str, case: Case[int, str]) -> bool:
-    """The task is asked with text, so a case of numbers is a mistake."""
-    return bool(output == case.expected)
-
-
-@capitals.score(name="other")  # type: ignore[arg-type]
-def wrong_output_again(output: int, case: Case) -> bool:
-    """The same with a name."""
-    return bool(output == case.expected)
-
-
-@length.score  # type: ignore[arg-type]
-def wrong_output_of_a_plain_task(output: str, case: Case) -> bool:
-    """The same for a plain function."""
-    return bool(output == case.expected)
+def mixed(output: object, metadata: Mapping[str, Any]) -> dict[str, bool | str | Score]:
+    """A scorer with several scores of different types."""
+    return {"known": output in metadata, "label": "good", "why": Score(0.5, "half")}
 
 
 @capitals.score  # type: ignore[type-var]
 def wrong_verdict(output: str, case: Case) -> list[str]:
-    """A list is no verdict."""
+    """A list is not a score."""
     return [output, case.name]
 
 
@@ -136,13 +114,19 @@ evaluation(cases=CASES, durability="ram")  # type: ignore[arg-type]
 evaluation(cases=CASES, slots="8")  # type: ignore[arg-type]
 evaluation(cases=CASES, loop="curio")  # type: ignore[arg-type]
 evaluation(cases=3)  # type: ignore[arg-type]
+evaluation(cases=CASES, only="f*", skip=["it"], limit=1, shuffle=True, seed=3, retry={"errors": 2})
+evaluation(cases=CASES, slotz=4)  # type: ignore[call-arg]
+evaluation(capitals)  # type: ignore[arg-type, call-arg]
+evaluation()  # type: ignore[call-arg]
 Retry(classify=lambda _: "maybe")  # type: ignore[arg-type, return-value]
 
-asked = evaluation(cases="qa.jsonl", retry=Retry(errors=0))(Endpoint("http://h/{id}", method="GET", done_path="done"))
-assert_type(asked, Evaluation[Any, Any, Coroutine[Any, Any, Any]])
-asked.score(scorers.exact)
-asked.score(scorers.regex("^[A-Z]"))
-asked.score(name="judge", retry=Retry(errors=1))(scorers.judge("m", rubric="{output}", choices={"good": 1.0, "bad": False}))
+without_code = evaluation(cases="qa.jsonl", retry=Retry(errors=0))(Endpoint("http://h/{id}", method="GET", done_path="done"))
+assert_type(without_code, Evaluation[Any, Any, Coroutine[Any, Any, Any]])
+without_code.score(scorers.exact)
+without_code.score(scorers.regex("^[A-Z]"))
+without_code.score(name="judge", retry=Retry(errors=1))(
+    scorers.judge("m", rubric="{output}", choices={"good": 1.0, "bad": False})
+)
 evaluation(cases="qa.jsonl")(Chat("m", prompt="{question}", more={"top_p": 0.9}, schema={"type": "object"}))
 evaluation(cases="qa.jsonl")(Command(["./answer.sh", "{question}"], output="json"))
 evaluation(cases="qa.jsonl")(RecordedOutput("generated"))
@@ -151,15 +135,19 @@ Command("cat", output="xml")  # type: ignore[arg-type]
 Chat("m", temperature="hot")  # type: ignore[arg-type]
 
 
-async def by_hand() -> None:
-    """A task without code is called like a function."""
-    assert_type(await asked("?"), Any)
+async def call_without_a_run() -> None:
+    """A task without code can be called like a function."""
+    assert_type(await without_code("?"), Any)
 
 
 assert_type(run(capitals, "runs/capitals/0001"), Outcome)
 assert_type(run(capitals), Outcome)
 assert_type(run(capitals, resume=True, slots=4), Outcome)
 run(capitals, 1)  # type: ignore[arg-type]
+run(capitals, slotz=4)  # type: ignore[call-arg]
+run(capitals, slots="4")  # type: ignore[arg-type]
+assert_type(run(capitals, only="f*", retry=Retry(errors=1), adopt=True, on_ambiguous="fail", signals=False), Outcome)
+assert_type(verify("runs/capitals/0001", expect_head="1570f2fd").holds, bool)
 assert_type(rescore(capitals), Rescored)
 assert_type(rescore(capitals, "runs/capitals/0001", again=True), Rescored)
 history = load("runs/capitals/0001", at=725)
@@ -174,7 +162,7 @@ load("runs/capitals/0001", at="725")  # type: ignore[arg-type]
 
 
 def executors() -> None:
-    """Phoenix's interface: what goes in, and what comes out."""
+    """Phoenix's interface."""
     outputs, details = AsyncExecutor(capitals, 8, timeout=30, journal="runs/capitals").run(["?"])
     assert_type(outputs, list[Any])
     assert_type(details, list[ExecutionDetails])
@@ -190,5 +178,5 @@ def executors() -> None:
 
 
 async def awaited() -> None:
-    """The same, awaited."""
+    """The async method of an executor."""
     assert_type(await AsyncExecutor(capitals).execute(["?"]), tuple[list[Any], list[ExecutionDetails]])

@@ -1,0 +1,228 @@
+"""Replies of HTTP endpoints: reading them as JSON, text or a stream, and the errors for what is wrong with one."""
+
+import codecs
+import re
+import zlib
+from collections.abc import Iterator
+from http import HTTPStatus
+from http.client import responses
+from typing import Any, Final
+
+import attrs
+import httpcore2
+import orjson
+
+from runner.data.exact_json import read_json
+from runner.retries.classify import Fatal
+from runner.secrets import mask
+
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""The largest reply that is read; an endless stream must not fill the memory."""
+
+_EXCERPT: Final = 500
+_LINE_END: Final = re.compile(r"\r\n|\n|\r")
+_EVENT_ENDS: Final = ("\n\n", "\r\n\r\n", "\r\r")
+_NOT_CHARSETS: Final = frozenset({"idna", "punycode", "raw-unicode-escape", "unicode-escape", "undefined"})
+"""Python encodings that no reply uses; some need time quadratic in the length."""
+_CHARSET: Final = re.compile(r"""charset\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE)
+_DONE: Final = re.compile(rb"^data: ?\[DONE\]\s*$", re.MULTILINE)
+_COMPRESSIONS: Final = ("gzip", "x-gzip", "deflate")
+_STREAMS: Final = ("text/event-stream", "ndjson", "jsonl", "stream+json", "jsonlines", "json-seq")
+
+
+class BadStatus(Exception):
+    """The endpoint replied with a status other than 2xx."""
+
+    def __init__(self, reply: "Reply", url: str) -> None:
+        self.status_code = reply.status
+        self.headers = reply.headers
+        self.code = _code_of(reply)
+        """The provider's own error code, if there is one."""
+        phrase = responses.get(reply.status, "")
+        body = f": {_excerpt(reply.body)}" if reply.body else ""
+        location = f" (redirects to {mask(reply.headers['location'])})" if "location" in reply.headers else ""
+        super().__init__(f"{reply.status} {phrase} from {url}{location}{body}".replace("  ", " "))
+
+
+class Redirected(BadStatus, Fatal):
+    """The endpoint redirects. A redirected POST loses its body, so the user must change the URL."""
+
+
+class NoResponse(Exception):
+    """No complete response arrived; the cause says why."""
+
+    def __init__(self, exc: BaseException, url: str) -> None:
+        super().__init__(f"no response from {url}: {_innermost_message(exc)}")
+
+
+def _innermost_message(exc: BaseException) -> str:
+    message = type(exc).__name__
+    cause: BaseException | None = None if isinstance(exc, httpcore2.TimeoutException) else exc
+    while cause is not None:
+        message = str(cause) or message
+        inner = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else None  # Each address of a host was tried.
+        cause = inner or cause.__cause__ or cause.__context__
+    return message
+
+
+class InvalidReply(Exception):
+    """The call succeeded, but its reply is not of the expected form; the next one may be."""
+
+
+class ErrorReply(Exception):
+    """The status is a success, but the reply contains an error."""
+
+    def __init__(self, message: str, code: object = None) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class TruncatedReply(ConnectionError):
+    """The reply ended before it was complete."""
+
+
+class ReplyTooLarge(Fatal):
+    """The reply is larger than `MAX_BYTES`."""
+
+
+def _code_of(reply: "Reply") -> object:
+    try:
+        error = orjson.loads(reply.body)["error"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return error_code(error) or (error.get("type") if isinstance(error, dict) else None)
+
+
+def error_code(error: object) -> object:
+    """Return the code in an error object of a provider; None if it has none."""
+    while isinstance(error, dict) and isinstance(error.get("error"), dict):
+        error = error["error"]
+    return error.get("code") if isinstance(error, dict) else None
+
+
+def _excerpt(body: bytes) -> str:
+    text = body[: 4 * _EXCERPT].decode("utf-8", "replace").strip()
+    return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}…"
+
+
+@attrs.define
+class Reply:
+    """A complete response."""
+
+    status: int
+    headers: dict[str, str]
+    """With lower-case names."""
+    body: bytes
+    """With secrets masked."""
+    first_byte: float
+    """Seconds from the call to the first byte of the body, or to its end if it is empty."""
+
+    @property
+    def media(self) -> str:
+        """The media type, in lower case and without parameters."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it is a stream of events or lines."""
+        media = self.media
+        return media != "application/json" and any(kind in media for kind in _STREAMS)
+
+    @property
+    def ends_by_closing(self) -> bool:
+        """Whether only the closed connection marks its end, so that truncation cannot be seen."""
+        return "content-length" not in self.headers and "transfer-encoding" not in self.headers
+
+    @property
+    def is_done(self) -> bool:
+        """Whether a stream ends with the usual `[DONE]`."""
+        return _DONE.search(self.body) is not None
+
+    def json(self) -> Any:
+        """Parse the body as JSON."""
+        try:
+            return read_json(self.body)
+        except ValueError as exc:
+            raise InvalidReply(f"the reply is not JSON ({exc}): {_excerpt(self.body)!r}") from exc
+
+    def text(self) -> str:
+        """Decode the body with its charset (default: UTF-8)."""
+        charset = _CHARSET.search(self.headers.get("content-type", ""))
+        encoding = charset[1] if charset else "UTF-8"
+        try:
+            if codecs.lookup(encoding).name in _NOT_CHARSETS:
+                raise LookupError(f"unknown encoding: {encoding}")
+            return self.body.decode(encoding)
+        except (ValueError, LookupError) as exc:
+            raise InvalidReply(f"the reply ({self.media or 'no media type'}) is not text in {encoding}: {exc}") from exc
+
+    def pieces(self) -> Iterator[Any]:
+        """Yield the data of each event or line of a stream, parsed where it is JSON, up to `[DONE]`."""
+        in_events = self.media == "text/event-stream"
+        text = self.text()
+        is_torn = self.ends_by_closing and not self.is_done and not text.endswith(_EVENT_ENDS if in_events else "\n")
+        if is_torn and (in_events or not text):
+            raise TruncatedReply(f"the stream ended within {text[-_EXCERPT // 5 :]!r}")
+        for event, data in _events(text) if in_events else _lines(text):
+            if data == "[DONE]":
+                return
+            try:
+                piece = read_json(data)
+            except ValueError as exc:
+                if is_torn:
+                    raise TruncatedReply(f"the stream ended within {data[-_EXCERPT // 5 :]!r}") from exc
+                if not in_events:
+                    raise InvalidReply(f"a line of the stream is not JSON ({exc}): {data[:_EXCERPT]!r}") from exc
+                piece = data
+            if event == "error":
+                raise ErrorReply(f"the stream ended with an error: {data[:_EXCERPT]}", error_code(piece))
+            yield piece
+
+    def decompress(self) -> None:
+        """Undo the content encoding, which was not requested; the body of an error may be lost."""
+        try:
+            for coding in reversed(self.headers["content-encoding"].lower().replace(" ", "").split(",")):
+                if self.body and coding not in {"", "identity"}:
+                    self.body = _decompressed(self.body, coding)
+        except (InvalidReply, TruncatedReply, ReplyTooLarge):
+            if self.status < HTTPStatus.MULTIPLE_CHOICES:
+                raise
+            self.body = b""
+
+
+def _events(text: str) -> Iterator[tuple[str, str]]:
+    """Parse server-sent events into their type and data."""
+    event, data = "", list[str]()
+    for line in [*_LINE_END.split(text), ""]:
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if not line:
+            if data:
+                yield event, "\n".join(data)
+            event, data = "", []
+        elif name == "data":
+            data.append(value)
+        elif name == "event":
+            event = value
+
+
+def _lines(text: str) -> Iterator[tuple[str, str]]:
+    for line in text.split("\n"):
+        if stripped := line.strip(" \t\r\x1e"):
+            yield "", stripped
+
+
+def _decompressed(body: bytes, coding: str) -> bytes:
+    if coding not in _COMPRESSIONS:
+        raise InvalidReply(f"the reply is compressed with {coding!r}; supported: {', '.join(_COMPRESSIONS)}")
+    is_raw = coding == "deflate" and body[0] & 15 != zlib.DEFLATED  # Some servers omit the zlib header.
+    decompressor = zlib.decompressobj(-zlib.MAX_WBITS if is_raw else zlib.MAX_WBITS | 32)
+    try:
+        content = decompressor.decompress(body, MAX_BYTES + 1)
+    except zlib.error as exc:
+        raise InvalidReply(f"the reply is not valid {coding!r} data: {exc}") from exc
+    if len(content) > MAX_BYTES:
+        raise ReplyTooLarge(f"the decompressed reply is larger than {MAX_BYTES // 1024 // 1024} MiB")
+    if not decompressor.eof:
+        raise TruncatedReply(f"the reply, compressed with {coding!r}, is truncated")
+    return content
