@@ -333,7 +333,7 @@ async def test_an_audit_reproduces_the_decisions_of_a_shared_policy(policy: str)
             return await tasks(name)
 
     class Judge(Model):
-        async def __call__(self, output: Any, case: Any) -> Any:
+        async def __call__(self, case: Any) -> Any:
             await trio.lowlevel.checkpoint()
             return await judges(case.name)
 
