@@ -1,8 +1,6 @@
-"""A new run that goes on from a point of an old one.
+"""Fork a run: copy its records up to a point into a new run, which can be resumed from there.
 
-The records up to that point are written again, into a journal of their own with a chain of its own; its first fact says where
-they come from. Nothing is added: any beginning of a journal is a valid state of a run, and `resume` goes on with it, as if the
-process had died there.
+Any prefix of a journal is a valid state. The copy has a hash chain of its own, and its first record names the source.
 """
 
 from pathlib import Path
@@ -27,46 +25,46 @@ from replay import LoadedRun, RunState, load
 
 @attrs.frozen
 class Forked:
-    """What was taken over."""
+    """A new run, and where it was forked."""
 
     path: Path
     """The new run."""
     state: RunState
-    """Where it stands."""
+    """Its state."""
     seq: int
-    """The last record of the old run that was taken over."""
+    """The last record of the source that was copied."""
 
 
 async def fork(
     source: Path | str, target: Path | str, at: int | None = None, *, files: Files = DISK, in_thread: InThread = run_in_thread
 ) -> Forked:
-    """Write the records of a run, up to record `at` or all of them, into a new run; the old one is only read."""
+    """Copy the records of a run, up to record `at` or all of them, into a new run; the source is only read."""
     source, target = Path(source), Path(target)
-    history, origin = await in_thread(lambda: _look_over(source, target, at, files))
+    history, origin = await in_thread(lambda: _check(source, target, at, files))
     state = RunState()
     records = history.records(load_blobs=True)
-    current = next(records)  # It only says how the old file began.
+    current = next(records)  # The header of the source's first file.
     async with (
         staged_run(target, files=files, in_thread=in_thread) as place,
         writing(place, new=True, stamp=lambda: (current.at, current.t), files=files, in_thread=in_thread) as journal,
     ):
         for record in records:
             if isinstance(record.event, FileEvent | JournalRecovered):
-                continue  # These speak of files that stay behind.
+                continue  # These are about the files of the source.
             current = record
-            state.apply(journal.append(_as_own(record.event, origin, journal.head)))
+            state.apply(journal.append(_adapted(record.event, origin, journal.head)))
             await journal.wait_room()
     return Forked(target, state, history.seq)
 
 
-def _look_over(source: Path, target: Path, at: int | None, files: Files) -> tuple[LoadedRun, dict[str, Any]]:
-    """Make sure that every record can be taken over, before anything is written; tell where they come from."""
+def _check(source: Path, target: Path, at: int | None, files: Files) -> tuple[LoadedRun, dict[str, Any]]:
+    """Check that every record can be copied, before anything is written; return the loaded source and its identity."""
     check_target(source, target, files)
     history = load(source, at)
     if history.problem is not None:
         raise history.problem
     if history.state.started is None:
-        raise JournalError(f"{source} cannot be forked at record {history.seq:,}: the run had not begun by then")
+        raise JournalError(f"{source} cannot be forked at record {history.seq:,}: the run had not started by then")
     run = ""
     lifecycle = Lifecycle()
     for record in history.records(load_blobs=True):
@@ -75,13 +73,13 @@ def _look_over(source: Path, target: Path, at: int | None, files: Files) -> tupl
         lifecycle.replay_record(record, source)
     origin = {"run": run, "seq": history.seq, "h": history.state.head}
     if history.state.sessions and not history.state.ending:
-        origin["session"] = history.state.sessions[-1].n  # Here it ends, but where it comes from it may go on.
+        origin["session"] = history.state.sessions[-1].n  # It ends here, but may continue in the source.
     earlier = history.state.started.forked_from
     return history, origin if earlier is None else {**origin, "forked_from": earlier}
 
 
-def _as_own(event: Event, origin: dict[str, Any], head: str) -> Event:
-    """Let a fact say of the new journal what it said of the old one."""
+def _adapted(event: Event, origin: dict[str, Any], head: str) -> Event:
+    """Return an event with what it says about its own journal adapted to the new one."""
     match event:
         case RunStarted():
             return attrs.evolve(event, forked_from=origin)  # type: ignore[misc]  # a fact is an attrs class

@@ -1,4 +1,4 @@
-"""Who is told of a signal, and for how long."""
+"""Signal handlers that can be nested and removed in any order."""
 
 import signal
 import threading
@@ -9,59 +9,57 @@ from types import FrameType
 from typing import Any, Final
 
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-"""The signals by which people and machines ask a program to stop."""
+"""Signals that ask a program to stop."""
 
 POLL_INTERVAL: Final = 0.5
-"""Seconds until a main thread that waits for another looks up: a signal that comes just before it falls asleep does not wake
-it, and nobody would be told."""
+"""Seconds between wake-ups of a main thread that waits for another thread: a signal just before the wait does not wake it."""
 
-_DEEPEST: Final = 10
-"""How far back is looked for what an exception was raised for; one may come round to itself."""
+_MAX_CAUSES: Final = 10
+"""Length at which a chain of causes is cut; it may contain a cycle."""
 
 Handler = Callable[[int, FrameType | None], object]
 
 
-class _Listener:
-    """Somebody who is told of a signal."""
+class _Entry:
+    """A handler and what it replaced."""
 
     def __init__(self, handler: Handler, *, shares: bool) -> None:
         self.handler = handler
         self.shares = shares
-        self.instead_of: Any = None
-        """The handler that gets the signal back when this one ends; None if that is for another to see to."""
+        self.previous: Any = None
+        """The system-level handler to restore; None if another entry restores it."""
 
 
-_listeners: Final[dict[int, list[_Listener]]] = {}
-"""Signal → who is told of it, the latest last. They may end in any order: several runs can be waited for at once."""
+_entries: Final[dict[int, list[_Entry]]] = {}
+"""Signal → its handlers, the latest last. They may end in any order: several runs can be waited for at once."""
 
 
-def _ring(number: int, frame: FrameType | None) -> None:
-    for listener in reversed(_listeners.get(number, ())):
-        listener.handler(number, frame)
-        if not listener.shares:
+def _dispatch(number: int, frame: FrameType | None) -> None:
+    for entry in reversed(_entries.get(number, ())):
+        entry.handler(number, frame)
+        if not entry.shares:
             return
 
 
 @contextmanager
 def handle_signals(handler: Handler, *numbers: int, shares: bool = False) -> Generator[bool]:
-    """Let signals reach a handler for a while, and say whether they can; whoever had them before gets them back.
+    """Install a signal handler for the duration of the block; yields whether it was installed.
 
-    It is told instead of those who came before it, or, where it `shares`, as well as they. What is ignored on purpose stays so,
-    and outside the main thread nobody is told of signals.
+    It is called instead of earlier handlers or, if it `shares`, before them. Ignored signals stay ignored, and nothing is
+    installed outside the main thread.
     """
-    hears = threading.current_thread() is threading.main_thread()
-    heard = [number for number in numbers if hears and signal.getsignal(number) not in (signal.SIG_IGN, None)]
+    is_main = threading.current_thread() is threading.main_thread()
+    handled = [number for number in numbers if is_main and signal.getsignal(number) not in (signal.SIG_IGN, None)]
     with ExitStack() as stack:
-        for number in heard:
-            stack.enter_context(_listening(number, _Listener(handler, shares=shares)))
-        yield bool(heard)
+        for number in handled:
+            stack.enter_context(_installed(number, _Entry(handler, shares=shares)))
+        yield bool(handled)
 
 
 def is_from_signal(exc: BaseException) -> bool:
-    """Say whether an exception is an interruption by a signal, or holds one; code may also raise KeyboardInterrupt of itself.
+    """Whether an exception is, or contains, a KeyboardInterrupt that a signal handler raised; code may also raise it itself.
 
-    A signal's handler has raised it then, in the main thread, and stands in its traceback. One handler leaves no trace,
-    Python's own: where that is in force, nothing can be told, and the interruption counts.
+    The handler is then in its traceback. Python's default handler leaves no trace; if it is installed, the answer is True.
     """
     if isinstance(exc, BaseExceptionGroup):
         return any(map(is_from_signal, exc.exceptions))
@@ -73,30 +71,30 @@ def is_from_signal(exc: BaseException) -> bool:
 
 
 def _code(handler: Any) -> object:
-    """Find the code that a handler runs; None for one that is not written in Python."""
+    """Return the code object of a handler; None if it is not written in Python."""
     while isinstance(handler, partial):
         handler = handler.func
     if not hasattr(handler, "__code__"):
-        handler = getattr(handler, "__call__", handler)  # noqa: B004  # an object is known by the method that is called
+        handler = getattr(handler, "__call__", handler)  # noqa: B004  # the code of a callable object
     return getattr(handler, "__code__", None)
 
 
 def _codes(exc: BaseException) -> Iterator[object]:
-    """Go through the code that an exception came out of, and then that of what it was raised for: it may be raised anew."""
+    """Yield the code objects in the traceback of an exception, then of its causes."""
     link: BaseException | None = exc
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_CAUSES):
         if link is None:
             return
-        place = link.__traceback__
-        while place is not None:
-            yield place.tb_frame.f_code
-            place = place.tb_next
+        frame = link.__traceback__
+        while frame is not None:
+            yield frame.tb_frame.f_code
+            frame = frame.tb_next
         link = link.__cause__ or link.__context__
 
 
 async def until_signal(call: Callable[[], Awaitable[object]], *numbers: int) -> bool:
-    """Do something inside trio until it is done, or until one of the signals comes; say whether it came to its own end."""
-    import trio  # noqa: PLC0415  # the command line starts without it
+    """Await a call inside trio until it returns or one of the signals arrives; return whether it returned."""
+    import trio  # noqa: PLC0415  # slow to import
 
     loop = trio.lowlevel.current_trio_token()
     with trio.CancelScope() as scope, handle_signals(lambda *_: loop.run_sync_soon(scope.cancel), *numbers):
@@ -105,18 +103,18 @@ async def until_signal(call: Callable[[], Awaitable[object]], *numbers: int) -> 
 
 
 @contextmanager
-def _listening(number: int, listener: _Listener) -> Generator[None]:
-    others = _listeners.setdefault(number, [])
-    others.append(listener)
-    if signal.getsignal(number) is not _ring:
-        listener.instead_of = signal.signal(number, _ring)
+def _installed(number: int, entry: _Entry) -> Generator[None]:
+    entries = _entries.setdefault(number, [])
+    entries.append(entry)
+    if signal.getsignal(number) is not _dispatch:
+        entry.previous = signal.signal(number, _dispatch)
     try:
         yield
     finally:
-        place = others.index(listener)
-        if listener is not others[-1]:
-            after = others[place + 1]
-            after.instead_of = listener.instead_of if after.instead_of is None else after.instead_of
-        elif listener.instead_of is not None and signal.getsignal(number) is _ring:
-            signal.signal(number, listener.instead_of)  # Not where somebody has put their own in its place: that stays.
-        del others[place]
+        index = entries.index(entry)
+        if entry is not entries[-1]:
+            later = entries[index + 1]
+            later.previous = entry.previous if later.previous is None else later.previous
+        elif entry.previous is not None and signal.getsignal(number) is _dispatch:
+            signal.signal(number, entry.previous)  # A handler that other code has installed since is kept.
+        del entries[index]

@@ -1,7 +1,7 @@
-"""The files of `nat eval`, kept beside a run while it goes on.
+"""The output files of `nat eval`, kept up to date while a run is in progress.
 
-They are made of the journal, and of nothing else: whoever takes the run up again has them made anew, so nothing is lost in them
-and nothing is doubled. A run that cannot write them goes on all the same. Files are read and written in a thread.
+They are derived from the journal alone and rewritten when a run is resumed, so nothing is lost or duplicated. If they cannot be
+written, the run continues. Files are read and written in a thread.
 """
 
 import contextlib
@@ -27,42 +27,41 @@ from runner.atomic_write import write_atomically, write_directory
 from runner.errors import UsageError
 
 OWNER: Final = ".evaljournal-run"
-"""A file in the directory that says which run the others are of."""
-_AT_ONCE: Final = 100
-"""Records that may wait to be taken in."""
+"""A file in the directory that holds the id of its run."""
+_BUFFER: Final = 100
+"""Records that may wait to be applied."""
+
+_OTHER_DIRECTORY: Final = "pass another --nat-output"
 
 _log = logging.getLogger("evaljournal")
 
 
 class NatOutput:
-    """The directory, how far its growing file has got, and which trials are still to be written to it."""
+    """The output directory, and the trials that are still to be written to it."""
 
     def __init__(self, directory: Path, *, retry_failed: bool = False) -> None:
         self.directory = directory
         self._lines = directory / LINES
         self._stages = ("completed",) if retry_failed else DONE
-        """What counts as the end of a trial when the session begins: one that is about to be tried again has none yet."""
+        """Stages of trials that are written when the session starts; failed ones are not if they are retried."""
         self._size: int | None = None
-        """Bytes of the growing file that are as they should be; None if it has to be made anew."""
+        """Valid bytes of the file with one line per trial; None if it has to be rewritten."""
         self._due: list[str] = []
         self._story: Story | None = None
 
     def prepare(self, run: Path | None = None) -> None:
-        """Make the directory; refuse one that cannot be written, or holds something else's output.
-
-        Two runs in one file would be worth nothing, and a run should not take hours to find nothing kept.
-        """
+        """Create the directory; reject one that cannot be written, or that holds the output of another run."""
         if inside := segments.enclosing_run(self.directory):
-            raise UsageError(f"{self.directory} is in {inside}, which is a run, and holds nothing but its journal")
+            raise UsageError(f"{self.directory} is inside the run {inside}", hint=_OTHER_DIRECTORY)
         if self.directory.exists() and not self.directory.is_dir():
-            raise UsageError(f"{self.directory} is not a directory; give another --nat-output")
+            raise UsageError(f"{self.directory} is not a directory", hint=_OTHER_DIRECTORY)
         if self._is_taken(None if run is None else Source(load(run, at=1)).run):
-            raise UsageError(f"{self.directory} holds the output of something else; give another --nat-output")
+            raise UsageError(f"{self.directory} holds the output of another run", hint=_OTHER_DIRECTORY)
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=self.directory).close()
         except OSError as exc:
-            raise UsageError(f"{self.directory} cannot be written: {exc.strerror}; give another --nat-output") from exc
+            raise UsageError(f"{self.directory} cannot be written: {exc.strerror}", hint=_OTHER_DIRECTORY) from exc
 
     def _is_taken(self, run: str | None) -> bool:
         if not any((self.directory / name).exists() for name in (LINES, LIST)):
@@ -71,14 +70,13 @@ class NatOutput:
         return not run or not owner.is_file() or owner.read_text().strip() != run
 
     async def keep(self, run: Path) -> None:
-        """Let the file grow with the run, until cancelled."""
-        # The user's own threads must not hold it up.
-        own = trio.CapacityLimiter(1)
+        """Append each trial that is done, until cancelled."""
+        own = trio.CapacityLimiter(1)  # Threads of the user must not delay it.
         try:
-            while not await trio.Path(run, segments.name(1)).exists():  # noqa: ASYNC110  # a file tells nobody that it is there
+            while not await trio.Path(run, segments.name(1)).exists():  # noqa: ASYNC110  # there is no event for a new file
                 await trio.sleep(POLL_INTERVAL)
             await trio.to_thread.run_sync(self._begin, run, limiter=own)
-            send, receive = trio.open_memory_channel[Record](_AT_ONCE)
+            send, receive = trio.open_memory_channel[Record](_BUFFER)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_pass_on, run, send)
                 while True:
@@ -87,27 +85,27 @@ class NatOutput:
                         while True:
                             batch.append(receive.receive_nowait())
                     await trio.to_thread.run_sync(self._take, batch, limiter=own)
-        except Exception:  # noqa: BLE001  # whatever is wrong with it, the run goes on
-            _log.exception("%s is no longer kept up with the run; %s makes it anew", self.directory, _anew(run, self.directory))
+        except Exception:  # noqa: BLE001  # the run continues
+            _log.exception("%s is no longer updated; %s rewrites it", self.directory, _rewrite(run, self.directory))
 
     def finish(self, run: Path) -> None:
-        """Make all files anew, when the run has come to its end or is stopped."""
+        """Rewrite all files at the end of a session."""
         try:
             with Source(load(run)) as source:
                 self._claim(source.run)
                 write_directory(self.directory, nat(source))
-        except Exception:  # noqa: BLE001  # the same
-            _log.exception("%s could not be written; %s makes it anew", self.directory, _anew(run, self.directory))
+        except Exception:  # noqa: BLE001  # see above
+            _log.exception("%s could not be written; %s rewrites it", self.directory, _rewrite(run, self.directory))
 
     def _claim(self, run: str) -> None:
-        """Make the directory this run's own."""
+        """Mark the directory as the output of this run."""
         if self._is_taken(run):
-            raise UsageError(f"{self.directory} was taken meanwhile: it holds the output of something else")
+            raise UsageError(f"{self.directory} holds the output of another run by now", hint=_OTHER_DIRECTORY)
         self.directory.mkdir(parents=True, exist_ok=True)
         write_atomically(self.directory / OWNER, [f"{run}\n".encode()])
 
     def _begin(self, run: Path) -> None:
-        """Take in what the run has come to before, and make the file of it."""
+        """Write the trials of earlier sessions."""
         source = Source(load(run))
         self._claim(source.run)
         self._story = story = Story.of(source)
@@ -116,7 +114,7 @@ class NatOutput:
         self._write()
 
     def _take(self, records: list[Record]) -> None:
-        """Take in what has happened since, and write down which trials have come to their end."""
+        """Apply records, and write the trials that are done."""
         story = self._story
         assert story is not None
         for record in records:
@@ -129,7 +127,7 @@ class NatOutput:
             self._write()
 
     def _write(self) -> None:
-        """Add what is due to the file, or make it anew; what does not work now is tried again with the next trial."""
+        """Append the trials that are due, or rewrite the file; after an error, try again with the next trial."""
         assert self._story is not None
         try:
             with self._story.source:
@@ -140,28 +138,28 @@ class NatOutput:
                     self._append(b"".join(self._encoded(self._due)))
             self._due.clear()
         except OSError:
-            _log.exception("%s: %s could not be written, and will be tried again", self._lines, ", ".join(self._due) or "it")
+            _log.exception("%s: %s could not be written; it is tried again", self._lines, ", ".join(self._due) or "it")
 
     def _append(self, data: bytes) -> None:
         assert self._size is not None
         try:
             with open(self._lines, "r+b", buffering=0) as file:
-                if file.seek(0, os.SEEK_END) != self._size:  # A write that failed half-way, or somebody else's hand.
+                if file.seek(0, os.SEEK_END) != self._size:  # A partial write, or another process.
                     file.seek(file.truncate(self._size))
                 file.write(data)
                 self._size = file.tell()
         except FileNotFoundError:
-            self._size = None  # Somebody has taken it away.
+            self._size = None  # It was removed.
             raise
 
     def _encoded(self, trials: Iterable[str]) -> Iterable[bytes]:
-        """Make the lines; a trial that cannot be told costs nobody else's line."""
+        """Yield the lines of trials, without those that cannot be read."""
         assert self._story is not None
         for trial in trials:
             try:
                 yield line(self._story.result(trial))
             except (JournalError, OSError):
-                _log.exception("%s: the output of %s could not be told", self._lines, trial)
+                _log.exception("%s: the output of %s could not be read", self._lines, trial)
 
 
 async def _pass_on(run: Path, send: "trio.MemorySendChannel[Record]") -> None:
@@ -170,5 +168,5 @@ async def _pass_on(run: Path, send: "trio.MemorySendChannel[Record]") -> None:
             await send.send(record)
 
 
-def _anew(run: Path, directory: Path) -> str:
+def _rewrite(run: Path, directory: Path) -> str:
     return command("export", run, f" --format nat -o {directory} --force")

@@ -1,4 +1,4 @@
-"""A fork at any point goes on like the run that it came from; and so does what was salvaged."""
+"""Forks and salvaged runs: resumed, they end like the run that they come from."""
 
 import errno
 import itertools
@@ -30,21 +30,21 @@ SCRIPT: dict[str, list[Step]] = {
 }
 
 
-class Restless(Fleeting):
-    """A disk that neither makes sure of anything nor ever rests."""
+class FastDisk(Fleeting):
+    """A disk without syncs and pauses."""
 
     def pause(self) -> None:
         """Do nothing."""
 
 
 def outcome(state: RunState) -> dict[str, Any]:
-    """Tell how each trial ended."""
+    """Return how each trial ended."""
     return {name: (trial.stage, trial.scores) for name, trial in state.trials.items()}
 
 
 async def test_a_fork_at_any_record_ends_like_its_run(tmp_path: Path) -> None:
-    """Wherever a run is forked, the new one is whole, keeps what was done and comes to the same end; the old one stays."""
-    old, files = tmp_path / "old", Restless()
+    """Forked at any record, the new run verifies, keeps what was done and ends in the same way; the source is unchanged."""
+    old, files = tmp_path / "old", FastDisk()
     task = Scripted(SCRIPT)
 
     async def ask(name: str) -> Any:
@@ -73,9 +73,9 @@ async def test_a_fork_at_any_record_ends_like_its_run(tmp_path: Path) -> None:
     assert verify(old, expect_head=whole.head).holds
 
 
-async def test_what_was_in_the_air_at_a_fork_did_not_die(tmp_path: Path) -> None:
-    """Attempts that a fork has cut off are told as that; those of a session of its own that died afterwards, as dead."""
-    old, new, files = tmp_path / "old", tmp_path / "new", Restless()
+async def test_attempts_in_flight_at_a_fork_are_recorded_as_forked(tmp_path: Path) -> None:
+    """Attempts that were open at the fork are `forked`; those of a later session of the fork that died are `process_died`."""
+    old, new, files = tmp_path / "old", tmp_path / "new", FastDisk()
 
     def after(path: Path, session: int) -> Record:
         """Find the first start of an attempt in a session."""
@@ -94,8 +94,8 @@ async def test_what_was_in_the_air_at_a_fork_did_not_die(tmp_path: Path) -> None
     assert (True, ()) == (verify(new).holds, audit(read(new), remake=session_rules).findings)
 
 
-async def test_nothing_is_written_where_something_is(tmp_path: Path) -> None:
-    """A link that leads nowhere is something, too."""
+async def test_an_existing_target_is_rejected(tmp_path: Path) -> None:
+    """A dangling link counts as existing."""
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     with pytest.raises(JournalError, match="exists already"):
         await fork(tmp_path / "old", tmp_path / "link", in_thread=inline)
@@ -103,8 +103,8 @@ async def test_nothing_is_written_where_something_is(tmp_path: Path) -> None:
     assert not (tmp_path / "nowhere").exists()
 
 
-class Full(Restless):
-    """A disk that has space for so many writes."""
+class Full(FastDisk):
+    """A disk with space for a number of writes."""
 
     def __init__(self, writes: int) -> None:
         self.writes = writes
@@ -118,7 +118,7 @@ class Full(Restless):
 
 
 def one() -> Any:
-    """Make an evaluation with two cases."""
+    """Return an evaluation with two cases."""
 
     @evaluation(cases=[Case(name="a", input=1), Case(name="b", input=2)], loop="trio")
     async def doubled(number: int) -> int:
@@ -127,27 +127,27 @@ def one() -> Any:
     return doubled
 
 
-async def test_where_there_is_no_space_there_is_no_fork(tmp_path: Path) -> None:
-    """A fork that does not fit leaves nothing behind, is not to be resumed, and says what to do."""
-    await arun(one(), tmp_path / "old", files=Restless(), **repeatable())
+async def test_a_full_disk_leaves_no_fork(tmp_path: Path) -> None:
+    """A fork that does not fit leaves no files and says what to do."""
+    await arun(one(), tmp_path / "old", files=FastDisk(), **repeatable())
     before = content(tmp_path)
     for writes in range(3):
         with pytest.raises(DiskFull, match=r"no space left for .*/new .*nothing is left of it.* Make space, and try again$"):
             await fork(tmp_path / "old", tmp_path / "new", files=Full(writes), in_thread=inline)
         assert before == content(tmp_path)
-    await fork(tmp_path / "old", tmp_path / "new", files=Restless(), in_thread=inline)
+    await fork(tmp_path / "old", tmp_path / "new", files=FastDisk(), in_thread=inline)
 
     assert verify(tmp_path / "new").holds
 
 
-async def test_a_salvaged_run_that_was_finished_goes_on_with_what_is_lost(tmp_path: Path) -> None:
-    """A finished run that has lost a trial is not finished any more: a resumption asks it again, and the log agrees."""
-    await arun(one(), tmp_path / "old", files=Restless(), **repeatable())
+async def test_a_salvaged_run_repeats_lost_trials(tmp_path: Path) -> None:
+    """A finished run that has lost a trial is unfinished: resumed, it runs the trial again, and the audit passes."""
+    await arun(one(), tmp_path / "old", files=FastDisk(), **repeatable())
     lost = next(record for record in read(tmp_path / "old") if record.event.__class__ is TrialEnqueued)
     flip(segment(tmp_path / "old"), lost.offset + 60)
-    await salvage(tmp_path / "old", tmp_path / "new", files=Restless(), in_thread=inline)
+    await salvage(tmp_path / "old", tmp_path / "new", files=FastDisk(), in_thread=inline)
     before = load(tmp_path / "new").state
-    outcome = await arun(one(), tmp_path / "new", resume=True, files=Restless(), **repeatable())
+    outcome = await arun(one(), tmp_path / "new", resume=True, files=FastDisk(), **repeatable())
 
     assert ("", 1) == (before.ending, before.completed)
     assert ("finished", 2) == (outcome.state.ending, outcome.state.completed)

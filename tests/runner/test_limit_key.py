@@ -1,4 +1,4 @@
-"""Back ends that are told apart: each with slots, limits and pauses of its own, on a virtual clock."""
+"""Rate-limit keys: each has slots, limits and pauses of its own; on a virtual clock."""
 
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,15 @@ Made = Evaluation[Any, Any, Any]
 
 
 def cases(*keys: str) -> list[Case[Any, Any]]:
-    """Make a case for each key, in this order."""
+    """Return a case for each key, in this order."""
     return [Case(name=f"{key}{number}", input={"model": key}) for number, key in enumerate(keys)]
 
 
-def made(back_ends: dict[str, SimulatedEndpoint], cases: list[Case[Any, Any]], **options: Any) -> Made:
-    """Make an evaluation whose task asks the back end that the case names."""
+def made(endpoints: dict[str, SimulatedEndpoint], cases: list[Case[Any, Any]], **options: Any) -> Made:
+    """Return an evaluation whose task calls the endpoint of the case's key."""
 
     async def ask(value: Any) -> Any:
-        return await back_ends[value["model"]](value)
+        return await endpoints[value["model"]](value)
 
     it: Made = evaluation(cases=cases, loop="trio", timeout=30.0, retry=Retry(errors=0), **options)(ask)
     return it
@@ -45,7 +45,7 @@ def quick() -> SimulatedEndpoint:
 
 
 def limited() -> SimulatedEndpoint:
-    """Let one call through every ten seconds, and ask the others to stay away for as long."""
+    """Return an endpoint with one call per ten seconds, and a Retry-After of ten seconds."""
     return SimulatedEndpoint(lambda _: "yes", latency=0.1, rate=0.1, burst=1, retry_after=10.0)
 
 
@@ -59,8 +59,8 @@ def ends(disk: SimulatedDisk, key: str) -> list[float]:
 
 @pytest.mark.parametrize("policy", ["fixed", "adaptive"])
 @pytest.mark.parametrize("order", ["mixed", "sorted"])
-async def test_one_that_is_limited_does_not_hold_up_the_other(policy: str, order: str) -> None:
-    """Two back ends, one of them rate-limited: the other never waits, even where all its cases come last."""
+async def test_a_limited_key_does_not_delay_the_other(policy: str, order: str) -> None:
+    """Of two keys one is rate limited: the other never waits, even if all its cases come last."""
     keys = ["a", "b"] * 200 if order == "mixed" else ["a"] * 200 + ["b"] * 200
     disk = SimulatedDisk()
     it = made({"a": limited(), "b": quick()}, cases(*keys), slots=4)
@@ -74,8 +74,8 @@ async def test_one_that_is_limited_does_not_hold_up_the_other(policy: str, order
     assert verify(PATH, files=disk).holds
 
 
-async def test_without_a_key_one_pause_is_everyones() -> None:
-    """The same without a key: who is not limited waits with who is."""
+async def test_without_a_key_a_pause_affects_all() -> None:
+    """Without a key, trials that are not limited wait as well."""
     disk = SimulatedDisk()
     await go(made({"a": limited(), "b": quick()}, cases(*["a", "b"] * 20), slots=4), disk, policy="fixed")
 
@@ -83,13 +83,13 @@ async def test_without_a_key_one_pause_is_everyones() -> None:
 
 
 async def test_each_key_has_its_slots() -> None:
-    """As many attempts as there are slots may run for each key, and no more."""
-    back_ends = {key: SimulatedEndpoint(lambda _: "yes", latency=0.1, most_at_once=3) for key in "abc"}
+    """Each key has as many attempts in flight as there are slots, and no more."""
+    endpoints = {key: SimulatedEndpoint(lambda _: "yes", latency=0.1, most_at_once=3) for key in "abc"}
     disk = SimulatedDisk()
-    outcome = await go(made(back_ends, cases(*"abc" * 30), slots=3), disk, limit_key="model", policy="fixed")
+    outcome = await go(made(endpoints, cases(*"abc" * 30), slots=3), disk, limit_key="model", policy="fixed")
 
     assert 90 == outcome.state.completed
-    assert {"a": 0, "b": 0, "c": 0} == {key: each.refused for key, each in back_ends.items()}
+    assert {"a": 0, "b": 0, "c": 0} == {key: each.refused for key, each in endpoints.items()}
     begun = [(event.key, event.after) for event in events_of(PATH, files=disk) if isinstance(event, LimitChanged)]
     assert [("a", 3), ("b", 3), ("c", 3)] == begun
     slots = {event.slot for event in events_of(PATH, files=disk) if isinstance(event, AttemptStarted)}
@@ -97,8 +97,8 @@ async def test_each_key_has_its_slots() -> None:
     assert 9 == outcome.state.limit
 
 
-async def test_a_case_without_the_key_is_refused_before_the_start() -> None:
-    """Where a case does not say which back end it is for, nothing is begun."""
+async def test_a_case_without_the_key_is_rejected() -> None:
+    """If a case lacks the field of the key, nothing is started."""
     disk = SimulatedDisk()
     it = made({"a": quick()}, [*cases("a"), Case(name="odd", input={"modle": "a"})])
 
@@ -109,7 +109,7 @@ async def test_a_case_without_the_key_is_refused_before_the_start() -> None:
 
 
 async def test_a_keyed_run_is_resumed_and_audited() -> None:
-    """A run that was stopped goes on with the key that it was begun with; an audit finds nothing wrong with it."""
+    """A resumed run uses the key that it was started with, and its audit finds nothing."""
     disk = SimulatedDisk()
     it = made({"a": limited(), "b": quick()}, cases(*["a", "b"] * 10), slots=2)
     stopped = await go(it, disk, limit_key="model", policy="fixed", deadline=25.0)

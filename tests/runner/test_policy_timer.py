@@ -18,7 +18,7 @@ SILENCE = 5.0
 
 
 class Patient:
-    """A fixed limit that gives up what is in flight when nothing has ended for a while, and starts anew a second later."""
+    """A fixed limit that discounts what is in flight when nothing has ended for a while, and starts again a second later."""
 
     def __init__(self, slots: int) -> None:
         self.state: Any = None
@@ -76,7 +76,7 @@ async def hung_run() -> SimulatedDisk:
 
 
 async def test_attempts_start_beside_those_that_hang() -> None:
-    """After a pause because an endpoint does not respond, what hangs does not count against the limit any more."""
+    """After a pause because an endpoint does not respond, hung attempts do not count against the limit."""
     disk = await hung_run()
     events = events_of(PATH, files=disk)
     ended = next(record.t for record in read(PATH, files=disk) if getattr(record.event, "trial", "") == "c11" and record.t > 6)
@@ -88,7 +88,7 @@ async def test_attempts_start_beside_those_that_hang() -> None:
 
 
 async def test_an_audit_recomputes_what_time_alone_decides() -> None:
-    """A decision of a timer is recomputed at its recorded time, word by word; one that comes too early is found."""
+    """A decision of a timer is recomputed at its recorded time; one that comes too early is found."""
     disk = await hung_run()
     records = list(read(PATH, files=disk))
     result = audit(records, remake=session_rules)

@@ -93,7 +93,7 @@ def test_a_number_that_somebody_takes_is_left_to_them(monkeypatch: pytest.Monkey
     second = runner.run(evaluation(cases=iter(CASES), name="same")(same))
 
     assert (RUNS / "0005", 3) == (second.path, second.state.completed)  # Though its cases could be read only once.
-    with pytest.raises(UsageError, match=r"there is no free number under runs.same"):
+    with pytest.raises(UsageError, match=r"no free number under runs.same"):
         monkeypatch.setattr("runner.run_paths.next_path", lambda _: first.path)
         trio.run(runner.arun, made())
     assert first.head == load(first.path).state.head
@@ -114,16 +114,16 @@ def test_the_newest_run_that_is_not_finished_is_resumed() -> None:
     assert ["0001", "0002"] == names
     assert (RUNS / "0002", "", 3) == (resumed.path, resumed.stopped, resumed.state.completed)
     assert (RUNS / "0001", "", 3) == (other.path, other.stopped, other.state.completed)
-    with pytest.raises(UsageError, match=r"no run of 'same' under runs.same/ can be resumed: each of 3 is finished"):
+    with pytest.raises(UsageError, match=r"nothing to resume under runs.same/: all 3 runs are finished"):
         runner.run(made(), resume=True)
 
 
 @pytest.mark.usefixtures("here")
 def test_where_there_is_no_run_none_is_taken_up() -> None:
     """To resume or to score anew where nothing was run is refused with what to do, and makes nothing."""
-    with pytest.raises(UsageError, match=r"there is none, or begin one without resume=True"):
+    with pytest.raises(UsageError, match=r"there is no run; pass a path, or start one without resume=True"):
         runner.run(made(), resume=True)
-    with pytest.raises(UsageError, match=r"there is none under runs.same/ here; `run\(…\)` makes one"):
+    with pytest.raises(UsageError, match=r"there is no run under runs.same/"):
         runner.rescore(made())
 
     assert not RUNS.exists()

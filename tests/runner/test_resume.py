@@ -1,4 +1,4 @@
-"""Runs that are stopped or cut off, and go on: what is kept, what is asked again, and which changes are refused or adopted."""
+"""Stopped and killed runs that are resumed: what is kept, what is repeated, and which changes are rejected or adopted."""
 
 import itertools
 import random
@@ -44,8 +44,8 @@ from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, AnyEvaluation, count, define, flaky_evaluation, numbered_cases, run_until_power_cut, run_virtual
 
 
-async def test_a_stop_gives_grace_then_cuts() -> None:
-    """Told to stop, a run starts nothing more, waits for what ends in time, records the rest as interrupted, and resumes."""
+async def test_a_stop_gives_grace_then_cancels() -> None:
+    """A stopped run starts no attempts, waits for the grace, records other attempts as interrupted, and can be resumed."""
     task = Scripted(lambda value, times: Hang() if value == "case-1" and times == 1 else Answer(1, 2))
     it = define(task, numbered_cases(6), slots=2, timeout=None)
     disk = SimulatedDisk()
@@ -70,7 +70,7 @@ async def test_a_stop_gives_grace_then_cuts() -> None:
 
 
 def stop_when_started(_: AnyEvaluation) -> Callable[[], None]:
-    """Get hold of the executor of the next run, to stop it as a signal would."""
+    """Return a function that stops the next run as a signal would."""
     from runner.engine import executor
 
     running: list[executor.Executor] = []
@@ -85,7 +85,7 @@ def stop_when_started(_: AnyEvaluation) -> Callable[[], None]:
     return lambda: running[0].shutdown.interrupt()  # noqa: PLW0108  # there is none yet
 
 
-async def test_a_second_stop_cuts_at_once() -> None:
+async def test_a_second_stop_cancels_at_once() -> None:
     """A second signal does not wait for the grace."""
     it = define(Scripted(lambda *_: Hang()), numbered_cases(2), slots=2, timeout=None)
     disk = SimulatedDisk()
@@ -104,8 +104,8 @@ async def test_a_second_stop_cuts_at_once() -> None:
     assert 1.5 == trio.current_time() - before
 
 
-async def test_a_second_stop_does_not_wait_for_what_resists() -> None:
-    """An attempt that cannot be cancelled gets a second, not the grace, when the run is told twice; its answer is late."""
+async def test_a_second_stop_does_not_wait_for_stuck_attempts() -> None:
+    """After a second stop, an attempt that does not respond gets one second; its output is late."""
 
     async def stubborn(_: Any) -> None:
         with trio.CancelScope(shield=True):
@@ -127,8 +127,8 @@ async def test_a_second_stop_does_not_wait_for_what_resists() -> None:
     assert ("interrupted", 0) == (outcome.stopped, outcome.state.completed)
 
 
-async def test_an_onlooker_is_told_that_a_run_is_stopping() -> None:
-    """While a run is being stopped it says why, and how long attempts in the air have left; asked again, no longer at all."""
+async def test_an_observer_sees_that_a_run_is_stopping() -> None:
+    """A run that is stopping reports why, and how long calls in flight have left; after a second stop, 0."""
     it = define(Scripted(lambda *_: Answer(1, 10)), numbered_cases(2), slots=2)
     stopper = stop_when_started(it)
     seen: list[Any] = []
@@ -145,8 +145,8 @@ async def test_an_onlooker_is_told_that_a_run_is_stopping() -> None:
     assert [None, ("interrupted", 5.0), ("interrupted", 4.0), ("interrupted", 0.0)] == seen
 
 
-async def test_asked_to_stop_before_it_has_begun() -> None:
-    """A session that is asked to stop before its journal is open, even while cases are read, has never been."""
+async def test_a_stop_before_the_start_leaves_no_run() -> None:
+    """A session that is stopped before its journal is open, even while cases are read, writes nothing."""
     disk = SimulatedDisk()
     early = Session(define(Scripted({}), numbered_cases(1)), PATH, **repeatable(), files=disk)
     early.interrupt()
@@ -164,8 +164,8 @@ async def test_asked_to_stop_before_it_has_begun() -> None:
     assert not disk.is_directory("/runs")
 
 
-async def test_asked_to_stop_while_the_journal_is_opened() -> None:
-    """A session that is asked to stop while it opens its journal calls nothing, says that it is stopped, and can be resumed."""
+async def test_a_stop_while_the_journal_is_opened() -> None:
+    """A session that is stopped while it opens its journal makes no call, records the stop, and can be resumed."""
     disk = SimulatedDisk()
     task = Scripted(lambda *_: Answer(1))
     it = define(task, numbered_cases(1))
@@ -187,8 +187,8 @@ async def test_asked_to_stop_while_the_journal_is_opened() -> None:
     assert ("", 1) == ((await run_virtual(it, disk, resume=True)).stopped, task.calls["case-0"])
 
 
-async def test_a_loop_that_is_held_up_is_broken_into() -> None:
-    """Code that holds up the loop does not let a session notice that it is asked to stop: the third time, it is broken into."""
+async def test_the_third_signal_interrupts_a_blocked_loop() -> None:
+    """If a task blocks the loop, the third unhandled signal raises KeyboardInterrupt in it."""
     disk = SimulatedDisk()
 
     async def blocking(_: Any) -> None:
@@ -231,7 +231,7 @@ async def test_run_and_resume_reject_an_unsuitable_run() -> None:
 
 
 def results(disk: SimulatedDisk) -> dict[str, Any]:
-    """What the run came to: the output of every trial, or that it was given up."""
+    """Return the output of every trial, or that it failed."""
     found: dict[str, Any] = {}
     for event in events_of(PATH, files=disk):
         match event:
@@ -245,7 +245,7 @@ def results(disk: SimulatedDisk) -> dict[str, Any]:
 
 
 def crash_everywhere(count: int, crashes: int, seed: int = 0) -> int:
-    """Cut the power at every record of a run, up to a few times in one run, and go on: it ends like one that was not cut."""
+    """Cut the power at every record of a run, up to a few times in one run, and resume it: the results are the same."""
     it, _ = flaky_evaluation(count, seed * count)
     whole = SimulatedDisk()
     assert run_until_power_cut(it, whole, 10**9) is not None
@@ -280,7 +280,7 @@ def crash_everywhere(count: int, crashes: int, seed: int = 0) -> int:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_power_cuts_at_every_record_change_no_result(seed: int) -> None:
-    """A run that is cut at a record, resumed, cut again and resumed, ends with the same outputs as one that is not.
+    """A run that loses power at a record, is resumed, loses power again and is resumed has the same outputs as any other.
 
     At every single record, up to three times in one run: over all seeds, at 2,500 points at least.
     """
@@ -293,8 +293,8 @@ def test_power_cuts_at_every_record_of_longer_runs_change_no_result() -> None:
     assert sum(crash_everywhere(size, 3) for size in (25, 40, 60, 80, 100)) >= 2500
 
 
-async def test_changed_cases_are_refused_and_adopted() -> None:
-    """A changed dataset is refused with what differs; adopted, the unchanged keep their results and the changed run again."""
+async def test_changed_cases_are_rejected_or_adopted() -> None:
+    """A changed dataset is rejected; adopted, unchanged cases keep their results and changed ones run again."""
     task = Scripted(lambda value, _: Answer(value, 1))
     disk = SimulatedDisk()
     stopper = stop_when_started(define(task, numbered_cases(2)))
@@ -320,12 +320,12 @@ async def test_changed_cases_are_refused_and_adopted() -> None:
 
 
 async def stopped_after(it: AnyEvaluation, disk: SimulatedDisk, seconds: float, **options: Any) -> Outcome:
-    """Run it for so long."""
+    """Run an evaluation for some seconds."""
     return await run_virtual(it, disk, **{"deadline": seconds, "grace": 0.0, **options})
 
 
 def judged(answer: str, verdict: bool) -> AnyEvaluation:  # noqa: FBT001  # what it says
-    """Make an evaluation of six cases whose task and scorer are known by what they say."""
+    """Return an evaluation of six cases whose task and scorer return these values."""
 
     async def task(_: str) -> str:
         await trio.sleep(1)
@@ -340,8 +340,8 @@ def judged(answer: str, verdict: bool) -> AnyEvaluation:  # noqa: FBT001  # what
     return it
 
 
-async def test_what_was_adopted_is_recorded_and_told() -> None:
-    """A changed task and scorer that are adopted stand in the journal; how much is by the older ones is told, everywhere."""
+async def test_adopted_changes_are_recorded_and_shown() -> None:
+    """An adopted task and scorer are recorded, and every view shows how many results are from the older ones."""
     disk = SimulatedDisk()
     await stopped_after(judged("old", verdict=False), disk, 2.5)
     await stopped_after(judged("new", verdict=True), disk, 1.5, resume=True, adopt=True)
@@ -362,8 +362,8 @@ async def test_what_was_adopted_is_recorded_and_told() -> None:
     assert summary.adopted == summarise(fold(read(PATH, files=disk))).adopted
 
 
-async def test_a_scorer_that_is_adopted_when_all_is_judged() -> None:
-    """A scorer that was changed and adopted, and has nothing left to judge, does not make the old scores its own."""
+async def test_an_adopted_scorer_does_not_take_over_old_scores() -> None:
+    """A changed scorer that is adopted when every output is scored leaves the old scores under the old version."""
     disk = SimulatedDisk()
     await run_virtual(judged("old", verdict=False), disk)
     outcome = await run_virtual(judged("old", verdict=True), disk, resume=True, adopt=True)
@@ -373,8 +373,8 @@ async def test_a_scorer_that_is_adopted_when_all_is_judged() -> None:
     assert score_in_words(exact).endswith("; all by an older version of the scorer")
 
 
-async def test_answers_of_an_older_task_that_no_longer_count_are_not_counted() -> None:
-    """A case that is changed with the task is asked again, and its answer is no longer one of the older task."""
+async def test_withdrawn_outputs_of_an_older_task_do_not_count() -> None:
+    """A case that changes together with the task is run again, and its output is not one of the older task."""
     disk = SimulatedDisk()
     await stopped_after(judged("old", verdict=True), disk, 3.5)
     it = judged("new", verdict=True)
@@ -386,8 +386,8 @@ async def test_answers_of_an_older_task_that_no_longer_count_are_not_counted() -
     assert ("task", "cases") == outcome.state.sessions[-1].adopted
 
 
-async def test_cases_that_were_not_taken_in_yet_cannot_be_named() -> None:
-    """Where only cases have changed that the run has not come to, it is refused as well, and said so."""
+async def test_changes_of_cases_that_were_not_taken_in_are_rejected() -> None:
+    """If only cases have changed that were not taken in yet, the change is rejected as well, without their names."""
     disk = SimulatedDisk()
     task = Scripted(lambda *_: Answer(1, 10))
     await stopped_after(define(task, numbered_cases(200), slots=1), disk, 5)
@@ -401,8 +401,8 @@ def settings_of_sessions(disk: SimulatedDisk) -> list[dict[str, Any] | None]:
     return [event.settings for event in events_of(PATH, files=disk) if isinstance(event, SessionStarted)]
 
 
-async def test_another_experiment_is_refused_setting_by_setting() -> None:
-    """Resuming with settings that ask something else is refused, and each difference is named; nothing is written."""
+async def test_settings_that_select_other_trials_are_rejected() -> None:
+    """Resuming with another selection of trials is rejected with each difference; nothing is written."""
     disk = SimulatedDisk()
     task = Scripted(lambda *_: Answer(1, 10))
     await run_virtual(define(task, numbered_cases(3), slots=1, deadline=5), disk, grace=0)
@@ -418,8 +418,8 @@ async def test_another_experiment_is_refused_setting_by_setting() -> None:
     assert before == len(events_of(PATH, files=disk))
 
 
-async def test_how_a_run_is_carried_out_may_change() -> None:
-    """Settings that do not touch what is asked may change on resumption, by word or in the definition; that is recorded."""
+async def test_other_settings_may_change() -> None:
+    """Settings that do not select trials may change when a run is resumed, and the change is recorded."""
     disk = SimulatedDisk()
     task = Scripted(lambda *_: Answer(1, 10))
     await run_virtual(define(task, numbered_cases(9), slots=1, deadline=5), disk, grace=0)
@@ -443,8 +443,8 @@ async def test_how_a_run_is_carried_out_may_change() -> None:
     }
 
 
-async def test_what_was_given_holds_for_every_session() -> None:
-    """What a run was given (cases, repeats, slots, policy, seed) is in its journal, and a resumption takes it from there."""
+async def test_overridden_settings_hold_for_every_session() -> None:
+    """Settings that were overridden for a run are in its journal, and a resumed run takes them from there."""
     disk = SimulatedDisk()
     task = Scripted(lambda *_: Answer(1, 10))
     it = define(task, numbered_cases(20), slots=7)
@@ -477,8 +477,8 @@ async def test_what_was_given_holds_for_every_session() -> None:
         ({"given": ["only"], "only": 5}, "the journal has an invalid setting"),
     ],
 )
-def test_a_journal_with_settings_that_cannot_be(settings: dict[str, Any], said: str) -> None:
-    """Settings of a journal are checked like any others; what is given in their place holds."""
+def test_invalid_settings_in_a_journal_are_rejected(settings: dict[str, Any], said: str) -> None:
+    """Settings of a journal are validated; they can be overridden."""
     own = define(Scripted({}), numbered_cases(1)).settings
 
     with pytest.raises(UsageError, match=re.escape(said)):
@@ -490,8 +490,8 @@ def test_a_journal_with_settings_that_cannot_be(settings: dict[str, Any], said: 
 @pytest.mark.parametrize(
     "settings", [{}, {"given": None}, {"given": ["no such", "slots", 7, ["x"]]}, {"given": {"slots": 1}}, {"given": 5}]
 )
-def test_a_journal_without_settings_that_were_given(settings: dict[str, Any]) -> None:
-    """What a journal does not say, or says in a way that is not ours, leaves the evaluation's own settings."""
+def test_missing_settings_in_a_journal_are_ignored(settings: dict[str, Any]) -> None:
+    """If a journal lacks settings, or has them in an unknown form, the evaluation's own apply."""
     own = define(Scripted({}), numbered_cases(1)).settings
 
     assert (own, []) == effective_settings(own, {}, settings)
@@ -499,7 +499,7 @@ def test_a_journal_without_settings_that_were_given(settings: dict[str, Any]) ->
 
 @pytest.mark.parametrize(("choice", "failed", "calls"), [("retry", 0, 2), ("fail", 1, 1)])
 def test_an_ambiguous_attempt_is_retried_or_failed(choice: str, failed: int, calls: int) -> None:
-    """An attempt that was in the air when the process died is closed as such, and then follows what was chosen."""
+    """An attempt in flight when the process died is recorded as such, then retried or failed as chosen."""
     task = Scripted(lambda *_: Answer(1, 1))
     it = define(task, numbered_cases(1), write_ahead=True)
     disk = SimulatedDisk()
@@ -515,8 +515,8 @@ def test_an_ambiguous_attempt_is_retried_or_failed(choice: str, failed: int, cal
     assert (failed, calls) == (outcome.state.failed, task.calls["case-0"])
 
 
-async def test_the_failed_can_be_tried_again() -> None:
-    """`retry_failed` gives trials that were given up another life; the others are left alone."""
+async def test_failed_trials_can_be_retried() -> None:
+    """`retry_failed` retries failed trials with a new budget; the others are left alone."""
     task = Scripted({"case-0": [Fail(Fatal("no")), Answer(1)], "case-1": [Answer(1)]})
     it = define(task, numbered_cases(2))
     disk = SimulatedDisk()

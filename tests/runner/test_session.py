@@ -1,4 +1,4 @@
-"""Whole runs on a virtual clock, from their beginning to their end: what is recorded, what is retried, and what ends them."""
+"""Whole runs on a virtual clock: what is recorded, what is retried, and what stops them."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -36,7 +36,7 @@ from tests.runs import PATH, count, define, flaky_evaluation, numbered_cases, ru
 
 
 async def test_a_run_records_every_step() -> None:
-    """A trial that works out leaves four facts and its scores; the run says what it was and how it ended."""
+    """A trial that succeeds leaves four events and its scores; the run records its definition and its ending."""
     it = define(Scripted(lambda _, __: Answer("yes", 0.5)), numbered_cases(1))
 
     @it.score
@@ -66,7 +66,7 @@ async def test_a_run_records_every_step() -> None:
 
 
 async def test_a_failure_is_retried_after_a_delay() -> None:
-    """An error is followed by a recorded back-off, and a trial that then works out counts as recovered."""
+    """An error is followed by a recorded backoff, and a trial that then succeeds counts as recovered."""
     task = Scripted({"a": [Fail(ConnectionError("no")), Fail(ValueError("odd")), Answer(1)]})
     disk = SimulatedDisk()
     outcome = await run_virtual(define(task, [Case(name="a", input="a")]), disk)
@@ -78,8 +78,8 @@ async def test_a_failure_is_retried_after_a_delay() -> None:
     assert (1, 1, 3) == (outcome.state.completed, outcome.state.recovered, outcome.state.attempts)
 
 
-async def test_fresh_work_proceeds_while_others_back_off() -> None:
-    """A slot is not held by a trial that waits: with one slot, the others are done before the retry."""
+async def test_other_trials_proceed_during_a_backoff() -> None:
+    """A trial that waits holds no slot: with one slot, the others are done before the retry."""
     task = Scripted({"a": [Fail(ConnectionError("no")), Answer(1)], "b": [Answer(2)], "c": [Answer(3)]})
     disk = SimulatedDisk()
     retry = Retry(base_delay=60, max_delay=60)
@@ -89,8 +89,8 @@ async def test_fresh_work_proceeds_while_others_back_off() -> None:
     assert ["b", "c", "a"] == ends
 
 
-async def test_a_timeout_is_one_attempts_outcome() -> None:
-    """An attempt that outlives its limit is recorded with the limit; the trial has two more, then it is given up."""
+async def test_a_timeout_ends_one_attempt() -> None:
+    """A timeout is recorded with its limit; the trial gets two more attempts, then it fails."""
     disk = SimulatedDisk()
     outcome = await run_virtual(define(Scripted({"a": [Hang()]}), [Case(name="a", input="a")], timeout=30), disk)
 
@@ -102,7 +102,7 @@ async def test_a_timeout_is_one_attempts_outcome() -> None:
     assert ("", 1) == (outcome.stopped, outcome.state.failed)
 
 
-async def test_no_timeout_is_really_none() -> None:
+async def test_none_turns_the_timeout_off() -> None:
     """With `timeout=None` an attempt may take a day."""
     disk = SimulatedDisk()
     outcome = await run_virtual(
@@ -113,7 +113,7 @@ async def test_no_timeout_is_really_none() -> None:
 
 
 async def test_a_programming_error_is_not_retried() -> None:
-    """A TypeError would be the same next time: one attempt, and the trial is given up as fatal."""
+    """A TypeError would recur: after one attempt the trial fails as fatal."""
     task = Scripted({"a": [Fail(TypeError("no such argument"))]})
     disk = SimulatedDisk()
     await run_virtual(define(task, [Case(name="a", input="a")]), disk)
@@ -122,8 +122,8 @@ async def test_a_programming_error_is_not_retried() -> None:
     assert TrialFailed(trial="a", attempts=1, cause="fatal") in events_of(PATH, files=disk)
 
 
-async def test_what_is_raised_on_purpose_is_heeded() -> None:
-    """`Fatal` ends a trial; `RateLimited` never spends its attempts."""
+async def test_fatal_and_rate_limited_are_honoured() -> None:
+    """`Fatal` fails a trial; `RateLimited` does not use up its retries."""
     task = Scripted({"a": [Fail(Fatal("never"))], "b": [*[Fail(RateLimited(3.0))] * 8, Answer(1)]})
     disk = SimulatedDisk()
     outcome = await run_virtual(define(task, [Case(name=n, input=n) for n in "ab"], retry=Retry(errors=0)), disk)
@@ -133,12 +133,12 @@ async def test_what_is_raised_on_purpose_is_heeded() -> None:
 
 
 class Ruin(BaseException):
-    """What no library should raise."""
+    """An exception that is not an `Exception`."""
 
 
 @pytest.mark.parametrize("exc", [Ruin("all"), SystemExit(3), GeneratorExit()])
 async def test_a_task_that_raises_baseexception_fails_alone(exc: BaseException) -> None:
-    """Whatever a task raises is a fact about its attempt; the other trials go on."""
+    """Whatever a task raises fails its attempt only; the other trials continue."""
     task = Scripted({"a": [Fail(exc)], "b": [Answer(1)]})
     disk = SimulatedDisk()
     outcome = await run_virtual(define(task, [Case(name=n, input=n) for n in "ab"], retry=Retry(errors=0)), disk)
@@ -146,8 +146,8 @@ async def test_a_task_that_raises_baseexception_fails_alone(exc: BaseException) 
     assert (1, 1) == (outcome.state.completed, outcome.state.failed)
 
 
-async def test_an_output_that_cannot_be_written_fails_its_trial_only() -> None:
-    """One output that is not JSON fails that trial, with its place in the message, and no other."""
+async def test_an_unserialisable_output_fails_its_trial_only() -> None:
+    """An output that is not JSON fails its trial, and the message names the place in it."""
     task = Scripted({"a": [Answer({"deep": [object()]})], "b": [Answer(1)]})
     disk = SimulatedDisk()
     outcome = await run_virtual(define(task, [Case(name=n, input=n) for n in "ab"]), disk)
@@ -158,8 +158,8 @@ async def test_an_output_that_cannot_be_written_fails_its_trial_only() -> None:
     assert (1, 1) == (outcome.state.completed, outcome.state.failed)
 
 
-async def test_a_task_that_swallows_cancellation_is_late_not_right() -> None:
-    """An answer that comes after the limit, because the task would not be cancelled, is recorded as late, and not used."""
+async def test_an_output_after_the_timeout_is_discarded() -> None:
+    """A task that ignores its cancellation and returns after the timeout is recorded as late, and its output is discarded."""
 
     async def stubborn(_: Any) -> str:
         with trio.CancelScope(shield=True):
@@ -176,8 +176,8 @@ async def test_a_task_that_swallows_cancellation_is_late_not_right() -> None:
     assert 0 == count(disk, AttemptSucceeded)
 
 
-async def test_a_nursery_that_is_cancelled_is_not_late() -> None:
-    """A task whose own nursery ends with it when its time is over has timed out, and that is all."""
+async def test_a_cancelled_nursery_has_timed_out() -> None:
+    """A task whose own nursery is cancelled by the timeout has timed out, and is not late."""
 
     async def several(_: Any) -> None:
         async with trio.open_nursery() as nursery:
@@ -192,7 +192,7 @@ async def test_a_nursery_that_is_cancelled_is_not_late() -> None:
 
 
 async def test_notes_are_kept_with_their_attempt() -> None:
-    """What a task notes is recorded, and numbers are added up."""
+    """Notes of a task are recorded, and numbers are added up."""
 
     async def task(_: Any) -> int:
         note(tokens=12, model="small")
@@ -206,8 +206,8 @@ async def test_notes_are_kept_with_their_attempt() -> None:
     assert 15 == outcome.state.usage["tokens"]
 
 
-async def test_a_scorer_that_fails_never_runs_the_task_again() -> None:
-    """A scorer that raises is asked again by its own budget, then its score is missing; the task was called once."""
+async def test_a_failed_scorer_never_calls_the_task_again() -> None:
+    """A scorer that raises is retried under its own budget, then its score is missing; the task was called once."""
     task = Scripted({"a": [Answer("x")]})
     it = define(task, [Case(name="a", input="a")])
     asked: list[str] = []
@@ -231,8 +231,8 @@ async def test_a_scorer_that_fails_never_runs_the_task_again() -> None:
     assert 1 == outcome.state.completed
 
 
-async def test_scorers_are_asked_again_as_the_run_is_told() -> None:
-    """A retry that is given for a run holds for its scorers too, but for those that have one of their own."""
+async def test_scorers_use_the_retries_of_the_run() -> None:
+    """The retries of a run apply to its scorers, too, unless they have their own."""
     it, asked = define(Scripted(lambda _, __: Answer("yes", 0.5)), numbered_cases(1)), Counter[str]()
 
     def exact(output: str, case: Case[str, str]) -> bool:
@@ -252,8 +252,8 @@ async def test_scorers_are_asked_again_as_the_run_is_told() -> None:
     assert {"exact", "judge"} == {event.scorer for event in events_of(PATH, files=disk) if isinstance(event, ScoringFailed)}
 
 
-async def test_a_scorer_may_say_several_things() -> None:
-    """A mapping gives several scores at once, each with a name."""
+async def test_a_scorer_may_return_several_scores() -> None:
+    """A mapping gives several named scores."""
     it = define(Scripted({"a": [Answer("x")]}), [Case(name="a", input="a")])
 
     @it.score
@@ -268,7 +268,7 @@ async def test_a_scorer_may_say_several_things() -> None:
 
 
 async def test_fail_fast_stops_at_the_first_failure() -> None:
-    """With `fail_fast`, the first trial that is given up stops the run, which can be resumed."""
+    """With `fail_fast`, the first failed trial stops the run, which can be resumed."""
     task = Scripted(lambda value, _: Fail(Fatal("no"), 1) if value == "case-3" else Answer(1, 1))
     disk = SimulatedDisk()
     outcome = await run_virtual(define(task, numbered_cases(50), slots=2), disk, fail_fast=True)
@@ -278,8 +278,8 @@ async def test_fail_fast_stops_at_the_first_failure() -> None:
     assert RunStopped(reason="failed_fast") in events_of(PATH, files=disk)
 
 
-async def test_a_refused_key_stops_the_run_at_once() -> None:
-    """A 401 would meet every trial: the run stops with one message instead of fifty failures."""
+async def test_an_unauthorized_key_stops_the_run() -> None:
+    """A 401 would fail every trial: the run stops with one message instead of fifty failures."""
 
     class Unauthorized(Exception):
         status_code = 401
@@ -295,8 +295,8 @@ async def test_a_refused_key_stops_the_run_at_once() -> None:
     assert (0, 2) == (outcome.state.failed, count(disk, AttemptStarted))
 
 
-async def test_a_key_refused_twice_does_not_cut_off_the_others() -> None:
-    """What stops the run stops it once: a second refusal leaves the grace to those that are still in the air."""
+async def test_a_second_unauthorized_call_leaves_the_grace_alone() -> None:
+    """A second 401 does not shorten the grace of calls in flight."""
 
     class Unauthorized(Exception):
         status_code = 401
@@ -313,7 +313,7 @@ async def test_a_key_refused_twice_does_not_cut_off_the_others() -> None:
 
 @pytest.mark.parametrize("read", [list, iter])
 async def test_a_stop_with_the_last_trial_leaves_nothing_to_resume(read: Callable[[Any], Any]) -> None:
-    """A run that is told to stop when everything is done is finished, though its last trial failed; nothing is left."""
+    """A run that is stopped when everything is done is finished, even if its last trial failed."""
     task = Scripted(lambda value, _: Fail(Fatal("no"), 2) if value == "case-2" else Answer(1, 1))
     disk = SimulatedDisk()
     outcome = await run_virtual(define(task, read(numbered_cases(3)), slots=3), disk, policy="fixed", fail_fast=True)
@@ -321,7 +321,7 @@ async def test_a_stop_with_the_last_trial_leaves_nothing_to_resume(read: Callabl
     assert ("", "finished", 2, 1) == (outcome.stopped, outcome.state.ending, outcome.state.completed, outcome.state.failed)
 
 
-async def test_most_failures_can_be_a_part() -> None:
+async def test_max_failures_may_be_a_fraction() -> None:
     """`max_failures=0.1` lets a tenth fail, and no more."""
     task = Scripted(lambda *_: Fail(Fatal("no"), 1))
     disk = SimulatedDisk()
@@ -341,8 +341,8 @@ async def test_a_deadline_stops_the_run() -> None:
     assert ("deadline", 8) == (outcome.stopped, outcome.state.completed)
 
 
-async def test_cases_that_break_half_way_leave_a_run_that_can_be_resumed() -> None:
-    """If reading the cases fails in the middle, what is finished stays, and the run stops as resumable."""
+async def test_a_dataset_that_fails_half_way_can_be_resumed() -> None:
+    """If reading the cases fails in the middle, finished trials are kept, and the run can be resumed."""
 
     def broken() -> Any:
         yield from numbered_cases(30)
@@ -359,7 +359,7 @@ async def test_cases_that_break_half_way_leave_a_run_that_can_be_resumed() -> No
 
 
 async def test_the_limit_holds() -> None:
-    """Never more attempts at once than slots, from the journal as from the task."""
+    """There are never more attempts in flight than slots, according to the journal and to the task."""
     task = Scripted(lambda value, _: Answer(1, 0.1 + len(value) * 0.01))
     disk = SimulatedDisk()
     await run_virtual(define(task, numbered_cases(100), slots=4), disk)
@@ -371,8 +371,8 @@ async def test_the_limit_holds() -> None:
         assert flying <= 4
 
 
-async def test_one_item_takes_as_long_as_it_takes() -> None:
-    """Nothing sleeps to look again: one trial of no length takes no time, thirty at once take no longer than one."""
+async def test_nothing_polls() -> None:
+    """One instant trial takes no time, and thirty concurrent ones take no longer than one."""
     disk = SimulatedDisk()
     before = trio.current_time()
     await run_virtual(define(Scripted(lambda *_: Answer(1)), numbered_cases(1)), disk)
@@ -381,7 +381,7 @@ async def test_one_item_takes_as_long_as_it_takes() -> None:
 
 
 async def test_a_second_outage_loses_nothing() -> None:
-    """An outage of a second costs back-off, not trials: all hundred are completed."""
+    """An outage of one second costs backoff, not trials: all hundred are completed."""
     endpoint = SimulatedEndpoint(lambda value: value, latency=0.05)
     endpoint.down_until = trio.current_time() + 1.0
     disk = SimulatedDisk()
@@ -390,8 +390,8 @@ async def test_a_second_outage_loses_nothing() -> None:
     assert (100, 0) == (outcome.state.completed, outcome.state.failed)
 
 
-async def test_trials_that_always_fail_hold_up_nobody() -> None:
-    """One case in twenty is always reset by the other side: those are given up, all others are done, and soon."""
+async def test_trials_that_always_fail_do_not_delay_others() -> None:
+    """One case in twenty always fails with a connection reset: those fail, and all others are done soon."""
     cases = numbered_cases(400)
     bad = {case.input for case in cases[::20]}
     task = Scripted(lambda value, _: Fail(ConnectionResetError("reset"), 0.5) if value in bad else Answer(1, 0.5))
@@ -404,7 +404,7 @@ async def test_trials_that_always_fail_hold_up_nobody() -> None:
 
 
 async def test_a_probe_is_made_by_a_trial_that_has_not_failed() -> None:
-    """After an outage, trials that always fail do not stand between the run and the first answer."""
+    """After an outage, probes are made by trials that have not failed, so that failing trials do not prolong it."""
     cases = numbered_cases(300)
     bad = {case.input for case in cases[:30]}
     began = trio.current_time()
@@ -421,7 +421,7 @@ async def test_a_probe_is_made_by_a_trial_that_has_not_failed() -> None:
 
 
 async def test_a_rate_limit_is_found_and_kept() -> None:
-    """An endpoint of ten a second serves everything, and few calls are refused."""
+    """An endpoint with ten calls per second serves everything, and few calls are rate limited."""
     endpoint = SimulatedEndpoint(lambda value: value, latency=0.5, rate=10, burst=20, retry_after=1.0)
     disk = SimulatedDisk()
     outcome = await run_virtual(define(endpoint, numbered_cases(400), slots=64), disk)
@@ -430,8 +430,8 @@ async def test_a_rate_limit_is_found_and_kept() -> None:
     assert endpoint.refused <= 40
 
 
-async def test_a_retry_after_beyond_the_budget_ends_its_trial_only() -> None:
-    """A trial that is asked to wait longer than it may fails; a single 429 does not hold up the others."""
+async def test_a_retry_after_beyond_the_budget_fails_its_trial_only() -> None:
+    """A trial whose Retry-After exceeds its budget fails; a single 429 does not delay the others."""
     task = Scripted({"a": [Fail(RateLimited(3600))], "b": [Fail(RateLimited(1)), Answer(1)]})
     disk = SimulatedDisk()
     cases = [Case(name=name, input=name) for name in "ab"]
@@ -481,7 +481,7 @@ def test_every_trial_reaches_an_end(scripts: list[list[Step]], slots: int, polic
 
 
 def test_live_state_is_folded_state() -> None:
-    """After every record the state that the run keeps is the state that a reader would fold."""
+    """After every record the live state equals the state folded from the journal."""
     it, _ = flaky_evaluation(10)
     disk = SimulatedDisk()
     snapshots: dict[int, tuple[Any, ...]] = {}
@@ -530,8 +530,8 @@ def test_the_same_seed_makes_the_same_bytes() -> None:
     [{"policy": "bold"}, {"grace": -1}, {"max_failures": -1}, {"max_failures": 5.0}, {"durability": "none"}, {"slotz": 4}],
     ids=str,
 )
-async def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
-    """An option that cannot be meant is refused before anything is written."""
+async def test_invalid_options_are_rejected(options: dict[str, Any]) -> None:
+    """An invalid option is rejected before anything is written."""
     disk = SimulatedDisk()
     with pytest.raises(UsageError):
         await run_virtual(define(Scripted(lambda *_: Answer(1)), numbered_cases(1)), disk, **options)
@@ -539,7 +539,7 @@ async def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -
 
 
 async def test_trials_are_enqueued_only_a_little_ahead() -> None:
-    """A generator of a million cases is read as the slots need it, not before."""
+    """A generator of a million cases is read as the slots need it."""
     read_so_far = 0
 
     def endless() -> Any:

@@ -1,4 +1,4 @@
-"""Signals reach whoever is to be told of them, for as long as that is so."""
+"""Signal handlers: installing, nesting and removing them."""
 
 import signal
 import threading
@@ -14,15 +14,15 @@ from runner.signals import STOP_SIGNALS, handle_signals, is_from_signal, until_s
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
-    """Leave every handler as it was."""
+    """Restore every handler."""
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
-def test_a_handler_is_told_and_the_one_before_comes_back() -> None:
-    """Each signal reaches the handler while it lasts, and whoever had it before afterwards, even if it ends by an error."""
+def test_a_handler_is_installed_and_removed() -> None:
+    """Each signal calls the handler during the block; afterwards the previous one is restored, even after an error."""
     heard: list[int] = []
     before = [signal.getsignal(number) for number in STOP_SIGNALS]
     with pytest.raises(LookupError), handle_signals(lambda number, _: heard.append(number), *STOP_SIGNALS):
@@ -34,8 +34,8 @@ def test_a_handler_is_told_and_the_one_before_comes_back() -> None:
     assert before == [signal.getsignal(number) for number in STOP_SIGNALS]
 
 
-def test_what_is_ignored_stays_ignored() -> None:
-    """A process that was started to ignore Ctrl-C, in the background of a shell, goes on ignoring it."""
+def test_ignored_signals_stay_ignored() -> None:
+    """A process that was started with SIGINT ignored, as in the background of a shell, keeps ignoring it."""
     heard: list[int] = []
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with handle_signals(lambda number, _: heard.append(number), *STOP_SIGNALS):
@@ -44,8 +44,8 @@ def test_what_is_ignored_stays_ignored() -> None:
     assert ([], signal.SIG_IGN) == (heard, signal.getsignal(signal.SIGINT))
 
 
-def test_other_threads_are_not_told() -> None:
-    """In another thread than the main one nothing is changed, and nothing raised."""
+def test_nothing_is_installed_in_other_threads() -> None:
+    """Outside the main thread nothing is installed, and nothing is raised."""
     before = signal.getsignal(signal.SIGINT)
     seen: list[object] = []
 
@@ -60,8 +60,8 @@ def test_other_threads_are_not_told() -> None:
     assert [before] == seen
 
 
-def test_those_who_share_a_signal_are_all_told_and_may_end_in_any_order() -> None:
-    """Of two who wait at once, the first may end first: the other is still told, and the last one gives the signal back."""
+def test_sharing_handlers_may_end_in_any_order() -> None:
+    """Of two sharing handlers the first may end first: the other is still called, and the last one restores the signal."""
     heard: list[str] = []
     before = signal.getsignal(signal.SIGINT)
     first = handle_signals(lambda *_: heard.append("first"), signal.SIGINT, shares=True)
@@ -76,8 +76,8 @@ def test_those_who_share_a_signal_are_all_told_and_may_end_in_any_order() -> Non
     assert before is signal.getsignal(signal.SIGINT)
 
 
-def test_who_does_not_share_is_told_instead_of_those_before() -> None:
-    """Only the innermost is told, and the one around it again when that has ended."""
+def test_an_exclusive_handler_replaces_earlier_ones() -> None:
+    """Only the innermost handler is called, and the outer one again afterwards."""
     heard: list[str] = []
     with handle_signals(lambda *_: heard.append("outer"), *STOP_SIGNALS):
         with handle_signals(lambda *_: heard.append("inner"), *STOP_SIGNALS):
@@ -87,8 +87,8 @@ def test_who_does_not_share_is_told_instead_of_those_before() -> None:
     assert ["inner", "outer"] == heard
 
 
-def test_a_handler_that_somebody_has_put_there_is_kept() -> None:
-    """Whoever comes after it is told in its place for a while, and whoever came before it does not take it away."""
+def test_a_foreign_handler_is_kept() -> None:
+    """A handler that other code installs is replaced by later blocks only, and not removed by earlier ones."""
     heard: list[str] = []
     with handle_signals(lambda *_: heard.append("outer"), signal.SIGTERM):
         signal.signal(signal.SIGTERM, lambda *_: heard.append("theirs"))
@@ -101,8 +101,8 @@ def test_a_handler_that_somebody_has_put_there_is_kept() -> None:
     assert theirs is signal.getsignal(signal.SIGTERM)
 
 
-async def test_what_is_done_until_a_signal_comes_ends_with_it() -> None:
-    """Something that would go on for ever ends at the signal; what comes to its own end before says so."""
+async def test_a_call_ends_with_a_signal() -> None:
+    """A call that would never return is cancelled by the signal; one that returns before reports so."""
 
     async def for_ever() -> None:
         signal.raise_signal(signal.SIGINT)
@@ -115,8 +115,8 @@ async def test_what_is_done_until_a_signal_comes_ends_with_it() -> None:
     assert before is signal.getsignal(signal.SIGINT)
 
 
-async def test_what_ignores_a_signal_is_not_ended_by_it() -> None:
-    """Under `nohup`, or in the background of a shell, a signal that is ignored ends nothing."""
+async def test_an_ignored_signal_ends_nothing() -> None:
+    """Under `nohup`, or in the background of a shell, an ignored signal does not end a call."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     async def to_the_end() -> None:
@@ -134,12 +134,12 @@ class Handler:
 
 
 def interrupted(*_: object) -> None:
-    """Be a handler that is a function."""
+    """A handler that is a function."""
     raise KeyboardInterrupt
 
 
 def caught(call: Callable[[], object]) -> BaseException:
-    """Give what a call raises."""
+    """Return what a call raises."""
     try:
         call()
     except BaseException as exc:  # noqa: BLE001  # that is what is looked at
@@ -147,8 +147,8 @@ def caught(call: Callable[[], object]) -> BaseException:
     raise AssertionError
 
 
-def raised_anew() -> None:
-    """Put another interruption in the place of the one that comes."""
+def raise_another() -> None:
+    """Replace a KeyboardInterrupt by another one."""
     try:
         signal.raise_signal(signal.SIGINT)
     except KeyboardInterrupt:
@@ -156,22 +156,22 @@ def raised_anew() -> None:
 
 
 @pytest.mark.parametrize("handler", [interrupted, Handler(), partial(interrupted, 1)])
-def test_a_real_interruption_is_told_from_one_that_code_raises(handler: Callable[..., None]) -> None:
-    """What a handler has raised is real, caught or in a group as it may be; what code raises of itself is not."""
+def test_keyboard_interrupts_of_signals_are_recognised(handler: Callable[..., None]) -> None:
+    """A KeyboardInterrupt of a handler is recognised, also re-raised or in a group; one that code raises itself is not."""
     signal.signal(signal.SIGINT, handler)
     real = caught(lambda: signal.raise_signal(signal.SIGINT))
     own = caught(interrupted) if isinstance(handler, Handler) else KeyboardInterrupt()
 
     assert is_from_signal(real)
-    assert is_from_signal(caught(raised_anew))
+    assert is_from_signal(caught(raise_another))
     assert is_from_signal(BaseExceptionGroup("", [ValueError(), BaseExceptionGroup("", [real])]))
     assert not is_from_signal(BaseExceptionGroup("", [ValueError(), KeyboardInterrupt()]))
     assert not is_from_signal(own)
     assert not is_from_signal(ValueError())
 
 
-def test_who_is_told_may_raise_a_real_interruption() -> None:
-    """An interruption by somebody who is told of a signal is a real one."""
+def test_an_installed_handler_may_raise_keyboard_interrupt() -> None:
+    """A KeyboardInterrupt of a handler that was installed here is recognised."""
     with handle_signals(interrupted, signal.SIGTERM):
         real = caught(lambda: signal.raise_signal(signal.SIGTERM))
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -180,8 +180,8 @@ def test_who_is_told_may_raise_a_real_interruption() -> None:
         assert not is_from_signal(KeyboardInterrupt())
 
 
-def test_an_interruption_counts_where_nothing_can_be_told() -> None:
-    """Python's own handler leaves no trace: there, in the main thread, every interruption is taken for a real one."""
+def test_with_the_default_handler_every_keyboard_interrupt_counts() -> None:
+    """Python's default handler leaves no trace, so in the main thread every KeyboardInterrupt counts as a signal."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     elsewhere: list[bool] = []
     thread = threading.Thread(target=lambda: elsewhere.append(is_from_signal(KeyboardInterrupt())))

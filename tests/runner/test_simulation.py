@@ -1,4 +1,4 @@
-"""What would have been: a run made again on a virtual clock, with outcomes that can be told beforehand."""
+"""Simulations of recorded runs, with results that can be computed by hand."""
 
 import functools
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def virtually(main: Callable[[], Any]) -> Any:
 
 
 def recorded(it: AnyEvaluation, *sessions: dict[str, Any]) -> Recording:
-    """Run it, in so many sessions, and take in what was recorded."""
+    """Run an evaluation in several sessions, and return its recording."""
     disk = SimulatedDisk()
     for number, options in enumerate(sessions):
         virtually(functools.partial(arun, it, PATH, **{**repeatable(3), "files": disk, "resume": number > 0, **options}))
@@ -48,7 +48,7 @@ def test_twice_the_slots_take_half_the_time(slots: int, seconds: float) -> None:
     assert (seconds, 12, 0, min(slots, 12)) == (figures.duration, figures.calls, figures.rejected, figures.most_in_flight)
 
 
-def test_what_happened_stands_beside_it() -> None:
+def test_recorded_figures() -> None:
     """The recorded figures are those of the run itself."""
     recording = recorded(steady(12), {"policy": "fixed", "slots": 3})
 
@@ -59,7 +59,7 @@ def test_what_happened_stands_beside_it() -> None:
 
 @pytest.mark.parametrize("policy", ["adaptive", "aimd", "fixed"])
 def test_the_same_policy_gives_the_same_run(policy: str) -> None:
-    """Simulated under the policy, the slots and the seed that were recorded, everything takes what it took."""
+    """Simulated under the recorded policy, slots and seed, all figures are the same."""
     it, _ = flaky_evaluation(40)
     recording = recorded(it, {"policy": policy})
 
@@ -69,7 +69,7 @@ def test_the_same_policy_gives_the_same_run(policy: str) -> None:
 
 
 def test_another_policy_takes_another_time() -> None:
-    """The same latencies under a policy that begins with three slots take longer than under one that has twelve at once."""
+    """The same latencies take longer under a policy that starts with three slots than under one with twelve."""
     recording = recorded(steady(60), {"policy": "fixed", "slots": 12})
     figures = recording.simulate(policy="aimd")
 
@@ -79,8 +79,8 @@ def test_another_policy_takes_another_time() -> None:
     assert figures.most_in_flight < 12
 
 
-def test_the_calls_of_a_scorer_are_played_again() -> None:
-    """A scorer's calls take as long as they took, under the limit of the scorer and not in a slot of the task."""
+def test_scorer_calls_are_simulated() -> None:
+    """Scorer calls take their recorded time, under the limit of the scorer and not in a slot of the task."""
     it = steady(4)
 
     @it.score
@@ -93,8 +93,8 @@ def test_the_calls_of_a_scorer_are_played_again() -> None:
     assert (9.0, 9.0, 3.0) == (recording.figures.duration, recording.simulate().duration, recording.simulate(slots=4).duration)
 
 
-def test_each_back_end_has_its_own_slots() -> None:
-    """Where back ends are told apart, so are they again: twice the keys, twice the attempts at one time."""
+def test_each_key_has_its_own_slots() -> None:
+    """Rate-limit keys are kept: with twice the keys there are twice the attempts in flight."""
     it = define(
         Scripted(lambda *_: Answer(1, 1.0)), [Case(name=n, input=n, metadata={"to": n[0]}) for n in ("a1", "a2", "b1", "b2")]
     )
@@ -104,8 +104,8 @@ def test_each_back_end_has_its_own_slots() -> None:
     assert recording.figures == recording.simulate()
 
 
-def test_failures_are_met_again() -> None:
-    """A refusal, a timeout and what is fatal come where they came, and are retried by the settings that were in force."""
+def test_failures_are_simulated() -> None:
+    """Rate limits, timeouts and fatal failures recur, and are retried under the recorded settings."""
     script: dict[Any, list[Step]] = {
         "case-0": [Fail(RateLimited(5.0), 1), Answer(1, 1)],
         "case-1": [Hang(), Answer(1, 1)],
@@ -124,7 +124,7 @@ def test_failures_are_met_again() -> None:
 
 
 def test_sessions_are_added_up() -> None:
-    """Of a run that was stopped and resumed, the time between does not count, and calls that were cut off do."""
+    """Of a resumed run, the time between sessions does not count, and interrupted calls do."""
     recording = recorded(
         steady(6, 2.0), {"policy": "fixed", "slots": 2, "deadline": 3.0, "grace": 0}, {"policy": "fixed", "deadline": None}
     )
@@ -134,24 +134,24 @@ def test_sessions_are_added_up() -> None:
     assert (6.0, 6) == (figures.duration, figures.calls)
 
 
-def test_what_was_asked_for_again_is_made_once() -> None:
-    """A trial that failed, and was taken up again because somebody asked for it, is simulated as it went at last."""
+def test_a_retried_trial_is_simulated_once() -> None:
+    """A failed trial that the user retried is simulated with its last attempts."""
     task = Scripted({"case-0": [Fail(Fatal("no"), 1), Answer(1, 1)], "case-1": [Answer(1, 1)]})
     recording = recorded(define(task, numbered_cases(2)), {"policy": "fixed"}, {"retry_failed": True})
 
     assert (3, 2, 2) == (recording.figures.calls, recording.simulate().calls, recording.simulate().completed)
 
 
-def test_trials_that_did_not_end_are_left_out() -> None:
-    """Of a run that was stopped, only what had come to an end is known well enough."""
+def test_unfinished_trials_are_excluded() -> None:
+    """Of a stopped run, only trials that are done are simulated."""
     recording = recorded(steady(10), {"policy": "fixed", "slots": 2, "deadline": 2.5, "grace": 0})
 
     assert (4, 6) == (len(recording.ended), recording.excluded)
     assert (4, 1.0) == (recording.simulate(slots=4).completed, recording.simulate(slots=4).duration)
 
 
-def test_nothing_that_ended_is_refused(tmp_path: Path) -> None:
-    """Where no trial came to an end there is nothing to simulate; nor where nobody says by which policy."""
+def test_a_run_without_finished_trials_is_rejected(tmp_path: Path) -> None:
+    """Without a finished trial, or without a recorded policy, there is nothing to simulate."""
     written(tmp_path / "empty", [started(), session(), enqueued("a")])
     written(tmp_path / "old", whole_run())
 
@@ -163,8 +163,8 @@ def test_nothing_that_ended_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("elapsed", [-1.0, 1e300])
-def test_times_that_cannot_be_do_not_hang(elapsed: float) -> None:
-    """Whatever a journal says of its attempts, a simulation comes to an end."""
+def test_invalid_times_do_not_hang(elapsed: float) -> None:
+    """A simulation ends, whatever times a journal records."""
     disk = SimulatedDisk()
     it, _ = flaky_evaluation(6)
     virtually(functools.partial(arun, it, PATH, **repeatable(), files=disk))
@@ -180,7 +180,7 @@ def test_times_that_cannot_be_do_not_hang(elapsed: float) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a run of twelve trials of a second each, in three slots."""
+    """A run of twelve trials of a second each, in three slots."""
     monkeypatch.chdir(tmp_path)
     it = define(Scripted(lambda *_: Answer("yes", 1.0)), [Case(name=f"n{n}", input=n) for n in range(12)])
     virtually(
@@ -193,8 +193,8 @@ def evaljournal(*arguments: object) -> Result:
     return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 
-def test_the_command_puts_figures_side_by_side(run: Path) -> None:
-    """What happened and what would have, line by line, and plainly what it is worth; nothing is written."""
+def test_the_command_shows_figures_side_by_side(run: Path) -> None:
+    """Recorded and simulated figures, line by line, with a note that they are a bound; nothing is written."""
     before = sorted(run.parent.rglob("*"))
     result = evaljournal("simulate", run, "--slots", "6")
 
@@ -219,7 +219,7 @@ def test_the_command_in_json(run: Path) -> None:
 
 
 def test_a_damaged_run_is_simulated_up_to_the_damage(run: Path) -> None:
-    """What can be trusted is simulated, and the code is 4."""
+    """The records before the damage are simulated, and the exit code is 4."""
     at = [record.offset for record in read(run)]
     flip(run / "journal-000001.jsonl", at[len(at) * 2 // 3] + 40)
     result = evaljournal("simulate", run)
@@ -230,13 +230,13 @@ def test_a_damaged_run_is_simulated_up_to_the_damage(run: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--policy", "bold"], ["--slots", "0"], ["nowhere"]], ids=lambda arguments: arguments[0])
-def test_the_command_refuses_what_cannot_be(run: Path, arguments: list[str]) -> None:
+def test_the_command_rejects_invalid_arguments(run: Path, arguments: list[str]) -> None:
     """An unknown policy, no slots, no run: code 2."""
     assert 2 == evaljournal("simulate", *arguments).exit_code
 
 
-def test_the_command_refuses_a_run_in_which_nothing_ended(tmp_path: Path) -> None:
-    """A run without a finished trial is named, and the code is 2."""
+def test_the_command_rejects_a_run_without_finished_trials(tmp_path: Path) -> None:
+    """The error names the run, and the exit code is 2."""
     written(tmp_path / "empty", [started(), session(), enqueued("a")])
     result = evaljournal("simulate", tmp_path / "empty")
 

@@ -1,4 +1,4 @@
-"""Times that are waited for: each attempt's own limit, and whatever else is to be done later."""
+"""The timer, and the timeouts of attempts."""
 
 import functools
 from pathlib import Path
@@ -20,27 +20,27 @@ from tests.journal.disk import SimulatedDisk
 PATH = Path("/runs/it/0001")
 
 
-async def test_an_alarm_rings_at_the_earliest_time_that_was_asked_for() -> None:
-    """A later time changes nothing, an earlier one does, and whoever wants another ring asks for it."""
-    rung: list[float] = []
+async def test_a_timer_fires_at_the_earliest_scheduled_time() -> None:
+    """A later time changes nothing, an earlier one does, and it fires once."""
+    fired: list[float] = []
     clock = Clock()
-    alarm = Timer(clock, rung.append)
+    timer = Timer(clock, fired.append)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(alarm.run)
+        nursery.start_soon(timer.run)
         for when in (5.0, 7.0, 3.0):
-            alarm.schedule(when)
+            timer.schedule(when)
         await trio.sleep(4)
-        assert [3.0] == rung
-        alarm.schedule(6.0)
+        assert [3.0] == fired
+        timer.schedule(6.0)
         await trio.sleep(96)
         nursery.cancel_scope.cancel()
 
-    assert [3.0, 6.0] == rung
+    assert [3.0, 6.0] == fired
 
 
 @pytest.mark.parametrize("timeout", [0.5, 2.0])
-def test_every_attempt_has_its_own_time(timeout: float) -> None:
-    """Attempts that begin one after another, in the same slots, are each cut off when their own time is over, and no other."""
+def test_every_attempt_has_its_own_timeout(timeout: float) -> None:
+    """Attempts that start one after another in the same slots are each cancelled after their own timeout."""
 
     async def task(seconds: float) -> float:
         await trio.sleep(seconds)

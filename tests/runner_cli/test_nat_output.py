@@ -95,7 +95,7 @@ def test_two_runs_never_share_a_file() -> None:
     other = evaljournal("resume", "runs/capitals/0002", "--nat-output", "nat")
 
     assert (2, 2) == (again.exit_code, other.exit_code)
-    assert "nat holds the output of something else; give another --nat-output" in again.stderr
+    assert "nat holds the output of another run; pass another --nat-output" in again.stderr
     assert before == Path("nat/workflow_output.jsonl").read_bytes()
     assert ["0001", "0002"] == sorted(os.listdir("runs/capitals"))
 
@@ -107,7 +107,7 @@ def test_a_finished_run_has_its_files_made_again() -> None:
     inside = evaljournal("resume", "--nat-output", "runs/capitals/0001/nat")
 
     assert (1, [OWNER, *FILES]) == (result.exit_code, sorted(os.listdir("nat")))
-    assert (2, True) == (inside.exit_code, "which is a run, and holds nothing but its journal" in inside.stderr)
+    assert (2, True) == (inside.exit_code, "is inside the run" in inside.stderr)
 
 
 def test_a_directory_that_cannot_be_made_is_refused() -> None:
@@ -118,7 +118,7 @@ def test_a_directory_that_cannot_be_made_is_refused() -> None:
     resumed = evaljournal("resume", "one", "--nat-output", "file/nat")
 
     assert (2, 2) == (begun.exit_code, resumed.exit_code)
-    assert begun.stderr == resumed.stderr == "Error: file/nat cannot be written: Not a directory; give another --nat-output\n"
+    assert begun.stderr == resumed.stderr == "Error: file/nat cannot be written: Not a directory; pass another --nat-output\n"
     assert not Path("runs").exists()
 
 
@@ -200,7 +200,7 @@ def test_a_write_that_fails_is_made_up_for(monkeypatch: pytest.MonkeyPatch, capl
     output._take(records[ends[1] + 1 :])
 
     assert ["a", "b", "c"] == ids()
-    assert "b could not be written, and will be tried again" in caplog.text
+    assert "b could not be written; it is tried again" in caplog.text
     assert "No space left on device" in caplog.text
 
 
@@ -229,7 +229,7 @@ def test_a_trial_that_cannot_be_told_costs_no_other(monkeypatch: pytest.MonkeyPa
     output._take(records)
 
     assert ["b"] == ids()
-    assert "the output of a could not be told" in caplog.text
+    assert "the output of a could not be read" in caplog.text
     assert "its line is gone" in caplog.text
     assert logging.ERROR == caplog.records[-1].levelno
 

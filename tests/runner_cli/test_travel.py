@@ -446,7 +446,7 @@ def test_a_fork_takes_everything_with_it() -> None:
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        (["--at", "1", "-o", "new"], 2, "run cannot be forked at record 1: the run had not begun by then"),
+        (["--at", "1", "-o", "new"], 2, "run cannot be forked at record 1: the run had not started by then"),
         (["--at", "99", "-o", "new"], 2, "run has no record 99; the last is 15"),
         (["-o", "taken"], 2, "taken exists already, and nothing is ever overwritten"),
         (["-o", "taken/file"], 2, "taken/file exists already"),
