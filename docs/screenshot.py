@@ -2,7 +2,7 @@
 
     python docs/screenshot.py    # writes docs/report.png
 
-Needs Playwright and a Chromium on the PATH. The page uses the system font; the picture in the repository was made with Inter.
+Needs Playwright and a Chromium on the PATH. The page uses the system font; the image in the repository was made with Inter.
 """  # noqa: INP001 - a script, not a package
 
 import os
@@ -16,9 +16,7 @@ from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "docs" / "report.png"
-WIDTH, HEIGHT = 1120, 968
-AT = 0.55
-"""Position of the scrubber, as a share of the records."""
+WIDTH, HEIGHT = 1180, 1330
 
 
 def evaljournal(folder: Path, *words: str) -> None:
@@ -27,15 +25,16 @@ def evaljournal(folder: Path, *words: str) -> None:
     subprocess.run([sys.executable, "-c", code, *words], cwd=folder, check=True, timeout=120)  # noqa: S603 - our own command
 
 
-def picture(address: str) -> None:
-    """Open the report, move the scrubber, and take the picture."""
+def take_screenshot(address: str) -> None:
+    """Open the report, filter the wrong trials, and save the image."""
     browser_path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=browser_path, args=["--no-sandbox", "--font-render-hinting=none"])
-        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=1.4)
+        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=1.3)
         page.goto(address)
         page.wait_for_selector("main:not([aria-busy])")
-        page.evaluate("share => page.history.go(Math.round(share * page.run.seq))", AT)
+        page.click("[data-filter=wrong]")
+        page.mouse.move(0, 0)
         page.wait_for_timeout(200)
         page.screenshot(path=TARGET)
         browser.close()
@@ -48,7 +47,7 @@ def main() -> None:
         shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
         evaljournal(folder, "run", "examples/quickstart.py")
         evaljournal(folder, "report")
-        picture((folder / "report.html").as_uri())
+        take_screenshot((folder / "report.html").as_uri())
     sys.stdout.write(f"{TARGET.relative_to(ROOT)}: {os.path.getsize(TARGET):,} bytes\n")
 
 

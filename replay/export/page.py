@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import attrs
 import orjson
@@ -42,6 +42,7 @@ _STYLES: Final = {"uPlot.min.css": "", "page.css": "", "dark.css": ' id="dark" m
 """Style sheet → attributes of its element; the page changes `media` of the last one when the user chooses a theme."""
 _BASE64_CHUNK: Final = 57 * 1024
 """Bytes; a multiple of three, so that chunks can be joined."""
+_Scored = TypeVar("_Scored", Score, Paired)
 
 
 @attrs.frozen(kw_only=True)
@@ -68,7 +69,7 @@ class PageRun:
             "headline": headline(
                 summary, {"running": "running", "damaged": "damaged"}.get(self.status) or ending_in_words(state)
             ),
-            "next": f"evaljournal watch {shlex.quote(str(path))}" if self.status == "running" else next_command(state, path),
+            "next": self._next_command(),
             "show": f"evaljournal show {shlex.quote(str(path))}",
             "verify": f"evaljournal verify {shlex.quote(str(path))}",
             "head": state.head,
@@ -87,6 +88,11 @@ class PageRun:
             "sessions": [attrs.asdict(session) for session in state.sessions],
             "columns": columns(self.content, state, cursor),
         }
+
+    def _next_command(self) -> str:
+        if self.status in {"running", "damaged"}:
+            return f"evaljournal {'watch' if self.status == 'running' else 'verify'} {shlex.quote(str(self.history.path))}"
+        return next_command(self.history.state, self.history.path)
 
 
 def _definition(started: RunStarted) -> dict[str, str]:
@@ -107,12 +113,17 @@ def headline(summary: Summary, status: str) -> str:
         progress = f"{plural(done, 'trial')} done"
     else:
         progress = f"{done:,} of {plural(total, 'trial')} done" if done < total else f"All {plural(total, 'trial')} done"
-    parts = [progress, *(_brief_score(scorer, score) for scorer, score in list(summary.scores.items())[:1] if score.scored)]
+    parts = [progress, *(_brief_score(scorer, score) for scorer, score in _first(summary.scores) if score.scored)]
     if done:
         parts.append(f"{trials.failed:,} failed" if trials.failed else "none failed")
     if trials.recovered:
         parts.append(f"{trials.recovered:,} recovered after a failure")
     return f"{name}: {status}. {', '.join(parts)}."
+
+
+def _first(scores: Mapping[str, _Scored]) -> list[tuple[str, _Scored]]:
+    """Return the scorer for the headline, if there is one: the first with passes, or else with numbers, or else with labels."""
+    return sorted(scores.items(), key=lambda item: {"pass": 0, "number": 1}.get(item[1].kind, 2))[:1]
 
 
 def _brief_score(scorer: str, score: Score) -> str:
@@ -137,7 +148,7 @@ def comparison_data(comparison: Comparison) -> dict[str, Any]:
 
 
 def _comparison_headline(comparison: Comparison, outcomes: Mapping[str, str]) -> str:
-    first = "".join(f"{printable(scorer, 40)}: {outcome}. " for scorer, outcome in list(outcomes.items())[:1])
+    first = "".join(f"{printable(scorer, 40)}: {outcomes[scorer]}. " for scorer, _ in _first(comparison.scores))
     changed = f", {len(comparison.changed):,} changed" if comparison.changed else ""
     same = f"{comparison.same:,} of {plural(comparison.compared, 'trial')} the same"
     return f"{first}{len(comparison.fixed):,} fixed, {len(comparison.broke):,} broke{changed}, {same}."

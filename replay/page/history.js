@@ -50,8 +50,8 @@ class HistoryView {
     this.field = el("input", { type: "number", min: 1, max: this.run.seq, value: this.seq, id: "seq", "aria-label": "Record number", onchange: () => (this.field.value ? this.go(Number(this.field.value)) : this.show()) });
     this.event = el("p", { class: "event", id: "event", "aria-live": "polite" });
     this.counters = Object.fromEntries(COUNTERS.map(([name]) => [name, el("dd", { "data-counter": name })]));
-    this.scoreLine = el("p", { class: "line" });
-    this.decisionLine = el("p", { class: "line", id: "decision" });
+    this.scoreLine = el("p", { class: "state-line" });
+    this.decisionLine = el("p", { class: "state-line", id: "decision" });
     this.running = el("ul", { class: "slots", "aria-label": "Attempts in flight" });
     this.backingOff = el("ul", { class: "slots", "aria-label": "Trials in backoff" });
     this.legend = el("ul", { class: "legend", "aria-label": "Attempts by ending" });

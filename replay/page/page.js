@@ -85,7 +85,7 @@ class Page {
     refill(this.top,
       this.themeButton, el("p", { class: "eyebrow" }, facts),
       el("h1", { text: visible(this.comparison ? this.comparison.headline : info.headline).replace(/ (?=[%=])|(?<==) /g, "\u00a0") }),
-      ...this.runs.map((run) => (run.info.problem ? el("p", { class: "banner", role: "alert", text: `The journal is damaged; shown up to the damage. ${visible(run.info.problem)}` }) : "")));
+      ...this.runs.map((run) => (run.info.problem ? el("p", { class: "banner", role: "alert", text: `Shown up to the damage: ${visible(run.info.problem)}` }) : "")));
   }
 
   chooseRun(index) {

@@ -64,6 +64,7 @@ function pauseRanges(run) {
 
 // Seconds in which only the pace kept slots idle: trials were queued, and fewer attempts in flight than the limit allows.
 function pacedTime(run) {
+  if (!run.series.pace?.value.some(Boolean)) return { seconds: 0 };
   const names = ["pace", "queued", "in_flight", "limit", "paused"], all = names.map((name) => run.series[name]);
   const indexes = all.map(() => -1);
   let seconds = 0, low = Infinity, high = 0;

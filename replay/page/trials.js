@@ -147,7 +147,7 @@ class TrialsView {
       this.outputColumn("output-a", "A output", 0),
       this.outputColumn("output-b", "B output", 1),
       ...scorers,
-      { id: "change", label: "change", size: wide < 30 ? "4.4rem" : "minmax(5rem, 1.2fr)", cell: (row) => el("span", { class: `change ${row.change}`, text: changeText(row, wide < 66 ? [] : newest.scorers.slice(0, 2)) }), key: (row) => Object.keys(CHANGES).indexOf(row.change) },
+      { id: "change", label: "change", size: wide < 30 ? "4.4rem" : "minmax(5rem, 1.2fr)", cell: (row) => el("span", { class: `change ${row.change}`, text: wide < 30 ? CHANGES[row.change] : changeText(row, wide < 66 ? [] : newest.scorers.slice(0, 2)) }), key: (row) => Object.keys(CHANGES).indexOf(row.change) },
       { id: "elapsed", label: "latency", size: "8.4rem", from: 92, cell: (row) => this.pairCell(row, (run, trial) => (run.trials.elapsed[trial] === null ? NONE : microseconds(run.trials.elapsed[trial]))), key: (row) => this.last(row, (run, trial) => run.trials.elapsed[trial] ?? -1) },
     ];
   }

@@ -69,7 +69,7 @@ def test_damaged_run(open_tab: OpenTab, tmp_path: Path) -> None:
     tab = open_tab((tmp_path / "report.html").as_uri())
 
     assert [] == tab.messages
-    assert tab.text(".banner").startswith("The journal is damaged; shown up to the damage.")
+    assert tab.text(".banner").startswith("Shown up to the damage: ")
     assert 20 == tab.evaluate("() => page.run.seq")
 
 

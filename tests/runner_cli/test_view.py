@@ -1,4 +1,4 @@
-"""Only who knows the address is shown a run, only from this machine, and nobody can change anything."""
+"""The live server answers only requests with its token and host, and is read-only."""
 
 import socket
 from pathlib import Path
@@ -21,8 +21,8 @@ TOKEN = "a-token-for-tests"  # noqa: S105  # it opens nothing
 HOST = f"Host: 127.0.0.1:{PORT}\r\n"
 
 
-def asked(path: Path, request: str, most: int = 1 << 20) -> tuple[int, str, str]:
-    """Send a request as it stands; give the status, the headers and the body, or what has come of it when it is long enough."""
+def respond(path: Path, request: str, limit: int = 1 << 20) -> tuple[int, str, str]:
+    """Send a raw request; return the status, the headers and the body, of an event stream up to the first event."""
 
     async def main() -> bytes:
         live = LiveRun(path, 0)
@@ -32,7 +32,7 @@ def asked(path: Path, request: str, most: int = 1 << 20) -> tuple[int, str, str]
             nursery.start_soon(live.follow)
             nursery.start_soon(Server(live, PORT, TOKEN).answer, theirs)
             await ours.send_all(request.encode("latin-1"))
-            while (piece := await ours.receive_some(1 << 16)) and len(answer) < most:
+            while (piece := await ours.receive_some(1 << 16)) and len(answer) < limit:
                 answer += piece
                 if b"\ndata: " in answer and answer.endswith(b"\n\n\r\n"):
                     break
@@ -45,13 +45,13 @@ def asked(path: Path, request: str, most: int = 1 << 20) -> tuple[int, str, str]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Give a run to look at."""
+    """Return a run."""
     return eventful(tmp_path / "run")
 
 
-def test_who_knows_the_address_gets_the_page(run: Path) -> None:
-    """The page comes whole, with a policy that lets it talk to nobody but this server, and may not be framed or kept."""
-    status, head, body = asked(run, f"GET /{TOKEN}/ HTTP/1.1\r\n{HOST}\r\n")
+def test_page(run: Path) -> None:
+    """The page is complete, may connect to this server only, and may not be framed or cached."""
+    status, head, body = respond(run, f"GET /{TOKEN}/ HTTP/1.1\r\n{HOST}\r\n")
 
     assert 200 == status
     assert body.startswith("<!doctype html>")
@@ -87,93 +87,93 @@ def test_who_knows_the_address_gets_the_page(run: Path) -> None:
         (0, f"GET /{TOKEN}/ HTTP/1.1\r\n{HOST}X: {'x' * 100_000}\r\n\r\n"),
     ],
 )
-def test_everything_else_is_refused(status: int, request_: str, run: Path) -> None:
-    """A wrong token, a foreign host, another method and what is no request get nothing of the run, and change nothing."""
+def test_other_requests_are_rejected(status: int, request_: str, run: Path) -> None:
+    """A wrong token, a foreign host, another method or an invalid request gets nothing of the run and changes nothing."""
     before = content(run)
 
-    found, _, body = asked(run, request_)
+    actual, _, body = respond(run, request_)
 
-    assert status == found
+    assert status == actual
     assert "capitals" not in body
     assert before == content(run)
 
 
 @pytest.mark.parametrize("place", ["/", "", "/events", "/elsewhere"])
-def test_a_head_is_that_of_the_whole_answer(place: str, run: Path) -> None:
-    """Who asks for the head alone gets the one that comes with the page, the events or a refusal, and nothing behind it."""
-    whole, head = (asked(run, f"{method} /{TOKEN}{place} HTTP/1.1\r\n{HOST}\r\n") for method in ("GET", "HEAD"))
+def test_head_request(place: str, run: Path) -> None:
+    """A HEAD request gets the headers of the GET request and no body."""
+    full, head = (respond(run, f"{method} /{TOKEN}{place} HTTP/1.1\r\n{HOST}\r\n") for method in ("GET", "HEAD"))
 
     assert "" == head[2]
-    assert whole[0] == head[0]
-    assert sorted(_lasting(whole[1])) == sorted(_lasting(head[1]))
+    assert full[0] == head[0]
+    assert sorted(_headers(full[1])) == sorted(_headers(head[1]))
 
 
-def _lasting(head: str) -> list[str]:
-    """List the headers that say something about the answer, not about how its bytes are told apart."""
+def _headers(head: str) -> list[str]:
+    """Return the header lines without the one about the encoding of the body."""
     return [line for line in head.splitlines() if not line.startswith("transfer-encoding")]
 
 
-def test_an_address_without_its_last_slash_leads_on(run: Path) -> None:
-    """The page would look for the events in the wrong place, so who forgets the slash is sent to where it is."""
-    status, head, _ = asked(run, f"GET /{TOKEN} HTTP/1.1\r\n{HOST}\r\n")
+def test_redirect_to_the_slash(run: Path) -> None:
+    """An address without its last slash is redirected, because the page finds its events relative to it."""
+    status, head, _ = respond(run, f"GET /{TOKEN} HTTP/1.1\r\n{HOST}\r\n")
 
     assert 307 == status
     assert f"location: /{TOKEN}/" in head.splitlines()
 
 
-def test_what_may_be_done_is_told_with_a_refusal(run: Path) -> None:
-    """Another method is refused with the ones that are not."""
-    assert "allow: get, head" in asked(run, f"PUT /{TOKEN}/ HTTP/1.1\r\n{HOST}\r\n")[1].splitlines()
+def test_allow_header(run: Path) -> None:
+    """The response to another method lists the allowed ones."""
+    assert "allow: get, head" in respond(run, f"PUT /{TOKEN}/ HTTP/1.1\r\n{HOST}\r\n")[1].splitlines()
 
 
-def test_a_run_is_over_with_its_last_word(run: Path) -> None:
-    """A run that has said how it ended is not going on, though somebody holds it still."""
+def test_ended_run_is_not_running(run: Path) -> None:
+    """A run with a final record is not running, even if a process still holds its lock."""
     lock = Lock(run, DISK)
-    _, _, body = asked(run, f"GET /{TOKEN}/events HTTP/1.1\r\n{HOST}\r\n")
+    _, _, body = respond(run, f"GET /{TOKEN}/events HTTP/1.1\r\n{HOST}\r\n")
     lock.release()
 
     assert "stopped" == orjson.loads(body.partition("data: ")[2].partition("\n")[0])["status"]
 
 
 @pytest.mark.parametrize("cursor", ["", "Last-Event-ID: nonsense\r\n", "Last-Event-ID: 99999-1-1-1-1-1\r\n"])
-def test_events_begin_with_the_whole_run(cursor: str, run: Path) -> None:
-    """Who knows nothing, or says nonsense about it, is told everything, with a mark of how far that goes."""
-    status, head, body = asked(run, f"GET /{TOKEN}/events HTTP/1.1\r\n{HOST}{cursor}\r\n")
+def test_events_start_with_the_full_run(cursor: str, run: Path) -> None:
+    """Without a valid Last-Event-ID the first event has the full run and its cursor."""
+    status, head, body = respond(run, f"GET /{TOKEN}/events HTTP/1.1\r\n{HOST}{cursor}\r\n")
 
-    told = orjson.loads(body.partition("data: ")[2].partition("\n")[0])
+    data = orjson.loads(body.partition("data: ")[2].partition("\n")[0])
     assert 200 == status
     assert "content-type: text/event-stream" in head
-    assert (0, 50) == (told["columns"]["from"], told["columns"]["seq"])
+    assert (0, 50) == (data["columns"]["from"], data["columns"]["seq"])
     assert "id: 50-" in body
-    assert "stopped" == told["status"]
+    assert "stopped" == data["status"]
 
 
-def test_who_comes_back_is_told_what_is_new(run: Path) -> None:
-    """Who says how much it knows is told the rest: here nothing, and how the run stands."""
-    _, _, body = asked(run, f"GET /{TOKEN}/events HTTP/1.1\r\n{HOST}Last-Event-ID: 50-17-22-8-6-4-0\r\n\r\n")
+def test_events_continue_after_a_cursor(run: Path) -> None:
+    """With a Last-Event-ID the first event has what is new, here nothing but the status."""
+    _, _, body = respond(run, f"GET /{TOKEN}/events HTTP/1.1\r\n{HOST}Last-Event-ID: 50-17-22-8-6-4-0\r\n\r\n")
 
-    told = orjson.loads(body.partition("data: ")[2].partition("\n")[0])
-    assert (50, 50) == (told["columns"]["from"], told["columns"]["seq"])
-    assert ([], []) == (told["columns"]["events"]["t"], told["columns"]["trials"]["name"])
-    assert "stopped" == told["status"]
+    data = orjson.loads(body.partition("data: ")[2].partition("\n")[0])
+    assert (50, 50) == (data["columns"]["from"], data["columns"]["seq"])
+    assert ([], []) == (data["columns"]["events"]["t"], data["columns"]["trials"]["name"])
+    assert "stopped" == data["status"]
 
 
-def test_damage_is_told_and_the_page_stays(run: Path) -> None:
-    """Of a damaged run the page is told what is before the damage, and what is wrong."""
+def test_events_of_a_damaged_run(run: Path) -> None:
+    """The event of a damaged run has what precedes the damage, and the problem."""
     flip(segment(run), len(b"".join(lines_of(run)[:20])) + 30)
 
-    _, _, body = asked(run, f"GET /{TOKEN}/events HTTP/1.1\r\n{HOST}\r\n")
+    _, _, body = respond(run, f"GET /{TOKEN}/events HTTP/1.1\r\n{HOST}\r\n")
 
-    told = orjson.loads(body.partition("data: ")[2].partition("\n")[0])
-    assert ("damaged", 20) == (told["status"], told["columns"]["seq"])
-    assert "journal-000001.jsonl" in told["problem"]
+    data = orjson.loads(body.partition("data: ")[2].partition("\n")[0])
+    assert ("damaged", 20) == (data["status"], data["columns"]["seq"])
+    assert "journal-000001.jsonl" in data["problem"]
 
 
-def test_a_port_that_is_taken_is_named(run: Path) -> None:
-    """A port that somebody else listens on is named, and so is what to do."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+def test_port_in_use(run: Path) -> None:
+    """The error for a port in use names the port and the remedy."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         result = CliRunner().invoke(cli, ["view", str(run), "--port", str(port)])
 
-    said = f"Error: cannot listen on port {port}: Address already in use; pass another --port, or none to use a free one\n"
-    assert (2, said) == (result.exit_code, result.stderr)
+    message = f"Error: cannot listen on port {port}: Address already in use; pass another --port, or none to use a free one\n"
+    assert (2, message) == (result.exit_code, result.stderr)
