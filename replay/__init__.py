@@ -6,9 +6,11 @@ Part of evaljournal. Pure functions of the records: no clock, no randomness, no 
 from replay.auditing import audit
 from replay.comparison import compare
 from replay.loaded_run import LoadedRun, load
-from replay.state import RunState, TrialState, fold
+from replay.state import RunState, fold
 from replay.summary import Summary, summarise
-from replay.timeline import Span, Timeline, Times
+from replay.timeline import Timeline
+from replay.timeline_columns import Span, Times
+from replay.trial_state import TrialState
 
 __all__ = [
     "LoadedRun",

@@ -2,131 +2,145 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Final
 
 from replay.comparison import Change, Comparison, Paired
-from replay.state import Value
 from replay.text import digits, duration, number, plural, printable
+from replay.trial_state import Value
 
 
-def sentence(paired: Paired, *, more: str = "higher", less: str = "lower", unit: str = "") -> str:
-    """Say in one plain sentence whether B differs from A: `not distinguishable at n = 143`, `B is better by 6.2 points`."""
+def short_verdict(paired: Paired, *, higher: str = "higher", lower: str = "lower") -> str:
+    """Return in a few words whether B differs from A: `B is better`, `no significant difference`."""
     if not paired.n:
-        return "nothing to compare: no case has it in both"
-    of = f"n = {paired.n:,}"
+        return "nothing to compare"
     if paired.kind == "label":
-        return f"{paired.other:,} of {plural(paired.n, 'label')} changed"
-    if paired.kind == "number" and not paired.other:
-        return f"no difference in any of {paired.n:,}"
-    if paired.difference is None or paired.low is None or paired.high is None:
-        return f"not distinguishable at {of}"
-    by, low, high = paired.difference, paired.low, paired.high
+        return f"{paired.changed:,} of {plural(paired.n, 'label')} changed"
+    if paired.kind == "number" and not paired.changed:
+        return "no difference"
+    if not paired.significant or paired.difference is None:
+        return "no significant difference"
     if paired.kind == "pass":
-        unit, more, less = " points", "better", "worse"
+        higher, lower = "better", "worse"
+    return f"B is {higher if paired.difference > 0 else lower}"
 
-    def said(value: float) -> str:
+
+def sentence(paired: Paired, *, higher: str = "higher", lower: str = "lower", unit: str = "") -> str:
+    """Return whether B differs from A, with the interval: `B is better by 6.2 points (95 % CI 1.2 to 11.3, n = 143)`."""
+    words = short_verdict(paired, higher=higher, lower=lower)
+    if not paired.n:
+        return f"{words}: no case has a value in both"
+    if paired.kind == "label":
+        return words
+    if paired.difference is None or paired.low is None or paired.high is None or words == "no difference":
+        return f"{words} (n = {paired.n:,})"
+    difference, low, high = paired.difference, paired.low, paired.high
+    unit = " points" if paired.kind == "pass" else unit
+
+    def shown(value: float) -> str:
         return f"{100 * value:.1f}" if paired.kind == "pass" else digits(value, 3)
 
-    if not paired.is_distinguishable:
-        sign = "" if said(by).startswith("-") else "+"
-        return f"not distinguishable at {of} (B less A: {sign}{said(by)}{unit}, 95 %: {said(low)} to {said(high)})"
-    if by < 0:
+    if not paired.significant:
+        sign = "" if shown(difference).startswith("-") else "+"
+        return f"{words} (B − A: {sign}{shown(difference)}{unit}, 95 % CI {shown(low)} to {shown(high)}, n = {paired.n:,})"
+    if difference < 0:
         low, high = -high, -low
-    return f"B is {more if by > 0 else less} by {said(abs(by))}{unit} (95 %: {said(low)} to {said(high)}, {of})"
+    return f"{words} by {shown(abs(difference))}{unit} (95 % CI {shown(low)} to {shown(high)}, n = {paired.n:,})"
 
 
-def lines(comparison: Comparison, *, most: int | None) -> Iterator[str]:
-    """Tell a comparison to people; lists are cut after `most`, and say so."""
+def lines(comparison: Comparison, *, limit: int | None) -> Iterator[str]:
+    """Return a comparison as lines; each list shows at most `limit` trials and the number of the others."""
     yield _datasets(comparison)
-    if comparison.open:
-        yield f"{comparison.open:,} of the {comparison.common:,} in common are not done in both, and not compared"
-    if not comparison.is_same_task:
-        yield "the task was changed between the two"
-    for where, scorers in (("A", comparison.scorers_only_a), ("B", comparison.scorers_only_b)):
+    if comparison.not_done:
+        yield f"{comparison.not_done:,} of {comparison.common:,} common trials are not done in both runs and are not compared"
+    if not comparison.same_task:
+        yield "the task differs between A and B"
+    for side, scorers in (("A", comparison.scorers_only_a), ("B", comparison.scorers_only_b)):
         if scorers:
-            yield f"only {where} has the scorers {', '.join(printable(each, 24) for each in scorers)}"
-    counts = (len(comparison.fixed), len(comparison.broke), len(comparison.changed), comparison.same)
-    told = ", ".join(f"{count:,} {kind}" for count, kind in zip(counts, ("fixed", "broke", "changed", "the same"), strict=True))
-    yield f"{plural(comparison.compared, 'trial')} compared: {told}"
+            yield f"scorers only in {side}: {', '.join(printable(scorer, 24) for scorer in scorers)}"
+    yield (
+        f"{plural(comparison.compared, 'trial')} compared: {len(comparison.fixed):,} fixed, {len(comparison.broken):,} broken, "
+        f"{len(comparison.changed):,} changed, {comparison.unchanged:,} unchanged"
+    )
     yield from _score_lines(comparison.scores)
-    yield f"answers  {sentence(comparison.latency, more='slower', less='faster', unit=' s')}"
+    yield f"latency  {sentence(comparison.latency, higher='slower', lower='faster', unit=' s')}"
     for label, scores in (comparison.groups or {}).items():
         yield f"{printable(label, 40)}:"
         yield from (f"  {row}" for row in _score_lines(scores))
-    for title, changes in (("broke", comparison.broke), ("fixed", comparison.fixed), ("changed", comparison.changed)):
-        yield from _list(title, [f"{printable(each.trial)}: {_in_words(each)}" for each in islice(changes, most)], len(changes))
-    slower = [f"{printable(each.trial)}: {duration(each.a)} → {duration(each.b)}" for each in islice(comparison.slower, most)]
+    for title, changes in (("broken", comparison.broken), ("fixed", comparison.fixed), ("changed", comparison.changed)):
+        rows = [f"{printable(change.trial)}: {_change(change)}" for change in islice(changes, limit)]
+        yield from _list(title, rows, len(changes))
+    slower = [
+        f"{printable(trial.trial)}: {duration(trial.seconds_a)} → {duration(trial.seconds_b)}"
+        for trial in islice(comparison.slower, limit)
+    ]
     yield from _list("slower", slower, len(comparison.slower))
     for title, names in (
         ("only in A", comparison.only_a),
         ("only in B", comparison.only_b),
-        ("same name, different case (not compared)", comparison.different),
+        ("same name, different content (not compared)", comparison.different_content),
     ):
-        yield from _list(title, [printable(name) for name in islice(names, most)], len(names))
+        yield from _list(title, [printable(name) for name in islice(names, limit)], len(names))
 
 
 def _datasets(comparison: Comparison) -> str:
-    apart = [
+    differences = [
         f"{len(names):,} {where}"
         for names, where in (
             (comparison.only_a, "only in A"),
             (comparison.only_b, "only in B"),
-            (comparison.different, "with the same name and other content"),
+            (comparison.different_content, "with the same name and different content"),
         )
         if names
     ]
-    if not apart:
-        return f"the same {plural(comparison.common, 'trial')} in both"
-    return f"not the same trials: {comparison.common:,} in common, {', '.join(apart)}"
+    if not differences:
+        return f"the same {plural(comparison.common, 'trial')} in both runs"
+    return f"{plural(comparison.common, 'common trial')}, {', '.join(differences)}"
 
 
 def _score_lines(scores: Mapping[str, Paired]) -> Iterator[str]:
     names = {scorer: printable(scorer, 24) for scorer in scores}
-    wide = max(map(len, names.values()), default=0)
+    width = max(map(len, names.values()), default=0)
     for scorer, paired in scores.items():
-        said = sentence(paired)
-        if paired.kind == "pass" and paired.n and paired.a is not None and paired.b is not None:
-            said += f"; {100 * paired.a:.1f} % → {100 * paired.b:.1f} %, {paired.higher:,} better, {paired.lower:,} worse"
-        elif paired.a is not None and paired.b is not None:
-            said += f"; {digits(paired.a, 3)} → {digits(paired.b, 3)}"
+        text = sentence(paired)
+        if paired.kind == "pass" and paired.n and paired.mean_a is not None and paired.mean_b is not None:
+            text += f"; {100 * paired.mean_a:.1f} % → {100 * paired.mean_b:.1f} %"
+            text += f", {paired.higher:,} better, {paired.lower:,} worse"
+        elif paired.mean_a is not None and paired.mean_b is not None:
+            text += f"; {digits(paired.mean_a, 3)} → {digits(paired.mean_b, 3)}"
         if paired.missing:
-            what = "trial" if paired.kind == "label" else "case"
-            said += f"; not in it: {plural(paired.missing, what)} without a score in both"
-        if paired.is_other_version:
-            said += "; the scorer itself was changed"
-        yield f"{names[scorer]:<{wide}}  {said}"
+            noun = "trial" if paired.kind == "label" else "case"
+            text += f"; excluded: {plural(paired.missing, noun)} not scored in both"
+        if paired.scorer_changed:
+            text += "; the scorer differs between A and B"
+        yield f"{names[scorer]:<{width}}  {text}"
 
 
-def _list(title: str, shown: Sequence[str], count: int) -> Iterator[str]:
+def _list(title: str, rows: Sequence[str], count: int) -> Iterator[str]:
     if count:
         yield f"{title} ({count:,}):"
-        yield from (f"  {each}" for each in shown)
-        if count > len(shown):
-            yield f"  … and {count - len(shown):,} more (--all names every one)"
+        yield from (f"  {row}" for row in rows)
+        if count > len(rows):
+            yield f"  … and {count - len(rows):,} more (--all lists all)"
 
 
-def _in_words(change: Change) -> str:
-    parts = [f"{_ENDS[change.a]} → {_ENDS[change.b]}"] if change.a != change.b else []
-    parts += [f"{printable(scorer, 24)} {_values(was, now)}" for scorer, (was, now) in change.scores.items()]
-    if change.output:
-        parts.append("another output")
-    return ", ".join(parts) or "failed in another way"
+def _change(change: Change) -> str:
+    parts = [f"{change.stage_a} → {change.stage_b}"] if change.stage_a != change.stage_b else []
+    parts += [f"{printable(scorer, 24)} {_values(before, after)}" for scorer, (before, after) in change.scores.items()]
+    if change.output_changed:
+        parts.append("output changed")
+    return ", ".join(parts) or "failed with a different error"
 
 
-_ENDS: Final = {"completed": "answered", "failed": "failed"}
-
-
-def _values(was: Value | None, now: Value | None) -> str:
-    if was is None or now is None:
-        return f"was {_value(was)}" if was is not None else _value(now)
-    return f"{_value(was)} → {_value(now)}"
+def _values(before: Value | None, after: Value | None) -> str:
+    return f"{_value(before)} → {_value(after)}"
 
 
 def _value(value: Value | None) -> str:
     match value:
+        case None:
+            return "no score"
         case bool():
             return "pass" if value else "fail"
         case str():
             return printable(value, 24)
         case _:
-            return number(value or 0.0)
+            return number(value)

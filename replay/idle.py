@@ -1,6 +1,6 @@
-"""Why fewer attempts run than could: the reason for every idle slot, with the number that the policy uses.
+"""Why slots are idle: the reasons, with the numbers that the policy uses.
 
-Derived from a `RunState` and a time. Nothing here reads a clock or decides anything.
+Derived from a `RunState` and a time; nothing here reads a clock or decides anything.
 """
 
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ from replay.intake import CAUSES, PROBING, Pause
 from replay.state import RunState
 from replay.text import digits, duration, plural, printable
 
-Why = Literal["breaker", "retry_after", "pause", "pace", "limit", "scorers", "backoff", "cases", "none_left"]
-"""What starts wait for: an open circuit breaker, a Retry-After, another pause, the pace of starts, the concurrency limit,
-outputs without scores, backoff, cases that are not read yet; or no trial is left."""
+IdleReason = Literal["breaker", "retry_after", "pause", "pace", "limit", "scorers", "backoff", "cases", "none_left"]
+"""What starts wait for: the circuit breaker, a Retry-After, another pause, the pace, the concurrency limit, scorers, backoff or
+unread cases; or no trial is left."""
 
 _SHOWN: Final = 3
-"""Reasons that are shown on one line."""
-_EVIDENCE: Final = 80
-_FIRST: Final = "first limit, rises while calls succeed"
+"""Reasons shown on one line."""
+_EVIDENCE_CHARS: Final = 80
+_FIRST_LIMIT: Final = "first limit, rises while calls succeed"
 
 
 @attrs.frozen(kw_only=True)
@@ -28,50 +28,50 @@ class Reason:
     """One reason why a slot is idle."""
 
     key: str = ""
-    """The rate-limit key; `scorer:NAME` for a scorer's own, empty where there is only one or all are concerned."""
-    reason: Why
+    """The rate-limit key; `scorer:NAME` for a scorer's own, empty if there is only one or if it applies to all."""
+    reason: IdleReason
     seconds: float | None = None
-    """Seconds until the next start, where that is known."""
+    """Seconds until the next start, if known."""
     number: float | None = None
     """Starts per second for `pace`, attempts for `limit`, outputs for `scorers`, trials for `backoff`."""
     evidence: str = ""
     """What the policy observed, as recorded."""
     text: str
-    """All of it in words; safe for a terminal."""
+    """The reason in words; safe for a terminal."""
 
 
 def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Reason]:
-    """Return why slots are idle at a time, in the seconds of `t`; nothing if all are busy or the run has ended.
+    """Return why slots are idle at a time, in seconds of `t`; empty if all are busy or the run has ended.
 
-    `total` is how many trials there will be, if that is known.
+    `total` is the number of trials, if known.
     """
     if state.ending or not state.sessions:
         return []
     ready = state.stages["queued"] + state.stages["interrupted"] + state.stages["unsettled"]
     ready += len(state.backing_off) - in_backoff(state, now)
     keys = _attempt_keys(state)
-    found = list(_attempt_reasons(state, keys, now, ready, total)) if _has_idle_slot(state, keys) else []
-    return found + list(_scorer_reasons(state, keys, now))
+    attempts = list(_attempt_reasons(state, keys, now, ready, total)) if _has_idle_slot(state, keys) else []
+    return attempts + list(_scorer_reasons(state, keys, now))
 
 
 def in_backoff(state: RunState, now: float) -> int:
-    """Count the trials whose backoff is not over; one whose delay has passed is ready, though no record says so."""
+    """Return how many trials are in backoff; one whose delay has passed is ready, although no record says so."""
     return sum(trial.due > now for trial in state.backing_off.values())
 
 
-def in_json(found: list[Reason]) -> list[dict[str, Any]]:
+def in_json(idle: list[Reason]) -> list[dict[str, Any]]:
     """Return reasons as JSON."""
-    return [attrs.asdict(reason) for reason in found]
+    return [attrs.asdict(reason) for reason in idle]
 
 
-def one_line(found: list[Reason]) -> str:
+def one_line(idle: list[Reason]) -> str:
     """Return the first reasons on one line; empty if there are none."""
-    more = f" · {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return " · ".join(reason.text for reason in found[:_SHOWN]) + more
+    more = f" · {len(idle) - _SHOWN} more" if len(idle) > _SHOWN else ""
+    return " · ".join(reason.text for reason in idle[:_SHOWN]) + more
 
 
 def slots_of(state: RunState, key: str) -> int | None:
-    """Return the slots of a rate-limit key by the settings; None if unknown."""
+    """Return the configured slots of a rate-limit key; None if unknown."""
     slots, own = state.settings.get("slots"), state.settings.get("scorer_slots")
     if key.startswith(SCORER_PREFIX) and isinstance(own, dict):
         slots = own.get(key.removeprefix(SCORER_PREFIX), slots)
@@ -88,19 +88,19 @@ def pause_in_words(pause: Pause, now: float) -> str:
 
 def pace_in_words(pace: float) -> str:
     """Return a pace as `rate limit: 4.2 starts/s`."""
-    return f"rate limit: {digits(pace, 2 if pace < 100 else 3)} starts/s"  # noqa: PLR2004  # no digit before the point is lost
+    return f"rate limit: {digits(pace, 2 if pace < 100 else 3)} starts/s"  # noqa: PLR2004
 
 
 def limit_in_words(limit: int, slots: int | None, evidence: str = "") -> str:
     """Return a limit as `concurrency limit 16 of 100: 429 at 17 in flight`."""
     of = "" if slots is None else f" of {slots:,}"
-    why = f": {printable(' '.join(evidence.split()), _EVIDENCE)}" if evidence else ""
-    return f"concurrency limit {limit:,}{of}{why}"
+    because = f": {printable(' '.join(evidence.split()), _EVIDENCE_CHARS)}" if evidence else ""
+    return f"concurrency limit {limit:,}{of}{because}"
 
 
 def _attempt_keys(state: RunState) -> list[str]:
-    known = {**state.limits, **state.paces, **state.pauses}
-    return [key for key in known if not key.startswith(SCORER_PREFIX)] or [""]
+    keys = {**state.limits, **state.paces, **state.pauses}
+    return [key for key in keys if not key.startswith(SCORER_PREFIX)] or [""]
 
 
 def _has_idle_slot(state: RunState, keys: list[str]) -> bool:
@@ -114,7 +114,7 @@ def _attempt_reasons(state: RunState, keys: list[str], now: float, ready: int, t
         outputs = state.stages["answered"]
         yield Reason(reason="scorers", number=outputs, text=f"waiting for scorers: {plural(outputs, 'output')}")
     if ready or state.backing_off or to_come:
-        yield from _of_keys(state, keys, now, waiting=ready > 0 and not is_held, named=len(keys) > 1)
+        yield from _key_reasons(state, keys, now, waiting=ready > 0 and not is_held, named=len(keys) > 1)
     if ready:
         return
     if state.backing_off:  # None of them is ready.
@@ -132,8 +132,8 @@ def _attempt_reasons(state: RunState, keys: list[str], now: float, ready: int, t
         yield Reason(reason="none_left", text=f"no trials left to start{scoring}")
 
 
-def _of_keys(state: RunState, keys: list[str], now: float, *, waiting: bool, named: bool) -> Iterator[Reason]:
-    """Find what the policies of some keys hold up; `waiting` says whether something is ready to start."""
+def _key_reasons(state: RunState, keys: list[str], now: float, *, waiting: bool, named: bool) -> Iterator[Reason]:
+    """Return what the policies of some keys delay; `waiting` says whether something is ready to start."""
     for key in keys:
         pause, busy, limit, slots = state.pauses.get(key), state.in_flight(key), state.limits.get(key), slots_of(state, key)
         name = f"{_name(key)}: " if named or key.startswith(SCORER_PREFIX) else ""
@@ -141,13 +141,15 @@ def _of_keys(state: RunState, keys: list[str], now: float, *, waiting: bool, nam
         if slots is not None and busy >= slots:
             continue
         if pause is not None and pause.is_in_force(now):
-            why: Why = "breaker" if pause.cause in PROBING else "retry_after" if pause.cause == "retry_after" else "pause"
+            kind: IdleReason = (
+                "breaker" if pause.cause in PROBING else "retry_after" if pause.cause == "retry_after" else "pause"
+            )
             left = pause.until - now if pause.until > now else None
             text = f"{name}{pause_in_words(pause, now)}"
-            yield Reason(key=key, reason=why, seconds=left, evidence=pause.evidence, text=text)
+            yield Reason(key=key, reason=kind, seconds=left, evidence=pause.evidence, text=text)
         elif waiting and is_full and limit is not None and slots is not None and limit < slots:
             change = state.limit_changes[key]
-            evidence = change.evidence or (_FIRST if change.cause == "start" else "")
+            evidence = change.evidence or (_FIRST_LIMIT if change.cause == "start" else "")
             text = f"{name}{limit_in_words(limit, slots, evidence)}"
             yield Reason(key=key, reason="limit", number=limit, evidence=change.evidence, text=text)
         elif waiting and not is_full and key in state.paces:
@@ -155,12 +157,12 @@ def _of_keys(state: RunState, keys: list[str], now: float, *, waiting: bool, nam
 
 
 def _scorer_reasons(state: RunState, attempt_keys: list[str], now: float) -> Iterator[Reason]:
-    """Find what holds up the calls of scorers whose rate-limit keys are not those of attempts."""
+    """Return what delays scorer calls whose rate-limit keys are not those of attempts."""
     if not state.stages["answered"]:
         return
     keys = [key for key in {**state.limits, **state.paces, **state.pauses} if key not in attempt_keys]
-    in_hand = {trial for trial, _ in (*state.scorer_calls, *state.delayed_calls)}
-    yield from _of_keys(state, keys, now, waiting=state.stages["answered"] > len(in_hand), named=True)
+    started = {trial for trial, _ in (*state.scorer_calls, *state.delayed_calls)}
+    yield from _key_reasons(state, keys, now, waiting=state.stages["answered"] > len(started), named=True)
 
 
 def _name(key: str) -> str:

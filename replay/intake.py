@@ -1,15 +1,15 @@
-"""Pauses of a rate-limit key: their causes, and what each means in words.
+"""Pauses of a rate-limit key: their causes, and the causes in words.
 
-The causes are recorded in `intake_paused`. Who starts what during a pause is decided in `runner.concurrency`.
+`intake_paused` records the causes. `runner.concurrency` decides what may start during a pause.
 """
 
 from typing import Final, NamedTuple
 
 NO_RESPONSE: Final = "no_response"
-"""Nothing in flight has ended for long; what is in flight then does not count against the limit any more."""
+"""No attempt has ended for long; those in flight then no longer count against the limit."""
 
 PROBING: Final = frozenset({"unavailable", NO_RESPONSE, "all_rate_limited"})
-"""Causes with which the circuit breaker is open: only probes start, whatever the limit, until a record ends the pause."""
+"""Causes that open the circuit breaker: only probes start, whatever the limit, until a record ends the pause."""
 
 CAUSES: Final = {
     "retry_after": "Retry-After",
@@ -18,18 +18,18 @@ CAUSES: Final = {
     NO_RESPONSE: "endpoint does not respond",
     "all_rate_limited": "every call is rate limited",
 }
-"""Cause of a pause → what it means; any other cause is shown as recorded."""
+"""Cause of a pause → its text; any other cause is shown as recorded."""
 
 
 class Pause(NamedTuple):
-    """A pause as it was last recorded."""
+    """The last recorded pause."""
 
     until: float
-    """When the next attempt, or the next probe, may start, in the seconds of `t`."""
+    """When the next attempt or probe may start, in seconds of `t`."""
     cause: str
     evidence: str = ""
     """What the policy observed, in words."""
 
     def is_in_force(self, now: float) -> bool:
-        """Return whether it holds; an open circuit breaker does until it is closed by a record, whenever the next probe is."""
+        """Return whether it applies; an open circuit breaker does until a record closes it."""
         return self.until > now or self.cause in PROBING

@@ -1,7 +1,7 @@
-"""A run as its journal tells it: now, or as it stood after any earlier record.
+"""A run read from its journal: its current state, or its state after an earlier record.
 
-A `LoadedRun` goes as far as the records can be trusted, and says where that is not the end. What is large stays on disk and is
-found again by its place; what is derived is derived anew each time somebody asks. Nothing here changes anything.
+Only state is kept in memory; records, outputs, timelines and details of trials are read from disk on each call. Nothing here
+changes a run.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -18,45 +18,46 @@ from journal.events import AttemptSucceeded, SessionStarted
 from journal.files import DISK
 from journal.reader import Finder
 from journal.scan import ScanStop
-from replay.state import RunState, TrialState
-from replay.summary import Grouping, Summary, summarise
+from replay.grouping import Grouping
+from replay.state import RunState
+from replay.summary import Summary, summarise
 from replay.timeline import Timeline
-from replay.trial import TrialStory
+from replay.trial import TrialDetails
+from replay.trial_state import TrialState
 from replay.waits import WaitLog
 
 
 @attrs.define
 class LoadedRun:
-    """A run, as far as its journal can be trusted, or up to the record that was asked for."""
+    """A run up to its last valid record, or up to the record that was requested."""
 
     path: Path
     state: RunState = attrs.field(factory=RunState)
-    """Where it stood then."""
     seq: int = 0
-    """The last record that was taken in."""
+    """The last record that was applied."""
     durable: int = 0
-    """The last record that was known to be on disk by then."""
-    before: int = 0
-    """Trials that were done when the session of then began."""
+    """The last record known to be on disk."""
+    done_before: int = 0
+    """Trials that were done when the current session started."""
     is_last: bool = True
-    """Whether nothing follows, as far as the journal was read."""
+    """Whether `seq` is the last record that was found."""
     problem: JournalDamaged | InvalidRecord | None = None
-    """What is wrong with the journal behind the last record; not looked for where an earlier one was asked for."""
+    """Damage after the last record; not searched for if an earlier record was requested."""
     unfinished: ScanStop | None = None
-    """Where the last record ends, if something that nobody was promised stands behind it: a writer is at work, or died."""
+    """The end of the last record, if unconfirmed bytes follow it: a writer is running, or has crashed."""
 
     @property
     def total(self) -> int | None:
-        """How many trials there will be, if that is known."""
+        """Total number of trials; None if unknown."""
         return self.state.total if self.state.ending == "finished" else self.state.planned or None
 
     @property
     def trials(self) -> Mapping[str, TrialState]:
-        """Every trial by its name, in the order in which they were taken in; those that were withdrawn are among them."""
+        """All trials by name, withdrawn ones included, in the order of enqueueing."""
         return self.state.trials
 
     def records(self, *, load_blobs: bool = False) -> Iterator[Record]:
-        """Read the records again, up to the last that counts here; large values stay on disk unless they are asked for."""
+        """Read the records up to `seq`; large values stay on disk unless `load_blobs` is set."""
         if self.seq:
             for record in read(self.path, load_blobs=load_blobs):
                 yield record
@@ -64,101 +65,105 @@ class LoadedRun:
                     return
 
     def outputs(self) -> Iterator[tuple[str, Any]]:
-        """Give every trial that has an output, and the output, in the order in which they were taken in, from disk."""
+        """Read the name and output of each trial that has one, in the order of enqueueing."""
         with Finder(self.path) as finder:
             for name, trial in self.state.trials.items():
-                if trial.answer is not None and trial.stage != "withdrawn":
-                    event = finder.find(*trial.answer).event
+                if trial.output_location is not None and trial.stage != "withdrawn":
+                    event = finder.find(*trial.output_location).event
                     assert isinstance(event, AttemptSucceeded)
                     yield name, event.output
 
     def timeline(self) -> Timeline:
-        """Tell what happened when."""
-        told = Timeline()
-        with reject_invalid_record(self.path, lambda: told.seq + 1):
+        """Compute the concurrency history."""
+        timeline = Timeline()
+        with reject_invalid_record(self.path, lambda: timeline.seq + 1):
             for record in self.records():
-                told.apply(record)
-        return told
+                timeline.apply(record)
+        return timeline
 
     def summary(self, by: str | None = None) -> Summary:
-        """Say what came of it by then, in numbers; with a key of the metadata, for each group of trials too."""
+        """Return the results; with `by`, a key of the metadata, also those of each group."""
         if by is None:
             return summarise(self.state)
-        found = Grouping(by)
+        grouping = Grouping(by)
         for record in self.records():
-            found.take(record)
-        return summarise(self.state, groups=found.groups)
+            grouping.apply(record)
+        return summarise(self.state, groups=grouping.groups)
 
-    def trial(self, name: str) -> TrialStory:
-        """Tell all there is to know of a trial; `KeyError` if there is none of this name."""
-        story = TrialStory(name, stage=self.state.trials[name].stage)
-        told, log = Timeline(), WaitLog(name)
-        with reject_invalid_record(self.path, lambda: told.seq + 1):
+    def trial(self, name: str) -> TrialDetails:
+        """Read everything about one trial.
+
+        Raises:
+            KeyError: There is no such trial.
+        """
+        details = TrialDetails(name, stage=self.state.trials[name].stage)
+        timeline, log = Timeline(), WaitLog(name)
+        with reject_invalid_record(self.path, lambda: timeline.seq + 1):
             for record in self.records():
-                waits = log.take(record)
-                told.apply(record)
+                waits = log.apply(record)
+                timeline.apply(record)
                 if getattr(record.event, "trial", None) == name:
                     try:
-                        story.take(record._replace(event=loaded(record.event, DISK)), told, waits)
+                        details.apply(record._replace(event=loaded(record.event, DISK)), timeline, waits)
                     except BlobDamaged as exc:
-                        story.problem = exc
-                        story.take(record, told, waits)
-        story.look(told)
-        return story
+                        details.problem = exc
+                        details.apply(record, timeline, waits)
+        details.truncated = self.state.is_truncated(name)
+        details.finish(timeline)
+        return details
 
-    def take(self, record: Record) -> None:
-        """Take in the next record, as somebody does who goes along with a run; `understanding` it is the caller's affair."""
+    def apply(self, record: Record) -> None:
+        """Apply the next record; wrap the call in `reject_invalid_record`."""
         self.state.apply(record)
         self.seq = record.seq
         self.durable = max(self.durable, record.d)
         if record.event.__class__ is SessionStarted:
-            self.before = self.state.done
+            self.done_before = self.state.done
 
 
 @contextmanager
 def reject_invalid_record(path: Path, seq: Callable[[], int]) -> Generator[None]:
-    """Refuse a record (its number is asked for) that is whole and yet makes no sense: something else has written it."""
+    """Turn errors from applying a record into `InvalidRecord`; `seq` returns the record's number."""
     try:
         yield
     except KeyError as exc:
-        raise InvalidRecord(path, seq(), f"it speaks of {exc}, which is not there") from exc
+        raise InvalidRecord(path, seq(), f"it refers to {exc}, which does not exist") from exc
     except (TypeError, ValueError, AttributeError, OverflowError) as exc:
-        raise InvalidRecord(path, seq(), f"it makes no sense ({exc})") from exc
+        raise InvalidRecord(path, seq(), f"invalid value ({exc})") from exc
 
 
-Take = Callable[[LoadedRun, Record], None]
-"""Lets a history take in a record; somebody who wants to know what it changes can look before and after."""
+Apply = Callable[[LoadedRun, Record], None]
+"""Applies a record to a run; a caller can observe the state before and after."""
 
 
-def load(path: Path | str, at: int | None = None, *, take: Take = LoadedRun.take) -> LoadedRun:
-    """Take in a run, whether it is live, stopped, finished or damaged: all of it, or what had happened by record `at`.
+def load(path: Path | str, at: int | None = None, *, apply: Apply = LoadedRun.apply) -> LoadedRun:
+    """Load a run (live, stopped, finished or damaged) in full, or up to record `at`.
 
-    Damage does not raise, it is told by `problem`; unless the record that is asked for lies behind it. Where `take` cannot
-    make sense of a record, that is told in the same way.
+    Damage and invalid records do not raise: they are in `problem`, unless the requested record lies behind them.
     """
-    history = LoadedRun(Path(path))
+    run = LoadedRun(Path(path))
     if at is not None and at < 1:
         raise JournalError(f"{path} has no record {at:,}; the first is 1")
     reading = read(path, load_blobs=False)
     seq = 1
     try:
-        with reject_invalid_record(history.path, lambda: seq):
+        with reject_invalid_record(run.path, lambda: seq):
             for record in reading:
                 if at is not None and record.seq > at:
-                    history.is_last = False
-                    return history
+                    run.is_last = False
+                    return run
                 seq = record.seq
-                take(history, record)
+                apply(run, record)
                 seq += 1
     except (JournalDamaged, InvalidRecord) as exc:
         if at is None:
-            history.problem = exc
-        elif history.seq < at:
+            run.problem = exc
+        elif run.seq < at:
             raise
         else:
-            history.is_last = False
-        return history
-    history.unfinished = reading.unfinished
-    if at is not None and history.seq < at:
-        raise JournalError(f"{path} has no record {at:,}; the last is {history.seq:,}")
-    return history
+            run.is_last = False
+        return run
+    run.unfinished = reading.unfinished
+    if at is not None and run.seq < at:
+        raise JournalError(f"{path} has no record {at:,}; the last is {run.seq:,}")
+    return run

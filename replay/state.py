@@ -1,8 +1,7 @@
-"""Fold a journal into the state it describes.
+"""The state of a run, folded from its records.
 
-One function, `RunState.apply`, says what each record means. The live run keeps its own state by it, and so does everyone who
-looks at a run later, so the two cannot differ. Only sums, and a few words about each trial, are kept here; inputs and outputs
-stay on disk, and are found again by their place. Nothing here knows the time: `t` comes from the records.
+`RunState.apply` defines what each record means. The live run and every later reader use it, so their states cannot differ.
+Inputs and outputs stay on disk; only sums and a few hundred bytes per trial are kept.
 """
 
 import itertools
@@ -48,151 +47,68 @@ from journal.events import (
 from journal.lifecycle import STAGES
 from replay.intake import Pause
 from replay.tally import Tally
-from replay.usage import add, noted
-
-Place = tuple[int, int]
-"""Where a record stands: the number of its file, and the byte at which its line begins."""
-
-Value = bool | int | float | str
+from replay.trial_state import RetryHistory, TrialState, packed
+from replay.usage import add, noted_usage
 
 
-def most_unscored(scorer_limit: int) -> int:
-    """Return how many outputs may wait for their scores before no attempt starts, by how many scorer calls may be in flight."""
+def max_unscored_outputs(scorer_limit: int) -> int:
+    """Return how many outputs may wait for scores before attempts are held, given how many scorer calls may be in flight."""
     return 2 * scorer_limit + 64
 
 
-DONE: Final = ("completed", "failed")
-"""The stages of a trial that has come to its end, and counts."""
-
-
-@attrs.define
-class RetryHistory:
-    """What a trial that is not done yet has been through; it decides what is left of its budgets."""
-
-    errors: int = 0
-    timeouts: int = 0
-    rate_limit_failures: int = 0
-    rate_limit_wait: float = 0.0
-    """Seconds of back-off that rate limits have cost."""
-    category: str = ""
-    """What kind of trouble the last one was: a category of `AttemptFailed`, or `timed_out`."""
-    retry_after: float | None = None
-    error: str = ""
-    """What the last attempt that failed said, in short."""
-    cause: str = ""
-    """Why it was given up, the last time that it was."""
-
-
-_NOWHERE: Final = -1
-_OFFSET_BITS: Final = 48
-
-
-def _packed(record: Record) -> int:
-    """Put a place into one number: there are two for every trial, and a tuple of two is three times as large."""
-    return record.segment << _OFFSET_BITS | record.offset
-
-
-def _place(packed: int) -> Place:
-    return packed >> _OFFSET_BITS, packed & (1 << _OFFSET_BITS) - 1
-
-
-@attrs.define(weakref_slot=False)
-class TrialState:
-    """One trial, in a few hundred bytes."""
-
-    stage: str
-    """As in `journal.lifecycle.STAGES`."""
-    fingerprint: str
-    _asked: int
-    case: str = ""
-    """What is asked; the repeats of a case have it in common."""
-    attempts: int = 0
-    _answer: int = _NOWHERE
-    scores: dict[str, tuple[str, Value]] | None = None
-    """Scorer → version and value; the latest of each."""
-    unscored: tuple[str, ...] = ()
-    """Scorers that failed."""
-    slot: int = -1
-    """Where it runs."""
-    since: float = 0.0
-    """When its last attempt began, in the seconds of `t`; forgotten when it is completed, for every number takes its place."""
-    due: float = 0.0
-    """When it may be tried again."""
-    retry_history: RetryHistory | None = None
-    """None while nothing has gone wrong, which is true of most."""
-    elapsed: float = 0.0
-    """Seconds of the attempt that gave the output."""
-
-    @property
-    def asked(self) -> Place:
-        """Where its input is."""
-        return _place(self._asked)
-
-    @property
-    def answer(self) -> Place | None:
-        """Where its output is."""
-        return None if self._answer == _NOWHERE else _place(self._answer)
-
-    @property
-    def error(self) -> str:
-        """What the last attempt that failed said, in short."""
-        return "" if self.retry_history is None else self.retry_history.error
-
-    @property
-    def cause(self) -> str:
-        """Why it was given up, the last time that it was."""
-        return "" if self.retry_history is None else self.retry_history.cause
-
-    @property
-    def recovered(self) -> bool:
-        """Whether it was completed after an attempt that failed."""
-        return self.retry_history is not None and self.stage == "completed"
-
-
 PINNED: Final = ("evaluation", "task_fingerprint", "dataset_fingerprint", "scorers")
-"""What makes a run the run of one thing: the members of `RunStarted` that may only change where somebody adopts it."""
+"""The fields of `RunStarted` that may change only if the user adopts the change."""
 
 
 def _adopted(before: RunStarted, now: RunStarted) -> Iterator[str]:
-    """Name what a session has taken over."""
+    """Return what a session adopted."""
     names = {"evaluation": "name", "task_fingerprint": "task", "dataset_fingerprint": "cases"}
     yield from (name for field, name in names.items() if getattr(before, field) != getattr(now, field))
     old, new = dict(before.scorers), dict(now.scorers)
     for scorer in {**old, **new}:
         if old.get(scorer) != new.get(scorer):
-            how = " (new)" if scorer not in old else " (gone)" if scorer not in new else ""
+            how = " (new)" if scorer not in old else " (removed)" if scorer not in new else ""
             yield f"scorer {scorer}{how}"
 
 
 @attrs.frozen
 class LastError:
-    """What went wrong last in the present session, whichever trial it was."""
+    """The last failure of any attempt in the current session."""
 
-    said: str
-    """Its type and message, in short."""
+    message: str
+    """Type and message, shortened."""
     t: float
-    """When that was, in the seconds of `t`."""
-    in_a_row: int
-    """Attempts that have failed or timed out since the last answer, this one among them."""
-    answers: int
-    """How many answers there were by then."""
+    """When it was recorded, in seconds of `t`."""
+    consecutive: int
+    """Attempts that have failed or timed out since the last output, this one included."""
+    outputs: int
+    """Outputs recorded by then."""
+
+
+@attrs.frozen
+class UnauthorizedScorer:
+    """A scorer whose call was unauthorized, which stops the run."""
+
+    scorer: str
+    message: str
+    """Type and message of the error, shortened."""
 
 
 @attrs.frozen
 class OpenCall:
-    """A call of a scorer that is in flight."""
+    """A scorer call in flight."""
 
     key: str
-    """The rate-limit key that it counts for."""
+    """Its rate-limit key."""
     call: int
-    """Its number, from 1, in the present session."""
+    """Its number in the current session, from 1."""
     since: float
-    """When it started, in the seconds of `t`."""
+    """When it started, in seconds of `t`."""
 
 
 @attrs.define
 class Session:
-    """One process life of the run."""
+    """One session: one process lifetime of the run."""
 
     n: int
     seq: int
@@ -200,45 +116,47 @@ class Session:
     pid: int
     host: str
     ended: str = ""
-    """`finished`, or why it stopped; empty while it lives, or if it died."""
+    """`finished`, or the reason it stopped; empty while it runs or if it crashed."""
     adopted: tuple[str, ...] = ()
-    """What had changed since the session before, and was taken over: `task`, `cases`, `scorer exact`."""
+    """What had changed since the previous session: `task`, `cases`, `scorer exact`."""
 
 
-_SHOWN: Final = 200
+_ERROR_CHARS: Final = 200
+_UNAUTHORIZED: Final = f"{OWN_NOTE}unauthorized"
+_FINISH_REASON: Final = f"{OWN_NOTE}finish_reason"
 
 
-@attrs.define(eq=False)  # With slots: Python looks the attributes of so large an object up in a dict otherwise.
+@attrs.define(eq=False)  # With slots, attribute access is faster.
 class RunState:
-    """Where a run stands after some record."""
+    """The state of a run after some record."""
 
     seq: int = 0
     at: str = ""
     t: float = 0.0
     _ended_at: float = 0.0
-    """The moment of the record before; at the start of a session, the last of the one before."""
+    """`t` of the previous record; at the start of a session, the last of the previous session."""
     head: str = ""
     """The hash of the last record."""
     started: RunStarted | None = None
-    """What it is a run of; what was adopted since stands in the place of what was begun with."""
+    """The definition of the run, with adopted changes applied."""
     planned: int = 0
-    """How many trials there are to be made; 0 where that was not known beforehand."""
+    """Planned number of trials; 0 if unknown."""
     settings: dict[str, Any] = attrs.field(factory=dict[str, Any])
-    """Those in force in the present session."""
+    """The settings of the current session."""
     sessions: list[Session] = attrs.field(factory=list[Session])
     ending: str = ""
-    """`finished`, or why the last session stopped; empty while it lives, or if it died."""
+    """`finished`, or the reason the last session stopped; empty while it runs or if it crashed."""
 
     trials: dict[str, TrialState] = attrs.field(factory=dict[str, TrialState])
     has_repeats: bool = False
-    """Whether any case is asked more than once."""
+    """Whether any case has more than one trial."""
     stages: dict[str, int] = attrs.field(factory=lambda: dict.fromkeys(STAGES, 0))
-    """How many trials stand in each stage."""
+    """Stage → number of trials."""
     running: dict[str, TrialState] = attrs.field(factory=dict[str, TrialState])
-    """The trials that hold a slot."""
+    """Trials with an attempt in flight."""
     backing_off: dict[str, TrialState] = attrs.field(factory=dict[str, TrialState])
     recovered: int = 0
-    """Trials that were completed after an attempt that failed."""
+    """Trials that were completed after a failed attempt."""
     attempts: int = 0
     retries: Counter[str] = attrs.field(factory=Counter[str])
     """By cause."""
@@ -246,82 +164,83 @@ class RunState:
     """By type."""
     timeouts: int = 0
     interrupted: int = 0
-    """Attempts that were cut off; a call that was paid for may be among them."""
+    """Interrupted attempts; their calls may have been paid for."""
     interrupted_trials: set[str] = attrs.field(factory=set[str])
-    """Trials whose last attempt was cut off."""
+    """Trials whose last attempt was interrupted."""
     repeated_calls: int = 0
-    """Attempts that were made because the one before was cut off: its call may have been paid for twice."""
-    late: int = 0
+    """Attempts that repeat an interrupted one; these calls may have been paid for twice."""
+    late_returns: int = 0
+    """Attempts that returned after they had timed out or been abandoned."""
     from_older_task: int = 0
-    """Outputs that count, and are those of a task that was changed since."""
-    _task_since: int = 0
-    """The place from which on outputs are those of the present task."""
+    """Current outputs that were made by an older version of the task."""
+    _task_changed_at: int = 0
+    """Packed location from which on outputs are made by the current task."""
     latencies: "array[float]" = attrs.field(factory=lambda: array("d"))
-    """Seconds of every attempt that gave an output."""
+    """Seconds of each attempt that returned an output."""
     scores: dict[str, Tally] = attrs.field(factory=dict[str, Tally])
     usage: Counter[str] = attrs.field(factory=Counter[str])
-    """The sums of every number that was noted or came with an attempt: tokens, cost."""
-    lost: Counter[str] = attrs.field(factory=Counter[str])
-    """What of it was used by attempts that gave no output: failed, timed out, cut off, or late."""
-    _at_length: dict[str, int] = attrs.field(factory=dict[str, int])
-    """Trial → the last attempt that noted that its answer was cut short, as `finish`."""
-    _under_way: dict[str, list[Any]] = attrs.field(factory=dict[str, list[Any]])
-    """What the attempts that are running have noted that they use."""
+    """Sums of all numbers in notes and in the usage of attempts: tokens, cost."""
+    usage_without_output: Counter[str] = attrs.field(factory=Counter[str])
+    """The part of it that attempts without an output used: failed, timed out, interrupted or late."""
+    _truncated_attempts: dict[str, int] = attrs.field(factory=dict[str, int])
+    """Trial → its last attempt whose output was truncated by the token limit."""
+    _usage_in_flight: dict[str, list[Any]] = attrs.field(factory=dict[str, list[Any]])
+    """Trial → usage noted by its attempt in flight."""
 
     scorer_calls: dict[tuple[str, str], OpenCall] = attrs.field(factory=dict[tuple[str, str], OpenCall])
-    """Trial and scorer → the call that is in flight."""
+    """Trial and scorer → the call in flight."""
     delayed_calls: dict[tuple[str, str], float] = attrs.field(factory=dict[tuple[str, str], float])
-    """Trial and scorer → when the next call may start, after one that failed."""
+    """Trial and scorer → end of the backoff after a failed call."""
     calls_started: Counter[str] = attrs.field(factory=Counter[str])
     """By scorer."""
     calls_failed: Counter[str] = attrs.field(factory=Counter[str])
-    """Calls of scorers, by category."""
+    """By category."""
     scorer_keys: set[str] = attrs.field(factory=set[str])
-    """Rate-limit keys that scorers of the present session count for."""
+    """Rate-limit keys of scorer calls in the current session."""
 
     last_error: LastError | None = None
-    unauthorized_error: str = ""
-    """Which scorer was refused in the present session, and in which words: every other output would meet the same."""
+    unauthorized_scorer: UnauthorizedScorer | None = None
+    """The scorer whose call was unauthorized in the current session."""
     done_at: float = 0.0
-    """When a trial last came to its end in the present session; 0 while none has."""
+    """When a trial last ended in the current session, in seconds of `t`; 0 if none has."""
     limits: dict[str, int] = attrs.field(factory=dict[str, int])
-    """Key → attempts that may run at once."""
+    """Rate-limit key → its concurrency limit."""
     limit_changes: dict[str, LimitChanged] = attrs.field(factory=dict[str, LimitChanged])
-    """Key → the last change of its limit, with its evidence."""
+    """Rate-limit key → the last change of its limit, with the evidence."""
     paces: dict[str, float] = attrs.field(factory=dict[str, float])
-    """Key → starts per second, where starts are paced."""
+    """Rate-limit key → starts per second, if paced."""
     pauses: dict[str, Pause] = attrs.field(factory=dict[str, Pause])
-    """Key → its pause; one whose time is over may still be listed."""
+    """Rate-limit key → its pause, which may have expired."""
     _running_keys: dict[str, str] = attrs.field(factory=dict[str, str])
-    """Trial → the rate-limit key of its attempt in flight, where it has one."""
+    """Trial → the rate-limit key of its attempt in flight, if not empty."""
     recoveries: int = 0
 
     def apply(self, record: Record) -> None:
-        """Take in one record."""
+        """Update the state with the next record."""
         self._ended_at = self.t
         self.seq, self.at, self.t, event, _, self.head, _, _ = record
-        meaning = _MEANINGS.get(event.__class__)
-        if meaning is not None:
-            meaning(self, event, record)
+        handler = _HANDLERS.get(event.__class__)
+        if handler is not None:
+            handler(self, event, record)
 
     @property
     def total(self) -> int:
-        """How many trials count: all that were enqueued and not withdrawn."""
+        """Trials that were enqueued and not withdrawn."""
         return len(self.trials) - self.stages["withdrawn"]
 
     @property
     def completed(self) -> int:
-        """Trials that have an output, and have had every scorer's turn."""
+        """Trials with an output that all scorers have processed."""
         return self.stages["completed"]
 
     @property
     def failed(self) -> int:
-        """Trials that were given up."""
+        """Trials that failed for good."""
         return self.stages["failed"]
 
     @property
     def limit(self) -> int | None:
-        """How many attempts may run at once, over all keys; None where nobody has said."""
+        """Concurrency limit of attempts, summed over all rate-limit keys; None if unknown."""
         if limits := self.attempt_limits:
             return sum(limits.values())
         slots = self.settings.get("slots")
@@ -329,12 +248,12 @@ class RunState:
 
     @property
     def attempt_limits(self) -> dict[str, int]:
-        """The limits of attempts by rate-limit key; those that only scorers count for are left out."""
+        """The limits of the rate-limit keys of attempts."""
         return {key: limit for key, limit in self.limits.items() if not key.startswith(SCORER_PREFIX)}
 
     @property
     def scorer_limits(self) -> dict[str, int]:
-        """The limits of scorers by rate-limit key."""
+        """The limits of the rate-limit keys of scorers."""
         return {key: limit for key, limit in self.limits.items() if key in self.scorer_keys}
 
     def in_flight(self, key: str) -> int:
@@ -344,23 +263,23 @@ class RunState:
 
     @property
     def holds_attempts(self) -> bool:
-        """Whether no attempt starts because too many outputs wait for their scores."""
-        return not self.ending and self.stages["answered"] > most_unscored(sum(self.scorer_limits.values()))
+        """Whether no attempt starts because too many outputs wait for scores."""
+        return not self.ending and self.stages["answered"] > max_unscored_outputs(sum(self.scorer_limits.values()))
 
     @property
     def done(self) -> int:
-        """Trials that have come to their end."""
+        """Trials that were completed or failed."""
         return self.completed + self.failed
 
     @property
     def truncated(self) -> int:
-        """Outputs that count, and that the limit of tokens has cut short."""
-        return sum(map(self.is_truncated, self._at_length))
+        """Current outputs that were truncated by the token limit."""
+        return sum(map(self.is_truncated, self._truncated_attempts))
 
     def is_truncated(self, name: str) -> bool:
-        """Say whether a trial has an output that counts, and that the limit of tokens has cut short."""
+        """Return whether a trial's current output was truncated by the token limit."""
         trial = self.trials[name]
-        return self._at_length.get(name) == trial.attempts and trial.stage in {"answered", "completed"}
+        return self._truncated_attempts.get(name) == trial.attempts and trial.stage in {"answered", "completed"}
 
     def _move(self, name: str, trial: TrialState, stage: str) -> None:
         before, stages = trial.stage, self.stages
@@ -380,7 +299,7 @@ class RunState:
         self.settings = dict(event.settings)
 
     def _session_started(self, event: SessionStarted, record: Record) -> None:
-        for trial in self.backing_off.values():  # Seconds count anew; what is left of a wait is waited for.
+        for trial in self.backing_off.values():  # `t` restarts; the rest of a backoff still applies.
             trial.due = max(0.0, trial.due - self._ended_at)
         self.sessions.append(Session(n=event.n, seq=record.seq, at=record.at, pid=event.pid, host=event.host))
         if event.adopted is not None:
@@ -388,7 +307,8 @@ class RunState:
         self.settings.update(event.settings or {})
         self.planned = event.trials or self.planned
         self.ending = ""
-        self.last_error, self.unauthorized_error, self.done_at = None, "", 0.0
+        self.last_error = self.unauthorized_scorer = None
+        self.done_at = 0.0
         self.pauses.clear()
         self.paces.clear()
         self.limits.clear()
@@ -398,19 +318,21 @@ class RunState:
         self.scorer_keys.clear()
 
     def _adopt(self, adopted: Any, record: Record) -> None:
-        """Let what was taken over stand in the place of what it was before."""
+        """Apply adopted changes to the definition."""
         if self.started is None or not isinstance(adopted, dict):
             return
-        before, taken = self.started, {name: adopted[name] for name in (*PINNED, "task") if name in adopted}
-        now = self.started = attrs.evolve(before, **taken)  # type: ignore[misc]  # a fact is an attrs class
+        before, changes = self.started, {name: adopted[name] for name in (*PINNED, "task") if name in adopted}
+        now = self.started = attrs.evolve(before, **changes)  # type: ignore[misc]  # a fact is an attrs class
         self.sessions[-1].adopted = tuple(_adopted(before, now))
         for scorer, tally in self.scores.items():
             version = now.scorers.get(scorer.partition(".")[0])
             if version is not None and version != before.scorers.get(scorer.partition(".")[0]):
-                tally.hear(version)  # Though it has judged nothing yet.
+                tally.set_version(version)
         if now.task_fingerprint != before.task_fingerprint:
-            self._task_since = _packed(record)
-            self.from_older_task = sum(trial.answer is not None for trial in self.trials.values() if trial.stage != "withdrawn")
+            self._task_changed_at = packed(record)
+            self.from_older_task = sum(
+                trial.output_location is not None for trial in self.trials.values() if trial.stage != "withdrawn"
+            )
 
     def _trial_enqueued(self, event: TrialEnqueued, record: Record) -> None:
         before = self.trials.get(event.trial)
@@ -419,17 +341,17 @@ class RunState:
             attempts = before.attempts
             self.stages[before.stage] -= 1
         if event.repeat > 1 and not self.has_repeats:
-            self._know_repeats()
-        case = event.trial if event.case == event.trial else sys.intern(event.case)  # The same text is kept once.
-        self.trials[event.trial] = TrialState("queued", event.fingerprint, _packed(record), case, attempts)
+            self._enable_repeats()
+        case = event.trial if event.case == event.trial else sys.intern(event.case)  # Repeats share one string.
+        self.trials[event.trial] = TrialState("queued", event.fingerprint, packed(record), case, attempts)
         self.stages["queued"] += 1
 
-    def _know_repeats(self) -> None:
-        """Tell repeats apart from here on: the second time that a case is asked comes late, or never."""
+    def _enable_repeats(self) -> None:
+        """Group scores by case from here on; without repeats that is not needed."""
         self.has_repeats = True
         for scorer, tally in self.scores.items():
-            known = ((trial.case, trial.scores) for trial in self.trials.values() if trial.scores)
-            tally.know_repeats((case, scores[scorer][1]) for case, scores in known if scorer in scores)
+            scored = ((trial.case, trial.scores) for trial in self.trials.values() if trial.scores)
+            tally.group_by_case((case, scores[scorer][1]) for case, scores in scored if scorer in scores)
 
     def _attempt_started(self, event: AttemptStarted, record: Record) -> None:
         trial = self.trials[event.trial]
@@ -448,54 +370,54 @@ class RunState:
     def _attempt_succeeded(self, event: AttemptSucceeded, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "answered")
-        trial._answer = _packed(record)
+        trial._output = packed(record)
         trial.elapsed = event.elapsed
         self.latencies.append(event.elapsed)
-        if self._under_way:
-            self._under_way.pop(event.trial, None)
+        if self._usage_in_flight:
+            self._usage_in_flight.pop(event.trial, None)
         if event.usage is not None:
-            self._use(event.usage)
+            add(self.usage, event.usage)
 
     def _attempt_failed(self, event: AttemptFailed, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "unsettled")
-        trouble = trial.retry_history = trial.retry_history or RetryHistory()
-        trouble.category = event.category
-        trouble.retry_after = event.retry_after
+        history = trial.retry_history = trial.retry_history or RetryHistory()
+        history.category = event.category
+        history.retry_after = event.retry_after
         if event.category == "rate_limited":
-            trouble.rate_limit_failures += 1
+            history.rate_limit_failures += 1
         else:
-            trouble.errors += 1
-        trouble.error = f"{event.error}: {event.message}"[:_SHOWN]
+            history.errors += 1
+        history.error = f"{event.error}: {event.message}"[:_ERROR_CHARS]
         self.errors[event.error] += 1
-        self._go_wrong(trouble.error, record)
-        self._lose(event.trial, event.usage)
+        self._record_failure(history.error, record)
+        self._add_unproductive_usage(event.trial, event.usage)
 
     def _attempt_timed_out(self, event: AttemptTimedOut, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "unsettled")
-        trouble = trial.retry_history = trial.retry_history or RetryHistory()
-        trouble.category = "timed_out"
-        trouble.retry_after = None
-        trouble.timeouts += 1
-        trouble.error = f"timed out after {event.timeout:g} s"
+        history = trial.retry_history = trial.retry_history or RetryHistory()
+        history.category = "timed_out"
+        history.retry_after = None
+        history.timeouts += 1
+        history.error = f"timed out after {event.timeout:g} s"
         self.timeouts += 1
-        self._go_wrong(trouble.error, record)
-        self._lose(event.trial, event.usage)
+        self._record_failure(history.error, record)
+        self._add_unproductive_usage(event.trial, event.usage)
 
-    def _go_wrong(self, said: str, record: Record) -> None:
-        before, answers = self.last_error, len(self.latencies)
-        others = before.in_a_row if before is not None and before.answers == answers else 0
-        self.last_error = LastError(said, record.t, others + 1, answers)
+    def _record_failure(self, message: str, record: Record) -> None:
+        last, outputs = self.last_error, len(self.latencies)
+        earlier = last.consecutive if last is not None and last.outputs == outputs else 0
+        self.last_error = LastError(message, record.t, earlier + 1, outputs)
 
     def _attempt_interrupted(self, event: AttemptInterrupted, _: Record) -> None:
         self._move(event.trial, self.trials[event.trial], "interrupted")
         self.interrupted += 1
         self.interrupted_trials.add(event.trial)
-        self._lose(event.trial)
+        self._add_unproductive_usage(event.trial)
 
     def _attempt_returned_late(self, _: AttemptReturnedLate, __: Record) -> None:
-        self.late += 1
+        self.late_returns += 1
 
     def _retry_scheduled(self, event: RetryScheduled, record: Record) -> None:
         trial = self.trials[event.trial]
@@ -506,7 +428,7 @@ class RunState:
             match event.cause:
                 case "rate_limited":
                     trial.retry_history.rate_limit_wait += event.delay
-                case "probe" | "stopped":  # Everyone's trouble, not its own: the trial gets back what it seemed to have spent.
+                case "probe" | "stopped":  # Not charged to the retry budget.
                     if trial.retry_history.category == "timed_out":
                         trial.retry_history.timeouts -= 1
                     elif trial.retry_history.category == "rate_limited":
@@ -543,29 +465,29 @@ class RunState:
         scores = trial.scores = trial.scores or {}
         if event.scorer in scores:
             version, value = scores[event.scorer]
-            tally.take_back(value, version, trial.case)
+            tally.remove(value, version, trial.case)
         if event.version != tally.version:
-            tally.hear(event.version)
+            tally.set_version(event.version)
         tally.add(event.value, 1, trial.case)
         if trial.unscored:
-            self._score_at_last(trial, event.scorer.partition(".")[0])
+            self._clear_scorer_failure(trial, event.scorer.partition(".")[0])
         scores[event.scorer] = (event.version, event.value)
 
-    def _score_at_last(self, trial: TrialState, scorer: str) -> None:
-        """Forget that a scorer failed, where it was asked again later and had something to say."""
+    def _clear_scorer_failure(self, trial: TrialState, scorer: str) -> None:
+        """Remove a scorer's failure after it has scored the output."""
         if scorer in trial.unscored:
-            trial.unscored = tuple(each for each in trial.unscored if each != scorer)
+            trial.unscored = tuple(name for name in trial.unscored if name != scorer)
             self.scores[scorer].failed -= 1
 
     def _scoring_failed(self, event: ScoringFailed, _: Record) -> None:
         trial = self.trials[event.trial]
         self.scorer_calls.pop((event.trial, event.scorer), None)
         if event.scorer in trial.unscored:
-            return  # Asked again later, and failed again.
+            return  # It had failed before.
         trial.unscored = (*trial.unscored, event.scorer)
         tally = self.scores.setdefault(event.scorer, Tally(by_case={} if self.has_repeats else None))
         tally.failed += 1
-        tally.error = f"{event.error}: {event.message}"[:_SHOWN]
+        tally.error = f"{event.error}: {event.message}"[:_ERROR_CHARS]
 
     def _trial_completed(self, event: TrialCompleted, record: Record) -> None:
         trial = self.trials[event.trial]
@@ -579,16 +501,16 @@ class RunState:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "failed")
         self.done_at = record.t
-        trouble = trial.retry_history = trial.retry_history or RetryHistory()
-        trouble.cause = event.cause
+        history = trial.retry_history = trial.retry_history or RetryHistory()
+        history.cause = event.cause
 
     def _trial_withdrawn(self, event: TrialWithdrawn, __: Record) -> None:
         trial = self.trials[event.trial]
         self.recovered -= trial.recovered
         self._move(event.trial, trial, "withdrawn")
         for scorer, (version, value) in (trial.scores or {}).items():
-            self.scores[scorer].take_back(value, version, trial.case)
-        self.from_older_task -= trial.answer is not None and trial._answer < self._task_since
+            self.scores[scorer].remove(value, version, trial.case)
+        self.from_older_task -= trial.output_location is not None and trial._output < self._task_changed_at
         for scorer in trial.unscored:
             self.scores[scorer].failed -= 1
         trial.scores, trial.unscored = None, ()
@@ -612,30 +534,31 @@ class RunState:
         self.pauses.pop(event.key, None)
 
     def _noted(self, event: Noted, _: Record) -> None:
-        usage = noted(event)
+        usage = noted_usage(event.name, event.value)
         add(self.usage, usage)
-        if event.name == f"{OWN_NOTE}unauthorized" and isinstance(event.value, str):
-            self.unauthorized_error = event.value[:_SHOWN]
+        if event.name == _UNAUTHORIZED and isinstance(event.value, dict):
+            scorer, message = str(event.value.get("scorer", "")), str(event.value.get("message", ""))
+            self.unauthorized_scorer = UnauthorizedScorer(scorer, message[:_ERROR_CHARS])
         trial = self.trials.get(event.trial) if event.attempt else None
         if trial is None:
             return
         is_last = trial.attempts == event.attempt
         if is_last and trial.stage == "running":
-            self._under_way.setdefault(event.trial, []).append(usage)
-            if event.name == f"{OWN_NOTE}finish_reason" and event.value == "length":
-                self._at_length[event.trial] = event.attempt
-        elif not is_last or trial.answer is None:
-            add(self.lost, usage)  # It came after its attempt had ended without an output.
+            self._usage_in_flight.setdefault(event.trial, []).append(usage)
+            if event.name == _FINISH_REASON and event.value == "length":
+                self._truncated_attempts[event.trial] = event.attempt
+        elif not is_last or trial.output_location is None:
+            add(self.usage_without_output, usage)  # Noted after the attempt had ended without an output.
 
     def _segment_opened(self, _: SegmentOpened, __: Record) -> None:
-        self._wait_for_session()
+        self._keep_time()
 
     def _journal_recovered(self, _: JournalRecovered, __: Record) -> None:
-        self._wait_for_session()
+        self._keep_time()
         self.recoveries += 1
 
-    def _wait_for_session(self) -> None:
-        """Take no time from a record that may stand before its session begins: its clock is another one already."""
+    def _keep_time(self) -> None:
+        """Ignore `t` of a record that may precede `session_started`: it belongs to the next session's clock."""
         self.t = self._ended_at
 
     def _run_stopped(self, event: RunStopped, _: Record) -> None:
@@ -644,23 +567,20 @@ class RunState:
     def _run_finished(self, _: RunFinished, __: Record) -> None:
         self._end("finished")
 
-    def _end(self, how: str) -> None:
-        self.ending = how
+    def _end(self, ending: str) -> None:
+        self.ending = ending
         if self.sessions:
-            self.sessions[-1].ended = how
+            self.sessions[-1].ended = ending
 
-    def _use(self, usage: Any) -> None:
+    def _add_unproductive_usage(self, trial: str, usage: Any = None) -> None:
+        """Count the usage of an attempt that returned no output."""
         add(self.usage, usage)
-
-    def _lose(self, trial: str, usage: Any = None) -> None:
-        """Count what an attempt has used that gave no output."""
-        self._use(usage)
-        add(self.lost, usage)
-        for used in self._under_way.pop(trial, ()):
-            add(self.lost, used)
+        add(self.usage_without_output, usage)
+        for earlier in self._usage_in_flight.pop(trial, ()):
+            add(self.usage_without_output, earlier)
 
 
-_MEANINGS: Final[dict[type[Event], Callable[[RunState, Any, Record], None]]] = {
+_HANDLERS: Final[dict[type[Event], Callable[[RunState, Any, Record], None]]] = {
     RunStarted: RunState._run_started,
     SessionStarted: RunState._session_started,
     TrialEnqueued: RunState._trial_enqueued,

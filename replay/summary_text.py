@@ -6,9 +6,10 @@ from typing import Final
 
 from replay.state import LastError, RunState
 from replay.summary import Latency, Part, Score
-from replay.text import digits, duration, number, plural, printable
+from replay.text import digits, duration, number, one_line, plural, printable
 
 _LABELS: Final = 6
+"""Labels shown of a scorer, most frequent first."""
 
 
 def trials_in_words(state: RunState) -> str:
@@ -22,121 +23,123 @@ def trials_in_words(state: RunState) -> str:
 
 
 def score_lines(scores: Mapping[str, Score], *, failed: int) -> Iterator[str]:
-    """Tell what each scorer has said so far, with its denominator, its interval, and how many trials failed beside it."""
+    """Return one line per scorer; `failed` is the number of failed trials."""
     names = {scorer: printable(scorer, 24) for scorer in scores}
-    wide = max(map(len, names.values()), default=0)
+    width = max(map(len, names.values()), default=0)
     for scorer, score in scores.items():
-        yield f"{names[scorer]:<{wide}}  {score_in_words(score, failed=failed)}"
+        yield f"{names[scorer]:<{width}}  {score_in_words(score, failed=failed)}"
 
 
 def score_in_words(score: Score, *, failed: int = 0) -> str:
-    """Tell what one scorer has said: `91.4 %  53 of 58 right (95 %: 81.4–96.3 %); not in it: 2 failed`."""
-    within = f" in {plural(score.cases, 'case')}" if score.cases < score.numbers else ""
-    said: list[str] = []
+    """Return a scorer's results: `91.4 %  53 of 58 passed (95 % CI 81.4–96.3 %); excluded: 2 failed`."""
+    cases = f" in {plural(score.cases, 'case')}" if score.cases < score.numbers else ""
+    parts: list[str] = []
     if score.passed is not None and score.mean is not None:
-        said.append(f"{100 * score.mean:.1f} %  {score.passed:,} of {score.numbers:,}{within} right")
+        parts.append(f"{100 * score.mean:.1f} %  {score.passed:,} of {score.numbers:,}{cases} passed")
         if score.low is not None and score.high is not None:
-            said.append(f"(95 %: {100 * score.low:.1f}–{100 * score.high:.1f} %)")
+            parts.append(f"(95 % CI {100 * score.low:.1f}–{100 * score.high:.1f} %)")
     elif score.mean is not None:
-        said.append(f"{digits(score.mean, 3)}  mean of {score.numbers:,} scored{within}")
+        parts.append(f"{digits(score.mean, 3)}  mean of {score.numbers:,} scored{cases}")
         if score.low is not None and score.high is not None:
-            said.append(f"(95 %: {digits(score.low, 3)} to {digits(score.high, 3)})")
+            parts.append(f"(95 % CI {digits(score.low, 3)} to {digits(score.high, 3)})")
     if score.labels:
-        said.append(_labels(score))
-    unscored = "could not be scored" + (f" ({printable(' '.join(score.error.split()), 200)})" if score.error else "")
-    missing = [(failed, "failed"), (score.not_scored, unscored), (score.beyond, "not finite or too large")]
-    without = ", ".join(f"{count:,} {why}" for count, why in missing if count)
-    mixed = _versions(score.versions, score.from_older_version)
-    if not said:
-        return f"no score: {without}" if without else "nothing yet"
-    return f"{' '.join(said)}{f'; not in it: {without}' if without else ''}{f'; {mixed}' if mixed else ''}"
+        parts.append(_labels(score))
+    scorer_failed = "scorer failed" + (f" ({one_line(score.error, 200)})" if score.error else "")
+    counts = [(failed, "failed"), (score.failed, scorer_failed), (score.out_of_range, "not finite or too large")]
+    excluded = ", ".join(f"{count:,} {reason}" for count, reason in counts if count)
+    versions = _versions(score.versions, score.from_older_version)
+    if not parts:
+        return f"no score: {excluded}" if excluded else "no score yet"
+    return f"{' '.join(parts)}{f'; excluded: {excluded}' if excluded else ''}{f'; {versions}' if versions else ''}"
 
 
 def _versions(versions: int, from_older_version: int) -> str:
-    if from_older_version and versions == 1:
-        return "all by an older version of the scorer"
-    return (
-        f"by {plural(versions, 'version')} of the scorer, {from_older_version:,} by an older one" if from_older_version else ""
-    )
+    if not from_older_version:
+        return ""
+    if versions == 1:
+        return "all from an older version of the scorer"
+    return f"from {plural(versions, 'version')} of the scorer, {from_older_version:,} from an older one"
 
 
 def _labels(score: Score) -> str:
-    common = list(islice(score.labels.items(), _LABELS))
-    said = ", ".join(f"{printable(label, 24)} {100 * count / score.scored:.0f} %" for label, count in common)
-    others = len(score.labels) - len(common)
+    shown = list(islice(score.labels.items(), _LABELS))
+    shares = ", ".join(f"{printable(label, 24)} {100 * count / score.scored:.0f} %" for label, count in shown)
+    others = len(score.labels) - len(shown)
     more = f" and {plural(others, 'more label')}" if others else ""
-    return f"{said}{more}  of {score.scored:,} scored"
+    return f"{shares}{more}  of {score.scored:,} scored"
 
 
 def pass_lines(scores: Mapping[str, Score]) -> Iterator[str]:
-    """Tell what to expect of several trials of a case, where cases were asked several times."""
+    """Return pass@k and pass^k of each scorer, if cases have repeats."""
     for scorer, score in scores.items():
-        several = [each for each in score.passes if each.k > 1]
+        several = [estimate for estimate in score.pass_at_k if estimate.k > 1]
         if several:
-            any_of = ", ".join(f"pass@{each.k} {100 * each.at_least_one:.1f} %" for each in several)
-            all_of = ", ".join(f"pass^{each.k} {100 * each.all:.1f} %" for each in several)
-            yield f"{printable(scorer, 24)}  {any_of} · {all_of} of {plural(several[0].cases, 'case')}"
+            at_least_one = ", ".join(f"pass@{estimate.k} {100 * estimate.at_least_one:.1f} %" for estimate in several)
+            all_pass = ", ".join(f"pass^{estimate.k} {100 * estimate.all:.1f} %" for estimate in several)
+            yield f"{printable(scorer, 24)}  {at_least_one} · {all_pass} of {plural(several[0].cases, 'case')}"
 
 
-def group_lines(groups: Mapping[str, Part], by: str, *, most: int | None = None) -> Iterator[str]:
-    """Tell the trials of each group apart: how they ended, and what the scorers said."""
+def group_lines(groups: Mapping[str, Part], by: str, *, limit: int | None = None) -> Iterator[str]:
+    """Return the results of each group, or of the first `limit` groups."""
     yield f"by {printable(by)}:"
-    for label, group in islice(groups.items(), most):
+    for label, group in islice(groups.items(), limit):
         trials = group.trials
         counts = [f"{trials.completed:,} ok of {plural(trials.enqueued, 'trial')}"]
         counts += [f"{trials.failed:,} failed"] if trials.failed else []
         counts += [f"{trials.open:,} open"] if trials.open else []
         yield f"  {printable(label, 40)}  {' · '.join(counts)}"
         yield from (f"    {row}" for row in score_lines(group.scores, failed=trials.failed))
-    if most is not None and len(groups) > most:
-        yield f"  … and {plural(len(groups) - most, 'more group')}"
+    if limit is not None and len(groups) > limit:
+        yield f"  … and {plural(len(groups) - limit, 'more group')}"
 
 
 def latency_in_words(times: Latency, of: str, *names: str) -> str:
     """Return quantiles: `p50 0.24 s · p95 0.9 s of 60 answers`."""
-    quantiles = {"p50": times.p50, "p95": times.p95, "p99": times.p99, "longest": times.max}
-    said = [f"{name} {duration(quantiles[name] or 0.0)}" for name in names or quantiles]
-    return f"{' · '.join(said)} of {of}"
+    quantiles = {"p50": times.p50, "p95": times.p95, "p99": times.p99, "max": times.max}
+    shown = [f"{name} {duration(quantiles[name] or 0.0)}" for name in names or quantiles]
+    return f"{' · '.join(shown)} of {of}"
 
 
 def truncated_lines(state: RunState) -> Iterator[str]:
-    """Tell of answers that the model had not ended: a scorer may have found them wrong for no other reason."""
+    """Return how many answers were truncated, if any; a scorer may have failed them for that reason alone."""
     if state.truncated:
-        of = plural(state.stages["completed"] + state.stages["answered"], "answer")
-        yield f"{state.truncated:,} of {of} cut short by the limit of tokens; a larger --max-tokens would let them end"
+        answers = plural(state.stages["completed"] + state.stages["answered"], "answer")
+        yield f"{state.truncated:,} of {answers} truncated by the token limit; raise --max-tokens"
 
 
 def billed_usage(usage: Mapping[str, float]) -> dict[str, float]:
-    """Pick what is paid for out of all that was noted: tokens and cost. The sum of temperatures says nothing."""
+    """Return the tokens and costs in some usage; the sum of other numbers, such as temperatures, means nothing."""
     return {name: value for name, value in usage.items() if "token" in name.lower() or "cost" in name.lower()}
 
 
-def usage_in_words(used: dict[str, float]) -> str:
+def usage_in_words(usage: Mapping[str, float]) -> str:
     """Return sums of usage: `input_tokens 1,200 · cost 0.034`."""
-    return " · ".join(f"{printable(name, 24)} {number(value)}" for name, value in used.items())
+    return " · ".join(f"{printable(name, 24)} {number(value)}" for name, value in usage.items())
 
 
 def adopted_lines(state: RunState) -> Iterator[str]:
-    """Tell what was changed on the way: then not all numbers are about the same thing."""
+    """Return what was adopted, and how many answers an older version of the task has made."""
     for session in state.sessions:
         if session.adopted:
-            yield f"session {session.n} adopted what had changed: {printable(', '.join(session.adopted), 200)}"
+            yield f"session {session.n} adopted changes: {printable(', '.join(session.adopted), 200)}"
     if state.from_older_task:
-        answers = state.stages["completed"] + state.stages["answered"]
+        answers = plural(state.stages["completed"] + state.stages["answered"], "answer")
         are = "is" if state.from_older_task == 1 else "are"
-        yield f"{state.from_older_task:,} of {plural(answers, 'answer')} {are} by an older version of the task"
+        yield f"{state.from_older_task:,} of {answers} {are} from an older version of the task"
 
 
 def version_notes(state: RunState) -> Iterator[str]:
-    """Tell all that makes the numbers of a run not those of one thing: what was adopted, and scores of several versions."""
+    """Return why the numbers of a run belong to more than one version of the task or of a scorer."""
     yield from adopted_lines(state)
     for scorer, tally in state.scores.items():
-        if mixed := _versions(tally.versions, tally.from_older_version):
-            yield f"{plural(tally.scored, 'score')} of {printable(scorer, 24)} {mixed}"
+        if versions := _versions(tally.versions, tally.from_older_version):
+            yield f"{plural(tally.scored, 'score')} of {printable(scorer, 24)} {versions}"
 
 
 def error_in_words(error: LastError, now: float | None = None) -> str:
-    """Tell what went wrong last, how long ago that was, and how many have since the last answer."""
-    said = [f"{error.in_a_row:,} in a row"] if error.in_a_row > 1 else []
-    said += [f"the last {duration(now - error.t)} ago" if said else f"{duration(now - error.t)} ago"] if now is not None else []
-    return f"{', '.join(said)}{': ' if said else ''}{printable(' '.join(error.said.split()), 120)}"
+    """Return the last error: `3 in a row, the last 2 s ago: TimeoutError: …`."""
+    parts = [f"{error.consecutive:,} in a row"] if error.consecutive > 1 else []
+    if now is not None:
+        ago = f"{duration(now - error.t)} ago"
+        parts.append(f"the last {ago}" if parts else ago)
+    return f"{', '.join(parts)}{': ' if parts else ''}{one_line(error.message, 120)}"

@@ -1,6 +1,6 @@
-"""What one scorer has said so far, added up value by value: enough for its mean and its error at any moment.
+"""Running sums of one scorer's values: enough for the mean and its standard error at any time.
 
-A value can be taken back, because a later one supersedes it. Repeats of a case are taken together, once there are any.
+A value can be removed when a later one supersedes it. Repeats of a case are grouped once there are any.
 """
 
 from collections import Counter
@@ -9,85 +9,84 @@ from typing import Final, Literal, TypeGuard
 
 import attrs
 
-from replay.statistics import DUST, Estimate, mean_of_numbers, mean_of_parts, mean_of_shares
+from replay.statistics import ROUNDING, Estimate, mean_of_numbers, mean_of_parts, mean_of_shares
 
 LARGEST: Final = 1e100
-"""The largest number that goes into a mean: the squares of a million such can still be summed."""
+"""The largest number that is included in a mean; the squares of a million of these can still be summed."""
 
 
-def can_be_summed(value: object) -> TypeGuard[float]:
-    """Say whether a value is a number that a mean can be taken of; true and false are."""
+def is_summable(value: object) -> TypeGuard[float]:
+    """Return whether a value can be part of a mean; booleans can."""
     return isinstance(value, (int, float)) and -LARGEST <= value <= LARGEST
 
 
 @attrs.define
 class Tally:
-    """What one scorer has said so far, in sums: a run of a million trials is shown several times a second.
+    """Sums of one scorer's values.
 
-    Sums are of what a number differs from the first one, so that a mean that is large beside the differences does not
-    swallow them.
+    Numbers are summed relative to the first one, so that small differences of large numbers are not lost to rounding.
     """
 
     scored: int = 0
     failed: int = 0
-    """How many outputs the scorer itself failed at."""
+    """Outputs for which the scorer failed."""
     error: str = ""
-    """What it said the last time that it failed, in short."""
+    """Its last error, shortened."""
     numbers: int = 0
-    """Values that are in the mean; true counts as 1, false as 0."""
-    verdicts: int = 0
-    """Those of them that are true or false."""
-    bits: int = 0
-    """Numbers that are 0 or 1, those that are true or false among them."""
-    off_scale: int = 0
-    """Numbers that do not lie between 0 and 1."""
-    beyond: int = 0
-    """Numbers that are not finite, or larger than `LARGEST`; they are counted, and not in the mean."""
+    """Values in the mean; true counts as 1, false as 0."""
+    booleans: int = 0
+    """Values that are true or false."""
+    zeros_and_ones: int = 0
+    """Numbers that are 0 or 1, booleans included."""
+    outside_unit: int = 0
+    """Numbers below 0 or above 1."""
+    out_of_range: int = 0
+    """Numbers that are not finite or exceed `LARGEST`; they are excluded from the mean."""
     labels: Counter[str] = attrs.field(factory=Counter)
     origin: float = 0.0
-    """What the sums below count from."""
+    """Subtracted from each number in the sums below."""
     total: float = 0.0
     squares: float = 0.0
-    """The sum of the squares of the cases' sums."""
+    """Sum of the squared sums of the cases."""
     by_case: dict[str, tuple[int, float]] | None = None
-    """Case → how many numbers it has, and their sum; None as long as no case has repeats, and so each has one number."""
+    """Case → count and sum of its numbers; None while no case has repeats."""
     products: float = 0.0
-    """Where cases have repeats, the sum of each case's sum times its numbers."""
+    """With repeats: the sum over cases of sum times count."""
     sizes: int = 0
-    """Where cases have repeats, the sum of the squares of the cases' numbers."""
+    """With repeats: the sum over cases of the squared count."""
     version: str = ""
-    """The version of the scorer that spoke last, or was adopted since."""
+    """The current version of the scorer."""
     _older: dict[str, int] = attrs.field(factory=dict)
-    """Another version → how many values are still its own; those of the last are the rest."""
+    """Older version → number of its values; all others are of the current version."""
 
     def add(self, value: object, times: int = 1, case: str = "") -> None:
-        """Count a value, or (-1) take it back because a later one supersedes it."""
+        """Add a value, or (`times` = -1) remove it."""
         self.scored += times
         if isinstance(value, str):
             self.labels[value] += times
-        elif not can_be_summed(value):
-            self.beyond += times
+        elif not is_summable(value):
+            self.out_of_range += times
         else:
-            is_verdict = isinstance(value, bool)
-            is_bit = is_verdict or value in (0, 1)
-            if not self.numbers:  # Passes are counted from 0, so that their share has no rounding in it.
-                self.origin = 0.0 if is_bit else float(value)
+            is_boolean = isinstance(value, bool)
+            is_zero_or_one = is_boolean or value in (0, 1)
+            if not self.numbers:  # Relative to 0 for passes, so that their share is exact.
+                self.origin = 0.0 if is_zero_or_one else float(value)
                 self.total = self.squares = self.products = 0.0
-            if is_bit:
-                self.bits += times
-                self.verdicts += times * is_verdict
+            if is_zero_or_one:
+                self.zeros_and_ones += times
+                self.booleans += times * is_boolean
             elif not 0 < value < 1:
-                self.off_scale += times
+                self.outside_unit += times
             self.numbers += times
             value -= self.origin
             self.total += times * value
             if self.by_case is None:
                 self.squares += times * value * value
             else:
-                self._add_to(case, value, times)
+                self._add_to_case(case, value, times)
 
-    def _add_to(self, case: str, value: float, times: int) -> None:
-        """Count a value, or take it back, among the others of its case."""
+    def _add_to_case(self, case: str, value: float, times: int) -> None:
+        """Add a value to its case, or remove it."""
         assert self.by_case is not None
         n, total = self.by_case.get(case, (0, 0.0))
         if times < 0:
@@ -102,20 +101,20 @@ class Tally:
         else:
             del self.by_case[case]
 
-    def know_repeats(self, scores: Iterable[tuple[str, object]]) -> None:
-        """Tell repeats apart from here on; `scores` are the cases and values so far, one for each case."""
-        self.by_case = {case: (1, float(value) - self.origin) for case, value in scores if can_be_summed(value)}
+    def group_by_case(self, scores: Iterable[tuple[str, object]]) -> None:
+        """Group values by case from here on; `scores` are the cases and values so far, one per case."""
+        self.by_case = {case: (1, float(value) - self.origin) for case, value in scores if is_summable(value)}
         self.products, self.sizes = self.total, self.numbers
 
-    def hear(self, version: str) -> None:
-        """Take what is said from here on for that of another version of the scorer."""
+    def set_version(self, version: str) -> None:
+        """Set the version of the values that follow."""
         if own := self.scored - self.from_older_version:
             self._older[self.version] = own
         self.version = version
-        self._older.pop(version, None)  # It may have spoken before.
+        self._older.pop(version, None)
 
-    def take_back(self, value: object, version: str, case: str = "") -> None:
-        """Take back a value that is superseded, or no longer counts."""
+    def remove(self, value: object, version: str, case: str = "") -> None:
+        """Remove a value that was superseded or whose trial was withdrawn."""
         self.add(value, -1, case)
         if version != self.version:
             self._older[version] -= 1
@@ -124,52 +123,54 @@ class Tally:
 
     @property
     def from_older_version(self) -> int:
-        """How many values are those of another version of the scorer than the one that spoke last."""
+        """Values of older versions of the scorer."""
         return sum(self._older.values())
 
     @property
     def versions(self) -> int:
-        """How many versions of the scorer the values are of."""
+        """Number of versions of the scorer among the values."""
         return len(self._older) + (self.scored > self.from_older_version)
 
     @property
     def cases(self) -> int:
-        """How many cases have at least one number."""
+        """Cases with at least one number."""
         return self.numbers if self.by_case is None else len(self.by_case)
 
     @property
     def kind(self) -> Literal["pass", "number", "label", "mixed", "nothing"]:
-        """What sort of values the scorer gives."""
-        labels = self.scored - self.numbers - self.beyond
+        """The kind of the values."""
+        labels = self.scored - self.numbers - self.out_of_range
         if not self.scored:
             return "nothing"
         if labels:
             return "label" if labels == self.scored else "mixed"
-        return "pass" if self.verdicts == self.scored else "number"
+        return "pass" if self.booleans == self.scored else "number"
 
     @property
     def passed(self) -> int:
-        """How many passed, where all values are true or false."""
+        """Number of passes, if all values are booleans."""
         return round(self.total + self.numbers * self.origin)
 
     @property
     def estimate(self) -> Estimate | None:
-        """The mean of all numbers, and how sure it is; None where there is none."""
+        """The mean of all numbers with its confidence interval; None without numbers."""
         if not self.numbers:
             return None
         shift = self.total / self.numbers
         products, sizes = (self.total, self.numbers) if self.by_case is None else (self.products, self.sizes)
         scatter = max(0.0, self.squares - 2 * shift * products + shift**2 * sizes)
-        if scatter < DUST * self.squares:
-            scatter = 0.0  # They are all alike, but for what is left of sums that were taken back.
-        estimate = mean_of_numbers if self.off_scale else mean_of_shares if self.bits == self.numbers else mean_of_parts
+        if scatter < ROUNDING * self.squares:
+            scatter = 0.0  # Rounding errors of removed values.
+        estimate = (
+            mean_of_numbers if self.outside_unit else mean_of_shares if self.zeros_and_ones == self.numbers else mean_of_parts
+        )
         return estimate(self.origin + shift, n=self.numbers, cases=self.cases, scatter=scatter)
 
     @property
     def mean(self) -> float | None:
-        """The mean of all numbers; None where there is none."""
+        """The mean of all numbers; None without numbers."""
         return self.origin + self.total / self.numbers if self.numbers else None
 
     def passes_by_case(self) -> Counter[tuple[int, int]]:
-        """Count the cases that have so many verdicts, so many of them passes; empty while no case has repeats."""
+        """Return (values, passes) → number of cases; empty while no case has repeats."""
         return Counter((n, round(total + n * self.origin)) for n, total in (self.by_case or {}).values())

@@ -1,6 +1,6 @@
-"""All there is to know of one trial: what was asked, every attempt, what came of it and what it waited for, the scores.
+"""Everything recorded about one trial and its attempts: the one fold that `show`, the exports and the report page use.
 
-A story takes one record after the other, beside a timeline that has taken the same.
+`attempt_facts` defines what each event says about its attempt. `TrialDetails` applies the records of one trial to a timeline.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,6 @@ from journal.events import (
     AttemptFailed,
     AttemptInterrupted,
     AttemptReturnedLate,
-    AttemptStarted,
     AttemptSucceeded,
     AttemptTimedOut,
     Noted,
@@ -22,197 +21,293 @@ from journal.events import (
     ScorerCallFailed,
     ScorerCallStarted,
     ScoringFailed,
+    TrialCompleted,
     TrialEnqueued,
     TrialFailed,
     TrialScored,
     TrialWithdrawn,
 )
-from replay.timeline import Span, Timeline, Times
+from replay.timeline import Timeline
+from replay.timeline_columns import Span, Times
+from replay.usage import add, noted_usage
 from replay.waits import Wait
 
-_NO_TIME: Final = Times(waited=0.0, backed_off=0.0, served=0.0, scored=0.0, attempts=0)
+_NO_TIMES: Final = Times(queue_time=0.0, backoff_time=0.0, run_time=0.0, scoring_time=0.0, attempts=0)
+
+
+def attempt_facts(event: Event) -> dict[str, Any]:  # noqa: PLR0911  # one for each event
+    """Return what an event says about its attempt, by field of `AttemptDetails`."""
+    match event:
+        case AttemptSucceeded():
+            return {"output": event.output, "usage": event.usage}
+        case AttemptFailed():
+            return {
+                "category": event.category,
+                "error": event.error,
+                "message": event.message,
+                "traceback": event.traceback,
+                "retry_after": event.retry_after,
+                "usage": event.usage,
+            }
+        case AttemptTimedOut():
+            return {
+                "category": "timed_out",
+                "error": "timeout",
+                "message": f"timed out after {event.timeout:g} s",
+                "timeout": event.timeout,
+                "usage": event.usage,
+            }
+        case AttemptInterrupted():
+            message = f"interrupted: {event.why.replace('_', ' ')}"
+            return {"category": "interrupted", "error": "interrupted", "message": message, "reason": event.why}
+        case AttemptReturnedLate():
+            return {"late_ending": event.ending}
+        case RetryScheduled():
+            return {"retry_delay": event.delay, "retry_cause": event.cause}
+        case _:
+            return {}
+
+
+def attempt_number(event: Event) -> int:
+    """Return the number of the attempt that an event is about; 0 if it is about none."""
+    return getattr(event, "attempt", 0) - isinstance(event, RetryScheduled)  # A retry names the next attempt.
 
 
 @attrs.define
-class AttemptStory:
+class AttemptDetails:
     """One attempt."""
 
-    at: str
-    """Wall time of its start."""
     span: Span
-    """When it held which slot, and how it ended."""
-    waited: float
-    """Seconds before it, ready to start."""
-    backed_off: float
-    """Seconds before it, in backoff."""
+    """Slot, session, times and ending."""
     waits: Sequence[Wait] = ()
-    """What it waited for before it started, the longest first."""
-    why: str = ""
-    """Why it was interrupted."""
+    """What its start waited for, longest first; only known to `show`."""
+    category: str = ""
+    """Category of its failure, `timed_out` or `interrupted`; empty without a failure."""
     error: str = ""
     message: str = ""
     traceback: str = ""
+    reason: str = ""
+    """Why it was interrupted: `cancelled`, `forked`, `process_died` or `stopped`."""
     retry_after: float | None = None
     timeout: float | None = None
-    """Seconds that it was given, where they were not enough."""
+    """The timeout that it exceeded, in seconds."""
+    output: Any = None
     usage: Any = None
     notes: list[tuple[str, Any]] = attrs.field(factory=list)
-    late: str = ""
-    """How it ended after it had been given up."""
-    retry_in: float | None = None
-    """Seconds of backoff that were scheduled after it."""
+    late_ending: str = ""
+    """How it ended after it had timed out or been abandoned."""
+    retry_delay: float | None = None
+    """Seconds of backoff before its retry."""
     retry_cause: str = ""
 
-    def take(self, event: Event) -> None:
-        """Take in what is said of the attempt, or follows from it."""
-        match event:
-            case AttemptSucceeded():
-                self.usage = event.usage
-            case AttemptFailed():
-                self.error, self.message, self.traceback = event.error, event.message, event.traceback
-                self.retry_after, self.usage = event.retry_after, event.usage
-            case AttemptTimedOut():
-                self.timeout, self.usage = event.timeout, event.usage
-            case AttemptInterrupted():
-                self.why = event.why
-            case AttemptReturnedLate():
-                self.late = event.ending
-            case RetryScheduled():
-                self.retry_in, self.retry_cause = event.delay, event.cause
-            case Noted():
-                self.notes.append((event.name, event.value))
-            case _:
-                pass
+    def apply(self, event: Event) -> None:
+        """Add what an event says about the attempt."""
+        if isinstance(event, Noted):
+            self.notes.append((event.name, event.value))
+        for name, value in attempt_facts(event).items():
+            setattr(self, name, value)
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it returned an output."""
+        return self.span.ending == "succeeded"
+
+    @property
+    def total_usage(self) -> dict[str, float]:
+        """Sums of the numbers in its usage and its notes."""
+        sums: dict[str, float] = {}
+        for name, value in self.notes:
+            add(sums, noted_usage(name, value))
+        add(sums, self.usage)
+        return sums
 
 
 @attrs.frozen
-class Judgement:
-    """What one scorer said, or why it could not."""
+class ScoreDetails:
+    """The value of one scorer, or its failure."""
 
     scorer: str
     version: str
     seq: int
+    t: float
+    """When it was recorded, in seconds of its session."""
     elapsed: float
     value: bool | int | float | str | None = None
-    """None where the scorer failed."""
+    """None if the scorer failed."""
     reason: str = ""
     error: str = ""
     message: str = ""
     traceback: str = ""
 
+    @property
+    def failed(self) -> bool:
+        """Whether the scorer failed."""
+        return self.value is None
+
 
 @attrs.define
-class CallStory:
-    """One call of a scorer that is not built in."""
+class ScorerCallDetails:
+    """One call of a scorer; built-in scorers that only compute make none."""
 
     scorer: str
     call: int
-    """From 1, per scorer within a session."""
+    """From 1, per scorer and session."""
     session: int
     seq: int
-    """The record that began it."""
+    """The record of its start."""
     waits: Sequence[Wait] = ()
-    """What it waited for before it started, the longest first."""
+    """What its start waited for, longest first."""
     ending: str = ""
-    """`succeeded`, or the category of its failure; empty while it is in flight, or if its process ended first."""
+    """`succeeded`, or the category of its failure; empty while in flight or if its process ended first."""
     elapsed: float | None = None
     error: str = ""
     message: str = ""
     retry_after: float | None = None
-    retry_in: float | None = None
+    retry_delay: float | None = None
     """Seconds of backoff before the next call; None if there is none."""
 
     def end(self, event: ScorerCallFailed | TrialScored | ScoringFailed) -> None:
-        """Take in how it ended."""
+        """Record its end."""
         self.ending, self.elapsed = "succeeded", event.elapsed
         if isinstance(event, ScorerCallFailed):
             self.ending, self.error, self.message = event.category, event.error, event.message
-            self.retry_after, self.retry_in = event.retry_after, event.delay
+            self.retry_after, self.retry_delay = event.retry_after, event.delay
 
 
 @attrs.define
-class TrialStory:
+class TrialDetails:
     """One trial."""
 
     trial: str
     case: str = ""
     repeat: int = 1
     fingerprint: str = ""
-    at: str = ""
-    """Wall time when it was taken in."""
+    enqueued_at: str = ""
+    """Wall time."""
+    ended_at: str = ""
+    """Wall time; empty until it is completed or has failed."""
     seq: int = 0
-    """The last record that speaks of it."""
+    """Its last record."""
     stage: str = "queued"
-    """As in `journal.lifecycle.STAGES`."""
+    """One of `journal.lifecycle.STAGES`."""
     cause: str = ""
-    """Why it was given up, or withdrawn."""
+    """Why it failed or was withdrawn."""
     input: Any = None
     expected: Any = None
     metadata: Any = None
     output: Any = None
-    attempts: list[AttemptStory] = attrs.field(factory=list)
-    calls: list[CallStory] = attrs.field(factory=list)
-    """Calls of scorers, in order; built-in scorers that only compute make none."""
-    scores: dict[str, Judgement] = attrs.field(factory=dict)
-    """Scorer → the latest that it said."""
-    superseded: list[Judgement] = attrs.field(factory=list)
-    """What scorers said before they said something else, in that order."""
-    times: Times = _NO_TIME
+    truncated: bool = False
+    """Whether the output was truncated by the token limit."""
+    attempts: list[AttemptDetails] = attrs.field(factory=list)
+    scorer_calls: list[ScorerCallDetails] = attrs.field(factory=list)
+    scores: dict[str, ScoreDetails] = attrs.field(factory=dict)
+    """Scorer → its latest value or failure."""
+    superseded_scores: list[ScoreDetails] = attrs.field(factory=list)
+    """Earlier values and failures, in order."""
+    notes: list[tuple[str, Any]] = attrs.field(factory=list)
+    """Notes that belong to no attempt."""
+    times: Times = _NO_TIMES
     problem: BlobDamaged | None = None
-    """What is wrong with a value that was kept beside the journal; a `Blob` stands for it."""
+    """Damage of a blob; a `Blob` stands in place of its value."""
 
-    def take(self, record: Record, told: Timeline, waits: Sequence[Wait] = ()) -> None:
-        """Take in a record of the trial, which the timeline has taken; `waits` is what the start in it waited for."""
+    def apply(self, record: Record, timeline: Timeline, waits: Sequence[Wait] = ()) -> None:  # noqa: C901, PLR0912  # one fold
+        """Add a record of the trial, which the timeline has applied; `waits` is what the start in it waited for."""
         self.seq = record.seq
         event = record.event
         match event:
             case TrialEnqueued():
-                self.case, self.repeat, self.fingerprint, self.at = event.case, event.repeat, event.fingerprint, record.at
+                self.case, self.repeat, self.fingerprint = event.case, event.repeat, event.fingerprint
                 self.input, self.expected, self.metadata = event.input, event.expected, event.metadata
-                self.output, self.cause = None, ""  # It may have been withdrawn, and comes back as another.
-                self.scores.clear()
-                self.superseded.clear()
-            case AttemptStarted():
-                times, earlier = told.times[self.trial], self.attempts
-                waited = times.waited - sum(each.waited for each in earlier)
-                backed_off = times.backed_off - sum(each.backed_off for each in earlier)
-                self.attempts.append(AttemptStory(record.at, told.spans[-1], waited, backed_off, waits))
-                self.cause = ""
+                self.enqueued_at, self.ended_at, self.output, self.cause = record.at, "", None, ""
+                self.scores.clear()  # It may have been withdrawn, and is enqueued again with other content.
+                self.superseded_scores.clear()
+            case AttemptSucceeded():
+                self.output = event.output
+            case RetryScheduled():
+                self.ended_at = self.cause = ""
             case ScorerCallStarted():
-                self.calls.append(CallStory(event.scorer, event.call, len(told.sessions), record.seq, waits))
+                self.scorer_calls.append(ScorerCallDetails(event.scorer, event.call, len(timeline.sessions), record.seq, waits))
             case ScorerCallFailed():
                 self._end_call(event)
             case TrialScored() | ScoringFailed():
                 self._end_call(event)
-                if (before := self.scores.pop(event.scorer, None)) is not None:
-                    self.superseded.append(before)
-                self.scores[event.scorer] = _judgement(event, record.seq)
-            case TrialFailed(cause=why) | TrialWithdrawn(why=why):
-                self.cause = why
-            case AttemptSucceeded():
-                self.output = event.output
+                self._score(event, record)
+            case TrialCompleted():
+                self.ended_at = record.at
+            case TrialFailed():
+                self.ended_at, self.cause = record.at, event.cause
+            case TrialWithdrawn():
+                self.ended_at, self.cause = "", event.why
+            case Noted(attempt=0):
+                self.notes.append((event.name, event.value))
             case _:
                 pass
-        number = getattr(event, "attempt", 0) - isinstance(event, RetryScheduled)  # Which names the attempt to come.
+        number = attempt_number(event)
+        if number > len(self.attempts):
+            spans = timeline.attempts(self.trial)[len(self.attempts) : number]
+            self.attempts += [AttemptDetails(span, waits) for span in spans]
         if 1 <= number <= len(self.attempts):
-            self.attempts[number - 1].take(event)
-        self.look(told)
+            self.attempts[number - 1].apply(event)
+
+    def finish(self, timeline: Timeline) -> None:
+        """Take the final times and spans from the timeline, after the last record."""
+        self.times = timeline.times[self.trial]
+        spans = timeline.attempts(self.trial)
+        for attempt, span in zip(self.attempts, spans, strict=False):
+            attempt.span = span
+        self.attempts += [AttemptDetails(span) for span in spans[len(self.attempts) :]]
+
+    @property
+    def failures(self) -> list[AttemptDetails]:
+        """The attempts that ended without an output."""
+        return [attempt for attempt in self.attempts if attempt.category]
+
+    @property
+    def failure(self) -> str:
+        """Why the trial failed, with its last error, in one line."""
+        last = self.last_error
+        return f"{self.cause}: {last.error}: {last.message}" if last else self.cause
+
+    @property
+    def last_error(self) -> AttemptDetails | None:
+        """The last attempt without an output; None for a completed trial."""
+        return self.failures[-1] if self.failures and self.stage != "completed" else None
+
+    @property
+    def usage(self) -> dict[str, float]:
+        """Sums over all attempts, failed ones included, and all notes."""
+        sums: dict[str, float] = {}
+        for attempt in self.attempts:
+            add(sums, attempt.total_usage)
+        for name, value in self.notes:
+            add(sums, noted_usage(name, value))
+        return sums
+
+    @property
+    def values(self) -> dict[str, ScoreDetails]:
+        """Scorer → its latest value."""
+        return {scorer: score for scorer, score in self.scores.items() if not score.failed}
+
+    @property
+    def scorer_failures(self) -> dict[str, ScoreDetails]:
+        """Scorer → its failure."""
+        return {scorer: score for scorer, score in self.scores.items() if score.failed}
 
     def _end_call(self, event: ScorerCallFailed | TrialScored | ScoringFailed) -> None:
         scorer = event.scorer.partition(".")[0]
-        call = next((call for call in reversed(self.calls) if call.scorer == scorer and not call.ending), None)
+        call = next((call for call in reversed(self.scorer_calls) if call.scorer == scorer and not call.ending), None)
         if call is not None:
             call.end(event)
 
-    def look(self, told: Timeline) -> None:
-        """See how the time was spent so far."""
-        self.times = told.times[self.trial]
-        if self.attempts:
-            self.attempts[-1].span = told.last_span(self.trial)
-
-
-def _judgement(event: TrialScored | ScoringFailed, seq: int) -> Judgement:
-    said = Judgement(event.scorer, event.version, seq, event.elapsed)
-    if isinstance(event, TrialScored):
-        return attrs.evolve(said, value=event.value, reason=event.reason)
-    return attrs.evolve(said, error=event.error, message=event.message, traceback=event.traceback)
+    def _score(self, event: TrialScored | ScoringFailed, record: Record) -> None:
+        score = ScoreDetails(event.scorer, event.version, record.seq, record.t, event.elapsed)
+        if isinstance(event, TrialScored):
+            score = attrs.evolve(score, value=event.value, reason=event.reason)
+            base = event.scorer.partition(".")[0]
+            if base != event.scorer and base in self.scores and self.scores[base].failed:
+                self.superseded_scores.append(self.scores.pop(base))
+        else:
+            score = attrs.evolve(score, error=event.error, message=event.message, traceback=event.traceback)
+        if (earlier := self.scores.pop(event.scorer, None)) is not None:
+            self.superseded_scores.append(earlier)
+        self.scores[event.scorer] = score

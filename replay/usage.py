@@ -1,23 +1,21 @@
-"""What attempts use, as far as they say: tokens, cost, whatever they note. Everything that adds it up does so here."""
+"""Sums of what attempts use (tokens, cost), as reported with attempts and in notes."""
 
 from collections.abc import MutableMapping
 from typing import Any, TypeGuard
 
-from journal.events import Noted
-
 
 def is_amount(value: object) -> TypeGuard[float]:
-    """Say whether a value can be added up; true and false cannot."""
+    """Return whether a value is a number that can be added up; booleans are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def noted(event: Noted) -> Any:
-    """Read a note as an account of what was used: `usage` is one, and any other is one of a single thing."""
-    return event.value if event.name == "usage" else {event.name: event.value}
+def noted_usage(name: str, value: Any) -> Any:
+    """Return a note as usage: the value of the note `usage` itself, and `{name: value}` for any other note."""
+    return value if name == "usage" else {name: value}
 
 
 def add(sums: MutableMapping[str, Any], usage: Any) -> None:
-    """Add an account to the sums; what is no number, or no account at all, counts for nothing."""
+    """Add usage to sums; values that are not numbers are ignored."""
     if isinstance(usage, dict):
         for name, value in usage.items():
             if is_amount(value):

@@ -1,7 +1,7 @@
 """What the attempts and scorer calls of one trial waited for before they started.
 
-A `WaitLog` takes every record of a run. The time between two records is attributed to what held starts up then: a pause, the
-concurrency limit, the pace. Backoff is not part of it; it is recorded as such.
+A `WaitLog` processes every record of a run. The time between two records counts for what delayed starts then: a pause, the
+concurrency limit or the pace. Backoff is not included; it is recorded separately.
 """
 
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ from replay.state import RunState
 from replay.text import printable
 
 _ATTEMPT, _FIRST_CALLS = "", "*"
-"""Names of what waits: the next attempt, and the first calls of all scorers; a repeated call has the name of its scorer."""
-_SHORTEST: Final = 1e-6
-"""Seconds that count as a wait."""
+"""Names of what waits: the next attempt, and the first calls of all scorers; a retried call has the name of its scorer."""
+_MIN_WAIT: Final = 1e-6
+"""Shorter times, in seconds, are not a wait."""
 
 
 @attrs.frozen
 class Wait:
-    """Time that a start was held up for one reason."""
+    """Time that a start was delayed for one reason."""
 
     reason: str
     """One word: scorers, pause, limit or pace."""
@@ -34,26 +34,26 @@ class Wait:
 
 
 class WaitLog:
-    """What one trial waits for, from record to record."""
+    """What the starts of one trial wait for."""
 
     def __init__(self, trial: str) -> None:
         self._trial = trial
         self._state = RunState()
         self._t = 0.0
         self._ready: dict[str, float] = {}
-        """What waits → since when it may start, in the seconds of `t`."""
+        """What waits → when it became ready, in seconds of `t`."""
         self._waits: dict[str, dict[tuple[str, str], Wait]] = {}
-        """What waits → rate-limit key and reason → the time so far."""
+        """What waits → rate-limit key and reason → its time so far."""
 
-    def take(self, record: Record) -> list[Wait]:
-        """Take in the next record; if it starts an attempt or a scorer call of the trial, return what that waited for."""
+    def apply(self, record: Record) -> list[Wait]:
+        """Process the next record; if it starts an attempt or a scorer call of the trial, return what that waited for."""
         event, is_new = record.event, isinstance(record.event, SessionStarted)
         if self._ready and not is_new:
             self._pass_time(max(record.t, self._t))
         self._state.apply(record)
         self._t = record.t if is_new else max(record.t, self._t)
         if is_new:
-            self._ready = dict.fromkeys(self._ready, self._t)  # What was left of a delay is not known here.
+            self._ready = dict.fromkeys(self._ready, self._t)
             self._prepare()
         if getattr(event, "trial", None) != self._trial:
             return []
@@ -71,7 +71,7 @@ class WaitLog:
         return []
 
     def _prepare(self) -> None:
-        """Let the next attempt wait from when it may start; forget everything once the trial is done."""
+        """Start the wait of the next attempt; clear everything once the trial is done."""
         trial = self._state.trials.get(self._trial)
         if trial is None or trial.stage in {"completed", "failed", "withdrawn"}:
             self._ready.clear()
@@ -80,12 +80,12 @@ class WaitLog:
             self._ready.setdefault(_ATTEMPT, max(self._t, trial.due) if trial.stage == "backing_off" else self._t)
 
     def _start(self, name: str, key: str, *, last: bool = False) -> list[Wait]:
-        """Return what was waited for, the longest first."""
+        """End a wait; return its reasons, longest first."""
         waits = self._waits.get(name, {})
         if last or name != _FIRST_CALLS:  # The first calls of other scorers still wait.
             self._ready.pop(name, None)
             self._waits.pop(name, None)
-        own = [wait for (about, _), wait in waits.items() if about == key and wait.seconds > _SHORTEST]
+        own = [wait for (wait_key, _), wait in waits.items() if wait_key == key and wait.seconds > _MIN_WAIT]
         return sorted(own, key=lambda wait: -wait.seconds)
 
     def _pass_time(self, now: float) -> None:
@@ -95,14 +95,14 @@ class WaitLog:
             waits = self._waits.setdefault(name, {})
             for key in keys:
                 for begin, end in self._pieces(key, max(ready, self._t), now):
-                    held = self._held_up(name, key, begin)
-                    if held is not None:
-                        reason, text = held
-                        before = waits.get((key, reason))
-                        waits[key, reason] = Wait(reason, (before.seconds if before else 0.0) + end - begin, text)
+                    reason = self._reason(name, key, begin)
+                    if reason is not None:
+                        kind, text = reason
+                        before = waits.get((key, kind))
+                        waits[key, kind] = Wait(kind, (before.seconds if before else 0.0) + end - begin, text)
 
     def _pieces(self, key: str, begin: float, end: float) -> Iterator[tuple[float, float]]:
-        """Split a time where a pause of the key ends by itself."""
+        """Split a time where a pause of the key expires."""
         pause = self._state.pauses.get(key)
         if pause is not None and begin < pause.until < end:
             yield begin, pause.until
@@ -110,8 +110,8 @@ class WaitLog:
         if end > begin:
             yield begin, end
 
-    def _held_up(self, name: str, key: str, at: float) -> tuple[str, str] | None:
-        """Return what holds up starts of a key at a time: the reason, and the reason in words."""
+    def _reason(self, name: str, key: str, at: float) -> tuple[str, str] | None:
+        """Return what delays starts of a rate-limit key at a time: the reason, and the reason in words."""
         state, pause = self._state, self._state.pauses.get(key)
         if pause is not None and pause.is_in_force(at):
             return "pause", CAUSES.get(pause.cause) or printable(pause.cause)

@@ -19,7 +19,8 @@ from typing_extensions import Unpack
 from journal import Verification
 from journal import verify as verify_journal
 from journal.errors import InvalidRecord
-from replay.auditing import Audit, Auditor
+from replay.audit_types import Audit
+from replay.auditing import Auditor
 from runner.definition.evaluation import Evaluation
 from runner.engine.options import RunOptions
 from runner.engine.rescore import Rescored
@@ -129,7 +130,7 @@ class RunVerification:
         """`damaged`: the files changed after they were written; `disagrees`: they are intact, but break a rule."""
         if self.journal.problem is not None and not isinstance(self.journal.problem, InvalidRecord):
             return "damaged"
-        return "holds" if self.journal.holds and self.audit.agrees else "disagrees"
+        return "holds" if self.journal.holds and self.audit.ok else "disagrees"
 
     @property
     def holds(self) -> bool:
@@ -144,7 +145,7 @@ def verify(path: Path | str, *, expect_head: str | None = None) -> RunVerificati
     removed from the end since.
     """
     auditor = Auditor(session_rules)
-    journal = verify_journal(Path(path), expect_head=expect_head, on_record=auditor.take)
+    journal = verify_journal(Path(path), expect_head=expect_head, on_record=auditor.apply)
     return RunVerification(journal, auditor.result())
 
 

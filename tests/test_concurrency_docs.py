@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from replay.idle import Why, limit_in_words, pace_in_words, pause_in_words
+from replay.idle import IdleReason, limit_in_words, pace_in_words, pause_in_words
 from replay.intake import CAUSES, Pause
 
 ROOT = Path(__file__).parents[1]
@@ -52,4 +52,4 @@ def test_the_page_has_the_words_of_the_screen(text: str) -> None:
 
 def test_the_page_names_every_reason() -> None:
     """Every reason that `status --json` can have is in the table."""
-    assert [] == [reason for reason in get_args(Why) if f"| `{reason}` |" not in PAGE]
+    assert [] == [reason for reason in get_args(IdleReason) if f"| `{reason}` |" not in PAGE]

@@ -24,7 +24,7 @@ def test_the_program_in_the_readme_runs(tmp_path: Path) -> None:
     assert lines[0].startswith("1 SegmentOpened(")
     assert lines[6].startswith("7 TrialCompleted(")
     assert lines[7].startswith("8 SegmentSealed(")
-    assert audit(read(tmp_path / "runs" / "capitals" / "0001")).agrees
+    assert audit(read(tmp_path / "runs" / "capitals" / "0001")).ok
 
 
 def test_the_readme_names_every_command() -> None:

@@ -1,7 +1,6 @@
-"""A run in the formats of others: one module for each, and the table of them.
+"""Export formats: one module per format, and the table of all formats.
 
-A format makes bytes of a run, a piece at a time, and nothing else: the same run gives the same bytes, on any day and on any
-machine. Where the bytes go is somebody else's to see to.
+A format turns a run into bytes, piece by piece, and does nothing else. The same run always gives the same bytes.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,39 +22,39 @@ __all__ = ["FORMATS", "File", "Files", "Format", "MissingExtra", "Rows", "Source
 
 @attrs.frozen
 class TableFile:
-    """One file of rows."""
+    """A format with one file of rows."""
 
-    what: str
-    make: Callable[[Source, Rows], Iterator[bytes]]
+    description: str
+    write: Callable[[Source, Rows], Iterator[bytes]]
     is_text: bool = True
 
 
 @attrs.frozen
 class File:
-    """One file."""
+    """A format with one file."""
 
-    what: str
-    make: Callable[[Source], Iterator[bytes]]
+    description: str
+    write: Callable[[Source], Iterator[bytes]]
     is_text: bool = True
 
 
 @attrs.frozen
 class Files:
-    """Several files in one directory."""
+    """A format with several files in one directory."""
 
-    what: str
-    make: Callable[[Source], Iterator[tuple[str, Iterator[bytes]]]]
+    description: str
+    write: Callable[[Source], Iterator[tuple[str, Iterator[bytes]]]]
 
 
 Format = TableFile | File | Files
 
 FORMATS: Final[dict[str, Format]] = {
-    "jsonl": TableFile("a JSON object a line, everything as it is", jsonl),
+    "jsonl": TableFile("one JSON object per line, all values unchanged", jsonl),
     "csv": TableFile("comma-separated values, safe to open in a spreadsheet", as_csv),
     "parquet": TableFile("a Parquet file (needs the extra `parquet`)", parquet, is_text=False),
     "nat": Files("the files of NeMo Agent Toolkit's `nat eval`, in a directory", nat),
-    "junit": File("JUnit XML for CI: a failed trial is an error, a scorer that said false a failure", junit),
+    "junit": File("JUnit XML for CI: a failed trial is an error, a false score is a failure", junit),
     "chrome-trace": File("a trace for Perfetto: slots, counters, retries, pauses", chrome_trace),
-    "otlp": File("OpenTelemetry spans as OTLP JSON, with the conventions for generative AI", otlp),
-    "inspect": File("an `.eval` log that Inspect reads and shows", inspect, is_text=False),
+    "otlp": File("OpenTelemetry spans as OTLP JSON, by the conventions for generative AI", otlp),
+    "inspect": File("an `.eval` log for Inspect", inspect, is_text=False),
 }

@@ -1,7 +1,7 @@
-"""The concurrency history as a trace that Perfetto and Chrome open: ui.perfetto.dev, or chrome://tracing.
+"""The concurrency history as a trace for Perfetto (ui.perfetto.dev) and chrome://tracing.
 
-A session is a process, a slot is a thread in it, an attempt lies on its slot from its start to its end. What was in flight,
-queued, in backoff and allowed is drawn as counters; changes of limit and pace, pauses and retries are instants with causes.
+A session is a process, a slot is a thread, an attempt is a slice. Attempts in flight, queued, in backoff and the limit are
+counters; changes of limit and pace, pauses and retries are instant events with their causes.
 """
 
 from collections.abc import Iterator
@@ -19,75 +19,78 @@ from journal.events import (
     SessionStarted,
 )
 from replay.export.source import Source
-from replay.export.story import Story
-from replay.timeline import Name, Span, Timeline
+from replay.export.trial_index import TrialIndex
+from replay.timeline import StepName, Timeline
+from replay.timeline_columns import Span
 
-_COUNTERS: Final[dict[Name, str]] = {
+_COUNTERS: Final[dict[StepName, str]] = {
     "in_flight": "in flight",
     "limit": "limit",
     "queued": "queued",
     "backing_off": "in backoff",
 }
-_RUN: Final = 0
-"""The thread of what is about a whole session; slot 0 is thread 1."""
+_RUN_THREAD: Final = 0
+"""The thread of events that concern a whole session; slot 0 is thread 1."""
 
 
 def chrome_trace(source: Source) -> Iterator[bytes]:
-    """Write the trace, an event a line."""
-    told = Story.of(source).timeline
-    started = source.history.state.started
-    about = {"evaluation": started.evaluation if started is not None else "", "run": source.run, "seq": told.seq}
-    before = b'{"displayTimeUnit":"ms","otherData":' + orjson.dumps(about) + b',"traceEvents":[\n'
-    for event in _events(source, told):
+    """Write the trace, one event per line."""
+    timeline = TrialIndex.of(source).timeline
+    started = source.run.state.started
+    header = {"evaluation": started.evaluation if started is not None else "", "run": source.run_id, "seq": timeline.seq}
+    before = b'{"displayTimeUnit":"ms","otherData":' + orjson.dumps(header) + b',"traceEvents":[\n'
+    for event in _events(source, timeline):
         yield before + orjson.dumps(event)
         before = b",\n"
     yield b"\n]}\n" if before == b",\n" else before + b"]}\n"
 
 
-def _events(source: Source, told: Timeline) -> Iterator[dict[str, Any]]:
-    yield from _names(source, told)
-    for span in told.spans:
-        yield _attempt(span, told)
-    for session in told.sessions:
-        for name, shown in _COUNTERS.items():
-            for t, value, _ in told.steps(name, session.n):
-                yield {"ph": "C", "pid": session.n, "ts": _time(told, session.n, t), "name": shown, "args": {shown: value}}
-    yield from _instants(source, told)
+def _events(source: Source, timeline: Timeline) -> Iterator[dict[str, Any]]:
+    yield from _names(source, timeline)
+    for span in timeline.spans:
+        yield _attempt(span, timeline)
+    for session in timeline.sessions:
+        for name, label in _COUNTERS.items():
+            for t, value, _ in timeline.steps(name, session.n):
+                time = _microseconds(timeline, session.n, t)
+                yield {"ph": "C", "pid": session.n, "ts": time, "name": label, "args": {label: value}}
+    yield from _instants(source, timeline)
 
 
-def _names(source: Source, told: Timeline) -> Iterator[dict[str, Any]]:
-    slots = sorted({(span.session, span.slot) for span in told.spans})
-    for session, told_of in zip(source.history.state.sessions, told.sessions, strict=True):
+def _names(source: Source, timeline: Timeline) -> Iterator[dict[str, Any]]:
+    slots = sorted({(span.session, span.slot) for span in timeline.spans})
+    for session, times in zip(source.run.state.sessions, timeline.sessions, strict=True):
         name = f"session {session.n}: process {session.pid} on {session.host}"
-        yield {"ph": "M", "pid": told_of.n, "name": "process_name", "args": {"name": name}}
-        yield {"ph": "M", "pid": told_of.n, "name": "process_sort_index", "args": {"sort_index": told_of.n}}
-        yield {"ph": "M", "pid": told_of.n, "tid": _RUN, "name": "thread_name", "args": {"name": "run"}}
+        yield {"ph": "M", "pid": times.n, "name": "process_name", "args": {"name": name}}
+        yield {"ph": "M", "pid": times.n, "name": "process_sort_index", "args": {"sort_index": times.n}}
+        yield {"ph": "M", "pid": times.n, "tid": _RUN_THREAD, "name": "thread_name", "args": {"name": "run"}}
     for number, slot in slots:
         thread = {"pid": number, "tid": slot + 1}
         yield {"ph": "M", **thread, "name": "thread_name", "args": {"name": f"slot {slot}"}}
         yield {"ph": "M", **thread, "name": "thread_sort_index", "args": {"sort_index": slot + 1}}
 
 
-def _attempt(span: Span, told: Timeline) -> dict[str, Any]:
-    start = _time(told, span.session, span.start)
+def _attempt(span: Span, timeline: Timeline) -> dict[str, Any]:
+    start = _microseconds(timeline, span.session, span.start)
     return {
         "ph": "X",
         "pid": span.session,
         "tid": span.slot + 1,
         "ts": start,
-        "dur": _time(told, span.session, span.end) - start,
+        "dur": _microseconds(timeline, span.session, span.end) - start,
         "name": span.trial if span.attempt == 1 else f"{span.trial} (attempt {span.attempt})",
         "cat": span.ending or "open",
         "args": {"trial": span.trial, "attempt": span.attempt, "ending": span.ending or None, "seq": span.seq},
     }
 
 
-def _instants(source: Source, told: Timeline) -> Iterator[dict[str, Any]]:
+def _instants(source: Source, timeline: Timeline) -> Iterator[dict[str, Any]]:
     session = 0
     threads: dict[str, int] = {}
-    """Trial → where its last attempt lies."""
+    """Trial → thread of its last attempt."""
     for record in source.records():
         event = record.event
+        thread = _RUN_THREAD
         match event:
             case SessionStarted():
                 session += 1
@@ -97,31 +100,31 @@ def _instants(source: Source, told: Timeline) -> Iterator[dict[str, Any]]:
                 threads[event.trial] = event.slot + 1
                 continue
             case LimitChanged() | PaceChanged():
-                what = "limit" if isinstance(event, LimitChanged) else "pace"
-                name, where = f"{what} {event.before} → {event.after}: {event.cause}", _RUN
-                about: dict[str, Any] = {"cause": event.cause, "evidence": event.evidence, "key": event.key}
+                kind = "limit" if isinstance(event, LimitChanged) else "pace"
+                name = f"{kind} {event.before} → {event.after}: {event.cause}"
+                args: dict[str, Any] = {"cause": event.cause, "evidence": event.evidence, "key": event.key}
             case IntakePaused():
-                name, where = f"paused: {event.cause}", _RUN
-                about = {"seconds": event.until - record.t, "evidence": event.evidence, "key": event.key}
+                name = f"paused: {event.cause}"
+                args = {"seconds": event.until - record.t, "evidence": event.evidence, "key": event.key}
             case IntakeResumed():
-                name, where = f"resumed: {event.cause}", _RUN
-                about = {"evidence": event.evidence, "key": event.key}
+                name = f"resumed: {event.cause}"
+                args = {"evidence": event.evidence, "key": event.key}
             case RetryScheduled():
-                name, where = f"retry of {event.trial}: {event.cause}", threads.get(event.trial, _RUN)
-                about = {"trial": event.trial, "attempt": event.attempt, "delay": event.delay}
+                name, thread = f"retry of {event.trial}: {event.cause}", threads.get(event.trial, _RUN_THREAD)
+                args = {"trial": event.trial, "attempt": event.attempt, "delay": event.delay}
             case _:
                 continue
         yield {
             "ph": "i",
             "pid": session,
-            "tid": where,
-            "ts": _time(told, session, record.t),
-            "s": "p" if where == _RUN else "t",
+            "tid": thread,
+            "ts": _microseconds(timeline, session, record.t),
+            "s": "p" if thread == _RUN_THREAD else "t",
             "name": name,
-            "args": about | {"seq": record.seq},
+            "args": args | {"seq": record.seq},
         }
 
 
-def _time(told: Timeline, session: int, t: float) -> int:
-    """Tell a moment in microseconds, on the one axis that the sessions share."""
-    return round((told.sessions[session - 1].offset + t) * 1_000_000)
+def _microseconds(timeline: Timeline, session: int, t: float) -> int:
+    """Return a time in microseconds, on one axis for all sessions."""
+    return round((timeline.sessions[session - 1].offset + t) * 1_000_000)

@@ -1,8 +1,7 @@
-"""JUnit's XML, which every CI shows: a trial is a test.
+"""JUnit XML for CI: a trial is a test case, the run is one test suite.
 
-A trial that was given up, or that a scorer could not judge, is an error: nobody knows whether the output is right. One that a
-scorer said false of is a failure. One that has not come to its end is skipped. What Ant's schema and Jenkins' both allow is
-written, and no more: one remark a test, and what XML cannot hold is told in words.
+A failed trial, and one for which a scorer failed, is an error; one with a false score is a failure; one that is not done is
+skipped. The XML is valid by Ant's and Jenkins' schemas: one result per test case, and forbidden characters are escaped.
 """
 
 import re
@@ -12,21 +11,22 @@ from typing import Any, Final, Literal
 from xml.sax.saxutils import escape, quoteattr
 
 from replay.export.source import Source
-from replay.export.story import Result, Setback, Story, described
-from replay.state import TrialState
+from replay.export.trial_index import TrialIndex
 from replay.text import as_text, escaped, plural
+from replay.trial import AttemptDetails, TrialDetails
+from replay.trial_state import TrialState
 
-_LONGEST: Final = 10_000
-"""Characters of an input, an output or a reason that are shown."""
+_VALUE_CHARS: Final = 10_000
+"""Characters shown of an input, an output or a reason."""
 _FORBIDDEN: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit(source: Source) -> Iterator[bytes]:
-    """Write the whole run as one suite of tests."""
-    story = Story.of(source)
-    state, started = story.state, story.state.started
-    verdicts = Counter(_verdict(story, *each) for each in state.trials.items())
-    del verdicts["left out"]
+    """Write the run as one test suite."""
+    index = TrialIndex.of(source)
+    state, started = index.state, index.state.started
+    outcomes = {name: _outcome(trial) for name, trial in state.trials.items() if trial.stage != "withdrawn"}
+    counts = Counter(outcomes.values())
     name = started.evaluation if started is not None and started.evaluation.strip() else "evaluation"
     first = state.sessions[0] if state.sessions else None
     suite = {
@@ -35,98 +35,91 @@ def junit(source: Source) -> Iterator[bytes]:
         "id": 0,
         "timestamp": first.at[:19] if first is not None else "1970-01-01T00:00:00",
         "hostname": (first.host.strip() if first is not None else "") or "localhost",
-        "tests": verdicts.total(),
-        "failures": verdicts["failure"],
-        "errors": verdicts["error"],
-        "skipped": verdicts["skipped"],
-        "time": f"{sum(session.end - session.start for session in story.timeline.sessions):.6f}",
+        "tests": counts.total(),
+        "failures": counts["failure"],
+        "errors": counts["error"],
+        "skipped": counts["skipped"],
+        "time": f"{sum(session.end - session.start for session in index.timeline.sessions):.6f}",
     }
     yield b'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n'
     yield _tag("testsuite", suite) + b"\n  <properties>\n"
-    about = {"run": source.run, "seq": state.seq, "head": state.head, "ended": state.ending or "not ended"}
+    properties = {"run": source.run_id, "seq": state.seq, "head": state.head, "ended": state.ending or "not ended"}
     if started is not None:
-        about |= {"task": started.task, "dataset": started.dataset} | dict(started.environment)
-    for key, value in about.items():
+        properties |= {"task": started.task, "dataset": started.dataset} | dict(started.environment)
+    for key, value in properties.items():
         yield b"    " + _tag("property", {"name": key, "value": value}, closed=True) + b"\n"
     yield b"  </properties>\n"
-    for trial, each in state.trials.items():
-        if (verdict := _verdict(story, trial, each)) != "left out":
-            yield _test(story, name, trial, verdict)
+    for trial, outcome in outcomes.items():
+        yield _test_case(index, name, trial, outcome)
     yield b"  <system-out/>\n  <system-err/>\n</testsuite>\n</testsuites>\n"
 
 
-Verdict = Literal["passed", "failure", "error", "skipped", "left out"]
+Outcome = Literal["passed", "failure", "error", "skipped"]
 
 
-def _verdict(story: Story, name: str, trial: TrialState) -> Verdict:
-    """Say what a trial is as a test."""
+def _outcome(trial: TrialState) -> Outcome:
     match trial.stage:
-        case "withdrawn":
-            return "left out"
         case "failed":
             return "error"
         case "completed":
-            if story.lives[name].unscored:
+            if trial.unscored:
                 return "error"
             return "failure" if any(value is False for _, value in (trial.scores or {}).values()) else "passed"
         case _:
             return "skipped"
 
 
-def _test(story: Story, suite: str, trial: str, verdict: Verdict) -> bytes:
-    tag = _tag("testcase", {"name": trial, "classname": suite, "time": f"{story.timeline.times[trial].served:.6f}"})
-    match verdict:
+def _test_case(index: TrialIndex, suite: str, trial: str, outcome: Outcome) -> bytes:
+    tag = _tag("testcase", {"name": trial, "classname": suite, "time": f"{index.timeline.times[trial].run_time:.6f}"})
+    match outcome:
         case "error":
-            inside = _error(story.result(trial))
+            content = _error(index.trial(trial))
         case "failure":
-            inside = _failure(story.result(trial))
+            content = _failure(index.trial(trial))
         case "skipped":
-            inside = b"<skipped/>"
-        case _:
-            inside = b""
-    return b"  " + tag + inside + b"</testcase>\n"
+            content = b"<skipped/>"
+        case "passed":
+            content = b""
+    return b"  " + tag + content + b"</testcase>\n"
 
 
-def _error(result: Result) -> bytes:
-    if result.stage == "failed":
-        kind, message = result.error
-        told = [
-            f"given up after {plural(result.attempts, 'attempt')}: {result.cause}",
-            *(_told(each) for each in result.setbacks),
-        ]
+def _error(trial: TrialDetails) -> bytes:
+    if trial.stage == "failed":
+        last = trial.last_error
+        kind, message = (last.error, last.message) if last is not None else ("", "")
+        parts = [f"failed after {plural(len(trial.attempts), 'attempt')}: {trial.cause}", *map(_attempt, trial.failures)]
     else:
-        scorer, failed = next(iter(result.unscored.items()))
-        kind, message = failed.error, f"{scorer} could not judge: {failed.message}"
-        told = [f"{name}: {each.error}: {each.message}\n{each.traceback}" for name, each in result.unscored.items()]
-    return _tag("error", {"message": message, "type": kind or result.cause}) + _text("\n\n".join(told)) + b"</error>"
+        scorer, failure = next(iter(trial.scorer_failures.items()))
+        kind, message = failure.error, f"{scorer} failed: {failure.message}"
+        parts = [f"{name}: {score.error}: {score.message}\n{score.traceback}" for name, score in trial.scorer_failures.items()]
+    return _tag("error", {"message": message, "type": kind or trial.cause}) + _text("\n\n".join(parts)) + b"</error>"
 
 
-def _failure(result: Result) -> bytes:
-    failed = [score for score in result.scores.values() if score.value is False]
-    told = [f"{score.scorer} said false{f': {_short(score.reason)}' if score.reason else ''}" for score in failed]
-    shown = {"input": result.asked.input, "expected": result.asked.expected, "output": result.output}
-    told += [f"{name}: {_short(value)}" for name, value in shown.items()]
-    scorers = ", ".join(score.scorer for score in failed)
-    return _tag("failure", {"message": f"{scorers} said false", "type": scorers}) + _text("\n".join(told)) + b"</failure>"
+def _failure(trial: TrialDetails) -> bytes:
+    false = [score for score in trial.scores.values() if score.value is False]
+    parts = [f"{score.scorer}: false{f': {_shorten(score.reason)}' if score.reason else ''}" for score in false]
+    values = {"input": trial.input, "expected": trial.expected, "output": trial.output}
+    parts += [f"{name}: {_shorten(value)}" for name, value in values.items()]
+    scorers = ", ".join(score.scorer for score in false)
+    return _tag("failure", {"message": f"{scorers}: false", "type": scorers}) + _text("\n".join(parts)) + b"</failure>"
 
 
-def _told(setback: Setback) -> str:
-    kind, message = described(setback)
-    return f"attempt {setback.attempt}: {kind}: {message}\n{getattr(setback, 'traceback', '')}".rstrip()
+def _attempt(attempt: AttemptDetails) -> str:
+    return f"attempt {attempt.span.attempt}: {attempt.error}: {attempt.message}\n{attempt.traceback}".rstrip()
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = as_text(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text):,} characters)"
+    return text if len(text) <= _VALUE_CHARS else f"{text[:_VALUE_CHARS]}… ({len(text):,} characters)"
 
 
 def _tag(name: str, attributes: dict[str, Any], *, closed: bool = False) -> bytes:
-    members = "".join(f" {key}={quoteattr(_allowed(str(value)), _SPACE)}" for key, value in attributes.items())
+    members = "".join(f" {key}={quoteattr(_allowed(str(value)), _WHITESPACE)}" for key, value in attributes.items())
     return f"<{name}{members}{'/' if closed else ''}>".encode()
 
 
-_SPACE: Final = {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"}
-"""A reader would make mere blanks of these."""
+_WHITESPACE: Final = {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"}
+"""Escaped in attributes, where a reader would turn these into blanks."""
 
 
 def _text(text: str) -> bytes:
@@ -134,5 +127,5 @@ def _text(text: str) -> bytes:
 
 
 def _allowed(text: str) -> str:
-    r"""Tell characters that no XML may hold by their numbers, such as \x1b."""
-    return _FORBIDDEN.sub(lambda found: escaped(found[0]), text)
+    r"""Replace characters that XML forbids by escapes such as \x1b."""
+    return _FORBIDDEN.sub(lambda match: escaped(match[0]), text)

@@ -1,8 +1,8 @@
-"""The files that `nat eval` of NVIDIA's NeMo Agent Toolkit leaves behind, for whatever reads those.
+"""The files that `nat eval` of NVIDIA's NeMo Agent Toolkit writes.
 
-Trials that have come to their end are in them, and no others. One that failed has no answer; it carries its error, and stays
-out of the averages. `workflow_output.jsonl` has its lines in the order in which trials ended, so that a file that grows with
-the run and one that is made afterwards are the same.
+They contain the trials that are completed or have failed. A failed trial has no answer, carries its error and is excluded from
+the averages. `workflow_output.jsonl` is in the order in which trials ended, so that a file that grows with the run and one that
+is exported later are the same.
 """
 
 import re
@@ -12,96 +12,104 @@ from typing import Any, Final
 import orjson
 
 from replay.export.source import Source
-from replay.export.story import Result, Story
-from replay.state import DONE, Value
+from replay.export.trial_index import TrialIndex
 from replay.summary import score_of
+from replay.trial import TrialDetails
+from replay.trial_state import DONE, Value
 
 LINES: Final = "workflow_output.jsonl"
 LIST: Final = "workflow_output.json"
-_OWN: Final = ("id", "question", "answer", "generated_answer", "intermediate_steps", "expected_intermediate_steps", "error")
-_LONGEST: Final = 200
-"""Characters of a file's name, all that belongs to it not counted."""
+_RESERVED: Final = (
+    "id",
+    "question",
+    "answer",
+    "generated_answer",
+    "intermediate_steps",
+    "expected_intermediate_steps",
+    "error",
+)
+_NAME_CHARS: Final = 200
+"""Characters of a scorer's name in a file name."""
 
 
 def nat(source: Source) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """Make the files: each one's name, and what is in it."""
-    story = Story.of(source)
-    yield LIST, _listed(item(result) for result in story.results(*DONE))
-    yield LINES, (line(story.result(trial)) for trial in story.ended)
-    names = file_names(story.scorers)
-    for scorer in story.scorers:
-        yield names[scorer], _scored(story, scorer)
+    """Return the name and content of each file."""
+    index = TrialIndex.of(source)
+    yield LIST, _list(item(trial) for trial in index.trials(*DONE))
+    yield LINES, (line(index.trial(trial)) for trial in index.ended)
+    names = file_names(index.scorers)
+    for scorer in index.scorers:
+        yield names[scorer], _scorer_file(index, scorer)
 
 
-def line(result: Result) -> bytes:
-    """Write a trial as a line of `workflow_output.jsonl`."""
-    return orjson.dumps(item(result), option=orjson.OPT_APPEND_NEWLINE)
+def line(trial: TrialDetails) -> bytes:
+    """Return a trial as a line of `workflow_output.jsonl`."""
+    return orjson.dumps(item(trial), option=orjson.OPT_APPEND_NEWLINE)
 
 
-def item(result: Result) -> dict[str, Any]:
-    """Make a trial into what NAT calls an item."""
-    asked = result.asked
-    metadata = asked.metadata if isinstance(asked.metadata, dict) else {}
-    others = {f"metadata_{name}" if name in _OWN else name: value for name, value in metadata.items()}
-    made = {
-        "id": asked.trial,
-        "question": asked.input,
-        "answer": asked.expected,
-        **others,
-        "generated_answer": result.output,
+def item(trial: TrialDetails) -> dict[str, Any]:
+    """Return a trial as a NAT item."""
+    metadata = trial.metadata if isinstance(trial.metadata, dict) else {}
+    fields = {
+        "id": trial.trial,
+        "question": trial.input,
+        "answer": trial.expected,
+        **{f"metadata_{name}" if name in _RESERVED else name: value for name, value in metadata.items()},
+        "generated_answer": trial.output,
         "intermediate_steps": [],
         "expected_intermediate_steps": metadata.get("expected_intermediate_steps") or [],
     }
-    made.pop("metadata_expected_intermediate_steps", None)
-    return made if result.stage == "completed" else made | {"error": result.failure}
+    fields.pop("metadata_expected_intermediate_steps", None)
+    return fields if trial.stage == "completed" else fields | {"error": trial.failure}
 
 
 def file_names(scorers: list[str]) -> dict[str, str]:
-    """Name each scorer's file; a journal may come from elsewhere, and must not lead us out of the directory."""
-    taken = {LIST}
+    """Return a unique, safe file name for each scorer; names in a journal are untrusted."""
+    used = {LIST}
     names: dict[str, str] = {}
     for scorer in scorers:
-        plain = re.sub(r"[^\w.-]", "_", scorer, flags=re.ASCII)[:_LONGEST].lstrip(".") or "_"
-        name, number = f"{plain}_output.json", 1
-        while name.casefold() in taken:
+        safe = re.sub(r"[^\w.-]", "_", scorer, flags=re.ASCII)[:_NAME_CHARS].lstrip(".") or "_"
+        name, number = f"{safe}_output.json", 1
+        while name.casefold() in used:
             number += 1
-            name = f"{plain}-{number}_output.json"
-        taken.add(name.casefold())
+            name = f"{safe}-{number}_output.json"
+        used.add(name.casefold())
         names[scorer] = name
     return names
 
 
-def _scored(story: Story, scorer: str) -> Iterator[bytes]:
-    score = score_of(story.state.scores[scorer])
+def _scorer_file(index: TrialIndex, scorer: str) -> Iterator[bytes]:
+    score = score_of(index.state.scores[scorer])
     average = score.mean if score.kind in {"pass", "number"} else None
     yield b'{\n  "average_score": ' + orjson.dumps(average) + b',\n  "eval_output_items": '
-    yield from _listed((_verdict(result, scorer) for result in story.results(*DONE)), b"  ")
+    yield from _list((_score(trial, scorer) for trial in index.trials(*DONE)), b"  ")
     yield b"\n}\n"
 
 
-def _verdict(result: Result, scorer: str) -> dict[str, Any]:
-    score, failed = result.scores.get(scorer), result.unscored.get(scorer) or result.unscored.get(scorer.partition(".")[0])
-    error = result.failure if result.stage == "failed" else None
-    if failed is not None:
-        error = f"{failed.error}: {failed.message}"
+def _score(trial: TrialDetails, scorer: str) -> dict[str, Any]:
+    score, failures = trial.values.get(scorer), trial.scorer_failures
+    failure = failures.get(scorer) or failures.get(scorer.partition(".")[0])
+    error = trial.failure if trial.stage == "failed" else None
+    if failure is not None:
+        error = f"{failure.error}: {failure.message}"
     return {
-        "id": result.asked.trial,
-        "score": None if score is None else _number(score.value),
+        "id": trial.trial,
+        "score": None if score is None or score.value is None else _number(score.value),
         "reasoning": (score.reason or None) if score is not None else None,
         "error": error,
     }
 
 
 def _number(value: Value) -> float | str:
-    """Count true as 1; a label stays a label."""
+    """Return a score as NAT has it: true is 1.0, and a label stays a label."""
     return value if isinstance(value, str) else float(value)
 
 
-def _listed(items: Iterator[dict[str, Any]], indent: bytes = b"") -> Iterator[bytes]:
-    """Write a list as people read it, an item at a time."""
+def _list(items: Iterator[dict[str, Any]], indent: bytes = b"") -> Iterator[bytes]:
+    """Write an indented JSON list, one item at a time."""
     before = b"[\n"
-    for each in items:
-        text = orjson.dumps(each, option=orjson.OPT_INDENT_2)
+    for fields in items:
+        text = orjson.dumps(fields, option=orjson.OPT_INDENT_2)
         yield before + indent + b"  " + text.replace(b"\n", b"\n" + indent + b"  ")
         before = b",\n"
     yield b"[]" if before == b"[\n" else b"\n" + indent + b"]"

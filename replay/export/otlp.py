@@ -1,8 +1,7 @@
-"""Spans for whatever speaks OpenTelemetry: an `ExportTraceServiceRequest` as JSON, to be posted to `/v1/traces` as it is.
+"""OpenTelemetry spans: an `ExportTraceServiceRequest` as JSON, ready to post to `/v1/traces`.
 
-A trial is a trace; its attempts are spans under the trial's own, named by the conventions for generative AI. What the scorers
-said are events of the attempt that they judged. Every id is derived from the run: an export that is sent twice makes nothing
-twice.
+A trial is a trace; its attempts are spans under the trial's span, named by the conventions for generative AI. Scores are events
+of the attempt that they belong to. All ids are derived from the run, so sending an export twice creates no duplicates.
 """
 
 from collections.abc import Iterator
@@ -11,94 +10,83 @@ from typing import Any, Final
 
 import orjson
 
-from journal.events import AttemptEnding, AttemptFailed, AttemptSucceeded, ScoringFailed, TrialScored
 from journal.release import release
 from replay.export.source import Source
-from replay.export.story import Result, Story, described
+from replay.export.trial_index import TrialIndex
 from replay.text import as_text
-from replay.timeline import Span
+from replay.timeline_columns import Span
+from replay.trial import AttemptDetails, ScoreDetails, TrialDetails
 
 _INTERNAL: Final = 1
-"""The kind of a span that is nobody's server and nobody's client."""
+"""The span kind `SPAN_KIND_INTERNAL`."""
 _OK, _ERROR = 1, 2
-_LARGEST: Final = (1 << 63) - 1
+_MAX_INT64: Final = (1 << 63) - 1
 _TOKENS: Final = {
     "input_tokens": "gen_ai.usage.input_tokens",
     "prompt_tokens": "gen_ai.usage.input_tokens",
     "output_tokens": "gen_ai.usage.output_tokens",
     "completion_tokens": "gen_ai.usage.output_tokens",
 }
-"""What others call tokens, and what the conventions call them."""
+"""Names of tokens in usage → names by the conventions."""
 
 
 def otlp(source: Source) -> Iterator[bytes]:
-    """Write the request, a span at a time."""
-    story = Story.of(source)
-    resource = {"attributes": _attributes(_about(story))}
+    """Write the request, one span at a time."""
+    index = TrialIndex.of(source)
+    resource = {"attributes": _attributes(_resource(index))}
     scope = {"name": "evaljournal", "version": release()}
     yield b'{"resourceSpans":[{"resource":' + orjson.dumps(resource) + b',"scopeSpans":[{"scope":' + orjson.dumps(scope)
     before = b',"spans":[\n'
-    for span in _spans(story):
-        yield before + orjson.dumps(span)
-        before = b",\n"
+    for trial in index.trials():
+        for span in (_trial(index, trial), *(_attempt(index, trial, attempt) for attempt in trial.attempts)):
+            yield before + orjson.dumps(span)
+            before = b",\n"
     yield (b"\n" if before == b",\n" else before) + b"]}]}]}\n"
 
 
-def _about(story: Story) -> dict[str, Any]:
-    started = story.state.started
-    about: dict[str, Any] = {"evaljournal.run": story.source.run, "evaljournal.seq": story.state.seq}
+def _resource(index: TrialIndex) -> dict[str, Any]:
+    started = index.state.started
+    run: dict[str, Any] = {"evaljournal.run": index.source.run_id, "evaljournal.seq": index.state.seq}
     if started is None:
-        return {"service.name": "evaljournal", **about}
+        return {"service.name": "evaljournal", **run}
     return {
         "service.name": started.evaluation,
         "service.version": started.task_fingerprint,
-        **about,
+        **run,
         "evaljournal.task": started.task,
         "evaljournal.dataset": started.dataset,
         **{f"evaljournal.environment.{name}": value for name, value in started.environment.items()},
     }
 
 
-def _spans(story: Story) -> Iterator[dict[str, Any]]:
-    spans: dict[str, list[int]] = {}
-    for place, span in enumerate(story.timeline.spans):
-        spans.setdefault(span.trial, []).append(place)
-    for result in story.results():
-        trial = result.asked.trial
-        endings = story.endings(trial)
-        attempts = [story.timeline.spans[place] for place in spans.get(trial, ())]
-        yield _trial(story, result, attempts)
-        for attempt in attempts:
-            yield _attempt(story, result, attempt, endings.get(attempt.attempt))
-
-
-def _trial(story: Story, result: Result, attempts: list[Span]) -> dict[str, Any]:
-    asked = result.asked
-    start = min([result.enqueued, *(story.wall(each.session, each.start) for each in attempts)])
-    end = max([start, result.ended, *(story.wall(each.session, each.end) for each in attempts)])
-    about = {
-        "evaljournal.trial": asked.trial,
-        "evaljournal.case": asked.case,
-        "evaljournal.repeat": asked.repeat,
-        "evaljournal.stage": result.stage,
-        "evaljournal.attempts": result.attempts,
-        "evaljournal.waited": result.times.waited,
-        "evaljournal.backed_off": result.times.backed_off,
-        "evaljournal.served": result.times.served,
-        "evaljournal.expected": asked.expected,
-        "evaljournal.metadata": asked.metadata,
+def _trial(index: TrialIndex, trial: TrialDetails) -> dict[str, Any]:
+    times = [_times(index, attempt.span) for attempt in trial.attempts]
+    start = min([index.enqueued(trial.trial), *(start for start, _ in times)])
+    end = max([start, index.end_time(trial.trial), *(end for _, end in times)])
+    attributes = {
+        "evaljournal.trial": trial.trial,
+        "evaljournal.case": trial.case,
+        "evaljournal.repeat": trial.repeat,
+        "evaljournal.stage": trial.stage,
+        "evaljournal.attempts": len(trial.attempts),
+        "evaljournal.queue_time": trial.times.queue_time,
+        "evaljournal.backoff_time": trial.times.backoff_time,
+        "evaljournal.run_time": trial.times.run_time,
+        "evaljournal.expected": trial.expected,
+        "evaljournal.metadata": trial.metadata,
     }
-    status: dict[str, Any] = {"code": _OK} if result.stage == "completed" else {}
-    if result.stage == "failed":
-        status = {"code": _ERROR, "message": result.failure}
-        about["error.type"] = result.error[0] or result.cause
-    return _span(story.source.run, asked.trial, 0, name=f"trial {asked.trial}", times=(start, end), about=about, status=status)
+    status: dict[str, Any] = {"code": _OK} if trial.stage == "completed" else {}
+    if trial.stage == "failed":
+        status = {"code": _ERROR, "message": trial.failure}
+        attributes["error.type"] = (trial.last_error.error if trial.last_error else "") or trial.cause
+    return _span(index, trial.trial, 0, name=f"trial {trial.trial}", times=(start, end), attributes=attributes, status=status)
 
 
-def _attempt(story: Story, result: Result, span: Span, ending: AttemptEnding | None) -> dict[str, Any]:
-    started = story.state.started
+def _attempt(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails) -> dict[str, Any]:
+    span, started = attempt.span, index.state.started
     agent = started.evaluation if started is not None else ""
-    about: dict[str, Any] = {
+    is_last = span.attempt == len(trial.attempts)
+    attributes: dict[str, Any] = {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.agent.name": agent,
         "evaljournal.trial": span.trial,
@@ -106,44 +94,50 @@ def _attempt(story: Story, result: Result, span: Span, ending: AttemptEnding | N
         "evaljournal.slot": span.slot,
         "evaljournal.session": span.session,
         "evaljournal.seq": span.seq,
-        "gen_ai.input.messages": _messages("user", result.asked.input),
+        "gen_ai.input.messages": _messages("user", trial.input),
     }
     events: list[dict[str, Any]] = []
     status: dict[str, Any] = {}
-    end = story.wall(span.session, span.end)
-    if isinstance(ending, AttemptSucceeded):
+    start, end = _times(index, span)
+    if attempt.succeeded:
         status = {"code": _OK}
-        why = "length" if result.truncated and ending.attempt == result.attempts else "stop"
-        about["gen_ai.output.messages"] = _messages("assistant", ending.output, finish_reason=why)
-        if ending.attempt == result.attempts:  # What came before was judged before, and counts no longer.
-            events = [_judged(*each) for each in story.judged(span.trial)]
-    elif ending is not None:
-        kind, message = described(ending)
-        status = {"code": _ERROR, "message": message}
-        about["error.type"] = kind
-        if isinstance(ending, AttemptFailed):
-            about["evaljournal.category"] = ending.category
-            stack = {"exception.type": kind, "exception.message": message, "exception.stacktrace": ending.traceback}
-            events = [_event("exception", end, stack)]
-    about |= {
-        _TOKENS.get(name, f"evaljournal.usage.{name}"): value for name, value in result.used.get(span.attempt, {}).items()
-    }
-    times = (story.wall(span.session, span.start), end)
-    made = _span(
-        story.source.run,
-        span.trial,
-        span.attempt,
-        name=f"invoke_agent {agent}",
-        times=times,
-        about=about,
-        status=status,
-    )
-    return made | {"events": events} if events else made
+        finish_reason = "length" if trial.truncated and is_last else "stop"
+        attributes["gen_ai.output.messages"] = _messages("assistant", attempt.output, finish_reason=finish_reason)
+        if is_last:  # Scores belong to the last output.
+            scores = sorted(trial.scores.values(), key=lambda score: score.seq)
+            events = [_score(index.wall_time(score.seq, score.t), score) for score in scores]
+    elif attempt.category:
+        status = {"code": _ERROR, "message": attempt.message}
+        attributes["error.type"] = attempt.error
+        attributes["evaljournal.category"] = attempt.category
+        if attempt.category not in {"timed_out", "interrupted"}:
+            exception = {
+                "exception.type": attempt.error,
+                "exception.message": attempt.message,
+                "exception.stacktrace": attempt.traceback,
+            }
+            events = [_event("exception", end, exception)]
+    attributes |= {_TOKENS.get(name, f"evaljournal.usage.{name}"): value for name, value in attempt.total_usage.items()}
+    name = f"invoke_agent {agent}"
+    result = _span(index, span.trial, span.attempt, name=name, times=(start, end), attributes=attributes, status=status)
+    return result | {"events": events} if events else result
+
+
+def _times(index: TrialIndex, span: Span) -> tuple[int, int]:
+    return index.session_time(span.session, span.start), index.session_time(span.session, span.end)
 
 
 def _span(
-    run: str, trial: str, attempt: int, *, name: str, times: tuple[int, int], about: dict[str, Any], status: dict[str, Any]
+    index: TrialIndex,
+    trial: str,
+    attempt: int,
+    *,
+    name: str,
+    times: tuple[int, int],
+    attributes: dict[str, Any],
+    status: dict[str, Any],
 ) -> dict[str, Any]:
+    run = index.source.run_id
     parent = {"parentSpanId": _id(run, trial, 0)} if attempt else {}
     return {
         "traceId": sha256(f"{run}/{trial}".encode()).hexdigest()[:32],
@@ -153,44 +147,44 @@ def _span(
         "kind": _INTERNAL,
         "startTimeUnixNano": str(times[0]),
         "endTimeUnixNano": str(times[1]),
-        "attributes": _attributes(about),
+        "attributes": _attributes(attributes),
         "status": status,
     }
 
 
 def _id(run: str, trial: str, attempt: int) -> str:
-    """Derive the id of a span; the trial's own is that of attempt 0, of which there is none."""
+    """Derive the id of a span; attempt 0 stands for the trial."""
     return sha256(f"{run}/{trial}/{attempt}".encode()).hexdigest()[:16]
 
 
-def _judged(at: int, verdict: TrialScored | ScoringFailed) -> dict[str, Any]:
-    """Tell what a scorer said, or that it failed, as the conventions have it."""
-    about: dict[str, Any] = {"gen_ai.evaluation.name": verdict.scorer}
-    if isinstance(verdict, ScoringFailed):
-        about |= {"error.type": verdict.error, "gen_ai.evaluation.explanation": verdict.message}
+def _score(at: int, score: ScoreDetails) -> dict[str, Any]:
+    """Return a score, or a scorer's failure, as an event of the conventions."""
+    attributes: dict[str, Any] = {"gen_ai.evaluation.name": score.scorer}
+    value = score.value
+    if value is None:
+        attributes |= {"error.type": score.error, "gen_ai.evaluation.explanation": score.message}
     else:
-        value = verdict.value
         if isinstance(value, bool):
-            about["gen_ai.evaluation.score.label"] = "pass" if value else "fail"
-        about["gen_ai.evaluation.score.label" if isinstance(value, str) else "gen_ai.evaluation.score.value"] = (
+            attributes["gen_ai.evaluation.score.label"] = "pass" if value else "fail"
+        attributes["gen_ai.evaluation.score.label" if isinstance(value, str) else "gen_ai.evaluation.score.value"] = (
             value if isinstance(value, str) else float(value)
         )
-        about["gen_ai.evaluation.explanation"] = verdict.reason or None
-    return _event("gen_ai.evaluation.result", at, about)
+        attributes["gen_ai.evaluation.explanation"] = score.reason or None
+    return _event("gen_ai.evaluation.result", at, attributes)
 
 
-def _event(name: str, at: int, about: dict[str, Any]) -> dict[str, Any]:
-    return {"timeUnixNano": str(at), "name": name, "attributes": _attributes(about)}
+def _event(name: str, at: int, attributes: dict[str, Any]) -> dict[str, Any]:
+    return {"timeUnixNano": str(at), "name": name, "attributes": _attributes(attributes)}
 
 
 def _messages(role: str, content: Any, **more: str) -> str:
-    """Wrap what was asked or answered as the conventions want messages, in JSON."""
+    """Return an input or output as a JSON list of messages."""
     part = {"type": "text", "content": as_text(content)}
     return as_text([{"role": role, "parts": [part], **more}])
 
 
 def _attributes(values: dict[str, Any]) -> list[dict[str, Any]]:
-    """Write attributes; what is not there is left out, and what is neither text nor a number is told in JSON."""
+    """Return attributes without missing values; anything but text, numbers and booleans becomes JSON."""
     return [{"key": name, "value": _value(value)} for name, value in values.items() if value is not None]
 
 
@@ -198,8 +192,8 @@ def _value(value: Any) -> dict[str, Any]:
     match value:
         case bool():
             return {"boolValue": value}
-        case int() if abs(value) <= _LARGEST:
-            return {"intValue": str(value)}  # JSON's numbers are too short for 64 bits.
+        case int() if abs(value) <= _MAX_INT64:
+            return {"intValue": str(value)}  # 64-bit integers are strings in OTLP JSON.
         case int() | float():
             return {"doubleValue": float(value)}
         case _:

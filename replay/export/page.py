@@ -18,9 +18,10 @@ import orjson
 
 from journal import JournalError
 from journal.events import RunStarted
-from replay.auditing import Audit
+from replay.audit_types import Audit
 from replay.comparison import Comparison, Paired
 from replay.comparison import in_json as comparison_in_json
+from replay.comparison_text import short_verdict
 from replay.ending import ending_in_words, next_command
 from replay.export.page_columns import Cursor, columns
 from replay.export.page_content import Content
@@ -76,10 +77,10 @@ class PageRun:
             "total": self.history.total,
             "summary": in_json(summary),
             "usage": billed_usage(summary.usage),
-            "usage_lost": billed_usage(summary.usage_lost),
+            "usage_without_output": billed_usage(summary.usage_without_output),
             "audit": {
                 **attrs.asdict(self.audit, filter=attrs.filters.exclude("findings")),
-                "agrees": self.audit.agrees,
+                "ok": self.audit.ok,
                 "findings": [attrs.asdict(finding) for finding in self.audit.findings],
             },
             "settings": {name: printable(value, 500) for name, value in state.settings.items()},
@@ -138,35 +139,20 @@ def _brief_score(scorer: str, score: Score) -> str:
 
 def comparison_data(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison with a headline and the outcome of each paired difference in a few words."""
-    outcomes = {scorer: _outcome(paired) for scorer, paired in comparison.scores.items()}
+    outcomes = {scorer: short_verdict(paired) for scorer, paired in comparison.scores.items()}
     return {
         **comparison_in_json(comparison),
         "headline": _comparison_headline(comparison, outcomes),
         "outcomes": outcomes,
-        "latency_outcome": _outcome(comparison.latency, more="slower", less="faster"),
+        "latency_outcome": short_verdict(comparison.latency, higher="slower", lower="faster"),
     }
 
 
 def _comparison_headline(comparison: Comparison, outcomes: Mapping[str, str]) -> str:
     first = "".join(f"{printable(scorer, 40)}: {outcomes[scorer]}. " for scorer, _ in _first(comparison.scores))
     changed = f", {len(comparison.changed):,} changed" if comparison.changed else ""
-    same = f"{comparison.same:,} of {plural(comparison.compared, 'trial')} the same"
-    return f"{first}{len(comparison.fixed):,} fixed, {len(comparison.broke):,} broke{changed}, {same}."
-
-
-def _outcome(paired: Paired, *, more: str = "higher", less: str = "lower") -> str:
-    """Return whether B differs from A: `B is better`, `not distinguishable`, `3 of 12 labels changed`."""
-    if paired.kind == "pass":
-        more, less = "better", "worse"
-    if not paired.n:
-        return "no case has a value in both runs"
-    if paired.kind == "label":
-        return f"{paired.other:,} of {plural(paired.n, 'label')} changed"
-    if paired.kind == "number" and not paired.other:
-        return "no difference"
-    if not paired.is_distinguishable or paired.difference is None:
-        return "not distinguishable"
-    return f"B is {more if paired.difference > 0 else less}"
+    same = f"{comparison.unchanged:,} of {plural(comparison.compared, 'trial')} unchanged"
+    return f"{first}{len(comparison.fixed):,} fixed, {len(comparison.broken):,} broken{changed}, {same}."
 
 
 def page(runs: Sequence[Mapping[str, Any]], comparison: Mapping[str, Any] | None = None) -> Iterator[bytes]:

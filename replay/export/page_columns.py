@@ -13,9 +13,10 @@ from typing import Any, Final, NamedTuple, get_args
 from journal.lifecycle import STAGES
 from replay.export.page_content import MICRO, TYPES, Content
 from replay.state import RunState
-from replay.timeline import ENDINGS, Name
+from replay.timeline import StepName
+from replay.timeline_columns import ENDINGS
 
-_SERIES: Final[tuple[Name, ...]] = get_args(Name)
+_SERIES: Final[tuple[StepName, ...]] = get_args(StepName)
 
 
 class Cursor(NamedTuple):
@@ -103,8 +104,8 @@ def _spans(content: Content, indexes: Sequence[int]) -> dict[str, Any]:
         "ending": _select(spans.ending, indexes),
         "seq": _deltas(_select(spans.seq, indexes)),
         "end_seq": _deltas(_select(spans.end_seq, indexes)),
-        "waited": _micro(content.span_waits[0], indexes),
-        "backed_off": _micro(content.span_waits[1], indexes),
+        "waited": _micro(spans.queue_time, indexes),
+        "backed_off": _micro(spans.backoff_time, indexes),
         "details": [content.details[index] or 0 for index in indexes],
     }
 
@@ -119,11 +120,11 @@ def _trials(content: Content, indexes: Sequence[int], state: RunState) -> dict[s
         "case": [content.cases[index] or 0 for index in indexes],
         "stage": [content.stage[index] for index in indexes],
         "recovered": [int(trial.recovered) for trial in states],
-        "elapsed": [None if trial.answer is None else round(trial.elapsed * MICRO) for trial in states],
-        "waited": [round(each.waited * MICRO) for each in spent],
-        "backed_off": [round(each.backed_off * MICRO) for each in spent],
-        "served": [round(each.served * MICRO) for each in spent],
-        "scored": [round(each.scored * MICRO) for each in spent],
+        "elapsed": [None if trial.output_location is None else round(trial.elapsed * MICRO) for trial in states],
+        "waited": [round(each.queue_time * MICRO) for each in spent],
+        "backed_off": [round(each.backoff_time * MICRO) for each in spent],
+        "served": [round(each.run_time * MICRO) for each in spent],
+        "scored": [round(each.scoring_time * MICRO) for each in spent],
         "cause": [content.causes[index] or 0 for index in indexes],
         "input": [content.case_data[index][0] for index in indexes],
         "expected": [content.case_data[index][1] for index in indexes],
@@ -134,7 +135,7 @@ def _trials(content: Content, indexes: Sequence[int], state: RunState) -> dict[s
     }
 
 
-def _series(content: Content, name: Name, first: int) -> dict[str, Any]:
+def _series(content: Content, name: StepName, first: int) -> dict[str, Any]:
     """Return a step function in the seconds of each session; of several values at one time, only the last."""
     times, values, begins = content.timeline.columns(name)
     points: list[tuple[int, int, int]] = []

@@ -42,7 +42,7 @@ from journal.events import (
 from journal.files import DISK
 from journal.lifecycle import STAGES, TRIAL
 from replay.loaded_run import LoadedRun
-from replay.tally import can_be_summed
+from replay.tally import is_summable
 from replay.timeline import Timeline
 
 VALUE_LENGTH: Final = 16_384
@@ -133,8 +133,6 @@ class Content:
         self.span_trial = array("l")
         self.details: list[dict[str, Any] | None] = []
         """Error, usage, notes and retry of an attempt."""
-        self.span_waits: tuple[array[float], array[float]] = (array("d"), array("d"))
-        """Seconds before it: ready, and in backoff."""
         self.changed_spans: tuple[array[int], array[int]] = (array("q"), array("l"))
         """Records that changed an attempt, and the attempt."""
 
@@ -152,8 +150,6 @@ class Content:
         """Trial in backoff → index in `backoffs`."""
         self._open: dict[int, int] = {}
         """Trial → its attempt in flight."""
-        self._waited_before: tuple[array[float], array[float]] = (array("d"), array("d"))
-        """Trial → seconds ready and in backoff, up to its last attempt."""
 
     def take(self, history: LoadedRun, record: Record) -> None:
         """Apply a record that the history has just applied."""
@@ -203,8 +199,6 @@ class Content:
         self.causes.append("")
         self.scores.append({})
         self.reasons.append(None)
-        for column in self._waited_before:
-            column.append(0.0)
 
     def _trial_enqueued(self, event: TrialEnqueued, number: int, _: Record) -> None:
         self.cases[number] = None if event.case == event.trial else event.case
@@ -217,10 +211,6 @@ class Content:
         self._mark_changed(record.seq, len(self.span_trial))
         self.span_trial.append(number)
         self.details.append(None)
-        _, ready, backing_off, *_ = self.timeline.times.spent
-        for column, before, spent in zip(self.span_waits, self._waited_before, (ready, backing_off), strict=True):
-            column.append(spent[number] - before[number])
-            before[number] = spent[number]
 
     def _attempt_ended(self, event: AttemptEnding, number: int, record: Record) -> None:
         span = self._open.pop(number, None)
@@ -354,7 +344,7 @@ class Content:
         seqs.append(seq)
         scorers.append(scorer)
         counts.append(count)
-        values.append(float(value) if can_be_summed(value) else None)
+        values.append(float(value) if is_summable(value) else None)
 
     def _text(self, value: Any) -> Text:
         if value is None:

@@ -1,7 +1,6 @@
-"""Where an export comes from: a run as it was loaded, whose long parts are found again on disk one at a time.
+"""The source of an export: a loaded run whose large values are read from disk one at a time.
 
-A run may be live while it is exported, and may be damaged. Every pass over it sees the same records; what is wrong with it is
-remembered, for whoever asked for the export to say.
+The run may be live or damaged. Every pass over it sees the same records; the first problem is kept for the caller to report.
 """
 
 from collections.abc import Iterator
@@ -16,17 +15,17 @@ from journal.errors import BlobDamaged, InvalidRecord
 from journal.events import SegmentOpened
 from journal.reader import Finder
 from replay.loaded_run import LoadedRun, load
-from replay.state import Place
+from replay.trial_state import Location
 
 
 class Source:
-    """The records of a run in order, and each of them again by its place."""
+    """The records of a run, in order and by location."""
 
-    def __init__(self, history: LoadedRun) -> None:
-        self.history = history
-        self.problem: JournalError | None = history.problem
-        """The first thing that was found to be wrong."""
-        self._finder = Finder(history.path, load_blobs=False)
+    def __init__(self, run: LoadedRun) -> None:
+        self.run = run
+        self.problem: JournalError | None = run.problem
+        """The first damage that was found."""
+        self._finder = Finder(run.path, load_blobs=False)
 
     def __enter__(self) -> Self:
         return self
@@ -35,27 +34,27 @@ class Source:
         self._finder.__exit__()
 
     @cached_property
-    def run(self) -> str:
-        """Identity of the run; empty where it did not come to saying it."""
+    def run_id(self) -> str:
+        """Id of the run; empty if it was not recorded."""
         first = next(self.records(), None)
         return first.event.run if first is not None and isinstance(first.event, SegmentOpened) else ""
 
     def records(self) -> Iterator[Record]:
-        """Go through the records; large values stay on disk."""
-        return self.history.records()
+        """Read the records; large values stay on disk."""
+        return self.run.records()
 
-    def stop_before(self, seq: int, why: str) -> None:
-        """Trust nothing from this record on: it is whole, but makes no sense."""
-        self.history = load(self.history.path, at=seq - 1)
-        self._complain(InvalidRecord(self.history.path, seq, why))
+    def stop_before(self, seq: int, reason: str) -> None:
+        """Ignore everything from an invalid record on."""
+        self.run = load(self.run.path, at=seq - 1)
+        self._report(InvalidRecord(self.run.path, seq, reason))
 
-    def find(self, place: Place) -> Record:
-        """Read a record again, with its large values."""
-        record = self._finder.find(*place)
-        return record._replace(event=self.whole(record.event))
+    def find(self, location: Location) -> Record:
+        """Read one record with its large values."""
+        record = self._finder.find(*location)
+        return record._replace(event=self.with_blobs(record.event))
 
-    def whole(self, event: Event) -> Event:
-        """Load the large values of an event; one that is gone, or was changed, is None and is remembered as a problem."""
+    def with_blobs(self, event: Event) -> Event:
+        """Load the large values of an event; a damaged one becomes None and is reported as a problem."""
         values: dict[str, Any] = {}
         for field in PAYLOAD_FIELDS.get(type(event), ()):
             value = getattr(event, field)
@@ -63,10 +62,10 @@ class Source:
                 try:
                     values[field] = value.load()
                 except BlobDamaged as exc:
-                    self._complain(exc)
+                    self._report(exc)
                     values[field] = None
-        known: Any = event  # Which kind of event it is, the fields have said.
-        return attrs.evolve(known, **values) if values else event
+        evolvable: Any = event
+        return attrs.evolve(evolvable, **values) if values else event
 
-    def _complain(self, problem: JournalError) -> None:
+    def _report(self, problem: JournalError) -> None:
         self.problem = self.problem or problem

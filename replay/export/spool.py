@@ -1,32 +1,32 @@
-"""A file that is none: it takes what a library writes, and hands it on piece by piece."""
+"""A write-only file object that returns what a library writes to it, piece by piece."""
 
 import io
 from typing import Any
 
 
 class Spool(io.RawIOBase):
-    """What was written and not handed on yet."""
+    """Bytes that were written and not yet taken."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._written = 0
 
     def writable(self) -> bool:
-        """It is there to be written."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
-        """Tell how much was written; whoever writes to it can never go back."""
+        """Return the number of bytes written so far; the file cannot be rewound."""
         return self._written
 
     def write(self, data: Any) -> int:
-        """Take a piece."""
+        """Add bytes."""
         piece = bytes(data)
         self._pieces.append(piece)
         self._written += len(piece)
         return len(piece)
 
-    def taken(self) -> bytes:
-        """Hand on what was written since the last time."""
+    def take(self) -> bytes:
+        """Return and remove what was written since the last call."""
         pieces, self._pieces = self._pieces, []
         return b"".join(pieces)

@@ -1,7 +1,7 @@
-"""Rows: one for a trial, an attempt or an event; and the formats that are nothing but rows.
+"""Tables with one row per trial, attempt or event; and the formats that consist of rows.
 
-A row is made when it is its turn, so that memory does not grow with what the rows hold. JSONL says everything as it is. In CSV
-and Parquet each column has one type, and a value that may be anything is text where it is text, and JSON where it is not.
+Rows are produced one at a time, so memory does not grow with their contents. JSONL keeps every value as it is. In CSV and
+Parquet each column has one type; a column of mixed values holds text as it is and any other value as JSON.
 """
 
 import csv
@@ -12,10 +12,9 @@ from typing import Any, Final, Literal
 import attrs
 import orjson
 
-from journal import Event, Record
+from journal import Event
 from journal.codec import RECORD_MEMBERS, event_type
 from journal.events import (
-    AttemptEnding,
     AttemptFailed,
     AttemptInterrupted,
     AttemptStarted,
@@ -27,34 +26,35 @@ from journal.events import (
     fields_of,
 )
 from replay.export.source import Source
-from replay.export.story import Result, Story
+from replay.export.trial_index import TrialIndex
 from replay.text import as_text
-from replay.usage import is_amount, noted
+from replay.trial import TrialDetails, attempt_facts
+from replay.usage import is_amount, noted_usage
 
 Rows = Literal["trials", "attempts", "events"]
 Row = dict[str, Any]
-Kind = Literal["text", "whole", "number", "yes or no", "any"]
+Kind = Literal["text", "integer", "number", "boolean", "any"]
 
 
 @attrs.frozen
 class Column:
-    """A column of a table, and where in a row its value is."""
+    """A column, and how to get its value from a row."""
 
     name: str
     kind: Kind
-    of: Callable[[Row], Any]
+    get: Callable[[Row], Any]
 
 
 @attrs.frozen
 class Table:
-    """Rows, and what is in them."""
+    """Rows and their columns."""
 
     rows: Iterator[Row]
     columns: list[Column]
 
 
 def table(source: Source, rows: Rows) -> Table:
-    """Make a table of a run."""
+    """Return a table of a run."""
     match rows:
         case "trials":
             return _trials(source)
@@ -65,30 +65,30 @@ def table(source: Source, rows: Rows) -> Table:
 
 
 def jsonl(source: Source, rows: Rows) -> Iterator[bytes]:
-    """Write a JSON object a line, with everything as it is."""
+    """Write one JSON object per line."""
     for row in table(source, rows).rows:
         yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def as_csv(source: Source, rows: Rows) -> Iterator[bytes]:
-    """Write comma-separated values that a spreadsheet takes for what they are, and never for a formula."""
-    made = table(source, rows)
+    """Write comma-separated values in which a spreadsheet finds no formula."""
+    content = table(source, rows)
     line = io.StringIO()
-    writer = csv.writer(line, lineterminator="\r\n")  # As RFC 4180 has it; older Pythons quote no CR that ends no line.
+    writer = csv.writer(line, lineterminator="\r\n")  # RFC 4180; with "\n", older Pythons do not quote a CR.
 
-    def written(cells: list[str]) -> bytes:
+    def encoded(cells: list[str]) -> bytes:
         line.seek(0)
         line.truncate()
         writer.writerow(cells)
         return line.getvalue().encode()
 
-    yield written([_harmless(column.name) for column in made.columns])
-    for row in made.rows:
-        yield written([_cell(column, column.of(row)) for column in made.columns])
+    yield encoded([_without_formula(column.name) for column in content.columns])
+    for row in content.rows:
+        yield encoded([_cell(column, column.get(row)) for column in content.columns])
 
 
-def plain(column: Column, value: Any) -> Any:
-    """Make a value fit its column: what may be anything is text where it is text, and JSON where it is not."""
+def column_value(column: Column, value: Any) -> Any:
+    """Convert a value to the type of its column."""
     if value is None:
         return None
     match column.kind:
@@ -101,116 +101,110 @@ def plain(column: Column, value: Any) -> Any:
 
 
 def _cell(column: Column, value: Any) -> str:
-    fitting = plain(column, value)
-    if fitting is None:
+    converted = column_value(column, value)
+    if converted is None:
         return ""
-    if isinstance(fitting, bool):
-        return "true" if fitting else "false"
-    return _harmless(fitting) if isinstance(fitting, str) else repr(fitting)
+    if isinstance(converted, bool):
+        return "true" if converted else "false"
+    return _without_formula(converted) if isinstance(converted, str) else repr(converted)
 
 
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠", "'")
-"""What makes a spreadsheet take text for a formula, in some country or other; and the mark that we put before it."""
+"""First characters of a formula in some spreadsheet; and the apostrophe, which marks a text."""
 
 
-def _harmless(text: str) -> str:
-    """Mark text that a spreadsheet would calculate or run: dataset and model may have been told what to say.
+def _without_formula(text: str) -> str:
+    """Prefix text that a spreadsheet would evaluate with an apostrophe; datasets and outputs are untrusted.
 
-    The mark is an apostrophe; text that begins with one gets another, so whoever takes one off has the text as it was.
+    Text that begins with an apostrophe gets another one, so removing one apostrophe always restores the text.
     """
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
-def _columns(names: dict[str, Kind]) -> list[Column]:
-    return [Column(name, kind, _member(name)) for name, kind in names.items()]
+def _columns(kinds: dict[str, Kind]) -> list[Column]:
+    return [Column(name, kind, _member(name)) for name, kind in kinds.items()]
 
 
 def _member(name: str) -> Callable[[Row], Any]:
     return lambda row: row[name]
 
 
-def _inner(name: str, inner: str) -> Callable[[Row], Any]:
-    return lambda row: row[name].get(inner)
+def _nested(name: str, key: str) -> Callable[[Row], Any]:
+    return lambda row: row[name].get(key)
 
-
-# A row for each trial.
 
 TRIAL: Final[dict[str, Kind]] = {
     "trial": "text",
     "case": "text",
-    "repeat": "whole",
+    "repeat": "integer",
     "stage": "text",
     "input": "any",
     "expected": "any",
     "metadata": "any",
     "output": "any",
-    "truncated": "yes or no",
-    "attempts": "whole",
+    "truncated": "boolean",
+    "attempts": "integer",
     "cause": "text",
     "error": "text",
     "message": "text",
     "enqueued_at": "text",
     "ended_at": "text",
-    "waited": "number",
-    "backed_off": "number",
-    "served": "number",
-    "scored": "number",
+    "queue_time": "number",
+    "backoff_time": "number",
+    "run_time": "number",
+    "scoring_time": "number",
     "fingerprint": "text",
 }
 
 
 def _trials(source: Source) -> Table:
-    story = Story.of(source)
+    index = TrialIndex.of(source)
     columns = _columns(TRIAL)
-    for scorer in story.scorers:
-        types = {type(value) for value in story.values(scorer)}
-        kind: Kind = "yes or no" if types == {bool} else "number" if types <= {int, float} else "any"
-        columns.append(Column(f"score.{scorer}", kind, _inner("scores", scorer)))
-        columns.append(Column(f"reason.{scorer}", "text", _inner("reasons", scorer)))
-    used = dict.fromkeys(name for life in story.lives.values() for usage in (life.usage or {}).values() for name in usage)
-    columns += [Column(f"usage.{name}", "number", _inner("usage", name)) for name in used]
-    columns.append(Column("unscored", "any", lambda row: row["unscored"] or None))
-    return Table((_trial(result) for result in story.results()), columns)
+    for scorer in index.scorers:
+        types = {type(value) for value in index.values(scorer)}
+        kind: Kind = "boolean" if types == {bool} else "number" if types <= {int, float} else "any"
+        columns.append(Column(f"score.{scorer}", kind, _nested("scores", scorer)))
+        columns.append(Column(f"reason.{scorer}", "text", _nested("reasons", scorer)))
+    columns += [Column(f"usage.{name}", "number", _nested("usage", name)) for name in index.usage_names]
+    columns.append(Column("scorer_errors", "any", lambda row: row["scorer_errors"] or None))
+    return Table((_trial(trial) for trial in index.trials()), columns)
 
 
-def _trial(result: Result) -> Row:
-    asked, times = result.asked, result.times
-    error, message = result.error
+def _trial(trial: TrialDetails) -> Row:
+    times, last = trial.times, trial.last_error
     return {
-        "trial": asked.trial,
-        "case": asked.case,
-        "repeat": asked.repeat,
-        "stage": result.stage,
-        "input": asked.input,
-        "expected": asked.expected,
-        "metadata": asked.metadata,
-        "output": result.output,
-        "truncated": result.truncated if result.stage in {"answered", "completed"} else None,
-        "scores": {scorer: score.value for scorer, score in result.scores.items()},
-        "reasons": {scorer: score.reason for scorer, score in result.scores.items() if score.reason},
-        "unscored": {scorer: f"{failed.error}: {failed.message}" for scorer, failed in result.unscored.items()},
-        "attempts": result.attempts,
-        "cause": result.cause or None,
-        "error": error or None,
-        "message": message or None,
-        "enqueued_at": result.enqueued_at,
-        "ended_at": result.ended_at or None,
-        "waited": round(times.waited, 6),
-        "backed_off": round(times.backed_off, 6),
-        "served": round(times.served, 6),
-        "scored": round(times.scored, 6),
-        "usage": result.usage,
-        "fingerprint": asked.fingerprint,
+        "trial": trial.trial,
+        "case": trial.case,
+        "repeat": trial.repeat,
+        "stage": trial.stage,
+        "input": trial.input,
+        "expected": trial.expected,
+        "metadata": trial.metadata,
+        "output": trial.output,
+        "truncated": trial.truncated if trial.stage in {"answered", "completed"} else None,
+        "scores": {scorer: score.value for scorer, score in trial.values.items()},
+        "reasons": {scorer: score.reason for scorer, score in trial.values.items() if score.reason},
+        "scorer_errors": {scorer: f"{score.error}: {score.message}" for scorer, score in trial.scorer_failures.items()},
+        "attempts": len(trial.attempts),
+        "cause": trial.cause or None,
+        "error": last.error if last else None,
+        "message": last.message if last else None,
+        "enqueued_at": trial.enqueued_at,
+        "ended_at": trial.ended_at or None,
+        "queue_time": round(times.queue_time, 6),
+        "backoff_time": round(times.backoff_time, 6),
+        "run_time": round(times.run_time, 6),
+        "scoring_time": round(times.scoring_time, 6),
+        "usage": trial.usage,
+        "fingerprint": trial.fingerprint,
     }
 
 
-# A row for each attempt, in the order in which they ended; those that have not come last.
-
 ATTEMPT: Final[dict[str, Kind]] = {
     "trial": "text",
-    "attempt": "whole",
-    "session": "whole",
-    "slot": "whole",
+    "attempt": "integer",
+    "session": "integer",
+    "slot": "integer",
     "started_at": "text",
     "start": "number",
     "ended_at": "text",
@@ -223,7 +217,7 @@ ATTEMPT: Final[dict[str, Kind]] = {
     "category": "text",
     "retry_after": "number",
     "timeout": "number",
-    "why": "text",
+    "reason": "text",
     "traceback": "text",
     "usage": "any",
 }
@@ -236,15 +230,16 @@ _ENDINGS: Final[dict[type[Event], str]] = {
 
 
 def _attempts(source: Source) -> Iterator[Row]:
+    """Return the attempts in the order of their ends; those in flight come last."""
     session = 0
-    running: dict[str, Row] = {}
+    in_flight: dict[str, Row] = {}
     for record in source.records():
         event = record.event
         match event:
             case SessionStarted():
                 session = event.n
             case AttemptStarted():
-                running[event.trial] = dict.fromkeys(ATTEMPT) | {
+                in_flight[event.trial] = dict.fromkeys(ATTEMPT) | {
                     "trial": event.trial,
                     "attempt": event.attempt,
                     "session": session,
@@ -252,61 +247,54 @@ def _attempts(source: Source) -> Iterator[Row]:
                     "started_at": record.at,
                     "start": record.t,
                 }
-            case Noted(trial=trial) if trial in running and running[trial]["attempt"] == event.attempt:
-                running[trial]["usage"] = _added(running[trial]["usage"], noted(event))
-            case AttemptSucceeded() | AttemptFailed() | AttemptTimedOut() | AttemptInterrupted() if event.trial in running:
-                yield _ended(running.pop(event.trial), record, source.whole(event))
+            case Noted(trial=trial) if trial in in_flight and in_flight[trial]["attempt"] == event.attempt:
+                in_flight[trial]["usage"] = _merged(in_flight[trial]["usage"], noted_usage(event.name, event.value))
+            case AttemptSucceeded() | AttemptFailed() | AttemptTimedOut() | AttemptInterrupted() if event.trial in in_flight:
+                row, facts = in_flight.pop(event.trial), attempt_facts(source.with_blobs(event))
+                usage = _merged(row["usage"], facts.pop("usage", None))
+                times = {"ended_at": record.at, "end": record.t, "elapsed": event.elapsed}
+                row |= times | facts | {"ending": _ENDINGS[type(event)], "usage": usage}
+                yield row | {"traceback": row["traceback"] or None}
             case _:
                 pass
-    yield from running.values()
+    yield from in_flight.values()
 
 
-def _ended(row: Row, record: Record, event: Event) -> Row:
-    assert isinstance(event, AttemptEnding)
-    said = {name: value for name, value in _members(event).items() if name in ATTEMPT}
-    before = row["usage"]
-    row |= said | {"ended_at": record.at, "end": record.t, "ending": _ENDINGS[type(event)]}
-    row["usage"] = _added(before, said.get("usage"))
-    return row
-
-
-def _added(usage: Any, more: Any) -> Any:
-    """Put two accounts of what was used together: numbers are added up, of anything else the later counts."""
+def _merged(usage: Any, more: Any) -> Any:
+    """Merge two usages: numbers are added, and of any other values the later one is kept."""
     if not isinstance(more, dict):
         return usage
-    both = dict(usage or {})
+    merged = dict(usage or {})
     for name, value in more.items():
-        earlier = both.get(name)
-        both[name] = earlier + value if is_amount(earlier) and is_amount(value) else value
-    return both
-
-
-# A row for each event: in JSONL the line as it is on disk, but with large values in their places.
+        earlier = merged.get(name)
+        merged[name] = earlier + value if is_amount(earlier) and is_amount(value) else value
+    return merged
 
 
 def _typed(name: str, kind: type) -> Callable[[Row], Any]:
-    """Find a member that not every event has; in somebody else's event it may be anything."""
+    """Return a getter for a member that only some events have, and that may have any type in an extension event."""
     return lambda row: value if isinstance(value := row.get(name), kind) else None
 
 
 _EVENT_COLUMNS: Final = [
-    *_columns({"seq": "whole", "at": "text", "t": "number", "type": "text"}),
+    *_columns({"seq": "integer", "at": "text", "t": "number", "type": "text"}),
     Column("trial", "text", _typed("trial", str)),
-    Column("attempt", "whole", _typed("attempt", int)),
+    Column("attempt", "integer", _typed("attempt", int)),
     Column("event", "any", lambda row: {name: value for name, value in row.items() if name not in RECORD_MEMBERS}),
-    *_columns({"d": "whole", "h": "text"}),
+    *_columns({"d": "integer", "h": "text"}),
 ]
 
 
 def _events(source: Source) -> Iterator[Row]:
+    """Return the records as they are on disk, with large values in place."""
     for record in source.records():
         event = record.event
-        own = {"seq": record.seq, "at": record.at, "t": record.t, "type": event_type(event)}
-        yield own | _members(source.whole(event)) | {"d": record.d, "h": record.h}
+        before = {"seq": record.seq, "at": record.at, "t": record.t, "type": event_type(event)}
+        yield before | _members(source.with_blobs(event)) | {"d": record.d, "h": record.h}
 
 
 def _members(event: Event) -> Row:
-    """Take an event apart; what has its default is left out, as it is on disk."""
+    """Return the members of an event without those that have their default, as on disk."""
     if isinstance(event, Extension):
         return dict(event.data)
     values = ((field, getattr(event, field.name)) for field in fields_of(type(event)))

@@ -76,14 +76,14 @@ function sessionText({ at, pid, host, ended, adopted }) {
 
 function auditSection({ info, seq }) {
   const { audit, next, verify } = info, { totals } = audit;
-  const problems = audit.findings.length + audit.more;
-  const result = audit.agrees
-    ? `✓ Audit OK: ${plural(totals.enqueued, "trial")} = ${grouped(totals.completed)} completed + ${grouped(totals.failed)} failed + ${grouped(totals.withdrawn)} withdrawn + ${grouped(totals.open)} open; ${plural(audit.decisions, "policy decision")} reproduced.`
+  const problems = audit.findings.length + audit.findings_omitted;
+  const result = audit.ok
+    ? `✓ Audit OK: ${plural(totals.enqueued, "trial")} = ${grouped(totals.completed)} completed + ${grouped(totals.failed)} failed + ${grouped(totals.withdrawn)} withdrawn + ${grouped(totals.open)} open; ${plural(audit.decisions_reproduced, "policy decision")} reproduced.`
     : `✕ Audit failed: ${plural(problems, "finding")}.`;
   return [
     el("h2", { text: "Audit" }),
-    el("p", { class: audit.agrees ? "audit ok" : "audit failed", text: result }),
-    audit.findings.length ? el("ul", {}, audit.findings.slice(0, 20).map((finding) => el("li", { text: `record ${grouped(finding.seq)} (${finding.check}): ${visible(finding.what)}` }))) : "",
+    el("p", { class: audit.ok ? "audit ok" : "audit failed", text: result }),
+    audit.findings.length ? el("ul", {}, audit.findings.slice(0, 20).map((finding) => el("li", { text: `record ${grouped(finding.seq)} (${finding.check}): ${visible(finding.message)}` }))) : "",
     el("p", { class: "faint", text: audit.notes.map((note) => visible(note)).join(" · ") }),
     el("p", { class: "faint" }, "The hash of every record was checked when this page was written, up to ", el("code", { text: `seq ${grouped(seq)}` }), ", head ", el("code", { id: "head", text: info.head }), ". To check files and blobs as well: ", el("code", { text: verify }), ".", next === verify ? "" : [" Next: ", el("code", { text: next })]),
     el("div", { class: "more" },

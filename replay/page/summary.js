@@ -16,7 +16,7 @@ function intervalBar({ low, high, mean }) {
 
 function scoreTile(name, score, summary) {
   const isShare = score.passed !== null, unscored = Object.hasOwn(summary.unscored, name) ? summary.unscored[name] : 0;
-  const excluded = countList([[summary.trials.failed, "failed"], [score.not_scored, "scoring errors"], [score.beyond, "not finite"], [unscored, "unscored"]], ", ");
+  const excluded = countList([[summary.trials.failed, "failed"], [score.failed, "scoring errors"], [score.out_of_range, "not finite"], [unscored, "unscored"]], ", ");
   const older = !score.from_older_version ? "" : score.versions === 1 ? "all by an older version of the scorer" : `by ${plural(score.versions, "version")} of the scorer, ${grouped(score.from_older_version)} by an older one`;
   const notes = [excluded ? `excluded: ${excluded}` : "", older].filter(Boolean).join("; ");
   if (score.mean === null) {
@@ -27,7 +27,7 @@ function scoreTile(name, score, summary) {
   return tile(oneLine(name, 40), isShare ? percent(score.mean) : digits(score.mean, 3), isShare && score.low !== null ? intervalBar(score) : "",
     isShare ? `${grouped(score.passed)} of ${grouped(score.numbers)} passed` : `mean of ${grouped(score.numbers)}`,
     score.low === null ? "" : `95 % CI ${format(score.low)} to ${format(score.high)}${isShare ? " %" : ""}`,
-    ...score.passes.filter(({ k }) => k > 1).map((pass) => `pass@${pass.k} ${percent(pass.at_least_one)}, pass^${pass.k} ${percent(pass.all)}`), notes);
+    ...score.pass_at_k.filter(({ k }) => k > 1).map((pass) => `pass@${pass.k} ${percent(pass.at_least_one)}, pass^${pass.k} ${percent(pass.all)}`), notes);
 }
 
 function usageText(usage) {
@@ -35,12 +35,12 @@ function usageText(usage) {
 }
 
 function summaryTiles({ info }) {
-  const { summary, usage, usage_lost } = info, { trials, attempts, latency } = summary;
+  const { summary, usage, usage_without_output } = info, { trials, attempts, latency } = summary;
   const tiles = Object.entries(summary.scores).map(([name, score]) => scoreTile(name, score, summary));
   tiles.push(tile("trials", el("span", {}, grouped(trials.completed), el("small", { text: " ok" })), countList([[trials.failed, "failed"], [trials.recovered, "recovered"], [trials.open, "open"], [trials.withdrawn, "withdrawn"]]) || "none failed", `of ${plural(Math.max(trials.enqueued, info.total || 0), "trial")}`));
-  tiles.push(tile("latency", duration(latency.p50), ...(latency.answers ? [`median of ${plural(latency.answers, "answer")}`, `p95 ${duration(latency.p95)}`, `longest ${duration(latency.max)}`] : ["no answers yet"]),
+  tiles.push(tile("latency", duration(latency.p50), ...(latency.count ? [`median of ${plural(latency.count, "answer")}`, `p95 ${duration(latency.p95)}`, `longest ${duration(latency.max)}`] : ["no answers yet"]),
     summary.from_older_task ? `${grouped(summary.from_older_task)} from an older version of the task` : "", summary.truncated ? `${grouped(summary.truncated)} truncated by the token limit` : ""));
-  const costs = Object.entries(usage), lost = Object.entries(usage_lost).filter(([, value]) => value);
+  const costs = Object.entries(usage), lost = Object.entries(usage_without_output).filter(([, value]) => value);
   if (costs.length) {
     const first = costs.find(([name]) => /cost/i.test(name)) || costs[0];
     tiles.push(tile(oneLine(spaced(first[0]), 30), number(first[1]), usageText(costs.filter(([name]) => name !== first[0]).slice(0, 4)), lost.length ? `of this, failed attempts: ${usageText(lost.slice(0, 3))}` : ""));
@@ -62,10 +62,10 @@ function signed(value, format) {
 
 function pairedRow(name, paired, outcome, format, formatDifference, unit = "") {
   const optional = (value, text) => numberCell(value === null ? NONE : text(value));
-  return el("tr", {}, el("th", { scope: "row", text: name }), optional(paired.a, format), optional(paired.b, format),
+  return el("tr", {}, el("th", { scope: "row", text: name }), optional(paired.mean_a, format), optional(paired.mean_b, format),
     optional(paired.difference, (value) => `${signed(value, formatDifference)}${unit}`),
     optional(paired.low, (low) => `${signed(low, formatDifference)} to ${signed(paired.high, formatDifference)}`),
-    numberCell(grouped(paired.n)), el("td", { class: paired.is_distinguishable ? "distinct" : "faint", text: visible(outcome) }));
+    numberCell(grouped(paired.n)), el("td", { class: paired.significant ? "distinct" : "faint", text: visible(outcome) }));
 }
 
 // A row with the figure of each run and no interval.
@@ -80,6 +80,6 @@ function comparisonTable(comparison, [a, b]) {
   const names = new Set([...Object.keys(a.info.usage), ...Object.keys(b.info.usage)]), used = ({ info }, name) => (Object.hasOwn(info.usage, name) ? info.usage[name] : 0);
   rows.push(countRow("failed trials", a.info.summary.trials.failed, b.info.summary.trials.failed));
   for (const name of [...names].slice(0, 5)) rows.push(countRow(oneLine(spaced(name), 30), used(a, name), used(b, name)));
-  const notes = [`${plural(comparison.compared, "trial")} done in both`, countList([[comparison.only_a.length, "only in A"], [comparison.only_b.length, "only in B"], [comparison.different.length, "with the same name and different content"]]), comparison.is_same_task ? "" : "the task's source has changed"];
+  const notes = [`${plural(comparison.compared, "trial")} done in both`, countList([[comparison.only_a.length, "only in A"], [comparison.only_b.length, "only in B"], [comparison.different_content.length, "with the same name and different content"]]), comparison.same_task ? "" : "the task's source has changed"];
   return [sectionHead("compared-title", "B compared with A", notes.filter(Boolean).join(" · ")), table("paired", ["", "A", "B", "difference", "95 % CI", "n", ""], rows)];
 }

@@ -20,7 +20,7 @@ const FILTERS = {
 
 // How a trial differs between A and B, in the order of the table.
 const CHANGES = {
-  broke: "broke",
+  broken: "broken",
   fixed: "fixed",
   changed: "changed",
   only_a: "only in A",
@@ -99,8 +99,8 @@ class TrialsView {
   readChanges() {
     const { comparison } = this;
     for (const row of this.rows) row.change = row.trials.includes(-1) ? (row.trials[0] < 0 ? "only_b" : "only_a") : this.sides(row).every(([run, trial]) => ["completed", "failed"].includes(run.stageOf(trial))) ? "same" : "open";
-    for (const name of comparison.different) this.byName.get(name).change = "different";
-    for (const kind of ["broke", "fixed", "changed"]) {
+    for (const name of comparison.different_content) this.byName.get(name).change = "different";
+    for (const kind of ["broken", "fixed", "changed"]) {
       for (const details of comparison[kind]) Object.assign(this.byName.get(details.trial), { change: kind, details });
     }
     for (const slower of comparison.slower) this.byName.get(slower.trial).slower = slower;
@@ -360,10 +360,10 @@ function sortKey(value) {
 // What changed between A and B; scores that have a column of their own are left out.
 function changeText({ change, details, slower }, columns) {
   const parts = [];
-  if (details && details.a !== details.b) parts.push(`${STAGES[details.a].label} → ${STAGES[details.b].label}`);
+  if (details && details.stage_a !== details.stage_b) parts.push(`${STAGES[details.stage_a].label} → ${STAGES[details.stage_b].label}`);
   const scores = Object.entries(details?.scores || {});
   for (const [scorer, [a, b]] of scores.filter(([name]) => !columns.includes(name))) parts.push(`${oneLine(scorer, 24)} ${scoreText(a)} → ${scoreText(b)}`);
-  if (details?.output) parts.push("output differs");
+  if (details?.output_changed) parts.push("output differs");
   if (details && !parts.length && !scores.length) parts.push("another error");
   if (slower) parts.push("slower");
   return [CHANGES[change], parts.join(", ")].filter(Boolean).join(": ");

@@ -18,9 +18,10 @@ from journal.lock import is_held
 from journal.scan import ScanStop
 from replay import LoadedRun, RunState, idle, load
 from replay.ending import next_command
+from replay.grouping import Grouping
 from replay.loaded_run import reject_invalid_record
 from replay.screen import panel
-from replay.summary import Grouping, in_json, summarise
+from replay.summary import in_json, summarise
 from runner.cli import DAMAGED, InvalidUsage
 from runner.suggest import nearest
 
@@ -72,7 +73,7 @@ def groups_by(view: RunView, by: str) -> dict[str, str]:
     """Return the group of each trial by a key of its metadata."""
     found = Grouping(by)
     for record in view.history.records():
-        found.take(record)
+        found.apply(record)
     if by not in found.keys:
         raise InvalidUsage(f"no case of {view.path} has {by!r} in its metadata{nearest(by, found.keys)}")
     return found.groups
@@ -173,7 +174,7 @@ def render_screen(history: LoadedRun, now: float, width: int) -> "Group":
             durable=history.durable,
             total=history.total,
             width=width,
-            before=history.before,
+            done_before=history.done_before,
             title=str(history.path),
-            goes_on=history.problem is None,
+            show_pace=history.problem is None,
         )

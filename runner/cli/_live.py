@@ -11,7 +11,7 @@ import attrs
 import click
 
 from replay import LoadedRun, RunState
-from replay.screen import LONG, line, stall_reason
+from replay.screen import LONG_PAUSE, line, stall_reason
 from runner.cli._display import render_screen, terminal
 
 if TYPE_CHECKING:
@@ -57,14 +57,14 @@ class ProgressPrinter:
     def update(self, state: RunState, *, now: float, durable: int, total: int | None, before: int) -> None:
         """Print a line if one is due."""
         done = tenth(state, total)
-        is_stalled = bool(stall_reason(state, now=now, before=before, least=0.0 if self.is_stalled else LONG))
+        is_stalled = bool(stall_reason(state, now=now, done_before=before, min_pause=0.0 if self.is_stalled else LONG_PAUSE))
         continues = self.is_stalled and not is_stalled and not state.ending
         changed = continues or (is_stalled and not self.is_stalled and not _is_recent(self.stalled_at, now))
         if done != self.printed or changed or not _is_recent(self.at, now):
             if is_stalled and not self.is_stalled:
                 self.stalled_at = now
             self.printed, self.at, self.is_stalled = done, now, is_stalled
-            text = line(state, now=now, durable=durable, total=total, before=before)
+            text = line(state, now=now, durable=durable, total=total, done_before=before)
             click.echo(f"resumed: {text}" if continues else text, err=self.err)
 
 
@@ -105,7 +105,7 @@ def showing(*, transient: bool = False) -> Generator[Show]:
     if not is_screen(sys.stdout):
         printer = ProgressPrinter()
         yield lambda history, now: printer.update(
-            history.state, now=now, durable=history.durable, total=history.total, before=history.before
+            history.state, now=now, durable=history.durable, total=history.total, before=history.done_before
         )
         return
     from rich.live import Live  # noqa: PLC0415  # slow to import

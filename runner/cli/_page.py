@@ -24,8 +24,8 @@ class PageReader:
         """Apply a record: audit it against the state before it, then update the history and the content."""
         if self._auditor is None:
             self._auditor = Auditor(session_rules, history.state)
-        self._auditor.take(record)
-        history.take(record)
+        self._auditor.apply(record)
+        history.apply(record)
         self.content.take(history, record)
 
     def run(self, seen: RunView) -> PageRun:

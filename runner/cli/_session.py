@@ -125,7 +125,7 @@ class CommandSession:
             raise kind(f"{outcome.why or outcome.stopped}; nothing was recorded; start again")
         if self._nat_output is not None:
             self._nat_output.finish(outcome.path)
-        report = final_report(outcome.state, path=outcome.path, total=self._total, stopped=outcome.stopped, why=outcome.why)
+        report = final_report(outcome.state, path=outcome.path, total=self._total, stopped=outcome.stopped, reason=outcome.why)
         click.echo(report, err=True)
         if not outcome.stopped:
             print_missed_gates(outcome.state)
@@ -161,7 +161,7 @@ class CommandSession:
                     durable=live.journal.durable,
                     total=live.total,
                     width=console.width,
-                    before=done_before,
+                    done_before=done_before,
                     title=str(self._path),
                     stopping=live.stopping(),
                 )

@@ -50,7 +50,7 @@ def diff(a: Path, b: Path, by: str | None, show_all: bool, as_json: bool) -> Non
     else:
         for name, view in zip("AB", runs, strict=True):
             click.echo(f"{name}  {_which(view)}")
-        for line in lines(found, most=None if show_all else _LISTED):
+        for line in lines(found, limit=None if show_all else _LISTED):
             click.echo(line)
     for view in runs:
         exit_if_damaged(view.problem, quiet=as_json)

@@ -19,7 +19,7 @@ from runner.cli._common import run_argument
 from runner.cli._display import exit_if_damaged, warn_unconfirmed
 from runner.suggest import nearest
 
-_HELP = "\n".join(["\b", *(f"{name:<13} {format_.what}" for name, format_ in FORMATS.items())])
+_HELP = "\n".join(["\b", *(f"{name:<13} {format_.description}" for name, format_ in FORMATS.items())])
 
 
 @click.command(epilog=_HELP)
@@ -69,9 +69,9 @@ def export(path: Path, name: str, target: Path | None, rows: Rows | None, force:
                 raise
             raise problem from exc  # The journal is damaged.
     if target is not None:
-        click.echo(f"{target}: {path} as {name}, up to record {source.history.state.seq:,}", err=True)
+        click.echo(f"{target}: {path} as {name}, up to record {source.run.state.seq:,}", err=True)
     exit_if_damaged(source.problem)
-    warn_unconfirmed(source.history.unfinished)
+    warn_unconfirmed(source.run.unfinished)
 
 
 def _check(name: str, format_: Format, target: Path | None, rows: str | None, *, force: bool) -> None:
@@ -109,9 +109,9 @@ def check_target(target: Path, *, directory: bool, force: bool) -> None:
 def _write(source: Source, format_: Format, target: Path | None, rows: Rows) -> None:
     if isinstance(format_, Files):
         assert target is not None
-        write_directory(target, format_.make(source))
+        write_directory(target, format_.write(source))
         return
-    pieces = format_.make(source, rows) if isinstance(format_, TableFile) else format_.make(source)
+    pieces = format_.write(source, rows) if isinstance(format_, TableFile) else format_.write(source)
     if target is not None:
         write_atomically(target, pieces)
     else:

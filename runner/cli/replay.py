@@ -16,7 +16,7 @@ from replay import LoadedRun, Timeline
 from replay.ending import next_command
 from replay.loaded_run import reject_invalid_record
 from replay.text import printable
-from replay.timeline import OUTSIDE
+from replay.timeline import BETWEEN_SESSIONS
 from runner.cli._common import run_argument
 from runner.cli._display import RunView, exit_if_damaged, fork_command, open_run, print_json, print_screen, summary_of
 from runner.cli._live import FRAME, Show, showing
@@ -111,7 +111,7 @@ def _find_seconds(path: Path, wanted: float) -> _Moment:
         for record in read(path, load_blobs=False):
             session = len(timeline.sessions)
             timeline.apply(record)
-            if record.event.__class__ not in OUTSIDE:
+            if record.event.__class__ not in BETWEEN_SESSIONS:
                 last = timeline.sessions[-1].offset + timeline.sessions[-1].end
                 if last > wanted:
                     # Between two sessions, no time passes.
@@ -146,5 +146,5 @@ async def play_back(history: LoadedRun, speed: float, show: Show) -> None:
             while record.t > (now := (trio.current_time() - began) * speed):
                 show(played, now)
                 await trio.sleep(FRAME)
-        played.take(record)
+        played.apply(record)
     show(played, played.state.t)

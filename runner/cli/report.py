@@ -63,4 +63,4 @@ def read_page_run(path: Path) -> PageRun:
     """Read a run for a page: state, columns and audit in one pass over its journal."""
     is_live = is_held(path)  # Before reading, as in `open_run`.
     reader = PageReader(journal_size(path))
-    return reader.run(RunView(load(path, take=reader.take), is_live))
+    return reader.run(RunView(load(path, apply=reader.take), is_live))

@@ -9,9 +9,9 @@ import orjson
 
 from journal import Blob
 from replay.loaded_run import reject_invalid_record
-from replay.state import TrialState
 from replay.text import as_text, duration, number, plural, printable
-from replay.trial import AttemptStory, CallStory, Judgement, TrialStory
+from replay.trial import AttemptDetails, ScoreDetails, ScorerCallDetails, TrialDetails
+from replay.trial_state import TrialState
 from replay.waits import Wait
 from runner.cli import InvalidUsage
 from runner.cli._common import TrialType, run_and_trial
@@ -82,7 +82,7 @@ def _entry(name: str, trial: TrialState) -> dict[str, Any]:
         "cause": trial.cause or None,
         "error": trial.error or None,
         "attempts": trial.attempts,
-        "elapsed": trial.elapsed if trial.answer is not None else None,
+        "elapsed": trial.elapsed if trial.output_location is not None else None,
         "scores": {scorer: value for scorer, (_, value) in (trial.scores or {}).items()},
         "unscored": trial.unscored,
     }
@@ -91,7 +91,7 @@ def _entry(name: str, trial: TrialState) -> dict[str, Any]:
 def _columns(name: str, trial: TrialState, scorers: Sequence[str]) -> Sequence[str]:
     values = [_cell(trial, scorer) for scorer in scorers]
     cause = f" ({printable(trial.cause)})" if trial.stage == "failed" and trial.cause else ""
-    took = duration(trial.elapsed) if trial.answer is not None else "–"
+    took = duration(trial.elapsed) if trial.output_location is not None else "–"
     return (printable(name, 60), f"{printable(trial.stage)}{cause}", str(trial.attempts), took, *values)
 
 
@@ -103,24 +103,24 @@ def _cell(trial: TrialState, scorer: str) -> str:
     return number(value) if isinstance(value, float) else printable(value, 24)
 
 
-def _in_json(story: TrialStory) -> dict[str, Any]:
+def _in_json(story: TrialDetails) -> dict[str, Any]:
     said = attrs.asdict(story, recurse=False, filter=attrs.filters.exclude("problem"))
     return {
         **{name: _plain(value) for name, value in said.items()},
         "attempts": [_attempt_in_json(attempt) for attempt in story.attempts],
-        "calls": [_fields(call) | {"waits": _waits_in_json(call.waits)} for call in story.calls],
+        "scorer_calls": [_fields(call) | {"waits": _waits_in_json(call.waits)} for call in story.scorer_calls],
         "scores": {name: _fields(said) for name, said in story.scores.items()},
-        "superseded": [_fields(said) for said in story.superseded],
+        "superseded_scores": [_fields(said) for said in story.superseded_scores],
         "times": _fields(story.times),
     }
 
 
-def _attempt_in_json(attempt: AttemptStory) -> dict[str, Any]:
+def _attempt_in_json(attempt: AttemptDetails) -> dict[str, Any]:
     span = attempt.span._asdict()
     del span["trial"]
     rest = _fields(attempt)
-    del rest["span"]
-    return {**span, "served": attempt.span.end - attempt.span.start, **rest, "waits": _waits_in_json(attempt.waits)}
+    del rest["span"], rest["output"]
+    return {**span, "run_time": attempt.span.end - attempt.span.start, **rest, "waits": _waits_in_json(attempt.waits)}
 
 
 def _waits_in_json(waits: Sequence[Wait]) -> list[dict[str, Any]]:
@@ -136,13 +136,13 @@ def _plain(value: Any) -> Any:
     return {"blob": value.sha256, "bytes": value.bytes} if isinstance(value, Blob) else value
 
 
-def _in_words(story: TrialStory) -> Iterator[str]:
+def _in_words(story: TrialDetails) -> Iterator[str]:
     times = story.times
     cause = f" ({printable(story.cause)})" if story.cause else ""
     yield f"{printable(story.trial, _LINE)}  {story.stage}{cause}, {plural(len(story.attempts), 'attempt')}"
     yield (
-        f"queued at {printable(story.at)} · waited {duration(times.waited)} · backoff {duration(times.backed_off)} · "
-        f"attempts {duration(times.served)} · scoring {duration(times.scored)}"
+        f"queued at {printable(story.enqueued_at)} · waited {duration(times.queue_time)} · "
+        f"backoff {duration(times.backoff_time)} · attempts {duration(times.run_time)} · scoring {duration(times.scoring_time)}"
     )
     yield from _block("input", story.input)
     for label, value in (("expected", story.expected), ("metadata", story.metadata)):
@@ -152,25 +152,25 @@ def _in_words(story: TrialStory) -> Iterator[str]:
         yield from _attempt(attempt)
     if any(attempt.span.ending == "succeeded" for attempt in story.attempts):
         yield from _block("output", story.output)
-    for call in story.calls:
+    for call in story.scorer_calls:
         yield from _call(call)
-    for judgement in story.superseded:
+    for judgement in story.superseded_scores:
         yield from _score(judgement, "superseded")
     for judgement in story.scores.values():
         yield from _score(judgement)
 
 
-def _attempt(attempt: AttemptStory) -> Iterator[str]:
+def _attempt(attempt: AttemptDetails) -> Iterator[str]:
     span = attempt.span
-    waits = f"waited {duration(attempt.waited)}{_reason(attempt.waits)}, backoff {duration(attempt.backed_off)}"
+    waits = f"waited {duration(span.queue_time)}{_reason(attempt.waits)}, backoff {duration(span.backoff_time)}"
     how = span.ending.replace("_", " ") or "in flight"
-    why = f" ({printable(attempt.why).replace('_', ' ')})" if attempt.why else ""
+    why = f" ({printable(attempt.reason).replace('_', ' ')})" if attempt.reason else ""
     limit = f" of {duration(attempt.timeout)}" if attempt.timeout is not None else ""
     yield (
         f"attempt {span.attempt}  {how}{why} after {duration(span.end - span.start)}{limit}  "
         f"slot {span.slot} · session {span.session} · seq {span.seq:,}{f'–{span.end_seq:,}' if span.end_seq else ''} · {waits}"
     )
-    if attempt.error:
+    if attempt.category not in {"", "timed_out", "interrupted"}:
         yield from _block("", f"{attempt.error}: {attempt.message}")
         yield from _block("", "\n".join(attempt.traceback.splitlines()[-_LAST:])) if attempt.traceback else ()
     if attempt.retry_after is not None:
@@ -182,10 +182,10 @@ def _attempt(attempt: AttemptStory) -> Iterator[str]:
     for name, value in attempt.notes:
         if isinstance(value, Mapping):  # Such as a judge's prompt, answer and usage.
             yield from _block("", f"{name}: {' · '.join(f'{key} {printable(part)}' for key, part in value.items())}")
-    if attempt.late:
-        yield f"{_INDENT}returned late ({printable(attempt.late)}); result discarded"
-    if attempt.retry_in is not None:
-        yield f"{_INDENT}retry in {duration(attempt.retry_in)}: {printable(attempt.retry_cause).replace('_', ' ')}"
+    if attempt.late_ending:
+        yield f"{_INDENT}returned late ({printable(attempt.late_ending)}); result discarded"
+    if attempt.retry_delay is not None:
+        yield f"{_INDENT}retry in {duration(attempt.retry_delay)}: {printable(attempt.retry_cause).replace('_', ' ')}"
 
 
 def _reason(waits: Sequence[Wait]) -> str:
@@ -193,7 +193,7 @@ def _reason(waits: Sequence[Wait]) -> str:
     return f" ({waits[0].text})" if waits else ""
 
 
-def _call(call: CallStory) -> Iterator[str]:
+def _call(call: ScorerCallDetails) -> Iterator[str]:
     """Show one call of a scorer."""
     how = call.ending.replace("_", " ") or "in flight"
     after = "" if call.elapsed is None else f" after {duration(call.elapsed)}"
@@ -204,11 +204,11 @@ def _call(call: CallStory) -> Iterator[str]:
         yield from _block("", f"{call.error}: {call.message}")
     if call.retry_after is not None:
         yield f"{_INDENT}Retry-After: {duration(call.retry_after)}"
-    if call.retry_in is not None:
-        yield f"{_INDENT}retry in {duration(call.retry_in)}"
+    if call.retry_delay is not None:
+        yield f"{_INDENT}retry in {duration(call.retry_delay)}"
 
 
-def _score(said: Judgement, mark: str = "") -> Iterator[str]:
+def _score(said: ScoreDetails, mark: str = "") -> Iterator[str]:
     behind = f"  ({mark})" if mark else ""
     if said.value is None:
         yield from _block("score", f"{said.scorer} failed: {said.error}: {said.message}{behind}")

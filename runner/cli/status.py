@@ -39,7 +39,7 @@ def status(path: Path, by: str | None, as_json: bool) -> None:
     view = open_run(path)
     if by is not None and not as_json:
         groups = summarise(view.state, groups=groups_by(view, by)).groups
-        click.echo("\n".join(group_lines(groups or {}, by, most=_GROUPS)))
+        click.echo("\n".join(group_lines(groups or {}, by, limit=_GROUPS)))
     if as_json:
         print_json(summary_of(view, by))
     elif view.is_live or view.problem is not None:

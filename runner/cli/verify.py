@@ -10,7 +10,8 @@ import click
 from journal import Verification
 from journal import verify as verify_journal
 from journal.errors import InvalidRecord, command
-from replay.auditing import Audit, Auditor
+from replay.audit_types import Audit
+from replay.auditing import Auditor
 from replay.text import plural, printable
 from runner.cli import DAMAGED
 from runner.cli._common import run_argument
@@ -40,7 +41,7 @@ def verify(path: Path, expect_head: str | None, as_json: bool) -> None:
     evaljournal verify --json | jq .findings
     """
     auditor = Auditor(session_rules)
-    result = verify_journal(path, expect_head=expect_head, on_record=auditor.take)
+    result = verify_journal(path, expect_head=expect_head, on_record=auditor.apply)
     audit = auditor.result()
     if as_json:
         print_json(_as_json(result, audit))
@@ -54,7 +55,7 @@ def _verdict(result: Verification, audit: Audit) -> str:
     """Return `holds`, `damaged` (changed after it was written) or `disagrees` (written against the rules)."""
     if result.problem is not None and not isinstance(result.problem, InvalidRecord):
         return "damaged"
-    return "holds" if result.holds and audit.agrees else "disagrees"
+    return "holds" if result.holds and audit.ok else "disagrees"
 
 
 def _as_json(result: Verification, audit: Audit) -> dict[str, Any]:
@@ -72,11 +73,11 @@ def _as_json(result: Verification, audit: Audit) -> dict[str, Any]:
         "problem": None if result.problem is None else str(result.problem),
         "problem_type": None if result.problem is None else type(result.problem).__name__,
         "findings": [attrs.asdict(finding) for finding in audit.findings],
-        "further_findings": audit.more,
+        "findings_omitted": audit.findings_omitted,
         "notes": audit.notes,
         "trials": attrs.asdict(audit.totals),
-        "decisions_recomputed": audit.decisions,
-        "decisions_not_reproduced": audit.unreproduced,
+        "decisions_reproduced": audit.decisions_reproduced,
+        "decisions_not_reproduced": audit.decisions_not_reproduced,
     }
 
 
@@ -87,15 +88,15 @@ def _print(result: Verification, audit: Audit, expect_head: str | None) -> None:
         click.echo("\n".join([*_in_words(result, audit, expect_head), *notes]))
         return
     for finding in audit.findings:
-        click.echo(f"record {finding.seq:,} ({finding.check}): {printable(finding.what, _LONGEST)}", err=True)
-    if audit.more:
-        click.echo(f"and {plural(audit.more, 'further finding')}", err=True)
+        click.echo(f"record {finding.seq:,} ({finding.check}): {printable(finding.message, _LONGEST)}", err=True)
+    if audit.findings_omitted:
+        click.echo(f"and {plural(audit.findings_omitted, 'further finding')}", err=True)
     for note in notes:
         click.echo(note, err=True)
     if result.problem is not None:
         click.echo(f"{result.path}: {plural(result.records, 'record')} verified, then: {result.problem}", err=True)
     else:
-        number = len(audit.findings) + audit.more
+        number = len(audit.findings) + audit.findings_omitted
         click.echo(f"{result.path}: hash chain intact, but the audit failed: {plural(number, 'finding')}, see above", err=True)
         click.echo(f"{command('log', result.path)} prints the records", err=True)
 
@@ -104,14 +105,14 @@ def _in_words(result: Verification, audit: Audit, expect_head: str | None) -> li
     trials = audit.totals
     ends = f"{trials.completed:,} completed + {trials.failed:,} failed + {trials.withdrawn:,} withdrawn + {trials.open:,} open"
     counts = ((result.records, "record"), (result.segments, "file"), (result.blobs, "blob"))
-    recomputed = plural(audit.decisions, "policy decision")
+    recomputed = plural(audit.decisions_reproduced, "policy decision")
     parts = [
         f"{result.path} OK: {', '.join(plural(*each) for each in counts)}; hash chain intact",
         f"head {result.head}",
         f"audit OK: {plural(trials.enqueued, 'trial')} = {ends}; {recomputed} reproduced",
     ]
-    if audit.unreproduced:
-        decisions = plural(audit.unreproduced, "decision")
+    if audit.decisions_not_reproduced:
+        decisions = plural(audit.decisions_not_reproduced, "decision")
         parts.append(f"{decisions} checked but not reproduced: the policy was shared with another run")
     if expect_head and result.expected_at is not None:
         since = plural(result.records - result.expected_at, "record")

@@ -110,7 +110,7 @@ class RunWatcher:
         try:
             with reject_invalid_record(self.history.path, lambda: self.history.seq + 1):
                 async for record in follow(self.history.path, load_blobs=False):
-                    self.history.take(record)
+                    self.history.apply(record)
                     self._record_at = self._clock.now() - age(self.history.state, self._clock.wall())
         except (JournalDamaged, InvalidRecord):
             self._is_broken = True  # Reading it from the start reports the damage.

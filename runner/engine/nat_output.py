@@ -21,8 +21,8 @@ from journal.reader import POLL_INTERVAL
 from replay import load
 from replay.export import Source
 from replay.export.nat import LINES, LIST, line, nat
-from replay.export.story import Story
-from replay.state import DONE
+from replay.export.trial_index import TrialIndex
+from replay.trial_state import DONE
 from runner.atomic_write import write_atomically, write_directory
 from runner.errors import UsageError
 
@@ -47,7 +47,7 @@ class NatOutput:
         self._size: int | None = None
         """Valid bytes of the file with one line per trial; None if it has to be rewritten."""
         self._due: list[str] = []
-        self._story: Story | None = None
+        self._index: TrialIndex | None = None
 
     def prepare(self, run: Path | None = None) -> None:
         """Create the directory; reject one that cannot be written, or that holds the output of another run."""
@@ -55,7 +55,7 @@ class NatOutput:
             raise UsageError(f"{self.directory} is inside the run {inside}", hint=_OTHER_DIRECTORY)
         if self.directory.exists() and not self.directory.is_dir():
             raise UsageError(f"{self.directory} is not a directory", hint=_OTHER_DIRECTORY)
-        if self._is_taken(None if run is None else Source(load(run, at=1)).run):
+        if self._is_taken(None if run is None else Source(load(run, at=1)).run_id):
             raise UsageError(f"{self.directory} holds the output of another run", hint=_OTHER_DIRECTORY)
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ class NatOutput:
         """Rewrite all files at the end of a session."""
         try:
             with Source(load(run)) as source:
-                self._claim(source.run)
+                self._claim(source.run_id)
                 write_directory(self.directory, nat(source))
         except Exception:  # noqa: BLE001  # see above
             _log.exception("%s could not be written; %s rewrites it", self.directory, _rewrite(run, self.directory))
@@ -107,20 +107,20 @@ class NatOutput:
     def _begin(self, run: Path) -> None:
         """Write the trials of earlier sessions."""
         source = Source(load(run))
-        self._claim(source.run)
-        self._story = story = Story.of(source)
-        for trial in [trial for trial in story.ended if story.state.trials[trial].stage not in self._stages]:
-            del story.ended[trial]
+        self._claim(source.run_id)
+        self._index = index = TrialIndex.of(source)
+        for trial in [trial for trial in index.ended if index.state.trials[trial].stage not in self._stages]:
+            del index.ended[trial]
         self._write()
 
     def _take(self, records: list[Record]) -> None:
         """Apply records, and write the trials that are done."""
-        story = self._story
-        assert story is not None
+        index = self._index
+        assert index is not None
         for record in records:
-            if record.seq > story.state.seq:
-                story.state.apply(record)
-                story.take(record)
+            if record.seq > index.state.seq:
+                index.state.apply(record)
+                index.apply(record)
                 if isinstance(record.event, TrialCompleted | TrialFailed):
                     self._due.append(record.event.trial)
         if self._due:
@@ -128,11 +128,11 @@ class NatOutput:
 
     def _write(self) -> None:
         """Append the trials that are due, or rewrite the file; after an error, try again with the next trial."""
-        assert self._story is not None
+        assert self._index is not None
         try:
-            with self._story.source:
+            with self._index.source:
                 if self._size is None:
-                    write_atomically(self._lines, self._encoded(self._story.ended))
+                    write_atomically(self._lines, self._encoded(self._index.ended))
                     self._size = self._lines.stat().st_size
                 else:
                     self._append(b"".join(self._encoded(self._due)))
@@ -154,10 +154,10 @@ class NatOutput:
 
     def _encoded(self, trials: Iterable[str]) -> Iterable[bytes]:
         """Yield the lines of trials, without those that cannot be read."""
-        assert self._story is not None
+        assert self._index is not None
         for trial in trials:
             try:
-                yield line(self._story.result(trial))
+                yield line(self._index.trial(trial))
             except (JournalError, OSError):
                 _log.exception("%s: the output of %s could not be read", self._lines, trial)
 

@@ -86,8 +86,8 @@ class PendingTrials:
                 self._missing.discard(trial.id)
                 if state.stage == "completed" or (state.stage == "failed" and not self._retry_failed):
                     continue
-                if state.answer is not None and state.stage == "answered":
-                    event = fetch(self._path, *state.answer, files=self._files).event
+                if state.output_location is not None and state.stage == "answered":
+                    event = fetch(self._path, *state.output_location, files=self._files).event
                     assert isinstance(event, AttemptSucceeded)
                     output = event.output
             yield PendingTrial(trial=trial, output=output)

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import attrs
 
-from replay.state import most_unscored
+from replay.state import max_unscored_outputs
 from runner.concurrency import Member, Steering
 from runner.engine.trial_work import Job, ScorerCall, TrialWork
 
@@ -126,7 +126,7 @@ class Queues:
         """Attempts that may be in flight at once, over all lanes."""
         self._scorer_limit = 0
         """Scorer calls that may be in flight at once."""
-        self.most_unscored = most_unscored(0)
+        self.max_unscored_outputs = max_unscored_outputs(0)
         """Outputs that may wait for their scores before attempts are held back."""
         self._is_closed = False
         """Whether no attempt may start any more."""
@@ -153,11 +153,11 @@ class Queues:
         if lane.has_calls:
             self._scorer_limit += change
             if not self._is_closed:
-                self.most_unscored = most_unscored(self._scorer_limit)
+                self.max_unscored_outputs = max_unscored_outputs(self._scorer_limit)
 
     def close_attempts(self) -> None:
         """Let no attempt start any more; scorer calls still may."""
-        self._is_closed, self.most_unscored = True, -1
+        self._is_closed, self.max_unscored_outputs = True, -1
 
     @property
     def max_workers(self) -> int:
@@ -167,7 +167,7 @@ class Queues:
     @property
     def is_behind(self) -> bool:
         """Whether attempts are held back because too many outputs, which are kept in memory, wait for their scores."""
-        return self.unscored > self.most_unscored
+        return self.unscored > self.max_unscored_outputs
 
     def put(self, job: Job) -> None:
         """Queue a job that may start."""
@@ -184,7 +184,7 @@ class Queues:
         """Whether a queued job may be able to start; a breaker's probe may exceed the limit."""
         if self.answered:
             return True
-        is_behind = self.unscored > self.most_unscored
+        is_behind = self.unscored > self.max_unscored_outputs
         for lane in self.lanes.values():
             if not lane.calls and (is_behind or not lane.trials):
                 continue

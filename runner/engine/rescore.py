@@ -133,13 +133,13 @@ def _is_finished(state: RunState) -> bool:
 
 
 def _count_outputs(state: RunState) -> int:
-    return sum(trial.answer is not None and trial.stage in _HAS_OUTPUT for trial in state.trials.values())
+    return sum(trial.output_location is not None and trial.stage in _HAS_OUTPUT for trial in state.trials.values())
 
 
 def _unscored(state: RunState, scorers: Sequence[Scorer], *, again: bool) -> Iterator[tuple[str, frozenset[str]]]:
     """Yield the trials with an output that a scorer's present version has not scored, and the scorers that have."""
     for name, trial in state.trials.items():
-        if trial.answer is None or trial.stage not in _HAS_OUTPUT:
+        if trial.output_location is None or trial.stage not in _HAS_OUTPUT:
             continue
         current = {(name.partition(".")[0], version) for name, (version, _) in (trial.scores or {}).items()}
         scored = frozenset(scorer.name for scorer in scorers if not again and (scorer.name, scorer.version) in current)
@@ -172,9 +172,9 @@ class _Outputs:
 
     def _work(self, trial: str, scored: frozenset[str]) -> TrialWork:
         state, path = self._recorder.state.trials[trial], self._recorder.journal.path
-        assert state.answer is not None
-        enqueued = fetch(path, *state.asked, files=self._files).event
-        succeeded = fetch(path, *state.answer, files=self._files).event
+        assert state.output_location is not None
+        enqueued = fetch(path, *state.input_location, files=self._files).event
+        succeeded = fetch(path, *state.output_location, files=self._files).event
         assert isinstance(enqueued, TrialEnqueued)
         assert isinstance(succeeded, AttemptSucceeded)
         case = Case(

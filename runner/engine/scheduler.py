@@ -208,7 +208,7 @@ class Scheduler:
             self.wake()
             return work
         for lane in queues.lanes.values():
-            if lane.calls or (lane.trials and queues.unscored <= queues.most_unscored):
+            if lane.calls or (lane.trials and queues.unscored <= queues.max_unscored_outputs):
                 gate = lane.steering.may_start(now)
                 if gate.open:
                     return self._take(lane, probe=gate.probe)

@@ -117,8 +117,8 @@ class Scoring:
         failure, error = scorer.retry.failure(exc, now=self._clock.wall()), describe(exc)
         self._settle(call, error, failure.category, failure.retry_after, elapsed, stop_run=failure.stop_run)
         if failure.stop_run:
-            message = f"{scorer.name}: {error.type}: {error.message}"
-            self._record(Noted(name=f"{OWN_NOTE}unauthorized", value=message, trial=work.trial, attempt=work.state.attempts))
+            details = {"scorer": scorer.name, "message": f"{error.type}: {error.message}"}
+            self._record(Noted(name=f"{OWN_NOTE}unauthorized", value=details, trial=work.trial, attempt=work.state.attempts))
             self._scheduler.shutdown.stop_unauthorized(exc)
             self._scheduler.close()  # Outputs that wait for this scorer would fail in the same way.
 

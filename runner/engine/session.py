@@ -60,7 +60,7 @@ class Outcome:
 
     def __str__(self) -> str:
         """Return the final summary, as the command prints it at the end of a run."""
-        return final_summary(self.state, path=self.path, stopped=self.stopped, why=self.why)
+        return final_summary(self.state, path=self.path, stopped=self.stopped, reason=self.why)
 
 
 class Session:

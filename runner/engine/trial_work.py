@@ -4,8 +4,8 @@ from typing import Any
 
 import attrs
 
-from replay.state import RetryHistory, TrialState
 from replay.text import as_text
+from replay.trial_state import RetryHistory, TrialState
 from runner.data.case import Case
 from runner.data.templates import Fields
 from runner.scorers.scorer import OpenScorer, ScorerInput

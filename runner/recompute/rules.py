@@ -8,7 +8,7 @@ from journal import Record
 from journal.events import AttemptStarted, PolicyEvent, RunStarted, ScorerCallStarted, TrialFailed
 from journal.release import release
 from replay import TrialState
-from replay.auditing import Settled
+from replay.audit_types import Settled
 from runner.concurrency import POLICIES, CallEvent, Policy, Steering, call_id
 from runner.engine.recorded_settings import policy_of_key, recorded_policy
 from runner.errors import UsageError

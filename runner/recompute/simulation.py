@@ -33,7 +33,7 @@ from journal.events import (
     TrialScored,
 )
 from replay import RunState
-from replay.state import DONE
+from replay.trial_state import DONE
 from runner.data.case import Case
 from runner.definition.evaluation import Evaluation, evaluation
 from runner.engine.null_files import NullFiles

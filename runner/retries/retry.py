@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, get_args
 from attrs import Attribute, evolve, field, frozen
 
 from journal.events import FailureCategory
-from replay.state import RetryHistory
+from replay.trial_state import RetryHistory
 from runner.errors import UsageError
 from runner.retries.classify import Failure, classify, leaves, worst
 

@@ -4,7 +4,7 @@ The engine, a resumed run and the audit all decide here, from the state that the
 """
 
 from journal.events import RetryScheduled, TrialFailed
-from replay.state import RetryHistory, TrialState
+from replay.trial_state import RetryHistory, TrialState
 from runner.retries.retry import Retry, RetryIn, jitter
 
 

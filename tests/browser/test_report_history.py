@@ -58,7 +58,7 @@ def test_every_record_of_two_sessions(tmp_path: Path, open_tab: OpenTab) -> None
 
     replayed = LoadedRun(run)
     for record, state in zip(read(run), states, strict=True):
-        replayed.take(record)
+        replayed.apply(record)
         summary = in_json(summarise(replayed.state))
         expected = summary["trials"], summary["attempts"], summary["limit"]
         assert expected == (state["trials"], state["attempts"], state["limit"])

@@ -242,7 +242,7 @@ def test_two_runs_side_by_side(tmp_path: Path, open_tab: OpenTab) -> None:
     assert ["rome", "chad", "oslo", "only-a", "peru", "gone"] == tab.rows()
     cells = tab.cells("rome")
     assert ("Lima", "Cusco", "pass → fail") == (cells["output-a"], cells["output-b"], cells["score-exact"])
-    assert "broke: output differs, slower" == cells["change"]
+    assert "broken: output differs, slower" == cells["change"]
     assert ("Lima", "–", "only in A") == tuple(tab.cells("only-a")[name] for name in ("output-a", "output-b", "change"))
     tab.page.click("[data-filter=fixed]")
     assert ["chad", "oslo"] == tab.rows()
@@ -302,7 +302,7 @@ def test_unscored_outputs_are_counted(tmp_path: Path, open_tab: OpenTab) -> None
 
 def test_truncated_answers_are_counted(tmp_path: Path, open_tab: OpenTab) -> None:
     """The summary has the number of answers that the token limit truncated."""
-    path, note = tmp_path / "run", Noted(name="finish", value="length", trial="peru", attempt=1)
+    path, note = tmp_path / "run", Noted(name="evaljournal.finish_reason", value="length", trial="peru", attempt=1)
     life = answered("peru")
     written(path, [started(), session(), *life[:2], note, *life[2:]])
 

@@ -155,7 +155,7 @@ def test_updates_add_up(seed: int, tmp_path: Path, open_tab: OpenTab) -> None:
     history, content, cursor = LoadedRun(run), Content(), Cursor()
     parts = []
     for record in read(run):
-        history.take(record)
+        history.apply(record)
         content.take(history, record)
         if record.seq % 7 == 0:
             parts.append({"columns": columns(content, history.state, cursor)})

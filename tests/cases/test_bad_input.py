@@ -220,7 +220,7 @@ def test_a_task_that_kills_the_interpreter_every_time_can_be_left_out() -> None:
     process("run", "it.py", DIE="os._exit(9)")
     result = process("resume", "--on-ambiguous", "fail", DIE="os._exit(9)")
 
-    assert (1, True) == (result.returncode, "t11: cut off while it ran, and not tried again" in result.stderr)
+    assert (1, True) == (result.returncode, "t11: interrupted, and not repeated" in result.stderr)
     assert TrialFailed(trial="t11", attempts=1, cause="ambiguous") in events_of("runs/it/0001")
     assert verify("runs/it/0001").holds
 
@@ -265,7 +265,7 @@ def test_a_full_disk_ends_with_3_and_says_what_to_do() -> None:
     full, seen, resumed = process("run", "it.py", FULL="1"), verify("runs/it/0001"), process("resume")
 
     assert (3, "") == (full.returncode, full.stdout)
-    assert "it stopped because the disk is full" in full.stderr
+    assert "it stopped (disk full)" in full.stderr
     assert "there is no space left for runs/it/0001" in full.stderr
     whole = re.search(
         r"it is whole up to record (\d+)\. Make space, then `evaljournal resume runs/it/0001` goes on", full.stderr

@@ -200,7 +200,7 @@ async def test_a_failed_call_is_no_empty_answer() -> None:
     assert (1.0, 4) == (outcome.state.scores["exact"].mean, outcome.state.scores["exact"].scored)
     words = final_report(outcome.state, path=PATH)
     assert "4 ok of 5 done" in words
-    assert "exact  100.0 %  4 of 4 right" in words
+    assert "exact  100.0 %  4 of 4 passed" in words
     assert "1 trial failed:\n  case-0: ValueError: no" in words
     assert {"completed": 4, "failed": 1} == {
         name: in_json(summarise(outcome.state))["trials"][name] for name in ("completed", "failed")

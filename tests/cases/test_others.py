@@ -83,7 +83,7 @@ async def test_permanent_failures_are_never_averaged_away() -> None:
     words = final_report(outcome.state, path=PATH)
     assert "16 of 16 trials done" in words
     assert "12 ok of 16 done" in words
-    assert "100.0 %  12 of 12 right" in words
+    assert "100.0 %  12 of 12 passed" in words
     assert "4 trials failed:" in words
 
 

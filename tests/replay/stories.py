@@ -146,11 +146,11 @@ def exported(path: Path, name: str, rows: Rows = "trials") -> bytes:
     with Source(load(path)) as source:
         match FORMATS[name]:
             case TableFile() as table:
-                return b"".join(table.make(source, rows))
+                return b"".join(table.write(source, rows))
             case File() as file:
-                return b"".join(file.make(source))
+                return b"".join(file.write(source))
             case files:
-                return orjson.dumps({each: b"".join(pieces).decode() for each, pieces in files.make(source)})
+                return orjson.dumps({each: b"".join(pieces).decode() for each, pieces in files.write(source)})
 
 
 def files(path: Path, name: str) -> dict[str, str]:

@@ -38,7 +38,8 @@ from journal.events import (
     TrialScored,
     fields_of,
 )
-from replay.auditing import HAIR, MOST, Audit, Auditor, Finding, audit
+from replay.audit_types import Audit, Finding
+from replay.auditing import MAX_FINDINGS, TIME_TOLERANCE, Auditor, audit
 from runner import Case, Fatal, RateLimited, Retry
 from runner.api import arun
 from runner.concurrency import Fixed
@@ -59,7 +60,7 @@ def virtually(main: Callable[[], Any]) -> Any:
 def judged(disk: SimulatedDisk) -> Audit:
     """Audit what stands on a disk, which is whole."""
     assert verify(PATH, files=disk).holds
-    return audit(read(PATH, files=disk), remake=session_rules)
+    return audit(read(PATH, files=disk), rules=session_rules)
 
 
 class Difficult:
@@ -156,14 +157,14 @@ def test_a_run_keeps_to_the_rules_after_every_record(policy: str) -> None:
     """Under every policy, a difficult run agrees with the rules after each of its records, wherever it might be cut off."""
     auditor = Auditor(session_rules)
     for record in recorded(policy):
-        auditor.take(record)
-        assert auditor.result().agrees
+        auditor.apply(record)
+        assert auditor.result().ok
 
     result = auditor.result()
     kinds = {type(record.event) for record in recorded(policy)}
     assert {LimitChanged, IntakePaused, IntakeResumed, RetryScheduled, TrialFailed, AttemptTimedOut} <= kinds
     decided = LimitChanged | PaceChanged | IntakePaused | IntakeResumed | RetryScheduled | TrialFailed
-    assert sum(isinstance(record.event, decided) for record in recorded(policy)) == result.decisions
+    assert sum(isinstance(record.event, decided) for record in recorded(policy)) == result.decisions_reproduced
     assert () == result.notes
     assert (150, 150) == (result.totals.enqueued, result.totals.completed + result.totals.failed)
 
@@ -288,8 +289,8 @@ def test_each_back_end_is_judged_by_its_own_policy(policy: str) -> None:
 
     assert ((), ()) == (result.findings, result.notes)
     assert {"a", "b"} == {record.event.key for record in records if isinstance(record.event, LimitChanged)}
-    assert result.decisions > 10
-    assert {"limit", "policy"} & {finding.check for finding in audit(swapped, remake=session_rules).findings}
+    assert result.decisions_reproduced > 10
+    assert {"limit", "policy"} & {finding.check for finding in audit(swapped, rules=session_rules).findings}
 
 
 def test_a_run_that_was_cancelled_keeps_to_the_rules() -> None:
@@ -385,7 +386,7 @@ CHANGES: dict[str, tuple[str, Change]] = {
 @pytest.mark.parametrize(("check", "change"), CHANGES.values(), ids=CHANGES.keys())
 def test_each_rule_notices(check: str, change: Change) -> None:
     """What the rules do not allow is found, named by its rule, in a journal whose hashes hold."""
-    result = audit(retold(change(story())), remake=session_rules)
+    result = audit(retold(change(story())), rules=session_rules)
 
     assert check in {finding.check for finding in result.findings}
 
@@ -410,7 +411,7 @@ def test_one_lie_is_one_finding(name: str) -> None:
     told = change(story())
     lie = next(at for at, (new, old) in enumerate(zip(told, story(), strict=True)) if new != old)
     records = retold(told)
-    result = audit(records, remake=session_rules)
+    result = audit(records, rules=session_rules)
 
     told_records = [record for record in records if not isinstance(record.event, FileEvent)]
     assert [(told_records[lie].seq, check)] == [(finding.seq, finding.check) for finding in result.findings]
@@ -421,16 +422,16 @@ def test_without_rules_the_rest_is_still_judged() -> None:
     told = changed(story(), place(story(), RetryScheduled), delay=1000.0)
 
     assert {"delay"} == {finding.check for finding in audit(retold(told)).findings}
-    assert audit(retold(story())).agrees
+    assert audit(retold(story())).ok
 
 
 def test_a_policy_disagrees_once_a_session() -> None:
     """Every decision rests on the one before: after the first that differs, the rest of the session is not compared."""
     told = without(story(), place(story(), LimitChanged, 1))
-    result = audit(retold(told), remake=session_rules)
+    result = audit(retold(told), rules=session_rules)
 
     assert 1 == sum(finding.check == "policy" for finding in result.findings)
-    assert any("the rest of session 1" in said for said in result.notes)
+    assert any("decisions of session 1 after record" in said for said in result.notes)
 
 
 def told_settings(told: list[Told], **settings: Any) -> list[Told]:
@@ -442,20 +443,23 @@ def told_settings(told: list[Told], **settings: Any) -> list[Told]:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"policy": "bold"}, "not recomputed in session 1: policy 'bold' is not a built-in policy"),
-        ({"policy": None}, "not recomputed in session 1: the journal does not record the policy and the seed"),
-        ({"seed": "seven"}, "not recomputed in session 1: the journal does not record the policy and the seed"),
-        ({"slots": 0}, "not recomputed in session 1: invalid settings (a policy needs at least one slot, not 0)"),
-        ({"retry": [1]}, "not recomputed in session 1: invalid settings"),
+        ({"policy": "bold"}, "decisions of session 1 were not recomputed: policy 'bold' is not a built-in policy"),
+        ({"policy": None}, "decisions of session 1 were not recomputed: the journal does not record the policy and the seed"),
+        ({"seed": "seven"}, "decisions of session 1 were not recomputed: the journal does not record the policy and the seed"),
+        (
+            {"slots": 0},
+            "decisions of session 1 were not recomputed: invalid settings (a policy needs at least one slot, not 0)",
+        ),
+        ({"retry": [1]}, "decisions of session 1 were not recomputed: invalid settings"),
     ],
 )
 def test_a_policy_that_cannot_be_made_again_is_a_note(settings: dict[str, Any], said: str) -> None:
     """What cannot be recomputed is said, and is no finding against the policy."""
-    result = audit(retold(told_settings(story(), **settings)), remake=session_rules)
+    result = audit(retold(told_settings(story(), **settings)), rules=session_rules)
 
     assert set() == {finding.check for finding in result.findings} & {"policy", "retry"}
     assert any(each.startswith(said) for each in result.notes)
-    assert 0 == result.decisions
+    assert 0 == result.decisions_reproduced
 
 
 def test_a_policy_of_the_users_own_is_a_note() -> None:
@@ -473,7 +477,7 @@ def test_a_policy_of_the_users_own_is_a_note() -> None:
     result = judged(disk)
 
     assert () == result.findings
-    assert result.notes[0].startswith("not recomputed in session 1: policy ")
+    assert result.notes[0].startswith("decisions of session 1 were not recomputed: policy ")
     assert result.notes[0].endswith("Careful' is not a built-in policy")
 
 
@@ -481,7 +485,7 @@ def test_what_another_release_decided_is_doubted_not_denied() -> None:
     """A policy may change with a release, so a run of another one is told as a note where it differs."""
     told = changed(story(), place(story(), IntakePaused), evidence="because")
     told = changed(told, place(told, RunStarted), environment={"evaljournal": "0.0.1"})
-    result = audit(retold(told), remake=session_rules)
+    result = audit(retold(told), rules=session_rules)
 
     assert () == result.findings
     assert any("the run was started by evaljournal 0.0.1" in said for said in result.notes)
@@ -490,7 +494,7 @@ def test_what_another_release_decided_is_doubted_not_denied() -> None:
 def test_a_session_is_judged_by_its_own_settings() -> None:
     """Rules are made again from the settings in force: a session under another policy disagrees with this one's."""
     at = place(story(), SessionStarted)
-    result = audit(retold(changed(story(), at, settings={"policy": "aimd"})), remake=session_rules)
+    result = audit(retold(changed(story(), at, settings={"policy": "aimd"})), rules=session_rules)
 
     assert ["policy"] == [finding.check for finding in result.findings if finding.check == "policy"]
 
@@ -500,20 +504,20 @@ def test_records_that_make_no_sense_end_the_audit(tmp_path: Path) -> None:
     path = forge(
         tmp_path, [opened(), started(), session(), enqueued("a"), TrialCompleted(trial="a", attempts=0), enqueued("a")]
     )
-    result = audit(read(path), remake=session_rules)
+    result = audit(read(path), rules=session_rules)
 
     assert [(5, "lifecycle")] == [(finding.seq, finding.check) for finding in result.findings]
-    assert "nothing behind record 5 was judged" in result.notes
+    assert "nothing after record 5 was checked" in result.notes
 
 
 def test_trials_that_are_not_accounted_for_are_missed() -> None:
     """What was enqueued is completed, failed, withdrawn or open; two counts are kept, and compared."""
     auditor = Auditor()
     for record in recorded("adaptive"):
-        auditor.take(record)
+        auditor.apply(record)
     auditor._lifecycle.open += 1
 
-    finding = Finding(recorded("adaptive")[-1].seq, "totals", "150 trials enqueued, and 151 accounted for")
+    finding = Finding(recorded("adaptive")[-1].seq, "totals", "150 trials enqueued, but 151 accounted for")
     assert (finding,) == auditor.result().findings
 
 
@@ -523,7 +527,7 @@ def test_so_many_findings_are_kept() -> None:
     at = place(told, TrialScored)
     result = audit(retold([*told[:at], *[told[at]] * 250, *told[at:]]))
 
-    assert (MOST, 251) == (len(result.findings), len(result.findings) + result.more)
+    assert (MAX_FINDINGS, 251) == (len(result.findings), len(result.findings) + result.findings_omitted)
 
 
 NUMBERS = st.sampled_from([0, -1, 1, 10**18, -(10**18), 1e300, -1e300, 1e-300, 5e-324, 0.1, 3])
@@ -545,7 +549,7 @@ def test_no_number_ends_an_audit(choices: list[tuple[int, int, float]]) -> None:
             told[at] = (t, attrs.evolve(event, **{name: value}))  # type: ignore[misc]
     records = [record._replace(t=t, event=event) for record, (t, event) in zip(recorded("adaptive"), told, strict=True)]
 
-    assert isinstance(audit(records, remake=session_rules), Audit)
+    assert isinstance(audit(records, rules=session_rules), Audit)
 
 
 async def test_a_salvaged_journal_is_judged_by_what_came_after(tmp_path: Path) -> None:
@@ -559,13 +563,13 @@ async def test_a_salvaged_journal_is_judged_by_what_came_after(tmp_path: Path) -
     lines[middle] = lines[middle].replace(b'"t":', b'"t":1')
     file.write_bytes(b"".join(lines))
     await salvage(tmp_path / "run", tmp_path / "new")
-    saved = audit(read(tmp_path / "new"), remake=session_rules)
+    saved = audit(read(tmp_path / "new"), rules=session_rules)
     await arun(it, tmp_path / "new", **repeatable(), resume=True)
-    resumed = audit(read(tmp_path / "new"), remake=session_rules)
+    resumed = audit(read(tmp_path / "new"), rules=session_rules)
 
-    assert (True, True) == (saved.agrees, resumed.agrees)
-    assert any("copied out of a damaged journal" in said for said in saved.notes)
-    assert resumed.decisions > saved.decisions
+    assert (True, True) == (saved.ok, resumed.ok)
+    assert any("salvaged from a damaged journal" in said for said in saved.notes)
+    assert resumed.decisions_reproduced > saved.decisions_reproduced
 
 
 async def test_forks_keep_to_the_rules(tmp_path: Path) -> None:
@@ -576,24 +580,24 @@ async def test_forks_keep_to_the_rules(tmp_path: Path) -> None:
     for seq in decisions[::3]:
         await fork(tmp_path / "run", tmp_path / str(seq), seq - 1, in_thread=inline)
 
-        assert () == audit(read(tmp_path / str(seq)), remake=session_rules).findings
+        assert () == audit(read(tmp_path / str(seq)), rules=session_rules).findings
     last = tmp_path / str(decisions[::3][-1])
     await arun(define(Difficult(), numbered_cases(60), slots=24, timeout=4), last, **repeatable(), resume=True)
-    resumed = audit(read(last), remake=session_rules)
+    resumed = audit(read(last), rules=session_rules)
     assert ((), 0) == (resumed.findings, resumed.totals.open)
 
 
 def test_the_golden_run_keeps_to_the_rules() -> None:
     """What the runner wrote when the golden run was made is still what the rules decide."""
-    result = audit(read(GOLDEN.parent / "run-v1"), remake=session_rules)
+    result = audit(read(GOLDEN.parent / "run-v1"), rules=session_rules)
 
     assert ((), ()) == (result.findings, result.notes)
-    assert result.decisions > 10
+    assert result.decisions_reproduced > 10
 
 
 def test_the_golden_journal_was_told_by_hand() -> None:
     """The golden journal is whole, but its times were counted and its head invented: the audit says so, and no more."""
-    result = audit(read(GOLDEN), remake=session_rules)
+    result = audit(read(GOLDEN), rules=session_rules)
 
     assert verify(GOLDEN).holds
     assert {"elapsed", "delay", "limit", "totals"} == {finding.check for finding in result.findings}
@@ -605,16 +609,16 @@ def test_times_may_be_a_hair_apart() -> None:
     told, at = story(), place(story(), AttemptSucceeded)
     elapsed: Any = told[at][1]
 
-    assert audit(retold(changed(told, at, elapsed=elapsed.elapsed + HAIR / 2))).agrees
-    assert not audit(retold(changed(told, at, elapsed=elapsed.elapsed + HAIR * 3))).agrees
+    assert audit(retold(changed(told, at, elapsed=elapsed.elapsed + TIME_TOLERANCE / 2))).ok
+    assert not audit(retold(changed(told, at, elapsed=elapsed.elapsed + TIME_TOLERANCE * 3))).ok
 
 
 def test_a_stop_for_want_of_space_excuses_what_is_missing() -> None:
     """A run that stopped because the disk was full may lack its last decision; one that was stopped may not."""
     at = place(story(), LimitChanged, 2)
     told = story()[:at]
-    full = audit(retold([*told, (told[-1][0], RunStopped(reason="disk_full"))]), remake=session_rules)
-    stopped = audit(retold([*told, (told[-1][0], RunStopped(reason="interrupted"))]), remake=session_rules)
+    full = audit(retold([*told, (told[-1][0], RunStopped(reason="disk_full"))]), rules=session_rules)
+    stopped = audit(retold([*told, (told[-1][0], RunStopped(reason="interrupted"))]), rules=session_rules)
 
     assert () == full.findings
     assert ["policy"] == [finding.check for finding in stopped.findings]
@@ -626,7 +630,7 @@ def test_cases_of_one_slot_are_enough() -> None:
     it = define(Scripted({"a": [Answer(1)]}), [Case(name="a", input="a")], slots=1)
     virtually(lambda: arun(it, PATH, **repeatable(), files=disk))
 
-    assert (True, 1) == (judged(disk).agrees, judged(disk).totals.completed)
+    assert (True, 1) == (judged(disk).ok, judged(disk).totals.completed)
 
 
 class Limited:
@@ -667,5 +671,5 @@ def test_a_start_before_its_pace_is_found() -> None:
     ended: Any = told[end][1]
     told = changed([*told[:at], (earlier, event), *told[at + 1 :]], end, elapsed=round(ended.elapsed + t - earlier, 6))
 
-    result = audit(retold(told), remake=session_rules)
+    result = audit(retold(told), rules=session_rules)
     assert "policy" in {finding.check for finding in result.findings}

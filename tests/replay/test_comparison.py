@@ -16,7 +16,7 @@ from journal.events import RunFinished, TrialWithdrawn
 from replay import fold
 from replay.comparison import Comparison, NothingInCommon, Paired, Side, compare, in_json, outputs
 from replay.comparison_text import lines, sentence
-from replay.summary import Grouping
+from replay.grouping import Grouping
 from tests.journal.samples import examples
 from tests.replay.lives import answered, enqueued, failed, records
 
@@ -42,7 +42,7 @@ def kinds(comparison: Comparison) -> dict[str, list[str]]:
         kind: [each.trial for each in changes]
         for kind, changes in (
             ("fixed", comparison.fixed),
-            ("broke", comparison.broke),
+            ("broken", comparison.broken),
             ("changed", comparison.changed),
             ("slower", comparison.slower),
         )
@@ -54,7 +54,7 @@ def test_trial_by_trial() -> None:
     a = side(
         answered("same", {"exact": PASS, "near": 0.5}),
         answered("fixed", {"exact": FAIL, "near": 0.5}),
-        answered("broke", {"exact": PASS}),
+        answered("broken", {"exact": PASS}),
         answered("both-ways", {"exact": FAIL, "polite": PASS}),
         answered("number", {"near": 0.5}),
         answered("label", {"tone": "kind"}),
@@ -66,7 +66,7 @@ def test_trial_by_trial() -> None:
     b = side(
         answered("same", {"exact": PASS, "near": 0.5}),
         answered("fixed", {"exact": PASS, "near": 0.5}),
-        answered("broke", {"exact": FAIL}),
+        answered("broken", {"exact": FAIL}),
         answered("both-ways", {"exact": PASS, "polite": FAIL}),
         answered("number", {"near": 0.75}),
         answered("label", {"tone": "rude"}),
@@ -79,11 +79,11 @@ def test_trial_by_trial() -> None:
 
     assert {
         "fixed": ["fixed"],
-        "broke": ["broke", "both-ways"],
+        "broken": ["broken", "both-ways"],
         "changed": ["number", "label", "output"],
         "slower": ["slower"],
     } == kinds(found)
-    assert (10, 10, 0, 4) == (found.common, found.compared, found.open, found.same)
+    assert (10, 10, 0, 4) == (found.common, found.compared, found.not_done, found.unchanged)
 
 
 def test_an_answer_where_there_was_none() -> None:
@@ -101,13 +101,13 @@ def test_an_answer_where_there_was_none() -> None:
     )
     found = compare(a, b)
 
-    assert {"fixed": ["right", "unjudged", "zero"], "broke": ["gone"], "changed": ["wrong", "still"], "slower": []} == kinds(
+    assert {"fixed": ["right", "unjudged", "zero"], "broken": ["gone"], "changed": ["wrong", "still"], "slower": []} == kinds(
         found
     )
-    told = "\n".join(lines(found, most=None))
-    assert "  wrong: failed → answered, exact fail" in told
-    assert "  gone: answered → failed" in told
-    assert "  still: failed in another way" in told
+    told = "\n".join(lines(found, limit=None))
+    assert "  wrong: failed → completed, exact no score → fail" in told
+    assert "  gone: completed → failed" in told
+    assert "  still: failed with a different error" in told
 
 
 def test_an_address_in_an_error_is_no_difference() -> None:
@@ -115,8 +115,8 @@ def test_an_address_in_an_error_is_no_difference() -> None:
     said = ("<object at 0x7f3a2c> is not JSON", "<object at 0x7F99> is not JSON", "code 0x80070005", "code 0x80070006")
     was, now, code, other = (side(failed("a", message=message)) for message in said)
 
-    assert (1, 0) == (compare(was, now).same, len(compare(was, now).changed))
-    assert (0, 1) == (compare(code, other).same, len(compare(code, other).changed))
+    assert (1, 0) == (compare(was, now).unchanged, len(compare(was, now).changed))
+    assert (0, 1) == (compare(code, other).unchanged, len(compare(code, other).changed))
 
 
 def test_a_judge_of_zeros_and_ones_differs_as_passes_do() -> None:
@@ -134,11 +134,11 @@ def test_the_same_name_with_other_content_is_a_different_case() -> None:
     b = side(answered("x", {"exact": PASS}), answered("y", {"exact": FAIL}, fingerprint="new"), answered("w", {"exact": FAIL}))
     found = compare(a, b)
 
-    assert (["z"], ["w"], ["y"], 1) == (found.only_a, found.only_b, found.different, found.common)
+    assert (["z"], ["w"], ["y"], 1) == (found.only_a, found.only_b, found.different_content, found.common)
     assert 1 == found.scores["exact"].n
-    told = list(lines(found, most=10))
-    assert "not the same trials: 1 in common, 1 only in A, 1 only in B, 1 with the same name and other content" == told[0]
-    assert ["same name, different case (not compared) (1):", "  y"] == told[-2:]
+    told = list(lines(found, limit=10))
+    assert "1 common trial, 1 only in A, 1 only in B, 1 with the same name and different content" == told[0]
+    assert ["same name, different content (not compared) (1):", "  y"] == told[-2:]
 
 
 def test_runs_without_a_common_trial_are_refused() -> None:
@@ -146,9 +146,7 @@ def test_runs_without_a_common_trial_are_refused() -> None:
     a = side(answered("x"), answered("y", fingerprint="old"))
     b = side(answered("z"), answered("y", fingerprint="new"))
 
-    with pytest.raises(
-        NothingInCommon, match="no trial in common: 1 trial only in the first, 1 only in the second, 1 with the"
-    ):
+    with pytest.raises(NothingInCommon, match="no trial in common: 1 trial only in A, 1 only in B, 1 with the"):
         compare(a, b)
     with pytest.raises(NothingInCommon):
         compare(side(), side())
@@ -165,8 +163,8 @@ def test_open_trials_are_not_compared() -> None:
     """A trial that is not done in both is counted, and no more."""
     found = compare(side(answered("x"), [enqueued("y")]), side(answered("x"), answered("y")))
 
-    assert (2, 1, 1) == (found.common, found.compared, found.open)
-    assert "1 of the 2 in common are not done in both, and not compared" in list(lines(found, most=None))
+    assert (2, 1, 1) == (found.common, found.compared, found.not_done)
+    assert "1 of 2 common trials are not done in both runs and are not compared" in list(lines(found, limit=None))
 
 
 def test_a_difference_that_can_be_told() -> None:
@@ -175,10 +173,10 @@ def test_a_difference_that_can_be_told() -> None:
     b = [at % 3 != 2 for at in range(143)] + [PASS, None]
     exact = compare(scored("exact", a), scored("exact", b)).scores["exact"]
 
-    assert (143, 2, True, 48, 0) == (exact.n, exact.missing, exact.is_distinguishable, exact.higher, exact.lower)
-    assert "B is better by 33.6 points (95 %: 25.2 to 41.0, n = 143)" == sentence(exact)
+    assert (143, 2, True, 48, 0) == (exact.n, exact.missing, exact.significant, exact.higher, exact.lower)
+    assert "B is better by 33.6 points (95 % CI 25.2 to 41.0, n = 143)" == sentence(exact)
     swapped = compare(scored("exact", b), scored("exact", a)).scores["exact"]
-    assert "B is worse by 33.6 points (95 %: 25.2 to 41.0, n = 143)" == sentence(swapped)
+    assert "B is worse by 33.6 points (95 % CI 25.2 to 41.0, n = 143)" == sentence(swapped)
 
 
 def test_a_difference_that_cannot_be_told() -> None:
@@ -187,8 +185,8 @@ def test_a_difference_that_cannot_be_told() -> None:
     b = [at > 18 for at in range(143)]
     few, none = compare(scored("exact", a), scored("exact", b)), compare(scored("exact", a), scored("exact", a))
 
-    assert "not distinguishable at n = 143 (B less A: +1.4 points, 95 %: -1.3 to 4.1)" == sentence(few.scores["exact"])
-    assert "not distinguishable at n = 143 (B less A: +0.0 points, 95 %: -1.9 to 1.9)" == sentence(none.scores["exact"])
+    assert "no significant difference (B − A: +1.4 points, 95 % CI -1.3 to 4.1, n = 143)" == sentence(few.scores["exact"])
+    assert "no significant difference (B − A: +0.0 points, 95 % CI -1.9 to 1.9, n = 143)" == sentence(none.scores["exact"])
 
 
 def test_numbers_are_higher_or_lower_not_better() -> None:
@@ -198,19 +196,19 @@ def test_numbers_are_higher_or_lower_not_better() -> None:
     expected = stats.ttest_rel(b, a).confidence_interval(0.95)
 
     assert pytest.approx((expected.low, expected.high)) == (near.low, near.high)
-    assert "B is higher by 0.2 (95 %: 0.0758 to 0.324, n = 5)" == sentence(near)
+    assert "B is higher by 0.2 (95 % CI 0.0758 to 0.324, n = 5)" == sentence(near)
     assert "B is lower by 0.2" in sentence(compare(scored("near", b), scored("near", a)).scores["near"])
 
 
 @pytest.mark.parametrize(
     ("a", "b", "said"),
     [
-        ([0.5], [0.9], "not distinguishable at n = 1"),
-        ([0.5, 0.7], [0.5, 0.7], "no difference in any of 2"),
-        ([0.5, None], [None, 0.7], "nothing to compare: no case has it in both"),
+        ([0.5], [0.9], "no significant difference (n = 1)"),
+        ([0.5, 0.7], [0.5, 0.7], "no difference (n = 2)"),
+        ([0.5, None], [None, 0.7], "nothing to compare: no case has a value in both"),
         (["x", "y", "z", "x"], ["x", "x", "z", None], "1 of 3 labels changed"),
-        (["x", 0.5], [0.5, "x"], "nothing to compare: no case has it in both"),
-        ([float("nan"), 0.5, 0.5], [0.5, float("inf"), 0.75], "not distinguishable at n = 1"),
+        (["x", 0.5], [0.5, "x"], "nothing to compare: no case has a value in both"),
+        ([float("nan"), 0.5, 0.5], [0.5, float("inf"), 0.75], "no significant difference (n = 1)"),
     ],
 )
 def test_where_there_is_little_to_compare(a: list[Any], b: list[Any], said: str) -> None:
@@ -228,23 +226,23 @@ def test_repeats_are_taken_together() -> None:
     exact = found.scores["exact"]
 
     assert (20, 20, 60) == (exact.n, found.common, len(found.only_b))
-    assert (0.5, 0.625, 10) == (exact.a, exact.b, exact.higher)
+    assert (0.5, 0.625, 10) == (exact.mean_a, exact.mean_b, exact.higher)
 
 
 def test_another_version_of_a_scorer_is_named() -> None:
     """Where the scorer was changed between the two, it is said that it may be the scorer that differs."""
     found = compare(scored("exact", [PASS, PASS]), scored("exact", [PASS, FAIL], version="v2"))
 
-    assert found.scores["exact"].is_other_version
-    assert any(line.endswith("; the scorer itself was changed") for line in lines(found, most=None))
+    assert found.scores["exact"].scorer_changed
+    assert any(line.endswith("; the scorer differs between A and B") for line in lines(found, limit=None))
 
 
 def test_a_scorer_that_only_one_run_has() -> None:
     """A scorer that was added changes no trial; it is named."""
     found = compare(side(answered("x", {"exact": PASS})), side(answered("x", {"exact": PASS, "tone": "kind"})))
 
-    assert (1, [], ["tone"]) == (found.same, found.scorers_only_a, found.scorers_only_b)
-    assert "only B has the scorers tone" in list(lines(found, most=None))
+    assert (1, [], ["tone"]) == (found.unchanged, found.scorers_only_a, found.scorers_only_b)
+    assert "scorers only in B: tone" in list(lines(found, limit=None))
 
 
 def test_by_group() -> None:
@@ -260,29 +258,29 @@ def test_by_group() -> None:
 
     grouping = Grouping("part")
     for record in records(itertools.chain.from_iterable(run(0))):
-        grouping.take(record)
+        grouping.apply(record)
     found = compare(side(*run(0)), side(*run(30)), groups=grouping.groups)
 
     assert found.groups is not None
     assert {"even": (20, 0), "odd": (20, 15)} == {
         label: (scores["exact"].n, scores["exact"].higher) for label, scores in found.groups.items()
     }
-    assert "odd:" in list(lines(found, most=None))
+    assert "odd:" in list(lines(found, limit=None))
 
 
 def test_lists_are_cut_and_say_so() -> None:
     """Of a long list the first are named, and it is said how many more there are, unless all are asked for."""
     found = compare(scored("exact", [PASS] * 15), scored("exact", [FAIL] * 15))
 
-    told = list(lines(found, most=3))
+    told = list(lines(found, limit=3))
     assert [
-        "broke (15):",
+        "broken (15):",
         "  c0: exact pass → fail",
         "  c1: exact pass → fail",
         "  c2: exact pass → fail",
-        "  … and 12 more (--all names every one)",
+        "  … and 12 more (--all lists all)",
     ] == told[-5:]
-    assert "  c14: exact pass → fail" in list(lines(found, most=None))
+    assert "  c14: exact pass → fail" in list(lines(found, limit=None))
 
 
 def test_outputs_in_blobs_are_compared_by_their_content() -> None:
@@ -301,11 +299,17 @@ def test_the_comparison_for_programs() -> None:
     """Everything that is said in words stands in the JSON, every trial by name."""
     said = in_json(compare(scored("exact", [PASS, None, PASS]), scored("exact", [FAIL, PASS, PASS])))
 
-    assert [{"trial": "c0", "a": "completed", "b": "completed", "scores": {"exact": (PASS, FAIL)}, "output": False}] == said[
-        "broke"
-    ]
-    assert (3, 1, ["c1"]) == (said["common"], said["same"], [each["trial"] for each in said["fixed"]])
-    assert b'"is_distinguishable":false' in orjson.dumps(said)
+    assert [
+        {
+            "trial": "c0",
+            "stage_a": "completed",
+            "stage_b": "completed",
+            "scores": {"exact": (PASS, FAIL)},
+            "output_changed": False,
+        }
+    ] == said["broken"]
+    assert (3, 1, ["c1"]) == (said["common"], said["unchanged"], [each["trial"] for each in said["fixed"]])
+    assert b'"significant":false' in orjson.dumps(said)
 
 
 def test_what_comes_from_elsewhere_cannot_control_the_terminal() -> None:
@@ -313,7 +317,7 @@ def test_what_comes_from_elsewhere_cannot_control_the_terminal() -> None:
     evil = "\x1b]0;owned\x07\r\n\u202e"
     a = side(answered(evil, {evil: f"{evil}1"}), answered("x", {evil: f"{evil}1"}), answered(f"{evil}a"))
     b = side(answered(evil, {evil: f"{evil}2"}), answered("x", {evil: f"{evil}1"}), answered(f"{evil}b"))
-    told = list(lines(compare(a, b, groups={evil: evil}), most=None))
+    told = list(lines(compare(a, b, groups={evil: evil}), limit=None))
 
     assert all(char.isprintable() for line in told for char in line)
 
@@ -339,9 +343,9 @@ def test_every_trial_is_somewhere(ends: list[tuple[Any, Any]]) -> None:
 
     there, back = compare(run(0), run(1)), compare(run(1), run(0))
 
-    assert there.trials_a == there.common + len(there.only_a) + len(there.different)
-    assert there.compared == there.same + sum(map(len, (there.fixed, there.broke, there.changed)))
-    assert there.common == there.compared + there.open
+    assert there.trials_a == there.common + len(there.only_a) + len(there.different_content)
+    assert there.compared == there.unchanged + sum(map(len, (there.fixed, there.broken, there.changed)))
+    assert there.common == there.compared + there.not_done
     flipped: Paired = back.scores["exact"]
     assert (there.scores["exact"].higher, there.scores["exact"].n) == (flipped.lower, flipped.n)
     assert pytest.approx(-(there.scores["exact"].difference or 0.0)) == flipped.difference

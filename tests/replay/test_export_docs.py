@@ -21,7 +21,7 @@ def test_the_table_of_formats() -> None:
         where = (
             "a directory" if isinstance(each, Files) else "a file, or standard output" if each.is_text else "a file, or a pipe"
         )
-        rows.append(f"| `{name}` | {each.what} | {where} |")
+        rows.append(f"| `{name}` | {each.description} | {where} |")
 
     assert "\n".join(rows) == generated("formats")
 

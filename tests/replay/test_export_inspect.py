@@ -55,7 +55,7 @@ def test_a_sample_has_everything(file: str) -> None:
 
 def test_an_output_that_was_cut_short_says_so(tmp_path: Path) -> None:
     """What the limit of tokens has cut short has another reason to end than what is whole."""
-    short = Noted(name="finish", value="length", trial="a", attempt=1)
+    short = Noted(name="evaljournal.finish_reason", value="length", trial="a", attempt=1)
     events = trial("a")
     written(tmp_path / "run", [started(), session(), *events[:2], short, *events[2:], *trial("b")])
     samples = read(tmp_path / "run").samples or []

@@ -64,17 +64,17 @@ def test_a_trial_is_a_row(run: Path) -> None:
         "truncated": False,
         "scores": {"exact": True, "tone": "polite", "closeness": 1.0},
         "reasons": {"tone": "+ it says please"},
-        "unscored": {},
+        "scorer_errors": {},
         "attempts": 1,
         "cause": None,
         "error": None,
         "message": None,
         "enqueued_at": "2026-11-15T00:00:00.005000Z",
         "ended_at": "2026-11-15T00:00:00.018000Z",
-        "waited": 0.006,
-        "backed_off": 0.0,
-        "served": 0.003,
-        "scored": 0.004,
+        "queue_time": 0.006,
+        "backoff_time": 0.0,
+        "run_time": 0.003,
+        "scoring_time": 0.004,
         "usage": {"tokens": 12, "input_tokens": 5, "cost": 0.5},
         "fingerprint": "f-peru",
     } == rows_of(run)[0]
@@ -82,7 +82,7 @@ def test_a_trial_is_a_row(run: Path) -> None:
 
 def test_what_was_cut_short_is_told_apart(tmp_path: Path) -> None:
     """A row says of an output whether the limit of tokens has ended it, and nothing where there is no output."""
-    short = Noted(name="finish", value="length", trial="a", attempt=1)
+    short = Noted(name="evaljournal.finish_reason", value="length", trial="a", attempt=1)
     events = trial("a")
     written(tmp_path / "run", [started(), session(), *events[:2], short, *events[2:], *trial("b"), enqueued("c")])
 
@@ -168,14 +168,14 @@ def test_parquet_says_the_same(run: Path) -> None:
     peru, chad, again, oslo, *_ = columns_of(run)
 
     assert (1, True, "polite", 1.0, 12.0, 0.006) == tuple(
-        peru[name] for name in ("repeat", "score.exact", "score.tone", "score.closeness", "usage.tokens", "waited")
+        peru[name] for name in ("repeat", "score.exact", "score.tone", "score.closeness", "usage.tokens", "queue_time")
     )
     assert (None, None, "timed_out") == (chad["output"], chad["score.exact"], chad["cause"])
     assert NASTY == again["reason.exact"]
     assert (FORMULA, LARGE, {"exact": "ValueError: no verdict"}) == (
         oslo["input"],
         oslo["output"],
-        orjson.loads(oslo["unscored"]),
+        orjson.loads(oslo["scorer_errors"]),
     )
 
 
@@ -207,7 +207,7 @@ def test_an_attempt_is_a_row(run: Path) -> None:
         rows[1][name] for name in ("error", "message", "category", "retry_after")
     )
     assert {"tokens": 12, "input_tokens": 5, "cost": 0.5} == rows[0]["usage"]
-    assert "process_died" == rows[4]["why"]
+    assert "process_died" == rows[4]["reason"]
 
 
 def test_notes_of_one_name_may_be_of_several_types(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def peak_of(path: Path, name: str) -> int:
     format_ = FORMATS[name]
     tracemalloc.start()
     with Source(load(path)) as source:
-        made = format_.make(source, "trials") if isinstance(format_, TableFile) else format_.make(source)
+        made = format_.write(source, "trials") if isinstance(format_, TableFile) else format_.write(source)
         for piece in made:
             deque(piece[1] if isinstance(piece, tuple) else (), maxlen=0)
     _, peak = tracemalloc.get_traced_memory()

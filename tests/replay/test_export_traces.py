@@ -162,7 +162,7 @@ def test_spans_follow_the_conventions(run: Path) -> None:
 
 def test_an_output_that_was_cut_short_says_so(tmp_path: Path) -> None:
     """What the limit of tokens has cut short has another reason to end than what is whole."""
-    short = Noted(name="finish", value="length", trial="a", attempt=2)
+    short = Noted(name="evaljournal.finish_reason", value="length", trial="a", attempt=2)
     events = trial("a", retries=1)
     written(tmp_path / "run", [started(), session(), *events[:5], short, *events[5:]])
     said = attributes(spans_of(tmp_path / "run")[-1])["gen_ai.output.messages"]
@@ -203,9 +203,11 @@ def test_failed_attempts_are_errors(run: Path) -> None:
     """An attempt that failed has its exception, one that timed out and one that was cut off their own types."""
     spans = [span for span in spans_of(run) if span.parent_span_id and span.status.code == 2]
 
-    assert [("RateLimited", "slow down"), ("timeout", "timed out after 30 s"), ("interrupted", "cut off: process_died")] == [
-        (attributes(span)["error.type"], span.status.message) for span in spans
-    ]
+    assert [
+        ("RateLimited", "slow down"),
+        ("timeout", "timed out after 30 s"),
+        ("interrupted", "interrupted: process died"),
+    ] == [(attributes(span)["error.type"], span.status.message) for span in spans]
     assert {"exception.type": "RateLimited", "exception.message": "slow down", "exception.stacktrace": ""} == attributes(
         spans[0].events[0]
     )

@@ -54,7 +54,7 @@ def drawn(history: LoadedRun, now: float) -> str:
                 durable=history.durable,
                 total=history.total,
                 width=100,
-                before=history.before,
+                done_before=history.done_before,
                 title=str(history.path),
             )
         )
@@ -69,7 +69,7 @@ def test_a_run_can_be_loaded_at_any_record(at: int | None) -> None:
     assert in_json(summarise(fold(read(GOLDEN), at=at))) == in_json(history.summary())
     assert (history.seq, history.is_last) == (history.timeline().seq, at in (None, len(list(read(GOLDEN)))))
     assert set(history.trials) == {name for name in history.trials if history.trial(name).trial == name}
-    assert [name for name, _ in history.outputs()] == [name for name, known in history.trials.items() if known.answer]
+    assert [name for name, _ in history.outputs()] == [name for name, known in history.trials.items() if known.output_location]
 
 
 @pytest.mark.parametrize(("at", "said"), [(0, "has no record 0; the first is 1"), (99, "has no record 99; the last is 15")])
@@ -139,7 +139,7 @@ def test_an_unfinished_end_is_no_damage(run: Path) -> None:
 @pytest.mark.parametrize(
     ("fact", "said"),
     [
-        (AttemptStarted(trial="b", attempt=1, slot=0), "record 5 breaks the rules: it speaks of 'b', which is not there"),
+        (AttemptStarted(trial="b", attempt=1, slot=0), "record 5 breaks the rules: it refers to 'b', which does not exist"),
         (
             {"type": "attempt_succeeded", "trial": "a", "attempt": 1, "output": 1, "elapsed": "long"},
             "record 5 breaks the rules",
@@ -166,12 +166,12 @@ def test_the_story_of_a_trial(tmp_path: Path) -> None:
     assert ("completed", "Where is the capital?", "Lima") == (story.stage, story.input, story.output)
     first, second = story.attempts
     assert (1, "unavailable", "OSError", "no") == (first.span.attempt, first.span.ending, first.error, first.message)
-    assert (0.5, "unavailable") == (first.retry_in, first.retry_cause)
+    assert (0.5, "unavailable") == (first.retry_delay, first.retry_cause)
     assert (2, "succeeded", [("tokens", 7)]) == (second.span.attempt, second.span.ending, second.notes)
-    assert (0.001, 0.0) == pytest.approx((first.waited, first.backed_off))
-    assert (0.0, 0.001) == pytest.approx((second.waited, second.backed_off))
+    assert (0.001, 0.0) == pytest.approx((first.span.queue_time, first.span.backoff_time))
+    assert (0.0, 0.001) == pytest.approx((second.span.queue_time, second.span.backoff_time))
     assert {"exact": True} == {name: said.value for name, said in story.scores.items()}
-    assert story.times.served == pytest.approx(sum(each.span.end - each.span.start for each in story.attempts))
+    assert story.times.run_time == pytest.approx(sum(each.span.end - each.span.start for each in story.attempts))
 
 
 def test_the_story_of_a_trial_whose_output_is_gone(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ async def test_the_live_screen_is_the_replayed_screen(tmp_path: Path, monkeypatc
         said = original(self, event)
         if isinstance(event, SessionStarted):
             before = self.state.done
-        live = LoadedRun(path, self.state, durable=self.journal.durable, before=before)
+        live = LoadedRun(path, self.state, durable=self.journal.durable, done_before=before)
         seen[said.seq] = self.clock.now(), drawn(live, self.clock.now())
         return said
 
@@ -252,7 +252,7 @@ async def test_the_live_screen_is_the_replayed_screen(tmp_path: Path, monkeypatc
     replayed = LoadedRun(path)
     shown = {}
     for each in read(path, load_blobs=False):
-        replayed.take(each)
+        replayed.apply(each)
         if each.seq in seen:
             shown[each.seq] = seen[each.seq][0], drawn(replayed, seen[each.seq][0])
     assert seen == shown
@@ -279,4 +279,4 @@ async def test_the_timeline_shows_the_concurrency_that_there_was(tmp_path: Path)
 
     assert task.most_in_flight == max(value for _, value, _ in told.steps("in_flight"))
     assert task.most_in_flight == len({span.slot for span in told.spans})
-    assert {(times.served, times.attempts) for times in told.times.values()} <= {(1.0, 1), (2.0, 1), (3.0, 1)}
+    assert {(times.run_time, times.attempts) for times in told.times.values()} <= {(1.0, 1), (2.0, 1), (3.0, 1)}

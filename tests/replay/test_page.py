@@ -92,10 +92,10 @@ def _read(run: Path) -> tuple[Content, Any]:
     page_content = Content()
 
     def take(history: LoadedRun, record: Record) -> None:
-        history.take(record)
+        history.apply(record)
         page_content.take(history, record)
 
-    return page_content, load(run, take=take)
+    return page_content, load(run, apply=take)
 
 
 def test_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_report_replaces_only_a_report(tmp_path: Path) -> None:
     assert [0, 0] == [report(run, "-o", target).exit_code, report(run, "-o", target).exit_code]
     rejected = report(run, "-o", mine)
     assert (2, "<p>mine</p>") == (rejected.exit_code, mine.read_text())
-    assert f"{mine} exists; nothing was written: --force replaces it" in rejected.output
+    assert f"{mine} exists; pass --force to replace it" in rejected.output
     assert 2 == report(run, "-o", run / "report.html").exit_code
     assert 2 == report(run, "-o", tmp_path).exit_code
     assert 2 == report(run, "-o", tmp_path / "nowhere" / "report.html").exit_code
@@ -270,11 +270,11 @@ def test_record_that_raises(tmp_path: Path) -> None:
     written(tmp_path / "run", whole_run())
 
     def take(history: LoadedRun, record: Record) -> None:
-        history.take(record)
+        history.apply(record)
         if record.seq == 7:
             raise KeyError("seven")
 
-    loaded = load(tmp_path / "run", take=take)
+    loaded = load(tmp_path / "run", apply=take)
 
     assert isinstance(loaded.problem, InvalidRecord)
     assert "record 7" in str(loaded.problem)

@@ -119,7 +119,7 @@ def drawn(state: RunState, *, now: float = 0.0, total: int | None = None, width:
     """Draw the panel as a terminal would show it, without its colours."""
     out = io.StringIO()
     console = Console(file=out, width=width, highlight=False)
-    console.print(panel(state, now=now, durable=state.seq - 1, total=total, width=width, before=before, title="runs/1"))
+    console.print(panel(state, now=now, durable=state.seq - 1, total=total, width=width, done_before=before, title="runs/1"))
     return out.getvalue().splitlines()
 
 
@@ -160,9 +160,9 @@ def test_the_panel_of_a_run_that_goes_on() -> None:
         "error    2 in a row, the last 3.5 s ago: RateLimited: slow down",
         "trials   2 ok of 3 done · 1 of 2 ok recovered after a failure",
         "failed   1 of 3 done",
-        "scores   exact      50.0 %  1 of 2 right (95 %: 9.5–90.5 %); not in it: 1 failed",
-        "         closeness  0.75  mean of 2 scored (95 %: 0 to 1); not in it: 1 failed",
-        "         tone       polite 50 %, rude 50 %  of 2 scored; not in it: 1 failed",
+        "scores   exact      50.0 %  1 of 2 passed (95 % CI 9.5–90.5 %); excluded: 1 failed",
+        "         closeness  0.75  mean of 2 scored (95 % CI 0 to 1); excluded: 1 failed",
+        "         tone       polite 50 %, rude 50 %  of 2 scored; excluded: 1 failed",
         "answers  p50 0.25 s · p95 0.25 s of 2 answers",
         "usage    tokens 1,200 · cost 0.25",
         "longest  slot   1  japan                 attempt 1  2.5 s of 30 s",
@@ -174,7 +174,7 @@ def test_a_run_of_unknown_length_claims_no_end() -> None:
     """Where nobody knows how many trials there are, no share and no remaining time is made up."""
     lines = drawn(state_of([*ok("a"), *ok("b"), *ok("c"), *ok("d"), *queued("e")]), now=10.0)
 
-    assert "4 done of 5 so far; how many there will be is not known" == lines[1]
+    assert "4 done of 5 so far; total unknown" == lines[1]
     assert "%" not in "".join(lines)
 
 
@@ -195,12 +195,12 @@ def timed_out(name: str, attempt: int = 1) -> Event:
 def test_a_note_that_is_called_refused_is_no_reason() -> None:
     """Only a run that was stopped because something was refused has one; what is noted is not trusted."""
     noted = [
-        Noted(name="unauthorized", value="judge: \x1b[31m401", trial="z", attempt=1),
-        Noted(name="unauthorized", value=[1]),
+        Noted(name="evaljournal.unauthorized", value={"scorer": "judge", "message": "\x1b[31m401"}, trial="z", attempt=1),
+        Noted(name="evaljournal.unauthorized", value=[1]),
     ]
     over, cut = state_of([*ok("z"), *noted, RunStopped(reason="unauthorized")]), state_of([*ok("z"), *noted])
 
-    assert "\n  the scorer judge was refused: \\x1b[31m401\n" in final_report(over, path="r")
+    assert "\n  scorer judge: unauthorized: \\x1b[31m401\n" in final_report(over, path="r")
     assert "judge" not in final_report(cut, path="r")
 
 
@@ -213,7 +213,7 @@ def test_what_went_wrong_last_is_told() -> None:
     assert "2 in a row, the last 1 min 59 s ago: timed out after 5 s" == row(drawn(state, now=125.5), "error")
     assert "2 in a row, the last 3 s ago: timed out after 5 s" == row(drawn(well, now=9.5), "error")
     assert not [each for each in drawn(well, now=125.5) if each.startswith("error")]
-    assert "\n  no answer has come since the last error, 2 in a row: timed out after 5 s\n" in final_report(state, path="r")
+    assert "\n  no answer since the last error, 2 in a row: timed out after 5 s\n" in final_report(state, path="r")
     assert "the last error" not in final_report(well, path="r")
     assert None is state_of([*ill, SessionStarted(n=2, pid=1, host="here", boot_id="b1")]).last_error
 
@@ -222,7 +222,7 @@ def test_a_row_of_errors_ends_with_an_answer() -> None:
     """Only what failed since the last answer is counted as a row."""
     state = state_of([*queued("a", "b"), begun("a"), *refused("a"), *ok("c"), begun("b"), *refused("b")])
 
-    assert LastError("RateLimited: slow down", 6.5, in_a_row=1, answers=1) == state.last_error
+    assert LastError("RateLimited: slow down", 6.5, consecutive=1, outputs=1) == state.last_error
 
 
 DONE = list(itertools.chain.from_iterable(ok(f"t{number}") for number in range(8)))
@@ -232,8 +232,8 @@ DONE = list(itertools.chain.from_iterable(ok(f"t{number}") for number in range(8
     ("events", "now", "said"),
     [
         ([], 25.0, "· 0.32/s · about 6 s left"),
-        ([], 60.0, "· nothing done for 42 s"),
-        (refused("x"), 60.0, "· nothing done for 42 s"),
+        ([], 60.0, "· no trial done for 42 s"),
+        (refused("x"), 60.0, "· no trial done for 42 s"),
         ([IntakePaused(until=29.0, cause="retry_after")], 25.0, "· 0.32/s · about 6 s left"),
         ([IntakePaused(until=85.0, cause="retry_after")], 25.0, "· paused for 1 min"),
         ([IntakePaused(until=20.0, cause="unavailable")], 25.0, "· endpoint unavailable; probing"),
@@ -260,7 +260,7 @@ def test_an_open_breaker_is_shown_until_it_closes() -> None:
 
     assert "endpoint unavailable; probing, next probe in 2 s" == row(drawn(state, now=23.0, total=10), "waiting")
     assert "endpoint unavailable; probing" == row(drawn(state, now=99.0, total=10), "waiting")
-    shown = "waiting: endpoint unavailable; probing · nothing done for 1 min 22 s · 1 min 20 s ago: RateLimited: slow down"
+    shown = "waiting: endpoint unavailable; probing · no trial done for 1 min 22 s · 1 min 20 s ago: RateLimited: slow down"
     assert shown in line(state, now=99.0, durable=1, total=10)
 
 
@@ -268,15 +268,15 @@ def test_an_attempt_that_cannot_be_stopped_is_named() -> None:
     """An attempt that outlives its limit, because it does not let itself be stopped, is named as such."""
     state = state_of([*queued("peru"), begun("peru", slot=3)], timeout=5.0)
 
-    assert row(drawn(state, now=60.0), "longest").endswith("58 s of 5 s: it resists being stopped")
+    assert row(drawn(state, now=60.0), "longest").endswith("58 s, over its timeout; not responding to cancellation")
 
 
 def test_answers_that_were_cut_short_are_told_while_it_goes_on() -> None:
     """That the limit of tokens cuts answers short is on the screen before all are spent."""
-    short = Noted(name="finish", value="length", trial="peru", attempt=1)
+    short = Noted(name="evaljournal.finish_reason", value="length", trial="peru", attempt=1)
     state = state_of([*queued("peru"), begun("peru"), short, *completed("peru"), *ok("cuba")])
 
-    said = "         1 of 2 answers cut short by the limit of tokens; a larger --max-tokens would let them end"
+    said = "         1 of 2 answers truncated by the token limit; raise --max-tokens"
     assert said in drawn(state, now=18.0)
 
 
@@ -315,8 +315,10 @@ def test_a_run_that_has_not_begun_can_be_drawn() -> None:
     """A journal in which nothing has happened yet is drawn, and ends, without an error."""
     state = RunState()
 
-    assert "a run that has not begun  runs/1" == drawn(state)[0]
-    assert "the run cut off without a word: 0 trials done" in final_report(state, path="r")
+    assert "a run that has not started  runs/1" == drawn(state)[0]
+    assert "the run ended without a final record (killed, power loss or disk full): 0 trials done" in final_report(
+        state, path="r"
+    )
 
 
 @pytest.mark.parametrize("width", [20, 40, 80])
@@ -350,7 +352,7 @@ def test_what_comes_from_elsewhere_cannot_control_the_terminal() -> None:
     state = evil_state()
     console = Console(file=(out := io.StringIO()), width=300, force_terminal=True, color_system=None)
     console.print(panel(state, now=1.0, durable=1, total=None, width=300, title=EVIL))
-    everything = [out.getvalue(), line(state, now=1.0, durable=1, total=9), final_report(state, path=EVIL, why=EVIL)]
+    everything = [out.getvalue(), line(state, now=1.0, durable=1, total=9), final_report(state, path=EVIL, reason=EVIL)]
 
     assert "[bold]red" in everything[0]
     assert all(char == "\n" or char.isprintable() for text in everything for char in text)
@@ -376,8 +378,8 @@ def test_the_ending_of_a_run_in_which_all_went_well() -> None:
     assert (
         "capitals finished: 1 of 1 trial done, in runs/my run\n"
         "  1 ok of 1 done\n"
-        "  exact  100.0 %  1 of 1 right (95 %: 20.7–100.0 %)\n"
-        "  p50 0.25 s · p95 0.25 s · p99 0.25 s · longest 0.25 s of 1 answer\n"
+        "  exact  100.0 %  1 of 1 passed (95 % CI 20.7–100.0 %)\n"
+        "  p50 0.25 s · p95 0.25 s · p99 0.25 s · max 0.25 s of 1 answer\n"
         "next: evaljournal verify 'runs/my run'"
     ) == final_report(state, path="runs/my run")
 
@@ -399,7 +401,7 @@ def test_what_failed_is_told_last() -> None:
         "  t2: ValueError: no such country (fatal, 1 attempt)",
         "  t3: ValueError: no such country (fatal, 1 attempt)",
         "  and 5 more",
-        "look closer: evaljournal log r t0",
+        "details: evaljournal log r t0",
         "next: evaljournal resume r --retry-failed",
     ] == final_report(state_of(events), path="r").splitlines()[-9:]
 
@@ -423,7 +425,7 @@ def test_why_a_trial_was_given_up() -> None:
 
     assert [
         "  a: timed out after 5 s (timed_out, 2 attempts)",
-        "  b: cut off while it ran, and not tried again (ambiguous, 2 attempts)",
+        "  b: interrupted, and not repeated (ambiguous, 2 attempts)",
     ] == final_report(state_of(events), path="r").splitlines()[-4:-2]
     assert {"timed_out": 1, "ambiguous": 1} == summarise(state_of(events)).failures
 
@@ -445,12 +447,11 @@ def test_the_ending_says_what_may_have_been_paid_twice() -> None:
     )
     told = final_report(state, path="r")
 
-    assert "capitals cut off without a word: 0 trials done, in r" in told
-    assert "what cut it off is not recorded: it was killed, unplugged, or on a disk that was full" in told
+    assert "capitals ended without a final record (killed, power loss or disk full): 0 trials done, in r" in told
     assert "1 retry: 1 × timed_out" in told
-    assert "1 attempt was cut off: if tried again, the call may have been paid for twice" in told
-    assert "1 attempt had no ending yet, and will be made again" in told
-    assert "1 attempt went on beyond the limit; what came of that is not used" in told
+    assert "1 attempt was interrupted; if repeated, its call may be paid for twice" in told
+    assert "1 attempt in flight at the end, to be repeated on resume" in told
+    assert "1 attempt returned late; results discarded" in told
     assert "the journal was recovered 1 time after a crash" in told
     assert told.endswith("next: evaljournal resume r")
 
@@ -459,14 +460,14 @@ def test_the_ending_says_why_a_run_was_stopped() -> None:
     """The reason is told in words, with more where there is more, and with all the trials that there will be."""
     state = state_of([*ok("a"), RunStopped(reason="failed_fast")])
 
-    assert final_report(state, path="r", total=9, why="401: the\nkey was refused").startswith(
-        "capitals stopped because too many trials failed: 1 of 9 trials done, in r\n  401: the key was refused\n"
+    assert final_report(state, path="r", total=9, reason="401: the\nkey was refused").startswith(
+        "capitals stopped (too many trials failed): 1 of 9 trials done, in r\n  401: the key was refused\n"
     )
 
 
 def test_a_full_disk_is_told_although_no_record_could_say_so() -> None:
     """Where the disk was too full for a last word, the reason that the run itself knows is told."""
-    assert final_report(state_of([]), path="r", stopped="disk_full").startswith("capitals stopped because the disk is full")
+    assert final_report(state_of([]), path="r", stopped="disk_full").startswith("capitals stopped (disk full)")
 
 
 def test_withdrawn_trials_do_not_count() -> None:
@@ -474,7 +475,7 @@ def test_withdrawn_trials_do_not_count() -> None:
     state = state_of([*ok("a", PASS), *ok("b", FAIL), TrialWithdrawn(trial="b", why="removed")])
 
     assert "1 ok of 1 done · 1 withdrawn" == row(drawn(state), "trials")
-    assert "100.0 %  1 of 1 right" in row(drawn(state), "scores")
+    assert "100.0 %  1 of 1 passed" in row(drawn(state), "scores")
 
 
 def test_a_scorer_that_fails_is_told() -> None:
@@ -482,9 +483,9 @@ def test_a_scorer_that_fails_is_told() -> None:
     failed = ScoringFailed(trial="b", scorer="exact", version="v1", error="KeyError", message="x", elapsed=0.0)
     state = state_of([*ok("a", PASS), *ok("b"), failed])
 
-    said = "exact  100.0 %  1 of 1 right (95 %: 20.7–100.0 %); not in it: 1 could not be scored (KeyError: x)"
+    said = "exact  100.0 %  1 of 1 passed (95 % CI 20.7–100.0 %); excluded: 1 scorer failed (KeyError: x)"
     assert said == row(drawn(state), "scores")
-    assert "look closer: evaljournal log r --type scoring_failed" in final_report(state, path="r").splitlines()
+    assert "details: evaljournal log r --type scoring_failed" in final_report(state, path="r").splitlines()
 
 
 def test_many_labels_are_counted() -> None:
@@ -559,12 +560,12 @@ def test_the_next_command_works() -> None:
 @pytest.mark.parametrize(
     ("flying", "why", "left", "said"),
     [
-        (3, "interrupted", 4.2, "3 attempts have 4.2 s left; Ctrl-C again to cut them off"),
-        (1, "interrupted", 4.2, "1 attempt has 4.2 s left; Ctrl-C again to cut it off"),
-        (2, "interrupted", -0.1, "2 attempts are being cut off"),
-        (0, "interrupted", 4.2, "nothing is in the air any more"),
-        (1, "deadline", 5.0, "its time is over; 1 attempt has 5 s left; Ctrl-C to cut it off"),
-        (1, EVIL, 0.0, "\\x1b]0;owned\\x07\\x1b[31m[bold]red[/bold]\\r\\n\\u202eevil; 1 attempt is being cut off"),
+        (3, "interrupted", 4.2, "3 attempts in flight, 4.2 s left; press Ctrl-C again to interrupt them"),
+        (1, "interrupted", 4.2, "1 attempt in flight, 4.2 s left; press Ctrl-C again to interrupt it"),
+        (2, "interrupted", -0.1, "interrupting 2 attempts in flight"),
+        (0, "interrupted", 4.2, "no attempt in flight"),
+        (1, "deadline", 5.0, "deadline reached; 1 attempt in flight, 5 s left; press Ctrl-C to interrupt it"),
+        (1, EVIL, 0.0, "\\x1b]0;owned\\x07\\x1b[31m[bold]red[/bold]\\r\\n\\u202eevil; interrupting 1 attempt in flight"),
     ],
 )
 def test_a_run_that_is_being_stopped(flying: int, why: str, left: float, said: str) -> None:

@@ -50,7 +50,7 @@ def test_the_golden_run_is_what_it_says() -> None:
     assert {"lima": "completed", "quito": "failed", "sucre": "withdrawn"} == {
         name: trial.stage for name, trial in state.trials.items()
     }
-    assert (5, 1, 1, 1) == (state.attempts, state.timeouts, state.interrupted, state.late)
+    assert (5, 1, 1, 1) == (state.attempts, state.timeouts, state.interrupted, state.late_returns)
     assert [(1, "interrupted"), (2, "finished")] == [(session.n, session.ended) for session in state.sessions]
     assert 12 == state.usage["tokens"]
     assert 1.0 == state.scores["exact"].mean

@@ -250,11 +250,11 @@ def test_what_is_taken_back_leaves_no_trace(kept: list[tuple[str, object]], supe
         tally.add(value, -1, case=case)
     alone = tallied(kept)
 
-    assert (alone.kind, alone.scored, alone.numbers, alone.beyond, alone.cases) == (
+    assert (alone.kind, alone.scored, alone.numbers, alone.out_of_range, alone.cases) == (
         tally.kind,
         tally.scored,
         tally.numbers,
-        tally.beyond,
+        tally.out_of_range,
         tally.cases,
     )
     assert +alone.labels == +tally.labels
@@ -280,10 +280,10 @@ def test_what_cannot_be_summed_is_counted_and_poisons_nothing(value: object) -> 
     """NaN, infinity, and what is no number at all are counted apart, and the mean is that of the others."""
     tally = tallied([("a", 0.25), ("b", value), ("c", 0.75)])
 
-    assert (3, 2, 1, "number") == (tally.scored, tally.numbers, tally.beyond, tally.kind)
+    assert (3, 2, 1, "number") == (tally.scored, tally.numbers, tally.out_of_range, tally.kind)
     assert 0.5 == tally.mean
     tally.add(value, -1, case="b")
-    assert (2, 0) == (tally.scored, tally.beyond)
+    assert (2, 0) == (tally.scored, tally.out_of_range)
 
 
 def test_the_largest_numbers_can_be_summed() -> None:

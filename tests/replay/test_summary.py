@@ -30,8 +30,9 @@ from journal.events import (
 from journal.lifecycle import STAGES
 from replay import RunState, fold
 from replay.ending import final_report
+from replay.grouping import NO_GROUP, Grouping
 from replay.statistics import pass_all, pass_at, wilson
-from replay.summary import NO_GROUP, Grouping, Summary, in_json, summarise
+from replay.summary import Summary, in_json, summarise
 from replay.summary_text import group_lines, score_in_words
 from tests.journal.samples import examples, session
 from tests.journal.test_format import GOLDEN
@@ -66,7 +67,7 @@ def test_the_summary_for_programs() -> None:
         "task": "evals/capitals.py:capitals",
         "dataset": "3 cases",
         "started_at": "2026-11-15T00:00:00.000000Z",
-        "last_at": "2026-11-15T00:00:00.000000Z",
+        "updated_at": "2026-11-15T00:00:00.000000Z",
         "seq": state.seq,
         "sessions": 1,
         "crashes": 0,
@@ -110,18 +111,18 @@ def test_the_summary_for_programs() -> None:
         },
         "retries": {"error": 1},
         "errors": {"OSError": 1, "ValueError": 1},
-        "last_error": {"said": "ValueError: no", "t": pytest.approx(11.0), "in_a_row": 1, "answers": 2},
-        "unauthorized_error": None,
+        "last_error": {"message": "ValueError: no", "t": pytest.approx(11.0), "consecutive": 1, "outputs": 2},
+        "unauthorized_scorer": None,
         "failures": {"fatal": 1},
         "scores": {
             "exact": {
                 "kind": "pass",
                 "scored": 2,
-                "not_scored": 0,
+                "failed": 0,
                 "error": "",
                 "numbers": 2,
                 "passed": 1,
-                "beyond": 0,
+                "out_of_range": 0,
                 "cases": 2,
                 "mean": 0.5,
                 "standard_error": 0.5,
@@ -130,16 +131,16 @@ def test_the_summary_for_programs() -> None:
                 "labels": {},
                 "versions": 1,
                 "from_older_version": 0,
-                "passes": [],
+                "pass_at_k": [],
             },
             "near": {
                 "kind": "number",
                 "scored": 2,
-                "not_scored": 0,
+                "failed": 0,
                 "error": "",
                 "numbers": 2,
                 "passed": None,
-                "beyond": 0,
+                "out_of_range": 0,
                 "cases": 2,
                 "mean": 0.75,
                 "standard_error": 0.25,
@@ -148,16 +149,16 @@ def test_the_summary_for_programs() -> None:
                 "labels": {},
                 "versions": 1,
                 "from_older_version": 0,
-                "passes": [],
+                "pass_at_k": [],
             },
             "tone": {
                 "kind": "label",
                 "scored": 1,
-                "not_scored": 1,
+                "failed": 1,
                 "error": "KeyError: ",
                 "numbers": 0,
                 "passed": None,
-                "beyond": 0,
+                "out_of_range": 0,
                 "cases": 0,
                 "mean": None,
                 "standard_error": None,
@@ -166,13 +167,13 @@ def test_the_summary_for_programs() -> None:
                 "labels": {"rude": 1},
                 "versions": 1,
                 "from_older_version": 0,
-                "passes": [],
+                "pass_at_k": [],
             },
         },
         "unscored": {},
-        "latency": {"answers": 2, "p50": 0.25, "p95": 0.25, "p99": 0.25, "max": 0.25},
+        "latency": {"count": 2, "p50": 0.25, "p95": 0.25, "p99": 0.25, "max": 0.25},
         "usage": {"tokens": 17, "cost": 1.0},
-        "usage_lost": {"tokens": 7, "cost": 0.5},
+        "usage_without_output": {"tokens": 7, "cost": 0.5},
         "limit": 2,
         "groups": None,
     } == said
@@ -185,7 +186,11 @@ def test_answers_that_were_cut_short() -> None:
     def cut(life: list[Event], attempt: int) -> list[Event]:
         place = next(at for at, event in enumerate(life) if isinstance(event, AttemptStarted) and event.attempt == attempt)
         trial = life[place].trial  # type: ignore[union-attr]  # it was found by its type
-        return [*life[: place + 1], Noted(name="finish", value="length", trial=trial, attempt=attempt), *life[place + 1 :]]
+        return [
+            *life[: place + 1],
+            Noted(name="evaljournal.finish_reason", value="length", trial=trial, attempt=attempt),
+            *life[place + 1 :],
+        ]
 
     lives = [
         cut(answered("short"), 1),
@@ -193,12 +198,12 @@ def test_answers_that_were_cut_short() -> None:
         cut(answered("whole at last", failures=1), 1),
         cut(failed("never"), 1),
         [*cut(answered("gone"), 1), TrialWithdrawn(trial="gone", why="removed")],
-        [*answered("judged"), Noted(name="finish", value="length", trial="judged", attempt=1)],
+        [*answered("judged"), Noted(name="evaljournal.finish_reason", value="length", trial="judged", attempt=1)],
         answered("whole"),
     ]
 
     assert 2 == summary_of(*lives).truncated
-    assert "2 of 5 answers cut short by the limit of tokens" in final_report(state_of(chain(*lives)), path="run")
+    assert "2 of 5 answers truncated by the token limit" in final_report(state_of(chain(*lives)), path="run")
 
 
 def test_a_failure_is_named_beside_every_mean() -> None:
@@ -207,7 +212,7 @@ def test_a_failure_is_named_beside_every_mean() -> None:
     summary = summary_of(*lives)
 
     assert (90, 81, 9) == (summary.trials.enqueued, summary.trials.answered, summary.trials.failed)
-    assert "88.9 %  72 of 81 right (95 %: 80.2–94.0 %); not in it: 9 failed" == score_in_words(
+    assert "88.9 %  72 of 81 passed (95 % CI 80.2–94.0 %); excluded: 9 failed" == score_in_words(
         summary.scores["exact"], failed=summary.trials.failed
     )
 
@@ -217,7 +222,7 @@ def test_a_share_of_repeats_says_of_how_many_cases() -> None:
     lives = [answered(case, {"exact": case == "a", "near": 0.5}, repeat=at) for case in "ab" for at in (1, 2)]
     scores = summary_of(*lives).scores
 
-    assert score_in_words(scores["exact"]).startswith("50.0 %  2 of 4 in 2 cases right")
+    assert score_in_words(scores["exact"]).startswith("50.0 %  2 of 4 in 2 cases passed")
     assert score_in_words(scores["near"]).startswith("0.5  mean of 4 scored in 2 cases")
 
 
@@ -226,7 +231,7 @@ def test_a_run_with_no_finished_trial() -> None:
     summary = summary_of([enqueued("a")])
 
     assert (1, 1, 0) == (summary.trials.enqueued, summary.trials.open, summary.trials.answered)
-    assert ({}, None, 0) == (summary.scores, summary.latency.p50, summary.latency.answers)
+    assert ({}, None, 0) == (summary.scores, summary.latency.p50, summary.latency.count)
     assert in_json(summarise(RunState()))["evaluation"] is None
 
 
@@ -235,8 +240,8 @@ def test_not_a_number_is_named_and_not_in_the_mean() -> None:
     summary = summary_of(*(answered(f"t{at}", {"near": value}) for at, value in enumerate([0.5, math.nan, math.inf, 0.7])))
     near = summary.scores["near"]
 
-    assert (4, 2, 2, 0.6) == (near.scored, near.numbers, near.beyond, near.mean)
-    assert score_in_words(near).endswith("; not in it: 2 not finite or too large")
+    assert (4, 2, 2, 0.6) == (near.scored, near.numbers, near.out_of_range, near.mean)
+    assert score_in_words(near).endswith("; excluded: 2 not finite or too large")
 
 
 def test_a_scorer_of_both_kinds() -> None:
@@ -245,7 +250,7 @@ def test_a_scorer_of_both_kinds() -> None:
     judge = summary_of(*lives).scores["judge"]
 
     assert ("mixed", 4, 3, {"refused": 1}) == (judge.kind, judge.scored, judge.numbers, judge.labels)
-    assert "0.833  mean of 3 scored (95 %: 0.116 to 1) refused 25 %  of 4 scored" == score_in_words(judge)
+    assert "0.833  mean of 3 scored (95 % CI 0.116 to 1) refused 25 %  of 4 scored" == score_in_words(judge)
 
 
 def test_passes_over_repeats() -> None:
@@ -255,8 +260,8 @@ def test_passes_over_repeats() -> None:
     exact = summary_of(*lives).scores["exact"]
     counts = [(3, 2), (3, 0), (3, 3)]
 
-    assert [(1, 4), (2, 3), (3, 3)] == [(each.k, each.cases) for each in exact.passes]
-    for each in exact.passes[1:]:
+    assert [(1, 4), (2, 3), (3, 3)] == [(each.k, each.cases) for each in exact.pass_at_k]
+    for each in exact.pass_at_k[1:]:
         assert math.isclose(sum(pass_at(each.k, n=n, passed=passed) for n, passed in counts) / 3, each.at_least_one)
         assert math.isclose(sum(pass_all(each.k, n=n, passed=passed) for n, passed in counts) / 3, each.all)
     assert (10, 4, 6) == (exact.numbers, exact.cases, exact.passed)
@@ -267,7 +272,7 @@ def test_pass_at_1_is_the_mean() -> None:
     verdicts = itertools.product(range(12), range(1, 5))
     lives = [answered(f"c{case}", {"exact": (case * at) % 5 < 2}, repeat=at) for case, at in verdicts]
     exact = summary_of(*lives).scores["exact"]
-    once = exact.passes[0]
+    once = exact.pass_at_k[0]
 
     assert pytest.approx((exact.mean, exact.low, exact.high)) == (
         once.at_least_one,
@@ -335,9 +340,11 @@ def test_scores_of_several_versions_say_so() -> None:
     state = state_of(lives)
     mended = state_of([*lives, TrialScored(trial="b", scorer="exact", version="v2", value=PASS, elapsed=0.0)])
 
-    said = "100.0 %  2 of 2 right (95 %: 34.2–100.0 %)"
-    assert f"{said}; by 2 versions of the scorer, 1 by an older one" == score_in_words(summarise(state).scores["exact"])
-    assert "\njudge all by one version of exact: evaljournal rescore 'my run'\n" in final_report(state, path="my run")
+    said = "100.0 %  2 of 2 passed (95 % CI 34.2–100.0 %)"
+    assert f"{said}; from 2 versions of the scorer, 1 from an older one" == score_in_words(summarise(state).scores["exact"])
+    assert "\nre-score everything with one version of exact: evaljournal rescore 'my run'\n" in final_report(
+        state, path="my run"
+    )
     assert said == score_in_words(summarise(mended).scores["exact"])
     assert "rescore" not in final_report(mended, path="my run")
 
@@ -347,7 +354,7 @@ def test_a_scorer_that_failed_and_was_asked_again() -> None:
     again: list[Event] = [TrialScored(trial="a", scorer="judge.tone", version="v1", value=PASS, elapsed=0.0)]
     scores = summary_of(answered("a", {"judge": ValueError()}), answered("b", {"judge": ValueError()}), again).scores
 
-    assert (1, 1) == (scores["judge"].not_scored, scores["judge.tone"].scored)
+    assert (1, 1) == (scores["judge"].failed, scores["judge.tone"].scored)
 
 
 def test_outputs_of_which_a_scorer_has_said_nothing() -> None:
@@ -362,7 +369,7 @@ def test_outputs_of_which_a_scorer_has_said_nothing() -> None:
     ]
 
     assert {"exact": 1} == summary_of(*lives).unscored
-    assert "1 output without a score of exact: evaljournal rescore r\n" in final_report(state_of(chain(*lives)), path="r")
+    assert "1 output not scored by exact: evaljournal rescore r\n" in final_report(state_of(chain(*lives)), path="r")
 
 
 def test_a_withdrawn_trial_leaves_everything() -> None:
@@ -376,8 +383,8 @@ def test_a_withdrawn_trial_leaves_everything() -> None:
         summary.trials.recovered,
         summary.trials.withdrawn,
     )
-    assert (1, 1.0, 0) == (summary.scores["exact"].scored, summary.scores["exact"].mean, summary.scores["judge"].not_scored)
-    assert (1, 2) == (summary.latency.answers, summary.attempts.succeeded)
+    assert (1, 1.0, 0) == (summary.scores["exact"].scored, summary.scores["exact"].mean, summary.scores["judge"].failed)
+    assert (1, 2) == (summary.latency.count, summary.attempts.succeeded)
 
 
 def noted(trial: str, attempt: int, tokens: int) -> Event:
@@ -408,8 +415,8 @@ def test_what_lost_attempts_have_used_is_told() -> None:
     ]
     summary = summary_of(life)
 
-    assert (111_111_111, 11_111) == (summary.usage["tokens"], summary.usage_lost["tokens"])
-    assert "tokens 111,111,111; of it tokens 11,111 by attempts without an output" in final_report(state_of(life), path="r")
+    assert (111_111_111, 11_111) == (summary.usage["tokens"], summary.usage_without_output["tokens"])
+    assert "tokens 111,111,111; of this tokens 11,111 by attempts without an output" in final_report(state_of(life), path="r")
 
 
 def test_calls_that_may_have_been_paid_for_twice() -> None:
@@ -431,7 +438,7 @@ def test_calls_that_may_have_been_paid_for_twice() -> None:
     attempts = summary_of(events).attempts
 
     assert (4, 2) == (attempts.interrupted, attempts.repeated_calls)
-    assert "4 attempts were cut off, and 2 made again: as many calls may have been paid for twice" in final_report(
+    assert "4 attempts were interrupted and 2 repeated; up to 2 calls may have been paid for twice" in final_report(
         state_of(events), path="r"
     )
 
@@ -442,7 +449,7 @@ def test_sessions_and_crashes() -> None:
     summary = summary_of(lives)
 
     assert (4, 2, None) == (summary.sessions, summary.crashes, summary.ending)
-    assert "2 of 4 sessions ended without a word: killed, unplugged, or on a disk that was full" in final_report(
+    assert "2 of 4 sessions ended without a final record (killed, power loss or disk full)" in final_report(
         state_of(lives), path="r"
     )
     done = summary_of([*lives, RunFinished(completed=0, failed=0, withdrawn=0, head="")])
@@ -454,7 +461,7 @@ def test_latency_quantiles() -> None:
     summary = summary_of(*(answered(f"t{at}", elapsed=at / 10) for at in range(200, 0, -1)))
 
     assert (200, 10.0, 19.0, 19.8, 20.0) == (
-        summary.latency.answers,
+        summary.latency.count,
         summary.latency.p50,
         summary.latency.p95,
         summary.latency.p99,
@@ -467,7 +474,7 @@ def grouped(lives: list[Event], key: str) -> Summary:
     facts = records(lives)
     grouping = Grouping(key)
     for record in facts:
-        grouping.take(record)
+        grouping.apply(record)
     return summarise(fold(facts), groups=grouping.groups)
 
 
@@ -497,11 +504,11 @@ def test_groups_by_metadata() -> None:
     assert [
         "by difficulty:",
         "  (none)  1 ok of 2 trials · 1 open",
-        "    exact  0.0 %  0 of 1 right (95 %: 0.0–79.3 %)",
+        "    exact  0.0 %  0 of 1 passed (95 % CI 0.0–79.3 %)",
         "  3  1 ok of 1 trial",
-        "    exact  0.0 %  0 of 1 right (95 %: 0.0–79.3 %)",
+        "    exact  0.0 %  0 of 1 passed (95 % CI 0.0–79.3 %)",
         "  … and 1 more group",
-    ] == list(group_lines(groups, "difficulty", most=2))
+    ] == list(group_lines(groups, "difficulty", limit=2))
     assert "  easy  2 ok of 3 trials · 1 failed" in list(group_lines(groups, "difficulty"))
 
 

@@ -23,11 +23,12 @@ from journal.events import (
     TrialCompleted,
 )
 from replay import RunState, Span, Timeline, Times
-from replay.timeline import Name, Step
+from replay.timeline import StepName
+from replay.timeline_columns import Step
 from tests.journal.samples import enqueued, examples, session, started
 from tests.replay.histories import history
 
-NAMES: tuple[Name, ...] = get_args(Name)
+NAMES: tuple[StepName, ...] = get_args(StepName)
 
 
 def timeline(records: Iterable[Record]) -> Timeline:
@@ -73,14 +74,16 @@ RETRIED = (
 def test_an_attempt_is_a_span() -> None:
     """Each attempt has its slot, its times, its ending and the records that say so."""
     assert [
-        Span("a", 1, slot=0, session=1, start=3.0, end=4.0, ending="unavailable", seq=5, end_seq=6),
-        Span("a", 2, slot=1, session=1, start=9.5, end=11.5, ending="succeeded", seq=8, end_seq=9),
+        Span("a", 1, slot=0, session=1, start=3.0, end=4.0, ending="unavailable", seq=5, end_seq=6, queue_time=2.0),
+        Span("a", 2, 1, 1, 9.5, 11.5, "succeeded", seq=8, end_seq=9, queue_time=0.5, backoff_time=5.0),
     ] == list(told(*RETRIED).spans)
 
 
 def test_waiting_backing_off_and_being_served_are_apart() -> None:
     """A trial that could start, but does not, waits; as long as its delay runs, it backs off; in its slot, it is served."""
-    assert {"a": Times(waited=2.5, backed_off=5.0, served=3.0, scored=0.5, attempts=2)} == dict(told(*RETRIED).times)
+    assert {"a": Times(queue_time=2.5, backoff_time=5.0, run_time=3.0, scoring_time=0.5, attempts=2)} == dict(
+        told(*RETRIED).times
+    )
 
 
 def test_a_delay_ends_when_it_said_it_would() -> None:
@@ -95,8 +98,8 @@ def test_an_open_attempt_lasts_until_now() -> None:
     """An attempt without an end has lasted as long as the records go, and so has what its trial has been served."""
     seen = told(*RETRIED[:5], (7.0, enqueued("b")))
 
-    assert (3.0, 7.0, "", 0) == seen.spans[0][4:7] + seen.spans[0][8:]
-    assert 4.0 == seen.times["a"].served
+    assert (3.0, 7.0, "", 0) == seen.spans[0][4:7] + seen.spans[0][8:9]
+    assert 4.0 == seen.times["a"].run_time
 
 
 def test_a_pause_ends_by_its_time_or_by_word() -> None:
@@ -186,10 +189,10 @@ def test_what_was_in_the_air_ended_with_its_process() -> None:
     """An attempt whose process died lasted to the end of its session, and is not in flight in the next, said or unsaid."""
     seen = resumed("2026-11-15T00:01:00.500000Z")
 
-    assert (1, 5.0, 6.0, "interrupted", 9, 12) == seen.spans[1][3:]
+    assert (1, 5.0, 6.0, "interrupted", 9, 12) == seen.spans[1][3:9]
     assert [(0.5, 0, 12)] == seen.steps("in_flight", session=2)
     seen.apply(Record(14, "", 5.0, AttemptInterrupted(trial="b", attempt=1, why="process_died"), 0, "", 2, 0))
-    assert (1, 5.0, 6.0, "interrupted", 9, 14) == seen.spans[1][3:]
+    assert (1, 5.0, 6.0, "interrupted", 9, 14) == seen.spans[1][3:9]
 
 
 def test_waits_go_on_in_the_next_session() -> None:
@@ -197,8 +200,8 @@ def test_waits_go_on_in_the_next_session() -> None:
     seen = resumed("2026-11-15T00:01:00.500000Z")
 
     assert [(0.5, 2, 12), (3.0, 3, 12), (4.0, 4, 13)] == seen.steps("queued", session=2)
-    assert Times(waited=2.0 + 1.0, backed_off=2.0 + 2.5, served=1.0, scored=0.0, attempts=1) == seen.times["a"]
-    assert Times(waited=0.0 + 3.5, backed_off=0.0, served=0.0, scored=0.0, attempts=0) == seen.times["c"]
+    assert Times(queue_time=2.0 + 1.0, backoff_time=2.0 + 2.5, run_time=1.0, scoring_time=0.0, attempts=1) == seen.times["a"]
+    assert Times(queue_time=0.0 + 3.5, backoff_time=0.0, run_time=0.0, scoring_time=0.0, attempts=0) == seen.times["c"]
 
 
 @pytest.mark.parametrize(
@@ -296,9 +299,9 @@ def test_times_are_the_areas_under_the_steps(seed: int) -> None:
         name: sum(area(seen.steps(name, session=each.n), each.end) for each in seen.sessions)
         for name in ("in_flight", "queued", "backing_off")
     }
-    assert sum(times.served for times in seen.times.values()) == pytest.approx(spent["in_flight"])
-    assert sum(times.waited for times in seen.times.values()) == pytest.approx(spent["queued"])
-    assert sum(times.backed_off for times in seen.times.values()) == pytest.approx(spent["backing_off"])
+    assert sum(times.run_time for times in seen.times.values()) == pytest.approx(spent["in_flight"])
+    assert sum(times.queue_time for times in seen.times.values()) == pytest.approx(spent["queued"])
+    assert sum(times.backoff_time for times in seen.times.values()) == pytest.approx(spent["backing_off"])
     assert sum(span.end - span.start for span in seen.spans) == pytest.approx(spent["in_flight"])
 
 

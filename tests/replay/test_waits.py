@@ -34,7 +34,7 @@ def waits(*events: Moment, slots: int = 2) -> list[list[tuple[str, float, str]]]
     begin = attrs.evolve(started(), settings={"slots": slots})  # type: ignore[misc]  # a fact is an attrs class
     before: list[Moment] = [(0.0, begin), (0.0, session())]
     for seq, (t, event) in enumerate([*before, *events], start=1):
-        waited = log.take(Record(seq, "2026-11-15T00:00:00.000000Z", t, event, 0, "", 1, 0))
+        waited = log.apply(Record(seq, "2026-11-15T00:00:00.000000Z", t, event, 0, "", 1, 0))
         if isinstance(event, AttemptStarted | ScorerCallStarted) and event.trial == "a":
             found.append(waited)
     return [[(wait.reason, round(wait.seconds, 6), wait.text) for wait in each] for each in found]

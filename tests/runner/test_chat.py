@@ -248,7 +248,7 @@ def test_an_answer_that_was_cut_short_is_an_answer_and_says_so(server: Server, p
     outcome = go(made(Chat("small", base_url=server.url(name, "say:short", "v1"))), path)
 
     assert (["short"], ["length"], 1) == (outputs(path), noted(path, "evaljournal.finish_reason"), outcome.state.truncated)
-    said = "1 of 1 answer cut short by the limit of tokens; a larger --max-tokens would let them end"
+    said = "1 of 1 answer truncated by the token limit; raise --max-tokens"
     assert said in final_report(outcome.state, path=path)
 
 

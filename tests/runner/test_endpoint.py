@@ -519,7 +519,9 @@ def test_a_refused_key_stops_the_run(server: Server, path: Path, name: str, stat
     assert "unauthorized" == outcome.stopped
     assert status in outcome.why
     assert len(server.seen(name)) <= 4
-    assert "key or the account was refused: 0 of 1,000 trials done" in final_report(outcome.state, path=path)
+    assert "unauthorized: check the key, its permissions and the credit): 0 of 1,000 trials done" in final_report(
+        outcome.state, path=path
+    )
 
 
 @pytest.mark.parametrize("policy", ["fixed", "adaptive"])
@@ -537,7 +539,7 @@ def test_a_key_that_was_mended_is_tried_on_all(server: Server, path: Path, name:
     assert 1 <= stops <= 4
     assert ("", 8, 0) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
     assert {"stopped": 4, "unavailable": 1} == dict(outcome.state.retries)
-    assert () == audit(read(path), remake=session_rules).findings
+    assert () == audit(read(path), rules=session_rules).findings
 
 
 def test_a_refused_judge_stops_the_run(server: Server, path: Path, name: str) -> None:

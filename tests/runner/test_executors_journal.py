@@ -338,7 +338,7 @@ async def test_every_decision_can_be_made_again(given: dict[str, Any]) -> None:
         return Fail(kinds[value % 4], 0.5) if value % 5 == 0 and times <= 1 + value % 3 else Answer(value, 1 + value % 4)
 
     await go(Scripted(step), range(100), disk, 8, max_retries=2, exit_on_error=False, **given)
-    audited = audit(read(PATH, files=disk), remake=session_rules)
+    audited = audit(read(PATH, files=disk), rules=session_rules)
 
     assert ((), ()) == (audited.findings, audited.notes)
-    assert audited.decisions > 20
+    assert audited.decisions_reproduced > 20

@@ -69,7 +69,7 @@ async def test_a_fork_at_any_record_ends_like_its_run(tmp_path: Path) -> None:
         again = await arun(made, new, resume=True, files=files, policy="fixed", **repeatable())
         assert outcome(whole.state) == outcome(again.state)
         assert not done & set(task.calls)
-        assert (True, ()) == (verify(new).holds, audit(read(new), remake=session_rules).findings)
+        assert (True, ()) == (verify(new).holds, audit(read(new), rules=session_rules).findings)
     assert verify(old, expect_head=whole.head).holds
 
 
@@ -91,7 +91,7 @@ async def test_attempts_in_flight_at_a_fork_are_recorded_as_forked(tmp_path: Pat
 
     cut = [record.event.why for record in read(new) if isinstance(record.event, AttemptInterrupted)]
     assert ["forked", "process_died"] == cut
-    assert (True, ()) == (verify(new).holds, audit(read(new), remake=session_rules).findings)
+    assert (True, ()) == (verify(new).holds, audit(read(new), rules=session_rules).findings)
 
 
 async def test_an_existing_target_is_rejected(tmp_path: Path) -> None:
@@ -151,4 +151,4 @@ async def test_a_salvaged_run_repeats_lost_trials(tmp_path: Path) -> None:
 
     assert ("", 1) == (before.ending, before.completed)
     assert ("finished", 2) == (outcome.state.ending, outcome.state.completed)
-    assert (True, ()) == (verify(tmp_path / "new").holds, audit(read(tmp_path / "new"), remake=session_rules).findings)
+    assert (True, ()) == (verify(tmp_path / "new").holds, audit(read(tmp_path / "new"), rules=session_rules).findings)

@@ -118,4 +118,4 @@ async def test_a_keyed_run_is_resumed_and_audited() -> None:
     assert "deadline" == stopped.stopped
     assert (20, "") == (outcome.state.completed, outcome.stopped)
     assert "model" == outcome.state.settings["limit_key"]
-    assert () == tuple(audit(read(PATH, files=disk), remake=session_rules).findings)
+    assert () == tuple(audit(read(PATH, files=disk), rules=session_rules).findings)

@@ -38,7 +38,7 @@ def test_an_outcome_is_told_to_people(tmp_path: Path) -> None:
 
     first, counts, scores, *_ = str(outcome).splitlines()
     assert f"same finished: 3 of 3 trials done, in {tmp_path / 'run'}" == first
-    assert ("  3 ok of 3 done", True) == (counts, scores.startswith("  right  100.0 %  3 of 3 right"))
+    assert ("  3 ok of 3 done", True) == (counts, scores.startswith("  right  100.0 %  3 of 3 passed"))
     assert "resume" not in str(outcome)  # The command line does not know an evaluation that is in no file.
     assert f"Outcome(path={tmp_path / 'run'!r}, head={outcome.head!r}, stopped='', why='')" == repr(outcome)
 

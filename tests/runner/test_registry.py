@@ -81,9 +81,9 @@ async def test_two_runs_of_one_key_share_a_policy(policy: str) -> None:
     disks = await at_once([made(endpoint, 80, identity) for _ in range(2)], stagger=1.0, policy=policy)
 
     for disk in disks:
-        result = audit(read(PATH, files=disk), remake=session_rules)
+        result = audit(read(PATH, files=disk), rules=session_rules)
         assert () == result.findings
-        assert result.unreproduced > 0
+        assert result.decisions_not_reproduced > 0
         assert [""] == [event.key for event in of(disk, PolicyShared)]
     assert 1 == sum(isinstance(event, PolicyShared) for event in events_of(PATH, files=disks[1])[:4])
     pauses = [len(of(disk, IntakePaused)) for disk in disks]
@@ -94,9 +94,9 @@ async def test_decisions_before_another_run_joins_are_reproduced() -> None:
     """Up to the record at which a second run joins, the decisions of the first are recomputed."""
     endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5), fresh()
     first, _ = await at_once([made(endpoint, 400, identity) for _ in range(2)], stagger=3.0, policy="adaptive")
-    result = audit(read(PATH, files=first), remake=session_rules)
+    result = audit(read(PATH, files=first), rules=session_rules)
 
-    assert result.decisions >= 2
+    assert result.decisions_reproduced >= 2
     assert () == result.findings
 
 
@@ -106,7 +106,7 @@ async def test_runs_that_follow_one_another_share_nothing() -> None:
     disks = [(await at_once([made(endpoint, 30, identity)], policy="adaptive"))[0] for _ in range(2)]
 
     assert [[], []] == [of(disk, PolicyShared) for disk in disks]
-    assert [0, 0] == [audit(read(PATH, files=disk), remake=session_rules).unreproduced for disk in disks]
+    assert [0, 0] == [audit(read(PATH, files=disk), rules=session_rules).decisions_not_reproduced for disk in disks]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ async def test_slots_cap_a_run() -> None:
     disks = await at_once([made(model, 100, identity, slots=slots) for slots in (4, 6)], policy="adaptive")
 
     assert [4, 6] == [1 + max(event.slot for event in of(disk, AttemptStarted)) for disk in disks]
-    assert [(), ()] == [audit(read(PATH, files=disk), remake=session_rules).findings for disk in disks]
+    assert [(), ()] == [audit(read(PATH, files=disk), rules=session_rules).findings for disk in disks]
 
 
 def test_runs_in_two_threads_share_a_policy(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_runs_in_two_threads_share_a_policy(tmp_path: Path) -> None:
 
     for name in "ab":
         records = list(read(tmp_path / name))
-        result = audit(records, remake=session_rules)
+        result = audit(records, rules=session_rules)
         assert () == result.findings
         assert 150 == result.totals.completed
         assert any(isinstance(record.event, PolicyShared) for record in records)

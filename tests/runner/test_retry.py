@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from journal.events import RetryScheduled, TrialFailed
-from replay.state import RetryHistory, TrialState
+from replay.trial_state import RetryHistory, TrialState
 from runner.errors import UsageError
 from runner.retries.classify import Fatal, RateLimited
 from runner.retries.retry import GiveUp, OneBudget, Retry, RetryIn, jitter

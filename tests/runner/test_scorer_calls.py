@@ -52,7 +52,7 @@ async def story() -> Told:
 
 def judged(told: Told) -> set[str]:
     records = [Record(seq, "", t, event, 0, "", 1, 0) for seq, (t, event) in enumerate(told, 1)]
-    return {finding.check for finding in audit(records, remake=session_rules).findings}
+    return {finding.check for finding in audit(records, rules=session_rules).findings}
 
 
 def place(told: Told, kind: type[Any], n: int = 0) -> int:
@@ -158,10 +158,10 @@ async def test_rescoring_goes_through_the_executor(tmp_path: Path) -> None:
 
     done = await rescore(tmp_path / "run", list(it.scorers.values()), slots=5, in_thread=inline)
     again = await rescore(tmp_path / "run", list(it.scorers.values()), in_thread=inline)
-    result = audit(read(tmp_path / "run"), remake=session_rules)
+    result = audit(read(tmp_path / "run"), rules=session_rules)
 
     assert (20, 0, "") == (done.outputs, done.left, done.outcome.stopped)
     assert (0, 20) == (again.outputs, again.current)
     assert 5 == most
     assert 20 == sum(isinstance(event, AttemptStarted) for event in events_of(tmp_path / "run"))
-    assert ((), 2) == (result.findings, result.decisions)
+    assert ((), 2) == (result.findings, result.decisions_reproduced)

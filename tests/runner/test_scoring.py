@@ -17,7 +17,8 @@ from journal.events import (
     TrialScored,
 )
 from replay import fold
-from replay.auditing import Audit, audit
+from replay.audit_types import Audit
+from replay.auditing import audit
 from replay.summary import summarise
 from runner import Case, Evaluation, Outcome, RateLimited, Retry, evaluation, scorers
 from runner.api import arun
@@ -73,7 +74,7 @@ async def go(it: Made, disk: SimulatedDisk | None = None, **options: Any) -> Out
 
 
 def checked(disk: SimulatedDisk) -> Audit:
-    return audit(read(PATH, files=disk), remake=session_rules)
+    return audit(read(PATH, files=disk), rules=session_rules)
 
 
 def of(disk: SimulatedDisk, kind: type[Any]) -> list[Any]:
@@ -345,8 +346,8 @@ async def test_an_audit_reproduces_the_decisions_of_a_shared_policy(policy: str)
 
     assert 60 == outcome.state.completed
     assert () == result.findings
-    assert result.decisions > 9
-    assert 0 == result.unreproduced
+    assert result.decisions_reproduced > 9
+    assert 0 == result.decisions_not_reproduced
 
 
 async def test_outputs_are_scored_within_the_grace() -> None:

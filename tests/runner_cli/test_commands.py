@@ -110,7 +110,7 @@ def test_verify_tells_disagreement_from_damage(disagreeing: Path) -> None:
     lines = result.stderr.splitlines()
 
     assert (4, "") == (result.exit_code, result.stdout)
-    said = "record 6 (elapsed): it says 0.250000 s, and 0.000000 to 0.001000 s have passed since its attempt began"
+    said = "record 6 (elapsed): elapsed is 0.250000 s, but 0.000000 to 0.001000 s have passed since the attempt started"
     assert said == lines[0]
     assert f"{disagreeing}: hash chain intact, but the audit failed: 4 findings" in result.stderr
     assert "salvage" not in result.stderr
@@ -183,10 +183,10 @@ def test_verify_as_json(run: Path) -> None:
         "problem": None,
         "problem_type": None,
         "findings": [],
-        "further_findings": 0,
-        "notes": ["not recomputed in session 1: the journal does not record the policy and the seed"],
+        "findings_omitted": 0,
+        "notes": ["decisions of session 1 were not recomputed: the journal does not record the policy and the seed"],
         "trials": {"enqueued": 2, "completed": 2, "failed": 0, "withdrawn": 0, "open": 0},
-        "decisions_recomputed": 0,
+        "decisions_reproduced": 0,
         "decisions_not_reproduced": 0,
     } == orjson.loads(result.stdout)
     assert (0, "") == (result.exit_code, result.stderr)
@@ -257,7 +257,7 @@ def test_salvage_tells_of_scores_that_are_lost(run: Path, tmp_path: Path) -> Non
     lost = next(record for record in read(run) if isinstance(record.event, TrialScored))
     flip(segment(run), lost.offset + 60)
     result, new = evaljournal("salvage", run, "-o", tmp_path / "new"), tmp_path / "new"
-    told = f"1 output without a score of exact: evaljournal rescore {new}\n"
+    told = f"1 output not scored by exact: evaljournal rescore {new}\n"
 
     assert (0, True) == (result.exit_code, told in result.stderr)
     assert (True, True) == ("capitals finished" in evaljournal("status", new).stdout, told in evaljournal("status", new).stdout)

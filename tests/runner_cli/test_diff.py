@@ -60,15 +60,15 @@ def test_diff_tells_what_is_different(a: Path, b: Path) -> None:
     assert [
         f"A  {a}: capitals, finished, 2 ok, 1 failed of 3",
         f"B  {b}: capitals, finished, 3 ok, 1 failed of 4",
-        "not the same trials: 3 in common, 1 only in B",
-        "3 trials compared: 1 fixed, 0 broke, 0 changed, 2 the same",
+        "3 common trials, 1 only in B",
+        "3 trials compared: 1 fixed, 0 broken, 0 changed, 2 unchanged",
         (
-            "exact  not distinguishable at n = 2 (B less A: +50.0 points, 95 %: -56.3 to 100.0); "
-            "50.0 % → 100.0 %, 1 better, 0 worse; not in it: 1 case without a score in both"
+            "exact  no significant difference (B − A: +50.0 points, 95 % CI -56.3 to 100.0, n = 2); "
+            "50.0 % → 100.0 %, 1 better, 0 worse; excluded: 1 case not scored in both"
         ),
-        "answers  no difference in any of 2",
+        "latency  no difference (n = 2)",
         "fixed (1):",
-        "  chile: exact fail → pass, another output",
+        "  chile: exact fail → pass, output changed",
         "only in B (1):",
         "  japan",
     ] == result.stdout.splitlines()
@@ -79,7 +79,7 @@ def test_a_worse_run_is_no_error(a: Path, b: Path) -> None:
     """A comparison is not a gate: where something broke, the code is still 0."""
     result = evaljournal("diff", b, a)
 
-    assert (0, True) == (result.exit_code, "broke (1):\n  chile: exact pass → fail" in result.stdout)
+    assert (0, True) == (result.exit_code, "broken (1):\n  chile: exact pass → fail" in result.stdout)
 
 
 def test_diff_as_json(a: Path, b: Path) -> None:
@@ -96,7 +96,7 @@ def test_diff_names_all_if_asked(tmp_path: Path) -> None:
     worse = run(tmp_path / "worse", *(answered(f"c{at}", {"exact": FAIL}) for at in range(22)))
     better = run(tmp_path / "better", *(answered(f"c{at}", {"exact": PASS}) for at in range(22)))
 
-    assert "  … and 12 more (--all names every one)\n" in evaljournal("diff", worse, better).stdout
+    assert "  … and 12 more (--all lists all)\n" in evaljournal("diff", worse, better).stdout
     assert "  c21: exact fail → pass\n" in evaljournal("diff", worse, better, "--all").stdout
 
 
@@ -106,7 +106,7 @@ def test_diff_refuses_what_has_nothing_in_common(a: Path, tmp_path: Path) -> Non
     result = evaljournal("diff", a, other)
 
     assert (2, "") == (result.exit_code, result.stdout)
-    assert "no trial in common: 2 trials only in the first, 0 only in the second, 1 with the same name" in result.stderr
+    assert "no trial in common: 2 trials only in A, 0 only in B, 1 with the same name" in result.stderr
 
 
 @pytest.mark.parametrize("arguments", [["a", "nothing"], ["nothing", "a"], ["a"], ["a", "b", "--by", "dificulty"]])
@@ -150,9 +150,9 @@ def test_status_by_a_key_of_the_metadata(a: Path) -> None:
     assert [
         "by difficulty:",
         "  easy  1 ok of 1 trial",
-        "    exact  100.0 %  1 of 1 right (95 %: 20.7–100.0 %)",
+        "    exact  100.0 %  1 of 1 passed (95 % CI 20.7–100.0 %)",
         "  hard  1 ok of 2 trials · 1 failed",
-        "    exact  0.0 %  0 of 1 right (95 %: 0.0–79.3 %); not in it: 1 failed",
+        "    exact  0.0 %  0 of 1 passed (95 % CI 0.0–79.3 %); excluded: 1 failed",
         f"capitals finished: 3 of 3 trials done, in {a}",
     ] == result.stdout.splitlines()[:6]
 

@@ -92,7 +92,7 @@ def test_a_command_is_run() -> None:
 
     assert (0, "") == (result.exit_code, result.stdout)
     assert {"peru": True, "cuba": True, "chile": False} == scores("runs/qa/0001", "exact")
-    assert "exact  66.7 %  2 of 3 right" in result.stderr
+    assert "exact  66.7 %  2 of 3 passed" in result.stderr
 
 
 def test_an_endpoint_is_asked(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,7 +298,7 @@ def test_retries_are_said_in_numbers(server: Server, name: str) -> None:
     later = [session.settings["retry"] for session in sessions[1:]]
     assert [(1, 7, 5.0), (1, 7, 6.0)] == [(each["errors"], each["timeouts"], each["rate_limits"]) for each in later]
     assert 6 == len(server.seen(name))
-    assert () == tuple(audit(read("runs/qa/0001"), remake=session_rules).findings)
+    assert () == tuple(audit(read("runs/qa/0001"), rules=session_rules).findings)
 
 
 def test_what_else_a_model_is_sent(server: Server, name: str) -> None:
@@ -548,7 +548,7 @@ def test_outputs_are_scored_anew() -> None:
         for version in dict.fromkeys(event.version for event in events("runs/qa/0001", TrialScored) if event.scorer == "exact")
     ]
     assert (1.0, 3, "finished") == (state.scores["exact"].mean, state.completed, state.ending)
-    assert () == tuple(audit(read("runs/qa/0001"), remake=session_rules).findings)
+    assert () == tuple(audit(read("runs/qa/0001"), rules=session_rules).findings)
     assert verify("runs/qa/0001").holds
     shown = evaljournal("show", "chile").stdout
     assert "(superseded)" in shown
@@ -640,7 +640,7 @@ def test_a_refused_judge_stops_the_rescoring(server: Server, name: str) -> None:
     assert 0 == again.exit_code, again.stderr
     assert "qa finished: 3 of 3 trials done" in again.stderr
     assert {"peru": True, "cuba": True, "chile": True} == scores("runs/qa/0001", "judge")
-    assert () == tuple(audit(read("runs/qa/0001"), remake=session_rules).findings)
+    assert () == tuple(audit(read("runs/qa/0001"), rules=session_rules).findings)
 
 
 def test_a_scorer_that_was_of_no_use_does_not_spoil_the_run() -> None:
@@ -653,8 +653,8 @@ def test_a_scorer_that_was_of_no_use_does_not_spoil_the_run() -> None:
     evaljournal("run", "--data", "qa.jsonl", "--command", "cat", "--score", "mine.py:broken")
 
     assert (1, [0, 0, 0], 1) == (tried.exit_code, [each.exit_code for each in later], gated.exit_code)
-    assert "no score: 3 could not be scored (evaljournal.Fatal: no use)" in later[0].stderr
-    assert "no score: 3 could not be scored (evaljournal.Fatal: no use)" in later[2].stdout
+    assert "no score: 3 scorer failed (evaljournal.Fatal: no use)" in later[0].stderr
+    assert "no score: 3 scorer failed (evaljournal.Fatal: no use)" in later[2].stdout
     assert 1 == evaljournal("resume").exit_code
 
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from journal import Event, JournalError, Record, read
 from journal.events import AttemptStarted, AttemptSucceeded, RetryScheduled
 from replay.export.nat import line
-from replay.export.story import Result as TrialResult
+from replay.trial import TrialDetails
 from runner.cli import cli
 from runner.engine.nat_output import OWNER, NatOutput
 from tests.journal.samples import session, started, trial, written
@@ -219,8 +219,8 @@ def test_a_file_that_was_taken_away_is_made_anew() -> None:
 def test_a_trial_that_cannot_be_told_costs_no_other(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """One trial's trouble is logged with its name and traceback; the others are written."""
 
-    def told(result: TrialResult) -> bytes:
-        if result.asked.trial == "a":
+    def told(result: TrialDetails) -> bytes:
+        if result.trial == "a":
             raise JournalError("its line is gone")
         return line(result)
 

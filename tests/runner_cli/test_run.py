@@ -124,7 +124,7 @@ def test_run_to_the_end() -> None:
     assert "capitals in runs/capitals/0001; Ctrl-C stops it" in result.stderr
     assert "asked about peru" in result.stderr
     assert "capitals finished: 5 of 5 trials done, in runs/capitals/0001" in result.stderr
-    assert "exact  100.0 %  5 of 5 right" in result.stderr
+    assert "exact  100.0 %  5 of 5 passed" in result.stderr
     assert result.stderr.endswith("next: evaljournal verify runs/capitals/0001\n")
     assert verify("runs/capitals/0001").holds
 
@@ -159,7 +159,7 @@ def test_failures_end_with_1_and_come_last() -> None:
     assert [
         "1 trial failed:",
         "  cuba: ValueError: no such country (exhausted, 1 attempt)",
-        "look closer: evaljournal log runs/capitals/0001 cuba",
+        "details: evaljournal log runs/capitals/0001 cuba",
         "next: evaljournal resume runs/capitals/0001 --retry-failed",
     ] == result.stderr.splitlines()[-4:]
 
@@ -170,7 +170,7 @@ def test_a_scorer_that_fails_is_no_success() -> None:
     result = evaljournal("run", "evals/capitals.py")
 
     assert 1 == result.exit_code
-    assert re.search(r"no score: 5 could not be scored \(KeyError: '[A-Z]+'\)", result.stderr)
+    assert re.search(r"no score: 5 scorer failed \(KeyError: '[A-Z]+'\)", result.stderr)
     assert "score what could not be scored, when that is mended: evaljournal rescore runs/capitals/0001" in result.stderr
 
 
@@ -293,7 +293,7 @@ def test_fail_fast_ends_with_3() -> None:
     result = evaljournal("run", "evals/capitals.py", "--fail-fast", *ONE_BY_ONE, "--json")
 
     assert (3, "failed_fast") == (result.exit_code, orjson.loads(result.stdout)["stopped"])
-    assert "capitals stopped because too many trials failed: 1 of 5 trials done" in result.stderr
+    assert "capitals stopped (too many trials failed): 1 of 5 trials done" in result.stderr
     assert result.stderr.endswith("next: evaljournal resume runs/capitals/0001\n")
 
 

@@ -124,9 +124,9 @@ def test_a_trial_as_json() -> None:
     first, second = told["attempts"]
     assert ["rate_limited", "timed_out"] == [first["ending"], second["ending"]]
     assert (3, 5, 7, 2.0, [["tokens", 7]]) == tuple(first[name] for name in ("slot", "seq", "end_seq", "retry_after", "notes"))
-    assert told["times"]["waited"] == pytest.approx(first["waited"] + second["waited"])
-    assert told["times"]["backed_off"] == pytest.approx(first["backed_off"] + second["backed_off"])
-    assert told["times"]["served"] == pytest.approx(first["served"] + second["served"])
+    assert told["times"]["queue_time"] == pytest.approx(first["queue_time"] + second["queue_time"])
+    assert told["times"]["backoff_time"] == pytest.approx(first["backoff_time"] + second["backoff_time"])
+    assert told["times"]["run_time"] == pytest.approx(first["run_time"] + second["run_time"])
 
 
 def test_a_trial_as_it_stood() -> None:
@@ -251,7 +251,7 @@ def test_calls_of_scorers() -> None:
         "call 2    judge succeeded after 1 ms  session 1 · seq 11 · waited 1 ms (rate limit: 4.2 starts/s)",
     ] == lines[lines.index("output    Lima") + 1 : -2]
     assert [("rate_limited", "pace"), ("succeeded", "pace")] == [
-        (call["ending"], call["waits"][0]["reason"]) for call in story["calls"]
+        (call["ending"], call["waits"][0]["reason"]) for call in story["scorer_calls"]
     ]
 
 

@@ -254,7 +254,10 @@ def test_watching_what_was_cut_off(run: Path) -> None:
     cut_tail(segment(run), 3)
     result = evaljournal("watch", run)
 
-    assert (3, True) == (result.exit_code, result.stdout.startswith("capitals cut off without a word: 1 trial done"))
+    assert (3, True) == (
+        result.exit_code,
+        result.stdout.startswith("capitals ended without a final record (killed, power loss or disk full): 1 trial done"),
+    )
     assert "process 4711 on here exited without ending the run\n" == result.stderr
 
 
@@ -326,7 +329,7 @@ def test_ctrl_c_ends_the_watching_and_not_the_run(here: Path) -> None:
             assert second.stdout.readline().startswith("6 of 40 (15 %)")
             running.kill()
             out, err = second.communicate(timeout=60)
-        assert (3, True) == (second.returncode, out.startswith("slow cut off without a word: 6 of 40 trials done"))
+        assert (3, True) == (second.returncode, out.startswith("slow ended without a final record"))
         assert f"process {running.pid} on" in err
 
 
@@ -426,9 +429,9 @@ def test_a_session_that_was_forked_while_it_lived_did_not_die() -> None:
     before = evaljournal("status", "new").stdout
     written(Path("new"), [session(3), RunStopped(reason="interrupted")], new=False)
 
-    assert "capitals forked while it was going on: 1 trial done, in new" == before.splitlines()[0]
-    assert "1 of 3 sessions ended without a word" in evaljournal("status", "new").stdout
-    assert "1 of 2 sessions ended without a word" in before
+    assert "capitals forked while running: 1 trial done, in new" == before.splitlines()[0]
+    assert "1 of 3 sessions ended without a final record" in evaljournal("status", "new").stdout
+    assert "1 of 2 sessions ended without a final record" in before
 
 
 def test_a_fork_takes_everything_with_it() -> None:
@@ -508,4 +511,4 @@ def test_a_time_that_is_none_cannot_be_drawn() -> None:
     forge(Path("odd"), [opened(), started(), session(), *trial("a")[:1], fact])
     result = evaljournal("replay", "odd")
 
-    assert (4, True) == (result.exit_code, "record 5 breaks the rules: it makes no sense" in result.stderr)
+    assert (4, True) == (result.exit_code, "record 5 breaks the rules: invalid value" in result.stderr)

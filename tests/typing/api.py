@@ -155,7 +155,7 @@ assert_type(history.trials["fr"].stage, str)
 assert_type(next(history.outputs()), tuple[str, Any])
 assert_type(history.timeline().spans[0], Span)
 assert_type(history.timeline().spans[1:], list[Span])
-assert_type(history.timeline().times["fr"].waited, float)
+assert_type(history.timeline().times["fr"].queue_time, float)
 assert_type(history.timeline().steps("in_flight", session=1), list[tuple[float, int, int]])
 history.timeline().steps("speed")  # type: ignore[arg-type]
 load("runs/capitals/0001", at="725")  # type: ignore[arg-type]

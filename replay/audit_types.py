@@ -1,0 +1,88 @@
+"""The result of an audit, and the interface of the rules that it recomputes decisions with."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import attrs
+
+from journal import Record
+from journal.events import PolicyEvent, RetryScheduled, RunStarted, TrialFailed
+from replay.trial_state import TrialState
+
+Settled = RetryScheduled | TrialFailed
+"""The decision about a trial after an attempt without an output."""
+
+
+class Rules(Protocol):
+    """The policies and retries of one session, rebuilt from its settings; they depend only on the records they are given."""
+
+    @property
+    def doubt(self) -> str:
+        """Why they may differ from those that decided then, such as another release; empty if there is no reason."""
+        ...
+
+    def begin(self, key: str) -> PolicyEvent:
+        """Return the first decision for a rate-limit key, whose policy starts here."""
+        ...
+
+    def take(self, record: Record) -> Sequence[PolicyEvent]:
+        """Process the start or end of an attempt or scorer call, or a note; return the decisions that must follow."""
+        ...
+
+    def elapse(self, key: str, t: float) -> Sequence[PolicyEvent]:
+        """Return what the policy of a rate-limit key decides at `t` by the passing of time alone."""
+        ...
+
+    def closed(self, key: str, t: float) -> str:
+        """Return why no attempt of a rate-limit key may start at `t`; empty if one may."""
+        ...
+
+    def settle(self, event: Settled, trial: TrialState) -> Settled:
+        """Return the decision for a trial in this state, where `event` is the recorded one."""
+        ...
+
+
+RulesFactory = Callable[[RunStarted, Mapping[str, Any], int], Rules | str]
+"""Rebuilds a session's rules from the run's definition, its settings and the number of trials; or returns why it cannot."""
+
+
+@attrs.frozen
+class Finding:
+    """A record that breaks a rule."""
+
+    seq: int
+    check: str
+    """The rule: lifecycle, time, slots, limit, intake, delay, calls, elapsed, policy, retry or totals."""
+    message: str
+
+
+@attrs.frozen(kw_only=True)
+class Totals:
+    """Numbers of trials; `enqueued` is the sum of the others."""
+
+    enqueued: int = 0
+    completed: int = 0
+    failed: int = 0
+    withdrawn: int = 0
+    open: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class Audit:
+    """The result of an audit."""
+
+    findings: tuple[Finding, ...]
+    findings_omitted: int
+    """Further findings that are only counted."""
+    notes: tuple[str, ...]
+    """What was not checked, and why."""
+    totals: Totals
+    decisions_reproduced: int
+    """Recorded decisions that recomputing gave again."""
+    decisions_not_reproduced: int = 0
+    """Decisions of policies shared with another run: not recomputed, but checked against all other rules."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no finding."""
+        return not self.findings

@@ -1,0 +1,35 @@
+"""Groups of trials by a key of their metadata."""
+
+from typing import Final
+
+from journal import Blob, Record
+from journal.events import TrialEnqueued
+from replay.text import as_text
+
+NO_GROUP: Final = "(none)"
+"""The group of trials whose metadata lacks the key."""
+
+
+class Grouping:
+    """The group of each trial, from one pass over the records; metadata is only on disk."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.groups: dict[str, str] = {}
+        """Trial → group."""
+        self.keys: set[str] = set()
+        """All keys of the metadata, to suggest one for a mistyped key."""
+        self._labels: dict[str, str] = {}
+
+    def apply(self, record: Record) -> None:
+        """Take the group from the next record, if it has one."""
+        event = record.event
+        if not isinstance(event, TrialEnqueued):
+            return
+        metadata = event.metadata.load() if isinstance(event.metadata, Blob) else event.metadata
+        value = None
+        if isinstance(metadata, dict):
+            self.keys.update(metadata)
+            value = metadata.get(self.key)
+        label = NO_GROUP if value is None else as_text(value)
+        self.groups[event.trial] = self._labels.setdefault(label, label)  # One string per label.

@@ -1,0 +1,218 @@
+"""Storage of a timeline: attempts, times of trials and step functions, in arrays.
+
+A run can have millions of events, so numbers are kept in arrays and become objects only when they are read.
+"""
+
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, overload
+
+import attrs
+
+from journal.events import AttemptStarted
+
+Step = tuple[float, int, int]
+"""A time, the value from then on, and the last record before it."""
+
+ENDINGS: Final = ("", "succeeded", "failed", "rate_limited", "unavailable", "fatal", "timed_out", "interrupted")
+"""How an attempt ended: empty while in flight, otherwise the category of its failure (`failed` for the category `error`)."""
+
+_ENDING_NUMBER: Final = {ending: number for number, ending in enumerate(ENDINGS)}
+
+IDLE, QUEUED, BACKING_OFF, RUNNING, ANSWERED = range(5)
+"""What a trial spends its time on; idle is before it is enqueued and after it is done."""
+
+
+class Span(NamedTuple):
+    """One attempt, from its start to its end."""
+
+    trial: str
+    attempt: int
+    slot: int
+    session: int
+    """Number of its session, from 1."""
+    start: float
+    """In seconds of `t` of that session, like `end`."""
+    end: float
+    """While in flight: the time of the last record. After a crash: the end of the session."""
+    ending: str
+    """One of `ENDINGS`."""
+    seq: int
+    """The record of its start."""
+    end_seq: int
+    """The record of its end; 0 while in flight."""
+    queue_time: float = 0.0
+    """Seconds before it that the trial was ready to start."""
+    backoff_time: float = 0.0
+    """Seconds before it that the trial was in backoff."""
+
+
+@attrs.frozen
+class Times:
+    """How a trial spent its time, in seconds; time between sessions does not count."""
+
+    queue_time: float
+    """Ready to start, waiting for a slot, a pause or the pace."""
+    backoff_time: float
+    """In backoff."""
+    run_time: float
+    """In a slot, over all attempts."""
+    scoring_time: float
+    """From the output to the last score."""
+    attempts: int
+
+
+@attrs.define
+class SessionTime:
+    """When a session took place."""
+
+    n: int
+    """From 1."""
+    seq: int
+    at: str
+    """Wall time of its first record."""
+    start: float
+    """Time of its first record, in seconds of its own `t`."""
+    end: float
+    """Time of its last record."""
+    offset: float
+    """Wall-clock seconds between zero of the first session's `t` and zero of this one's; sessions never overlap."""
+
+
+class Spans(Sequence[Span]):
+    """All attempts, in the order of their starts."""
+
+    def __init__(self) -> None:
+        self.trial: list[str] = []
+        self.attempt = array("q")
+        self.slot = array("q")
+        self.session = array("l")
+        self.start = array("d")
+        self.end = array("d")
+        self.ending = bytearray()
+        self.seq = array("q")
+        self.end_seq = array("q")
+        self.queue_time = array("d")
+        self.backoff_time = array("d")
+        self.previous = array("l")
+        """Index of the trial's previous attempt; -1 for the first."""
+        self.now = 0.0
+        """Time of the last record."""
+
+    def __len__(self) -> int:
+        return len(self.seq)
+
+    @overload
+    def __getitem__(self, at: int) -> Span: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Span]: ...
+    def __getitem__(self, at: int | slice) -> Span | list[Span]:
+        if isinstance(at, slice):
+            return [self[index] for index in range(*at.indices(len(self)))]
+        ending = ENDINGS[self.ending[at]]
+        return Span(
+            trial=self.trial[at],
+            attempt=self.attempt[at],
+            slot=self.slot[at],
+            session=self.session[at],
+            start=self.start[at],
+            end=self.end[at] if ending else self.now,
+            ending=ending,
+            seq=self.seq[at],
+            end_seq=self.end_seq[at],
+            queue_time=self.queue_time[at],
+            backoff_time=self.backoff_time[at],
+        )
+
+    def start_attempt(self, trial: str, event: AttemptStarted, session: int, t: float, seq: int) -> None:
+        """Add an attempt in flight."""
+        self.trial.append(trial)
+        self.attempt.append(event.attempt)
+        self.slot.append(event.slot)
+        self.session.append(session)
+        self.start.append(t)
+        self.end.append(t)
+        self.ending.append(0)
+        self.seq.append(seq)
+        self.end_seq.append(0)
+
+    def end_attempt(self, index: int, t: float, ending: str, seq: int) -> None:
+        """Record the end of an attempt."""
+        self.ending[index] = _ENDING_NUMBER[ending]
+        self.end[index] = t
+        self.end_seq[index] = seq
+
+
+class StepFunction:
+    """A number that changes over time, in all sessions."""
+
+    def __init__(self) -> None:
+        self.t = array("d")
+        self.value = array("q")
+        self.seq = array("q")
+        self.begins: list[int] = []
+        """Index of the first step of each session."""
+        self.last = 0
+        """The current value."""
+
+    def put(self, value: int, t: float, seq: int) -> None:
+        """Set the value from a time on."""
+        self.last = value
+        self.t.append(t)
+        self.value.append(value)
+        self.seq.append(seq)
+
+    def steps(self, session: int) -> Iterator[Step]:
+        """Return the steps of one session."""
+        end = self.begins[session] if session < len(self.begins) else len(self.t)
+        for index in range(self.begins[session - 1], end):
+            yield self.t[index], self.value[index], self.seq[index]
+
+
+class TrialTimes(Mapping[str, Times]):
+    """How each trial spent its time so far, in the order of enqueueing."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        """Trial → its index in the columns."""
+        self.names: list[str] = []
+        self.stage = bytearray()
+        self.since = array("d")
+        """When it entered its stage."""
+        self.due = array("d")
+        """End of its backoff."""
+        self.span = array("l")
+        """Index of its last attempt in `Spans`; -1 before the first."""
+        self.attempts = array("l")
+        self.spent = tuple(array("d") for _ in range(5))
+        """Stage → seconds spent in it; the time that a trial is idle is not meaningful."""
+        self.queue_time = array("d")
+        """Seconds queued before its last attempt, over all attempts."""
+        self.backoff_time = array("d")
+        """Seconds in backoff before its last attempt, over all attempts."""
+        self.now = 0.0
+        """Time of the last record."""
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __getitem__(self, trial: str) -> Times:
+        number = self.numbers[trial]
+        spent = [column[number] for column in self.spent]
+        spent[self.stage[number]] += self.now - self.since[number]
+        _, queued, backed_off, running, scoring = spent
+        return Times(queued, backed_off, running, scoring, self.attempts[number])
+
+    def add(self, trial: str) -> int:
+        """Add a new trial; return its index."""
+        number = self.numbers[trial] = len(self.names)
+        self.names.append(trial)
+        self.stage.append(IDLE)
+        self.span.append(-1)
+        self.attempts.append(0)
+        for column in (self.since, self.due, self.queue_time, self.backoff_time, *self.spent):
+            column.append(0.0)
+        return number

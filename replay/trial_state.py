@@ -1,0 +1,100 @@
+"""The state of one trial after some record: what `RunState` keeps about each."""
+
+from typing import Final
+
+import attrs
+
+from journal import Record
+
+Location = tuple[int, int]
+"""Location of a record: the number of its segment, and the byte offset of its line."""
+
+Value = bool | int | float | str
+"""A score."""
+
+DONE: Final = ("completed", "failed")
+"""The stages of a trial that has ended and was not withdrawn."""
+
+_NOWHERE: Final = -1
+_OFFSET_BITS: Final = 48
+
+
+def packed(record: Record) -> int:
+    """Return a record's location as one integer; a tuple takes three times the memory."""
+    return record.segment << _OFFSET_BITS | record.offset
+
+
+def unpacked(location: int) -> Location:
+    """Return a location that was packed."""
+    return location >> _OFFSET_BITS, location & (1 << _OFFSET_BITS) - 1
+
+
+@attrs.define
+class RetryHistory:
+    """The failures of a trial so far; what is left of its retry budgets follows from it."""
+
+    errors: int = 0
+    timeouts: int = 0
+    rate_limit_failures: int = 0
+    rate_limit_wait: float = 0.0
+    """Seconds of backoff after rate limits."""
+    category: str = ""
+    """Category of the last failure: one of `AttemptFailed`, or `timed_out`."""
+    retry_after: float | None = None
+    error: str = ""
+    """Type and message of the last failure, shortened."""
+    cause: str = ""
+    """Why the trial failed, the last time that it did."""
+
+
+@attrs.define(weakref_slot=False)
+class TrialState:
+    """One trial, in a few hundred bytes. Inputs and outputs stay on disk."""
+
+    stage: str
+    """One of `journal.lifecycle.STAGES`."""
+    fingerprint: str
+    _input: int
+    case: str = ""
+    """The case's id; repeats of a case share it."""
+    attempts: int = 0
+    _output: int = _NOWHERE
+    scores: dict[str, tuple[str, Value]] | None = None
+    """Scorer → version and latest value."""
+    unscored: tuple[str, ...] = ()
+    """Scorers that failed."""
+    slot: int = -1
+    """Slot of the last attempt."""
+    since: float = 0.0
+    """Start of the last attempt, in seconds of `t`; reset when the trial is completed, to save memory."""
+    due: float = 0.0
+    """End of the backoff, in seconds of `t`."""
+    retry_history: RetryHistory | None = None
+    """None while no attempt has failed."""
+    elapsed: float = 0.0
+    """Seconds of the attempt that returned the output."""
+
+    @property
+    def input_location(self) -> Location:
+        """Location of the record that holds the input."""
+        return unpacked(self._input)
+
+    @property
+    def output_location(self) -> Location | None:
+        """Location of the record that holds the output; None if there is none."""
+        return None if self._output == _NOWHERE else unpacked(self._output)
+
+    @property
+    def error(self) -> str:
+        """Type and message of the last failure, shortened."""
+        return "" if self.retry_history is None else self.retry_history.error
+
+    @property
+    def cause(self) -> str:
+        """Why the trial failed, the last time that it did."""
+        return "" if self.retry_history is None else self.retry_history.cause
+
+    @property
+    def recovered(self) -> bool:
+        """Whether it was completed after a failed attempt."""
+        return self.retry_history is not None and self.stage == "completed"
