@@ -5,7 +5,7 @@ Shown elsewhere:
 - SIGTERM is a stop like any other: `tests/crash/test_kills.py`; so is Ctrl-C, with exit code 3: `test_ctrl_c_then_resume` in
   `tests/runner_cli/test_run.py`
 - a disk that is full ends with 3: `tests/cases/test_bad_input.py`
-- a task that was edited is refused: `test_resume_of_something_else_is_refused` in `tests/runner_cli/test_run.py`
+- a task that was edited is refused: `test_resume_of_a_changed_task` in `tests/runner_cli/test_run.py`
 - rate-limit pauses are recorded: `tests/runner/test_session.py`, `tests/runner/test_concurrency.py`
 """
 

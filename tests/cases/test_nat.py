@@ -4,7 +4,7 @@ Shown elsewhere:
 
 - an output that cannot be recorded fails its own trial, with its place in the message: `tests/runner/test_session.py`
 - recoverable after a hang and after an interruption: `test_a_stop_gives_grace_then_cuts` there, and `tests/crash/`
-- a rerun deletes nothing, and a second writer is kept out: `test_a_taken_path_is_refused`, `test_kill_then_resume` in
+- a rerun deletes nothing, and a second writer is kept out: `test_a_taken_path_is_rejected`, `test_kill_then_resume` in
   `tests/runner_cli/test_run.py`
 - scores are recorded: `test_a_run_records_every_step` in `tests/runner/test_session.py`
 - ids stay what they are in every format, duplicate ids are refused: `tests/runner/test_dataset.py`

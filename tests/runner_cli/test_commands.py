@@ -1,4 +1,4 @@
-"""The command line, as somebody at a terminal meets it: what is printed where, and which code it ends with."""
+"""Output, streams and exit codes of the commands that read a run."""
 
 import errno
 import os
@@ -40,17 +40,17 @@ COMMAND = [SCRIPT] if SCRIPT else [sys.executable, "-c", "from runner.cli import
 
 
 def evaljournal(*arguments: object) -> Result:
-    """Use a command, as if at a terminal: click takes nothing out of what is printed."""
+    """Invoke a command; click leaves control characters in the output."""
     return CliRunner().invoke(cli, [str(argument) for argument in arguments], color=True)
 
 
 def process(*arguments: object) -> Process:
-    """Start a command as a process of its own."""
+    """Start a command as a process."""
     return Process([*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def ended(*arguments: object) -> tuple[int, str, str]:
-    """Run a command as a process of its own, to its end."""
+    """Run a command as a process until it exits."""
     with process(*arguments) as started_process:
         out, err = started_process.communicate()
     return started_process.returncode, out, err
@@ -58,20 +58,20 @@ def ended(*arguments: object) -> tuple[int, str, str]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Make a run of two trials, whose records are a second apart, so that there is time for what they tell."""
+    """Write a run of two trials with records a second apart, so that all its durations are possible."""
     written(tmp_path / "run", whole_run(), stamp=stamps(1.0))
     return tmp_path / "run"
 
 
 @pytest.fixture
 def damaged(run: Path) -> Path:
-    """Make a run of two trials whose tenth record is damaged."""
+    """Write a run of two trials whose tenth record is damaged."""
     flip(segment(run), list(read(run))[9].offset + 60)
     return run
 
 
-def test_verify_says_that_a_run_holds(run: Path) -> None:
-    """A run that holds is told in one line, and its head in another."""
+def test_verify_of_an_intact_run(run: Path) -> None:
+    """An intact run is reported on one line and its head on the next."""
     result = evaljournal("verify", run)
 
     assert (0, "") == (result.exit_code, result.stderr)
@@ -80,7 +80,7 @@ def test_verify_says_that_a_run_holds(run: Path) -> None:
 
 
 def test_verify_ends_with_4_at_damage(damaged: Path) -> None:
-    """A run that does not hold ends with code 4, and says what is wrong and which command helps."""
+    """Damage exits with 4 and names the problem and the next command."""
     result = evaljournal("verify", damaged)
 
     assert (4, "") == (result.exit_code, result.stdout)
@@ -89,7 +89,7 @@ def test_verify_ends_with_4_at_damage(damaged: Path) -> None:
 
 
 def test_verify_ends_with_4_at_broken_rules(tmp_path: Path) -> None:
-    """A run that is whole but could not have been written so ends with code 4 too."""
+    """A run with intact hashes and an impossible order of records exits with 4 too."""
     forge(tmp_path, [opened(), started(), session(), *trial("a")[1:]])
     result = evaljournal("verify", tmp_path)
 
@@ -99,13 +99,13 @@ def test_verify_ends_with_4_at_broken_rules(tmp_path: Path) -> None:
 
 @pytest.fixture
 def disagreeing(tmp_path: Path) -> Path:
-    """Make a run that is whole, and in which there was no time for what it tells: its records are a millisecond apart."""
+    """Write an intact run whose records are too close together for its durations."""
     written(tmp_path / "run", whole_run())
     return tmp_path / "run"
 
 
-def test_verify_tells_disagreement_from_damage(disagreeing: Path) -> None:
-    """A run that is whole but broke its rules ends with code 4: each place is named, and that nothing was changed is said."""
+def test_verify_of_a_failed_audit(disagreeing: Path) -> None:
+    """An intact run that broke the rules exits with 4, with each finding and a note that the hash chain is intact."""
     result = evaljournal("verify", disagreeing)
     lines = result.stderr.splitlines()
 
@@ -116,16 +116,16 @@ def test_verify_tells_disagreement_from_damage(disagreeing: Path) -> None:
     assert "salvage" not in result.stderr
 
 
-def test_verify_tells_disagreement_in_json(disagreeing: Path) -> None:
-    """A program finds the record, the rule and the words; the head is right all the same."""
+def test_verify_of_a_failed_audit_as_json(disagreeing: Path) -> None:
+    """JSON has the record, the rule and the text of each finding; the head is found."""
     told = orjson.loads(evaljournal("verify", disagreeing, "--json", "--expect-head", verify(disagreeing).head).stdout)
 
     assert (False, "disagrees", None) == (told["holds"], told["verdict"], told["problem"])
     assert [(6, "elapsed"), (7, "elapsed")] == [(each["seq"], each["check"]) for each in told["findings"][:2]]
 
 
-def test_verify_of_damage_still_tells_what_disagrees_before_it(disagreeing: Path) -> None:
-    """Damage is what counts, and what stands before it is judged all the same."""
+def test_verify_audits_up_to_the_damage(disagreeing: Path) -> None:
+    """The verdict is damage, with the findings before it."""
     flip(segment(disagreeing), list(read(disagreeing))[9].offset + 60)
     result = evaljournal("verify", disagreeing)
     told = orjson.loads(evaljournal("verify", disagreeing, "--json").stdout)
@@ -135,8 +135,8 @@ def test_verify_of_damage_still_tells_what_disagrees_before_it(disagreeing: Path
     assert "is damaged at record 10" in result.stderr.splitlines()[-1]
 
 
-def test_verify_prints_no_name_that_could_move_a_terminal(tmp_path: Path) -> None:
-    """A trial may be called anything; what is printed of it does nothing."""
+def test_verify_escapes_names(tmp_path: Path) -> None:
+    """Control characters in a trial's name are escaped."""
     forge(tmp_path, [opened(), started(), session(), *trial("a\x1b[2Jb")[:2], *trial("b")[:2]])
     result = evaljournal("verify", tmp_path)
 
@@ -147,7 +147,7 @@ def test_verify_prints_no_name_that_could_move_a_terminal(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("command", ["verify", "log", "salvage"])
 def test_commands_end_with_2_where_there_is_no_run(tmp_path: Path, command: str) -> None:
-    """A path that is no run ends with code 2, whatever was to be done with it."""
+    """A path that is not a run exits with 2."""
     new = ["-o", tmp_path / "new"] if command == "salvage" else []
     result = evaljournal(command, tmp_path / "nothing", *new)
 
@@ -158,7 +158,7 @@ def test_commands_end_with_2_where_there_is_no_run(tmp_path: Path, command: str)
 
 @pytest.mark.parametrize("command", ["verify", "log"])
 def test_commands_end_with_2_at_another_format(tmp_path: Path, command: str) -> None:
-    """A journal of a format to come is not damaged; it ends with code 2, and the version that is needed."""
+    """A journal of a later format exits with 2 and the version that is needed."""
     forge(tmp_path, [opened(version="7.0")])
     result = evaljournal(command, tmp_path)
 
@@ -166,7 +166,7 @@ def test_commands_end_with_2_at_another_format(tmp_path: Path, command: str) -> 
 
 
 def test_verify_as_json(run: Path) -> None:
-    """The result as JSON has everything that the words have, under names that stay."""
+    """The JSON result has every fact of the text, under stable names."""
     result = evaljournal("verify", run, "--json")
 
     assert {
@@ -193,7 +193,7 @@ def test_verify_as_json(run: Path) -> None:
 
 
 def test_verify_as_json_of_damage(damaged: Path) -> None:
-    """Damage as JSON is on standard output, and the code is still 4."""
+    """With --json, damage is on standard output and the exit code is 4."""
     result = evaljournal("verify", damaged, "--json")
     answer = orjson.loads(result.stdout)
 
@@ -203,7 +203,7 @@ def test_verify_as_json_of_damage(damaged: Path) -> None:
 
 
 def test_verify_finds_the_expected_head(run: Path) -> None:
-    """A head that was kept from an earlier time is found, and what was added since is counted."""
+    """An earlier head is found, and the records since are counted."""
     head = verify(run).head
     written(run, [session(2)], new=False)
     result = evaljournal("verify", run, "--expect-head", head)
@@ -214,7 +214,7 @@ def test_verify_finds_the_expected_head(run: Path) -> None:
 
 @pytest.mark.parametrize("lines", [1, 4])
 def test_verify_misses_the_expected_head(run: Path, lines: int) -> None:
-    """Records that were taken off the end are noticed by whoever kept the head."""
+    """Records that were removed from the end are noticed with an earlier head."""
     head = verify(run).head
     cut_tail(segment(run), lines)
 
@@ -224,13 +224,13 @@ def test_verify_misses_the_expected_head(run: Path, lines: int) -> None:
     assert (4, True) == (result.exit_code, f"has no record with the hash {head}" in result.stderr)
 
 
-def test_empty_expected_head_proves_nothing(run: Path) -> None:
-    """A head that is empty, as a variable is that was never set, does not pass for one that was found."""
+def test_an_empty_expected_head_is_an_error(run: Path) -> None:
+    """An empty head, as from an unset variable, is rejected."""
     assert evaljournal("verify", run, "--expect-head", "").exit_code in (2, 4)
 
 
-def test_verify_tells_of_an_unfinished_end(run: Path) -> None:
-    """Bytes that were never confirmed are told, and are no reason to fail."""
+def test_verify_reports_unconfirmed_bytes(run: Path) -> None:
+    """Bytes that were never confirmed are reported and are no failure."""
     cut_tail(segment(run), 1)
     with segment(run).open("ab") as file:
         file.write(b'{"seq":')
@@ -241,7 +241,7 @@ def test_verify_tells_of_an_unfinished_end(run: Path) -> None:
 
 
 def test_salvage_names_the_next_command(damaged: Path, tmp_path: Path) -> None:
-    """What was salvaged is counted, and the next command is named."""
+    """Salvage prints counts and the next command."""
     before = content(damaged)
     result = evaljournal("salvage", damaged, "-o", tmp_path / "new")
 
@@ -252,8 +252,8 @@ def test_salvage_names_the_next_command(damaged: Path, tmp_path: Path) -> None:
     assert before == content(damaged)
 
 
-def test_salvage_tells_of_scores_that_are_lost(run: Path, tmp_path: Path) -> None:
-    """Where a trial is whole but for its score, the run is as finished as before, and it is said what gives it one."""
+def test_salvage_reports_lost_scores(run: Path, tmp_path: Path) -> None:
+    """Lost scores are reported with the command that restores them."""
     lost = next(record for record in read(run) if isinstance(record.event, TrialScored))
     flip(segment(run), lost.offset + 60)
     result, new = evaljournal("salvage", run, "-o", tmp_path / "new"), tmp_path / "new"
@@ -263,8 +263,8 @@ def test_salvage_tells_of_scores_that_are_lost(run: Path, tmp_path: Path) -> Non
     assert (True, True) == ("capitals finished" in evaljournal("status", new).stdout, told in evaljournal("status", new).stdout)
 
 
-def test_salvage_refuses_what_it_cannot_do(run: Path, tmp_path: Path) -> None:
-    """A run that is whole, or a target that is taken, ends with code 2 and changes nothing."""
+def test_salvage_rejects_an_intact_run_and_a_taken_target(run: Path, tmp_path: Path) -> None:
+    """An intact run or an existing target exits with 2 and changes nothing."""
     result = evaljournal("salvage", run, "-o", tmp_path / "new")
 
     assert (2, True) == (result.exit_code, "is not damaged" in result.stderr)
@@ -277,7 +277,7 @@ def test_salvage_refuses_what_it_cannot_do(run: Path, tmp_path: Path) -> None:
 
 
 def test_log_prints_one_line_a_record(run: Path) -> None:
-    """Every record is one line: number, time of day, seconds, type, and the fields that say something."""
+    """Each record is one line: number, time, seconds, type and the fields that differ from their defaults."""
     result = evaljournal("log", run)
     lines = result.stdout.splitlines()
 
@@ -295,19 +295,19 @@ def test_log_prints_one_line_a_record(run: Path) -> None:
 
 
 def test_log_as_json_is_the_file(run: Path) -> None:
-    """As JSON, the log is what stands on disk, byte for byte."""
+    """With --json, the log is the file, byte for byte."""
     assert b"".join(lines_of(run)) == evaljournal("log", run, "--json").stdout_bytes
 
 
 def test_log_of_one_trial(run: Path) -> None:
-    """A trial's records are all that is printed if one is named."""
+    """With a trial, only its records are printed."""
     result = evaljournal("log", run, "case-2", "--json")
 
     assert [9, 10, 11, 12, 13] == [orjson.loads(line)["seq"] for line in result.stdout.splitlines()]
 
 
 def test_log_of_some_types(run: Path) -> None:
-    """Types can be chosen, several at once, together with a trial."""
+    """Several types can be combined, and with a trial."""
     types = ["--type", "run_started", "--type", "trial_completed", "--type", "x-anything"]
 
     assert [2, 8, 13] == [orjson.loads(line)["seq"] for line in evaljournal("log", run, *types, "--json").stdout.splitlines()]
@@ -317,7 +317,7 @@ def test_log_of_some_types(run: Path) -> None:
 
 
 def test_nearest_names_are_offered(run: Path) -> None:
-    """A type, a trial or a command that does not exist ends with code 2 and the nearest that does."""
+    """An unknown type, trial or command exits with 2 and a suggestion."""
     wrong_type = evaljournal("log", run, "--type", "attempt_strated")
     wrong_trial = evaljournal("log", run, "case-12")
     wrong_command = evaljournal("verfy", run)
@@ -329,22 +329,22 @@ def test_nearest_names_are_offered(run: Path) -> None:
 
 
 def test_nothing_far_is_offered(run: Path) -> None:
-    """A name that is like no other is just not there."""
+    """A name that resembles no other has no suggestion."""
     result = evaljournal("log", run, "zzz")
 
     assert (2, True) == (result.exit_code, result.stderr.rstrip().endswith("has no trial 'zzz'"))
 
 
 def test_log_ends_with_4_at_damage(damaged: Path) -> None:
-    """What is good before the damage is printed, then the damage is told, last."""
+    """The records before the damage are printed, then the damage, with exit code 4."""
     result = evaljournal("log", damaged)
 
     assert (4, 9) == (result.exit_code, len(result.stdout.splitlines()))
     assert "is damaged at record 10" in result.stderr
 
 
-def test_log_tells_of_an_unfinished_end(run: Path) -> None:
-    """An end that is not whole is told on standard error."""
+def test_log_reports_unconfirmed_bytes(run: Path) -> None:
+    """A torn end is reported on standard error."""
     cut_tail(segment(run), 1)
     with segment(run).open("ab") as file:
         file.write(b'{"seq":')
@@ -353,8 +353,8 @@ def test_log_tells_of_an_unfinished_end(run: Path) -> None:
     assert (0, f"after record {len(whole_run()) + 1}: the line is unfinished\n") == (result.exit_code, result.stderr)
 
 
-def test_newest_run_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no run is named, the one that was written last is meant, however deep it lies under runs/."""
+def test_the_default_is_the_newest_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without RUN, the run written last is used, at any depth under runs/."""
     monkeypatch.chdir(tmp_path)
     for age, name in enumerate(["capitals/0002", "capitals/0003", "rivers", "capitals/0001"]):
         written(Path("runs") / name, whole_run(age + 1), run=f"{age:032}")
@@ -366,8 +366,8 @@ def test_newest_run_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert 5 == len(evaljournal("log", "case-3").stdout.splitlines())
 
 
-def test_a_copy_that_was_cut_off_is_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a kill in the middle of a fork or a salvage leaves is neither listed nor meant by anyone who names no run."""
+def test_an_interrupted_copy_is_not_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The remains of a killed fork or salvage are neither listed nor used."""
     monkeypatch.chdir(tmp_path)
     written(Path("runs/capitals/.0001-again.new"), whole_run()[:4])
 
@@ -375,8 +375,8 @@ def test_a_copy_that_was_cut_off_is_no_run(tmp_path: Path, monkeypatch: pytest.M
     assert "no runs under runs/" in evaljournal("status").stderr
 
 
-def test_no_run_at_all_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no run is named and there is none, that is said."""
+def test_no_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without RUN and without runs, the error says so."""
     monkeypatch.chdir(tmp_path)
     for command in ("verify", "log"):
         result = evaljournal(command)
@@ -397,10 +397,10 @@ def test_no_run_at_all_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         (["log", "run", "--type", "nosuch"], "Usage: "),
     ],
 )
-def test_only_a_wrong_usage_is_told_the_usage(
+def test_usage_is_printed_for_usage_errors_only(
     run: Path, arguments: list[str], begins: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is rightly asked for, but is not there, is told in one line; the usage only where a command was used wrongly."""
+    """A missing run or trial is one line; the usage is printed only for wrong arguments."""
     monkeypatch.chdir(run.parent)
     result = evaljournal(*arguments)
 
@@ -409,7 +409,7 @@ def test_only_a_wrong_usage_is_told_the_usage(
 
 
 def test_output_cannot_control_the_terminal(tmp_path: Path) -> None:
-    """What a model says is shown, but none of its characters does anything to the terminal."""
+    """Control characters in an output are escaped."""
     evil = "\x1b[2J\x1b]0;owned\x07\r\n\x9b31m\u202e\u2028evil"
     name = "na\x1b[31mme"
     events = [
@@ -435,7 +435,7 @@ def test_output_cannot_control_the_terminal(tmp_path: Path) -> None:
 
 
 def test_foreign_journal_cannot_control_the_terminal(tmp_path: Path) -> None:
-    """A line from elsewhere shows no character that does something to the terminal, in whichever member it is."""
+    """Control characters in any field of a foreign journal are escaped."""
     evil = "\x1b[2J"
     note = {"type": "noted", "name": "a", "value": 1}
     forge(tmp_path / "time", [opened(), started(), session(), {**note, "at": f"2026-11-15T{evil}"}])
@@ -449,8 +449,8 @@ def test_foreign_journal_cannot_control_the_terminal(tmp_path: Path) -> None:
             assert "\x1b" not in result.stdout + result.stderr, (name, command)
 
 
-def test_wide_values_are_cut(tmp_path: Path) -> None:
-    """A long value is shown by its beginning, a value in a blob by its length."""
+def test_long_values_are_shortened(tmp_path: Path) -> None:
+    """A long value is shown by its start, a blob by its size."""
     events = trial("a", output="long " * 100)
     written(tmp_path / "run", [started(), session(), *events, Noted(name="b", value="v" * (300 << 10))])
     out = evaljournal("log", tmp_path / "run").stdout
@@ -461,8 +461,8 @@ def test_wide_values_are_cut(tmp_path: Path) -> None:
     assert max(map(len, out.splitlines())) < 1000
 
 
-def test_own_fault_is_70(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A bug of ours ends with code 70, a traceback, and a plea to report it."""
+def test_a_bug_exits_with_70(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A bug exits with 70, a traceback and a request to report it."""
 
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a bug")
@@ -479,8 +479,8 @@ def test_own_fault_is_70(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
 
 @pytest.mark.parametrize("command", ["log", "verify"])
-def test_disk_that_refuses_is_no_bug_of_ours(tmp_path: Path, command: str) -> None:
-    """A file that cannot be read, here because it is a directory, is told in one sentence without a traceback."""
+def test_an_unreadable_file_is_no_bug(tmp_path: Path, command: str) -> None:
+    """A file that cannot be read is reported on one line without a traceback."""
     segment(tmp_path / "run").mkdir(parents=True)
     code, out, err = ended(command, tmp_path / "run")
 
@@ -491,7 +491,7 @@ def test_disk_that_refuses_is_no_bug_of_ours(tmp_path: Path, command: str) -> No
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_has_an_example(name: str) -> None:
-    """The help of every command shows how to use it."""
+    """The help of every command has an example."""
     result = evaljournal(name, "--help")
 
     assert 0 == result.exit_code
@@ -500,7 +500,7 @@ def test_help_has_an_example(name: str) -> None:
 
 
 def test_help_lists_every_command() -> None:
-    """The help lists the commands with what each does, and that is what each says of itself."""
+    """`--help` lists every command with the first line of its help."""
     result = evaljournal("--help")
 
     assert 0 == result.exit_code
@@ -513,7 +513,7 @@ def test_help_lists_every_command() -> None:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    """Whoever only asks for help does not wait for what a run needs."""
+    """`--help` does not import what only a run needs."""
     code = (
         "import sys\n"
         "from runner.cli import cli\n"
@@ -527,20 +527,20 @@ def test_help_imports_nothing_heavy() -> None:
     assert "Commands:" in done.stdout
 
 
-def test_version_is_told() -> None:
-    """The version is told under the name of the command."""
+def test_version() -> None:
+    """`--version` prints the name and the version."""
     assert evaljournal("--version").stdout.startswith("evaljournal 0.")
 
 
 def test_real_process_verifies(run: Path) -> None:
-    """The command that is installed does what the function does: data on standard output, code 0."""
+    """The installed command prints data to standard output and exits with 0."""
     code, out, err = ended("verify", run, "--json")
 
     assert (0, "", True) == (code, err, orjson.loads(out)["holds"])
 
 
 def test_real_process_ends_with_4(damaged: Path) -> None:
-    """The command that is installed ends with code 4 at damage, and with words, not a traceback."""
+    """The installed command exits with 4 at damage, without a traceback."""
     code, out, err = ended("verify", damaged)
 
     assert (4, "") == (code, out)
@@ -549,7 +549,7 @@ def test_real_process_ends_with_4(damaged: Path) -> None:
 
 
 def test_follow_ends_quietly_at_an_interrupt(run: Path) -> None:
-    """Ctrl-C is how one stops following: code 0, nothing on standard error, and every record was printed."""
+    """Ctrl-C ends `log -f` with 0, and every record was printed."""
     number = len(lines_of(run))
     with process("log", "-f", run) as following:
         assert following.stdout is not None
@@ -562,8 +562,8 @@ def test_follow_ends_quietly_at_an_interrupt(run: Path) -> None:
     assert "segment_sealed" in lines[-1]
 
 
-def test_follow_sees_what_is_written(run: Path) -> None:
-    """Records that another process writes are printed as they come."""
+def test_follow_prints_new_records(run: Path) -> None:
+    """`log -f` prints records as another process writes them."""
     number = len(lines_of(run))
     with process("log", "-f", "--json", run) as following:
         assert following.stdout is not None
@@ -577,7 +577,7 @@ def test_follow_sees_what_is_written(run: Path) -> None:
 
 
 def test_follow_ends_with_4_at_damage(damaged: Path) -> None:
-    """Damage ends the following like any other reading."""
+    """Damage ends `log -f` with 4."""
     code, out, err = ended("log", "-f", damaged)
 
     assert (4, 9) == (code, len(out.splitlines()))
@@ -586,7 +586,7 @@ def test_follow_ends_with_4_at_damage(damaged: Path) -> None:
 
 
 def test_follow_ends_with_2_where_there_is_no_run(tmp_path: Path) -> None:
-    """There is nothing to follow where there is no run, and that is no bug of ours."""
+    """`log -f` without a run exits with 2."""
     (tmp_path / "empty").mkdir()
     code, out, err = ended("log", "-f", tmp_path / "empty")
 
@@ -597,7 +597,7 @@ def test_follow_ends_with_2_where_there_is_no_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("follow", [[], ["-f"]], ids=["log", "log -f"])
 def test_closed_pipe_is_quiet(tmp_path: Path, follow: list[str]) -> None:
-    """`| head` gets its lines, and nobody complains that it wants no more."""
+    """`log | head` prints its lines and no error."""
     written(tmp_path / "run", [started(), session(), *(Noted(name="n", value="v" * 90) for _ in range(3000))], confirm=False)
     with process("log", *follow, tmp_path / "run") as reading:
         assert reading.stdout is not None
@@ -612,16 +612,16 @@ def test_closed_pipe_is_quiet(tmp_path: Path, follow: list[str]) -> None:
     assert 70 != code
 
 
-def test_log_shows_what_a_trial_answered(run: Path) -> None:
-    """What the log shows of an answer is what the journal holds."""
+def test_log_shows_outputs(run: Path) -> None:
+    """The log shows the recorded output."""
     answers = [record.event.output for record in read(run) if isinstance(record.event, AttemptSucceeded)]
 
     assert len(answers) == evaljournal("log", run, "--type", "attempt_succeeded").stdout.count(f"output={answers[0]}")
 
 
 @pytest.mark.parametrize("command", [["log"], ["status"], ["export"], ["ls"], ["show", "case-1"]])
-def test_a_reader_that_goes_away_ends_a_command_quietly(tmp_path: Path, command: list[str]) -> None:
-    """`evaljournal log | head` ends as other programs do whose reader has had enough: with 141, and without a word."""
+def test_a_closed_pipe_exits_with_141(tmp_path: Path, command: list[str]) -> None:
+    """A closed pipe exits with 141 and no message."""
     written(tmp_path / "run", whole_run())
     reader, writer = os.pipe()
     os.close(reader)
@@ -632,8 +632,8 @@ def test_a_reader_that_goes_away_ends_a_command_quietly(tmp_path: Path, command:
     assert (141, "") == (done.returncode, done.stderr)
 
 
-def test_a_full_disk_is_not_called_bad_input(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What could not be written for want of room is not done, and can be done again: code 3."""
+def test_a_full_disk_exits_with_3(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk exits with 3, because the command can be repeated."""
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -646,8 +646,8 @@ def test_a_full_disk_is_not_called_bad_input(run: Path, tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("command", ["status", "log", "rescore", "report", "watch", "replay", "simulate", "export", "resume"])
-def test_a_file_is_no_run(tmp_path: Path, command: str) -> None:
-    """Whoever names a file where a run is meant is told what a run is, whatever the command."""
+def test_a_file_is_not_a_run(tmp_path: Path, command: str) -> None:
+    """A file instead of a run is reported with what a run is, by every command."""
     (tmp_path / "file").write_text("")
     result = evaljournal(command, tmp_path / "file")
 
@@ -656,8 +656,8 @@ def test_a_file_is_no_run(tmp_path: Path, command: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["show", "log"])
-def test_a_trial_of_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    """Where there are no runs at all, a trial's name is not taken for a run's path that was mistyped."""
+def test_a_trial_without_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    """Without any runs, the name of a trial is reported as such."""
     monkeypatch.chdir(tmp_path)
     result = evaljournal(command, "peru")
 
@@ -666,7 +666,7 @@ def test_a_trial_of_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comm
 
 
 def test_standard_output_may_be_closed(tmp_path: Path) -> None:
-    """Whoever closes standard output wants to hear nothing, and that is no bug."""
+    """A closed standard output is no bug."""
     written(tmp_path / "run", whole_run())
     closed = shlex.join([*COMMAND, "log", str(tmp_path / "run")]) + " >&-"
     done = subprocess.run(["/bin/sh", "-c", closed], stderr=subprocess.PIPE, text=True, timeout=60, check=False)

@@ -1,4 +1,4 @@
-"""`diff` and `status --by`, as somebody at a terminal meets them."""
+"""`diff` and `status --by`."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ PASS, FAIL = True, False
 
 
 def evaljournal(*arguments: object) -> Result:
-    """Use a command, as if at a terminal: click takes nothing out of what is printed."""
+    """Invoke a command; click leaves control characters in the output."""
     return CliRunner().invoke(cli, [str(argument) for argument in arguments], color=True)
 
 
@@ -30,7 +30,7 @@ def run(path: Path, *lives: list[Event]) -> Path:
 
 @pytest.fixture
 def a(tmp_path: Path) -> Path:
-    """Make a run of three trials, one of which fails."""
+    """Write a run of three trials, one of which fails."""
     return run(
         tmp_path / "a",
         answered("peru", {"exact": PASS}, metadata={"difficulty": "easy"}),
@@ -41,7 +41,7 @@ def a(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def b(tmp_path: Path) -> Path:
-    """Make another, in which one is fixed and one is new."""
+    """Write another, in which one is fixed and one is new."""
     return run(
         tmp_path / "b",
         answered("peru", {"exact": PASS}, metadata={"difficulty": "easy"}),
@@ -51,8 +51,8 @@ def b(tmp_path: Path) -> Path:
     )
 
 
-def test_diff_tells_what_is_different(a: Path, b: Path) -> None:
-    """Two runs are told apart in words, on stdout, with code 0; neither is changed."""
+def test_diff_as_text(a: Path, b: Path) -> None:
+    """The comparison is on standard output, with exit code 0; neither run is changed."""
     before = content(a), content(b)
     result = evaljournal("diff", a, b)
 
@@ -76,14 +76,14 @@ def test_diff_tells_what_is_different(a: Path, b: Path) -> None:
 
 
 def test_a_worse_run_is_no_error(a: Path, b: Path) -> None:
-    """A comparison is not a gate: where something broke, the code is still 0."""
+    """A worse run exits with 0."""
     result = evaljournal("diff", b, a)
 
     assert (0, True) == (result.exit_code, "broken (1):\n  chile: exact pass → fail" in result.stdout)
 
 
 def test_diff_as_json(a: Path, b: Path) -> None:
-    """The comparison as JSON has both paths, every trial and every figure."""
+    """JSON has both paths, every trial and every figure."""
     said = orjson.loads(evaljournal("diff", a, b, "--json", "--by", "difficulty").stdout)
 
     assert (str(a), str(b), None, None) == (said["a"], said["b"], said["problem_a"], said["problem_b"])
@@ -91,8 +91,8 @@ def test_diff_as_json(a: Path, b: Path) -> None:
     assert ["easy", "hard"] == list(said["groups"])
 
 
-def test_diff_names_all_if_asked(tmp_path: Path) -> None:
-    """A long list is cut, and says so; `--all` names every one."""
+def test_diff_all(tmp_path: Path) -> None:
+    """A long list is shortened; `--all` lists every trial."""
     worse = run(tmp_path / "worse", *(answered(f"c{at}", {"exact": FAIL}) for at in range(22)))
     better = run(tmp_path / "better", *(answered(f"c{at}", {"exact": PASS}) for at in range(22)))
 
@@ -100,8 +100,8 @@ def test_diff_names_all_if_asked(tmp_path: Path) -> None:
     assert "  c21: exact fail → pass\n" in evaljournal("diff", worse, better, "--all").stdout
 
 
-def test_diff_refuses_what_has_nothing_in_common(a: Path, tmp_path: Path) -> None:
-    """Two runs without a common trial are not compared, and the code is 2."""
+def test_diff_of_runs_without_common_trials(a: Path, tmp_path: Path) -> None:
+    """Two runs without a common trial exit with 2."""
     other = run(tmp_path / "other", answered("peru", fingerprint="something else"))
     result = evaljournal("diff", a, other)
 
@@ -111,7 +111,7 @@ def test_diff_refuses_what_has_nothing_in_common(a: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("arguments", [["a", "nothing"], ["nothing", "a"], ["a"], ["a", "b", "--by", "dificulty"]])
 def test_diff_ends_with_2_if_used_wrongly(a: Path, b: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that is not there, one run too few, and a key that no case has end with code 2, and say what is wrong."""
+    """A missing run, a missing argument or an unknown key exits with 2."""
     monkeypatch.chdir(a.parent)
     result = evaljournal("diff", *arguments)
 
@@ -120,7 +120,7 @@ def test_diff_ends_with_2_if_used_wrongly(a: Path, b: Path, arguments: list[str]
 
 
 def test_diff_goes_up_to_the_damage(a: Path, b: Path) -> None:
-    """A damaged run is compared as far as it can be trusted, which is said, and the code is 4."""
+    """A damaged run is compared up to the damage, with exit code 4."""
     flip(segment(b), list(read(b))[9].offset + 60)
     result = evaljournal("diff", a, b)
 
@@ -130,7 +130,7 @@ def test_diff_goes_up_to_the_damage(a: Path, b: Path) -> None:
 
 
 def test_status_and_diff_agree_about_a_damaged_run(tmp_path: Path, a: Path) -> None:
-    """Both count up to the damage, of all trials that were planned; no end is foretold, and salvage is what comes next."""
+    """Both count up to the damage, of all planned trials; the next command is salvage."""
     broken = tmp_path / "broken"
     planned = attrs.evolve(started(), trials=20)  # type: ignore[misc]  # a fact is an attrs class
     written(broken, [planned, session(), *(event for name in ("peru", "oslo", "rome", "bern") for event in answered(name))])
@@ -143,7 +143,7 @@ def test_status_and_diff_agree_about_a_damaged_run(tmp_path: Path, a: Path) -> N
 
 
 def test_status_by_a_key_of_the_metadata(a: Path) -> None:
-    """Each group has its counts and its scores, before what is said of the whole."""
+    """Each group has its counts and scores, before the totals."""
     result = evaljournal("status", a, "--by", "difficulty")
 
     assert 0 == result.exit_code
@@ -158,15 +158,15 @@ def test_status_by_a_key_of_the_metadata(a: Path) -> None:
 
 
 def test_status_by_as_json(a: Path) -> None:
-    """The summary as JSON carries the groups; without a key there are none."""
+    """JSON has the groups; without a key it has none."""
     groups = orjson.loads(evaljournal("status", a, "--by", "difficulty", "--json").stdout)["groups"]
 
     assert {"easy": 0, "hard": 1} == {label: group["trials"]["failed"] for label, group in groups.items()}
     assert orjson.loads(evaljournal("status", a, "--json").stdout)["groups"] is None
 
 
-def test_status_by_a_key_that_no_case_has(a: Path) -> None:
-    """It is refused, with the keys that are near."""
+def test_status_by_an_unknown_key(a: Path) -> None:
+    """An unknown key is rejected with suggestions."""
     result = evaljournal("status", a, "--by", "difficult")
 
     assert (2, "") == (result.exit_code, result.stdout)

@@ -1,4 +1,4 @@
-"""`evaljournal export`, as somebody at a terminal meets it: what goes where, what is refused, and which code it ends with."""
+"""`evaljournal export`: output, errors and exit codes."""
 
 import errno
 import os
@@ -37,21 +37,21 @@ def evaljournal(*arguments: object) -> Result:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Make a run of two trials."""
+    """Write a run of two trials."""
     written(tmp_path / "run", whole_run())
     return tmp_path / "run"
 
 
 @pytest.fixture
 def damaged(run: Path) -> Path:
-    """Make a run of two trials whose tenth record is damaged."""
+    """Write a run of two trials whose tenth record is damaged."""
     flip(segment(run), list(read(run))[9].offset + 60)
     return run
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "nat"])
 def test_a_format_goes_to_standard_output(run: Path, name: str) -> None:
-    """Without a path, and not at a terminal, the bytes go to standard output, and nothing else does."""
+    """Without -o, only the bytes of the format are on standard output."""
     result = evaljournal("export", run, "--format", name)
 
     assert (0, exported(run, name), "") == (result.exit_code, result.stdout_bytes, result.stderr)
@@ -59,7 +59,7 @@ def test_a_format_goes_to_standard_output(run: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "nat"])
 def test_a_format_goes_to_a_file(run: Path, tmp_path: Path, name: str) -> None:
-    """With a path, the file has the same bytes, and standard error says what it is."""
+    """With -o, the file has the same bytes, and standard error describes it."""
     target = tmp_path / "out"
     result = evaljournal("export", run, "-f", name, "-o", target)
 
@@ -70,7 +70,7 @@ def test_a_format_goes_to_a_file(run: Path, tmp_path: Path, name: str) -> None:
 
 
 def test_nat_goes_to_a_directory(run: Path, tmp_path: Path) -> None:
-    """The files of NAT go to a directory, which is made if need be; without one they go nowhere."""
+    """NAT needs a directory, which is created."""
     refused = evaljournal("export", run, "-f", "nat")
     result = evaljournal("export", run, "-f", "nat", "-o", tmp_path / "nat")
 
@@ -81,7 +81,7 @@ def test_nat_goes_to_a_directory(run: Path, tmp_path: Path) -> None:
 
 
 def test_rows_can_be_chosen(run: Path) -> None:
-    """`--rows` makes a row of each attempt or event, where there are rows."""
+    """`--rows` selects attempts or events in tables only."""
     attempts = evaljournal("export", run, "--rows", "attempts").stdout.splitlines()
     refused = evaljournal("export", run, "-f", "junit", "--rows", "events")
 
@@ -89,16 +89,16 @@ def test_rows_can_be_chosen(run: Path) -> None:
     assert (2, True) == (refused.exit_code, "--rows requires one of jsonl, csv, parquet, not junit" in refused.stderr)
 
 
-def test_an_unknown_format_is_refused_with_the_nearest(run: Path) -> None:
-    """A format that there is not ends with code 2, and the one that may have been meant."""
+def test_an_unknown_format(run: Path) -> None:
+    """An unknown format exits with 2 and a suggestion."""
     result = evaljournal("export", run, "--format", "paquet")
 
     assert 2 == result.exit_code
     assert "unknown format 'paquet'; use one of jsonl, csv, parquet, nat" in result.stderr
 
 
-def test_what_is_there_is_left_alone(run: Path, tmp_path: Path) -> None:
-    """A file that exists is not replaced, unless somebody says so."""
+def test_a_file_is_not_replaced(run: Path, tmp_path: Path) -> None:
+    """An existing file is replaced only with --force."""
     target = tmp_path / "out.csv"
     target.write_text("mine")
     refused = evaljournal("export", run, "-f", "csv", "-o", target)
@@ -110,8 +110,8 @@ def test_what_is_there_is_left_alone(run: Path, tmp_path: Path) -> None:
     assert (0, exported(run, "csv")) == (forced.exit_code, target.read_bytes())
 
 
-def test_a_directory_that_holds_something_is_left_alone(run: Path, tmp_path: Path) -> None:
-    """A directory is used if it is empty; with --force the files in it that are not ours stay."""
+def test_a_directory_is_not_replaced(run: Path, tmp_path: Path) -> None:
+    """An empty directory is used; with --force, foreign files in it remain."""
     target = tmp_path / "nat"
     target.mkdir()
     (target / "notes.txt").write_text("mine")
@@ -125,7 +125,7 @@ def test_a_directory_that_holds_something_is_left_alone(run: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("inside", ["journal-000001.jsonl", "report.xml", "deep/er/report.xml"])
 def test_no_export_goes_into_a_run(run: Path, inside: str) -> None:
-    """Nothing is written among a journal's files, least of all over one of them, whatever is said."""
+    """Nothing is written inside a run, even with --force."""
     before = content(run)
     result = evaljournal("export", run, "-f", "junit", "-o", run / inside, "--force")
 
@@ -142,8 +142,8 @@ def test_no_export_goes_into_a_run(run: Path, inside: str) -> None:
         ("fifo", "exists and is not a file"),
     ],
 )
-def test_a_place_that_cannot_be_written_is_refused(run: Path, tmp_path: Path, target: str, why: str) -> None:
-    """A directory, a pipe or a place that is not there is refused before anything is done, also with --force."""
+def test_an_invalid_target(run: Path, tmp_path: Path, target: str, why: str) -> None:
+    """A directory, a pipe or a missing parent is rejected, even with --force."""
     os.mkfifo(tmp_path / "fifo")
     result = evaljournal("export", run, "-f", "csv", "-o", tmp_path / target, "--force")
 
@@ -153,7 +153,7 @@ def test_a_place_that_cannot_be_written_is_refused(run: Path, tmp_path: Path, ta
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_damaged_run_is_exported_up_to_the_damage(damaged: Path, tmp_path: Path, name: str) -> None:
-    """What can be trusted is written, the damage is named, and the code is 4."""
+    """The intact records are exported, the damage is reported, and the exit code is 4."""
     result = evaljournal("export", damaged, "-f", name, "-o", tmp_path / "out")
 
     assert 4 == result.exit_code
@@ -162,15 +162,15 @@ def test_a_damaged_run_is_exported_up_to_the_damage(damaged: Path, tmp_path: Pat
     assert (tmp_path / "out").exists()
 
 
-def test_a_damaged_runs_rows(damaged: Path) -> None:
-    """Nothing that stands behind the damage is in the rows."""
+def test_rows_of_a_damaged_run(damaged: Path) -> None:
+    """No row comes from records after the damage."""
     rows = [orjson.loads(line) for line in evaljournal("export", damaged).stdout.splitlines()]
 
     assert [("case-1", "completed"), ("case-2", "queued")] == [(row["trial"], row["stage"]) for row in rows]
 
 
-def test_a_lost_value_costs_only_itself(tmp_path: Path) -> None:
-    """A large value that is gone is null, everything else is there, and the code is 4."""
+def test_a_missing_blob(tmp_path: Path) -> None:
+    """A missing blob is null, everything else is exported, and the exit code is 4."""
     eventful(tmp_path / "run")
     next((tmp_path / "run" / "blobs").rglob("*.json")).unlink()
     result = evaljournal("export", tmp_path / "run")
@@ -182,7 +182,7 @@ def test_a_lost_value_costs_only_itself(tmp_path: Path) -> None:
 
 
 def test_a_torn_end_is_no_damage(run: Path) -> None:
-    """A run that was cut off is exported as far as it goes, and it is said that something stands behind."""
+    """A run with a torn end is exported, and the torn end is reported."""
     cut_tail(segment(run), 2)
     with segment(run).open("ab") as file:
         file.write(b'{"seq":')
@@ -204,8 +204,8 @@ def test_a_torn_end_is_no_damage(run: Path) -> None:
     ],
     ids=lambda nonsense: nonsense["type"],
 )
-def test_a_forged_run_is_no_bug_of_ours(tmp_path: Path, nonsense: dict[str, object], name: str) -> None:
-    """A journal that is whole but makes no sense ends with code 4, or is exported; it never ends in a traceback."""
+def test_a_forged_run_is_no_bug(tmp_path: Path, nonsense: dict[str, object], name: str) -> None:
+    """An intact journal with nonsense exits with 4 or is exported, without a traceback."""
     forge(tmp_path / "run", [opened(), started(), session(), *trial("a"), nonsense])
     result = evaljournal("export", tmp_path / "run", "-f", name, "-o", tmp_path / "out")
 
@@ -213,8 +213,8 @@ def test_a_forged_run_is_no_bug_of_ours(tmp_path: Path, nonsense: dict[str, obje
     assert result.exception is None or isinstance(result.exception, SystemExit)
 
 
-def test_the_newest_run_is_meant(run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without a run, the newest under runs/ is exported; without any, the code is 2."""
+def test_the_default_is_the_newest_run(run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without RUN, the newest run is exported; without runs, the exit code is 2."""
     monkeypatch.chdir(tmp_path)
     none = evaljournal("export")
     (tmp_path / "runs").mkdir()
@@ -224,8 +224,8 @@ def test_the_newest_run_is_meant(run: Path, monkeypatch: pytest.MonkeyPatch, tmp
     assert 2 == len(evaljournal("export").stdout.splitlines())
 
 
-def test_what_is_not_text_is_nothing_for_a_terminal(run: Path) -> None:
-    """Parquet and Inspect's zip are refused at a terminal, before they could garble it."""
+def test_a_binary_format_at_a_terminal(run: Path) -> None:
+    """Binary formats are rejected at a terminal."""
     ours, theirs = pty.openpty()
     try:
         ended = subprocess.run(
@@ -238,8 +238,8 @@ def test_what_is_not_text_is_nothing_for_a_terminal(run: Path) -> None:
     assert (2, True) == (ended.returncode, b"inspect is binary and standard output is a terminal" in ended.stderr)
 
 
-def test_a_failure_half_way_leaves_what_was_there(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file is replaced only by a whole one: if the disk fails, the old one stays, and no piece of the new one does."""
+def test_a_failed_export_keeps_the_old_file(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the disk fails, the old file remains and no part of the new one."""
 
     def fail(_: object, __: object) -> None:
         raise OSError(28, "No space left on device")
@@ -253,15 +253,15 @@ def test_a_failure_half_way_leaves_what_was_there(run: Path, tmp_path: Path, mon
 
 
 def test_a_missing_package_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without pyarrow, Parquet ends with code 2 and says what to install."""
+    """Without pyarrow, Parquet exits with 2 and names the package."""
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     result = evaljournal("export", run, "-f", "parquet")
 
     assert (2, True) == (result.exit_code, "pip install 'evaljournal[parquet]'" in result.stderr)
 
 
-def test_a_file_that_cannot_be_written_is_named_as_it_was_asked_for(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing can be written, the file that was asked for is named, not the one that it would have been at first."""
+def test_a_read_only_target(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the target, not the temporary file."""
     there = os.open
 
     def opened_to_read(path: str, flags: int, mode: int = 0o777, **more: int) -> int:

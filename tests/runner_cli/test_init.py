@@ -1,4 +1,4 @@
-"""Evaluations without code, from the command line: flags, files, scores, gates, and scores given anew."""
+"""Evaluations without code: options, configuration files, gates, `init` and `rescore`."""
 
 import os
 import re
@@ -48,7 +48,7 @@ ROWS = [
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Work in a directory with a dataset and a command in it."""
+    """Work in a directory with a dataset and a command."""
     path = list(sys.path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CI", raising=False)
@@ -61,22 +61,22 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """What the server knows this test by."""
+    """The name by which the server counts the calls of this test."""
     return "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
 
 
 def evaljournal(*arguments: object) -> Result:
-    """Use a command."""
+    """Invoke a command."""
     return CliRunner().invoke(cli, [str(argument) for argument in arguments], color=True)
 
 
 def events(path: Path | str, kind: type[Any]) -> list[Any]:
-    """Read the events of one kind."""
+    """Read the events of one type."""
     return [record.event for record in read(path) if isinstance(record.event, kind)]
 
 
 def scores(path: Path | str, scorer: str) -> dict[str, Any]:
-    """Say what a scorer has said last of each trial."""
+    """Return the last value of a scorer for each trial."""
     return {event.trial: event.value for event in events(path, TrialScored) if event.scorer == scorer}
 
 
@@ -87,7 +87,7 @@ COMMANDED = ("run", "--data", "qa.jsonl", "--command", "./answer.sh", "--score",
 
 
 def test_a_command_is_run() -> None:
-    """A dataset, a command and a scorer are an evaluation; it is filed under the name of the data."""
+    """A dataset, a command and a scorer are an evaluation, named after the data."""
     result = evaljournal(*COMMANDED)
 
     assert (0, "") == (result.exit_code, result.stdout)
@@ -95,8 +95,8 @@ def test_a_command_is_run() -> None:
     assert "exact  66.7 %  2 of 3 passed" in result.stderr
 
 
-def test_an_endpoint_is_asked(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An endpoint is sent the case, with headers from the environment, and its answer is scored; no key is on disk."""
+def test_an_endpoint_is_called(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The endpoint receives the case and headers from the environment; no key is written to disk."""
     monkeypatch.setenv("MY_TOKEN", "word-of-no-shape")
     result = evaljournal(
         *("run", "--data", "qa.jsonl", "--endpoint", server.url(name, "ok"), "--output-path", "output", "--policy", "fixed"),
@@ -112,8 +112,8 @@ def test_an_endpoint_is_asked(server: Server, name: str, monkeypatch: pytest.Mon
     assert b"word-of-no-shape" not in b"".join(file.read_bytes() for file in Path("runs").rglob("*.jsonl"))
 
 
-def test_a_key_may_be_named_in_an_address(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`$NAME` in an address is no key: it is recorded as it stands, and read from the environment again by a resumption."""
+def test_a_variable_in_an_address(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`$NAME` in an address is recorded unchanged, and read from the environment again on resume."""
     monkeypatch.setenv("MY_KEY", "word{of}no-shape")
     url = server.url(name, "echo,500,ok")
     evaljournal("run", "--data", "qa.jsonl", "--endpoint", f"{url}?api_key=$MY_KEY", "--retry-errors", 0, "--slots", 1)
@@ -125,8 +125,8 @@ def test_a_key_may_be_named_in_an_address(server: Server, name: str, monkeypatch
     assert b"no-shape" not in b"".join(file.read_bytes() for file in Path("runs").rglob("*.jsonl"))
 
 
-def test_a_chat_model_is_asked_and_judged(server: Server, name: str) -> None:
-    """A prompt, a model and a judge are an evaluation too; prompts may stand in files."""
+def test_a_chat_model_with_a_judge(server: Server, name: str) -> None:
+    """A prompt, a model and a judge are an evaluation; prompts can be in files."""
     Path("prompt.txt").write_text("Answer: {question}")
     result = evaljournal(
         *("run", "--data", "qa.jsonl", "--chat", "gpt-4o", "--base-url", server.url(name, "ok", "v1"), "--policy", "fixed"),
@@ -144,7 +144,7 @@ def test_a_chat_model_is_asked_and_judged(server: Server, name: str) -> None:
     assert "cost 0.0035" in result.stderr
 
 
-def test_outputs_that_are_there_are_scored() -> None:
+def test_recorded_outputs_are_scored() -> None:
     """With --output-key, the outputs are read from the dataset and nothing is called."""
     Path("done.csv").write_text("id,question,answer,generated\n1,q,LIMA,LIMA\n2,q2,0042,\n")
     result = evaljournal("run", "--data", "done.csv", "--output-key", "generated", "--score", "exact")
@@ -154,7 +154,7 @@ def test_outputs_that_are_there_are_scored() -> None:
 
 
 def test_scorers_may_be_functions() -> None:
-    """`file.py:function` is a scorer, under the function's name."""
+    """`file.py:function` is a scorer named after the function."""
     Path("mine.py").write_text("def shout(output, case):\n    return output.isupper()\n")
     result = evaljournal(*COMMANDED, "--score", "mine.py:shout")
 
@@ -203,8 +203,8 @@ def test_scorers_may_be_functions() -> None:
         ("--config no.toml", "no.toml: cannot be read"),
     ],
 )
-def test_what_makes_no_sense_is_refused(arguments: str, said: str) -> None:
-    """Whatever is wrong is said in one line, with code 2, before anything is begun; a key is not repeated."""
+def test_invalid_options(arguments: str, said: str) -> None:
+    """An invalid combination is one line with exit code 2 before anything is started; a key is not printed."""
     result = evaljournal("run", *shlex.split(arguments))
 
     assert 2 == result.exit_code
@@ -213,7 +213,7 @@ def test_what_makes_no_sense_is_refused(arguments: str, said: str) -> None:
     assert not Path("runs").exists()
 
 
-def test_back_ends_have_limits_of_their_own(server: Server, name: str) -> None:
+def test_each_rate_limit_key_has_its_own_limit(server: Server, name: str) -> None:
     """With --limit-key, each key has a limit of its own."""
     steps = {"busy": "429:1,ok", "free": "ok"}
     rows = [{"id": f"{n}", "question": "q", "host": host, "steps": steps[host]} for n, host in enumerate(["busy", "free"] * 4)]
@@ -230,8 +230,8 @@ def test_back_ends_have_limits_of_their_own(server: Server, name: str) -> None:
 # Files.
 
 
-def test_a_file_says_what_flags_do_not() -> None:
-    """The keys of a file are the names of the flags; a flag wins; what stands in the file is not said to be given."""
+def test_a_configuration_file() -> None:
+    """Its keys are the options; flags take precedence; its settings are not recorded as given."""
     Path("eval.toml").write_text(
         'data = "qa.jsonl"\ncommand = "./answer.sh"\nscore = ["exact", "iexact"]\nslots = 3\ntimeout = 7.5\n'
         'policy = "fixed"\nlimit = 2\nfail_under = "exact=0.5"\n'
@@ -246,8 +246,8 @@ def test_a_file_says_what_flags_do_not() -> None:
     assert {"exact", "iexact"} == set(begun.scorers)
 
 
-def test_two_to_ask_are_told_apart_by_where_they_stand() -> None:
-    """A flag does not win over another key: that both say whom to ask is told, and which of them the file says."""
+def test_two_targets() -> None:
+    """A target on the command line and one in the file exclude each other."""
     Path("eval.toml").write_text('data = "qa.jsonl"\ncommand = "cat"\n')
     result = evaljournal("run", "--config", "eval.toml", "--endpoint", "http://h")
 
@@ -255,8 +255,8 @@ def test_two_to_ask_are_told_apart_by_where_they_stand() -> None:
     assert "Error: --endpoint and --command (in the file) exclude each other" in result.stderr
 
 
-def test_a_judge_is_asked_again_as_the_run_is_told(server: Server, name: str) -> None:
-    """The numbers of the retries hold for a judge too."""
+def test_a_judge_uses_the_retries_of_the_run(server: Server, name: str) -> None:
+    """The retry options apply to a judge too."""
     judge = ("--judge", "m", "--judge-url", server.url(name, "say:purple", "v1"))
     line = ("run", "--data", "qa.jsonl", "--command", "cat", *judge, "--limit", 1)
     result = evaljournal(*line, "--retry-errors", 1, "--retry-base-delay", 0.01)
@@ -264,8 +264,8 @@ def test_a_judge_is_asked_again_as_the_run_is_told(server: Server, name: str) ->
     assert (1, 2) == (result.exit_code, len(server.seen(name)))
 
 
-def test_a_key_that_is_missing_is_all_that_is_missing(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever resumes without the key is told to set it, and not where the evaluation might be."""
+def test_a_missing_key_on_resume(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the missing variable is reported, not a missing evaluation."""
     monkeypatch.setenv("SOME_KEY", "abcdefgh1")
     url = server.url(name, "401", "v1")
     evaljournal("run", "--data", "qa.jsonl", "--chat", "m", "--base-url", url, "--key-env", "SOME_KEY")
@@ -278,8 +278,8 @@ def test_a_key_that_is_missing_is_all_that_is_missing(server: Server, name: str,
     ]
 
 
-def test_retries_are_said_in_numbers(server: Server, name: str) -> None:
-    """Every number of the retries is a flag and a key; a flag wins, and holds for the sessions that resume the run."""
+def test_retry_options(server: Server, name: str) -> None:
+    """Every retry number is a flag and a key; a flag takes precedence and stays in force on resume."""
     Path("eval.toml").write_text(
         f'data = "qa.jsonl"\nendpoint = "{server.url(name, "500")}"\nslots = 1\npolicy = "fixed"\nlimit = 1\n'
         "retry-errors = 3\nretry-timeouts = 0\nretry-rate-limits = 5\nretry-base-delay = 0.01\nretry-max-delay = 0.02\n"
@@ -301,8 +301,8 @@ def test_retries_are_said_in_numbers(server: Server, name: str) -> None:
     assert () == tuple(audit(read("runs/qa/0001"), rules=session_rules).findings)
 
 
-def test_what_else_a_model_is_sent(server: Server, name: str) -> None:
-    """Whatever a model understands can be sent, from a flag or from a table."""
+def test_further_request_parameters(server: Server, name: str) -> None:
+    """--more sends further parameters, from a flag or a table."""
     line = ("run", "--data", "qa.jsonl", "--chat", "m", "--base-url", server.url(name, "ok", "v1"), "--limit", 1)
     evaljournal(*line, "--more", '{"top_p": 0.5, "stop": ["."]}')
     Path("eval.toml").write_text("[more]\ntop_p = 0.25\n")
@@ -312,8 +312,8 @@ def test_what_else_a_model_is_sent(server: Server, name: str) -> None:
     assert [(0.5, ["."]), (0.25, None)] == [(body["top_p"], body.get("stop")) for body in sent]
 
 
-def test_tables_are_understood(server: Server, name: str) -> None:
-    """Headers, choices and a body may be tables."""
+def test_tables_in_a_configuration_file(server: Server, name: str) -> None:
+    """Headers, choices and a body can be tables."""
     Path("eval.toml").write_text(
         f'data = "qa.jsonl"\nendpoint = "{server.url(name, "ok")}"\noutput_path = "output"\njudge = "m"\nlimit = 1\n'
         f'judge-url = "{server.url(name + "-judge", "say:verdict: yes", "v1")}"\n'
@@ -352,8 +352,8 @@ def test_tables_are_understood(server: Server, name: str) -> None:
         ("data = 'qa.jsonl'\ncommand = 'cat'\nshell = 'perhaps'", "shell"),
     ],
 )
-def test_a_wrong_file_is_refused(text: str, said: str) -> None:
-    """A key that there is not, with the nearest that there is, and a value that cannot be, are refused with code 2."""
+def test_invalid_configuration_files(text: str, said: str) -> None:
+    """An unknown key or an invalid value exits with 2, with a suggestion."""
     Path("eval.toml").write_text(text)
     result = evaljournal("run", "--config", "eval.toml")
 
@@ -401,8 +401,8 @@ def test_init_for_two_targets() -> None:
     assert not Path("eval.toml").exists()
 
 
-def test_what_init_writes_can_be_used() -> None:
-    """Every key that `init --all` writes has a value that is one, commented or not, and is no placeholder."""
+def test_the_values_of_init_are_valid() -> None:
+    """Every key of `init --all` has a valid value."""
     evaljournal("init", "--all")
     keys = [
         line.removeprefix("# ") for line in Path("eval.toml").read_text().splitlines() if re.match(r"(# )?[a-z-]+ = ", line)
@@ -414,8 +414,8 @@ def test_what_init_writes_can_be_used() -> None:
     assert "…" not in Path("all.toml").read_text()
 
 
-def test_every_key_that_init_writes_is_known() -> None:
-    """Each key in the file can be used by taking its mark away: it is TOML, and it means something."""
+def test_the_keys_of_init_are_known() -> None:
+    """Each commented key of `init --all` is valid TOML and a known key."""
     evaljournal("init", "--all")
     lines = [line.removeprefix("# ") for line in Path("eval.toml").read_text().splitlines() if re.match(r"# [\w-]+ = ", line)]
     Path("all.toml").write_text("\n".join(lines))
@@ -429,8 +429,8 @@ def test_every_key_that_init_writes_is_known() -> None:
 # Going on.
 
 
-def test_a_recipe_is_resumed_from_the_journal_alone() -> None:
-    """What was said on the command line is recorded, so that `resume` needs no more than the run."""
+def test_recorded_options_are_resumed() -> None:
+    """The options are recorded, so `resume` needs only the run."""
     Path("prompt me.sh").write_text('#!/bin/sh\n[ -e ready ] || exit 127\necho "$1" | tr a-z A-Z\n')
     Path("prompt me.sh").chmod(0o700)
     line = "'./prompt me.sh' {question}"
@@ -455,8 +455,8 @@ def test_a_recipe_is_resumed_from_the_journal_alone() -> None:
         ("rescore", "--config eval.toml", "eval.toml"),
     ],
 )
-def test_what_was_moved_is_named(verb: str, line: str, moved: str) -> None:
-    """Where a file is gone that a run needs, it is named, with the command that says where it is; the rest is as it was."""
+def test_a_missing_file_on_resume(verb: str, line: str, moved: str) -> None:
+    """A missing file is named, with the command that passes its new location."""
     Path("mine.py").write_text("def shout(output, case):\n    return output.isupper()\n")
     Path("some.sh").write_text("#!/bin/sh\n[ -e ready ] || exit 127\necho LIMA\n")
     Path("some.sh").chmod(0o700)
@@ -477,8 +477,8 @@ def test_what_was_moved_is_named(verb: str, line: str, moved: str) -> None:
     assert 2 != found.exit_code, found.stderr
 
 
-def test_a_recipe_that_was_changed_is_not_resumed() -> None:
-    """Another prompt in the file is another experiment: it is refused, unless it is adopted."""
+def test_a_changed_configuration_file_is_not_resumed() -> None:
+    """A changed prompt is rejected unless it is adopted."""
     Path("eval.toml").write_text('data = "qa.jsonl"\ncommand = "sh -c \\"exit 127\\""\nscore = "exact"\nmax-failures = 0\n')
     evaljournal("run", "--config", "eval.toml")
     Path("eval.toml").write_text('data = "qa.jsonl"\ncommand = "./answer.sh"\nscore = "exact"\n')
@@ -503,8 +503,8 @@ def test_a_recipe_that_was_changed_is_not_resumed() -> None:
         ("exact>=0.2@lower", 0, ""),
     ],
 )
-def test_a_gate_decides_the_code(gate: str, code: int, said: str) -> None:
-    """A score that is not reached ends the run with 1, and is said last; the range's lower end may be asked for."""
+def test_a_gate_decides_the_exit_code(gate: str, code: int, said: str) -> None:
+    """A gate that is not reached exits with 1 and is printed last; '@lower' uses the end of the interval."""
     result = evaljournal(*COMMANDED, "--fail-under", gate)
 
     assert code == result.exit_code
@@ -519,8 +519,8 @@ def test_a_gate_decides_the_code(gate: str, code: int, said: str) -> None:
         ("5.0", "mine>=4@lower", 1, "mine is 5 for every case, which tells no range; leave @lower away, or score from 0 to 1"),
     ],
 )
-def test_a_gate_on_a_range_takes_no_three_for_certain(said: str, gate: str, code: int, why: str) -> None:
-    """A judge that says the same three times has not proved that it always will."""
+def test_a_gate_on_an_interval_of_equal_scores(said: str, gate: str, code: int, why: str) -> None:
+    """Three equal scores give no confidence interval."""
     Path("mine.py").write_text(f"def mine(output, case):\n    return {said}\n")
     result = evaljournal(*COMMANDED, "--score", "mine.py:mine", "--fail-under", gate)
 
@@ -531,8 +531,8 @@ def test_a_gate_on_a_range_takes_no_three_for_certain(said: str, gate: str, code
 # Scores anew.
 
 
-def test_outputs_are_scored_anew() -> None:
-    """`rescore` asks nobody: it adds scores to the same journal, and what was said before is kept, and superseded."""
+def test_rescore() -> None:
+    """`rescore` calls no task, adds scores to the journal, and supersedes the old ones."""
     evaljournal(*COMMANDED)
     Path("mine.py").write_text("def exact(output, case):\n    return output.lower() == case.expected.strip('!').lower()\n")
     result = evaljournal("rescore", "--score", "mine.py:exact", "--score", "f1")
@@ -555,16 +555,16 @@ def test_outputs_are_scored_anew() -> None:
     assert [False] == [each["value"] for each in orjson.loads(evaljournal("show", "chile", "--json").stdout)["superseded"]]
 
 
-def test_outputs_are_scored_anew_without_the_data() -> None:
-    """The cases are in the journal, so nobody misses the file that they came from."""
+def test_rescore_without_the_dataset() -> None:
+    """The cases are read from the journal."""
     evaljournal(*COMMANDED)
     Path("qa.jsonl").unlink()
 
     assert 0 == evaljournal("rescore", "--again").exit_code
 
 
-def test_what_is_scored_already_is_left_alone() -> None:
-    """The same scorer in the same version adds nothing, unless it is asked to; then nothing at all is written."""
+def test_rescore_skips_current_scores() -> None:
+    """The same version of a scorer adds nothing, and nothing is written, without --again."""
     evaljournal(*COMMANDED)
     before = len(list(read("runs/qa/0001")))
     same = evaljournal("rescore", "runs/qa/0001")
@@ -577,8 +577,8 @@ def test_what_is_scored_already_is_left_alone() -> None:
     assert 6 == len(events("runs/qa/0001", TrialScored))
 
 
-def test_only_what_has_an_output_is_scored_anew() -> None:
-    """Of a run that was stopped, the outputs are scored that there are; it stays as unfinished as it was."""
+def test_rescore_of_an_unfinished_run() -> None:
+    """The existing outputs are scored; the run stays unfinished."""
     Path("some.sh").write_text('#!/bin/sh\n[ "$1" = lima ] || exit 127\necho LIMA\n')
     Path("some.sh").chmod(0o700)
     once = ("--slots", 1, "--policy", "fixed", "--max-failures", 0)
@@ -591,8 +591,8 @@ def test_only_what_has_an_output_is_scored_anew() -> None:
     assert [] == events("runs/qa/0001", RunFinished)
 
 
-def test_a_run_that_goes_on_is_left_to_itself() -> None:
-    """While a run is being written, nobody else scores its outputs."""
+def test_rescore_of_a_run_in_progress() -> None:
+    """A run that is being written cannot be re-scored."""
     evaljournal(*COMMANDED)
     lock = Lock(Path("runs/qa/0001"), DISK)
     result = evaljournal("rescore", "--score", "f1")
@@ -602,8 +602,8 @@ def test_a_run_that_goes_on_is_left_to_itself() -> None:
     assert "is a run in progress" in result.stderr
 
 
-def test_a_judge_may_come_later(server: Server, name: str) -> None:
-    """A model may judge what was said long ago; its words are written down with the trial."""
+def test_rescore_with_a_judge(server: Server, name: str) -> None:
+    """A judge can score recorded outputs; its answer is recorded."""
     evaljournal(*COMMANDED)
     url = server.url(name, "500,say:verdict: correct", "v1")
     result = evaljournal("rescore", "--judge", "m", "--judge-url", url, "--slots", 1, "--json")
@@ -614,8 +614,8 @@ def test_a_judge_may_come_later(server: Server, name: str) -> None:
     assert 1.0 == orjson.loads(result.stdout)["scores"]["judge"]["mean"]
 
 
-def test_a_rubric_names_the_input_in_a_rescoring_too(server: Server, name: str) -> None:
-    """Where a column was named as the input, a rubric may call the input so, when it is judged and when it is judged anew."""
+def test_a_rubric_with_the_input_column(server: Server, name: str) -> None:
+    """A rubric can use the name of the input column, in a run and in `rescore`."""
     Path("fragen.jsonl").write_text('{"id": "peru", "frage": "peru?"}\n')
     judge = ("--judge", "m", "--judge-url", server.url(name, "say:verdict: correct", "v1"), "--rubric", "{frage} {output}")
     evaljournal("run", "--data", "fragen.jsonl", "--input-key", "frage", "--command", "echo LIMA", *judge)
@@ -625,8 +625,8 @@ def test_a_rubric_names_the_input_in_a_rescoring_too(server: Server, name: str) 
     assert 2 == sum("peru?" in seen["body"] for seen in server.seen(name))
 
 
-def test_a_refused_judge_stops_the_rescoring(server: Server, name: str) -> None:
-    """A key that is refused is told once, with code 3; the run stays as it was, and the same command goes on."""
+def test_an_unauthorized_judge_stops_the_rescoring(server: Server, name: str) -> None:
+    """An unauthorized key is reported once, with exit code 3; the same command continues."""
     evaljournal(*COMMANDED)
     line = ("rescore", "--judge", "m", "--judge-url", server.url(name, "401,say:verdict: correct", "v1"), "--slots", 1)
     refused = evaljournal(*line)
@@ -643,8 +643,8 @@ def test_a_refused_judge_stops_the_rescoring(server: Server, name: str) -> None:
     assert () == tuple(audit(read("runs/qa/0001"), rules=session_rules).findings)
 
 
-def test_a_scorer_that_was_of_no_use_does_not_spoil_the_run() -> None:
-    """A scorer that was tried and failed ends that command with 1; the run's own always count, and what failed is told."""
+def test_a_failed_rescore_does_not_fail_the_run() -> None:
+    """A scorer that failed in `rescore` exits with 1 there; later only the run's own scorers count."""
     Path("mine.py").write_text("from runner import Fatal\ndef broken(output, case):\n    raise Fatal('no use')\n")
     evaljournal(*COMMANDED)
     tried = evaljournal("rescore", "--score", "mine.py:broken")
@@ -658,8 +658,8 @@ def test_a_scorer_that_was_of_no_use_does_not_spoil_the_run() -> None:
     assert 1 == evaljournal("resume").exit_code
 
 
-def test_a_refused_judge_is_told_for_as_long_as_it_stops_the_run(server: Server, name: str) -> None:
-    """Who looks at the run later is told which scorer was refused and why, until a session goes on."""
+def test_an_unauthorized_judge_is_shown_by_status(server: Server, name: str) -> None:
+    """`status` shows the unauthorized scorer until a session continues."""
     judge = ("--judge", "m", "--judge-url", server.url(name, "401,say:verdict: correct", "v1"))
     stopped = evaljournal("run", "--data", "qa.jsonl", "--command", "cat", *judge, "--slots", 1)
     status, summary = evaljournal("status"), orjson.loads(evaljournal("status", "--json").stdout)
@@ -675,15 +675,15 @@ def test_a_refused_judge_is_told_for_as_long_as_it_stops_the_run(server: Server,
 
 
 def wait_until(condition: Callable[[], bool]) -> bool:
-    """Wait for something that another process does; no longer than ten seconds."""
+    """Wait for a condition, at most ten seconds."""
     until = time.monotonic() + 10
     while not condition() and time.monotonic() < until:
         time.sleep(0.01)
     return condition()
 
 
-def test_rescoring_can_be_stopped_and_taken_up(server: Server, name: str) -> None:
-    """Ctrl-C ends it with 3, and what was scored stays; a resumption finds the run as finished as it was."""
+def test_an_interrupted_rescore(server: Server, name: str) -> None:
+    """Ctrl-C exits with 3 and keeps the scores; the run stays finished."""
     evaljournal(*COMMANDED)
     slow = ["rescore", "--judge", "m", "--judge-url", server.url(name, "say:verdict: correct,hang", "v1"), "--slots", "1"]
     process = Process([*COMMAND, *slow], stderr=subprocess.PIPE)

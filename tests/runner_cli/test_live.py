@@ -1,4 +1,4 @@
-"""What somebody is told who reads lines instead of looking at a screen."""
+"""Progress lines."""
 
 import io
 import re
@@ -17,8 +17,8 @@ BEGAN = 5.0
 """When it is first looked at, in the seconds of `t`."""
 
 
-def told(capsys: pytest.CaptureFixture[str], happens: dict[int, Event], *, seconds: int) -> list[tuple[int, str]]:
-    """Let things happen in a run that is half done; give the beginning of each line, and the second in which it is told."""
+def printed(capsys: pytest.CaptureFixture[str], happens: dict[int, Event], *, seconds: int) -> list[tuple[int, str]]:
+    """Play events in a half-finished run; return the start of each line and its second."""
     state = state_of([LimitChanged(before=0, after=4, cause="start"), *answered("a"), enqueued("b")])
     printer, lines = ProgressPrinter(tenth(state, 2), BEGAN), list[tuple[int, str]]()
     for second in range(seconds):
@@ -30,40 +30,40 @@ def told(capsys: pytest.CaptureFixture[str], happens: dict[int, Event], *, secon
 
 
 def pause(second: int, until: int) -> dict[int, Event]:
-    """Let nothing start from one second to another."""
+    """Start nothing from one second to another."""
     return {second: IntakePaused(until=BEGAN + until, cause="retry_after")}
 
 
-def test_a_pause_is_told_when_it_begins_and_when_it_ends(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever reads lines learns at once that nothing starts, and for how long; and when that is over."""
+def test_a_pause_is_reported_at_its_start_and_end(capsys: pytest.CaptureFixture[str]) -> None:
+    """A pause is reported when it starts, with its length, and when it is over."""
     assert [
         (3, "1 of 2 (50 %) · 1 ok, 0 failed, 0 recovered · waiting: Retry-After: 30 s left"),
         (33, "resumed: 1 of 2 (50 %) · 1 ok, 0 failed, 0 recovered"),
-    ] == told(capsys, pause(3, 33), seconds=60)
+    ] == printed(capsys, pause(3, 33), seconds=60)
 
 
-def test_short_pauses_are_not_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """A pause of a few seconds is part of the pace."""
-    assert [] == told(capsys, pause(3, 7), seconds=60)
+def test_short_pauses_are_not_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    """A pause of a few seconds is not reported."""
+    assert [] == printed(capsys, pause(3, 7), seconds=60)
 
 
 def test_many_pauses_do_not_fill_the_log(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of pauses that follow each other every few seconds, one a minute is told."""
+    """Of pauses every few seconds, one a minute is reported."""
     often = {second: event for start in range(0, 120, 10) for second, event in pause(start, start + 8).items()}
 
-    assert [0, 8, 60, 68] == [second for second, _ in told(capsys, often, seconds=119)]
+    assert [0, 8, 60, 68] == [second for second, _ in printed(capsys, often, seconds=119)]
 
 
-def test_a_run_that_stops_while_it_is_held_up_does_not_go_on(capsys: pytest.CaptureFixture[str]) -> None:
-    """A pause that the end of the run ends is not said to be over."""
+def test_a_pause_that_ends_with_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """A pause that ends with the run is not reported as over."""
     stopped: dict[int, Event] = {10: RunStopped(reason="interrupted")}
 
-    assert [3] == [second for second, _ in told(capsys, {**pause(3, 33), **stopped}, seconds=50)]
+    assert [3] == [second for second, _ in printed(capsys, {**pause(3, 33), **stopped}, seconds=50)]
 
 
 @pytest.mark.parametrize(("width", "rows"), [(40, 3), (120, 3), (30, 4), (10, 8), (9, 10)])
 def test_a_terminal_that_became_narrower_is_cleared(width: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many rows are taken away as the terminal has folded the picture before into, and no row above them."""
+    """The rows into which the last frame has wrapped are cleared, and no row above them."""
     monkeypatch.setenv("TERM", "xterm")
     console = Console(file=io.StringIO(), force_terminal=True, width=40, height=20)
     with Live(console=console, auto_refresh=False) as screen:

@@ -1,4 +1,4 @@
-"""`run --nat-output`: files that grow with the run, from its journal alone, and never at its expense."""
+"""`run --nat-output`: files that are updated with the run, from its journal, and never block it."""
 
 import contextlib
 import logging
@@ -28,7 +28,7 @@ FILES = ["exact_output.json", "workflow_output.json", "workflow_output.jsonl"]
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Work in a directory with two evaluations in it, and leave Python's modules as they were."""
+    """Work in a directory with two evaluations, and restore Python's modules."""
     path = list(sys.path)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "quick.py").write_text("FAILS = 'cuba'" + QUICK)
@@ -44,12 +44,12 @@ def evaljournal(*arguments: object) -> Result:
 
 
 def ids(directory: Path | str = "nat") -> list[str]:
-    """Read which trials are in the growing file."""
+    """Return the trials in the growing file."""
     return [orjson.loads(line)["id"] for line in Path(directory, "workflow_output.jsonl").read_bytes().splitlines()]
 
 
 def wait_for_lines(number: int) -> None:
-    """Wait until the growing file has so many lines."""
+    """Wait until the growing file has a number of lines."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
@@ -59,8 +59,8 @@ def wait_for_lines(number: int) -> None:
     raise AssertionError(f"there were never {number} lines")
 
 
-def test_a_run_leaves_what_an_export_would(here: Path) -> None:
-    """When a run is done, its files are those that `export --format nat` makes; failed trials are in them."""
+def test_the_files_equal_an_export(here: Path) -> None:
+    """After a run, the files are those of `export --format nat`, failed trials included."""
     result = evaljournal("run", "quick.py", "--nat-output", "nat")
     evaljournal("export", "-f", "nat", "-o", "exported")
 
@@ -71,7 +71,7 @@ def test_a_run_leaves_what_an_export_would(here: Path) -> None:
 
 
 def test_the_file_grows_and_survives_a_kill() -> None:
-    """Each trial is in the file when it is done; after `kill -9`, a resumption has every trial there once."""
+    """Each trial is written when it is done; after `kill -9` and resume, each is there once."""
     with process("run", "slow.py", "--slots", "4", "--policy", "fixed", "--nat-output", "nat", hold=True) as killed:
         wait_for_lines(6)
         killed.kill()
@@ -87,7 +87,7 @@ def test_the_file_grows_and_survives_a_kill() -> None:
 
 
 def test_two_runs_never_share_a_file() -> None:
-    """A directory that holds another run's output is refused before anything is started, by run and by resume."""
+    """A directory with another run's output is rejected before the start, by run and by resume."""
     evaljournal("run", "quick.py", "--nat-output", "nat")
     before = Path("nat/workflow_output.jsonl").read_bytes()
     again = evaljournal("run", "quick.py", "--nat-output", "nat")
@@ -100,8 +100,8 @@ def test_two_runs_never_share_a_file() -> None:
     assert ["0001", "0002"] == sorted(os.listdir("runs/capitals"))
 
 
-def test_a_finished_run_has_its_files_made_again() -> None:
-    """Resuming a finished run, in which a trial failed, makes the files anew; a run's own directory is no place for them."""
+def test_resume_of_a_finished_run_writes_the_files() -> None:
+    """Resuming a finished run writes the files again; the run's own directory is rejected."""
     evaljournal("run", "quick.py")
     result = evaljournal("resume", "--nat-output", "nat")
     inside = evaljournal("resume", "--nat-output", "runs/capitals/0001/nat")
@@ -110,8 +110,8 @@ def test_a_finished_run_has_its_files_made_again() -> None:
     assert (2, True) == (inside.exit_code, "is inside the run" in inside.stderr)
 
 
-def test_a_directory_that_cannot_be_made_is_refused() -> None:
-    """Where the files could never be written, that is said before anything is started, by run and by resume."""
+def test_a_directory_that_cannot_be_created() -> None:
+    """It is rejected before the start, by run and by resume."""
     Path("file").write_text("")
     begun = evaljournal("run", "quick.py", "--nat-output", "file/nat")
     evaljournal("run", "quick.py", "-o", "one")
@@ -122,10 +122,8 @@ def test_a_directory_that_cannot_be_made_is_refused() -> None:
     assert not Path("runs").exists()
 
 
-def test_a_directory_that_goes_away_costs_the_run_nothing(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """If the files can no longer be written, that is logged with its traceback, and the run is as good as ever."""
+def test_a_removed_directory_does_not_affect_the_run(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A write error is logged with its traceback, and the run continues."""
     Path("file").write_text("")
     monkeypatch.setattr(NatOutput, "prepare", lambda _: None)
     result = evaljournal("run", "quick.py", "--nat-output", "file/nat")
@@ -138,7 +136,7 @@ def test_a_directory_that_goes_away_costs_the_run_nothing(
 
 
 def test_no_file_is_touched_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything that reads or writes while the run goes on does so in another thread."""
+    """All reads and writes during the run are in another thread."""
     threads: list[threading.Thread] = []
     for name in ("_begin", "_take", "_write"):
         original = getattr(NatOutput, name)
@@ -162,7 +160,7 @@ def test_no_file_is_touched_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -
 
 
 def kept(path: Path, events: list[Event], **options: bool) -> tuple[NatOutput, list[Record]]:
-    """Begin to keep the files of a run that has just begun; give the records that are to come, too."""
+    """Start to update the files of a new run; return the coming records too."""
     written(path, [started(), session()])
     output = NatOutput(Path("nat"), **options)
     output._begin(path)
@@ -171,7 +169,7 @@ def kept(path: Path, events: list[Event], **options: bool) -> tuple[NatOutput, l
 
 
 def test_it_grows_with_every_batch() -> None:
-    """A trial is written when its end was seen, and not before."""
+    """A trial is written when its ending was read."""
     output, records = kept(Path("run"), [session(2), *trial("a"), *trial("b")])
     ends = [number for number, record in enumerate(records) if type(record.event).__name__ == "TrialCompleted"]
     seen = [ids()]
@@ -182,8 +180,8 @@ def test_it_grows_with_every_batch() -> None:
     assert [[], [], ["a"], ["a", "b"]] == seen
 
 
-def test_a_write_that_fails_is_made_up_for(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """What could not be written is logged, and written with the next trial; half a line that was written is taken back."""
+def test_a_failed_write_is_repeated(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A failed write is logged and repeated with the next trial; a partial line is removed."""
     output, records = kept(Path("run"), [session(2), *trial("a"), *trial("b"), *trial("c")])
     ends = [number for number, record in enumerate(records) if type(record.event).__name__ == "TrialCompleted"]
     output._take(records[: ends[0] + 1])
@@ -204,8 +202,8 @@ def test_a_write_that_fails_is_made_up_for(monkeypatch: pytest.MonkeyPatch, capl
     assert "No space left on device" in caplog.text
 
 
-def test_a_file_that_was_taken_away_is_made_anew() -> None:
-    """If somebody removes the file, the next trial but one finds it there again, with all of them."""
+def test_a_removed_file_is_written_again() -> None:
+    """A removed file is written again, with all trials."""
     output, records = kept(Path("run"), [session(2), *trial("a"), *trial("b"), *trial("c")])
     ends = [number for number, record in enumerate(records) if type(record.event).__name__ == "TrialCompleted"]
     output._take(records[: ends[0] + 1])
@@ -216,8 +214,8 @@ def test_a_file_that_was_taken_away_is_made_anew() -> None:
     assert ["a", "b", "c"] == ids()
 
 
-def test_a_trial_that_cannot_be_told_costs_no_other(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """One trial's trouble is logged with its name and traceback; the others are written."""
+def test_an_error_in_one_trial(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """An error is logged with the trial's name and traceback; the others are written."""
 
     def told(result: TrialDetails) -> bytes:
         if result.trial == "a":
@@ -234,8 +232,8 @@ def test_a_trial_that_cannot_be_told_costs_no_other(monkeypatch: pytest.MonkeyPa
     assert logging.ERROR == caplog.records[-1].levelno
 
 
-def test_what_is_tried_again_has_no_line_until_it_ends() -> None:
-    """With --retry-failed, a failed trial is not in the file until it has come to its end again: nothing is there twice."""
+def test_a_retried_trial_is_written_once() -> None:
+    """With --retry-failed, a failed trial is not in the file until it has ended again."""
     written(Path("run"), first_session(), stamp=stamps(0))
     written(Path("run"), second_session(), new=False, stamp=stamps(10))
     plain, again = NatOutput(Path("nat")), NatOutput(Path("again"), retry_failed=True)
@@ -255,8 +253,8 @@ def test_what_is_tried_again_has_no_line_until_it_ends() -> None:
     assert ["peru", "chad#2", "oslo", "chad"] == ids("again")
 
 
-def test_a_directory_that_was_taken_meanwhile_is_left_alone() -> None:
-    """Of two runs that begin at once in one directory, the second to come writes nothing there."""
+def test_two_runs_started_at_once() -> None:
+    """Of two runs that start at once in one directory, the second writes nothing there."""
     written(Path("run"), [started(), session(), *trial("a")])
     NatOutput(Path("nat"))._begin(Path("run"))
     before = Path("nat/workflow_output.jsonl").read_bytes()

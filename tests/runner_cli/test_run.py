@@ -1,4 +1,4 @@
-"""Running and resuming from the command line: what is printed where, what is recorded, and which code it ends with."""
+"""`run`, `resume`, `status` and `ls`: output, records and exit codes."""
 
 import contextlib
 import os
@@ -68,7 +68,7 @@ async def slow(number: int) -> int:
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Work in a directory with two evaluations in it, and leave Python's modules as they were."""
+    """Work in a directory with two evaluations, and restore Python's modules."""
     path = list(sys.path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CI", raising=False)
@@ -83,25 +83,25 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def define(source: str) -> None:
-    """Write the evaluation; a new file each time, because Python tells two versions apart by the second and the length."""
+    """Write the evaluation to a new file: Python distinguishes versions by second and length only."""
     file = Path("evals/capitals.py")
     file.unlink(missing_ok=True)
     file.write_text(f"{source}\n# {time.monotonic_ns()}\n")
 
 
 def evaljournal(*arguments: object) -> Result:
-    """Use a command, as if at a terminal: click takes nothing out of what is printed."""
+    """Invoke a command; click leaves control characters in the output."""
     return CliRunner().invoke(cli, [str(argument) for argument in arguments], color=True)
 
 
 def process(*arguments: object, hold: bool = False) -> Process:
-    """Start a command as a process of its own; `hold` lets the slow evaluation stand still in the middle."""
+    """Start a command as a process; `hold` pauses the slow evaluation in the middle."""
     environment = {**os.environ, "HOLD": "1"} if hold else os.environ
     return Process([*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
 
 
 def wait_for(path: Path, words: str, times: int) -> None:
-    """Wait until a journal has these words so many times."""
+    """Wait until a journal has a text a number of times."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
@@ -112,12 +112,12 @@ def wait_for(path: Path, words: str, times: int) -> None:
 
 
 def events(path: Path | str, kind: type[Any]) -> list[Any]:
-    """Read the events of one kind."""
+    """Read the events of one type."""
     return [record.event for record in read(path) if isinstance(record.event, kind)]
 
 
 def test_run_to_the_end() -> None:
-    """A run that goes well ends with 0: prose on standard error, the user's prints too, nothing on standard output."""
+    """A successful run exits with 0; progress and the user's prints are on standard error, standard output is empty."""
     result = evaljournal("run", "evals/capitals.py")
 
     assert (0, "") == (result.exit_code, result.stdout)
@@ -130,7 +130,7 @@ def test_run_to_the_end() -> None:
 
 
 def test_what_is_recorded_of_the_command_line() -> None:
-    """The reference in full is recorded, and the settings, and which of them were given: a resumption needs them."""
+    """The full reference, the settings and which of them were given are recorded."""
     evaljournal("run", "evals/capitals.py", *ONE_BY_ONE, "--timeout", "none", "--only", "c*", "--seed", 7)
     begun = events("runs/capitals/0001", RunStarted)[0]
 
@@ -140,7 +140,7 @@ def test_what_is_recorded_of_the_command_line() -> None:
 
 
 def test_runs_are_numbered() -> None:
-    """Each run goes to the next free number of its evaluation; -o says otherwise."""
+    """A run gets the next free number of its evaluation, or the directory of -o."""
     evaljournal("run", "evals/capitals.py")
     Path("runs/capitals/0041").mkdir()
     evaljournal("run", "evals/capitals.py")
@@ -151,7 +151,7 @@ def test_runs_are_numbered() -> None:
 
 
 def test_failures_end_with_1_and_come_last() -> None:
-    """A run in which trials failed ends with 1, and tells last which and why."""
+    """A run with failed trials exits with 1 and prints them last."""
     define("FAILS = 'cuba'" + QUICK)
     result = evaljournal("run", "evals/capitals.py")
 
@@ -165,7 +165,7 @@ def test_failures_end_with_1_and_come_last() -> None:
 
 
 def test_a_scorer_that_fails_is_no_success() -> None:
-    """A run whose outputs could not all be judged ends with 1."""
+    """A run with unscored outputs exits with 1."""
     define("FAILS = None" + QUICK.replace("return output ==", "return {}[output] =="))
     result = evaljournal("run", "evals/capitals.py")
 
@@ -175,7 +175,7 @@ def test_a_scorer_that_fails_is_no_success() -> None:
 
 
 def test_the_summary_on_standard_output() -> None:
-    """With --json, standard output has a summary and nothing else, whatever the user's code prints."""
+    """With --json, standard output has only the summary, whatever the user's code prints."""
     result = evaljournal("run", "evals/capitals.py", "--json", "--limit", 2)
     answer = orjson.loads(result.stdout)
 
@@ -194,14 +194,14 @@ def test_the_summary_on_standard_output() -> None:
     ],
 )
 def test_which_cases_are_run(options: list[object], names: list[str]) -> None:
-    """Patterns, a limit and repeats choose the trials."""
+    """Patterns, a limit and repeats select the trials."""
     evaljournal("run", "evals/capitals.py", *options)
 
     assert sorted(names) == sorted(event.trial for event in events("runs/capitals/0001", TrialCompleted))
 
 
 def test_shuffling_depends_on_the_seed() -> None:
-    """The order of a shuffled run is the seed's: the same seed, the same order."""
+    """The same seed gives the same order."""
     orders: list[list[str]] = []
     for seed in (1, 1, 2):
         evaljournal("run", "evals/capitals.py", "--shuffle", "--seed", seed, *ONE_BY_ONE)
@@ -228,7 +228,7 @@ def test_shuffling_depends_on_the_seed() -> None:
     ],
 )
 def test_wrong_options_start_nothing(options: list[object], said: str) -> None:
-    """An option that cannot be ends with 2, says what is wrong with it, and leaves nothing behind."""
+    """An invalid option exits with 2, names the flag and writes nothing."""
     result = evaljournal("run", "evals/capitals.py", *options)
 
     assert (2, "") == (result.exit_code, result.stdout)
@@ -246,7 +246,7 @@ def test_wrong_options_start_nothing(options: list[object], said: str) -> None:
     ],
 )
 def test_no_such_evaluation_starts_nothing(reference: str, said: str) -> None:
-    """What cannot be found ends with 2, in one sentence."""
+    """A missing evaluation exits with 2 and one line."""
     result = evaljournal("run", reference)
 
     assert (2, "") == (result.exit_code, result.stdout)
@@ -264,7 +264,7 @@ def test_no_such_evaluation_starts_nothing(reference: str, said: str) -> None:
     ],
 )
 def test_cases_that_cannot_be_used_start_nothing(cases: str, said: str) -> None:
-    """Cases that cannot be used end with 2 before anything is written, even those that can be read only once."""
+    """Invalid cases exit with 2 before anything is written, even if they can only be read once."""
     define("FAILS = None" + QUICK.replace("cases=CASES", f"cases={cases}"))
     result = evaljournal("run", "evals/capitals.py")
 
@@ -272,8 +272,8 @@ def test_cases_that_cannot_be_used_start_nothing(cases: str, said: str) -> None:
     assert not Path("runs").exists()
 
 
-def test_a_taken_path_is_refused() -> None:
-    """Where a run is, none is begun: an unfinished one can be resumed, a finished one stays as it is."""
+def test_a_taken_path_is_rejected() -> None:
+    """No run is started where one exists; an unfinished one can be resumed."""
     written(Path("half"), whole_run()[:-1])
     written(Path("whole"), whole_run())
     before = content(Path("half")), content(Path("whole"))
@@ -288,7 +288,7 @@ def test_a_taken_path_is_refused() -> None:
 
 
 def test_fail_fast_ends_with_3() -> None:
-    """A run that stops at a failure is not done: code 3, and the command that goes on."""
+    """A run that stops at a failure exits with 3 and prints the resume command."""
     define("FAILS = 'peru'" + QUICK)
     result = evaljournal("run", "evals/capitals.py", "--fail-fast", *ONE_BY_ONE, "--json")
 
@@ -298,15 +298,15 @@ def test_fail_fast_ends_with_3() -> None:
 
 
 @pytest.mark.parametrize(("most", "code"), [("0", 3), ("1", 1), ("10%", 3), ("50%", 1)])
-def test_how_many_may_fail(most: str, code: int) -> None:
-    """More failures than allowed, as a number or as a part of all trials, stop the run."""
+def test_max_failures(most: str, code: int) -> None:
+    """More failures than allowed, as a number or a percentage, stop the run."""
     define("FAILS = 'peru'" + QUICK)
 
     assert code == evaljournal("run", "evals/capitals.py", "--max-failures", most, *ONE_BY_ONE).exit_code
 
 
 def test_dry_run_writes_nothing() -> None:
-    """A rehearsal says how much would be run, and how, and that what it costs is not known."""
+    """A dry run prints counts and settings, and that the cost is unknown."""
     result = evaljournal("run", "evals/capitals.py", "--dry-run", "--repeats", 3, "--skip", "peru", "--timeout", "none")
 
     assert (0, "") == (result.exit_code, result.stderr)
@@ -334,15 +334,15 @@ def test_dry_run_writes_nothing() -> None:
         (["--max-failures", "7%"], "stops when more than 7 % of the trials have failed; "),
     ],
 )
-def test_dry_run_tells_what_would_end_it(flags: list[object], said: str) -> None:
-    """What the scores must reach, and what stops the run before its end, is told where there is such a thing."""
+def test_dry_run_prints_gates_and_limits(flags: list[object], said: str) -> None:
+    """A dry run prints gates and limits that are set."""
     result = evaljournal("run", "evals/capitals.py", "--dry-run", *flags)
 
     assert (0, True) == (result.exit_code, f"  scorers: exact\n  {said}" in result.stdout)
 
 
-def test_dry_run_projects_from_the_run_before() -> None:
-    """Where an earlier run has recorded what it used, the mean of a trial times the trials is told."""
+def test_dry_run_estimates_from_an_earlier_run() -> None:
+    """The estimate is the mean usage per trial of an earlier run times the trials."""
     evaljournal("run", "evals/capitals.py", "--limit", 2)
     words = evaljournal("run", "evals/capitals.py", "--dry-run")
     answer = orjson.loads(evaljournal("run", "evals/capitals.py", "--dry-run", "--json").stdout)
@@ -359,7 +359,7 @@ def test_dry_run_projects_from_the_run_before() -> None:
 
 
 def test_dry_run_of_cases_that_can_be_read_only_once() -> None:
-    """A generator is not used up by a rehearsal, so its length is not known."""
+    """A dry run does not consume a generator, so its length is unknown."""
     define("FAILS = None" + QUICK.replace("cases=CASES", "cases=(case for case in CASES)"))
 
     words = evaljournal("run", "evals/capitals.py", "--dry-run").stdout
@@ -373,8 +373,8 @@ def test_dry_run_of_cases_that_can_be_read_only_once() -> None:
 
 
 @pytest.mark.parametrize("flags", [[], ["--dry-run"]])
-def test_a_part_of_nobody_knows_how_many_is_refused(flags: list[object]) -> None:
-    """A limit that could never be reached is no limit: it is refused before anything begins."""
+def test_a_percentage_of_an_unknown_number_is_rejected(flags: list[object]) -> None:
+    """A percentage of an unknown number of trials is rejected before the start."""
     define("FAILS = None" + QUICK.replace("cases=CASES", "cases=(case for case in CASES)"))
 
     refused = evaljournal("run", "evals/capitals.py", "--max-failures", "7%", *flags)
@@ -383,8 +383,8 @@ def test_a_part_of_nobody_knows_how_many_is_refused(flags: list[object]) -> None
     assert 0 == evaljournal("run", "evals/capitals.py", "--max-failures", "3", *flags).exit_code
 
 
-def test_where_runs_are_kept_is_no_run() -> None:
-    """A run is neither begun over the place of all runs, nor in a directory that has some, nor inside another run."""
+def test_no_run_replaces_a_directory_of_runs() -> None:
+    """A run is not started at runs/, in a directory of runs or inside a run."""
     evaljournal("run", "evals/capitals.py", "-o", "mine/first")
     before = content(Path())
     refused = [evaljournal("run", "evals/capitals.py", "-o", path) for path in ("runs", "mine", "mine/first/second")]
@@ -397,7 +397,7 @@ def test_where_runs_are_kept_is_no_run() -> None:
 
 
 def test_resume_of_a_finished_run_changes_nothing() -> None:
-    """A finished run is said to be so, with code 0, and stays as it is to the byte."""
+    """A finished run is reported with exit code 0 and not changed."""
     evaljournal("run", "evals/capitals.py")
     before = content(Path("runs"))
     result = evaljournal("resume")
@@ -410,7 +410,7 @@ def test_resume_of_a_finished_run_changes_nothing() -> None:
 
 
 def test_resume_of_a_finished_run_has_the_code_of_the_run() -> None:
-    """Nothing to do is no success by itself: what failed still failed, and a gate is asked, also one that is given only now."""
+    """Resuming a finished run exits with its code; gates, also new ones, are checked."""
     define("FAILS = 'cuba'" + QUICK)
     evaljournal("run", "evals/capitals.py")
     assert (1, 1) == (evaljournal("resume").exit_code, orjson.loads(evaljournal("resume", "--json").stdout)["exit_code"])
@@ -430,8 +430,8 @@ def test_resume_of_a_finished_run_has_the_code_of_the_run() -> None:
     assert before == content(Path("runs"))
 
 
-def test_what_failed_can_be_tried_again() -> None:
-    """`resume --retry-failed` tries what was given up again, and nothing else."""
+def test_retry_failed() -> None:
+    """`resume --retry-failed` retries failed trials and nothing else."""
     define("import os\nFAILS = os.environ.get('FAILS')" + QUICK)
     failed = CliRunner(env={"FAILS": "cuba"}).invoke(cli, ["run", "evals/capitals.py"])
     assert (1, True) == (failed.exit_code, "--retry-failed" in failed.stderr)
@@ -442,8 +442,8 @@ def test_what_failed_can_be_tried_again() -> None:
     assert verify("runs/capitals/0001").holds
 
 
-def test_resume_repeats_what_was_said_at_the_beginning() -> None:
-    """Patterns, limits and settings of the beginning hold for the resumption, without being said again."""
+def test_resume_keeps_the_options_of_the_run() -> None:
+    """Patterns, limits and settings of the run stay in force."""
     define("import os\nFAILS = os.environ.get('FAILS')" + QUICK)
     begin = ["run", "evals/capitals.py", "--limit", "3", *ONE_BY_ONE, "--timeout", "9", "--fail-fast"]
     stopped = CliRunner(env={"FAILS": "peru"}).invoke(cli, begin)
@@ -456,7 +456,7 @@ def test_resume_repeats_what_was_said_at_the_beginning() -> None:
 
 
 def test_resume_with_other_settings() -> None:
-    """A flag on `resume` is taken without further ado, told, recorded, and holds from then on; so is a change in the file."""
+    """Settings that `resume` or the file changes are printed, recorded and stay in force."""
     define("import os\nFAILS = os.environ.get('FAILS')" + QUICK)
     CliRunner(env={"FAILS": "peru"}).invoke(cli, ["run", "evals/capitals.py", *ONE_BY_ONE, "--fail-fast"])
     define(
@@ -478,8 +478,8 @@ def test_resume_with_other_settings() -> None:
     assert 2 == changes[1]["slots"]
 
 
-def test_resume_of_something_else_is_refused() -> None:
-    """A task that was changed since is refused, with what has changed; --adopt takes it."""
+def test_resume_of_a_changed_task() -> None:
+    """A changed task is rejected with the differences; --adopt accepts it."""
     define("FAILS = 'peru'" + QUICK)
     evaljournal("run", "evals/capitals.py", "--fail-fast", *ONE_BY_ONE)
     define("FAILS = 'peru'" + QUICK.replace("return name.upper()", "return name.upper() + ''"))
@@ -498,7 +498,7 @@ def test_resume_of_something_else_is_refused() -> None:
     ],
 )
 def test_resume_that_does_not_find_its_evaluation(first: list[Any], said: str) -> None:
-    """A run whose evaluation is not here says what it is a run of, and how to say where that is now."""
+    """If the evaluation is not found, the error names it and how to pass its location."""
     Path("evals/capitals.py").unlink()
     forge(Path("r"), [opened(), *first])
     result = evaljournal("resume", "r")
@@ -508,7 +508,7 @@ def test_resume_that_does_not_find_its_evaluation(first: list[Any], said: str) -
 
 
 def test_resume_after_the_evaluation_was_moved() -> None:
-    """--task says where the evaluation is now; whoever resumes it again need not say so again."""
+    """--task passes the new location; it is recorded."""
     define("FAILS = 'peru'" + QUICK)
     evaljournal("run", "evals/capitals.py", "--fail-fast", *ONE_BY_ONE)
     Path("evals/capitals.py").rename("moved.py")
@@ -519,8 +519,8 @@ def test_resume_after_the_evaluation_was_moved() -> None:
     assert "adopted" not in again.stderr
 
 
-def test_resume_of_a_run_that_was_begun_from_python() -> None:
-    """Where its evaluation is has to be said once; from then on, the next command is one that finds it."""
+def test_resume_of_a_run_started_from_python() -> None:
+    """--task is needed once; then the next command finds the evaluation."""
     define("FAILS = 'peru'" + QUICK)
     run(find("evals/capitals.py").evaluation, "r", fail_fast=True, slots=1, policy="fixed")
     unsaid = evaljournal("resume", "r")
@@ -537,12 +537,12 @@ def test_resume_of_a_run_that_was_begun_from_python() -> None:
 
 
 def test_resume_without_any_run() -> None:
-    """Where there is no run, nothing to resume: code 2."""
+    """Without runs, `resume` exits with 2."""
     assert (2, 2) == (evaljournal("resume").exit_code, evaljournal("resume", "nothing").exit_code)
 
 
 def test_resume_of_a_damaged_run_ends_with_4() -> None:
-    """A damaged run is not resumed, and not changed."""
+    """A damaged run is neither resumed nor changed."""
     written(Path("r"), whole_run()[:-1])
     flip(segment(Path("r")), list(read("r"))[9].offset + 60)
     before = segment(Path("r")).read_bytes()
@@ -553,7 +553,7 @@ def test_resume_of_a_damaged_run_ends_with_4() -> None:
 
 
 def test_ctrl_c_then_resume(here: Path) -> None:
-    """A run that was interrupted says how to go on, ends with 3, and goes on without asking again what was answered."""
+    """An interrupted run exits with 3, prints the resume command, and resumes without repeating completed trials."""
     with process("run", "evals/slow.py", "--grace", "0.1", hold=True) as first:
         wait_for(here / "runs/slow/0001", "attempt_started", 10)
         first.send_signal(signal.SIGINT)
@@ -575,8 +575,8 @@ def test_ctrl_c_then_resume(here: Path) -> None:
     assert {f"t{number}": 2 for number in range(6, 10)} == {name: times for name in asked if (times := asked.count(name)) > 1}
 
 
-def test_ctrl_c_before_anything_has_begun() -> None:
-    """Ctrl-C while the user's file is imported leaves nothing to resume: the code is 130, as of any program, and not 3."""
+def test_ctrl_c_before_the_start() -> None:
+    """Ctrl-C while the user's file is imported exits with 130."""
     define("raise KeyboardInterrupt" + QUICK)
     result = evaljournal("run", "evals/capitals.py")
 
@@ -585,7 +585,7 @@ def test_ctrl_c_before_anything_has_begun() -> None:
 
 
 def test_kill_then_resume(here: Path) -> None:
-    """A run that was killed is told from one that goes on and from one that was stopped, and goes on as well."""
+    """A killed run is reported as interrupted, not as running or stopped, and can be resumed."""
     with process("run", "evals/slow.py", hold=True) as first:
         wait_for(here / "runs/slow/0001", "attempt_started", 10)
         live = orjson.loads(evaljournal("status", "--json").stdout)
@@ -608,7 +608,7 @@ def test_kill_then_resume(here: Path) -> None:
 
 
 def test_plain_lines(here: Path) -> None:
-    """Without a terminal there is a line for a tenth that is done, without a single control character."""
+    """Without a terminal, there is a line per tenth and no control characters."""
     with process("run", "evals/slow.py", "--grace", "0", hold=True) as running:
         wait_for(here / "runs/slow/0001", "attempt_started", 10)
         time.sleep(0.5)
@@ -621,7 +621,7 @@ def test_plain_lines(here: Path) -> None:
 
 
 def at_a_terminal(*arguments: object, until: bytes, environment: dict[str, str] | None = None) -> tuple[int, str]:
-    """Use a command at a terminal; press Ctrl-C when something is seen."""
+    """Run a command in a pseudo-terminal; press Ctrl-C when a text appears."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.execvpe(COMMAND[0], [*COMMAND, *map(str, arguments)], {**os.environ, "TERM": "xterm", **(environment or {})})  # noqa: S606
@@ -643,7 +643,7 @@ def at_a_terminal(*arguments: object, until: bytes, environment: dict[str, str] 
 
 
 def test_the_live_screen() -> None:
-    """At a terminal the run is drawn, Ctrl-C stops it, the screen is taken away, and the cursor is there again."""
+    """At a terminal the screen is drawn; Ctrl-C stops the run, clears the screen and restores the cursor."""
     code, seen = at_a_terminal("run", "evals/slow.py", "--grace", "0", until=b"4 of 4 busy", environment={"HOLD": "1"})
 
     assert 3 == code
@@ -652,8 +652,8 @@ def test_the_live_screen() -> None:
     assert "slow interrupted: 6 of 40 trials done" in seen.rpartition("\x1b[?25h")[2]
 
 
-def test_the_live_screen_says_that_it_is_stopping() -> None:
-    """Ctrl-C is answered on the screen, before what is in the air has ended, and in plain mode by a line."""
+def test_stopping_is_shown() -> None:
+    """Ctrl-C is acknowledged on the screen, or by a line, before in-flight attempts end."""
     hold = {"HOLD": "1"}
     _, seen = at_a_terminal("run", "evals/slow.py", "--grace", "0.5", until=b"4 of 4 busy", environment=hold)
     _, told = at_a_terminal("run", "evals/slow.py", "--grace", "0.5", "--plain", until=b"6 of 40", environment=hold)
@@ -681,8 +681,8 @@ async def blocking(number: int) -> None:
 """
 
 
-def test_the_screen_is_put_in_order_before_the_process_is_left(here: Path) -> None:
-    """An attempt that cannot be cut off is left behind: the cursor is there again, and what was recorded can be resumed."""
+def test_the_screen_is_restored_before_a_forced_exit(here: Path) -> None:
+    """If an attempt cannot be cancelled, the cursor is restored and the run can be resumed."""
     (here / "evals/stuck.py").write_text(STUCK)
     code, seen = at_a_terminal("run", "evals/stuck.py:stuck", "--grace", "0", until=b"1 of ")
 
@@ -695,8 +695,8 @@ def test_the_screen_is_put_in_order_before_the_process_is_left(here: Path) -> No
     assert verify("runs/stuck/0001").holds
 
 
-def test_ctrl_c_again_and_again_breaks_into_what_holds_up_the_loop(here: Path) -> None:
-    """A task that blocks is broken into by a further Ctrl-C, and the way on is named."""
+def test_repeated_ctrl_c_interrupts_a_blocking_task(here: Path) -> None:
+    """A further Ctrl-C interrupts a blocking task, and the resume command is printed."""
     (here / "evals/stuck.py").write_text(STUCK)
     with process("run", "evals/stuck.py:blocking") as running:
         assert running.stderr is not None
@@ -719,8 +719,8 @@ def test_ctrl_c_again_and_again_breaks_into_what_holds_up_the_loop(here: Path) -
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("when", ["importing", "reading"])
-def test_a_signal_before_anything_has_begun(here: Path, number: signal.Signals, when: str) -> None:
-    """While the user's file is imported, or the cases are read, a signal ends the command: code 3, and nothing is left."""
+def test_a_signal_before_the_start(here: Path, number: signal.Signals, when: str) -> None:
+    """A signal while the file is imported or the cases are read ends the command and leaves no files."""
     (here / "evals/late.py").write_text(
         f"""
 import sys, time
@@ -754,8 +754,8 @@ async def late(number):
     assert not Path("runs").exists()
 
 
-def test_a_signal_among_the_first_imports_ends_it_quietly(tmp_path: Path) -> None:
-    """Ctrl-C while the command line itself is being imported ends the process as a signal would, without a traceback."""
+def test_a_signal_during_the_first_imports(tmp_path: Path) -> None:
+    """Ctrl-C while the command line is imported ends the process without a traceback."""
     (tmp_path / "click.py").write_text("import signal; signal.raise_signal(signal.SIGINT); raise AssertionError")
     ended = subprocess.run(
         [sys.executable, "-c", "from runner.cli import main; main()"],
@@ -770,7 +770,7 @@ def test_a_signal_among_the_first_imports_ends_it_quietly(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("how", [["--plain"], []])
-def test_no_live_screen_where_none_is_wanted(how: list[str]) -> None:
+def test_no_live_screen_with_plain_or_in_ci(how: list[str]) -> None:
     """With --plain, or in CI, a terminal gets plain lines."""
     code, seen = at_a_terminal("run", "evals/slow.py", *how, until=b"never", environment={} if how else {"CI": "true"})
 
@@ -778,7 +778,7 @@ def test_no_live_screen_where_none_is_wanted(how: list[str]) -> None:
 
 
 def test_status_of_a_finished_run() -> None:
-    """The newest run is told as it was told at its end, on standard output; as JSON, under names that stay."""
+    """`status` prints the final report of the run, or JSON with stable names."""
     ended = evaljournal("run", "evals/capitals.py").stderr
     words, answer = evaljournal("status"), orjson.loads(evaljournal("status", "--json").stdout)
 
@@ -794,7 +794,7 @@ def test_status_of_a_finished_run() -> None:
 
 
 def test_status_of_a_damaged_run() -> None:
-    """A damaged run is told up to the damage, and that there is damage; the code is 4, and nothing is changed."""
+    """A damaged run is shown up to the damage, with exit code 4, and not changed."""
     written(Path("r"), whole_run())
     flip(segment(Path("r")), list(read("r"))[9].offset + 60)
     before = content(Path("r"))
@@ -809,15 +809,15 @@ def test_status_of_a_damaged_run() -> None:
 
 
 def test_status_of_a_run_that_breaks_the_rules() -> None:
-    """A journal that is whole, but speaks of trials that never were, is no bug of ours: code 4."""
+    """An intact journal with records about unknown trials exits with 4."""
     forge(Path("r"), [opened(), started(), session(), *trial("a")[1:]])
     result = evaljournal("status", "r")
 
     assert (4, True) == (result.exit_code, "record 4 breaks the rules" in result.stderr)
 
 
-def test_looking_at_a_lock_leaves_it_alone(here: Path) -> None:
-    """Whether a writer is alive is found out without making a file, and without keeping the next writer out."""
+def test_checking_a_lock_does_not_take_it(here: Path) -> None:
+    """The check creates no file and does not block the next writer."""
     assert not is_held(here)
     assert not (here / "LOCK").exists()
 
@@ -829,12 +829,12 @@ def test_looking_at_a_lock_leaves_it_alone(here: Path) -> None:
 
 
 def test_status_without_a_run() -> None:
-    """A path that is no run ends with 2."""
+    """A path that is not a run exits with 2."""
     assert (2, 2) == (evaljournal("status").exit_code, evaljournal("status", "nothing").exit_code)
 
 
 def test_ls() -> None:
-    """The runs are listed with what they are of, what came of them and how they ended, whatever state they are in."""
+    """The runs are listed with evaluation, counts and ending, in any status."""
     written(Path("runs/capitals/0001"), whole_run())
     written(Path("runs/capitals/0002"), whole_run()[:-1])
     written(Path("runs/capitals/0003"), whole_run())
@@ -863,8 +863,8 @@ def test_ls() -> None:
     }
 
 
-def test_a_run_that_was_cut_off_on_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the last word may not have had room, `status` tells how full the disk is now."""
+def test_status_reports_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an interrupted run, `status` reports a nearly full disk."""
     written(Path("runs/capitals/0001"), whole_run()[:-1])
     roomy = evaljournal("status").stdout
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 100, 1))
@@ -874,7 +874,7 @@ def test_a_run_that_was_cut_off_on_a_full_disk(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_ls_of_a_directory(here: Path) -> None:
-    """Another directory can be listed; one that is not there is said so, and no run at all is no error."""
+    """Another directory can be listed; a missing one exits with 2, and no runs are no error."""
     written(here / "archive/2026/capitals/0001", whole_run())
 
     assert str(here / "archive/2026/capitals/0001") in evaljournal("ls", here / "archive").stdout

@@ -1,4 +1,4 @@
-"""All there is to know of one trial, as somebody at a terminal reads it."""
+"""`evaljournal show`."""
 
 import re
 import shutil
@@ -53,18 +53,18 @@ TROUBLED: list[Event] = [
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work in a directory of its own."""
+    """Work in an own directory."""
     monkeypatch.chdir(tmp_path)
 
 
 def shown(*arguments: Any) -> dict[str, Any]:
-    """Show a trial as JSON."""
+    """Return a trial as JSON."""
     answer: dict[str, Any] = orjson.loads(evaljournal("show", *arguments, "--json").stdout)
     return answer
 
 
-def test_a_trial_in_words() -> None:
-    """What was asked, every attempt with its error and its waits, and how it ended."""
+def test_a_trial_as_text() -> None:
+    """The text has the input, every attempt with its error and waits, and the result."""
     written(Path("run"), TROUBLED)
     result = evaljournal("show", "run", "peru")
 
@@ -87,7 +87,7 @@ def test_a_trial_in_words() -> None:
 
 
 def test_an_output_and_its_scores() -> None:
-    """The output is shown line by line, however it is made, and each scorer has its own."""
+    """The output is shown line by line, and a line per scorer."""
     failed = ScoringFailed(trial="a", scorer="judge", version="1", error="OSError", message="gone", elapsed=0.0)
     life = trial("a", "Lima\n\x1b[31mPeru")
     written(Path("run"), [started(), session(), *life[:-1], failed, life[-1]])
@@ -101,8 +101,8 @@ def test_an_output_and_its_scores() -> None:
     ] == result.stdout.splitlines()[-4:]
 
 
-def test_notes_of_many_parts_have_lines_of_their_own() -> None:
-    """What a judge was asked and said stands part by part, and what is short stands together."""
+def test_notes() -> None:
+    """Nested notes have a line each; short ones share a line."""
     judged = {"model": "big", "prompt": "Judge whether " * 20, "reply": "purple"}
     notes = [("tokens", 7), ("judge", judged), ("cost", 0.5)]
     life = trial("a")
@@ -115,7 +115,7 @@ def test_notes_of_many_parts_have_lines_of_their_own() -> None:
 
 
 def test_a_trial_as_json() -> None:
-    """As JSON nothing is left out, the waits of each attempt add up, and the names stay."""
+    """JSON is complete, the waits of each attempt add up, and the names are stable."""
     written(Path("run"), TROUBLED)
     told = shown("run", "peru")
 
@@ -129,8 +129,8 @@ def test_a_trial_as_json() -> None:
     assert told["times"]["run_time"] == pytest.approx(first["run_time"] + second["run_time"])
 
 
-def test_a_trial_as_it_stood() -> None:
-    """At an earlier record, an attempt that had no end yet is going on, and what came later is not known."""
+def test_a_trial_as_of_a_record() -> None:
+    """As of an earlier record, an open attempt is in flight and later records are ignored."""
     written(Path("run"), TROUBLED)
     result = evaljournal("show", "run", "peru", "--at", 6)
 
@@ -138,8 +138,8 @@ def test_a_trial_as_it_stood() -> None:
     assert "attempt 1  in flight after 1 ms  slot 3 · session 1 · seq 5 · waited 1 ms, backoff 0 s" in result.stdout
 
 
-def test_the_newest_run_is_meant() -> None:
-    """One word that is no directory is a trial of the newest run."""
+def test_one_argument_is_a_trial() -> None:
+    """One argument that is not a directory is a trial of the newest run."""
     written(Path("runs/capitals/0001"), whole_run())
 
     assert evaljournal("show", "case-2").stdout.startswith("case-2  completed, 1 attempt\n")
@@ -154,16 +154,16 @@ def test_the_newest_run_is_meant() -> None:
         (["run", "case-1", "--at", "99"], "run has no record 99; the last is 15"),
     ],
 )
-def test_trials_that_are_not_there(arguments: list[str], said: str) -> None:
-    """An unknown trial ends with 2, and with the names that may have been meant."""
+def test_an_unknown_trial(arguments: list[str], said: str) -> None:
+    """An unknown trial exits with 2 and suggestions."""
     written(Path("run"), whole_run())
     result = evaljournal("show", *arguments)
 
     assert (2, "", True) == (result.exit_code, result.stdout, said in result.stderr)
 
 
-def test_every_trial_in_a_line() -> None:
-    """Without a trial all are listed: how each ended, after how long, and what every scorer said, or that it could not."""
+def test_the_list_of_trials() -> None:
+    """Without a trial, all are listed with stage, duration and scores."""
     failed = ScoringFailed(trial="b", scorer="judge", version="1", error="OSError", message="gone", elapsed=0.0)
     b = trial("b")
     written(Path("run"), [*TROUBLED, *trial("a"), *b[:-1], failed, b[-1], enqueued("c\x1b")])
@@ -185,7 +185,7 @@ def test_every_trial_in_a_line() -> None:
 
 
 def test_a_trial_of_a_damaged_run() -> None:
-    """Up to the damage a trial is told, with code 4; one that is not there may stand behind it."""
+    """A trial is shown up to the damage, with exit code 4; an unknown one may be after it."""
     written(Path("run"), whole_run())
     flip(segment(Path("run")), list(read("run"))[11].offset + 60)
     half, gone = evaljournal("show", "run", "case-2"), evaljournal("show", "run", "case-3")
@@ -197,8 +197,8 @@ def test_a_trial_of_a_damaged_run() -> None:
     assert "run is damaged at record 12" in shown("run", "case-1")["problem"]
 
 
-def test_a_value_that_is_gone() -> None:
-    """A large value that is missing is told as such, with code 4; everything else is shown."""
+def test_a_missing_blob() -> None:
+    """A missing blob is shown as such, with exit code 4."""
     written(Path("run"), [started(), session(), *trial("a", ["x" * 100] * 3_000)])
     assert ["x" * 100] * 3_000 == shown("run", "a")["output"]
     assert "… 2,962 more lines; --json has all" in evaljournal("show", "run", "a").stdout
@@ -210,8 +210,8 @@ def test_a_value_that_is_gone() -> None:
     assert "blob" in shown("run", "a")["output"]
 
 
-def test_a_record_that_makes_no_sense() -> None:
-    """What evaljournal did not write so ends with 4, and not as a bug of ours."""
+def test_an_invalid_record() -> None:
+    """An invalid record exits with 4 and is no bug."""
     fact = {"type": "attempt_timed_out", "trial": "a", "attempt": 1, "timeout": "long", "elapsed": 1.0}
     forge(Path("run"), [opened(), started(), session(), *trial("a")[:2], fact])
     result = evaljournal("show", "run", "a")
@@ -220,7 +220,7 @@ def test_a_record_that_makes_no_sense() -> None:
 
 
 def test_calls_of_scorers() -> None:
-    """Each call of a scorer is shown with its end, its error, its retry and what it waited for; in JSON too."""
+    """Each call of a scorer is shown with its ending, error, retry and waits, also in JSON."""
     key, life = "scorer:judge", trial("a")
     failed = ScorerCallFailed(
         trial="a",
@@ -256,7 +256,7 @@ def test_calls_of_scorers() -> None:
 
 
 def test_what_an_attempt_waited_for() -> None:
-    """The reason for the wait before an attempt stands behind its length; in JSON all reasons are listed."""
+    """The longest wait of an attempt is shown with its reason; JSON lists all."""
     life = trial("a")
     paced = PaceChanged(after=4.2, cause="rate_limit")
     written(Path("run"), [started(), session(), life[0], paced, *life[1:]])

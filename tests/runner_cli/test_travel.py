@@ -1,4 +1,4 @@
-"""Travelling in time from the command line: as it was, as it goes along, and on from an earlier point."""
+"""`replay`, `watch` and `fork`."""
 
 import itertools
 import re
@@ -54,7 +54,7 @@ from tests.runner_cli.test_run import QUICK, SLOW, at_a_terminal, process, wait_
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in a directory of its own."""
+    """Work in an own directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CI", raising=False)
     return tmp_path
@@ -62,13 +62,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def run() -> Path:
-    """Make a run of two trials: 15 records, a millisecond apart."""
+    """Write a run of two trials: 15 records, a millisecond apart."""
     written(Path("run"), whole_run())
     return Path("run")
 
 
 def seconds(hour: int) -> Stamp:
-    """Give the first record the first second of an hour, the second the second, and so on."""
+    """Stamp the first record with the first second of an hour, the second with the second, and so on."""
     ticks = itertools.count(1)
 
     def stamp() -> tuple[str, float]:
@@ -80,19 +80,19 @@ def seconds(hour: int) -> Stamp:
 
 @pytest.fixture
 def slow_run() -> Path:
-    """Make a run of two sessions an hour apart: ten records, a second apart, and another nine."""
+    """Write a run of two sessions an hour apart: ten records a second apart, and nine more."""
     written(Path("slow"), [started(), session(), *trial("a"), RunStopped(reason="deadline")], stamp=seconds(0))
     written(Path("slow"), [session(2), *trial("b"), finished(2)], new=False, stamp=seconds(1))
     return Path("slow")
 
 
 def numbers(result: Result) -> list[str]:
-    """Take the words of the last line of a screen, which says which record it is of."""
+    """Return the words of the last line of a screen, which has the number of the record."""
     return [line for line in result.stdout.splitlines() if line.startswith("journal")]
 
 
-def test_the_screen_as_it_stood(run: Path) -> None:
-    """After a record, the screen shows what had happened by then, and the command that goes on from there."""
+def test_the_screen_as_of_a_record(run: Path) -> None:
+    """As of a record, the screen shows the state at that point and the fork command."""
     result = evaljournal("replay", run, "--at", 8)
 
     assert 0 == result.exit_code
@@ -101,8 +101,8 @@ def test_the_screen_as_it_stood(run: Path) -> None:
     assert "to continue from here: evaljournal fork run --at 8 -o NEW" in result.stderr
 
 
-def test_the_end_is_the_last_point(run: Path) -> None:
-    """Without a point, the run is shown as it ended, with the next command."""
+def test_the_default_is_the_last_record(run: Path) -> None:
+    """Without a point, the last record and the next command are shown."""
     result = evaljournal("replay", run)
 
     assert (0, ["journal  seq 15 · on disk to 14"]) == (result.exit_code, numbers(result))
@@ -110,7 +110,7 @@ def test_the_end_is_the_last_point(run: Path) -> None:
 
 
 def test_a_point_as_json(run: Path) -> None:
-    """A point as JSON has the shape of `status --json`, and says how the run stood then."""
+    """A point as JSON has the shape of `status --json`."""
     then = orjson.loads(evaljournal("replay", run, "--at", 6, "--json").stdout)
     now = orjson.loads(evaljournal("replay", run, "--json").stdout)
 
@@ -121,7 +121,7 @@ def test_a_point_as_json(run: Path) -> None:
 
 
 def test_idle_slots_as_json(run: Path) -> None:
-    """In JSON, a point has the reasons why slots were idle then; a run that has ended has none."""
+    """A point as JSON has the reasons for idle slots at that time; a run that has ended has none."""
     then = orjson.loads(evaljournal("replay", run, "--at", 6, "--json").stdout)
 
     assert [("cases", None, "waiting for cases")] == [
@@ -146,15 +146,15 @@ def test_idle_slots_as_json(run: Path) -> None:
         ("2026-11-15T01:00:03", 13),
     ],
 )
-def test_a_time_is_a_point_too(slow_run: Path, when: str, seq: int) -> None:
-    """Seconds count from the beginning, gaps included; a time is one in UTC, unless it says otherwise."""
+def test_a_time_is_a_point(slow_run: Path, when: str, seq: int) -> None:
+    """Seconds count from the start, gaps included; a time is in UTC unless it has an offset."""
     shown = orjson.loads(evaljournal("replay", slow_run, "--at-time", when, "--json").stdout)
 
     assert seq == shown["seq"]
 
 
-def test_time_between_two_records_goes_on(slow_run: Path) -> None:
-    """What runs at a moment between two records has run for that much longer than at the first of them."""
+def test_time_between_two_records(slow_run: Path) -> None:
+    """Between two records, the duration of running attempts grows."""
     assert "attempt 1  0.75 s" in evaljournal("replay", slow_run, "--at-time", "5.75").stdout
     assert "attempt 1  0 s" in evaljournal("replay", slow_run, "--at", 5).stdout
 
@@ -178,15 +178,15 @@ def test_time_between_two_records_goes_on(slow_run: Path) -> None:
         (["--play", "2x", "--json"], "--json and --play exclude each other"),
     ],
 )
-def test_points_that_are_not_there(run: Path, options: list[str], said: str) -> None:
-    """A point that the run does not have, or that is none, ends with 2 and says which there are."""
+def test_invalid_points(run: Path, options: list[str], said: str) -> None:
+    """A missing or invalid point exits with 2 and names the valid ones."""
     result = evaljournal("replay", run, *options)
 
     assert (2, "", True) == (result.exit_code, result.stdout, said in result.stderr)
 
 
 def test_replay_of_a_damaged_run(run: Path) -> None:
-    """A damaged run is shown up to the damage, with code 4; a point before it is shown with 0, one behind it is not."""
+    """A damaged run is shown up to the damage, with exit code 4; a point before it exits with 0."""
     flip(segment(run), list(read(run))[9].offset + 60)
 
     whole, before, behind = (evaljournal("replay", run, *options) for options in ((), ("--at", 9), ("--at", 10)))
@@ -197,8 +197,8 @@ def test_replay_of_a_damaged_run(run: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["replay", "watch", "show", "fork"])
-def test_there_is_no_run(command: str) -> None:
-    """A path that is no run ends with code 2, whatever was to be seen there."""
+def test_not_a_run(command: str) -> None:
+    """A path that is not a run exits with 2."""
     more = {"show": ["a"], "fork": ["-o", "new"]}.get(command, [])
     result = evaljournal(command, "nothing", *more)
 
@@ -206,8 +206,8 @@ def test_there_is_no_run(command: str) -> None:
 
 
 @pytest.mark.parametrize("times", [1.0, 10.0])
-def test_a_run_is_played_at_its_speed(slow_run: Path, times: float) -> None:
-    """Playing takes as long as the run took, divided by the speed, and leaves out the time between two sessions."""
+def test_playback_speed(slow_run: Path, times: float) -> None:
+    """Playback takes the duration of the run divided by the speed, without the time between sessions."""
     shown: list[tuple[int, float]] = []
 
     async def main() -> float:
@@ -222,8 +222,8 @@ def test_a_run_is_played_at_its_speed(slow_run: Path, times: float) -> None:
     assert 14 / times / FRAME == pytest.approx(len(shown), abs=3)
 
 
-def test_a_run_is_played_in_lines(run: Path) -> None:
-    """Where there is no terminal, what is played is told in plain lines."""
+def test_playback_in_lines(run: Path) -> None:
+    """Without a terminal, playback prints plain lines."""
     result = evaljournal("replay", run, "--play", "2x")
 
     assert 0 == result.exit_code
@@ -231,8 +231,8 @@ def test_a_run_is_played_in_lines(run: Path) -> None:
     assert "\x1b" not in result.stdout
 
 
-def test_a_run_is_played_at_a_terminal(run: Path) -> None:
-    """At a terminal the screen is drawn over and over; the last picture stays, and so does the cursor."""
+def test_playback_at_a_terminal(run: Path) -> None:
+    """At a terminal, playback redraws the screen; the last frame and the cursor remain."""
     code, seen = at_a_terminal("replay", run, "--play", "1x", until=b"never")
 
     assert 0 == code
@@ -240,8 +240,8 @@ def test_a_run_is_played_at_a_terminal(run: Path) -> None:
     assert "seq 15 · on disk to 14" in seen
 
 
-def test_watching_what_has_ended(run: Path) -> None:
-    """A run that nobody writes is told at once, as `status` tells it, with the code of the run."""
+def test_watching_an_ended_run(run: Path) -> None:
+    """A run that is not being written is reported at once, with its exit code."""
     result = evaljournal("watch", run)
 
     assert (0, "") == (result.exit_code, result.stderr)
@@ -249,8 +249,8 @@ def test_watching_what_has_ended(run: Path) -> None:
     assert orjson.loads(evaljournal("status", run, "--json").stdout) == orjson.loads(evaljournal("watch", run, "--json").stdout)
 
 
-def test_watching_what_was_cut_off(run: Path) -> None:
-    """Of a run whose writer died it is said which one that was; the code is 3, for `resume` goes on."""
+def test_watching_an_interrupted_run(run: Path) -> None:
+    """The process that exited without ending the run is named; the exit code is 3."""
     cut_tail(segment(run), 3)
     result = evaljournal("watch", run)
 
@@ -262,7 +262,7 @@ def test_watching_what_was_cut_off(run: Path) -> None:
 
 
 def test_watching_a_damaged_run(run: Path) -> None:
-    """A damaged run is shown up to the damage, with code 4."""
+    """A damaged run is shown up to the damage, with exit code 4."""
     flip(segment(run), list(read(run))[9].offset + 60)
     result = evaljournal("watch", run)
 
@@ -272,8 +272,8 @@ def test_watching_a_damaged_run(run: Path) -> None:
 
 @pytest.mark.parametrize("left_out", [0, 3])
 @pytest.mark.parametrize("torn", [b"", b'{"seq":'])
-async def test_a_run_is_watched_until_its_writer_is_gone(left_out: int, torn: bytes) -> None:
-    """What is written meanwhile is shown; when nobody holds the lock, and everything was seen, the watching ends."""
+async def test_a_run_is_watched_until_its_process_ends(left_out: int, torn: bytes) -> None:
+    """New records are shown; watching ends when the lock is free and all records are read."""
     path = Path("live")
     await write(path, whole_run())
     lines = lines_of(path)
@@ -300,7 +300,7 @@ async def test_a_run_is_watched_until_its_writer_is_gone(left_out: int, torn: by
 
 
 async def test_a_watcher_notices_damage() -> None:
-    """Damage ends the watching, even while the writer lives."""
+    """Damage ends the watching, even while the process is running."""
     path = Path("live")
     await write(path, whole_run())
     lock = Lock(path, DISK)
@@ -313,7 +313,7 @@ async def test_a_watcher_notices_damage() -> None:
 
 
 def test_ctrl_c_ends_the_watching_and_not_the_run(here: Path) -> None:
-    """Whoever stops watching gets code 3, and the run goes on; who watches while it is killed is told so."""
+    """Ctrl-C exits with 3 and does not stop the run; a killed run is reported."""
     (here / "slow.py").write_text(SLOW)
     with process("run", "slow.py", "-o", "live", hold=True) as running:
         wait_for(Path("live"), "attempt_started", 10)
@@ -334,7 +334,7 @@ def test_ctrl_c_ends_the_watching_and_not_the_run(here: Path) -> None:
 
 
 def test_watching_at_a_terminal(here: Path) -> None:
-    """At a terminal the run of another process is drawn with its own screen."""
+    """At a terminal, the run's own screen is drawn."""
     (here / "slow.py").write_text(SLOW)
     with process("run", "slow.py", "-o", "live", "--grace", "0", hold=True) as running:
         wait_for(Path("live"), "attempt_started", 10)
@@ -347,12 +347,12 @@ def test_watching_at_a_terminal(here: Path) -> None:
 
 
 def forked_from(path: Path | str) -> object:
-    """Read where a run says that it comes from."""
+    """Return the origin that a run records."""
     return next(event.forked_from for event in events_of(path) if isinstance(event, RunStarted))
 
 
-def test_a_fork_keeps_what_was_done(run: Path) -> None:
-    """A fork has every fact up to the point, says where they come from, and nothing else."""
+def test_a_fork_copies_the_records(run: Path) -> None:
+    """A fork has every record up to the point and its origin."""
     before = content(run)
     result = evaljournal("fork", run, "--at", 10, "-o", "new")
 
@@ -368,8 +368,8 @@ def test_a_fork_keeps_what_was_done(run: Path) -> None:
     ("planned", "at", "said"),
     [(60, 3, "0 of 60 trials done"), (60, 4, "0 of 60 trials done"), (0, 3, "0 trials done, 0 read so far")],
 )
-def test_a_fork_counts_what_is_still_to_come(here: Path, planned: int, at: int, said: str) -> None:
-    """What had not been taken in at the point of a fork is to be done all the same, and is counted."""
+def test_a_fork_counts_the_remaining_trials(here: Path, planned: int, at: int, said: str) -> None:
+    """Trials that were not read at the point of the fork are counted."""
     begun = attrs.evolve(started(), trials=planned)  # type: ignore[misc]  # a fact is an attrs class
     written(here / "old", [begun, session(), *trial("a")])
     result = evaljournal("fork", "old", "--at", at, "-o", "new")
@@ -378,7 +378,7 @@ def test_a_fork_counts_what_is_still_to_come(here: Path, planned: int, at: int, 
 
 
 def test_a_fork_is_resumed(here: Path) -> None:
-    """What was done before the point is not asked again, the rest is; afterwards both runs are whole and finished."""
+    """Trials that were completed before the point are not called again; both runs end finished and intact."""
     (here / "capitals.py").write_text("FAILS = None" + QUICK)
     assert 0 == ended("run", "capitals.py", "-o", "old", "--slots", 1)[0]
     # Not at a completed trial: scoring has no slot, and all attempts may have ended before the second trial is completed.
@@ -396,7 +396,7 @@ def test_a_fork_is_resumed(here: Path) -> None:
 
 
 def test_a_fork_of_a_finished_run_is_finished(run: Path) -> None:
-    """Without a point, all of it is taken over; what the end says of the chain is said of the new one."""
+    """Without --at, everything is copied, with a hash chain of its own."""
     assert 0 == evaljournal("fork", run, "-o", "new").exit_code
 
     end = next(record for record in read("new") if isinstance(record.event, RunFinished))
@@ -405,8 +405,8 @@ def test_a_fork_of_a_finished_run_is_finished(run: Path) -> None:
     assert "finished" == load("new").state.ending
 
 
-def test_a_fork_of_a_fork_knows_both(run: Path) -> None:
-    """Where a run comes from is never forgotten."""
+def test_a_fork_of_a_fork(run: Path) -> None:
+    """A fork of a fork records both origins."""
     evaljournal("fork", run, "--at", 10, "-o", "first")
     evaljournal("fork", "first", "--at", 5, "-o", "second")
 
@@ -421,8 +421,8 @@ def test_a_fork_of_a_fork_knows_both(run: Path) -> None:
     } == forked_from("second")
 
 
-def test_a_session_that_was_forked_while_it_lived_did_not_die() -> None:
-    """A fork does not say of the session that it broke off that it died; of one that did die before, it does."""
+def test_open_attempts_of_a_fork() -> None:
+    """A fork records its open attempts as 'forked', and those of a dead session as 'process_died'."""
     events = [started(), session(), session(2), *trial("a")]
     written(Path("old"), events)
     evaljournal("fork", "old", "-o", "new")
@@ -434,8 +434,8 @@ def test_a_session_that_was_forked_while_it_lived_did_not_die() -> None:
     assert "1 of 2 sessions ended without a final record" in before
 
 
-def test_a_fork_takes_everything_with_it() -> None:
-    """Large values, the events of others and sessions that died are in the fork; what speaks of files left behind is not."""
+def test_a_fork_copies_blobs_and_foreign_events() -> None:
+    """Blobs, foreign events and dead sessions are copied; records about files are not."""
     extension = Extension(type="x-mine", data={"a": 1})
     recovered = JournalRecovered(after=1, bytes=1, file="torn/x")
     events = [started(), session(), *trial("a", "x" * 300_000), extension, recovered, session(2), *trial("b", retries=1)]
@@ -457,8 +457,8 @@ def test_a_fork_takes_everything_with_it() -> None:
         ([], 2, "Missing option '-o'"),
     ],
 )
-def test_forks_that_are_refused(here: Path, run: Path, options: list[str], code: int, said: str) -> None:
-    """What cannot be forked, or not there, is refused before anything is written."""
+def test_invalid_forks(here: Path, run: Path, options: list[str], code: int, said: str) -> None:
+    """An invalid fork is rejected before anything is written."""
     (here / "taken").mkdir()
     (here / "taken/file").write_text("mine")
     before = content(here)
@@ -469,7 +469,7 @@ def test_forks_that_are_refused(here: Path, run: Path, options: list[str], code:
 
 
 def test_a_damaged_run_is_forked_before_the_damage(here: Path, run: Path) -> None:
-    """Of a damaged run, what stands before the damage can be forked; all of it, or what lies behind, cannot."""
+    """A damaged run can be forked before the damage, not after it."""
     flip(segment(run), list(read(run))[9].offset + 60)
     codes = [evaljournal("fork", run, *at, "-o", "new").exit_code for at in ((), ("--at", 10), ("--at", 9))]
 
@@ -478,8 +478,8 @@ def test_a_damaged_run_is_forked_before_the_damage(here: Path, run: Path) -> Non
 
 
 @pytest.mark.parametrize("loss", ["a blob", "the rules"])
-def test_what_cannot_be_taken_over_whole_is_not_begun(here: Path, loss: str) -> None:
-    """A run with a value that is gone, or with a record that may not stand there, leaves no half of a fork behind."""
+def test_a_fork_is_complete_or_missing(here: Path, loss: str) -> None:
+    """A missing blob or an invalid record leaves no partial fork."""
     if loss == "a blob":
         written(Path("old"), [started(), session(), *trial("a", "x" * 300_000)])
         shutil.rmtree("old/blobs")
@@ -491,8 +491,8 @@ def test_what_cannot_be_taken_over_whole_is_not_begun(here: Path, loss: str) -> 
 
 
 @pytest.mark.parametrize("command", ["replay", "watch"])
-def test_what_makes_no_sense_is_not_our_bug(command: str) -> None:
-    """A journal that is whole and yet says nonsense ends with 4, and with the record that says it."""
+def test_an_invalid_record_is_no_bug(command: str) -> None:
+    """An intact journal with an invalid record exits with 4 and names it."""
     forge(
         Path("odd"),
         [opened(), started(), session(), {"type": "limit_changed", "t": "soon", "before": 0, "after": 1, "cause": ""}],
@@ -505,8 +505,8 @@ def test_what_makes_no_sense_is_not_our_bug(command: str) -> None:
     assert (4, True) == (result.exit_code, "breaks the rules" in result.stderr)
 
 
-def test_a_time_that_is_none_cannot_be_drawn() -> None:
-    """Where a record's `t` is no number, the screen is refused instead of drawn."""
+def test_an_invalid_time_is_not_drawn() -> None:
+    """A record whose `t` is not a number is rejected."""
     fact = {"type": "attempt_started", "trial": "a", "attempt": 1, "slot": 0, "t": "soon"}
     forge(Path("odd"), [opened(), started(), session(), *trial("a")[:1], fact])
     result = evaljournal("replay", "odd")
