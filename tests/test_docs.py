@@ -19,7 +19,8 @@ import pytest
 from tests.processes import ROOT
 from tests.server import Server
 
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 GENERATED = runpy.run_path(str(ROOT / "docs" / "reference.py"))["PAGES"]
 _BLOCK = re.compile(r"^```(\w*) ?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _EXIT_CODE = re.compile(r"\s+# exit code (\d+)$")
@@ -75,6 +76,11 @@ def test_code_blocks_run(page: Path, tmp_path: Path, server: Server) -> None:
             assert language in {"", "diff", "mermaid"}, f"a block of {language} needs a file name"
 
 
+def test_the_readme_is_short() -> None:
+    """The README has at most 200 lines."""
+    assert len(README.read_text().splitlines()) <= 200
+
+
 def test_few_blocks_are_not_run() -> None:
     """At most one block in ten is marked `no-run`."""
     names = [name for page in PAGES for language, name, _ in blocks(page) if language]
@@ -104,7 +110,7 @@ def test_the_index_links_to_every_page() -> None:
     """Every page can be reached from docs/index.md."""
     links = set(_LINK.findall((ROOT / "docs" / "index.md").read_text()))
 
-    assert {page.name for page in PAGES} - {"index.md"} <= links
+    assert {page.name for page in PAGES} - {"README.md", "index.md"} <= links
 
 
 @pytest.mark.parametrize("name", GENERATED)
