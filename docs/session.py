@@ -70,7 +70,7 @@ def section() -> str:
     resumed, resumed_code = play("evaljournal resume")
     verified, _ = play("evaljournal verify")
     return f"""{BEGIN}
-`examples/quickstart.py` simulates a model with realistic latency, 429s, 503s and wrong answers. It needs no API key and no network.
+`examples/quickstart.py` simulates a model with realistic latency, 429s, 503s and wrong answers; it needs no key and no network.
 
 ```
 $ evaljournal run examples/quickstart.py
@@ -84,8 +84,8 @@ Press Ctrl-C. In-flight attempts get a few seconds to finish, the journal is syn
 {stopped}
 ```
 
-`evaljournal resume` continues in the same journal; completed trials are not called again (exit code {resumed_code}). It works the same
-after `kill -9` or a power loss.
+`evaljournal resume` continues in the same journal; completed trials are not called again (exit code {resumed_code}). It works
+the same after `kill -9` or a power loss.
 
 ```
 $ evaljournal resume
