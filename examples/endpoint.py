@@ -1,4 +1,4 @@
-"""An HTTP endpoint to evaluate without code: it knows capitals, writes some of them its own way, and is busy now and then.
+"""An HTTP endpoint to evaluate without code: it answers questions about capitals, and returns a 429 now and then.
 
 python examples/endpoint.py &
 evaljournal run --data examples/capitals.jsonl --endpoint http://localhost:8000/generate --output-path output --score exact
@@ -20,14 +20,14 @@ class Endpoint(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
 
-    def do_POST(self) -> None:  # as http.server calls it
-        """Answer one call; every seventh is one too many."""
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+    def do_POST(self) -> None:  # the name that http.server expects
+        """Answer one call; every seventh is rate limited."""
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         time.sleep(0.05)
         if next(CALLS) % 7 == 0:
-            self._send(429, {"error": "one at a time, please"})
+            self._send(429, {"error": "too many requests"})
             return
-        answer = CAPITALS.get(asked["input"], "I do not know.")
+        answer = CAPITALS.get(request["input"], "I do not know.")
         self._send(200, {"output": answer.upper() if answer.startswith("M") else answer})
 
     def _send(self, status: int, reply: dict[str, str]) -> None:
@@ -38,8 +38,8 @@ class Endpoint(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # as http.server calls it
-        """Say nothing."""
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the signature of http.server
+        """Log nothing."""
 
 
 if __name__ == "__main__":

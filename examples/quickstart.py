@@ -1,7 +1,6 @@
-"""A first evaluation, without a key and without a network: a pretended model answers sixty questions about capitals.
+"""A first evaluation that needs no API key and no network: a simulated model answers sixty questions about capitals.
 
-Like a real one it takes its time, is sometimes busy (429), sometimes ill (503), and sometimes wrong. Run it, press Ctrl-C in
-the middle, and go on:
+It has realistic latency, 429s, 503s and wrong answers. Run it, press Ctrl-C in the middle, and resume it:
 
     evaljournal run examples/quickstart.py
     evaljournal resume
@@ -13,7 +12,7 @@ from difflib import SequenceMatcher
 
 import trio
 
-from runner import Case, RateLimited, evaluation, note
+from evaljournal import Case, RateLimited, evaluation, note
 
 CAPITALS = """
 Albania Tirana, Algeria Algiers, Argentina Buenos-Aires, Armenia Yerevan, Australia Canberra, Austria Vienna, Belgium
@@ -26,8 +25,8 @@ Vientiane, Latvia Riga, Lebanon Beirut, Lithuania Vilnius, Malta Valletta, Mexic
 Morocco Rabat, Nepal Kathmandu, Norway Oslo, Oman Muscat, Peru Lima, Poland Warsaw, Portugal Lisbon, Senegal Dakar,
 Spain Madrid, Turkey Ankara, Uruguay Montevideo
 """
-BUSY, ILL, IGNORANT = 0.05, 0.07, 0.12
-"""How likely it is that a call meets a 429, or a 503; and that the model does not know the answer."""
+RATE_LIMITED, UNAVAILABLE, WRONG = 0.05, 0.07, 0.12
+"""Probabilities of a 429, a 503 and a wrong answer."""
 
 CASES = [
     Case(name=country.lower(), input=f"What is the capital of {country}?", expected=capital.replace("-", " "))
@@ -37,48 +36,48 @@ ANSWERS = {case.input: case.expected for case in CASES}
 
 
 class ServerError(Exception):
-    """What an HTTP client would raise; evaljournal knows it by its `status_code`."""
+    """Like the error of an HTTP client; evaljournal recognises it by its `status_code`."""
 
     status_code = 503
 
 
-def dice(question: str, throw: str) -> float:
-    """Draw a number from 0 to 1 that is the same for the same question and throw, whatever else happens."""
-    return hashlib.sha256(f"{throw} {question}".encode()).digest()[0] / 255
+def random_number(question: str, seed: str) -> float:
+    """Return a number from 0 to 1 that is always the same for a question and a seed."""
+    return hashlib.sha256(f"{seed} {question}".encode()).digest()[0] / 255
 
 
-asked: Counter[str] = Counter()
-"""How many times each question was asked in this process: what is busy now has time later."""
+calls: Counter[str] = Counter()
+"""Calls of each question in this process, so that a retry can succeed."""
 
 
-async def pretended_model(question: str) -> str:
-    """Answer a question the way a model behind an API does."""
-    asked[question] += 1
-    await trio.sleep(0.1 + 0.3 * dice(question, f"latency {asked[question]}"))
-    trouble = dice(question, f"trouble {asked[question]}")
-    if trouble < BUSY:
+async def simulated_model(question: str) -> str:
+    """Answer a question like a model behind an API."""
+    calls[question] += 1
+    await trio.sleep(0.1 + 0.3 * random_number(question, f"latency {calls[question]}"))
+    number = random_number(question, f"trouble {calls[question]}")
+    if number < RATE_LIMITED:
         raise RateLimited(retry_after=0.5)
-    if trouble < BUSY + ILL:
+    if number < RATE_LIMITED + UNAVAILABLE:
         raise ServerError("503 Service Unavailable")
     answer = ANSWERS[question]
-    return answer if dice(question, "knows") > IGNORANT else answer[::-1].title()
+    return answer if random_number(question, "knows") > WRONG else answer[::-1].title()
 
 
 @evaluation(cases=CASES, slots=8, timeout=10)
 async def capitals(question: str) -> str:
-    """Ask the model, and note what the call has used."""
-    answer = await pretended_model(question)
+    """Call the model and note the usage."""
+    answer = await simulated_model(question)
     note(tokens=len(question.split()) + len(answer.split()), cost=0.0001)
     return answer
 
 
 @capitals.score
-def exact(output: str, case: Case[str, str]) -> bool:
-    """Pass if the answer is the capital, to the letter."""
-    return output == case.expected
+def exact(output: str, expected: str) -> bool:
+    """Pass if the answer is exactly the capital."""
+    return output == expected
 
 
 @capitals.score
-def closeness(output: str, case: Case[str, str]) -> float:
-    """Say how much of the answer is right: 1 for every letter in its place."""
-    return SequenceMatcher(None, output, case.expected).ratio()
+def closeness(output: str, expected: str) -> float:
+    """Return the similarity of answer and capital, from 0 to 1."""
+    return SequenceMatcher(None, output, expected).ratio()

@@ -1,0 +1,91 @@
+"""Every example runs, those with an SDK against the local server."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from replay import load
+from tests.server import Server
+
+ROOT: Final = Path(__file__).parent.parent
+EXAMPLES: Final = ROOT / "examples"
+
+
+def run_example(name: str, folder: Path, **environment: str) -> Path:
+    """Run an example with the command line; return the path of its run."""
+    subprocess.run(
+        [sys.executable, "-m", "evaljournal", "run", str(EXAMPLES / name)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    [path] = folder.glob("runs/*/0001")
+    return path
+
+
+def test_openai_sdk(tmp_path: Path, server: Server) -> None:
+    """The OpenAI SDK calls the chat completions API once for each case."""
+    url = server.url("example-openai", "ok", "v1")
+    path = run_example("openai_sdk.py", tmp_path, OPENAI_BASE_URL=url, OPENAI_API_KEY="test-key-1234")
+
+    assert "WHAT IS THE CAPITAL OF PERU?" == dict(load(path).outputs())["peru"]
+    assert 3 == len(server.seen("example-openai"))
+    assert {"input_tokens": 3000, "output_tokens": 300} == load(path).state.usage
+
+
+def test_anthropic_sdk(tmp_path: Path, server: Server) -> None:
+    """The Anthropic SDK calls the messages API once for each case."""
+    url = server.url("example-anthropic", "ok", "api")
+    path = run_example("anthropic_sdk.py", tmp_path, ANTHROPIC_BASE_URL=url, ANTHROPIC_API_KEY="test-key-1234")
+
+    assert "WHAT IS THE CAPITAL OF PERU?" == dict(load(path).outputs())["peru"]
+    assert 3 == len(server.seen("example-anthropic"))
+
+
+def test_plain_function(tmp_path: Path) -> None:
+    """Each ticket goes to the expected queue."""
+    state = load(run_example("plain_function.py", tmp_path)).state
+
+    assert (3, 1.0) == (state.completed, state.scores["exact"].mean)
+
+
+def test_llm_judge(tmp_path: Path, server: Server) -> None:
+    """The judge's verdict and the other score are recorded."""
+    url = server.url("example-judge", "say:It does. verdict: yes", "v1")
+    state = load(run_example("llm_judge.py", tmp_path, OPENAI_BASE_URL=url, OPENAI_API_KEY="test-key-1234")).state
+
+    assert {"brief": 1.0, "judge": 1.0} == {name: tally.mean for name, tally in state.scores.items()}
+
+
+def test_quickstart(tmp_path: Path) -> None:
+    """The simulated model answers all sixty questions, some of them wrongly."""
+    state = load(run_example("quickstart.py", tmp_path)).state
+
+    assert 60 == state.completed
+    assert 0.8 < (state.scores["exact"].mean or 0) < 1
+
+
+def test_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The cells run one after the other, next to the event loop of a kernel."""
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads((EXAMPLES / "notebook.ipynb").read_text(encoding="utf-8"))["cells"]
+    names: dict[str, Any] = {"__name__": "__main__"}
+
+    async def kernel() -> None:
+        for number, cell in enumerate(cells):
+            if cell["cell_type"] == "code":
+                exec(compile("".join(cell["source"]), f"<cell {number}>", "exec"), names)  # noqa: S102  # as a kernel does
+
+    asyncio.run(kernel())
+    state = load(names["outcome"].path).state
+
+    assert {"exact": 0.5, "ignoring_case": 1.0} == {name: tally.mean for name, tally in state.scores.items()}
+    assert "ignoring_case" in capsys.readouterr().out
