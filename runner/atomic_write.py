@@ -1,7 +1,6 @@
-"""Putting a file in its place: whole or not at all.
+"""Atomic writes of reports and exports: a reader sees the old file or the new one, never a part of it.
 
-What we make of a journal for others is written here, under another name first. Whoever looks finds what was there before or
-what is there now, and never half of it. The journal's own files are `journal.files`' to write.
+The journal's own files are written by `journal.files`.
 """
 
 import contextlib
@@ -18,12 +17,12 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
 
 
 def write_atomically(path: Path, pieces: Iterable[bytes]) -> None:
-    """Write a file piece by piece, and give it its name when it is on disk; what had that name before is replaced."""
+    """Write a temporary file, sync it, and rename it to `path`; an existing file is replaced."""
     temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}-{next(_NUMBERS)}.new")
     try:
-        fd = os.open(temporary, _NEW, 0o666)  # As readable as the user's other files: it was made to be given away.
+        fd = os.open(temporary, _NEW, 0o666)  # With the usual permissions: reports are shared.
     except OSError as exc:
-        exc.filename = str(path)  # The other name is nothing that anybody has asked for.
+        exc.filename = str(path)  # Not the temporary name.
         raise
     try:
         with open(fd, "wb") as stream:
@@ -39,7 +38,7 @@ def write_atomically(path: Path, pieces: Iterable[bytes]) -> None:
 
 
 def write_directory(directory: Path, files: Iterator[tuple[str, Iterator[bytes]]]) -> None:
-    """Write several files into a directory, each of them whole; others in it are left alone."""
+    """Write several files into a directory, each atomically; other files in it are kept."""
     directory.mkdir(exist_ok=True)
     for name, pieces in files:
         write_atomically(directory / name, pieces)

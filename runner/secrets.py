@@ -1,14 +1,13 @@
-"""What must not be written down: keys and passwords, by the shapes in which they turn up in texts, or because we were told.
+"""Masking of secrets: keys and passwords that are recognised by their form, or that were added.
 
-Error texts quote requests, and requests carry keys. Everything that recognises a secret by its look lives here.
-A text is only ever changed where a secret was; it says `***` there.
+Error messages quote requests, and requests contain keys. A secret is replaced by `***`.
 """
 
 import re
 from typing import Final
 
 _KEYS = (
-    r"sk-[\w*-]{8,}",  # OpenAI, Anthropic and those who speak like them; some arrive half hidden by asterisks
+    r"sk-[\w*-]{8,}",  # OpenAI, Anthropic and compatible APIs, some partly masked by asterisks
     r"(?:sk|pk|rk)_(?:live|test)_\w{8,}",  # Stripe
     r"(?:gsk|hf|r8|glpat|npm|dop_v1)[_-]\w{16,}",  # Groq, Hugging Face, Replicate, GitLab, npm, DigitalOcean
     r"(?:nvapi|xai|pplx|fw|lsv2_pt|lsv2_sk|pk-lf)[_-][\w-]{16,}",  # NVIDIA, xAI, Perplexity, Fireworks, tracers
@@ -29,17 +28,17 @@ _HEADERS = r"(?:proxy-)?authorization|[\w-]*(?:api-key|auth-token|subscription-k
 _IN_URLS = r"key|token|sig|signature|pwd|auth|x-amz-(?:signature|credential|security-token)|x-goog-signature"
 
 _QUOTE = r"""\\?["']"""
-_INSIDE = r"""[^"'\\\r\n]+"""  # a value in quotes ends with them
-_BARE = r"""[^\s"'\\,;&)}\]>]+"""  # one without ends where a sentence, a list or a URL would go on
+_INSIDE = r"""[^"'\\\r\n]+"""  # up to the closing quote
+_BARE = r"""[^\s"'\\,;&)}\]>]+"""  # up to the end of the word, list item or URL parameter
 _SCHEMES = r"(?:bearer|basic|token)\s+"
-_LONG = r"(?:digest|aws4-hmac-sha256)\s[^\r\n]*"  # schemes with many parts
+_LONG = r"(?:digest|aws4-hmac-sha256)\s[^\r\n]*"  # schemes with several parts
 
 _SHAPES = (
     (
         re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
         r"\1 ***",
     ),
-    # A header as a line, as a member of a dict, or as one of a pair: its whole value goes, scheme and all.
+    # A header as a line, a dict member or a pair: its whole value is masked, with the scheme.
     (
         re.compile(
             rf"(?i)((?<![\w-])(?:{_HEADERS})(?:{_QUOTE}\s*[:,]|\s*[:=])\s*)"
@@ -48,7 +47,7 @@ _SHAPES = (
         r"\1\2***",
     ),
     (re.compile(rf"(?i)(\bcookie(?:{_QUOTE}\s*[:,]|\s*[:=])\s*)(b?{_QUOTE})?[^\"'\r\n]+"), r"\1\2***"),
-    # With a digit somewhere: "basic understanding" is no secret.
+    # Requires a digit: "basic understanding" is not a secret.
     (re.compile(r"(?i)\b(bearer|basic)(\s+)(?=[a-z._~+/-]{0,200}[0-9*])[a-z0-9._~+/*-]{8,}=*"), r"\1\2***"),
     (
         re.compile(rf"(?i)({_NAMES}(?:{_QUOTE})?\s*[:=]\s*)(b?{_QUOTE})?(?(2){_INSIDE}|{_BARE})"),
@@ -62,26 +61,26 @@ _SHAPES = (
 _SECRET_NAME = re.compile(r"(?i)key|token|secret|auth|cookie|passw|pwd|credential|signature|\bsig\b")
 
 SHORTEST: Final = 8
-"""Characters; what is shorter turns up in texts by chance, and is not much of a secret."""
+"""Characters; shorter values occur in texts by chance."""
 
-_told: set[str] = set()
-"""Values that are secret whatever they look like: this process sends them to somebody. They only ever become more."""
+_added: set[str] = set()
+"""Secrets of any form that this process sends."""
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether the name of a header, a parameter or a variable says that its value is secret."""
+    """Whether the name of a header, a parameter or a variable suggests a secret value."""
     return _SECRET_NAME.search(name) is not None
 
 
 def add_secret(value: str) -> None:
-    """Mask a value from now on, in every text."""
+    """Mask a value in all texts from now on."""
     if len(value) >= SHORTEST:
-        _told.add(value)
+        _added.add(value)
 
 
 def mask(text: str) -> str:
-    """Put `***` where a text shows a value that is kept secret, or something that looks like a key, a password or a token."""
-    for value in sorted(_told, key=len, reverse=True):
+    """Replace added secrets, and anything that looks like a key, a password or a token, by `***`."""
+    for value in sorted(_added, key=len, reverse=True):
         text = text.replace(value, "***")
     for shape, replacement in _SHAPES:
         text = shape.sub(replacement, text)

@@ -1,10 +1,10 @@
-"""Which word may have been meant, where one was mistyped."""
+"""Suggestions for mistyped words."""
 
 import difflib
 from collections.abc import Callable, Iterable
 
 
 def nearest(word: str, words: Iterable[str], *, most: int = 3, shown: Callable[[str], str] = repr) -> str:
-    """Ask, at the end of a sentence, whether one of the words was meant that are like this one; say nothing if none is."""
+    """Return `; did you mean …?` with the most similar words, or an empty string."""
     close = difflib.get_close_matches(word, list(words), n=most)
     return f"; did you mean {' or '.join(map(shown, close))}?" if close else ""

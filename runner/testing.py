@@ -1,7 +1,4 @@
-"""Stand-ins to test an evaluation with: tasks that do what a script says, an endpoint with limits, runs that can be repeated.
-
-They are ours, and they are shipped: whoever writes an evaluation can test it on a virtual clock, without a network or a key.
-"""
+"""Fakes to test evaluations on a virtual clock, without a network: scripted tasks, a rate-limited endpoint, repeatable runs."""
 
 import hashlib
 from collections import Counter
@@ -25,7 +22,7 @@ __all__ = ["Answer", "Fail", "Hang", "Scripted", "SimulatedEndpoint", "Step", "e
 
 @attrs.frozen
 class Answer:
-    """Give an output."""
+    """Return an output."""
 
     output: Any
     after: float = 0.0
@@ -42,25 +39,25 @@ class Fail:
 
 @attrs.frozen
 class Hang:
-    """Never come back."""
+    """Never return."""
 
 
 Step = Answer | Fail | Hang
 
 
 class Scripted:
-    """A task for trio that does what a script says: for each input, one step after the other, the last one for ever."""
+    """A task for trio that follows a script: for each input, one step per call; the last one is repeated."""
 
     def __init__(self, script: Mapping[Any, Iterable[Step]] | Callable[[Any, int], Step]) -> None:
         self._script = script if callable(script) else {key: list(steps) for key, steps in script.items()}
         self.calls: Counter[Any] = Counter()
-        """Input → how often it was asked."""
+        """Number of calls by input."""
         self.in_flight = 0
         self.most_in_flight = 0
         self.__name__ = "scripted"
 
     async def __call__(self, value: Any) -> Any:
-        """Play the next step."""
+        """Do the next step."""
         self.calls[value] += 1
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
@@ -72,7 +69,7 @@ class Scripted:
                     return output
                 case Fail(exc, after):
                     await trio.sleep(after)
-                    raise exc.with_traceback(None)  # It may be raised again and again, and would remember every time.
+                    raise exc.with_traceback(None)  # The same exception may be raised often, and would collect tracebacks.
                 case Hang():
                     await trio.sleep_forever()
         finally:
@@ -86,10 +83,7 @@ class Scripted:
 
 
 class SimulatedEndpoint:
-    """An endpoint with a rate limit, a limit on calls at once, and a latency; refusals are raised as `RateLimited`.
-
-    Everything happens on trio's clock and depends on nothing else, so that a test sees the same each time.
-    """
+    """An endpoint with latency, a rate limit and a concurrency limit; raises `RateLimited`. Deterministic on trio's clock."""
 
     def __init__(
         self,
@@ -110,14 +104,14 @@ class SimulatedEndpoint:
         self._tokens = float(burst)
         self._refilled: float | None = None
         self.down_until = 0.0
-        """Until then, in seconds of trio's clock, every call is refused as unavailable."""
+        """Time on trio's clock until which every call is unavailable."""
         self.served = 0
         self.refused = 0
         self.at_once = 0
         self.__name__ = "simulated_endpoint"
 
     async def __call__(self, value: Any) -> Any:
-        """Serve a call, or refuse it."""
+        """Answer a call, or reject it."""
         now = trio.current_time()
         if now < self.down_until:
             self.refused += 1
@@ -148,18 +142,18 @@ class SimulatedEndpoint:
 
 
 def events_of(path: Path | str, *, files: Files = DISK) -> list[Event]:
-    """List what happened in a run, without what the journal says about its own files."""
+    """Return the events of a run, without those about the journal's own files."""
     return [record.event for record in read(path, files=files) if not isinstance(record.event, FileEvent)]
 
 
 async def inline(call: Callable[[], T], /) -> T:
-    """Make a blocking call without a thread, so that everything happens in one order."""
+    """Make a blocking call without a thread, so that the order of events is deterministic."""
     await trio.lowlevel.checkpoint()
     return call()
 
 
 def repeatable(seed: int = 0) -> dict[str, Any]:
-    """Give the options under which `arun` writes the same bytes each time, on trio's virtual clock with a seeded scheduler."""
+    """Return options with which `arun` writes the same bytes each time, on a virtual clock with a seeded scheduler."""
     run = hashlib.sha256(f"evaljournal {seed}".encode()).hexdigest()[:32]
     return {
         "seed": seed,

@@ -1,7 +1,4 @@
-"""The things asked: a case, and a trial of it.
-
-What a case is, what it is called and when two are the same. Where cases come from is `runner.data.dataset`.
-"""
+"""Cases and trials: their content, names and fingerprints. Datasets of cases are in `runner.data.dataset`."""
 
 import re
 from collections.abc import Mapping
@@ -22,50 +19,50 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def _content(case: "Case[Any, Any]") -> str:
-    """Fingerprint what a case asks; its name is not part of it, so that a case without one can be named after it."""
+    """Fingerprint the content of a case, without its name: a case without a name is named after its content."""
     metadata = canonical(case.metadata, "metadata") if case.metadata else b"{}"
     return digest(b"\n".join((canonical(case.input, "input"), canonical(case.expected, "expected"), metadata)))
 
 
 def _nameable(_: "Case[Any, Any]", __: "Attribute[str]", name: object) -> None:
     if not isinstance(name, str):
-        raise UsageError(f"a case's name is text, not {name!r}")
+        raise UsageError(f"the name of a case must be a string, not {name!r}")
     if not name.strip():
-        raise UsageError(f"the name {name!r} is empty; leave it out, and the case is named after its content")
-    if not name.isprintable() and _UNPRINTABLE.search(name):  # The first is the quicker; the second lets a hard space pass.
-        raise UsageError(f"the name {name!r} holds a control character or half a character, and names are printed")
+        raise UsageError(f"the name {name!r} is empty; leave it out to name the case after its content")
+    if not name.isprintable() and _UNPRINTABLE.search(name):  # isprintable is faster, but rejects a no-break space.
+        raise UsageError(f"the name {name!r} contains a control character or a lone surrogate, which cannot be printed")
 
 
 @frozen(kw_only=True, slots=False)
 class Case(Generic[InputT_co, ExpectedT_co]):
-    """One thing asked."""
+    """An input with its expected answer and metadata."""
 
     input: InputT_co
     """What the task is called with."""
-    expected: ExpectedT_co = cast("Any", None)  # noqa: RUF009 - None, for the type checker's eyes
-    """What a scorer may compare the output with."""
+    expected: ExpectedT_co = cast("Any", None)  # noqa: RUF009  # typed as ExpectedT_co
+    """The expected answer, for scorers."""
     metadata: Mapping[str, Any] = field(factory=dict[str, Any])
-    """Anything else that is known of the case."""
+    """Anything else about the case."""
     name: str = field(default=Factory(_content, takes_self=True), validator=_nameable)
-    """How people call it; unique in a dataset. Left out, it is the fingerprint."""
+    """Unique in a dataset. Default: the fingerprint."""
     input_name: str = field(default="input", eq=False, repr=False)
-    """What the input is called where it comes from, a column's name mostly; the fields of a template may call it so."""
+    """Name of the input's column in the dataset, which templates may use."""
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of input, expected and metadata: the same content has the same fingerprint, under any name."""
+        """Digest of input, expected answer and metadata, without the name."""
         return _content(self)
 
 
 @frozen(kw_only=True)
 class Trial:
-    """One time that a case is asked."""
+    """One repeat of a case."""
 
     case: Case
     repeat: int
     """Counted from 1."""
     id: str = field(init=False, default=Factory(lambda self: _numbered(self.case.name, self.repeat), takes_self=True))
-    """The case's name, and from its second repeat on its number: `paris`, `paris#2`, `paris#3`."""
+    """The case's name, from the second repeat on with its number: `paris`, `paris#2`, `paris#3`."""
 
 
 def _numbered(name: str, repeat: int) -> str:

@@ -1,8 +1,7 @@
-"""Where cases come from, which of them are chosen, and that they can be trusted.
+"""Datasets: reading, checking, selecting and shuffling cases.
 
-A file, or anything that has a length, is read twice: once to check every case before anything runs, then again lazily
-while the run goes on. What can be read only once, such as a generator, is checked while it is read.
-Memory holds one case at a time, and a digest of each name.
+A file, or anything with a length, is read twice: to check every case before the run, and again lazily during it. A source that
+can be read only once, such as a generator, is checked while it is read. One case at a time is in memory.
 """
 
 import copy
@@ -24,13 +23,13 @@ from runner.data.columns import Columns, which
 from runner.errors import UsageError
 
 Source = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]]
-"""A file's path; or cases, mappings, (input, expected) pairs or plain inputs; or a function that returns these."""
+"""The path of a file; an iterable of cases, mappings, (input, expected) pairs or inputs; or a function that returns one."""
 
 _BLOCK = 65_536
-"""Cases held at once while shuffling; a larger dataset is read several times instead."""
+"""Cases in memory while shuffling; a larger dataset is read several times."""
 
-_SOME = 3
-"""Names that are told as examples."""
+_EXAMPLES = 3
+"""Names listed in an error."""
 
 _PAIR = 2
 _REPEAT = re.compile(r"(?P<name>.*)#(?P<repeat>[1-9]\d{0,8})", re.DOTALL)
@@ -38,7 +37,7 @@ _MODULUS = 2**256
 
 
 def texts(given: str | Iterable[str]) -> tuple[str, ...]:
-    """Take one text for several."""
+    """Return a tuple of strings; one string is a tuple of one."""
     return (given,) if isinstance(given, str) else tuple(given)
 
 
@@ -49,16 +48,16 @@ def _positive(_: "Selection", attribute: "Attribute[Any]", given: object) -> Non
 
 @frozen(kw_only=True)
 class Selection:
-    """Which cases of a dataset are used, and in which order."""
+    """Which cases of a dataset are used, and in what order."""
 
     only: tuple[str, ...] = field(default=(), converter=texts)
-    """Names, with `*`, `?` and `[…]` as in file names; capital and small letters differ. Empty: all."""
+    """Name patterns with `*`, `?` and `[…]`, case-sensitive. Empty: all."""
     skip: tuple[str, ...] = field(default=(), converter=texts)
-    """The same, for what is left out; it wins over `only`."""
+    """Name patterns of cases to exclude; has precedence over `only`."""
     limit: int | None = field(default=None, validator=_positive)
-    """The most cases to use, counted after all else."""
+    """Maximum number of cases, applied last."""
     shuffle: bool = False
-    """Whether to take them in an order that depends on `seed` and the names alone, not on where they stand."""
+    """Whether to shuffle; the order depends only on `seed` and the names."""
     seed: int = 0
 
     def wants(self, name: str) -> bool:
@@ -66,7 +65,7 @@ class Selection:
         return (not self.only or _matches(name, self.only)) and not (self.skip and _matches(name, self.skip))
 
     def rank(self, name: str) -> bytes:
-        """Where a name comes in the shuffled order: a digest, so that a new row does not move the others."""
+        """Position in the shuffled order: a digest, so that a new row does not move the others."""
         return hashlib.sha256(f"{self.seed}\0{name}".encode()).digest()
 
 
@@ -75,7 +74,7 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 class Dataset:
-    """A source of cases, and what its columns mean."""
+    """A source of cases, and the roles of its columns."""
 
     def __init__(
         self,
@@ -90,39 +89,39 @@ class Dataset:
             self.source = Path(cast("str", source))
         elif isinstance(source, Mapping | bytes) or hasattr(source, "columns"):
             kind = type(cast("object", source)).__name__
-            raise UsageError(f"cases of type {kind} have no order of rows; give a list, such as df.to_dict('records')")
+            raise UsageError(f"cases of type {kind} are not supported; pass a list, such as df.to_dict('records')")
         elif not (isinstance(source, Iterable) or callable(source)):
-            raise UsageError(f"cases come from a file or an iterable, not from {source!r}")
+            raise UsageError(f"cases must be a file or an iterable, not {source!r}")
         else:
             self.source = source
         self._keys = {"id_key": id_key, "input_key": input_key, "expected_key": expected_key}
         self.input_name = input_key or "input"
-        """What its cases call the input, as far as that was said."""
+        """Name of the input's column, if it was set."""
         self._used_up = False
         self._checks: tuple[Callable[[Case], object], ...] = ()
 
     def checked(self, check: Callable[[Case], object]) -> "Dataset":
-        """Give the same cases, each of which must pass a check (it raises) before anything runs."""
+        """Return the dataset with a check of each case, which raises, before the run."""
         checked = copy.copy(self)
-        checked._checks = (*self._checks, check)  # noqa: SLF001  # a copy of our own
+        checked._checks = (*self._checks, check)  # noqa: SLF001  # our own copy
         return checked
 
     def select(self, selection: Selection | None = None, *, repeats: int = 1) -> "Trials":
-        """Check the dataset as far as it can be checked before anything runs, and return the trials to be made."""
+        """Check the dataset as far as possible before the run, and return the trials."""
         return Trials(self, selection or Selection(), repeats)
 
     @property
     def rereadable(self) -> bool:
-        """Whether reading has no side effect and may be done twice: a file, or what has a length."""
+        """Whether it can be read twice: a file, or anything with a length."""
         return isinstance(self.source, Path) or (isinstance(self.source, Sized) and not callable(self.source))
 
     def read(self) -> Iterator[tuple[int, Case]]:
-        """Yield all cases in order, each with its place; names may still be there twice."""
+        """Yield all cases in order with their positions; names are not yet checked for duplicates."""
         columns = Columns(**self._keys)
         for at, row in self._rows():
             try:
                 case = _case(row, columns)
-                case.fingerprint  # noqa: B018 - shows whether the journal can keep it
+                case.fingerprint  # noqa: B018  # raises if the journal cannot store it
                 for check in self._checks:
                     check(case)
             except UsageError as exc:
@@ -130,7 +129,7 @@ class Dataset:
             yield at, case
 
     def place(self, at: int) -> str:
-        """Say where a case stands, for people."""
+        """Describe the position of a case."""
         return readers.place(self.source, at) if isinstance(self.source, Path) else f"case {at:,}"
 
     def _rows(self) -> Iterator[tuple[int, Any]]:
@@ -140,13 +139,13 @@ class Dataset:
             return enumerate(self.source(), 1)
         if isinstance(self.source, Iterator):
             if self._used_up:
-                raise UsageError("the cases were a generator, and it was read before; give a function that returns it")
+                raise UsageError("the generator of cases was already used; pass a function that returns one")
             self._used_up = True
         return enumerate(self.source, 1)
 
 
 def _case(row: Any, columns: Columns) -> Case:
-    """There are four things a row can be: a case, a mapping, a pair, or the input itself."""
+    """Convert a row, which is a case, a mapping, a pair or an input."""
     match row:
         case Case():
             return row  # pyright: ignore[reportUnknownVariableType]  # of whatever types the user gave it
@@ -155,20 +154,20 @@ def _case(row: Any, columns: Columns) -> Case:
         case tuple():
             pair = cast("Any", row)
             if len(pair) != _PAIR:
-                raise UsageError(f"a tuple is (input, expected), and this one is {len(pair)} long; give Case(input=…)")
+                raise UsageError(f"a tuple must be (input, expected), but has {len(pair)} items; use Case(input=…)")
             return Case(input=pair[0], expected=pair[1])
         case _:
             return Case(input=row)
 
 
 class Trials:
-    """The trials of a run, to be iterated once or more; and what is known of them beforehand."""
+    """The trials of a run, and what is known about them beforehand."""
 
     cases: int | None = None
-    """How many cases were chosen; None while that is unknown, because they can be read only once."""
+    """Number of selected cases; None if unknown, because they can be read only once."""
     fingerprint: str | None = None
-    """Digest of the names and contents of the chosen cases, whatever their order: trials are matched by name and
-    content, never by row number, so the order of the rows must not make two datasets different. None while unknown."""
+    """Digest of the names and contents of the selected cases, in any order: trials are matched by name and content. None if
+    unknown."""
 
     def __init__(self, dataset: Dataset, selection: Selection, repeats: int) -> None:
         self._dataset = dataset
@@ -183,7 +182,7 @@ class Trials:
                 yield Trial(case=case, repeat=repeat)
 
     def _check(self) -> None:
-        """Read everything that will be read, keep nothing, and add up the digests: a sum has no order."""
+        """Read all cases, and add up their digests, because a sum does not depend on the order."""
         cases = total = 0
         for case in self._chosen(checking=True, in_order=self._selection.limit is not None):
             cases += 1
@@ -194,14 +193,14 @@ class Trials:
 
     def _chosen(self, *, checking: bool, in_order: bool = True) -> Iterator[Case]:
         wants, limit = self._selection.wants, self._selection.limit
-        passed_over: list[str] = []
+        excluded: list[str] = []
 
         def wanted() -> Iterator[Case]:
             for _, case in self._unique() if checking else self._dataset.read():
                 if wants(case.name):
                     yield case
-                elif len(passed_over) < _SOME:
-                    passed_over.append(case.name)
+                elif len(excluded) < _EXAMPLES:
+                    excluded.append(case.name)
 
         chosen = self._shuffled(wanted) if self._selection.shuffle and in_order else wanted()
         empty = True
@@ -209,15 +208,15 @@ class Trials:
             empty = False
             yield case
         if empty:
-            raise self._nothing(passed_over)
+            raise self._no_cases(excluded)
 
     def _unique(self) -> Iterator[tuple[int, Case]]:
-        """Refuse a name that two cases share, or that a repeat of another case would have."""
-        names, repeated = set[str](), set[str]()  # The same texts that the run's state keeps: the set itself is small.
+        """Yield cases; reject duplicate names, and names that a repeat of another case has."""
+        names, repeated = set[str](), set[str]()  # The strings are shared with the run's state.
         for at, case in self._dataset.read():
             name = case.name
             if name in names:
-                raise self._twice(at, case)
+                raise self._duplicate(at, case)
             names.add(name)
             clash = name in repeated
             if self._repeats > 1 and (found := _REPEAT.fullmatch(case.name)) and 1 < int(found["repeat"]) <= self._repeats:
@@ -226,47 +225,47 @@ class Trials:
                 clash = clash or of in names
             if clash:
                 raise UsageError(
-                    f"{self._dataset.place(at)}: the id {case.name!r} and another differ only by the '#2' with which "
-                    "repeats are numbered; rename one of the two cases"
+                    f"{self._dataset.place(at)}: the id {case.name!r} is also the id of a repeat of another case; "
+                    "rename one of the two cases"
                 )
             yield at, case
 
     def _shuffled(self, wanted: Callable[[], Iterator[Case]]) -> Iterator[Case]:
-        """Yield cases by rank, a block at a time: read all, keep the lowest ranks, go on behind them.
+        """Yield cases by rank, a block at a time: read all, and keep the lowest ranks above those of the previous block.
 
-        So a file of any size is shuffled in bounded memory. What can be read only once is held whole.
+        A file of any size is so shuffled in bounded memory. A source that can be read only once is kept in memory.
         """
         if not self._dataset.rereadable:
             held = list(wanted())
-            wanted = lambda: iter(held)  # noqa: E731 - the same thing, from memory
+            wanted = lambda: iter(held)  # noqa: E731
         block = min(_BLOCK, self._selection.limit or _BLOCK)
         last = b""
         while True:
             ranked = ((self._selection.rank(case.name), case) for case in wanted())
             lowest = heapq.nsmallest(block, (each for each in ranked if each[0] > last), key=lambda each: each[0])
-            for last, case in lowest:  # noqa: B007 - where the next block begins
+            for last, case in lowest:  # noqa: B007  # `last` is where the next block starts
                 yield case
             if len(lowest) < block:
                 return
 
-    def _twice(self, at: int, case: Case) -> UsageError:
+    def _duplicate(self, at: int, case: Case) -> UsageError:
         here = self._dataset.place(at)
         first = "an earlier case"
         if self._dataset.rereadable:
             first = self._dataset.place(next(place for place, other in self._dataset.read() if other.name == case.name))
         if case.name == case.fingerprint:
             return UsageError(
-                f"{here}: the same as {first}; give them ids, or ask each case several times: --repeats, or repeats=… in Python"
+                f"{here}: the same as {first}; give both an id, or repeat each case: --repeats, or repeats=… in Python"
             )
         return UsageError(
-            f"{here}: the id {case.name!r} is taken by {first}; ids must differ; if another column has them, say {which('id')}"
+            f"{here}: the id {case.name!r} is already used by {first}; if ids are in another column, {which('id')}"
         )
 
-    def _nothing(self, passed_over: list[str]) -> UsageError:
+    def _no_cases(self, excluded: list[str]) -> UsageError:
         source = self._dataset.source if isinstance(self._dataset.source, Path) else "the dataset"
-        if not passed_over:
+        if not excluded:
             return UsageError(f"{source} has no cases")
         patterns = {"only": list(self._selection.only), "skip": list(self._selection.skip)}
-        given = " and ".join(f"{name}={each}" for name, each in patterns.items() if each)
-        names = ", ".join(map(repr, passed_over))
-        return UsageError(f"no case of {source} is left by {given}; there are names such as {names}")
+        filters = " and ".join(f"{name}={each}" for name, each in patterns.items() if each)
+        names = ", ".join(map(repr, excluded))
+        return UsageError(f"no case of {source} matches {filters}; names are, for example, {names}")

@@ -1,7 +1,6 @@
-"""JSON from somebody else, read to the last digit.
+"""JSON parsing that keeps integers of more than 64 bits, which orjson would convert to floats.
 
-orjson makes floats of integers that have more than 64 bits. Such a number is somebody's id or amount: it is given as it is, and
-whoever cannot keep it (the journal, say) refuses it by its name, instead of keeping another.
+Where such a number cannot be stored, as in the journal, it is rejected by name instead of being changed.
 """
 
 import json
@@ -11,15 +10,15 @@ from typing import Any, Final
 import orjson
 
 _LONG: Final = re.compile(rb"\d{19}")
-"""What may be too long for 64 bits."""
+"""May be too long for 64 bits."""
 
 
 def read_json(text: bytes | str) -> Any:
-    """Read a JSON value; raise a ValueError where it is none."""
-    written = text.encode() if isinstance(text, str) else text
+    """Parse a JSON value; raise a ValueError if it is invalid."""
+    content = text.encode() if isinstance(text, str) else text
     try:
-        value = orjson.loads(written)
+        value = orjson.loads(content)
     except orjson.JSONDecodeError:
-        written.decode()  # Of bytes that are no UTF-8, orjson says neither which nor where.
+        content.decode()  # Raises a better error for invalid UTF-8.
         raise
-    return value if _LONG.search(written) is None else json.loads(written)
+    return value if _LONG.search(content) is None else json.loads(content)

@@ -1,7 +1,6 @@
-"""What makes two things the same across processes, machines and years: short digests of their content.
+"""Fingerprints: short digests of content, equal in all processes and on all machines.
 
-A fingerprint depends on nothing but what it describes: no addresses, no paths, no order of a dict, no seed of Python's
-own hashes. Everything that is compared between a run and its resumption is compared by what is made here.
+They depend on nothing else: no addresses, paths, dict order or hash seed. A resumed run is compared with its journal by them.
 """
 
 import ast
@@ -20,64 +19,64 @@ import orjson
 from runner.errors import UsageError
 
 _LENGTH = 16
-"""Hex digits kept: 64 bits, so that among a million cases two share one by chance once in ten million such datasets."""
+"""Hex digits: 64 bits, so that a dataset of a million cases has a collision with a probability of 1 in 10 million."""
 
 
 def digest(content: bytes) -> str:
-    """Shorten any content to its fingerprint."""
+    """Return the fingerprint of some content."""
     return hashlib.sha256(content).hexdigest()[:_LENGTH]
 
 
 def canonical(value: Any, name: str) -> bytes:
-    """Write a value as JSON in one way only; `name` is what to call it in an error.
+    """Serialise a value as canonical JSON; `name` is its name in errors.
 
-    What the journal could not give back as it was is refused here, with the place inside the value.
+    Values that the journal cannot store exactly are rejected, with their position.
     """
     if value is None:
         return b"null"
     try:
         written = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-    except TypeError as exc:  # orjson's own errors are TypeErrors
-        raise UsageError(_flaw(value, name) or f"{name} cannot be kept as JSON: {exc}") from exc
-    if b"null" in written and (flaw := _flaw(value, name)):  # orjson writes NaN and infinity as null, without a word
+    except TypeError as exc:
+        raise UsageError(_flaw(value, name) or f"{name} cannot be stored as JSON: {exc}") from exc
+    if b"null" in written and (flaw := _flaw(value, name)):  # orjson writes NaN and infinity as null
         raise UsageError(flaw)
     return written
 
 
 def fingerprint_function(function: Callable[..., Any]) -> str:
-    """Fingerprint a function by its source: comments, blank lines and decorators do not count.
+    """Fingerprint a function by its source without comments, blank lines and decorators.
 
-    Only the function's own lines are seen; what it calls or reads from its module is not. An object that knows better
-    (an endpoint, a command) says so by a `fingerprint` of its own. Without source, the compiled code stands in.
+    What it calls or reads from its module does not count. Objects such as endpoints have a `fingerprint` of their own. Without
+    source, the compiled code is used.
     """
     own: object = getattr(function, "fingerprint", None)
     if isinstance(own, str):
         return own
     if isinstance(function, functools.partial):
         bound = cast("Any", function)
-        given = canonical([bound.args, bound.keywords], "what the partial binds")
-        return digest(fingerprint_function(bound.func).encode() + given)
+        arguments = canonical([bound.args, bound.keywords], "arguments of the partial")
+        return digest(fingerprint_function(bound.func).encode() + arguments)
     function = inspect.unwrap(function)
     if not (inspect.isroutine(function) or inspect.isclass(function)):
         function = type(function)
     try:
         content = _normal(inspect.getsource(function))
-    except (OSError, TypeError, SyntaxError):  # no source; or a piece of it that does not stand alone, such as a lambda
+    except (OSError, TypeError, SyntaxError):  # No source, or a fragment, such as a lambda.
         content = _compiled(function)
     return digest(content.encode())
 
 
 def _normal(source: str) -> str:
-    """Reduce source to what Python sees of it, but keep strings to the letter: prompts are strings."""
+    """Remove what does not change the meaning of source; strings, such as prompts, stay unchanged."""
     if source[:1].isspace():
-        source = f"if True:\n{source}"  # Not dedented: a prompt that begins at the margin would be in the way.
+        source = f"if True:\n{source}"  # Not dedented: a multi-line prompt may start at the margin.
     definition = ast.parse(source).body[0]
     if isinstance(definition, ast.If):
         definition = definition.body[0]
     if not isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        raise SyntaxError("not a definition")  # noqa: TRY004 - as for any other piece that does not stand alone
+        raise SyntaxError("not a definition")  # noqa: TRY004  # as for any other fragment
     lines = source.splitlines(keepends=True)
-    dropped = set(range(definition.lineno - 1))  # The decorators: settings have a fingerprint of their own.
+    dropped = set(range(definition.lineno - 1))  # The decorators.
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         row, column = token.start[0] - 1, token.start[1]
         if token.type == tokenize.COMMENT:
@@ -96,7 +95,7 @@ def _compiled(function: Callable[..., Any]) -> str:
 
 
 def _code(value: object) -> str:
-    """Spell out compiled code and its constants; a set has no order, and a code object's own repr names files."""
+    """Describe compiled code and its constants without file names and in a stable order."""
     if isinstance(value, types.CodeType):
         return f"code({value.co_code.hex()} {value.co_names} {value.co_varnames} {_code(value.co_consts)})"
     if isinstance(value, tuple):
@@ -107,12 +106,12 @@ def _code(value: object) -> str:
 
 
 def _flaw(value: Any, name: str) -> str | None:
-    """Say what in a value cannot be kept, and where; None where nothing is wrong."""
+    """Describe what in a value cannot be stored, and where; None if nothing."""
     match value:
         case Mapping():
             for key, member in cast("Any", value).items():
                 if not isinstance(key, str):
-                    return f"{name} has the key {key!r}; JSON has only text for keys"
+                    return f"{name} has the key {key!r}; JSON keys must be strings"
                 if flaw := _flaw(key, f"a key of {name}") or _flaw(member, f"{name}.{key}"):
                     return flaw
             return None
@@ -126,14 +125,14 @@ def _flaw(value: Any, name: str) -> str | None:
 def _flawed_leaf(value: Any, name: str) -> str | None:
     match value:
         case float() if not math.isfinite(value):
-            return f"{name} is {value!r}, which JSON does not have; give null, a number, or text"
+            return f"{name} is {value!r}, which JSON does not support; use null, a finite number or a string"
         case int() if not -(2**63) <= value < 2**64:
-            return f"{name} is an integer of more than 64 bits, which would lose digits; give it as text"
+            return f"{name} is an integer of more than 64 bits, which would lose digits; use a string"
         case str() if any("\ud800" <= character <= "\udfff" for character in value):
-            return f"{name} holds half a character (a lone surrogate), which UTF-8 cannot write"
+            return f"{name} contains a lone surrogate, which UTF-8 cannot encode"
         case _:
             try:
                 orjson.dumps(value)
             except TypeError as exc:
-                return f"{name} is of type {type(value).__name__}, which cannot be kept as JSON: {exc}"
+                return f"{name} is of type {type(value).__name__}, which cannot be stored as JSON: {exc}"
             return None

@@ -1,8 +1,7 @@
-"""Rows out of files, exactly as the files have them.
+"""Readers of dataset files: JSONL, JSON, CSV, TSV and Parquet.
 
-One function for each format: it yields every row with the place where it stands, one at a time, and raises a
-`UsageError` that names the file and the place. What the columns mean is not its business; that is `runner.data.dataset`.
-Nothing is ever evaluated, guessed or converted: a CSV has only text, and JSON says itself what is a number.
+Each yields rows one at a time with their position, exactly as they are in the file, without converting values: a CSV file has
+only strings. Errors name file and line.
 """
 
 import codecs
@@ -18,62 +17,62 @@ from runner.errors import UsageError
 
 Row = dict[str, Any]
 Placed = tuple[int, Row]
-"""A row and its place: the line on which it begins, or, where there are no lines, its number; counted from 1."""
+"""A row with the line it starts on, or, in Parquet, its number; counted from 1."""
 
 _OTHER_UNICODE = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _FIELD_LIMIT = 2**31 - 1
-"""Characters in one field of a CSV. Python's own limit of 131,072 is less than a long prompt."""
+"""Characters in one CSV field; Python's default of 131,072 is too small for long prompts."""
 
 _SEPARATORS = (";", "\t", ",")
-"""What stands between the fields where it should be something else: spreadsheets write what the country is used to."""
+"""Separators that spreadsheets use, depending on the locale."""
 
 
 def rows(path: Path) -> Iterator[Placed]:
-    """Yield the rows of a file, by the format that its name ends in."""
+    """Yield the rows of a file; its suffix is the format."""
     try:
         yield from _READERS[_known(path)](path)
     except OSError as exc:
-        raise UsageError(f"{path} cannot be read: {exc.strerror or exc}") from exc
+        raise UsageError(f"cannot read the file: {exc.strerror or exc}", path=path) from exc
 
 
 def place(path: Path, at: int) -> str:
-    """Say where a row stands: `qa.jsonl, line 17`."""
+    """Return the position of a row: `qa.jsonl, line 17`."""
     return f"{path}, {'row' if _known(path) == '.parquet' else 'line'} {at:,}"
 
 
 def _known(path: Path) -> str:
     suffix = path.suffix.lower()
     if suffix not in _READERS:
-        pipe = "" if suffix else "; save what comes through a pipe: a run that is resumed reads it again"
-        raise UsageError(f"{path} ends in {suffix!r}; a dataset is one of {', '.join(_READERS)}{pipe}")
+        hint = "" if suffix else "save piped data to a file, because a resumed run reads it again"
+        raise UsageError(f"unknown suffix {suffix!r}, expected one of {', '.join(_READERS)}", path=path, hint=hint)
     return suffix
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield lines as they end in LF and nothing else: other characters that break lines may stand inside a value."""
+    """Yield lines that end with LF; other line separators may be part of a value."""
     with path.open("rb") as file:
         for at, line in enumerate(file, 1):
             if at == 1 and line.startswith(_OTHER_UNICODE):
-                raise UsageError(f"{path} is UTF-16 or UTF-32; save it as UTF-8")
+                raise UsageError("the file is UTF-16 or UTF-32; save it as UTF-8", path=path)
             try:
                 yield at, (line.removeprefix(codecs.BOM_UTF8) if at == 1 else line).decode()
             except UnicodeDecodeError as exc:
                 bad = f"byte 0x{line[exc.start]:02x} at column {exc.start + 1:,}"
-                raise UsageError(f"{path}, line {at:,}: not UTF-8 ({bad}); save the file as UTF-8") from exc
+                raise UsageError(f"not UTF-8 ({bad}); save the file as UTF-8", path=path, line=at) from exc
 
 
 def _members(pairs: list[tuple[str, Any]]) -> Row:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {twice!r} stands twice in one object, so one of its values would be lost")
-    return found
+        raise ValueError(f"duplicate key {twice!r}")
+    return members
 
 
 _JSON = json.JSONDecoder(object_pairs_hook=_members)
-"""Python's own: orjson makes floats of large integers and takes the last of two equal keys. NaN passes, and is refused
-with the name of its field when the row becomes a case."""
+"""Python's decoder: orjson converts large integers to floats and ignores duplicate keys. NaN is rejected later, with the
+name of its field."""
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 
@@ -81,7 +80,7 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 def _wrong(exc: ValueError | RecursionError) -> str:
     match exc:
         case json.JSONDecodeError():
-            what = exc.msg.removesuffix(" at")  # Some of Python's words end so already.
+            what = exc.msg.removesuffix(" at")
             return f"not JSON: {what[:1].lower()}{what[1:]} at column {exc.colno:,}"
         case RecursionError():
             return "nested too deeply"
@@ -91,7 +90,7 @@ def _wrong(exc: ValueError | RecursionError) -> str:
 
 def _object(row: object, path: Path, at: int) -> Row:
     if not isinstance(row, dict):
-        raise UsageError(f"{path}, line {at:,}: every row is an object, {{…}}; this one is of type {type(row).__name__}")
+        raise UsageError(f"expected an object, got {type(row).__name__}", path=path, line=at)
     return row  # pyright: ignore[reportUnknownVariableType]  # JSON's keys are text
 
 
@@ -102,26 +101,26 @@ def _jsonl(path: Path) -> Iterator[Placed]:
         try:
             row = _JSON.decode(line)
         except (ValueError, RecursionError) as exc:
-            raise UsageError(f"{path}, line {at:,}: {_wrong(exc)}") from exc
+            raise UsageError(_wrong(exc), path=path, line=at) from exc
         yield at, _object(row, path, at)
 
 
 def _json(path: Path) -> Iterator[Placed]:
-    """Yield the objects of one list. The text is held whole, the objects one at a time."""
+    """Yield the objects of one list; the text is read at once, the objects one at a time."""
     text = "".join(line for _, line in _lines(path))
 
     def skip(start: int) -> int:
-        found = _SPACE.match(text, start)
-        return found.end() if found else start
+        space = _SPACE.match(text, start)
+        return space.end() if space else start
 
     def wrong(start: int, why: str) -> UsageError:
-        return UsageError(f"{path}, line {text.count(chr(10), 0, start) + 1:,}: {why}")
+        return UsageError(why, path=path, line=text.count("\n", 0, start) + 1)
 
     start = skip(0)
     if not text.startswith("[", start):
-        raise wrong(start, "a JSON dataset is a list, […]; name the file .jsonl if each of its lines is an object")
+        raise wrong(start, "expected a list of objects; if each line is an object, name the file .jsonl")
     start = skip(start + 1)
-    line, counted = 1, 0  # Counted on from row to row: from the start each time would be quadratic.
+    line, counted = 1, 0  # Counted incrementally: from the start each time would be quadratic.
     closed = text.startswith("]", start)
     while not closed:
         line, counted = line + text.count("\n", counted, start), start
@@ -134,11 +133,11 @@ def _json(path: Path) -> Iterator[Placed]:
         closed = text.startswith("]", start)
         if not closed:
             if not text.startswith(",", start):
-                raise wrong(start, "after an object, ',' or ']' was expected")
+                raise wrong(start, "expected ',' or ']' after an object")
             start = skip(start + 1)
-    rest = skip(start + 1)
-    if rest < len(text):
-        raise wrong(rest, f"something follows the list: {text[rest : rest + 20]!r}")
+    end = skip(start + 1)
+    if end < len(text):
+        raise wrong(end, f"unexpected text after the list: {text[end : end + 20]!r}")
 
 
 def _separated(path: Path, delimiter: str) -> Iterator[Placed]:
@@ -147,19 +146,19 @@ def _separated(path: Path, delimiter: str) -> Iterator[Placed]:
     try:
         header = next(reader, list[str]())
         if twice := sorted({name for name in header if header.count(name) > 1}):
-            raise UsageError(f"{path}, line 1: the header names {', '.join(map(repr, twice))} twice")
+            raise UsageError(f"duplicate columns in the header: {', '.join(map(repr, twice))}", path=path, line=1)
         others = [each for each in _SEPARATORS if each != delimiter and each in "".join(header)]
         if len(header) == 1 and others:
-            raise UsageError(f"{path}, line 1: its fields are separated by {others[0]!r}; save it with {delimiter!r} instead")
+            raise UsageError(f"fields are separated by {others[0]!r}, expected {delimiter!r}", path=path, line=1)
         end = reader.line_num
         for fields in reader:
             start, end = end + 1, reader.line_num
             if fields and len(fields) != len(header):
-                raise UsageError(f"{path}, line {start:,}: {len(fields)} fields, but the header names {len(header)}")
+                raise UsageError(f"{len(fields)} columns, expected {len(header)}", path=path, line=start)
             if fields:
                 yield start, dict(zip(header, fields, strict=True))
     except csv.Error as exc:
-        raise UsageError(f"{path}, line {reader.line_num:,}: {exc}") from exc
+        raise UsageError(str(exc), path=path, line=reader.line_num) from exc
 
 
 def _csv(path: Path) -> Iterator[Placed]:
@@ -174,19 +173,19 @@ def _parquet(path: Path) -> Iterator[Placed]:
     try:
         parquet: Any = importlib.import_module("pyarrow.parquet")
     except ImportError as exc:
-        raise UsageError(f"{path} needs pyarrow to be read: pip install 'evaljournal[parquet]'") from exc
+        raise UsageError("Parquet needs pyarrow: pip install 'evaljournal[parquet]'", path=path) from exc
     at = 0
     try:
         with path.open("rb") as handle, parquet.ParquetFile(handle) as file:
             names: list[str] = file.schema_arrow.names
             if twice := sorted({name for name in names if names.count(name) > 1}):
-                raise UsageError(f"{path}: the columns {', '.join(map(repr, twice))} are there twice")
+                raise UsageError(f"duplicate columns: {', '.join(map(repr, twice))}", path=path)
             for batch in file.iter_batches(batch_size=1024):
                 for row in batch.to_pylist():
                     at += 1
                     yield at, row
-    except ValueError as exc:  # pyarrow's errors about content are ValueErrors
-        raise UsageError(f"{path}, after row {at:,}: {exc}") from exc
+    except ValueError as exc:  # pyarrow's errors
+        raise UsageError(f"after row {at:,}: {exc}", path=path) from exc
 
 
 _READERS = {

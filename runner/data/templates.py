@@ -1,8 +1,7 @@
-"""Texts and JSON values with fields in braces, filled from a case: `Answer briefly: {question}`.
+"""Templates: strings and JSON values with fields in braces that a case fills, as in `Answer briefly: {question}`.
 
-A field names members and places in them (`{user.name}`, `{turns.0.text}`), never attributes or methods: what is filled in comes
-from a dataset, which may be anybody's. `{{` and `}}` stand for the braces themselves. What a case lacks is found before
-anything runs.
+A field names members and list indexes (`{user.name}`, `{turns.0.text}`), never attributes, because datasets are untrusted.
+`{{` and `}}` are literal braces. Missing fields are found before the run starts.
 """
 
 import re
@@ -21,15 +20,15 @@ from runner.suggest import nearest
 _PIECE: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _FIELD: Final = re.compile(r"[^\s.{}]+(?:\.[^\s.{}]+)*")
 _MISSING: Final = object()
-_MOST_SHOWN: Final = 12
+_MAX_LISTED: Final = 12
 
 
 class MissingField(UsageError):
-    """A path leads to nothing in a value."""
+    """A field or a path does not exist in a value."""
 
 
 def find(value: Any, path: str) -> Any:
-    """Follow a dotted path into a value: names lead into mappings, numbers into lists."""
+    """Return the value at a dotted path of mapping keys and list indexes."""
     at = value
     steps = path.split(".")
     for depth, step in enumerate(steps):
@@ -40,107 +39,106 @@ def find(value: Any, path: str) -> Any:
                 at = cast("list[Any]", at)[int(step)]
             case _:
                 before = ".".join(steps[:depth])
-                raise MissingField(f"there is no {step!r} in {f'its {before!r}' if before else 'it'}, which is {_seen(at)}")
+                raise MissingField(f"no {step!r} in {repr(before) if before else 'the value'}, which is {_type_of(at)}")
     return at
 
 
-def _seen(value: object) -> str:
-    """Say what a value is, without what it says."""
+def _type_of(value: object) -> str:
+    """Describe a value without its content."""
     match value:
         case Mapping():
-            return f"an object of {listed(cast('Mapping[str, Any]', value))}"
+            return f"an object with {listed(cast('Mapping[str, Any]', value))}"
         case list() | tuple():
-            return f"a list of {len(cast('list[Any]', value)):,}"
+            return f"a list of length {len(cast('list[Any]', value)):,}"
         case None:
             return "null"
         case _:
-            return {"str": "text", "bool": "true or false"}.get(type(value).__name__, "a number")
+            return {"str": "a string", "bool": "a boolean"}.get(type(value).__name__, "a number")
 
 
 def listed(names: Iterable[object]) -> str:
-    """List names, not too many of them, for people."""
+    """List names, at most `_MAX_LISTED` of them."""
     names = list(names)
-    more = f" and {len(names) - _MOST_SHOWN:,} more" if len(names) > _MOST_SHOWN else ""
-    return (", ".join(repr(name)[:60] for name in names[:_MOST_SHOWN]) or "nothing") + more
+    more = f" and {len(names) - _MAX_LISTED:,} more" if len(names) > _MAX_LISTED else ""
+    return (", ".join(repr(name)[:60] for name in names[:_MAX_LISTED]) or "nothing") + more
 
 
 @attrs.frozen
 class Fields:
-    """What can be filled in for one case, by name.
+    """The fields of one case.
 
-    There are four places to look, the nearest first: what is given besides (a judge's `{output}`), the members of an input that
-    is an object, what else the row held, and the input itself under any name that inputs usually have. The expected answer is
-    not among them unless it is given: a task that is told it is not being tested.
+    Lookup order: extra fields (a judge's `{output}`), the members of an object as input, the metadata, and the
+    input itself under any usual name. The expected answer is not a field of a task.
     """
 
     case: Case
-    more: Mapping[str, Any] = attrs.field(factory=dict[str, Any])
+    extra: Mapping[str, Any] = attrs.field(factory=dict[str, Any])
 
     def get(self, path: str) -> Any:
-        """Find a field; raise `MissingField` where there is none."""
-        name, _, rest = path.partition(".")
-        found = self._find(name)
-        if found is _MISSING:
+        """Return the value of a field; raise `MissingField` if there is none."""
+        name, _, inner = path.partition(".")
+        value = self._find(name)
+        if value is _MISSING:
             hint = nearest(name, [*self._names(), *sorted(INPUT_NAMES)], most=1, shown="{{{}}}".format)
-            raise MissingField(f"the case {self.case.name!r} has no field {{{path}}}; there are {listed(self._names())}{hint}")
+            raise MissingField(f"the case {self.case.name!r} has no field {{{path}}}; fields: {listed(self._names())}{hint}")
         try:
-            return find(found, rest) if rest else found
+            return find(value, inner) if inner else value
         except MissingField as exc:
             raise MissingField(f"the case {self.case.name!r} has no field {{{path}}}: {exc}") from exc
 
     def _find(self, name: str) -> Any:
-        given, metadata = self.case.input, self.case.metadata
-        for place in (self.more, given if isinstance(given, Mapping) else {}, metadata):
-            if name in place:
-                return place[name]
+        value, metadata = self.case.input, self.case.metadata
+        for fields in (self.extra, value if isinstance(value, Mapping) else {}, metadata):
+            if name in fields:
+                return fields[name]
         if name in {"id", "name"}:
             return self.case.name
         if name == self.case.input_name or name.casefold() in INPUT_NAMES:
-            return given
+            return value
         return _MISSING
 
     def _names(self) -> list[str]:
-        given = self.case.input
-        members = list(given) if isinstance(given, Mapping) else []
-        return list(dict.fromkeys([*self.more, *members, *self.case.metadata, "id", self.case.input_name]))
+        value = self.case.input
+        members = list(value) if isinstance(value, Mapping) else []
+        return list(dict.fromkeys([*self.extra, *members, *self.case.metadata, "id", self.case.input_name]))
 
 
 @attrs.frozen
 class Text:
-    """A text with fields."""
+    """A string template."""
 
     pieces: tuple[str | tuple[str], ...]
-    """Texts, and between them the fields, each in a tuple."""
+    """Literal strings, and fields, each in a tuple."""
 
     @classmethod
     def parse(cls, template: str, what: str) -> "Text":
-        """Read a template; `what` is what to call it in an error."""
+        """Parse a template; `what` is its name in errors."""
         pieces: list[str | tuple[str]] = []
         at = 0
-        for found in _PIECE.finditer(template):
-            pieces.append(template[at : found.start()])
-            at = found.end()
-            if found[0] in {"{{", "}}"}:
-                pieces.append(found[0][0])
-            elif found[1] is not None and _FIELD.fullmatch(found[1]):
-                pieces.append((found[1],))
+        for match in _PIECE.finditer(template):
+            pieces.append(template[at : match.start()])
+            at = match.end()
+            if match[0] in {"{{", "}}"}:
+                pieces.append(match[0][0])
+            elif match[1] is not None and _FIELD.fullmatch(match[1]):
+                pieces.append((match[1],))
             else:
-                near = template[max(0, found.start() - 10) : found.end() + 10]
-                raise UsageError(f"{what} is not a template at {near!r}; a field is {{name}}, a brace itself is {{{{ or }}}}")
+                near = template[max(0, match.start() - 10) : match.end() + 10]
+                raise UsageError(f"{what} is not a template at {near!r}; write {{name}} for a field, {{{{ or }}}} for a brace")
         pieces.append(template[at:])
         return cls(tuple(piece for piece in pieces if piece))
 
     @property
     def fields(self) -> list[str]:
-        """The fields that it names."""
+        """The names of its fields."""
         return [piece[0] for piece in self.pieces if isinstance(piece, tuple)]
 
-    def fill(self, fields: Fields, written: Callable[[str], str] = str) -> str:
-        """Put the case's values in: texts as they are, all else as JSON; each `written` as the place wants it."""
-        return "".join(piece if isinstance(piece, str) else written(as_text(fields.get(piece[0]))) for piece in self.pieces)
+    def fill(self, fields: Fields, escape: Callable[[str], str] = str) -> str:
+        """Replace the fields by their values: strings unchanged, all others as JSON; each is passed through `escape`."""
+        return "".join(piece if isinstance(piece, str) else escape(as_text(fields.get(piece[0]))) for piece in self.pieces)
 
     def fill_whole(self, fields: Fields) -> Any:
-        """Put the case's values in; a template that is nothing but one field becomes its value, of whatever type."""
+        """Replace the fields; a template that is only one field becomes its value, of any type."""
         if len(self.pieces) == 1 and isinstance(self.pieces[0], tuple):
             return fields.get(self.pieces[0][0])
         return self.fill(fields)
@@ -148,14 +146,14 @@ class Text:
 
 @attrs.frozen
 class Body:
-    """A JSON value in whose texts there are fields. Nothing that is filled in can change what is around it."""
+    """A JSON value whose strings are templates. Values cannot change its structure."""
 
     value: Any
-    """The same value, with a `Text` wherever it holds a text; the names of members are as they are."""
+    """The value with a `Text` for each string; keys are not templates."""
 
     @classmethod
     def parse(cls, template: Any, what: str) -> "Body":
-        """Read a template: a JSON value, or (as a text) the JSON of one."""
+        """Parse a template: a JSON value, or a string with JSON."""
         if isinstance(template, str):
             try:
                 template = orjson.loads(template)
@@ -164,7 +162,7 @@ class Body:
         return cls(_parsed(template, what))
 
     def fill(self, fields: Fields) -> Any:
-        """Put the case's values in."""
+        """Replace the fields by their values."""
         return _filled(self.value, fields)
 
 

@@ -1,4 +1,4 @@
-"""What a task returned, as plain JSON values where it can be said so."""
+"""Conversion of a task's output to JSON values."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -7,10 +7,10 @@ from typing import Any
 import attrs
 
 
-def plain(value: Any) -> Any:  # noqa: PLR0911  # one way out for each kind of value
-    """Turn dataclasses, attrs classes, pydantic models and other mappings and sequences into what JSON can say.
+def plain(value: Any) -> Any:  # noqa: PLR0911  # one return for each kind of value
+    """Convert dataclasses, attrs classes, pydantic models, mappings and sequences to JSON values.
 
-    What is none of these is given back as it is; whether it can be written is for the journal to say.
+    Anything else is returned unchanged; the journal rejects what it cannot store.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value

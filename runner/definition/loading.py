@@ -189,10 +189,10 @@ def _their_fault(where: str, folder: Path) -> Generator[None]:
     try:
         yield
     except UsageError as exc:
-        frames = _theirs(exc.__traceback__)
-        if not frames:
+        stack = [frame for frame in _theirs(exc.__traceback__) if "site-packages" not in frame.filename]
+        if not stack:
             raise
-        raise UsageError(f"{frames[-1].filename}, line {frames[-1].lineno}: {exc}") from exc
+        raise UsageError(str(exc), path=stack[-1].filename, line=stack[-1].lineno) from exc
     except (Exception, SystemExit) as exc:
         lines = [*traceback.format_list(_theirs(exc.__traceback__)), *traceback.format_exception_only(exc)]
         said = "".join(lines).rstrip()

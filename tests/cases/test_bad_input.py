@@ -86,10 +86,10 @@ ROW = '{"id": "a", "question": "1?"}\n'
     ("name", "content", "said"),
     [
         ("qa.jsonl", ROW + '{"id": "b", "question"', "qa.jsonl, line 2: not JSON: expecting ':' delimiter at column 23"),
-        ("qa.jsonl", ROW * 2, "qa.jsonl, line 2: the id 'a' is taken by qa.jsonl, line 1; ids must differ; if another column"),
-        ("qa.csv", "id,question\na,1?\nb\n", "qa.csv, line 3: 1 fields, but the header names 2"),
+        ("qa.jsonl", ROW * 2, "qa.jsonl, line 2: the id 'a' is already used by qa.jsonl, line 1; if ids are in another column"),
+        ("qa.csv", "id,question\na,1?\nb\n", "qa.csv, line 3: 1 columns, expected 2"),
         ("qa.jsonl", "", "qa.jsonl has no cases"),
-        ("other.jsonl", ROW, "qa.jsonl cannot be read: No such file or directory"),
+        ("other.jsonl", ROW, "qa.jsonl: cannot read the file: No such file or directory"),
     ],
     ids=["broken at a line", "duplicate ids", "a field too few", "empty", "missing"],
 )
@@ -131,7 +131,7 @@ def test_no_such_case() -> None:
     result = evaljournal("run", "it.py", "--only", "pero")
 
     assert 2 == result.exit_code
-    assert "Error: no case of the dataset is left by only=['pero']; there are names such as 'peru'\n" == result.stderr
+    assert "Error: no case of the dataset matches only=['pero']; names are, for example, 'peru'\n" == result.stderr
     assert not Path("runs").exists()
 
 

@@ -255,7 +255,7 @@ def test_an_answer_that_was_cut_short_is_an_answer_and_says_so(server: Server, p
 @pytest.mark.parametrize(
     ("steps", "options", "category", "said"),
     [
-        ("nooutput", {}, "error", "not a chat completion: there is no 'choices' in it"),
+        ("nooutput", {}, "error", "not a chat completion: no 'choices' in the value"),
         ("notjson", {}, "error", "not JSON"),
         ("empty", {}, "error", "not JSON"),
         ("error:503", {}, "unavailable", "the model is asleep"),

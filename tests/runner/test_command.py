@@ -179,7 +179,7 @@ def test_output_that_is_not_what_was_asked_for_fails(path: Path) -> None:
     go(made(Command(["echo", "[1]"], output_path="a")), path.with_name("2"))
 
     assert "is not JSON" in failure(path).message
-    assert "has no 'a': there is no 'a' in it, which is a list of 1" in failure(path.with_name("2")).message
+    assert "has no 'a': no 'a' in the value, which is a list of length 1" in failure(path.with_name("2")).message
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_parquet(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.table({"question": [1.0, float("nan")]}), path)
 
     assert "row 2: input is nan" in refusal(path)
-    assert "qa.parquet, after row 0" in refusal(write(tmp_path, "qa.parquet", "not parquet"))
+    assert "qa.parquet: after row 0" in refusal(write(tmp_path, "qa.parquet", "not parquet"))
 
 
 def test_parquet_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,11 +144,11 @@ def test_any_json_survives(
         ("qa.jsonl", LINES + '{"id": "c', "qa.jsonl, line 3: not JSON: unterminated string starting at column 8"),
         ("qa.jsonl", LINES + '{"id": "c\t"}', "qa.jsonl, line 3: not JSON: invalid control character at column 10"),
         ("qa.jsonl", LINES + "\nnot json\n", "qa.jsonl, line 4: not JSON"),
-        ("qa.jsonl", LINES + "[1, 2]\n", "qa.jsonl, line 3: every row is an object, {…}; this one is of type list"),
+        ("qa.jsonl", LINES + "[1, 2]\n", "qa.jsonl, line 3: expected an object, got list"),
         (
             "qa.jsonl",
             LINES + '{"id": "c", "question": NaN}',
-            "qa.jsonl, line 3: input is nan, which JSON does not have",
+            "qa.jsonl, line 3: input is nan, which JSON does not support",
         ),
         ("qa.jsonl", LINES + '{"id": "c", "question": {"n": [0, 1e999]}}', "qa.jsonl, line 3: input.n[1] is inf"),
         (
@@ -156,34 +156,34 @@ def test_any_json_survives(
             LINES + '{"id": "c", "question": "", "m": 18446744073709551616}',
             "line 3: metadata.m is an integer of more",
         ),
-        ("qa.jsonl", LINES + '{"id": "c", "question": "\\ud800"}', "qa.jsonl, line 3: input holds half a character"),
+        ("qa.jsonl", LINES + '{"id": "c", "question": "\\ud800"}', "qa.jsonl, line 3: input contains a lone surrogate"),
         (
             "qa.jsonl",
             LINES + '{"id": "c", "question": 1, "question": 2}',
-            "qa.jsonl, line 3: the key 'question' stands twice",
+            "qa.jsonl, line 3: duplicate key 'question'",
         ),
-        ("qa.jsonl", LINES + '{"id": "c", "question": {"x": 1, "x": 1}}', "qa.jsonl, line 3: the key 'x' stands twice"),
+        ("qa.jsonl", LINES + '{"id": "c", "question": {"x": 1, "x": 1}}', "qa.jsonl, line 3: duplicate key 'x'"),
         ("qa.jsonl", LINES + '{"id": "c", "question": ' + "[" * 100_000, "qa.jsonl, line 3: nested too deeply"),
         ("qa.jsonl", LINES + '{"id": "c", "question": ' + "9" * 5000 + "}", "qa.jsonl, line 3: "),
         ("qa.jsonl", LINES.encode() + b'{"id": "\xff"}', "qa.jsonl, line 3: not UTF-8 (byte 0xff at column 9)"),
-        ("qa.jsonl", LINES.encode("utf-16"), "qa.jsonl is UTF-16 or UTF-32; save it as UTF-8"),
+        ("qa.jsonl", LINES.encode("utf-16"), "qa.jsonl: the file is UTF-16 or UTF-32; save it as UTF-8"),
         ("qa.jsonl", LINES + '{"id": "", "question": 1}', "qa.jsonl, line 3: the id in 'id' is empty"),
         ("qa.jsonl", LINES + '{"id": " ", "question": 1}', "qa.jsonl, line 3: the id in 'id' is empty"),
         ("qa.jsonl", LINES + '{"id": null, "question": 1}', "qa.jsonl, line 3: the id in 'id' is empty"),
         (
             "qa.jsonl",
             LINES + '{"id": 1.5, "question": 1}',
-            "line 3: the id in 'id' is 1.5; an id is text or a whole number",
+            "line 3: the id in 'id' is 1.5; an id must be a string or an integer",
         ),
         (
             "qa.jsonl",
             LINES + '{"id": "c\\u001b[2J", "question": 1}',
-            "qa.jsonl, line 3: the name 'c\\x1b[2J' holds a control",
+            "qa.jsonl, line 3: the name 'c\\x1b[2J' contains a control",
         ),
         (
             "qa.jsonl",
             LINES + '{"id": "a", "question": 1}',
-            "qa.jsonl, line 3: the id 'a' is taken by {folder}qa.jsonl, line 1",
+            "qa.jsonl, line 3: the id 'a' is already used by {folder}qa.jsonl, line 1",
         ),
         (
             "qa.jsonl",
@@ -193,52 +193,52 @@ def test_any_json_survives(
         (
             "qa.jsonl",
             LINES + '{"id": "c", "prompt": 1}',
-            "line 3: 'prompt' looks like the input here, and it was 'question'",
+            "line 3: the input seems to be in 'prompt' here, but was in 'question' before",
         ),
         (
             "qa.jsonl",
             LINES + '{"id": "c", "topic": 1}',
-            "qa.jsonl, line 3: no column is the input; 'question' was looked for",
+            "qa.jsonl, line 3: no input column; expected 'question', got",
         ),
         (
             "qa.jsonl",
             '{"q": 1, "a": 2}',
-            "qa.jsonl, line 1: no column is the input; one of 'input', 'inputs', 'question'",
+            "qa.jsonl, line 1: no input column; expected one of 'input', 'inputs', 'question'",
         ),
         (
             "qa.jsonl",
             '{"question": 1, "prompt": 2}',
-            "line 1: 'question', 'prompt' could each be the input; say which: --input-key, or input_key=… in Python",
+            "'question', 'prompt' could each be the input; choose the column with --input-key, or input_key=… in Python",
         ),
         ("qa.jsonl", '{"input": 1, "target": 1, "label": 2}', "'target', 'label' could each be the expected"),
         ("qa.jsonl", "", "qa.jsonl has no cases"),
         ("qa.jsonl", "\n\n", "qa.jsonl has no cases"),
         ("qa.json", "[]", "qa.json has no cases"),
-        ("qa.json", LINES, "qa.json, line 1: a JSON dataset is a list, […]; name the file .jsonl"),
+        ("qa.json", LINES, "qa.json, line 1: expected a list of objects; if each line is an object, name the file .jsonl"),
         (
             "qa.json",
             '[{"input": 1},\n{"input": 2}\n{"input": 3}]',
-            "qa.json, line 3: after an object, ',' or ']' was expected",
+            "qa.json, line 3: expected ',' or ']' after an object",
         ),
         ("qa.json", '[{"input": 1},\n{"input": 2},\n]', "qa.json, line 3: not JSON: expecting value"),
-        ("qa.json", '[{"input": 1},\n{"input": 2,\n"input": 2}]', "qa.json, line 2: the key 'input' stands twice"),
+        ("qa.json", '[{"input": 1},\n{"input": 2,\n"input": 2}]', "qa.json, line 2: duplicate key 'input'"),
         ("qa.json", '[{"input": 1},\n\n{"input": NaN}]', "qa.json, line 3: input is nan"),
-        ("qa.json", '[{"input": 1}]\n[]', "qa.json, line 2: something follows the list: '[]'"),
-        ("qa.json", '[{"input": 1}', "qa.json, line 1: after an object, ',' or ']' was expected"),
-        ("qa.json", "[1]", "qa.json, line 1: every row is an object"),
-        ("qa.csv", "id,input\na,1\nb\n", "qa.csv, line 3: 1 fields, but the header names 2"),
-        ("qa.csv", 'id,input\na,"1\n2"\nb,2,3\n', "qa.csv, line 4: 3 fields, but the header names 2"),
+        ("qa.json", '[{"input": 1}]\n[]', "qa.json, line 2: unexpected text after the list: '[]'"),
+        ("qa.json", '[{"input": 1}', "qa.json, line 1: expected ',' or ']' after an object"),
+        ("qa.json", "[1]", "qa.json, line 1: expected an object"),
+        ("qa.csv", "id,input\na,1\nb\n", "qa.csv, line 3: 1 columns, expected 2"),
+        ("qa.csv", 'id,input\na,"1\n2"\nb,2,3\n', "qa.csv, line 4: 3 columns, expected 2"),
         ("qa.csv", 'id,input\na,"1', "qa.csv, line 2: unexpected end of data"),
-        ("qa.csv", 'id,input\na,"1\n2"\na,3\n', "qa.csv, line 4: the id 'a' is taken by {folder}qa.csv, line 2"),
+        ("qa.csv", 'id,input\na,"1\n2"\na,3\n', "qa.csv, line 4: the id 'a' is already used by {folder}qa.csv, line 2"),
         ("qa.csv", "id,input\n,1\n", "qa.csv, line 2: the id in 'id' is empty"),
-        ("qa.csv", "id,input,input\na,1,2\n", "qa.csv, line 1: the header names 'input' twice"),
-        ("qa.csv", "id\na\n", "qa.csv, line 2: no column is the input"),
+        ("qa.csv", "id,input,input\na,1,2\n", "qa.csv, line 1: duplicate columns in the header: 'input'"),
+        ("qa.csv", "id\na\n", "qa.csv, line 2: no input column"),
         ("qa.csv", "id,input\n", "qa.csv has no cases"),
         ("qa.csv", "", "qa.csv has no cases"),
-        ("qa.txt", "", "qa.txt ends in '.txt'; a dataset is one of .jsonl,"),
-        ("-", "", ".parquet; save what comes through a pipe: a run that is resumed reads it again"),
-        ("qa.csv", "id;question\r\na;b\r\n", "line 1: its fields are separated by ';'; save it with ',' instead"),
-        ("qa.tsv", "id,question\na,b\n", "line 1: its fields are separated by ','; save it with '\\t' instead"),
+        ("qa.txt", "", "qa.txt: unknown suffix '.txt', expected one of .jsonl,"),
+        ("-", "", ".parquet; save piped data to a file"),
+        ("qa.csv", "id;question\r\na;b\r\n", "line 1: fields are separated by ';', expected ','"),
+        ("qa.tsv", "id,question\na,b\n", "line 1: fields are separated by ',', expected '\\t'"),
     ],
 )
 def test_a_broken_file_is_refused(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
@@ -251,10 +251,10 @@ def test_a_broken_file_is_refused(tmp_path: Path, name: str, content: str | byte
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     """So is a file that is not there, or is none."""
-    assert "cannot be read: No such file or directory" in refusal(tmp_path / "qa.jsonl")
+    assert "cannot read the file: No such file or directory" in refusal(tmp_path / "qa.jsonl")
     (tmp_path / "folder.jsonl").mkdir()
 
-    assert "folder.jsonl cannot be read: " in refusal(tmp_path / "folder.jsonl")
+    assert "folder.jsonl: cannot read the file: " in refusal(tmp_path / "folder.jsonl")
 
 
 def test_keys_can_be_named(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_keys_can_be_named(tmp_path: Path) -> None:
     (case,) = cases(path, input_key="question", expected_key="ref")
 
     assert Case(name="a", input="1?", expected="one", metadata={"input": "context", "answer": "x"}) == case
-    assert "line 1: --expected-key 'refs' (expected_key in Python) is not among the columns 'input', 'question'" in refusal(
+    assert "line 1: --expected-key 'refs' (expected_key in Python) is not a column; columns: 'input', 'question'" in refusal(
         path, input_key="question", expected_key="refs"
     )
 
@@ -303,7 +303,7 @@ def test_a_generator_is_read_lazily() -> None:
     assert 0 == taken
     assert ["1", "2", "3"] == [next(trials).id for _ in range(3)]
     assert 3 == taken
-    with pytest.raises(UsageError, match=r"case 4: the id '3' is taken by an earlier case"):
+    with pytest.raises(UsageError, match=r"case 4: the id '3' is already used by an earlier case"):
         next(trials)
 
 
@@ -313,7 +313,7 @@ def test_a_generator_is_read_once() -> None:
     again = Dataset(lambda: iter(["1?"]))
 
     assert [1, 1, 1] == [len(list(used.select())), len(list(again.select())), len(list(again.select()))]
-    with pytest.raises(UsageError, match="give a function that returns it"):
+    with pytest.raises(UsageError, match="pass a function that returns one"):
         list(used.select())
     with pytest.raises(UsageError, match="the dataset has no cases"):
         list(Dataset(iter([])).select())
@@ -322,10 +322,10 @@ def test_a_generator_is_read_once() -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (["1?", "1?"], "case 2: the same as case 1; give them ids, or ask each case several times: --repeats, or repeats="),
-        ([("a", "b", "c")], "case 1: a tuple is (input, expected), and this one is 3 long"),
-        ([{"input": {3: 4}}], "case 1: input has the key 3; JSON has only text for keys"),
-        ([{"input": object()}], "case 1: input is of type object, which cannot be kept as JSON"),
+        (["1?", "1?"], "case 2: the same as case 1; give both an id, or repeat each case: --repeats, or repeats="),
+        ([("a", "b", "c")], "case 1: a tuple must be (input, expected), but has 3 items"),
+        ([{"input": {3: 4}}], "case 1: input has the key 3; JSON keys must be strings"),
+        ([{"input": object()}], "case 1: input is of type object, which cannot be stored as JSON"),
         ([{"input": b"x"}], "case 1: input is of type bytes"),
         ([{3: 4, "input": 1}], "case 1: metadata has the key 3"),
         ([], "the dataset has no cases"),
@@ -339,7 +339,7 @@ def test_a_broken_list_is_refused(source: Source, message: str) -> None:
 @pytest.mark.parametrize("source", [{"a": 1}, b"qa.jsonl", 3, None, type("DataFrame", (), {"columns": []})()])
 def test_other_sources_are_refused(source: Any) -> None:
     """What has no rows, or would be iterated by its columns, is refused at once."""
-    with pytest.raises(UsageError, match=r"give a list|not from"):
+    with pytest.raises(UsageError, match=r"pass a list|must be a file"):
         Dataset(source)
 
 
@@ -370,10 +370,10 @@ def test_a_selection_of_nothing() -> None:
     """A pattern that fits no name is a mistake, not an empty run."""
     letters = [Case(name=name, input=name) for name in "abcd"]
 
-    assert "no case of the dataset is left by only=['z*']; there are names such as 'a', 'b', 'c'" == refusal(
+    assert "no case of the dataset matches only=['z*']; names are, for example, 'a', 'b', 'c'" == refusal(
         letters, Selection(only="z*")
     )
-    assert "is left by only=['a'] and skip=['a', 'b']; there" in refusal(letters, Selection(only="a", skip=["a", "b"]))
+    assert "matches only=['a'] and skip=['a', 'b']; names are" in refusal(letters, Selection(only="a", skip=["a", "b"]))
 
 
 @pytest.mark.parametrize("limit", [0, -1, True, 1.5])
@@ -443,7 +443,7 @@ def test_repeats_do_not_clash(ids: list[str]) -> None:
     """A name that a repeat of another case would have is refused, but only where there is such a repeat."""
     source = [Case(name=name, input=1) for name in ids]
 
-    assert f"case {len(ids)}: the id {ids[-1]!r} and another differ only by" in refusal(source, repeats=3)
+    assert f"case {len(ids)}: the id {ids[-1]!r} is also the id of a repeat of another case" in refusal(source, repeats=3)
     assert ids == [trial.id for trial in Dataset(source).select(repeats=1)]
 
 

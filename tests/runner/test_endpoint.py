@@ -118,11 +118,11 @@ def test_a_body_is_filled_in(server: Server, path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ({"q": "{quetsion}"}, "'a' has no field {quetsion}; there are 'context', 'id', 'question'; did you mean {question}?"),
+        ({"q": "{quetsion}"}, "'a' has no field {quetsion}; fields: 'context', 'id', 'question'; did you mean {question}?"),
         ({"q": "{answer}"}, "has no field {answer}"),
         ({"q": "{expected}"}, "has no field {expected}"),
-        ({"q": "{context.x}"}, "has no field {context.x}: there is no 'x' in it, which is a list of 1"),
-        ({"q": "{context.__class__}"}, "there is no '__class__' in it"),
+        ({"q": "{context.x}"}, "has no field {context.x}: no 'x' in the value, which is a list of length 1"),
+        ({"q": "{context.__class__}"}, "no '__class__' in the value"),
     ],
 )
 def test_an_unknown_field_is_an_error_before_the_start(server: Server, path: Path, name: str, body: Any, said: str) -> None:
@@ -319,7 +319,7 @@ def test_text_is_read_in_the_encoding_that_it_names(server: Server, path: Path, 
             "nooutput",
             {"output_path": "output"},
             "error",
-            "no 'output': there is no 'output' in it, which is an object of 'answer'",
+            "no 'output': no 'output' in the value, which is an object with 'answer'",
         ),
         ("sse", {"output_path": "outptu"}, "error", "no piece of the stream has 'outptu'"),
         ("error", {"output_path": "output", "error_path": "error"}, "error", "the model is asleep"),

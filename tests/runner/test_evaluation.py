@@ -90,7 +90,7 @@ def test_off_is_off() -> None:
         ({"name": "a/b"}, "'a/b' is not a valid name"),
         ({"name": ""}, "'' is not a valid name"),
         ({"name": "..", "cases": CASES}, "'..' is not a valid name"),
-        ({"cases": 3}, "cases come from a file or an iterable, not from 3"),
+        ({"cases": 3}, "cases must be a file or an iterable, not 3"),
     ],
 )
 def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:

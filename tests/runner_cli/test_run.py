@@ -220,7 +220,7 @@ def test_shuffling_depends_on_the_seed() -> None:
         (["--max-failures", "101%"], "'101%' is not a number of trials"),
         (["--repeats", 0], "--repeats 0: must be a whole number, 1 or more"),
         (["--limit", 0], "--limit 0: must be a whole number, 1 or more"),
-        (["--only", "x*"], "is left by only=['x*']; there are names such as 'peru', 'chile', 'cuba'"),
+        (["--only", "x*"], "matches only=['x*']; names are, for example, 'peru', 'chile', 'cuba'"),
         (["--grace", "-1"], "--grace -1.0: must be a number of seconds, 0 or more"),
         (["--retry-base-delay", 0], "--retry-base-delay 0.0: must be more than 0"),
         (["--fail-under", "exact"], "--fail-under exact: expected SCORER=NUMBER"),
