@@ -29,7 +29,6 @@ from journal.events import (
     TrialEnqueued,
 )
 from journal.files import DISK, Files
-from runner.engine.recorder import stamps
 
 ROUNDS = 7
 
@@ -65,7 +64,7 @@ async def _trials(append: Callable[[Event], object], count: int) -> None:
 
 async def journaled(path: Path, count: int, files: Files = DISK) -> tuple[float, float]:
     """Write a run until the last record is durable; return CPU and wall-clock seconds."""
-    async with journal.writing(path, new=True, stamp=stamps(), files=files) as log:
+    async with journal.writing(path, new=True, files=files) as log:
         log.append(_started())
         log.append(SessionStarted(n=1, pid=os.getpid(), host="here", boot_id=""))
         cpu, wall = time.process_time(), time.perf_counter()

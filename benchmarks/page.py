@@ -120,12 +120,12 @@ async def _write(path: Path, trials: int) -> None:
     dice = random.Random(7)
     clock = [0.0]
 
-    def stamp() -> tuple[str, float]:
+    def read_clock() -> tuple[str, float]:
         seconds = clock[0]
         wall = f"2026-11-15T{int(seconds // 3600) % 24:02}:{int(seconds // 60) % 60:02}:{seconds % 60:09.6f}Z"
         return wall, round(seconds, 6)
 
-    async with journal.writing(path, new=True, stamp=stamp, durability="os") as log:
+    async with journal.writing(path, new=True, clock=read_clock, durability="os") as log:
         log.append(_started(trials))
         log.append(SessionStarted(n=1, pid=os.getpid(), host="here", boot_id=""))
         log.append(LimitChanged(before=0, after=SLOTS, cause="start"))

@@ -21,7 +21,7 @@ GROUPS: Final = {
     "Run it": ["run", "arun", "rescore", "Outcome", "Rescored", "RunOptions"],
     "Tasks without code": ["Chat", "Endpoint", "Command", "RecordedOutput"],
     "Errors": ["RateLimited", "Fatal", "UsageError"],
-    "Read a run": ["load", "summarise", "compare", "audit", "verify", "RunVerification", "stamps"],
+    "Read a run": ["load", "summarise", "compare", "audit", "verify", "RunVerification"],
     "Modules": ["scorers", "executors", "testing", "journal", "replay"],
 }
 """Headings of the API page, with the public names below them."""

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
         note,
         rescore,
         run,
-        stamps,
         verify,
     )
 
@@ -67,7 +66,6 @@ __all__ = [
     "rescore",
     "run",
     "scorers",
-    "stamps",
     "summarise",
     "testing",
     "verify",

@@ -1,15 +1,16 @@
-"""Facts: what happened, in order, on disk, provably unchanged. Part of evaljournal.
+"""The journal: an append-only, hash-chained log of what happened in a run. Part of evaljournal.
 
-This package knows files and bytes. It knows no evaluation, and it reads no clock: whoever writes hands it the time.
+This package handles files and bytes; it knows the events of an evaluation, but does not interpret them.
 
-- `writing` opens a journal to write; `read` goes through one, `follow` goes along with it, `fetch` finds one record.
-- `verify` proves that nothing was changed, `salvage` saves what is intact.
-- `events` has every fact that a journal can hold, `errors` everything that can be wrong with it.
+- `writing` opens a journal for writing; `read` returns its records, `follow` also those that are still to be written.
+- `verify` checks that nothing was changed; `salvage` copies the intact records of a damaged journal.
+- `journal.events` defines the events, `journal.errors` the errors.
 """
 
 from journal.blobs import Blob
+from journal.clock import Clock
 from journal.errors import JournalError
-from journal.events import Event, Record, Stamp
+from journal.events import Event, Record
 from journal.reader import follow, read
 from journal.salvaging import Salvaged, salvage
 from journal.verification import Verification, verify
@@ -17,13 +18,13 @@ from journal.writer import Durability, Journal, writing
 
 __all__ = [
     "Blob",
+    "Clock",
     "Durability",
     "Event",
     "Journal",
     "JournalError",
     "Record",
     "Salvaged",
-    "Stamp",
     "Verification",
     "follow",
     "read",

@@ -1,34 +1,37 @@
-"""How a line proves that it is whole, genuine, and in its place.
+"""The hash chain: each line ends with a hash of the run's id, the previous hash and the line itself.
 
-One hash per line, over the run's identity, the hash of the line before, and the line itself: checksum, order and chain in
-one member. Only bytes are known here, neither files nor events.
+One member serves as checksum, order and tamper evidence. Only bytes here; no files and no events.
 """
 
 from hashlib import sha256
 from typing import Final
 
-GENESIS: Final = b"0" * 32
-"""What stands for the hash before the first record."""
+HASH_LENGTH: Final = 32
+"""Hex digits: the first 128 bits of SHA-256."""
+GENESIS: Final = b"0" * HASH_LENGTH
+"""The previous hash of the first record."""
 
-TAIL: Final = len(b',"h":""}') + 32
-"""The length of the hash member with the closing brace: the rest of the line is what is hashed."""
+OPENING: Final = b',"h":"'
+CLOSING: Final = b'"}'
+LINE_CLOSING: Final = CLOSING + b"\n"
+TAIL: Final = len(OPENING) + HASH_LENGTH + len(CLOSING)
+"""Length of the hash member with the closing brace; the rest of the line is its body."""
+LINE_TAIL: Final = TAIL + 1
+"""The same with the LF."""
 
-_OPENING: Final = b',"h":"'
-_CLOSING: Final = b'"}'
 
-
-def link(run: bytes, before: bytes, body: bytes) -> bytes:
-    """Hash a line's body into the chain: the first 128 bits of SHA-256, in hex."""
-    return sha256(run + before + body).hexdigest()[:32].encode()
+def link(run: bytes, previous: bytes, body: bytes) -> str:
+    """Return the hash of a line with this body."""
+    return sha256(run + previous + body).hexdigest()[:HASH_LENGTH]
 
 
 def close(body: bytes, h: bytes) -> bytes:
-    """Put the hash behind the body, as the last member of the line."""
-    return b"%b%b%b%b\n" % (body, _OPENING, h, _CLOSING)
+    """Return the line: body, hash member, closing brace and LF."""
+    return b"%b%b%b%b" % (body, OPENING, h, LINE_CLOSING)
 
 
 def split(line: bytes) -> tuple[bytes, bytes] | None:
-    """Take a line (without its LF) apart into body and stored hash; None if it does not end in a hash."""
-    if line[-TAIL:-34] != _OPENING or line[-2:] != _CLOSING:
+    """Split a line without LF into body and hash; None if it does not end with a hash."""
+    if line[-TAIL : -HASH_LENGTH - len(CLOSING)] != OPENING or not line.endswith(CLOSING):
         return None
-    return line[:-TAIL], line[-34:-2]
+    return line[:-TAIL], line[-HASH_LENGTH - len(CLOSING) : -len(CLOSING)]

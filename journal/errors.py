@@ -1,20 +1,44 @@
-"""What can be wrong with a journal, whose fault it is, and what to do about it.
+"""Errors of the journal package.
 
-Every message names what, where and why, and the command that helps. Nothing here decides anything, and nothing here
-chooses an exit code.
+The class says what is wrong and its fields say where. `hint` names what helps; the caller decides how to put that into words
+(a command, a Python call) and which exit code to use.
 """
 
-import shlex
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Final, Literal
 
+Hint = Literal[
+    "check_disk", "check_path", "choose_path", "follow", "free_space", "free_space_resume", "read_log", "resume", "salvage"
+]
 
-def command(verb: str, path: Path, rest: str = "") -> str:
-    """Write a command that helps, so that it can be copied as it stands."""
-    return f"`evaljournal {verb} {shlex.quote(str(path))}{rest}`"
+HINTS: Final[dict[Hint, str]] = {
+    "check_disk": "check the disk, then resume the run",
+    "check_path": "check the path",
+    "choose_path": "choose another path",
+    "follow": "wait until it has ended, or follow it",
+    "free_space": "free some disk space and try again",
+    "free_space_resume": "free some disk space, then resume the run",
+    "read_log": "the records before the damage can still be read",
+    "resume": "resume the run",
+    "salvage": "the intact records can be salvaged into a new run",
+}
 
 
 class JournalError(Exception):
-    """Something is wrong with a journal, or with what it was asked to hold."""
+    """Something is wrong with a journal, or with an event that it was given."""
+
+    def __init__(self, message: str, *, path: Path | None = None, hint: Hint | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        """What is wrong, and why."""
+        self.path = path
+        """Directory of the run; None if the error is about an event."""
+        self.hint = hint
+        """What to do about it."""
+
+    def __str__(self) -> str:
+        return self.message if self.hint is None else f"{self.message}; {HINTS[self.hint]}"
 
 
 class NotAJournal(JournalError):
@@ -22,7 +46,7 @@ class NotAJournal(JournalError):
 
 
 class JournalExists(JournalError):
-    """A new run was to begin where one is already."""
+    """A new run was to be created at a path that exists."""
 
 
 class JournalLocked(JournalError):
@@ -30,85 +54,138 @@ class JournalLocked(JournalError):
 
 
 class UnknownFormat(JournalError):
-    """The journal was written in a format that this version cannot read."""
+    """The journal has a format or a major version that this release cannot read."""
+
+    def __init__(self, file: str, *, format: str, version: str, readable: int) -> None:  # noqa: A002  # the member's name
+        self.file = file
+        self.format = format
+        """The format that the first line of the file names."""
+        self.version = version
+        known = f"this release of evaljournal reads format {readable}; upgrade evaljournal"
+        super().__init__(
+            f"{file} has format {format!r}, expected 'evaljournal'"
+            if format != "evaljournal"
+            else f"{file} has format version {version!r}; {known}"
+        )
 
 
 class UnknownEvent(JournalError):
-    """A record has a type that this version does not know."""
+    """A record has an event type that this release does not know."""
+
+    def __init__(self, seq: int | None, type_: object) -> None:
+        self.seq = seq
+        self.type = type_
+        super().__init__(f"record {seq} has the unknown event type {type_!r}; it needs a newer release of evaljournal")
 
 
 class JournalDamaged(JournalError):
-    """Data that had been confirmed as durable is not what was written."""
+    """Records that were confirmed as durable are missing or changed."""
 
     def __init__(self, *, path: Path, file: str, byte: int, seq: int | None, check: str, intact: int = 0) -> None:
-        self.path = path
         self.file = file
-        """The file in which the first bad byte stands, relative to the run's directory."""
+        """Name of the segment with the first bad byte."""
         self.byte = byte
-        """Where in that file the first record that cannot be trusted begins."""
+        """Offset of the first untrustworthy record in that file."""
         self.seq = seq
-        """The record that should have stood there; None where it was looked for by its place."""
+        """Number of the record expected there; None if the record was looked up by its offset."""
         self.check = check
-        """The check that failed, in words."""
+        """The check that failed."""
         self.intact = intact
-        """How many records after it, in the same file, are still provably intact."""
-        rest = (
-            f"{intact:,} intact record{'s' if intact != 1 else ''} follow it there"
-            if intact
-            else "nothing intact follows it there"
-        )
+        """Number of intact records after it in the same file."""
         place = f"{file}, byte {byte:,}" if seq is None else f"record {seq:,} ({file}, byte {byte:,})"
-        super().__init__(
-            f"{path} is damaged at {place}: {check}; {rest}. "
-            f"Nothing was changed. {command('verify', path)} shows more, "
-            f"{command('salvage', path, ' -o NEW')} copies what is intact",
-        )
+        after = f"{intact:,} intact record{'' if intact == 1 else 's'} after it in this file"
+        super().__init__(f"{path} is damaged at {place}: {check}; {after}", path=path, hint="salvage")
 
 
 class InvalidRecord(JournalError):
-    """The journal is whole, but a record in it is not one that may stand there: evaljournal did not write it so."""
+    """The hashes are correct, but a record has invalid content or is not allowed at its position."""
 
-    def __init__(self, path: Path, seq: int, why: Exception | str) -> None:
+    def __init__(self, path: Path, seq: int, reason: Exception | str) -> None:
         self.seq = seq
-        super().__init__(f"{path} is whole, but record {seq:,} breaks the rules: {why}")
+        self.reason = str(reason)
+        super().__init__(f"{path}: record {seq:,} has a correct hash but is invalid: {reason}", path=path)
 
 
 class HeadMissing(JournalError):
-    """The expected record is not in the journal: something was removed from its end, or it is another journal."""
+    """The journal has no record with the expected hash: records were removed or rewritten, or it is another run."""
+
+    def __init__(self, path: Path, *, expected: str, seq: int, head: str) -> None:
+        self.expected = expected
+        self.seq = seq
+        """The last record of the journal."""
+        self.head = head
+        """Its hash."""
+        super().__init__(
+            f"{path} has no record with the hash {expected} (the last one, record {seq:,}, has {head}): records were removed "
+            "from the end or rewritten, or this is another run",
+            path=path,
+        )
 
 
 class BlobDamaged(JournalError):
-    """A value that was stored beside the journal is gone, or is not what was written."""
+    """A blob is missing or was changed."""
+
+    def __init__(self, path: Path, file: str, reason: str) -> None:
+        self.file = file
+        """Path of the blob, relative to the run's directory."""
+        self.reason = reason
+        super().__init__(f"{path}: {file} {reason}", path=path)
 
 
 class IllegalEvent(JournalError):
-    """This event may not follow what has happened before; nothing was written."""
+    """This event is not allowed in the current state; nothing was written."""
+
+    def __init__(self, event: str, reason: str, *, trial: str | None = None, allowed: Sequence[str] = ()) -> None:
+        self.event = event
+        """Class of the event."""
+        self.reason = reason
+        self.trial = trial
+        self.allowed = allowed
+        """Classes of the events that are allowed for the trial now."""
+        subject = event if trial is None else f"{event} for trial {trial!r}"
+        choices = f"; allowed now: {', '.join(allowed)}" if allowed else ""
+        super().__init__(f"{subject} is not allowed: {reason}{choices}")
 
 
 class Unserialisable(JournalError):
     """A value cannot be written as JSON; nothing was written."""
 
+    def __init__(self, event: str, member: str, reason: str) -> None:
+        self.event = event
+        """Class of the event, or type of an extension."""
+        self.member = member
+        """The member with that value, and the place inside it: `output.answers[3]`."""
+        self.reason = reason
+        super().__init__(f"{member} of {event} {reason}" if member else f"{event} {reason}")
+
 
 class RecordTooLarge(JournalError):
     """A record is larger than the format allows; nothing was written."""
 
+    def __init__(self, event: str, *, size: int, limit: int) -> None:
+        self.event = event
+        self.size = size
+        """Bytes of the record, without payloads that would be stored as blobs."""
+        self.limit = limit
+        super().__init__(f"{event} would need {size:,} bytes; a record may have {limit:,}, without inputs, outputs and notes")
+
 
 class JournalClosed(JournalError):
-    """The journal was closed; it takes no more records."""
+    """The journal is closed, or used from another thread or process; nothing was written."""
 
 
 class JournalFailed(JournalError):
-    """The disk refused; no further record is taken or confirmed."""
+    """Writing failed; no more records are accepted or confirmed."""
 
-    def __init__(self, message: str, *, durable: int = 0) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, path: Path, hint: Hint, durable: int = 0) -> None:
+        super().__init__(message, path=path, hint=hint)
         self.durable = durable
-        """The last record that is confirmed on disk; 0 where none was asked for yet."""
+        """The last record that is confirmed on disk; 0 if nothing was written yet."""
 
 
 class DiskFull(JournalFailed):
-    """There is no space left; everything up to the last whole record is kept, and the run can be resumed."""
+    """No space is left on the device; all complete records are kept, and the run can be resumed."""
 
 
 class WriteFailed(JournalFailed):
-    """Writing or syncing failed in a way after which the system's word about this file is worth nothing."""
+    """A write or sync failed; only records up to `durable` are known to be on disk."""

@@ -1,7 +1,6 @@
-"""What can happen, one class each, in the past tense.
+"""The events of a journal, one class per type.
 
-An event states a fact and its meaning; it decides nothing, and it knows neither the file it stands in nor the time at
-which it happened: those belong to the record around it.
+An event contains only what happened. Its number, time and position in the files belong to the record.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,148 +12,147 @@ T = TypeVar("T")
 
 PAYLOAD = object()
 Json = Annotated[Any, PAYLOAD]
-"""The user's own data: anything that JSON can say. Where it is large, it is kept in a blob beside the journal."""
+"""User data: any JSON. A large value is stored as a blob."""
 
 FailureCategory = Literal["error", "rate_limited", "unavailable", "fatal"]
-"""What it means that an attempt failed."""
+"""Kinds of failure of an attempt."""
 
 SCORER_PREFIX: Final = "scorer:"
-"""What the rate-limit key of a scorer begins with, before its name, where it does not share that of the task."""
+"""Prefix of the rate-limit key of a scorer that does not share the key of the task."""
 
 ScorerFailureCategory = Literal["error", "rate_limited", "unavailable", "fatal", "timed_out"]
-"""Why a call of a scorer failed: a `FailureCategory`, or it exceeded its timeout."""
+"""Kinds of failure of a scorer call."""
 
 StopReason = Literal["interrupted", "failed_fast", "unauthorized", "deadline", "disk_full", "dataset_failed"]
-"""Why a run was stopped before its end."""
+"""Why a run stopped before it was finished."""
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def fact(cls: type[T]) -> type[T]:
-    """Make a class whose instances are keyword-only and, to every type checker, read-only.
+    """Make an attrs class with keyword-only fields that type checkers treat as frozen.
 
-    Nothing guards them at run time: each guard that attrs has makes an instance cost half as much again to build, and an
-    event is built several times per trial and once per line read. What is on disk does not change with them.
+    At run time it is not frozen, because that would make instances 50 % slower to build.
     """
     return attrs.define(cls, kw_only=True)
 
 
-def fields_of(kind: Any) -> tuple["attrs.Attribute[Any]", ...]:
-    """List the fields of a kind of fact."""
-    fields: tuple[attrs.Attribute[Any], ...] = attrs.fields(kind)
+def fields_of(cls: Any) -> tuple["attrs.Attribute[Any]", ...]:
+    """Return the fields of a fact class."""
+    fields: tuple[attrs.Attribute[Any], ...] = attrs.fields(cls)
     return fields
 
 
 @fact
 class SegmentOpened:
-    """A file of the journal begins. Its first record, always."""
+    """The first record of a segment."""
 
     format: str
     """`evaljournal`."""
     version: str
-    """Version of the format, `major.minor`; a reader refuses a major that it does not know."""
+    """Version of the format, `major.minor`; a reader rejects an unknown major version."""
     run: str
-    """Identity of the run, drawn once; it is part of every hash."""
+    """Random id of the run; part of every hash."""
     segment: int
-    """Number of this file, from 1."""
+    """Number of the segment, from 1."""
     previous_seq: int = 0
-    """The last record of the file before."""
+    """Last record of the previous segment."""
     previous_h: str = ""
-    """The hash of that record."""
+    """Hash of that record."""
     previous_bytes: int = 0
-    """The length of the file before."""
+    """Length of the previous segment."""
     previous_sha256: str = ""
-    """The SHA-256 of the whole file before, as `sha256sum` prints it."""
+    """SHA-256 of the previous segment, as `sha256sum` prints it."""
 
 
 @fact
 class SegmentSealed:
-    """A file of the journal ends. Its last record; the file is read-only from here on."""
+    """The last record of a segment; the file is read-only from now on."""
 
     run: str
     segment: int
     records: int
-    """How many records stand before this one in the file."""
+    """Number of records before this one in the file."""
     bytes: int
-    """How many bytes stand before this record in the file."""
+    """Number of bytes before this record in the file."""
     sha256: str
-    """The SHA-256 of those bytes."""
+    """SHA-256 of those bytes."""
 
 
 @fact
 class JournalRecovered:
-    """A crash had left an unfinished end; it was set aside, and the journal goes on before it."""
+    """A crash left an incomplete tail; it was moved to `torn/`, and the journal continues after the last complete record."""
 
     after: int
-    """The last whole record."""
+    """The last complete record."""
     bytes: int
-    """How many bytes were set aside."""
+    """Number of bytes that were set aside."""
     file: str
-    """Where they are kept, relative to the run's directory."""
+    """File with these bytes, relative to the run's directory."""
 
 
 @fact
 class JournalSalvaged:
-    """The records before this one were copied out of a damaged journal."""
+    """The records before this one were copied from a damaged journal."""
 
     run: str
-    """Identity of the damaged run."""
+    """Id of the damaged run."""
     kept: int
-    """Records that were intact and could be taken over."""
+    """Number of intact records that were copied."""
     lost: int
-    """Records that could not be read."""
+    """Number of records that could not be read."""
     excluded: int
-    """Records that were intact, but whose trial's earlier records are lost; kept in `excluded.jsonl`."""
+    """Number of intact records that were not copied, because earlier records of their trial are lost; see `excluded.jsonl`."""
 
 
 @fact
 class RunStarted:
-    """A run began; what it is a run of is pinned here, once."""
+    """A run started; its definition is recorded here."""
 
     evaluation: str
     task: str
-    """Where the task can be found again, such as `evals/capitals.py:capitals`."""
+    """Location of the task, such as `evals/capitals.py:capitals`."""
     task_fingerprint: str
     scorers: Mapping[str, str]
-    """Name → version of every scorer."""
+    """Name → version of each scorer."""
     dataset: str
-    """Where the cases came from, in words."""
+    """Description of the source of the cases."""
     dataset_fingerprint: str
     trials: int = 0
-    """How many trials there are to be made; 0 where that was not known beforehand."""
+    """Number of trials to run; 0 if not known in advance."""
     settings: Json
-    """Slots, timeouts, retries and so on, as they were in force."""
+    """Slots, timeouts, retries and all other settings in force."""
     settings_fingerprint: str
     durability: Literal["sync", "os"]
     environment: Mapping[str, str]
-    """Versions of Python, of packages and of the platform; the git revision."""
+    """Versions of Python, packages and platform; git revision."""
     forked_from: Json = None
-    """What this run goes on from: `run`, `seq`, its `h`, the `session` that had not ended, and what that was `forked_from`."""
+    """Origin of a fork: `run`, `seq`, its `h`, the `session` that had not ended, and the origin's own `forked_from`."""
 
 
 @fact
 class SessionStarted:
-    """A process took up the run; `t` counts from here."""
+    """A process started or resumed the run; `t` counts from here."""
 
     n: int
     """Number of the session, from 1."""
     pid: int
     host: str
     boot_id: str
-    """Identity of the machine's boot; a process of another boot is certainly gone."""
+    """Id of the machine's boot; a process of another boot no longer exists."""
     settings: Json = None
-    """Those settings that differ from the session before."""
+    """Settings that differ from those of the previous session."""
     trials: int = 0
-    """How many trials there are to be made now; 0 where that is not known beforehand, or as it was."""
+    """New number of trials to run; 0 if unchanged or not known in advance."""
     adopted: Json = None
-    """Members of `run_started` that had changed (`evaluation`, `scorers`, fingerprints, where `task` is), as they are now."""
+    """New values of members of `run_started` that changed (`evaluation`, `task`, `scorers`, fingerprints)."""
 
 
 @fact
 class TrialEnqueued:
-    """A trial was taken in and waits for a slot."""
+    """A trial was added to the queue."""
 
     trial: str
-    """`name`, or `name#3` for a repeat."""
+    """`name`, or `name#3` for the third repeat."""
     case: str
     repeat: int
     """From 1."""
@@ -162,80 +160,80 @@ class TrialEnqueued:
     expected: Json = None
     metadata: Json = None
     fingerprint: str
-    """Of the case's content: a trial is matched by name and content, never by its place."""
+    """Fingerprint of the case's content; trials are matched by name and content, never by position."""
 
 
 @fact
 class AttemptStarted:
-    """One try at a trial began."""
+    """An attempt at a trial started."""
 
     trial: str
     attempt: int
-    """From 1, and never the same twice for one trial."""
+    """From 1; unique within the trial."""
     slot: int
-    """The slot that it holds until it ends, from 0."""
+    """The slot that it occupies until it ends, from 0."""
     key: str = ""
-    """Which back end it is put to, where there are several."""
+    """Its rate-limit key, if the run has several."""
 
 
 @fact
 class AttemptSucceeded:
-    """The task gave an output."""
+    """The task returned an output."""
 
     trial: str
     attempt: int
     output: Json
     elapsed: float
-    """Seconds, by the monotonic clock."""
+    """Seconds, measured by the monotonic clock."""
     usage: Json = None
-    """Tokens and cost, where they are known."""
+    """Tokens and cost, if known."""
 
 
 @fact
 class AttemptFailed:
-    """The task raised."""
+    """The task raised an exception."""
 
     trial: str
     attempt: int
     error: str
-    """The exception's type."""
+    """Type of the exception."""
     message: str
     traceback: str = ""
     category: FailureCategory
-    """What it means for a retry."""
+    """Kind of failure; retries depend on it."""
     retry_after: float | None = None
-    """Seconds for which the other side asked to be left alone."""
+    """Seconds that the endpoint asked to wait."""
     elapsed: float
     usage: Json = None
 
 
 @fact
 class AttemptTimedOut:
-    """The attempt outlived its limit and was cancelled."""
+    """The attempt exceeded its timeout and was cancelled."""
 
     trial: str
     attempt: int
     timeout: float
-    """Seconds that it was allowed."""
+    """The timeout in seconds."""
     elapsed: float
     usage: Json = None
 
 
 @fact
 class AttemptInterrupted:
-    """The attempt was cut off from outside; whether its call took effect is not known."""
+    """The attempt was interrupted; it is unknown whether its call took effect."""
 
     trial: str
     attempt: int
     why: Literal["cancelled", "forked", "process_died", "stopped"]
-    """`forked`: it was in the air where this run was forked from another, in which it may have come to another end."""
+    """`forked`: it was in flight at the point where this run was forked; it may have ended differently in the original run."""
     elapsed: float | None = None
-    """Seconds; unknown where the process died or the run was forked."""
+    """Seconds; null if the process died or the run was forked."""
 
 
 @fact
 class AttemptReturnedLate:
-    """An abandoned attempt came to an end after all; its result is not used."""
+    """An abandoned attempt ended after all; its result was discarded."""
 
     trial: str
     attempt: int
@@ -245,13 +243,13 @@ class AttemptReturnedLate:
 
 @fact
 class RetryScheduled:
-    """The attempt before did not work out, and another will be made."""
+    """A failed attempt will be retried."""
 
     trial: str
     attempt: int
-    """The attempt to come; the first retry is attempt 2."""
+    """Number of the coming attempt; the first retry is attempt 2."""
     delay: float
-    """Seconds until it may start, counted from this record; jitter included."""
+    """Seconds until it may start, counted from this record, jitter included."""
     cause: str
 
 
@@ -262,9 +260,9 @@ class ScorerCallStarted:
     trial: str
     scorer: str
     call: int
-    """From 1, per trial and scorer within a session."""
+    """Number of the call, from 1, per trial and scorer within a session."""
     key: str = ""
-    """The rate-limit key whose policy the call counts for: `scorer:NAME`, or that of the task where they share one."""
+    """Its rate-limit key: `scorer:NAME`, or the key of the task if they share one."""
 
 
 @fact
@@ -275,36 +273,36 @@ class ScorerCallFailed:
     scorer: str
     call: int
     error: str
-    """The exception's type."""
+    """Type of the exception."""
     message: str
     category: ScorerFailureCategory
-    """What it means for a retry."""
+    """Kind of failure; retries depend on it."""
     retry_after: float | None = None
     """Seconds that the endpoint asked to wait."""
     elapsed: float
-    """Seconds, by the monotonic clock."""
+    """Seconds, measured by the monotonic clock."""
     delay: float | None = None
     """Seconds from this record to the next call, jitter included; null: no further call, `scoring_failed` follows."""
 
 
 @fact
 class TrialScored:
-    """A scorer judged the trial's output."""
+    """A scorer returned a score for the trial's output."""
 
     trial: str
     scorer: str
     version: str
-    """Fingerprint of the scorer's source: a later score of another version supersedes this one."""
+    """Fingerprint of the scorer's source; a later score of another version replaces this one."""
     value: bool | int | float | str
     """Pass or fail, a number, or a label."""
     reason: str = ""
     elapsed: float
-    """Seconds of the call that returned it."""
+    """Duration in seconds of the call that returned it."""
 
 
 @fact
 class ScoringFailed:
-    """A scorer raised; the output stays, without this score."""
+    """A scorer failed; the output is kept without this score."""
 
     trial: str
     scorer: str
@@ -313,12 +311,12 @@ class ScoringFailed:
     message: str
     traceback: str = ""
     elapsed: float
-    """Seconds of the last call."""
+    """Duration in seconds of the last call."""
 
 
 @fact
 class TrialCompleted:
-    """The trial has its output, and every scorer has had its turn."""
+    """The trial has an output, and every scorer has returned or failed."""
 
     trial: str
     attempts: int
@@ -326,7 +324,7 @@ class TrialCompleted:
 
 @fact
 class TrialFailed:
-    """The trial was given up; it has no output."""
+    """The trial failed; it has no output and will not be retried."""
 
     trial: str
     attempts: int
@@ -335,7 +333,7 @@ class TrialFailed:
 
 @fact
 class TrialWithdrawn:
-    """The trial no longer counts: its case was removed from the dataset, or changed."""
+    """The trial no longer counts, because its case was removed from the dataset or changed."""
 
     trial: str
     why: Literal["removed", "changed"]
@@ -343,20 +341,20 @@ class TrialWithdrawn:
 
 @fact
 class LimitChanged:
-    """The number of attempts that may run at once was changed."""
+    """The concurrency limit changed: how many attempts may be in flight."""
 
     before: int
     after: int
     cause: str
     evidence: str = ""
-    """What was seen, in words: `3 × 429 in 2.1 s at 41 in flight`."""
+    """Observations behind the decision, such as `3 × 429 in 2.1 s at 41 in flight`."""
     key: str = ""
-    """Which back end it is about, where there are several."""
+    """The rate-limit key it applies to, if there are several."""
 
 
 @fact
 class PaceChanged:
-    """The rate at which attempts may start was changed."""
+    """The rate at which attempts may start changed."""
 
     before: float | None = None
     """Starts per second; null: starts were not paced."""
@@ -365,19 +363,19 @@ class PaceChanged:
     cause: str
     evidence: str = ""
     key: str = ""
-    """The rate-limit key it applies to, where there are several."""
+    """The rate-limit key it applies to, if there are several."""
 
 
 @fact
 class IntakePaused:
-    """No attempt may start for a while."""
+    """No attempt may start until the time in `until`."""
 
     until: float
-    """When the next attempt or probe may start, in the seconds of `t`."""
+    """Time at which the next attempt or probe may start, in the seconds of `t`."""
     cause: str
-    """`retry_after` or `rate_limited`; with the circuit breaker open `unavailable`, `no_response` or `all_rate_limited`."""
+    """`retry_after` or `rate_limited`; with an open circuit breaker `unavailable`, `no_response` or `all_rate_limited`."""
     evidence: str = ""
-    """What was seen, in words."""
+    """Observations behind the decision."""
     key: str = ""
 
 
@@ -386,21 +384,21 @@ class IntakeResumed:
     """Attempts may start again."""
 
     cause: str
-    """That of the pause which is over."""
+    """Cause of the pause that ended."""
     evidence: str = ""
     key: str = ""
 
 
 @fact
 class PolicyShared:
-    """From this record on, the policy of a rate-limit key is shared with another run of the same process.
+    """From now on, the policy of a rate-limit key is shared with another run in the same process.
 
-    Its decisions may then follow from what happened in the other run, so they cannot be recomputed from this journal alone.
+    Its decisions then depend on that run, too, so they cannot be recomputed from this journal alone.
     """
 
     key: str
     run: str
-    """Identity of the other run."""
+    """Id of the other run."""
 
 
 OWN_NOTE: Final = "evaljournal."
@@ -409,41 +407,41 @@ OWN_NOTE: Final = "evaljournal."
 
 @fact
 class Noted:
-    """The task, a scorer or the runner wrote something down."""
+    """The task, a scorer or the runner recorded a named value."""
 
     name: str
     value: Json
     trial: str = ""
-    """Empty where it is about the run."""
+    """Empty if the value belongs to the run."""
     attempt: int = 0
-    """0 where it is about no attempt."""
+    """0 if the value does not belong to an attempt."""
 
 
 @fact
 class RunStopped:
-    """The run was stopped before its end; it can be resumed."""
+    """The run stopped before it was finished; it can be resumed."""
 
     reason: StopReason
 
 
 @fact
 class RunFinished:
-    """Every trial has come to its end."""
+    """Every trial has completed, failed or been withdrawn."""
 
     completed: int
     failed: int
     withdrawn: int
     head: str
-    """The hash of the last record before this one; like the counts, for an audit to compare, not for a reader of the format."""
+    """Hash of the previous record. Audits compare it and the counts; readers of the format need not."""
 
 
 @fact
 class Extension:
-    """An event of somebody else's, whose type begins with `x-`; we keep it and do not interpret it."""
+    """An event of another program; its type starts with `x-`. It is kept and not interpreted."""
 
     type: str
     data: Mapping[str, Any]
-    """Every member of the line that is not the record's own."""
+    """Members of the line that do not belong to the record."""
 
 
 AttemptEnding = AttemptSucceeded | AttemptFailed | AttemptTimedOut | AttemptInterrupted
@@ -466,7 +464,7 @@ TrialEvent = (
 FileEvent = SegmentOpened | SegmentSealed
 
 PolicyEvent = LimitChanged | PaceChanged | IntakePaused | IntakeResumed
-"""What a policy decides."""
+"""Decisions of a concurrency policy."""
 
 KnownEvent = (
     FileEvent
@@ -487,27 +485,24 @@ Event = KnownEvent | Extension
 
 
 class Record(NamedTuple):
-    """An event with its place in the journal."""
+    """An event with its number, times, hash and position."""
 
     seq: int
-    """From 1, without a gap, across all files: the only clock that never lies."""
+    """Number of the record: from 1, without gaps, across all segments."""
     at: str
-    """Wall time in UTC, for people."""
+    """Wall time in UTC, for people; it may jump."""
     t: float
-    """Monotonic seconds since this session began; durations and concurrency are measured by it."""
+    """Monotonic seconds since the session started; used for all measurements."""
     event: Event
     d: int
-    """The highest seq that was confirmed durable when this record was built."""
+    """The highest seq that was known to be on disk when this record was written."""
     h: str
-    """Hash of the run, of the record before, and of this line."""
+    """Hash of the run's id, the previous hash and this line."""
     segment: int
-    """The file it stands in."""
+    """Number of its segment."""
     offset: int
-    """The byte at which its line begins there."""
+    """Offset of its line in the segment, in bytes."""
 
 
 new_record: Callable[[type[Record], tuple[Any, ...]], Record] = tuple.__new__
-"""Makes a record for half the price of calling its class; for the two places that make one for every line."""
-
-Stamp = Callable[[], tuple[str, float]]
-"""What gives a record its `at` and its `t`. The journal reads no clock of its own."""
+"""Builds a record in half the time of calling its class; used in the two hot loops."""

@@ -1,7 +1,6 @@
-"""The operating system, as far as the journal needs it: every call that can fail, in one place.
+"""File access: every system call that the journal makes.
 
-All file access goes through one object, so that a test can stand in for the disk: one that fails, one that writes short, one
-that forgets what was not synced. Nothing here knows what the bytes mean.
+All calls go through a `Files` object, so that tests can simulate failures, short writes and power loss.
 """
 
 import contextlib
@@ -25,16 +24,16 @@ class Files:
     """The real file system."""
 
     def open(self, path: str, flags: int) -> int:
-        """Open a file that only its owner may read, and that no child process inherits."""
+        """Open a file; a new one is readable by its owner only. Child processes do not inherit it."""
         return os.open(path, flags | _CLOSED_ON_EXEC, 0o600)
 
     def write(self, fd: int, data: memoryview) -> int:
-        """Write some of the data; say how much."""
+        """Write some of the data; return how many bytes."""
         return os.write(fd, data)
 
     def fdatasync(self, fd: int) -> None:
-        """Force the file's bytes and its length to the disk itself."""
-        if sys.platform == "darwin":  # There, fsync stops at the drive's cache.
+        """Sync the content and the length of a file to disk."""
+        if sys.platform == "darwin":  # fsync does not flush the drive's cache there.
             import fcntl  # noqa: PLC0415  # not on Windows
 
             fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
@@ -44,34 +43,34 @@ class Files:
             os.fsync(fd)
 
     def fsync(self, fd: int) -> None:
-        """Force a new file to the disk, with all that describes it."""
+        """Sync a file with all of its metadata to disk."""
         if sys.platform == "darwin":
             self.fdatasync(fd)
         else:
             os.fsync(fd)
 
     def ftruncate(self, fd: int, size: int) -> None:
-        """Cut a file to this size."""
+        """Truncate a file to this size."""
         os.ftruncate(fd, size)
 
     def close(self, fd: int) -> None:
-        """Let go of a file."""
+        """Close a file."""
         os.close(fd)
 
     def replace(self, source: str, target: str) -> None:
-        """Give a file or a directory its final name, in one step."""
+        """Rename a file or directory atomically."""
         os.replace(source, target)
 
-    def remove(self, path: str) -> None:
-        """Take away a directory with all that is in it."""
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory and everything in it."""
         shutil.rmtree(path)
 
     def mkdir(self, path: str) -> None:
-        """Make a directory that only its owner may enter."""
+        """Create a directory that only its owner may access."""
         os.mkdir(path, 0o700)
 
     def sync_directory(self, path: str) -> None:
-        """Force a directory's entries to the disk: until then, a new name in it can be forgotten."""
+        """Sync the entries of a directory to disk; before that, a new name can be lost."""
         if os.name == "nt":
             return  # Windows has no such call; NTFS journals its directories.
         fd = os.open(path, os.O_RDONLY | _CLOSED_ON_EXEC)
@@ -81,55 +80,55 @@ class Files:
             os.close(fd)
 
     def pause(self) -> None:
-        """Let a moment pass."""
+        """Sleep for 2 ms."""
         time.sleep(0.002)
 
     def make_read_only(self, path: str) -> None:
-        """Take the right to write away; a courtesy, which some file systems do not know."""
+        """Make a file read-only, where the file system supports that."""
         with contextlib.suppress(OSError):
             os.chmod(path, 0o400)
 
     def read(self, path: str) -> BinaryIO:
-        """Open a file for reading; one that has an end, for a journal from elsewhere may hold anything."""
+        """Open a regular file for reading; a journal from elsewhere may contain pipes or devices."""
         fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _CLOSED_ON_EXEC)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
             raise OSError(errno.EINVAL, "not a regular file", path)
-        return open(fd, "rb", buffering=1 << 16)  # The caller closes it. Lines come twice as fast as with the usual buffer.
+        return open(fd, "rb", buffering=1 << 16)  # A larger buffer makes reading lines twice as fast.
 
     def list_directory(self, path: str) -> list[str]:
         """List a directory."""
         return os.listdir(path)
 
     def exists(self, path: str) -> bool:
-        """Say whether the name is taken, be it by a link that leads nowhere."""
+        """Whether the path exists, including dangling symlinks."""
         return os.path.lexists(path)
 
     def is_directory(self, path: str) -> bool:
-        """Say whether the path is a directory."""
+        """Whether the path is a directory."""
         return os.path.isdir(path)
 
     def size(self, path: str) -> int | None:
-        """Tell a file's length; None if there is no such file."""
+        """Return the length of a file; None if it does not exist."""
         try:
             return os.stat(path).st_size
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def is_same_file(self, fd: int, path: str) -> bool:
-        """Say whether an open file is the one that stands at this path."""
+        """Whether an open file is the one at this path."""
         try:
             return os.path.samestat(os.fstat(fd), os.stat(path))
         except FileNotFoundError:
             return False
 
     def lock(self, fd: int) -> bool:
-        """Take the exclusive lock on an open file, or say that another process has it."""
+        """Take the exclusive lock on an open file; return False if another process has it."""
         if os.name == "nt":
-            import msvcrt  # noqa: PLC0415  # only there
+            import msvcrt  # noqa: PLC0415  # Windows only
 
             try:
-                msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]  # only there
+                msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]  # Windows only
             except OSError:
                 return False
             return True
@@ -146,7 +145,7 @@ DISK: Final = Files()
 
 
 def retry_interrupted(call: Callable[[], T]) -> T:
-    """Make a call until no signal cuts it short."""
+    """Repeat a call as long as signals interrupt it."""
     while True:
         try:
             return call()
@@ -155,22 +154,22 @@ def retry_interrupted(call: Callable[[], T]) -> T:
 
 
 def write_some(files: Files, fd: int, data: memoryview) -> memoryview:
-    """Write as much of the data as the system takes at once, and return the rest."""
+    """Write as much of the data as the system accepts in one call; return the rest."""
     written = retry_interrupted(lambda: files.write(fd, data))
     if written <= 0:
-        raise OSError(errno.EIO, "the system took none of the data and gave no reason")
+        raise OSError(errno.EIO, "write() returned 0")
     return data[written:]
 
 
 def write_all(files: Files, fd: int, data: bytes) -> None:
-    """Write all of the data, however little the system takes at a time."""
-    rest = memoryview(data)
-    while rest:
-        rest = write_some(files, fd, rest)
+    """Write all of the data."""
+    remaining = memoryview(data)
+    while remaining:
+        remaining = write_some(files, fd, remaining)
 
 
 def create(files: Files, directory: str, name: str, data: bytes) -> None:
-    """Make a file that is there whole or not at all, and stays after a power cut."""
+    """Create a file atomically and durably."""
     temporary = os.path.join(directory, f".{name}.new")
     fd = retry_interrupted(lambda: files.open(temporary, CREATE))
     try:
@@ -183,13 +182,13 @@ def create(files: Files, directory: str, name: str, data: bytes) -> None:
 
 
 def sync_name(files: Files, path: str) -> None:
-    """Make sure of the name of a directory that is there already: whoever made it may not have come to that."""
-    with contextlib.suppress(PermissionError):  # Above what is ours, this is somebody else's to see to.
+    """Sync the name of an existing directory; the process that created it may have died before that."""
+    with contextlib.suppress(PermissionError):  # The parent may belong to another user.
         retry_interrupted(lambda: files.sync_directory(os.path.dirname(path) or "."))
 
 
 def make_directory(files: Files, path: str) -> None:
-    """Make a directory and its parents, so that they stay after a power cut."""
+    """Create a directory and its parents durably."""
     parent = os.path.dirname(path)
     if files.is_directory(path):
         sync_name(files, path)
@@ -200,5 +199,5 @@ def make_directory(files: Files, path: str) -> None:
         retry_interrupted(lambda: files.mkdir(path))
     except FileExistsError:
         if not files.is_directory(path):
-            raise  # A file is in the way; otherwise another process was quicker.
+            raise  # It is a file. Otherwise another process has created the directory.
     retry_interrupted(lambda: files.sync_directory(parent or "."))

@@ -1,7 +1,7 @@
-"""Which event may follow which.
+"""Legal transitions of a run and its trials.
 
-Everything that decides whether a step is legal lives here, in one table: the writer refuses by it, `verify` checks by it,
-and the diagram in the documentation is drawn from it. Nothing here knows the time, the disk or the network.
+All rules about which event may follow which are in two tables. The writer and `verify` apply them, and the diagram in the
+documentation is drawn from them. No clock, disk or network here.
 """
 
 from collections import Counter
@@ -60,12 +60,11 @@ STAGES: Final = (
     "failed",
     "withdrawn",
 )
-"""Where a trial can stand. `answered` has an output and waits for scores; `unsettled` waits for a decision to retry."""
+"""Stages of a trial. `answered`: has an output, scores are missing; `unsettled`: failed, retry not decided yet."""
 
 ENDED: Final = frozenset({"completed", "failed", "withdrawn"})
-"""The stages in which a trial needs nothing more."""
 
-_seen: Final = STAGES[1:]
+_ENQUEUED: Final = STAGES[1:]
 
 TRIAL: Final[dict[type[TrialEvent], dict[str, str]]] = {
     TrialEnqueued: {"absent": "queued", "withdrawn": "queued"},
@@ -74,7 +73,7 @@ TRIAL: Final[dict[type[TrialEvent], dict[str, str]]] = {
     AttemptFailed: {"running": "unsettled"},
     AttemptTimedOut: {"running": "unsettled"},
     AttemptInterrupted: {"running": "interrupted"},
-    AttemptReturnedLate: {stage: stage for stage in _seen},
+    AttemptReturnedLate: {stage: stage for stage in _ENQUEUED},
     RetryScheduled: {"unsettled": "backing_off", "interrupted": "backing_off", "failed": "backing_off"},
     ScorerCallStarted: {"answered": "answered", "completed": "completed"},
     ScorerCallFailed: {"answered": "answered", "completed": "completed"},
@@ -82,45 +81,45 @@ TRIAL: Final[dict[type[TrialEvent], dict[str, str]]] = {
     ScoringFailed: {"answered": "answered", "completed": "completed"},
     TrialCompleted: {"answered": "completed"},
     TrialFailed: {"unsettled": "failed", "interrupted": "failed"},
-    TrialWithdrawn: {stage: "withdrawn" for stage in _seen if stage not in ("running", "withdrawn")},
+    TrialWithdrawn: {stage: "withdrawn" for stage in _ENQUEUED if stage not in ("running", "withdrawn")},
 }
-"""Event → stage before → stage after. What is not in the table may not happen."""
+"""Event → stage before → stage after. Everything else is illegal."""
 
 RUN: Final[dict[type[Event], dict[str, str]]] = {
-    RunStarted: {"new": "between"},
-    SessionStarted: {"between": "session", "session": "session"},
-    RunStopped: {"session": "between"},
-    RunFinished: {"session": "between"},
-    JournalRecovered: {"new": "new", "between": "between", "session": "between"},
-    JournalSalvaged: {"between": "between", "session": "between"},
-    LimitChanged: {"session": "session"},
-    PaceChanged: {"session": "session"},
-    IntakePaused: {"session": "session"},
-    IntakeResumed: {"session": "session"},
-    PolicyShared: {"session": "session"},
-    Noted: {"session": "session"},
-    Extension: {"between": "between", "session": "session"},
+    RunStarted: {"new": "between_sessions"},
+    SessionStarted: {"between_sessions": "in_session", "in_session": "in_session"},
+    RunStopped: {"in_session": "between_sessions"},
+    RunFinished: {"in_session": "between_sessions"},
+    JournalRecovered: {"new": "new", "between_sessions": "between_sessions", "in_session": "between_sessions"},
+    JournalSalvaged: {"between_sessions": "between_sessions", "in_session": "between_sessions"},
+    LimitChanged: {"in_session": "in_session"},
+    PaceChanged: {"in_session": "in_session"},
+    IntakePaused: {"in_session": "in_session"},
+    IntakeResumed: {"in_session": "in_session"},
+    PolicyShared: {"in_session": "in_session"},
+    Noted: {"in_session": "in_session"},
+    Extension: {"between_sessions": "between_sessions", "in_session": "in_session"},
 }
-"""The same for the run itself. A session that follows a session at once says that the one before died."""
+"""The same for the run. A session that follows another one directly means that the previous process died."""
 
 
 @attrs.frozen
-class _Step:
-    """One row of the table in the form that the hot path reads: stages are numbers, for a million trials stay small."""
+class _Transition:
+    """One row of the table for the hot path. Stages are numbers, which keeps a million trials small."""
 
     change: tuple[int | None, ...]
-    """Stage before → what is added to the number that stands for a trial; None where the event may not happen."""
+    """Stage before → number to add to the trial's state; None if the event is illegal."""
     opens: tuple[int, ...]
-    """Stage before → how many more trials are open."""
+    """Stage before → change of the number of open trials."""
     number: Callable[[Event], int] | None
-    """Which attempt the event speaks of; None where it speaks of none that could be wrong."""
+    """Returns the attempt in the event that must be checked, if there is one."""
     ahead: int
-    """0 where that is the attempt under way or the last one, 1 where it is the next."""
+    """0 if that is the current or last attempt, 1 if it is the next one."""
 
 
 _NUMBER: Final = {stage: number for number, stage in enumerate(STAGES)}
 _IS_OPEN: Final = tuple(int(stage != "absent" and stage not in ENDED) for stage in STAGES)
-_SPEAKS_OF: Final[dict[type[Event], tuple[str, int]]] = {
+_ATTEMPT_MEMBER: Final[dict[type[Event], tuple[str, int]]] = {
     AttemptStarted: ("attempt", 1),
     AttemptSucceeded: ("attempt", 0),
     AttemptFailed: ("attempt", 0),
@@ -132,55 +131,55 @@ _SPEAKS_OF: Final[dict[type[Event], tuple[str, int]]] = {
 }
 
 
-def _step(event: type[TrialEvent], row: dict[str, str]) -> _Step:
-    attribute, ahead = _SPEAKS_OF.get(event, (None, 0))
-    begins = int(event is AttemptStarted) << 4
+def _transition(event: type[TrialEvent], row: dict[str, str]) -> _Transition:
+    member, ahead = _ATTEMPT_MEMBER.get(event, (None, 0))
+    new_attempt = int(event is AttemptStarted) << 4
     after = [_NUMBER[row[stage]] if stage in row else None for stage in STAGES]
-    return _Step(
-        change=tuple(None if to is None else to - number + begins for number, to in enumerate(after)),
+    return _Transition(
+        change=tuple(None if to is None else to - number + new_attempt for number, to in enumerate(after)),
         opens=tuple(0 if to is None else _IS_OPEN[to] - _IS_OPEN[number] for number, to in enumerate(after)),
-        number=attrgetter(attribute) if attribute else None,
+        number=attrgetter(member) if member else None,
         ahead=ahead,
     )
 
 
-_STEPS: Final[dict[type[Event], _Step]] = {event: _step(event, row) for event, row in TRIAL.items()}
+_TRANSITIONS: Final[dict[type[Event], _Transition]] = {event: _transition(event, row) for event, row in TRIAL.items()}
 
 
 class Lifecycle:
-    """Where the run and each of its trials stand."""
+    """The stage of the run and of each trial."""
 
     def __init__(self) -> None:
         self.stage = "new"
-        """Where the run stands: `new`, `between` two sessions, or in a `session`."""
+        """Stage of the run: `new`, `between_sessions` or `in_session`."""
         self.sessions = 0
         self.open = 0
-        """Trials that are enqueued and not at their end."""
+        """Number of trials that are enqueued and not ended."""
         self._trials: dict[str, int] = {}
         """Trial → `attempts << 4 | stage`."""
 
     def advance(self, event: Event) -> None:
-        """Take one step, or refuse it and change nothing."""
-        step = _STEPS.get(event.__class__)
-        if step is None:
+        """Apply an event; raise `IllegalEvent`, and change nothing, if it is not allowed."""
+        transition = _TRANSITIONS.get(event.__class__)
+        if transition is None:
             self._advance_run(event)
             return
-        trial: str = event.trial  # type: ignore[union-attr]  # every event that has a step has a trial
+        trial: str = event.trial  # type: ignore[union-attr]  # every event in the table has a trial
         before = self._trials.get(trial, 0)
-        change = step.change[before & 15]
+        change = transition.change[before & 15]
         if (
             change is None
-            or self.stage != "session"
-            or (step.number is not None and step.number(event) != (before >> 4) + step.ahead)
+            or self.stage != "in_session"
+            or (transition.number is not None and transition.number(event) != (before >> 4) + transition.ahead)
         ):
-            raise self._refusal(event, trial, step)
+            raise self._illegal(event, trial, transition)
         if isinstance(event, AttemptReturnedLate) and not 1 <= event.attempt <= before >> 4:
-            raise IllegalEvent(f"attempt {event.attempt} of trial {trial!r} cannot return late: it was never made")
+            raise IllegalEvent("AttemptReturnedLate", f"attempt {event.attempt} was never started", trial=trial)
         self._trials[trial] = before + change
-        self.open += step.opens[before & 15]
+        self.open += transition.opens[before & 15]
 
     def replay_record(self, record: Record, path: Path) -> None:
-        """Take the step that a record tells of which was read at this path; refuse the journal if it may not stand there."""
+        """Apply a record that was read from this path; raise `InvalidRecord` if it is not allowed."""
         if isinstance(record.event, FileEvent):
             return
         try:
@@ -189,65 +188,67 @@ class Lifecycle:
             raise InvalidRecord(path, record.seq, exc) from exc
 
     def stage_of(self, trial: str) -> str:
-        """Where the trial stands; `absent` if it was never enqueued."""
+        """Return the stage of a trial; `absent` if it was never enqueued."""
         return STAGES[self._trials.get(trial, 0) & 15]
 
     def attempts_of(self, trial: str) -> int:
-        """How many attempts the trial has had, the one under way included."""
+        """Return the number of attempts that were started."""
         return self._trials.get(trial, 0) >> 4
 
     def counts(self) -> Counter[str]:
-        """How many trials stand where."""
-        return Counter(STAGES[known & 15] for known in self._trials.values())
+        """Return the number of trials in each stage."""
+        return Counter(STAGES[state & 15] for state in self._trials.values())
 
     def _advance_run(self, event: Event) -> None:
         name = type(event).__name__
         row = RUN.get(type(event))
         if row is None:
-            raise IllegalEvent(f"{name} is written by the journal itself")
+            raise IllegalEvent(name, "only the journal itself writes it")
         after = row.get(self.stage)
         if after is None:
-            raise IllegalEvent(f"{name} may not happen while the run is {_RUN_IN_WORDS[self.stage]}")
+            raise IllegalEvent(name, _RUN_STAGE_TEXT[self.stage])
         match event:
             case SessionStarted(n=n):
                 if n != self.sessions + 1:
-                    raise IllegalEvent(f"session {n} may not follow session {self.sessions}")
+                    raise IllegalEvent(name, f"expected session {self.sessions + 1}, got session {n}")
                 self.sessions = n
             case RunFinished():
                 if self.open:
-                    raise IllegalEvent(
-                        f"RunFinished may not happen while {self.open} {'trial is' if self.open == 1 else 'trials are'} open"
-                    )
+                    raise IllegalEvent(name, f"{self.open} {'trial is' if self.open == 1 else 'trials are'} open")
             case _:
                 pass
         self.stage = after
 
-    def _refusal(self, event: Event, trial: str, step: _Step) -> IllegalEvent:
+    def _illegal(self, event: Event, trial: str, transition: _Transition) -> IllegalEvent:
         name, stage, attempts = type(event).__name__, self.stage_of(trial), self.attempts_of(trial)
-        if self.stage != "session":
-            why = f"the run is {_RUN_IN_WORDS[self.stage]}"
-        elif step.change[_NUMBER[stage]] is None:
-            legal = ", ".join(kind.__name__ for kind, row in TRIAL.items() if stage in row)
-            why = f"the trial is {stage}; what may follow is {legal}"
-        else:
-            given = step.number(event) if step.number is not None else None
-            why = f"it speaks of attempt {given}, and attempt {attempts + step.ahead} was expected"
-        return IllegalEvent(f"{name} may not happen to trial {trial!r}: {why}")
+        if self.stage != "in_session":
+            return IllegalEvent(name, _RUN_STAGE_TEXT[self.stage], trial=trial)
+        if transition.change[_NUMBER[stage]] is None:
+            allowed = [kind.__name__ for kind, row in TRIAL.items() if stage in row]
+            return IllegalEvent(name, f"the trial is {stage}", trial=trial, allowed=allowed)
+        number = transition.number(event) if transition.number is not None else None
+        reason = f"expected attempt {attempts + transition.ahead}, got attempt {number}"
+        return IllegalEvent(name, reason, trial=trial)
 
 
-_RUN_IN_WORDS: Final = {"new": "not started", "between": "between two sessions", "session": "in a session"}
+_RUN_STAGE_TEXT: Final = {
+    "new": "the run has not started",
+    "between_sessions": "no session is open",
+    "in_session": "a session is open",
+}
 
 
 def diagram() -> str:
-    """Draw the life of a trial as a Mermaid state diagram."""
+    """Return the stages of a trial as a Mermaid state diagram."""
     arrows: dict[tuple[str, str], list[str]] = {}
     for event, row in TRIAL.items():
         for before, after in row.items():
-            if event not in (AttemptReturnedLate, TrialWithdrawn):  # From nearly everywhere: they would hide the rest.
+            if event not in (AttemptReturnedLate, TrialWithdrawn):  # Legal nearly everywhere: too many arrows.
                 arrows.setdefault((before, after), []).append(event.__name__)
     lines = [
         f"    {'[*]' if before == 'absent' else before} --> {after}: {' or '.join(events)}"
         for (before, after), events in arrows.items()
     ]
     ends = [f"    {stage} --> [*]" for stage in STAGES if stage in ENDED]
-    return "\n".join(["stateDiagram-v2", *lines, "    note right of withdrawn: TrialWithdrawn, from all but running", *ends])
+    note = "    note right of withdrawn: TrialWithdrawn, from every stage except running"
+    return "\n".join(["stateDiagram-v2", *lines, note, *ends])

@@ -1,7 +1,6 @@
-"""One writer at a time.
+"""The lock of a run: one writer at a time.
 
-The lock is the system's, so it ends with the process, however that dies. The text in the file is for messages only; nothing is
-decided by it.
+It is a lock of the operating system, so it ends with the process. The text in the file is only for messages.
 """
 
 import os
@@ -9,7 +8,7 @@ import socket
 import weakref
 from pathlib import Path
 
-from journal.errors import JournalLocked, command
+from journal.errors import JournalLocked
 from journal.files import DISK, Files, retry_interrupted, write_all
 
 
@@ -22,10 +21,10 @@ class Lock:
         fd = retry_interrupted(lambda: files.open(file, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)))
         self._fd: int | None = fd
         self.is_held = True
-        """Whether this process has it; a child that was forked has not. Plain, because every record asks for it."""
+        """Whether this process holds it; a forked child does not. A plain attribute, because every append reads it."""
         try:
             if not files.lock(fd):
-                raise JournalLocked(f"{path} is being written by {_holder(file, files)}; {command('watch', path)} looks on")
+                raise JournalLocked(f"{path} is being written by {_holder(file, files)}", path=path, hint="follow")
             retry_interrupted(lambda: files.ftruncate(fd, 0))
             write_all(files, fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         except BaseException:
@@ -34,34 +33,33 @@ class Lock:
         _held.add(self)
 
     def is_in_place(self) -> bool:
-        """Say whether the lock still is that of the directory at this path: neither may have been moved or removed."""
+        """Whether the lock file is still at its path; the directory may have been moved or the file removed."""
         return self._fd is not None and self._files.is_same_file(self._fd, self._file)
 
     def release(self) -> None:
-        """Let the next writer in."""
+        """Release the lock."""
         if self._fd is not None:
             fd, self._fd, self.is_held = self._fd, None, False
             self._files.close(fd)
 
 
 def is_held(path: Path, files: Files = DISK) -> bool:
-    """Say whether a writer is alive, without changing anything and without making a file.
+    """Whether a process is writing this journal; changes nothing.
 
-    There is no way to look at a lock but to take it for a moment. Another onlooker may be doing just that, so what is held is
-    looked at twice.
+    The only way to find out is to take the lock for a moment. Another process may be doing the same, so it tries twice.
     """
     file = str(path / "LOCK")
-    for last in (False, True):
+    for is_last_try in (False, True):
         try:
             fd = retry_interrupted(lambda: files.open(file, os.O_RDONLY))
         except (FileNotFoundError, NotADirectoryError):
-            return False  # Whoever reads what is there will say what it is.
+            return False
         try:
             if files.lock(fd):
                 return False
         finally:
             files.close(fd)
-        if not last:
+        if not is_last_try:
             files.pause()
     return True
 
@@ -71,17 +69,17 @@ def _holder(file: str, files: Files) -> str:
         with files.read(file) as stream:
             return stream.read(200).decode(errors="replace").strip() or "another process"
     except OSError:
-        return "another process"  # Windows does not let the locked text be read.
+        return "another process"  # Windows does not allow reading a locked file.
 
 
 _held: "weakref.WeakSet[Lock]" = weakref.WeakSet()
 
 
-def _forget_in_child() -> None:
-    """Close the locks that a fork has copied: a child that outlives the run must not keep others out of it."""
+def _release_in_child() -> None:
+    """Release the locks that a fork has copied; otherwise a child that outlives the run would keep it locked."""
     for lock in list(_held):
         lock.release()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_in_child)
+    os.register_at_fork(after_in_child=_release_in_child)

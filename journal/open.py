@@ -1,8 +1,4 @@
-"""What a writer finds when it opens a run's directory, and what it must do before it may go on.
-
-Under the lock: read everything, refuse damage, mend the end that a crash left. For a new run: make the directory, and refuse to
-begin where a run is already.
-"""
+"""Opening of a run's directory for writing: create it, or read it, reject damage and recover from a crash."""
 
 from hashlib import sha256
 from pathlib import Path
@@ -11,10 +7,10 @@ from typing import TYPE_CHECKING
 import attrs
 
 from journal import chain, segments
-from journal.errors import JournalExists, NotAJournal, command
+from journal.errors import JournalExists, NotAJournal
 from journal.files import Files, make_directory
 from journal.lifecycle import Lifecycle
-from journal.recovery import SetAside, damage, recover
+from journal.recovery import TornTail, damage, recover
 from journal.scan import Scan
 
 if TYPE_CHECKING:
@@ -22,38 +18,38 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen
-class Found:
-    """Where a journal stands when its writer comes to it."""
+class JournalEnd:
+    """The end of a journal, where its writer continues."""
 
     run: str
     lifecycle: Lifecycle
     seq: int
     h: bytes
     segment: int
-    """The last file; 0 if there is none yet."""
+    """Number of the last segment; 0 if there is none."""
     records: int
-    """How many records the file holds."""
+    """Number of records in it."""
     bytes: int
     digest: "_Hash"
-    """Of the file's bytes."""
+    """SHA-256 of its bytes."""
     is_open: bool
-    """Whether the file goes on; otherwise it is sealed, and the next must be begun."""
-    aside: SetAside | None
-    """What a crash had left behind the last good record."""
+    """Whether records can be added to it; otherwise it is sealed or missing."""
+    torn: TornTail | None
+    """The tail that a crash left and recovery removed."""
 
 
-def make_room(path: Path, files: Files) -> None:
-    """Make the directory of a new run."""
+def create_directory(path: Path, files: Files) -> None:
+    """Create the directory of a new run."""
     try:
         make_directory(files, str(path))
     except (FileExistsError, NotADirectoryError) as exc:
-        raise JournalExists(f"{path} cannot become a run's directory: {exc.strerror}; choose another") from exc
+        raise JournalExists(f"cannot create the directory {path}: {exc.strerror}", path=path, hint="choose_path") from exc
 
 
-def find(path: Path, files: Files, *, new: bool, run: str) -> Found:
-    """Read what is there, and mend what a crash left. The caller holds the lock."""
+def find_end(path: Path, files: Files, *, new: bool, run: str) -> JournalEnd:
+    """Read the journal and recover from a crash; for a new one, check that there is none. The caller holds the lock."""
     if new:
-        return _nothing(path, files, run)
+        return _empty(path, files, run)
     scan = Scan(path, files)
     lifecycle = Lifecycle()
     for record in scan:
@@ -61,11 +57,11 @@ def find(path: Path, files: Files, *, new: bool, run: str) -> Found:
     damaged = damage(scan)
     if damaged is not None:
         raise damaged
-    aside = recover(scan)
+    torn = recover(scan)
     cursor = scan.cursor
     with files.read(segments.file(path, cursor.segment)) as stream:
         digest = sha256(stream.read())
-    return Found(
+    return JournalEnd(
         run=cursor.run.decode(),
         lifecycle=lifecycle,
         seq=cursor.seq,
@@ -75,15 +71,15 @@ def find(path: Path, files: Files, *, new: bool, run: str) -> Found:
         bytes=cursor.offset,
         digest=digest,
         is_open=not cursor.sealed,
-        aside=aside,
+        torn=torn,
     )
 
 
-def _nothing(path: Path, files: Files, run: str) -> Found:
+def _empty(path: Path, files: Files, run: str) -> JournalEnd:
     try:
         segments.numbers(path, files)
     except NotAJournal:
-        return Found(
+        return JournalEnd(
             run=run,
             lifecycle=Lifecycle(),
             seq=0,
@@ -93,6 +89,6 @@ def _nothing(path: Path, files: Files, run: str) -> Found:
             bytes=0,
             digest=sha256(),
             is_open=False,
-            aside=None,
+            torn=None,
         )
-    raise JournalExists(f"{path} already holds a run; {command('resume', path)} goes on with it")
+    raise JournalExists(f"{path} already contains a run", path=path, hint="resume")

@@ -1,10 +1,9 @@
-"""JournalReader a journal: all of it, one record of it, or as it grows.
+"""Readers of a journal: all records, one record, or new records as they are written.
 
-Readers never change anything. They go as far as the records can be trusted, and say so where that is not the end.
+Readers never change files. They return records up to the first one that cannot be trusted.
 """
 
 import collections
-import functools
 import itertools
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
@@ -12,64 +11,64 @@ from typing import Any, BinaryIO, Final, Self
 
 import trio
 
-from journal import blobs, segments
+from journal import chain, segments
+from journal.blobs import with_loaded_blobs
 from journal.errors import JournalDamaged, JournalError, NotAJournal
 from journal.events import Record
 from journal.files import DISK, Files
 from journal.recovery import damage
 from journal.scan import BadLine, Cursor, Scan, ScanStop
-from journal.versions import UPCASTERS, Upcasters
 
 POLL_INTERVAL: Final = 0.1
-"""Seconds after which a follower looks whether the files have grown; files of another process tell nobody."""
+"""Seconds between two looks at the files of another process."""
 
-_BEFORE: Final = 35
-"""How far before a line's beginning the hash of the line before begins: 32 digits, a quote, a brace and the LF."""
+_PREVIOUS_HASH: Final = chain.HASH_LENGTH + len(chain.LINE_CLOSING)
+"""Distance from the hash of a line to the start of the next line."""
 
 
 class JournalReader:
     """The records of a journal, in order.
 
-    Iterating raises `JournalDamaged` where confirmed data is not what was written; after an end that a crash (or a writer at
-    work) has left unfinished, `unfinished` says where that is.
+    Iterating raises `JournalDamaged` if confirmed records are missing or changed. An incomplete tail (after a crash, or while
+    a writer is active) ends the iteration; `unfinished` then says where.
     """
 
-    def __init__(self, path: Path, files: Files, *, load_blobs: bool, upcasters: Upcasters) -> None:
-        self._new_scan = functools.partial(Scan, path, files, upcasters=upcasters)
-        self._scan = self._new_scan()
+    def __init__(self, path: Path, files: Files, *, load_blobs: bool) -> None:
+        self._path = path
+        self._files = files
+        self._scan = Scan(path, files)
         self._load_blobs = load_blobs
 
     def __iter__(self) -> Iterator[Record]:
-        scan = self._scan = self._new_scan()
-        records = (_whole(record, scan.files) for record in scan) if self._load_blobs else scan
-        return itertools.chain(records, _end(scan))
+        scan = self._scan = Scan(self._path, self._files)
+        records = (_with_blobs(record, scan.files) for record in scan) if self._load_blobs else scan
+        return itertools.chain(records, _raise_if_damaged(scan))
 
     @property
     def run(self) -> str:
-        """Identity of the run; empty until the first record was read."""
+        """Id of the run; empty until the first record was read."""
         return self._scan.cursor.run.decode()
 
     @property
     def unfinished(self) -> ScanStop | None:
-        """Where the last good record ends, if something that nobody was promised stands behind it."""
+        """Where the last complete record ends, if unconfirmed bytes follow it."""
         return self._scan.stop
 
 
-def _end(scan: Scan) -> Iterator[Record]:
-    """Give nothing more, and raise if what follows the last good record is damage."""
+def _raise_if_damaged(scan: Scan) -> Iterator[Record]:
     damaged = damage(scan)
     if damaged is not None:
         raise damaged
     yield from ()
 
 
-def read(path: Path | str, *, load_blobs: bool = True, files: Files = DISK, upcasters: Upcasters = UPCASTERS) -> JournalReader:
-    """Read a run's records; with `load_blobs=False`, large values stay on disk as `Blob`s."""
-    return JournalReader(Path(path), files, load_blobs=load_blobs, upcasters=upcasters)
+def read(path: Path | str, *, load_blobs: bool = True, files: Files = DISK) -> JournalReader:
+    """Read the records of a run; with `load_blobs=False`, large values are returned as `Blob`."""
+    return JournalReader(Path(path), files, load_blobs=load_blobs)
 
 
 class Finder:
-    """Finds records again by their places; the file that it looked into last stays open for the next one."""
+    """Reads single records by their position; keeps the last file open."""
 
     def __init__(self, path: Path | str, *, load_blobs: bool = True, files: Files = DISK) -> None:
         self._path = Path(path)
@@ -77,8 +76,8 @@ class Finder:
         self._files = files
         self._cursor = Cursor(self._path)
         self._stream: BinaryIO | None = None
-        self._first: dict[str, Any] = {}
-        """What the first line of that file says."""
+        self._header: dict[str, Any] = {}
+        """First line of the open file."""
 
     def __enter__(self) -> Self:
         return self
@@ -89,40 +88,40 @@ class Finder:
             self._stream = None
 
     def find(self, segment: int, offset: int) -> Record:
-        """Read one record again, and check that it still follows from the line before it."""
+        """Read one record and check its hash against the previous line."""
         try:
-            stream = self._opened(segment)
-            stream.seek(max(0, offset - _BEFORE))
-            before = stream.read(min(offset, _BEFORE))[:32]
-            record = self._cursor.revisit(self._first, before, stream.readline(), offset)
+            stream = self._open(segment)
+            stream.seek(max(0, offset - _PREVIOUS_HASH))
+            previous = stream.read(min(offset, _PREVIOUS_HASH))[: chain.HASH_LENGTH]
+            record = self._cursor.read_one(self._header, previous, stream.readline(), offset)
         except BadLine as exc:
-            self.__exit__()  # If it is asked again, then of the file that stands there by then.
+            self.__exit__()  # The next call opens the file again; it may have been replaced.
             file = segments.name(segment)
             raise JournalDamaged(path=self._path, file=file, byte=offset, seq=None, check=str(exc)) from exc
-        return _whole(record, self._files) if self._load_blobs else record
+        return _with_blobs(record, self._files) if self._load_blobs else record
 
-    def _opened(self, segment: int) -> BinaryIO:
+    def _open(self, segment: int) -> BinaryIO:
         if self._stream is not None and self._cursor.segment == segment:
             return self._stream
         self.__exit__()
         try:
             self._stream = self._files.read(segments.file(self._path, segment))
         except FileNotFoundError as exc:
-            raise NotAJournal(f"{self._path} has no {segments.name(segment)}") from exc
+            raise NotAJournal(f"{self._path}: {segments.name(segment)} is missing", path=self._path) from exc
         self._cursor = Cursor(self._path)
         self._cursor.enter(segment)
-        self._first = self._cursor.greet(self._stream.readline())
+        self._header = self._cursor.read_header(self._stream.readline())
         return self._stream
 
 
 def fetch(path: Path | str, segment: int, offset: int, *, load_blobs: bool = True, files: Files = DISK) -> Record:
-    """Read one record again by its place, and check that it still follows from the line before it."""
+    """Read one record by its position and check its hash against the previous line."""
     with Finder(path, load_blobs=load_blobs, files=files) as finder:
         return finder.find(segment, offset)
 
 
 class LineReader:
-    """The lines of a journal as they stand on disk."""
+    """Reads the lines of records as they are on disk."""
 
     def __init__(self, path: Path | str, files: Files = DISK) -> None:
         self._path = Path(path)
@@ -138,9 +137,9 @@ class LineReader:
             self._stream.close()
 
     def line_of(self, record: Record) -> bytes:
-        """Read the line that a record was made of, with its LF."""
+        """Return the line of a record, with its LF."""
         line = b"" if self._stream is None or record.segment != self._segment else self._line(self._stream, record)
-        if not line:  # Another file; or recovery has put a new one in the place of this one.
+        if not line:  # It is in another file, or recovery has replaced the file.
             self.__exit__()
             self._stream = self._files.read(segments.file(self._path, record.segment))
             self._segment = record.segment
@@ -151,35 +150,35 @@ class LineReader:
                 file=segments.name(record.segment),
                 byte=record.offset,
                 seq=record.seq,
-                check="the line that was read before is no longer there",
+                check="the line was changed or removed after it was read",
             )
         return line
 
     def _line(self, stream: BinaryIO, record: Record) -> bytes:
         stream.seek(record.offset)
         line = stream.readline()
-        return line if line.endswith(b'"%b"}\n' % record.h.encode()) else b""
+        return line if line.endswith(chain.OPENING + record.h.encode() + chain.LINE_CLOSING) else b""
 
 
 async def follow(
     path: Path | str, *, load_blobs: bool = True, poll_interval: float = POLL_INTERVAL, files: Files = DISK
 ) -> AsyncGenerator[Record, None]:
-    """Read a run's records, and go on as more are written, across files and sessions, until cancelled.
+    """Yield the records of a run and then new ones as they are written, across segments and sessions, until cancelled.
 
-    The end of a run is a record like any other (`RunFinished`, `RunStopped`): whether to stay after it is the caller's choice.
+    It does not stop at `RunFinished` or `RunStopped`, because the run may be resumed.
     """
     follower = await trio.to_thread.run_sync(lambda: _Follower(Path(path), files, load_blobs=load_blobs))
     while True:
-        for record in await trio.to_thread.run_sync(follower.more):
+        for record in await trio.to_thread.run_sync(follower.new_records):
             yield record
         if not follower.has_more:
             await trio.sleep(poll_interval)
 
 
 class _Follower:
-    """Where a follower stands: which file, which byte, which record must come next."""
+    """Position of a follower: file, byte and next record."""
 
-    AT_ONCE: Final = 1 << 20
+    CHUNK: Final = 1 << 20
 
     def __init__(self, path: Path, files: Files, *, load_blobs: bool) -> None:
         self._files = files
@@ -188,52 +187,51 @@ class _Follower:
         self._cursor = Cursor(path)
         self._cursor.enter(segments.numbers(path, files)[0])
         self.has_more = True
-        self._judged: int | None = None
-        """The length of the file when it was last found to be torn, but not damaged."""
+        self._torn_size: int | None = None
+        """Length of the file when it was last found to have a torn tail."""
 
-    def more(self) -> list[Record]:
-        """Take what has been written since, at most a megabyte at a time."""
+    def new_records(self) -> list[Record]:
+        """Return the records that were written since the last call, at most about a megabyte."""
         cursor = self._cursor
-        # The file is opened anew each time: recovery may have put another in its place, with the same good beginning.
+        # The file is opened every time, because recovery may have replaced it by one with the same beginning.
         try:
-            opened = self._files.read(segments.file(self._path, cursor.segment))
+            stream = self._files.read(segments.file(self._path, cursor.segment))
         except FileNotFoundError as exc:
-            raise NotAJournal(f"{self._path} has lost its {segments.name(cursor.segment)}") from exc
-        with opened as stream:
+            raise NotAJournal(f"{self._path}: {segments.name(cursor.segment)} was removed", path=self._path) from exc
+        with stream:
             stream.seek(cursor.offset)
-            lines = stream.readlines(self.AT_ONCE)
+            lines = stream.readlines(self.CHUNK)
         if lines and not lines[-1].endswith(b"\n"):
-            lines.pop()  # Half a line: its other half is still to come.
+            lines.pop()  # The rest of this line is not written yet.
         records: list[Record] = []
         try:
             records.extend(cursor.take(lines))
         except BadLine:
-            if not records:  # Otherwise hand over the good ones first.
-                self._refuse_damage()
+            if not records:  # Otherwise the valid records come first; the next call raises.
+                self._raise_if_damaged()
         except JournalError:
-            if not records:  # The same.
+            if not records:
                 raise
         if cursor.sealed and self._files.size(segments.file(self._path, cursor.segment + 1)) is not None:
             cursor.enter(cursor.segment + 1)
             self.has_more = True
         else:
             self.has_more = bool(records)
-        return [_whole(record, self._files) for record in records] if self._load_blobs else records
+        return [_with_blobs(record, self._files) for record in records] if self._load_blobs else records
 
-    def _refuse_damage(self) -> None:
-        """Raise if confirmed data is damaged; a torn tail is left to the one who resumes the run."""
+    def _raise_if_damaged(self) -> None:
+        """Raise if confirmed records are damaged; a torn tail is left for recovery."""
         size = self._files.size(segments.file(self._path, self._cursor.segment))
-        if size == self._judged:
+        if size == self._torn_size:
             return
         scan = Scan(self._path, self._files)
         collections.deque(scan, maxlen=0)
         damaged = damage(scan)
         if damaged is not None:
             raise damaged
-        self._judged = size
+        self._torn_size = size
 
 
-def _whole(record: Record, files: Files) -> Record:
-    """Load the values that were kept in blobs, if there are any."""
-    event = blobs.loaded(record.event, files)
+def _with_blobs(record: Record, files: Files) -> Record:
+    event = with_loaded_blobs(record.event, files)
     return record if event is record.event else record._replace(event=event)

@@ -1,14 +1,15 @@
-"""What a bad end means, and how the journal goes on before it.
+"""What the bytes after the last valid record mean, and how a writer continues after a crash.
 
-After the last good record there may be a remainder. Either a crash cut short what nobody had been promised (a torn tail: set it
-aside and go on), or something that had been confirmed is no longer what was written (damage: refuse, and touch nothing).
-Every record carries the highest seq that was durable when it was built, and that decides between the two.
+They are either a torn tail (a crash interrupted the write; nothing there was confirmed) or damage (confirmed records are
+missing or changed). Every record contains the highest seq that was durable when it was written, and that decides between the
+two. A torn tail is set aside; damage is an error, and nothing is changed.
 """
 
 import hashlib
 import itertools
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -19,75 +20,81 @@ from journal.errors import JournalDamaged
 from journal.files import Files, create, make_directory
 from journal.scan import Scan
 
-_BOUNDARY: Final = re.compile(rb'\n|(?<=,"h":"[0-9a-f]{32}"\})[^\n](?=\{"seq":[0-9])')
-"""Where a line ends: at a LF, or at the one byte between two records that should have been a LF."""
+_BOUNDARY: Final = re.compile(
+    rb'\n|(?<=%b[0-9a-f]{%d}%b)[^\n](?=\{"seq":[0-9])' % (re.escape(chain.OPENING), chain.HASH_LENGTH, re.escape(chain.CLOSING))
+)
+"""End of a line: LF, or one byte between two records that was a LF before it was damaged."""
 _START: Final = re.compile(rb'\{"seq":([0-9]{1,18}),"at":"')
 _D: Final = re.compile(rb',"d":([0-9]{1,18})$')
-_OPENED: Final = re.compile(rb'"type":"segment_opened"[^{}]*"previous_h":"([0-9a-f]{32})"')
-_HEADER: Final = 600
-"""How far into a line its `segment_opened` can reach."""
-_MARK: Final = 32
-"""How far before the end of a body its watermark can begin."""
-_CANDIDATES: Final = 8
-"""How many lines of one number are considered; there is one, unless somebody made more."""
-_STARTS: Final = 8
-"""How many beginnings of a record are looked for in one line; more than one means that two were run together."""
+_SEGMENT_OPENED: Final = re.compile(rb'"type":"segment_opened"[^{}]*"previous_h":"([0-9a-f]{32})"')
+_HEADER_LENGTH: Final = 600
+"""Bytes of a line in which `segment_opened` is searched."""
+_D_LENGTH: Final = 32
+"""Bytes at the end of a body in which `d` is searched."""
+_MAX_CANDIDATES: Final = 8
+"""Lines considered for one seq; there is more than one only if the file was manipulated."""
+_MAX_STARTS: Final = 8
+"""Starts of a record considered in one line; there is more than one only if a LF was lost."""
 
 
 @attrs.frozen
 class Survivor:
-    """A record behind the first bad byte that is provably one of this run's."""
+    """A record after the first bad byte that provably belongs to this run."""
 
     seq: int
     d: int
     h: bytes
     line: bytes
-    """Without its LF."""
+    """Without LF."""
 
 
 @attrs.define
 class _Fragment:
-    """Something that looks like a record, and what might be the hash before it."""
+    """Bytes that look like a record."""
 
     seq: int
     body: bytes
     stored: bytes | None
+    """The hash at its end."""
     neighbour: bytes | None
-    """The hash at the end of the line that stands before it."""
+    """The hash at the end of the previous line in the file."""
 
 
 def survivors(run: bytes, data: bytes, *, seq: int, h: bytes) -> list[Survivor]:
-    """Find the records in a remainder that still verify, each against the stored hash of the record before it.
+    """Return the records in `data` whose hash is correct, given the stored hash of the record before each.
 
-    `seq` and `h` are those of the last good record. The record before is looked for by its place and by its number, so
-    that lines which were moved are recognised too. Nothing is tried that only guesses gave rise to, so the effort stays in
-    proportion to the data, whatever that is.
+    `seq` and `h` belong to the last valid record. The record before is looked up both by position and by number, so that moved
+    lines are recognised. The number of hashes to compute grows only linearly with the data.
     """
     fragments = sorted(_fragments(data), key=lambda fragment: fragment.seq)
     stored: dict[int, set[bytes]] = {seq: {h}}
     for fragment in fragments:
-        known = stored.setdefault(fragment.seq, set())
-        if fragment.stored is not None and len(known) < _CANDIDATES:
-            known.add(fragment.stored)
-    should: dict[int, set[bytes]] = {}
-    """The hashes that damaged lines should have had: their own may be what was hit."""
-    found: list[Survivor] = []
+        hashes = stored.setdefault(fragment.seq, set())
+        if fragment.stored is not None and len(hashes) < _MAX_CANDIDATES:
+            hashes.add(fragment.stored)
+    repaired: dict[int, set[bytes]] = {}
+    """Seq → hashes that damaged lines should have had; the damage may be in the hash itself."""
+    intact: list[Survivor] = []
     for fragment in fragments:
-        before = set(stored.get(fragment.seq - 1, ()))
+        previous = set(stored.get(fragment.seq - 1, ()))
         if fragment.neighbour:
-            before.add(fragment.neighbour)
-        if opened := _OPENED.search(fragment.body, 0, _HEADER):
-            before.add(opened[1])
-        computed = {chain.link(run, link, fragment.body) for link in before}
+            previous.add(fragment.neighbour)
+        if opened := _SEGMENT_OPENED.search(fragment.body, 0, _HEADER_LENGTH):
+            previous.add(opened[1])
+        computed = _links(run, previous, fragment.body)
         if fragment.stored is not None and fragment.stored not in computed:
-            computed |= {chain.link(run, link, fragment.body) for link in should.get(fragment.seq - 1, ())}
+            computed |= _links(run, repaired.get(fragment.seq - 1, ()), fragment.body)
         if fragment.stored is not None and fragment.stored in computed:
-            mark = _D.search(fragment.body, max(0, len(fragment.body) - _MARK))
+            d = _D.search(fragment.body, max(0, len(fragment.body) - _D_LENGTH))
             line = chain.close(fragment.body, fragment.stored)[:-1]
-            found.append(Survivor(seq=fragment.seq, d=int(mark[1]) if mark else 0, h=fragment.stored, line=line))
-        elif len(should.setdefault(fragment.seq, set())) < _CANDIDATES:
-            should[fragment.seq] |= {chain.link(run, link, fragment.body) for link in before}
-    return found
+            intact.append(Survivor(seq=fragment.seq, d=int(d[1]) if d else 0, h=fragment.stored, line=line))
+        elif len(repaired.setdefault(fragment.seq, set())) < _MAX_CANDIDATES:
+            repaired[fragment.seq] |= _links(run, previous, fragment.body)
+    return intact
+
+
+def _links(run: bytes, previous: Iterable[bytes], body: bytes) -> set[bytes]:
+    return {chain.link(run, h, body).encode() for h in previous}
 
 
 def _fragments(data: bytes) -> list[_Fragment]:
@@ -100,7 +107,7 @@ def _fragments(data: bytes) -> list[_Fragment]:
         stored = parts[1] if parts else None
         fragments += [
             _Fragment(int(start[1]), piece[start.start() : -chain.TAIL], stored, neighbour)
-            for start in itertools.islice(_START.finditer(piece), _STARTS)
+            for start in itertools.islice(_START.finditer(piece), _MAX_STARTS)
         ]
         neighbour = stored
         begin = boundary.end() if boundary else end
@@ -108,26 +115,26 @@ def _fragments(data: bytes) -> list[_Fragment]:
 
 
 def watermark(run: bytes, data: bytes, *, seq: int, h: bytes) -> int:
-    """Tell the highest seq that a trustworthy record in the remainder calls durable.
+    """Return the highest seq that a trustworthy record in `data` reports as durable.
 
-    A seal names its run, so it is believed without a neighbour: after a journal was closed, even the loss of the line
-    before the seal is recognised.
+    A `segment_sealed` names its run, so it is trusted without the record before it. That way even the loss of the line before
+    the seal is detected.
     """
-    marks = [survivor.d for survivor in survivors(run, data, seq=seq, h=h)]
+    reported = [survivor.d for survivor in survivors(run, data, seq=seq, h=h)]
     begin = rb'\{"seq":([0-9]{1,18}),"at":"[^"\n]*","t":[0-9.]+,"type":"segment_sealed",'
     seal = begin + rb'"run":"%b",[^\n]{0,300},"d":([0-9]{1,18}),"h":'
-    marks += [int(match[2]) for match in re.finditer(seal % re.escape(run), data) if int(match[2]) < int(match[1])]
-    return max(marks, default=0)
+    reported += [int(match[2]) for match in re.finditer(seal % re.escape(run), data) if int(match[2]) < int(match[1])]
+    return max(reported, default=0)
 
 
 def damage(scan: Scan) -> JournalDamaged | None:
-    """Judge how a scan ended: None if nothing that was confirmed is missing."""
+    """Return the damage at which a scan stopped; None if no confirmed record is missing."""
     stop, cursor = scan.stop, scan.cursor
     if stop is None:
         return None
-    rest = scan.remainder()
+    remainder = scan.remainder()
     if scan.is_in_last and not stop.in_header:
-        confirmed = max(cursor.watermark, watermark(cursor.run, rest, seq=cursor.seq, h=cursor.h))
+        confirmed = max(cursor.watermark, watermark(cursor.run, remainder, seq=cursor.seq, h=cursor.h))
         if confirmed <= cursor.seq:
             return None
     return JournalDamaged(
@@ -136,58 +143,57 @@ def damage(scan: Scan) -> JournalDamaged | None:
         byte=stop.byte,
         seq=stop.seq,
         check=stop.check,
-        intact=len(survivors(cursor.run, rest, seq=cursor.seq, h=cursor.h)),
+        intact=len(survivors(cursor.run, remainder, seq=cursor.seq, h=cursor.h)),
     )
 
 
 def intact_after(scan: Scan) -> list[Survivor]:
-    """List every record behind the first bad byte that still verifies, in the order of their numbers, from all files."""
+    """Return the intact records after the first bad byte, from all files, ordered by seq."""
     stop, cursor = scan.stop, scan.cursor
     if stop is None:
         return []
-    found: dict[int, Survivor] = {}
+    intact: dict[int, Survivor] = {}
     for number in scan.numbers:
         if number >= stop.segment:
             with scan.files.read(segments.file(scan.path, number)) as stream:
                 stream.seek(stop.byte if number == stop.segment else 0)
-                here = survivors(cursor.run, stream.read(), seq=cursor.seq, h=cursor.h)
-            found.update((survivor.seq, survivor) for survivor in here if survivor.seq > cursor.seq)
-    return [found[seq] for seq in sorted(found)]
+                in_file = survivors(cursor.run, stream.read(), seq=cursor.seq, h=cursor.h)
+            intact.update((survivor.seq, survivor) for survivor in in_file if survivor.seq > cursor.seq)
+    return [intact[seq] for seq in sorted(intact)]
 
 
 @attrs.frozen
-class SetAside:
-    """What recovery took out of the journal."""
+class TornTail:
+    """Bytes that recovery moved out of the journal."""
 
     bytes: int
     file: str
     """Relative to the run's directory."""
 
 
-def recover(scan: Scan) -> SetAside | None:
-    """Let the last file go on after its last good record; what follows it is set aside, never deleted.
+def recover(scan: Scan) -> TornTail | None:
+    """Set a torn tail aside and make the rest durable. The caller holds the lock and has checked for damage.
 
-    The good part is written into a new file even if nothing is cut off, and even if it is sealed: whoever wrote it may have
-    died before it was synced, and after a failed sync the system may believe pages to be clean that never reached the disk.
-    The old file's bytes cannot be made durable any more; a copy's can. The caller holds the lock and has seen that there is
-    no damage. A crash in here leaves either the old file or the new.
+    The valid part is always copied into a new file, even if nothing is removed: its writer may have died before a sync, and
+    after a failed sync the system may treat pages as clean that never reached the disk. Only a copy can be made durable. A
+    crash in here leaves either the old file or the new one.
     """
     path, files = scan.path, scan.files
     last = scan.numbers[-1]
-    torn = scan.remainder()
-    aside = _set_aside(path, files, last, scan.cursor.seq, torn) if torn else None
+    tail = scan.remainder()
+    torn = _set_aside(path, files, last, scan.cursor.seq, tail) if tail else None
     with files.read(segments.file(path, last)) as stream:
-        good = stream.read(scan.cursor.offset)
-    create(files, str(path), segments.name(last), good)
+        valid = stream.read(scan.cursor.offset)
+    create(files, str(path), segments.name(last), valid)
     if scan.cursor.sealed:
         files.make_read_only(segments.file(path, last))
-    return aside
+    return torn
 
 
-def _set_aside(path: Path, files: Files, number: int, seq: int, torn: bytes) -> SetAside:
-    """Keep the bytes under a name that their content decides, so that a recovery that was cut off is simply done again."""
+def _set_aside(path: Path, files: Files, number: int, seq: int, tail: bytes) -> TornTail:
+    """Write the bytes to a file named after their content, so that an interrupted recovery can be repeated."""
     directory = os.path.join(str(path), "torn")
-    name = f"{segments.name(number)}.after-{seq}.{hashlib.sha256(torn).hexdigest()[:16]}"
+    name = f"{segments.name(number)}.after-{seq}.{hashlib.sha256(tail).hexdigest()[:16]}"
     make_directory(files, directory)
-    create(files, directory, name, torn)
-    return SetAside(bytes=len(torn), file=f"torn/{name}")
+    create(files, directory, name, tail)
+    return TornTail(bytes=len(tail), file=f"torn/{name}")

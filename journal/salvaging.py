@@ -1,8 +1,7 @@
-"""What is still good in a damaged journal, copied into a new one.
+"""Salvage: copy the intact records of a damaged journal into a new one.
 
-Nothing is invented and nothing is changed where it lies. Every record that still verifies is taken over, in order, with its
-times. The new journal is a run of its own, with a chain of its own; a record that no longer fits, because the records before
-it are lost, is kept beside it as it stood.
+The records keep their order and times. The new journal is a run of its own, with its own hash chain. A record that cannot be
+appended, because earlier records of its trial are lost, is written to `excluded.jsonl` beside it. The source is only read.
 """
 
 import collections
@@ -15,9 +14,10 @@ from typing import Final
 import attrs
 import orjson
 
-from journal import blobs, segments
+from journal import segments
+from journal.blobs import unloaded_blobs, with_loaded_blobs
 from journal.codec import decode, encode
-from journal.errors import BlobDamaged, IllegalEvent, JournalError, command
+from journal.errors import BlobDamaged, IllegalEvent, JournalError
 from journal.events import (
     Event,
     Extension,
@@ -42,15 +42,16 @@ EXCLUDED: Final = "excluded.jsonl"
 
 @attrs.frozen
 class Salvaged:
-    """What could be saved."""
+    """The result of a salvage."""
 
     path: Path
     """The new run."""
     kept: int
+    """Number of records that were copied."""
     lost: int
-    """Records that are gone, as far as the numbers of the others tell."""
+    """Number of missing records, judged by the numbers of the others."""
     excluded: int
-    """Records that are whole but no longer fit; they are in `excluded.jsonl`."""
+    """Number of intact records that could not be appended; they are in `excluded.jsonl`."""
 
 
 @attrs.frozen
@@ -64,93 +65,83 @@ class _Intact:
 async def salvage(
     source: Path | str, target: Path | str, *, files: Files = DISK, in_thread: InThread = run_in_thread
 ) -> Salvaged:
-    """Copy what is intact in a damaged journal into a new directory; the old one is only read."""
+    """Copy the intact records of a damaged journal into a new directory."""
     source, target = Path(source), Path(target)
     check_target(source, target, files)
-    started, run = _look_over(source, files)
-    current = started
-    seq = whole = kept = 0
+    record, run = _first_record(source, files)
+    seq = intact = kept = 0
     excluded: list[bytes] = []
-    async with staged_run(target, files=files, in_thread=in_thread) as place:
-        async with writing(place, new=True, stamp=lambda: (current.at, current.t), files=files, in_thread=in_thread) as journal:
-            for current in _intact(source, files, run):
-                whole += 1
-                seq = current.seq
-                if isinstance(current.event, FileEvent | JournalSalvaged):
-                    continue  # These speak of the files that are left behind.
-                for n in range(journal.lifecycle.sessions + 1, _session_of(current.event, journal.lifecycle) + 1):
-                    # That it began is certain, for here is what happened in it; by which process is not known any more.
+    async with staged_run(target, files=files, in_thread=in_thread) as staging:
+        async with writing(staging, new=True, clock=lambda: (record.at, record.t), files=files, in_thread=in_thread) as journal:
+            for record in _intact_records(source, files, run):
+                intact += 1
+                seq = record.seq
+                if isinstance(record.event, FileEvent | JournalSalvaged):
+                    continue  # They describe the files of the source.
+                for n in range(journal.lifecycle.sessions + 1, _session_of(record.event, journal.lifecycle) + 1):
+                    # A record of this session is intact, so it did start; its process is unknown.
                     journal.append(SessionStarted(n=n, pid=0, host="", boot_id=""))
                 try:
-                    journal.append(_as_own(current.event, journal))
+                    journal.append(_adapted(record.event, journal))
                     kept += 1
                 except IllegalEvent:
-                    excluded.append(_as_line(current))
+                    excluded.append(encode(record.event, record.seq, record.at, record.t) + b"}\n")
                 await journal.wait_room()
-            journal.append(JournalSalvaged(run=run.decode(), kept=kept, lost=seq - whole, excluded=len(excluded)))
+            journal.append(JournalSalvaged(run=run.decode(), kept=kept, lost=seq - intact, excluded=len(excluded)))
         if excluded:
-            await in_thread(lambda: create(files, str(place), EXCLUDED, b"".join(excluded)))
-    return Salvaged(path=target, kept=kept, lost=seq - whole, excluded=len(excluded))
+            await in_thread(lambda: create(files, str(staging), EXCLUDED, b"".join(excluded)))
+    return Salvaged(path=target, kept=kept, lost=seq - intact, excluded=len(excluded))
 
 
-def _as_own(event: Event, journal: Journal) -> Event:
-    """Let the last word of a run be true of the new journal, or refuse it: a run that has lost trials is not finished."""
+def _adapted(event: Event, journal: Journal) -> Event:
+    """Return `RunFinished` with the new journal's head; raise `IllegalEvent` if trials that it counts are lost."""
     if not isinstance(event, RunFinished):
         return event
     counts = journal.lifecycle.counts()
     if (event.completed, event.failed, event.withdrawn) != (counts["completed"], counts["failed"], counts["withdrawn"]):
-        raise IllegalEvent("RunFinished speaks of trials that are lost")
+        raise IllegalEvent("RunFinished", "it counts trials that are lost")
     return attrs.evolve(event, head=journal.head if event.head else "")  # type: ignore[misc]  # a fact is an attrs class
 
 
 def _session_of(event: Event, lifecycle: Lifecycle) -> int:
-    """Tell how many sessions must have begun before this event."""
+    """Return the number of sessions that must have started before this event."""
     match event:
         case SessionStarted(n=n):
             return n - 1
         case RunStarted() | JournalRecovered() | Extension():
             return 0
         case _:
-            return lifecycle.sessions + (lifecycle.stage != "session")
+            return lifecycle.sessions + (lifecycle.stage != "in_session")
 
 
-def _look_over(source: Path, files: Files) -> tuple[_Intact, bytes]:
-    """Make sure that there is something to salvage; tell the run's first fact and its identity."""
+def _first_record(source: Path, files: Files) -> tuple[_Intact, bytes]:
+    """Return the `RunStarted` record and the run's id; raise if the journal cannot or need not be salvaged."""
     if verify(source, files=files).holds:
-        raise JournalError(f"{source} is not damaged; {command('resume', source)} goes on with it, and `cp -r` copies it")
+        raise JournalError(f"{source} is not damaged", path=source, hint="resume")
     scan = Scan(source, files)
     collections.deque(scan, maxlen=0)
-    for run in [scan.cursor.run] if scan.cursor.seq else _names_of_run(scan):
-        for record in _intact(source, files, run):
+    for run in [scan.cursor.run] if scan.cursor.seq else _possible_runs(scan):
+        for record in _intact_records(source, files, run):
             if isinstance(record.event, RunStarted):
                 return record, run
-    raise JournalError(
-        f"{source} cannot be salvaged into a run: the record that says what it is a run of did not survive. "
-        f"{command('log', source, ' --json')} prints the records before the damage, and the rest stands in its files as it was"
-    )
+    raise JournalError(f"cannot salvage {source}: its run_started record is lost", path=source, hint="read_log")
 
 
-def _names_of_run(scan: Scan) -> Iterator[bytes]:
-    """Guess the run's identity from every line that names it, the first file's own first line being damaged."""
+def _possible_runs(scan: Scan) -> Iterator[bytes]:
+    """Yield every run id in the files, for a journal whose first line is damaged."""
     for number in scan.numbers:
         with scan.files.read(segments.file(scan.path, number)) as stream:
             yield from dict.fromkeys(re.findall(rb'"run":"([0-9a-f]{32})"', stream.read()))
 
 
-def _intact(source: Path, files: Files, run: bytes) -> Iterator[_Intact]:
-    """Go through every record that still verifies, in order."""
+def _intact_records(source: Path, files: Files, run: bytes) -> Iterator[_Intact]:
     scan = Scan(source, files)
     for record in scan:
         with contextlib.suppress(BlobDamaged):
-            yield _Intact(record.seq, record.at, record.t, blobs.loaded(record.event, files))
+            yield _Intact(record.seq, record.at, record.t, with_loaded_blobs(record.event, files))
     scan.cursor.run = run
     for survivor in intact_after(scan):
-        with contextlib.suppress(BlobDamaged, ValueError, KeyError, TypeError):  # Intact, and yet no record of ours.
+        with contextlib.suppress(BlobDamaged, ValueError, KeyError, TypeError):  # Correct hash, but not a record of ours.
             members = orjson.loads(survivor.line)
-            members.update(blobs.referred(members.get("blobs", {}), members["type"], source))
-            yield _Intact(survivor.seq, members["at"], members["t"], blobs.loaded(decode(members), files))
-
-
-def _as_line(record: _Intact) -> bytes:
-    """Write a record down as it stood, without the hash that no longer leads anywhere."""
-    return encode(record.event, record.seq, record.at, record.t) + b"}\n"
+            members.update(unloaded_blobs(members.get("blobs", {}), members["type"], source))
+            yield _Intact(survivor.seq, members["at"], members["t"], with_loaded_blobs(decode(members), files))

@@ -1,7 +1,7 @@
-"""Bytes into records, as far as they can be trusted.
+"""Reading of lines into records, up to the first line that cannot be trusted.
 
-A cursor knows what the next line must be: which number, which hash before it, which file. Whoever reads a journal (a reader, a
-follower, recovery, `verify`) moves one along. What follows from a bad line is decided elsewhere; here it is only noticed.
+A `Cursor` knows what the next line must be: its number, the previous hash and its file. All readers (`read`, `follow`,
+recovery, `verify`) use one. What an invalid line means is decided in `journal.recovery`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,92 +14,91 @@ from cattrs import BaseValidationError
 from orjson import loads
 
 from journal import chain, segments
-from journal.blobs import referred
-from journal.codec import CHECKING, TRUSTING, decode
+from journal.blobs import unloaded_blobs
+from journal.codec import CHECKED_DECODERS, DECODERS, decode
 from journal.errors import InvalidRecord, UnknownFormat
 from journal.events import Event, Record, SegmentOpened, SegmentSealed, new_record
 from journal.files import DISK, Files
-from journal.versions import UPCASTERS, Upcasters, major_of, upcast
+from journal.versions import major_version, upcast
 
 
-class BadLine(Exception):  # it never leaves this package, and it is a finding rather than a fault
-    """A line is not the one that belongs here; the message says which check failed."""
+class BadLine(Exception):  # Never leaves this package.
+    """A line is not the expected one; the message is the check that failed."""
 
-    rest: bytes | None = None
-    """The line itself, where it is unfinished: it was all that there was, whatever a writer has added since."""
+    unfinished: bytes | None = None
+    """The line, if it has no LF. A writer may have added to the file since it was read."""
 
 
 class Cursor:
-    """What the next line must be, given all the lines before it."""
+    """A position in a journal: what the next line must be."""
 
-    def __init__(self, path: Path, *, checking: bool = False, upcasters: Upcasters = UPCASTERS) -> None:
+    def __init__(self, path: Path, *, check_all: bool = False) -> None:
         self.path = path
         self.run = b""
-        """The run's identity; empty until the first line has told it."""
+        """The run's id; empty before the first line."""
         self.seq = 0
-        """The last good record."""
+        """The last valid record."""
         self.h = chain.GENESIS
         self.watermark = 0
-        """The highest seq that a good record calls durable."""
+        """The highest seq that a valid record reports as durable."""
         self.segment = 0
         self.offset = 0
-        """Where the next line begins."""
+        """Start of the next line."""
         self.records = 0
-        """How many records of this segment were taken."""
+        """Number of valid records in this segment so far."""
         self.sealed = False
         self.major = segments.MAJOR
-        self._checking = checking
-        """Whether to check types and the files' own sums too, which the hash of each line vouches for otherwise."""
-        self._upcasters = upcasters
+        self._check_all = check_all
+        """Whether to check the types of members and the checksums of files, too."""
         self._digest = sha256()
-        self._before = (0, "")
-        """Length and sum of the file before."""
+        self._previous_file = (0, "")
+        """Length and SHA-256 of the previous file."""
 
     def enter(self, segment: int) -> None:
-        """Go on to the next file."""
-        self._before = (self.offset, self._digest.hexdigest())
+        """Move to the start of the next file."""
+        self._previous_file = (self.offset, self._digest.hexdigest())
         self._digest = sha256()
         self.segment = segment
         self.offset = 0
         self.records = 0
         self.sealed = False
 
-    def take(self, lines: Iterable[bytes]) -> Iterator[Record]:  # noqa: C901  # one loop, for the sake of speed
-        """Make records of the next lines; raise `BadLine`, and stay before it, at one that does not belong here."""
-        # The inner loop of everything that reads. It works on local names and calls as little as it can; a line's number,
-        # place and hash come back to the cursor when the loop is left, whichever way.
+    def take(self, lines: Iterable[bytes]) -> Iterator[Record]:  # noqa: C901  # one loop, for speed
+        """Yield the records in the next lines; raise `BadLine`, and stay before it, at an unexpected one."""
+        # The inner loop of every reader: it uses local names and few calls, and writes the position back when it is left.
         run, seq, h, offset, segment, records = self.run, self.seq, self.h, self.offset, self.segment, self.records
-        watermark, hooks, checking = self.watermark, CHECKING if self._checking else TRUSTING, self._checking
-        old = self.major != segments.MAJOR
+        watermark, decoders, check_all = self.watermark, CHECKED_DECODERS if self._check_all else DECODERS, self._check_all
+        link, opening, closing, tail = chain.link, chain.OPENING, chain.LINE_CLOSING, -chain.LINE_TAIL
+        is_old = self.major != segments.MAJOR
         try:
             for line in lines:
                 if not records:
-                    self.greet(line)
-                    run, old = self.run, self.major != segments.MAJOR
-                digits = sha256(run + h + line[:-41]).hexdigest()[:32]
+                    self.read_header(line)
+                    run, is_old = self.run, self.major != segments.MAJOR
+                digits = link(run, h, line[:tail])
                 following = digits.encode()
-                if not line.endswith(b',"h":"' + following + b'"}\n'):
-                    raise _bad(line)
+                if not line.endswith(opening + following + closing):
+                    raise _bad_line(line)
                 try:
                     members = loads(line)
-                    if "blobs" in members or old:
+                    if "blobs" in members or is_old:
                         members = self._prepared(members)
-                    hook = hooks.get(members["type"])
-                    event = hook(members) if hook else decode(members)
-                    said, d = members["seq"], members["d"]
-                    record = new_record(Record, (said, members["at"], members["t"], event, d, digits, segment, offset))
-                    if d > watermark:  # noqa: PLR1730  # a call of `max` for every line that is read
+                    decoder = decoders.get(members["type"])
+                    event = decoder(members) if decoder else decode(members)
+                    number, d = members["seq"], members["d"]
+                    record = new_record(Record, (number, members["at"], members["t"], event, d, digits, segment, offset))
+                    if d > watermark:  # noqa: PLR1730  # faster than `max`
                         watermark = d
-                    if checking:
-                        _check_own(record)
+                    if check_all:
+                        _check_record(record)
                 except (ValueError, KeyError, TypeError, AttributeError, BaseValidationError) as exc:
-                    raise InvalidRecord(self.path, seq + 1, f"it is not a record ({_in_words(exc)})") from exc
-                if said != seq + 1:
-                    raise InvalidRecord(self.path, seq + 1, f"it says that it is record {said}")
+                    raise InvalidRecord(self.path, seq + 1, f"not a record ({_reason(exc)})") from exc
+                if number != seq + 1:
+                    raise InvalidRecord(self.path, seq + 1, f"it has the number {number}")
                 if self.sealed or not records or event.__class__ is SegmentSealed or event.__class__ is SegmentOpened:
                     self.seq, self.h, self.offset, self.records = seq, h, offset, records
                     self._check_file(event)
-                if checking:
+                if check_all:
                     self._digest.update(line)
                 seq += 1
                 h = following
@@ -109,151 +108,151 @@ class Cursor:
         finally:
             self.seq, self.h, self.offset, self.records, self.watermark = seq, h, offset, records, watermark
 
-    def revisit(self, first: dict[str, Any], before: bytes, line: bytes, offset: int) -> Record:
-        """Make a record of one line in the middle of the file, given what the file's first line says and the hash before."""
+    def read_one(self, header: dict[str, Any], previous: bytes, line: bytes, offset: int) -> Record:
+        """Return the record in one line of the file, given the file's header and the hash before the line."""
         parts = chain.split(line[:-1])
-        h = before or first.get("previous_h", "").encode() or chain.GENESIS
-        if parts is None or chain.link(self.run, h, parts[0]) != parts[1]:
-            raise _bad(line)
+        h = previous or header.get("previous_h", "").encode() or chain.GENESIS
+        if parts is None or chain.link(self.run, h, parts[0]).encode() != parts[1]:
+            raise _bad_line(line)
         try:
             members = self._prepared(loads(line))
-            event, own = decode(members), (members["seq"], members["at"], members["t"])
-            return Record(*own, event, members["d"], parts[1].decode(), self.segment, offset)
+            event, place = decode(members), (members["seq"], members["at"], members["t"])
+            return Record(*place, event, members["d"], parts[1].decode(), self.segment, offset)
         except (ValueError, KeyError, TypeError, AttributeError) as exc:
-            raise BadLine(f"it is not a record ({exc})") from exc
+            raise BadLine(f"not a record ({exc})") from exc
 
     def _prepared(self, members: dict[str, Any]) -> dict[str, Any]:
-        """Do what few lines need: find the values in blobs, bring an older format up to date."""
+        """Handle what few lines need: references to blobs, and older formats."""
         if "blobs" in members:
-            members.update(referred(members["blobs"], members["type"], self.path))
-        return upcast(members, self.major, self._upcasters)
+            members.update(unloaded_blobs(members["blobs"], members["type"], self.path))
+        return upcast(members, self.major)
 
-    def greet(self, line: bytes) -> dict[str, Any]:
-        """Learn from a file's first line which format and which run it is of."""
+    def read_header(self, line: bytes) -> dict[str, Any]:
+        """Read format and run from the first line of a file."""
         try:
             header: Any = loads(line)
         except ValueError as exc:
-            raise BadLine(f"the file's first line is not JSON ({exc})") from exc
+            raise BadLine(f"the first line of the file is not JSON ({exc})") from exc
         if not isinstance(header, dict) or header.get("type") != "segment_opened":
-            raise BadLine("the file does not begin with segment_opened")
+            raise BadLine("the file does not start with segment_opened")
         try:
-            major = major_of(header, f"{self.path}/{segments.name(self.segment)}")
+            major = major_version(header, f"{self.path}/{segments.name(self.segment)}")
         except UnknownFormat as exc:
-            if _is_as_written(line, header):  # In every version, a file's first line is hashed as it is in this one.
+            if _has_correct_hash(line, header):  # The first line is hashed in the same way in every version.
                 raise
-            raise BadLine("the file's first line was changed after it was written") from exc
+            raise BadLine("the first line of the file was changed after it was written") from exc
         run = str(header.get("run")).encode()
         if self.run and run != self.run:
             raise BadLine(f"the file belongs to another run, {header.get('run')!r}")
         self.run, self.major = run, major
         return dict(header)
 
-    def _broken(self, why: str) -> InvalidRecord:
-        return InvalidRecord(self.path, self.seq + 1, why)
+    def _invalid(self, reason: str) -> InvalidRecord:
+        return InvalidRecord(self.path, self.seq + 1, reason)
 
     def _check_file(self, event: Event) -> None:
-        """Check that a file begins and ends as it must, and what it says of itself and of the file before it."""
+        """Check the records at the start and at the end of a file."""
         match event:
             case SegmentOpened() if not self.records:
-                length, total = self._before
+                length, digest = self._previous_file
                 if (event.segment, event.previous_seq, event.previous_bytes) != (self.segment, self.seq, length):
-                    raise self._broken("it does not follow from the end of the file before")
+                    raise self._invalid("it does not continue the previous file")
                 if (event.previous_h.encode() or chain.GENESIS) != self.h:
-                    raise self._broken("it names another hash for the record before")
-                if self._checking and self.segment > 1 and event.previous_sha256 != total:
-                    raise self._broken("the SHA-256 of the file before is not the one that was recorded")
+                    raise self._invalid("its previous_h is not the hash of the previous record")
+                if self._check_all and self.segment > 1 and event.previous_sha256 != digest:
+                    raise self._invalid("its previous_sha256 is not the SHA-256 of the previous file")
             case SegmentSealed() if self.records and not self.sealed:
                 if (event.run.encode(), event.segment) != (self.run, self.segment):
-                    raise self._broken(f"the seal is that of segment {event.segment} of run {event.run!r}")
+                    raise self._invalid(f"it seals segment {event.segment} of run {event.run!r}")
                 if (event.records, event.bytes) != (self.records, self.offset):
-                    raise self._broken(f"the seal counts {event.records} records in {event.bytes} bytes")
-                if self._checking and event.sha256 != self._digest.hexdigest():
-                    raise self._broken("the SHA-256 in the seal is not that of the bytes before it")
+                    raise self._invalid(f"it seals {event.records} records in {event.bytes} bytes")
+                if self._check_all and event.sha256 != self._digest.hexdigest():
+                    raise self._invalid("its sha256 is not the SHA-256 of the bytes before it")
                 self.sealed = True
             case _:
-                raise self._broken("it stands behind the seal" if self.sealed else "it is not the beginning of a file")
+                raise self._invalid("it follows segment_sealed" if self.sealed else "it is not at the start of a file")
 
 
-def _is_as_written(line: bytes, header: dict[str, Any]) -> bool:
-    """Say whether a file's first line has the hash that it must have; it names all that goes into it."""
+def _has_correct_hash(line: bytes, header: dict[str, Any]) -> bool:
     parts = chain.split(line[:-1])
-    before = str(header.get("previous_h") or "").encode() or chain.GENESIS
-    return parts is not None and chain.link(str(header.get("run")).encode(), before, parts[0]) == parts[1]
+    previous = str(header.get("previous_h") or "").encode() or chain.GENESIS
+    return parts is not None and chain.link(str(header.get("run")).encode(), previous, parts[0]).encode() == parts[1]
 
 
-def _check_own(record: Record) -> None:
-    """Refuse members of the record itself that cannot be."""
-    for name, value, kinds in (
+def _check_record(record: Record) -> None:
+    """Raise `ValueError` for a record member with an invalid value."""
+    for name, value, types in (
         ("seq", record.seq, (int,)),
         ("at", record.at, (str,)),
         ("t", record.t, (float, int)),
         ("d", record.d, (int,)),
     ):
-        if type(value) not in kinds:
+        if type(value) not in types:
             raise ValueError(f"{name} is {value!r}")
     if not 0 <= record.d < record.seq:
-        raise ValueError(f"it calls record {record.d} durable")
+        raise ValueError(f"d is {record.d}")
 
 
-def _in_words(exc: Exception) -> str:
+def _reason(exc: Exception) -> str:
     if isinstance(exc, BaseValidationError):
-        return "; ".join(str(each) for each in exc.exceptions)
+        return "; ".join(map(str, exc.exceptions))
     return f"{exc.args[0]} is missing" if isinstance(exc, KeyError) else str(exc)
 
 
-def _bad(line: bytes) -> BadLine:
-    """Say what is wrong with a line that does not end in the hash that it should have."""
+def _bad_line(line: bytes) -> BadLine:
+    """Return the error for a line without the expected hash."""
     if not line.endswith(b"\n"):
-        unfinished = BadLine("the line is unfinished")
-        unfinished.rest = line
+        unfinished = BadLine("the line is incomplete")
+        unfinished.unfinished = line
         return unfinished
     if chain.split(line[:-1]) is None:
-        return BadLine("the line does not end in a hash")
-    return BadLine("its hash does not follow from the record before")
+        return BadLine("the line does not end with a hash")
+    return BadLine("its hash does not follow from the previous record")
 
 
 @attrs.frozen
 class ScanStop:
-    """Where a scan could go no further, and why."""
+    """Where a scan stopped, and why."""
 
     segment: int
     byte: int
     seq: int
-    """The record that should have stood there."""
+    """The record expected there."""
     check: str
+    """The check that failed."""
     in_header: bool
-    """Whether it is the first line of its file, which was on disk before the file had its name."""
-    rest: bytes | None = None
-    """All that followed the last good record, where that was half a line."""
+    """Whether it is the first line of a file, which is synced before the file gets its name."""
+    unfinished: bytes | None = None
+    """Everything after the last valid record, if that is an incomplete line."""
 
 
 class Scan:
-    """One pass over a journal, from its first byte to the first that cannot be trusted."""
+    """One pass over a journal, up to the first byte that cannot be trusted."""
 
-    def __init__(self, path: Path, files: Files = DISK, *, checking: bool = False, upcasters: Upcasters = UPCASTERS) -> None:
+    def __init__(self, path: Path, files: Files = DISK, *, check_all: bool = False) -> None:
         self.path = path
         self.files = files
         self.numbers = segments.numbers(path, files)
-        self.cursor = Cursor(path, checking=checking, upcasters=upcasters)
+        self.cursor = Cursor(path, check_all=check_all)
         self.stop: ScanStop | None = None
-        """Set when the pass has ended before the last byte."""
+        """Set if the pass stopped before the last byte."""
 
     def __iter__(self) -> Iterator[Record]:
-        """Yield every good record; afterwards, `stop` says what ended the pass, if anything did."""
+        """Yield every valid record, then set `stop`."""
         cursor = self.cursor
-        for place, number in enumerate(self.numbers, start=1):
-            if number != place:
-                self._stop_at(place, f"{segments.name(place)} is missing", in_header=True)
+        for expected, number in enumerate(self.numbers, start=1):
+            if number != expected:
+                self._stop_at(expected, f"{segments.name(expected)} is missing", in_header=True)
                 return
-            if place > 1 and not cursor.sealed:
-                self._stop_at(cursor.segment, "the file ends without a seal, though another follows it")
+            if expected > 1 and not cursor.sealed:
+                self._stop_at(cursor.segment, "the file is not sealed, but another one follows")
                 return
             cursor.enter(number)
             with self.files.read(segments.file(self.path, number)) as stream:
                 try:
                     yield from cursor.take(stream)
                 except BadLine as exc:
-                    self._stop_at(number, str(exc), rest=exc.rest)
+                    self._stop_at(number, str(exc), unfinished=exc.unfinished)
                     return
             if not cursor.records:
                 self._stop_at(number, "the file is empty")
@@ -261,27 +260,27 @@ class Scan:
 
     @property
     def is_in_last(self) -> bool:
-        """Say whether the pass ended in the last file, the only one that a crash may have cut."""
+        """Whether the pass reached the last file, the only one that a crash can leave incomplete."""
         return self.stop is None or self.stop.segment == self.numbers[-1]
 
     def remainder(self) -> bytes:
-        """Read what follows the last good record in the file where the pass ended."""
+        """Return the bytes after the last valid record, in the file where the pass stopped."""
         if self.stop is None or self.stop.segment not in self.numbers:
             return b""
-        if self.stop.rest is not None:
-            return self.stop.rest
+        if self.stop.unfinished is not None:
+            return self.stop.unfinished
         with self.files.read(segments.file(self.path, self.stop.segment)) as stream:
             stream.seek(self.stop.byte)
             return stream.read()
 
-    def _stop_at(self, segment: int, check: str, *, in_header: bool = False, rest: bytes | None = None) -> None:
+    def _stop_at(self, segment: int, check: str, *, in_header: bool = False, unfinished: bytes | None = None) -> None:
         cursor = self.cursor
-        here = segment == cursor.segment
+        is_current = segment == cursor.segment
         self.stop = ScanStop(
             segment=segment,
-            byte=cursor.offset if here else 0,
+            byte=cursor.offset if is_current else 0,
             seq=cursor.seq + 1,
             check=check,
-            in_header=in_header or (here and not cursor.records),
-            rest=rest,
+            in_header=in_header or (is_current and not cursor.records),
+            unfinished=unfinished,
         )

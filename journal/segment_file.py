@@ -1,7 +1,7 @@
-"""The file under the writer's hand: blocking calls only, made from a thread.
+"""The segment that is being written. Blocking calls only; the writer makes them in a thread.
 
-It knows which file is open and how long it is, and keeps two orders that everything rests on: a file is on disk to its
-last byte before the next one gets its name, and a value is on disk before the line that points to it is written.
+Two orders are kept here: a segment is synced before the next one gets its name, and a blob is synced before the line that
+refers to it is written.
 """
 
 import contextlib
@@ -14,16 +14,16 @@ from journal import blobs, segments
 from journal.files import APPEND, Files, create, retry_interrupted, write_some
 
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
-"""The errors that go away when somebody makes space."""
+"""Errors that go away when space is freed."""
 
 
-class NoSpace(Exception):  # It never leaves this package: the writer makes a `DiskFull` of it.
-    """The disk is full."""
+class NoSpace(Exception):  # Never leaves this package; the writer raises `DiskFull` instead.
+    """No space is left on the device."""
 
-    def __init__(self, why: OSError, *, partly: bytes | None = None) -> None:
-        super().__init__(str(why))
-        self.partly = partly
-        """What of the lines was written before it was full; None if it did not come to that."""
+    def __init__(self, exc: OSError, *, written: bytes | None = None) -> None:
+        super().__init__(str(exc))
+        self.written = written
+        """The part of the lines that was written; None if the failure was in another file."""
 
 
 class SegmentFile:
@@ -34,62 +34,62 @@ class SegmentFile:
         self._files = files
         self._fd = -1
         self._size = 0
-        self._is_broken = False
+        self._sync_failed = False
         self.segment = 0
-        """The number of the open file; 0 while there is none."""
+        """Number of the open segment; 0 if none is open."""
 
-    def go_on(self, segment: int, size: int) -> None:
-        """Open a file that is there already, to write at its end."""
+    def open_existing(self, segment: int, size: int) -> None:
+        """Open a segment to append to it."""
         self._fd = retry_interrupted(lambda: self._files.open(segments.file(self._path, segment), APPEND))
         self.segment, self._size = segment, size
 
+    def create(self, segment: int, header: bytes) -> None:
+        """Create a segment with this first line."""
+        with _raise_no_space():
+            create(self._files, str(self._path), segments.name(segment), header)
+        self.open_existing(segment, len(header))
+
     def finish(self) -> None:
-        """Leave a file that is sealed: only when it is on disk may the next one get its name."""
+        """Sync and close a sealed segment; the next one must not get its name before."""
         if self.segment:
             self.sync()
             self.close(sealed=True)
 
-    def begin(self, segment: int, header: bytes) -> None:
-        """Begin a file with this line."""
-        with _space_needed():
-            create(self._files, str(self._path), segments.name(segment), header)
-        self.go_on(segment, len(header))
-
     def write(self, data: bytes, values: Mapping[str, bytes]) -> None:
-        """Write whole lines, after the values that they point to."""
-        with _space_needed():
+        """Write complete lines, after the blobs that they refer to."""
+        with _raise_no_space():
             for sha256, value in values.items():
                 blobs.store(self._files, self._path, sha256, value)
-        rest = memoryview(data)
+        remaining = memoryview(data)
         try:
-            while rest:
-                rest = write_some(self._files, self._fd, rest)
+            while remaining:
+                remaining = write_some(self._files, self._fd, remaining)
         except OSError as exc:
             if exc.errno not in NO_SPACE:
                 raise
-            raise NoSpace(exc, partly=data[: len(data) - len(rest)]) from exc
+            raise NoSpace(exc, written=data[: len(data) - len(remaining)]) from exc
         self._size += len(data)
 
-    def cut_back(self, partly: bytes) -> int:
-        """Take back the line that did not fit, and make sure of those before it; say how many of these there are."""
-        whole = partly.rfind(b"\n") + 1
-        retry_interrupted(lambda: self._files.ftruncate(self._fd, self._size + whole))
-        self._size += whole
+    def truncate_to_lines(self, written: bytes) -> int:
+        """Remove the incomplete line at the end of the written bytes, and sync; return the number of complete lines."""
+        length = written.rfind(b"\n") + 1
+        retry_interrupted(lambda: self._files.ftruncate(self._fd, self._size + length))
+        self._size += length
         self.sync()
-        return partly.count(b"\n")
+        return written.count(b"\n")
 
     def sync(self) -> None:
-        """Force everything that was written to the disk; after it has failed once, never again: it would seem to work."""
-        if self._is_broken:
-            raise OSError(errno.EIO, "an earlier sync has failed")
+        """Sync everything that was written. After one failure it always fails: a second sync would succeed wrongly."""
+        if self._sync_failed:
+            raise OSError(errno.EIO, "an earlier sync failed")
         try:
             retry_interrupted(lambda: self._files.fdatasync(self._fd))
         except OSError:
-            self._is_broken = True
+            self._sync_failed = True
             raise
 
     def close(self, *, sealed: bool) -> None:
-        """Let go of the file; one that is sealed becomes read-only."""
+        """Close the segment; a sealed one becomes read-only."""
         if self.segment:
             if sealed:
                 self._files.make_read_only(segments.file(self._path, self.segment))
@@ -98,8 +98,7 @@ class SegmentFile:
 
 
 @contextlib.contextmanager
-def _space_needed() -> Generator[None]:
-    """Tell a full disk, which can be emptied, from a broken one."""
+def _raise_no_space() -> Generator[None]:
     try:
         yield
     except OSError as exc:

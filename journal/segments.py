@@ -1,7 +1,4 @@
-"""The files of a journal: their names, their order, and how one begins.
-
-`journal-000001.jsonl`, `journal-000002.jsonl` and so on. Only the last may still grow.
-"""
+"""The segment files of a journal: `journal-000001.jsonl` and so on. Only the last one grows."""
 
 import os
 import re
@@ -16,37 +13,37 @@ VERSION: Final = "1.0"
 MAJOR: Final = 1
 
 ROLL_AT: Final = 64 << 20
-"""A file is sealed, and the next begun, once it is this many bytes long."""
+"""Bytes after which a segment is sealed and the next one is started."""
 
 _NAME: Final = re.compile(r"journal-((?!000000)[0-9]{6}|[1-9][0-9]{6,})\.jsonl")
 
 
 def name(number: int) -> str:
-    """Name a segment."""
+    """Return the file name of a segment."""
     return f"journal-{number:06}.jsonl"
 
 
 def file(path: Path, number: int) -> str:
-    """Tell where a segment of a run is."""
+    """Return the path of a segment of the run in this directory."""
     return os.path.join(str(path), name(number))
 
 
 def numbers(path: Path, files: Files) -> list[int]:
-    """List the segments of a run, in order; an error if there is no journal at this path."""
+    """List the segments of a run in order; raise `NotAJournal` if there are none."""
     try:
         names = files.list_directory(str(path))
     except FileNotFoundError as exc:
-        raise NotAJournal(f"{path} does not exist; `evaljournal ls` lists the runs here") from exc
+        raise NotAJournal(f"{path} does not exist", path=path, hint="check_path") from exc
     except NotADirectoryError as exc:
-        raise NotAJournal(f"{path} is a file; a run is a directory with journal-000001.jsonl in it") from exc
-    found = sorted(int(match[1]) for match in map(_NAME.fullmatch, names) if match)
-    if not found:
-        raise NotAJournal(f"{path} holds no journal: there is no {name(1)} in it")
-    return found
+        raise NotAJournal(f"{path} is a file; a run is a directory that contains {name(1)}", path=path) from exc
+    segments = sorted(int(match[1]) for match in map(_NAME.fullmatch, names) if match)
+    if not segments:
+        raise NotAJournal(f"{path} is not a run: it does not contain {name(1)}", path=path)
+    return segments
 
 
 def is_run(path: Path) -> bool:
-    """Say whether there is a journal at this path, damaged as it may be."""
+    """Whether there is a journal at this path, intact or damaged."""
     try:
         return bool(numbers(path, DISK))
     except (NotAJournal, OSError):
@@ -54,6 +51,6 @@ def is_run(path: Path) -> bool:
 
 
 def enclosing_run(path: Path) -> Path | None:
-    """Find the run that a path is, or lies in, however it is written; nothing else may be put there."""
+    """Return the run that the path is, or is inside of; None if there is none."""
     real = Path(os.path.realpath(path))
-    return next((each for each in (real, *real.parents) if is_run(each)), None)
+    return next((directory for directory in (real, *real.parents) if is_run(directory)), None)

@@ -1,7 +1,7 @@
-"""A run that is made out of another one: its name appears when it is whole, and not before.
+"""Creation of a run from another one (fork, salvage): it gets its name when it is complete.
 
-Until then it stands beside its place, under a name that begins with a dot, which nobody takes for a run's. Where the staged_run
-ends early, at a full disk above all, what there is of it is taken away; what a kill leaves, the next who comes takes away.
+Until then its directory is beside the target and has a name that starts with a dot. If the copy fails, the directory is
+removed; one that a killed process left is removed by the next attempt.
 """
 
 import contextlib
@@ -20,59 +20,58 @@ from journal.threads import InThread
 
 
 def check_target(source: Path, target: Path, files: Files) -> None:
-    """Refuse to make a copy where something is already, or inside of what is copied."""
+    """Raise if the target exists, or is inside the source."""
     if files.exists(str(target)):
-        raise JournalExists(f"{target} exists already, and nothing is ever overwritten; choose another place")
+        raise JournalExists(f"{target} already exists", path=target, hint="choose_path")
     if source.resolve() in target.resolve().parents:
-        raise JournalError(f"{target} lies in {source}, which is only read; choose a place outside of it")
+        raise JournalError(f"{target} is inside {source}, which is only read", path=target, hint="choose_path")
 
 
 @asynccontextmanager
 async def staged_run(target: Path, *, files: Files, in_thread: InThread) -> AsyncGenerator[Path]:
-    """Give a place to write a new run to; it becomes the target, in one step, when the block ends well."""
-    place = target.with_name(f".{target.name}.new")
-    await in_thread(lambda: _clear(place, target, files))
+    """Yield a path for a new run; when the block ends without an exception, it is renamed to the target."""
+    staging = target.with_name(f".{target.name}.new")
+    await in_thread(lambda: _remove(staging, target, files))
     try:
-        yield place
-        await in_thread(lambda: _put(place, target, files))
+        yield staging
+        await in_thread(lambda: _publish(staging, target, files))
     except BaseException as exc:
         with trio.CancelScope(shield=True), contextlib.suppress(OSError, JournalError):
-            await in_thread(lambda: _clear(place, target, files))
+            await in_thread(lambda: _remove(staging, target, files))
         if isinstance(exc, JournalFailed | OSError) or (type(exc) is JournalError and isinstance(exc.__cause__, OSError)):
-            raise _refused(exc, place, target, files) from exc
+            raise _about_target(exc, staging, target, files) from exc
         raise
 
 
-def _refused(exc: JournalError | OSError, place: Path, target: Path, files: Files) -> JournalError:
-    """Say of the copy, and not of the place where it was made, why there is none."""
-    left = f"{place} is what there is of it" if files.exists(str(place)) else "nothing is left of it"
-    rest = f"({exc.__cause__ or exc}); {left}, and what was copied is as it was"
+def _about_target(exc: JournalError | OSError, staging: Path, target: Path, files: Files) -> JournalError:
+    """Return the error with the path of the target instead of the staging path."""
+    left = f"; {staging} could not be removed" if files.exists(str(staging)) else ""
+    reason = f"({exc.__cause__ or exc}){left}; the source is unchanged"
     if isinstance(exc, DiskFull) or (isinstance(exc, OSError) and exc.errno in NO_SPACE):
-        return DiskFull(f"there is no space left for {target} {rest}. Make space, and try again")
-    kind = WriteFailed if isinstance(exc, WriteFailed) else JournalError
-    return kind(f"{target} cannot be written {rest}. See to that, and try again")
+        return DiskFull(f"no space left for {target} {reason}", path=target, hint="free_space")
+    if isinstance(exc, WriteFailed):
+        return WriteFailed(f"cannot write {target} {reason}", path=target, hint="choose_path")
+    return JournalError(f"cannot write {target} {reason}", path=target, hint="choose_path")
 
 
-def _put(place: Path, target: Path, files: Files) -> None:
-    """Give a run that is whole its name, for good."""
+def _publish(staging: Path, target: Path, files: Files) -> None:
+    """Rename a complete run to its target, durably."""
     if files.exists(str(target)):
-        raise JournalExists(f"{target} has come into being meanwhile, and nothing is ever overwritten; choose another place")
-    retry_interrupted(lambda: files.replace(str(place), str(target)))
+        raise JournalExists(f"{target} was created by another process in the meantime", path=target, hint="choose_path")
+    retry_interrupted(lambda: files.replace(str(staging), str(target)))
     try:
         retry_interrupted(lambda: files.sync_directory(str(target.parent)))
     except OSError:
-        retry_interrupted(lambda: files.replace(str(target), str(place)))  # It might be forgotten, and is not to be relied on.
+        retry_interrupted(lambda: files.replace(str(target), str(staging)))  # The new name might be lost.
         raise
 
 
-def _clear(place: Path, target: Path, files: Files) -> None:
-    """Take away what is left of a copy that did not come to its end."""
-    if not files.exists(str(place)):
+def _remove(staging: Path, target: Path, files: Files) -> None:
+    """Remove an incomplete copy."""
+    if not files.exists(str(staging)):
         return
-    if is_held(place, files):
-        raise JournalLocked(f"{target} is being made by another process; choose another place, or wait for it")
-    aside = f"{place}-{uuid.uuid4().hex}"
-    retry_interrupted(
-        lambda: files.replace(str(place), aside)
-    )  # In one step, so that a rename under way succeeds or fails as a whole.
-    files.remove(aside)
+    if is_held(staging, files):
+        raise JournalLocked(f"{target} is being created by another process", path=target, hint="choose_path")
+    unique = f"{staging}-{uuid.uuid4().hex}"
+    retry_interrupted(lambda: files.replace(str(staging), unique))  # Atomic, in case another process is about to publish it.
+    files.remove_tree(unique)

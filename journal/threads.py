@@ -1,7 +1,4 @@
-"""Blocking calls, made beside the event loop and not in it: to the disk, mostly.
-
-How a call gets into a thread and what it returns back out is here; what is called, and who must wait for it, is not.
-"""
+"""Blocking calls in threads."""
 
 import contextlib
 from collections.abc import Awaitable, Callable
@@ -14,36 +11,35 @@ T = TypeVar("T")
 
 
 class InThread(Protocol):
-    """What makes a blocking call without blocking the event loop."""
+    """A function that makes a blocking call without blocking the event loop."""
 
     def __call__(self, call: Callable[[], T], /) -> Awaitable[T]:
-        """Make the call, and wait for it."""
+        """Make the call and return its result."""
         ...
 
 
 @trio.lowlevel.enable_ki_protection
 async def run_in_thread(call: Callable[[], T], /, *, abandon_on_cancel: bool = False) -> T:
-    """Make a blocking call in a thread, for half the price of `trio.to_thread.run_sync`.
+    """Make a blocking call in a thread, in half the time of `trio.to_thread.run_sync`.
 
-    It never waits for a limiter that other tasks may have used up. A call to the disk is never abandoned; one that changes
-    nothing `abandon_on_cancel` behind by whoever is cancelled.
+    It uses no limiter, so it never waits for other tasks. Use `abandon_on_cancel` only for calls that change nothing.
     """
     task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
     is_awaited = True
 
-    def bring(result: outcome.Outcome[T]) -> None:
+    def reschedule(result: outcome.Outcome[T]) -> None:
         if is_awaited:
             trio.lowlevel.reschedule(task, result)
 
     def deliver(result: outcome.Outcome[T]) -> None:
-        with contextlib.suppress(trio.RunFinishedError):  # Left behind, and long after its run.
-            token.run_sync_soon(bring, result)
+        with contextlib.suppress(trio.RunFinishedError):  # Abandoned, and returned after the event loop had ended.
+            token.run_sync_soon(reschedule, result)
 
-    def leave(_: object) -> trio.lowlevel.Abort:
+    def abort(_: object) -> trio.lowlevel.Abort:
         nonlocal is_awaited
         is_awaited = not abandon_on_cancel
         return trio.lowlevel.Abort.SUCCEEDED if abandon_on_cancel else trio.lowlevel.Abort.FAILED
 
     trio.lowlevel.start_thread_soon(call, deliver, name="evaljournal")
-    result: T = await trio.lowlevel.wait_task_rescheduled(leave)
+    result: T = await trio.lowlevel.wait_task_rescheduled(abort)
     return result

@@ -1,7 +1,6 @@
-"""Is this journal what was written, and could it have been written so?
+"""Verification: whether a journal is unchanged and could have been written by the writer.
 
-The writer's own checks, applied by a reader: every hash, every file's sums, every type, every blob, and the lifecycle. What the
-records add up to is not judged here.
+Checks every hash, checksum, type and blob, and the lifecycle. What the records add up to is checked in `replay.auditing`.
 """
 
 import re
@@ -25,26 +24,26 @@ _HASH: Final = re.compile("[0-9a-f]{32}")
 
 @attrs.frozen
 class Verification:
-    """What was found when a journal was verified."""
+    """The result of a verification."""
 
     path: Path
     run: str
     records: int
-    """How many records could be verified, from the first on."""
+    """Number of verified records, from the first one."""
     segments: int
     blobs: int
     head: str
-    """The hash of the last verified record. Publish it, and nobody can take records off the end unnoticed."""
+    """Hash of the last verified record. If it is published, records cannot be removed from the end unnoticed."""
     unfinished: int
-    """Bytes behind the last record that were never confirmed: a writer is at work, or a crash cut it off."""
+    """Number of unconfirmed bytes after the last record: a writer is active, or a crash interrupted it."""
     expected_at: int | None
-    """The record whose hash was expected, if one was given and found."""
+    """The record with the expected hash, if one was given and found."""
     problem: JournalError | None
-    """The first thing that is wrong; None if nothing is."""
+    """The first problem; None if there is none."""
 
     @property
     def holds(self) -> bool:
-        """Say whether the journal is what was written."""
+        """Whether the journal is intact."""
         return self.problem is None
 
 
@@ -55,22 +54,19 @@ def verify(
     files: Files = DISK,
     on_record: Callable[[Record], None] | None = None,
 ) -> Verification:
-    """Check everything that can be checked in a journal, up to the first thing that is wrong.
-
-    The `on_record` is shown each record that was found good, so that who asks more of the records need not read them again.
-    """
+    """Check everything in a journal, up to the first problem; `on_record` is called with each verified record."""
     path, expect_head = Path(path), expect_head and expect_head.lower()
     if expect_head is not None and not _HASH.fullmatch(expect_head):
-        raise JournalError(f"{expect_head!r} cannot be the hash of a record, which has 32 hexadecimal digits")
-    scan = Scan(path, files, checking=True)
+        raise JournalError(f"{expect_head!r} is not the hash of a record: expected 32 hexadecimal digits")
+    scan = Scan(path, files, check_all=True)
     lifecycle = Lifecycle()
-    seen: set[str] = set()
+    checked: set[str] = set()
     expected_at: int | None = None
     problem: JournalError | None = None
     try:
         for record in scan:
             lifecycle.replay_record(record, path)
-            _check_blobs(record, seen, files)
+            _check_blobs(record, checked, files)
             if expect_head is not None and record.h == expect_head:
                 expected_at = record.seq
             if on_record is not None:
@@ -80,16 +76,13 @@ def verify(
     problem = problem or damage(scan)
     cursor = scan.cursor
     if problem is None and expect_head is not None and expected_at is None:
-        problem = HeadMissing(
-            f"{path} has no record with the hash {expect_head}; its last, record {cursor.seq:,}, has {cursor.h.decode()}. "
-            "Records were removed from its end or written anew, or this is another run",
-        )
+        problem = HeadMissing(path, expected=expect_head, seq=cursor.seq, head=cursor.h.decode())
     return Verification(
         path=path,
         run=cursor.run.decode(),
         records=cursor.seq,
         segments=cursor.segment,
-        blobs=len(seen),
+        blobs=len(checked),
         head=cursor.h.decode(),
         unfinished=len(scan.remainder()),
         expected_at=expected_at,
@@ -97,10 +90,10 @@ def verify(
     )
 
 
-def _check_blobs(record: Record, seen: set[str], files: Files) -> None:
-    """Load every large value of a record that was not seen before: a value that is not what was written does not load."""
+def _check_blobs(record: Record, checked: set[str], files: Files) -> None:
+    """Load every blob of a record that was not loaded before; a damaged one raises."""
     for field in PAYLOAD_FIELDS.get(type(record.event), ()):
         value = getattr(record.event, field)
-        if isinstance(value, Blob) and value.sha256 not in seen:
+        if isinstance(value, Blob) and value.sha256 not in checked:
             value.load(files)
-            seen.add(value.sha256)
+            checked.add(value.sha256)

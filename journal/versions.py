@@ -1,44 +1,35 @@
-"""How lines of an older format become lines of this one.
+"""Format versions: which ones can be read, and conversion of lines in an older format.
 
-An upcaster is a pure function from the members of an old line to the members of a new one; it is applied after the hash was
-checked, so the bytes on disk are never touched. Version 1 is the first, so the table begins empty.
+An upcaster converts the members of a line to the next major version. It is applied after the hash was checked; files are never
+changed. Version 1 is the first, so there is none yet.
 """
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from journal.errors import UnknownFormat
 from journal.segments import FORMAT, MAJOR
 
 Members = dict[str, Any]
-Upcaster = Callable[[Members], Members]
-Upcasters = Mapping[tuple[int, str], Upcaster]
 
-UPCASTERS: Upcasters = {}
-"""(Major version that the line was written in, type of event) → what turns it into the next major version."""
+UPCASTERS: Final[dict[tuple[int, str], Callable[[Members], Members]]] = {}
+"""(Major version of the line, event type) → function that converts it to the next major version."""
 
 
-def major_of(header: Mapping[str, Any], where: str) -> int:
-    """Read the major version from a file's first record; refuse one that this version cannot read."""
-    if header.get("format") != FORMAT:
-        raise UnknownFormat(
-            f"{where} is not a journal of evaljournal: its first line names the format {header.get('format')!r}"
-        )
+def major_version(header: Mapping[str, Any], file: str) -> int:
+    """Return the major version in the first record of a file; raise if it cannot be read."""
     version = str(header.get("version"))
     major = version.partition(".")[0]
-    if not re.fullmatch("[1-9][0-9]{0,5}", major) or int(major) > MAJOR:
-        raise UnknownFormat(
-            f"{where} is in format {version!r}, and this evaljournal reads format {MAJOR}; "
-            f"an evaljournal that reads format {major!r} is needed",
-        )
+    if header.get("format") != FORMAT or not re.fullmatch("[1-9][0-9]{0,5}", major) or int(major) > MAJOR:
+        raise UnknownFormat(file, format=str(header.get("format")), version=version, readable=MAJOR)
     return int(major)
 
 
-def upcast(members: Members, major: int, upcasters: Upcasters) -> Members:
-    """Bring the members of a line up to the present format, one major version at a time."""
+def upcast(members: Members, major: int) -> Members:
+    """Convert the members of a line to the current format, one major version at a time."""
     for version in range(major, MAJOR):
-        change = upcasters.get((version, members["type"]))
-        if change is not None:
-            members = change(members)
+        convert = UPCASTERS.get((version, members["type"]))
+        if convert is not None:
+            members = convert(members)
     return members

@@ -1,8 +1,8 @@
-"""The one who writes: events become lines, lines reach the system, the system confirms that they are on disk.
+"""The journal writer: encode, write, sync.
 
-Three numbers say how far each step has come: `appended` ≥ `written` ≥ `durable`. `append` is a plain function and never waits;
-two tasks carry the lines on, one writing, one syncing, each in a thread, so that a slow disk delays nobody but those who asked
-to wait for it. There is no timer: what arrives during one sync is the batch of the next.
+Three numbers show the progress: `appended` ≥ `written` ≥ `durable`. `append` never waits; one task writes lines and one task
+syncs them, each in a thread, so a slow disk delays only callers of `wait_durable`. There is no timer: the records that arrive
+during one sync are the batch of the next.
 """
 
 import errno
@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 import attrs
 import trio
 
-from journal import blobs, segments
+from journal import blobs, chain, segments
+from journal.clock import Clock, system_clock
 from journal.codec import Blobs, encode
 from journal.errors import (
     DiskFull,
@@ -32,13 +33,12 @@ from journal.errors import (
     NotAJournal,
     RecordTooLarge,
     WriteFailed,
-    command,
 )
-from journal.events import Event, JournalRecovered, Record, SegmentOpened, SegmentSealed, Stamp, new_record
+from journal.events import Event, JournalRecovered, Record, SegmentOpened, SegmentSealed, new_record
 from journal.files import DISK, Files, sync_name
 from journal.lifecycle import Lifecycle
 from journal.lock import Lock
-from journal.open import Found, find, make_room
+from journal.open import JournalEnd, create_directory, find_end
 from journal.segment_file import NO_SPACE, NoSpace, SegmentFile
 from journal.threads import InThread, run_in_thread
 
@@ -46,57 +46,57 @@ if TYPE_CHECKING:
     from hashlib import _Hash
 
 RECORD_LIMIT: Final = 1 << 20
-"""A line is no longer than this many bytes, its hash not counted."""
+"""Maximum length of a line in bytes, without its hash."""
 
-_AGES: Final = 1e12
-"""Seconds: more than any clock shows that is not broken."""
+_MAX_TIME: Final = 1e12
+"""Seconds; a clock that shows more is broken."""
 
 PENDING_LIMIT: Final = 64 << 20
-"""While more than this many bytes wait to be written, intake waits too."""
+"""Bytes waiting to be written above which `wait_room` waits."""
 
 Durability = Literal["sync", "os"]
-"""Whether a record is promised to survive a power cut, or only the death of the process."""
+"""`sync`: records survive a power failure; `os`: only the death of the process."""
 
 
 @attrs.define
 class _Segment:
-    """The file that lines are being built for: how long it will be, and what its bytes will add up to."""
+    """The segment that records are being added to; the file itself may be behind."""
 
     number: int
     before: int
-    """The last record before its first."""
+    """The last record before it."""
     bytes: int
     digest: "_Hash"
-    """Of the lines that were handed over to be written; see `Journal._digest`."""
+    """SHA-256 of the lines that were handed over to be written; see `Journal._digest`."""
 
 
 @attrs.define
 class _Batch:
-    """Lines that are written together, into one file, after the values that they point to."""
+    """Lines of one segment that are written together, after their blobs."""
 
     segment: int
     first: int
-    """The first record among the lines."""
+    """Number of the first record."""
     lines: list[bytes] = attrs.field(factory=list)
     values: dict[str, bytes] = attrs.field(factory=dict)
 
 
 class Journal:
-    """An open journal: takes events, and says how safe they are."""
+    """A journal that is open for writing."""
 
-    # Python 3.11 keeps thirty attributes at hand and looks more up in a dict, which made a twentieth of what a trial costs.
+    # Python 3.11 inlines only 30 attributes; without slots, the others cost 5 % of the time per trial.
     __slots__ = (
-        "_asked",
         "_batches",
         "_changing",
+        "_clock",
         "_demanded",
         "_done",
         "_durability",
         "_durable",
         "_failure",
+        "_file",
         "_files",
         "_h",
-        "_home",
         "_idle",
         "_in_thread",
         "_is_open",
@@ -108,10 +108,10 @@ class Journal:
         "_run",
         "_segment",
         "_seq",
-        "_stamp",
-        "_tape",
+        "_thread",
         "_to_sync",
         "_to_write",
+        "_wait_order",
         "_waiting",
         "_written",
         "initial_seq",
@@ -124,51 +124,51 @@ class Journal:
     def __init__(
         self,
         path: Path,
-        found: Found,
+        end: JournalEnd,
         lock: Lock,
         *,
-        stamp: Stamp,
+        clock: Clock,
         files: Files,
         durability: Durability,
         roll_at: int,
         in_thread: InThread,
     ) -> None:
         self.path = path
-        self.run = found.run
-        """Identity of the run."""
-        self.initial_seq = found.seq
-        """The last record that was there when it was opened; 0 for a new one."""
+        self.run = end.run
+        """Id of the run."""
+        self.initial_seq = end.seq
+        """The last record when the journal was opened; 0 for a new one."""
         self.recovered: Record | None = None
-        """The record of what a crash had left, if it was set aside when the journal was opened."""
-        self.lifecycle: Lifecycle = found.lifecycle
-        """Where the run and its trials stand."""
-        self._run = found.run.encode()
-        self._stamp = stamp
+        """The `JournalRecovered` record, if a torn tail was set aside when the journal was opened."""
+        self.lifecycle: Lifecycle = end.lifecycle
+        """Stages of the run and its trials."""
+        self._run = end.run.encode()
+        self._clock = clock
         self._durability: Durability = durability
         self._roll_at = roll_at
         self._in_thread = in_thread
         self._lock = lock
         self._files = files
-        self._tape = SegmentFile(path, files)
+        self._file = SegmentFile(path, files)
 
-        # The end of the chain, and the lines that wait to be written.
-        self._seq = found.seq
-        self._h = found.h
-        self._segment = _Segment(found.segment, found.seq - found.records, found.bytes, found.digest)
-        self._batches: deque[_Batch] = deque([_Batch(found.segment, found.seq + 1)])
+        # The end of the chain, and the lines that are not written yet.
+        self._seq = end.seq
+        self._h = end.h
+        self._segment = _Segment(end.segment, end.seq - end.records, end.bytes, end.digest)
+        self._batches: deque[_Batch] = deque([_Batch(end.segment, end.seq + 1)])
         self._pending = 0
 
-        # How far writing and syncing have come; what was found is durable.
-        self._written = found.seq
-        self._durable = found.seq
+        # Progress of writing and syncing; recovery has made the existing records durable.
+        self._written = end.seq
+        self._durable = end.seq
         self._demanded = 0
-        """Sync up to here, whatever the durability."""
+        """Records up to here must be synced even with durability `os`."""
         self._changing = trio.Lock()
-        """Held while the file is synced or left for the next one: a file must not be closed under a sync."""
+        """Held during a sync and while moving to the next segment, so that no file is closed during a sync."""
 
         self._failure: JournalFailed | None = None
         self._is_open = True
-        """Whether it takes records."""
+        """Whether it accepts records."""
         self._done = False
         self._is_sealed = False
         self._idle = False
@@ -176,100 +176,95 @@ class Journal:
         self._to_sync = trio.Event()
         self._room = trio.Event()
         self._waiting: list[tuple[int, int, trio.Event]] = []
-        """Who waits for news of which record, the earliest first; the middle number keeps equals in order."""
-        self._asked = 0
-        self._home = 0
-        """The thread that records come from."""
+        """Heap of (record, order, event to set when the record's state changes)."""
+        self._wait_order = 0
+        self._thread = 0
+        """The thread that may append."""
 
-        if found.is_open:
-            self._tape.go_on(found.segment, found.bytes)
+        if end.is_open:
+            self._file.open_existing(end.segment, end.bytes)
 
-    def _begin_with(self, found: Found) -> None:
-        """Begin the file that is needed, and say what a crash had left."""
-        self._home = get_ident()
-        if not found.is_open:
-            self._begin(*self._time())
-        if found.aside:
-            self.recovered = self.append(
-                JournalRecovered(after=found.seq, bytes=found.aside.bytes, file=found.aside.file),
-            )
+    def _start(self, end: JournalEnd) -> None:
+        """Start a segment if needed, and record a recovery."""
+        self._thread = get_ident()
+        if not end.is_open:
+            self._open_segment(*self._time())
+        if end.torn:
+            self.recovered = self.append(JournalRecovered(after=end.seq, bytes=end.torn.bytes, file=end.torn.file))
 
     @property
     def appended(self) -> int:
-        """The last record that was taken."""
+        """The last appended record."""
         return self._seq
 
     @property
     def written(self) -> int:
-        """The last record that reached the operating system: it survives the death of this process."""
+        """The last record that was handed to the operating system; it survives the death of this process."""
         return self._written
 
     @property
     def durable(self) -> int:
-        """The last record that is confirmed on disk: it survives a power cut."""
+        """The last record that is confirmed on disk; it survives a power failure."""
         return self._durable
 
     @property
     def head(self) -> str:
-        """The hash of the last record that was taken."""
+        """Hash of the last appended record."""
         return self._h.decode()
 
     @property
     def failure(self) -> JournalFailed | None:
-        """Why the journal takes nothing more, if the disk has refused."""
+        """Why the journal accepts no more records, if writing failed."""
         return self._failure
 
     @trio.lowlevel.enable_ki_protection
     def append(self, event: Event, when: float | None = None) -> Record:
-        """Take an event into the journal. Never waits; raises, and changes nothing, if it cannot be taken.
+        """Append an event. Never waits; raises, and changes nothing, if the event is rejected.
 
-        `when` is used as its `t` instead of the stamp's, for what was decided at a time that has just passed.
+        `when` replaces the clock's `t`, for a decision that was made slightly earlier.
         """
-        if not self._is_open or get_ident() != self._home or not self._lock.is_held:
-            raise self._refusal()
+        if not self._is_open or get_ident() != self._thread or not self._lock.is_held:
+            raise self._closed()
         at, t = self._time()
         if when is not None:
             t = when
         body = encode(event, self._seq + 1, at, t, self._durable)
         large: dict[str, bytes] = {}
-        elsewhere: Blobs | None = None
+        in_blobs: Blobs | None = None
         if len(body) > blobs.LIMIT:
-            large = blobs.too_large(event)
-            elsewhere = blobs.references(large)
-            body = encode(event, self._seq + 1, at, t, self._durable, elsewhere=elsewhere)
+            large = blobs.large_fields(event)
+            in_blobs = blobs.references(large)
+            body = encode(event, self._seq + 1, at, t, self._durable, in_blobs=in_blobs)
             if len(body) > RECORD_LIMIT:
-                raise RecordTooLarge(
-                    f"{type(event).__name__} would be {len(body):,} bytes long, and a record may have {RECORD_LIMIT:,}; "
-                    "nothing was written. Only inputs, outputs and notes may be longer",
-                )
-        self.lifecycle.advance(event)  # What is above may raise, and nothing has changed yet.
+                raise RecordTooLarge(type(event).__name__, size=len(body), limit=RECORD_LIMIT)
+        self.lifecycle.advance(event)  # The last call that may raise; nothing has changed so far.
         if self._segment.bytes >= self._roll_at:
             self._seal(at, t)
-            self._begin(at, t)
-            body = encode(event, self._seq + 1, at, t, self._durable, elsewhere=elsewhere)
+            self._open_segment(at, t)
+            body = encode(event, self._seq + 1, at, t, self._durable, in_blobs=in_blobs)
         for value in large.values():
             values, name = self._batches[-1].values, sha256(value).hexdigest()
-            self._pending += 0 if name in values else len(value)  # The same value is written once.
+            self._pending += 0 if name in values else len(value)  # Equal values are written once.
             values[name] = value
         return self._add(event, body, at, t)
 
-    def _refusal(self) -> JournalError:
+    def _closed(self) -> JournalError:
         if self._failure is not None:
             return self._failure
         if not self._is_open:
-            return JournalClosed(f"{self.path} was closed; it takes no more records")
-        return JournalClosed(f"{self.path} takes records only from the thread and the process that opened it")
+            return JournalClosed(f"{self.path} is closed; it accepts no more records", path=self.path)
+        return JournalClosed(f"{self.path} accepts records only from the thread and process that opened it", path=self.path)
 
     async def wait_durable(self, seq: int) -> None:
-        """Wait until the record is as safe as this journal's durability promises: on disk, or (`os`) with the system."""
+        """Wait until the record is on disk, or with durability `os` until it was handed to the operating system."""
         if seq > self._seq:
-            raise ValueError(f"record {seq} was not taken yet, the last is {self._seq}")
+            raise ValueError(f"record {seq} does not exist; the last one is {self._seq}")
         await trio.lowlevel.checkpoint()
         while seq > (self._durable if self._durability == "sync" else self._written):
             await self._wait(seq)
 
     async def wait_room(self) -> None:
-        """Wait while too much is pending; intake calls it, so that a slow disk slows the run and does not fill the memory."""
+        """Wait while too much data is pending, so that a slow disk slows the run down instead of filling the memory."""
         await trio.lowlevel.checkpoint()
         while self._pending > PENDING_LIMIT:
             if self._failure is not None:
@@ -279,51 +274,51 @@ class Journal:
             await self._room.wait()
 
     async def _keep_writing(self) -> None:
-        """Carry lines to the system until the journal is closed; raise if the disk refuses."""
-        while not self._is_over:
+        """Write lines until the journal is closed; raise if that fails."""
+        while not self._is_ended:
             while self._batches[0].lines:
                 batch = self._batches.popleft()
                 if not self._batches:
                     self._batches.append(_Batch(batch.segment, self._seq + 1))
-                if batch.segment == self._segment.number:  # Otherwise its file is sealed, and its sum was taken.
+                if batch.segment == self._segment.number:  # Otherwise the segment is sealed and its digest was computed.
                     self._segment.digest.update(b"".join(batch.lines))
                 await self._write(batch)
             self._idle = True
             self._to_write = trio.Event()
-            if not self._is_over:
+            if not self._is_ended:
                 await self._to_write.wait()
 
     async def _keep_syncing(self) -> None:
-        """Force what was written to the disk until the journal is closed; raise if the disk refuses."""
-        while not self._is_over:
+        """Sync what was written until the journal is closed; raise if that fails."""
+        while not self._is_ended:
             while self._durable < self._written and (self._durability == "sync" or self._demanded > self._durable):
                 async with self._changing:
                     target = self._written
                     await self._guarded(lambda: self._sync(target))  # noqa: B023  # called at once
                 self._confirm(target)
             self._to_sync = trio.Event()
-            if not self._is_over:
+            if not self._is_ended:
                 await self._to_sync.wait()
 
     @trio.lowlevel.enable_ki_protection
-    async def _carry(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do one of the two things that must not end before the journal is closed; if it does, nobody may wait for it."""
+    async def _run_task(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Run one of the two tasks; if it ends with an error, wake everyone who waits for it."""
         try:
-            with trio.CancelScope(shield=True):  # Who is cancelled still closes the journal, and needs this to the end.
-                await work()
+            with trio.CancelScope(shield=True):  # Closing the journal needs it, also after a cancellation.
+                await task()
         except BaseException as exc:
             self._fail(exc)
             raise
 
     @trio.lowlevel.enable_ki_protection
     async def _close(self) -> None:
-        """Seal the journal once everything in it is durable, and let the two tasks end."""
+        """Seal the journal when everything in it is durable, and end the two tasks."""
         self._is_open = False
         try:
             if self._failure is None:
                 await self._wait_synced()
                 await self._guarded(self._check_place)
-                self._seal(*self._time())  # Not before: a seal says that everything in front of it is durable.
+                self._seal(*self._time())  # A seal confirms that everything before it is durable.
                 await self._wait_synced()
                 self._is_sealed = True
         finally:
@@ -331,30 +326,30 @@ class Journal:
             self._to_write.set()
             self._to_sync.set()
 
-    def _let_go(self) -> None:
-        """Close the file and let the next writer in; when nobody writes any more, and in a thread."""
+    def _release(self) -> None:
+        """Close the file and release the lock; blocking."""
         try:
-            self._tape.close(sealed=self._is_sealed)
+            self._file.close(sealed=self._is_sealed)
         finally:
             self._lock.release()
 
     @property
-    def _is_over(self) -> bool:
+    def _is_ended(self) -> bool:
         return self._done or self._failure is not None
 
     def _time(self) -> tuple[str, float]:
-        """Ask for the time, which is the caller's to tell: it may raise, and it may be none."""
-        at, t = self._stamp()
-        if not -_AGES < t < _AGES:
-            raise ValueError(f"the stamp {(at, t)!r} is not a time")
-        return at, int(t * 1e6 + 0.5) / 1e6  # As `round` does from 0 on, for half the price.
+        """Read the clock; `t` is rounded to microseconds."""
+        at, t = self._clock()
+        if not -_MAX_TIME < t < _MAX_TIME:
+            raise ValueError(f"the clock returned {(at, t)!r}")
+        return at, int(t * 1e6 + 0.5) / 1e6  # Twice as fast as `round`.
 
     def _add(self, event: Event, body: bytes, at: str, t: float) -> Record:
-        """Put a record at the end; its body was made for this place."""
+        """Add a record with this body at the end."""
         seq = self._seq + 1
-        digits = sha256(self._run + self._h + body).hexdigest()[:32]  # As `chain.link` does, without the calls.
+        digits = chain.link(self._run, self._h, body)
         h = digits.encode()
-        line = b'%b,"h":"%b"}\n' % (body, h)  # As `chain.close` does.
+        line = chain.close(body, h)
         segment, batch, length = self._segment, self._batches[-1], len(line)
         record = new_record(Record, (seq, at, t, event, self._durable, digits, segment.number, segment.bytes))
         segment.bytes += length
@@ -367,8 +362,8 @@ class Journal:
             self._to_write.set()
         return record
 
-    def _begin(self, at: str, t: float) -> None:
-        """Begin the next file: its first record says which run it belongs to and what stands before it."""
+    def _open_segment(self, at: str, t: float) -> None:
+        """Start the next segment with its first record."""
         before = self._segment
         opened = SegmentOpened(
             format=segments.FORMAT,
@@ -387,7 +382,7 @@ class Journal:
         self._add(opened, encode(opened, self._seq + 1, at, t, self._durable), at, t)
 
     def _digest(self) -> str:
-        """Give the sum of the file as far as lines were built for it; those that wait to be written are added up here."""
+        """Return the SHA-256 of the segment, including lines that are not written yet."""
         segment, batch = self._segment, self._batches[-1]
         if batch.segment != segment.number:
             return segment.digest.hexdigest()
@@ -407,13 +402,13 @@ class Journal:
         self._add(seal, encode(seal, self._seq + 1, at, t, self._durable), at, t)
 
     async def _wait(self, seq: int) -> None:
-        """Wait until there is news of this record, good or bad."""
+        """Wait until the state of this record may have changed; raise if writing failed."""
         if self._failure is not None:
             raise self._failure
-        news = trio.Event()
-        self._asked += 1
-        heapq.heappush(self._waiting, (seq, self._asked, news))
-        await news.wait()
+        changed = trio.Event()
+        self._wait_order += 1
+        heapq.heappush(self._waiting, (seq, self._wait_order, changed))
+        await changed.wait()
 
     async def _wait_synced(self) -> None:
         self._demanded = target = self._seq
@@ -423,20 +418,20 @@ class Journal:
 
     def _confirm(self, seq: int) -> None:
         self._durable = max(self._durable, seq)
-        self._tell(self._durable)
+        self._wake(self._durable)
 
-    def _tell(self, seq: float) -> None:
-        """Wake those who wait for records up to here."""
+    def _wake(self, seq: float) -> None:
+        """Wake the tasks that wait for records up to here."""
         while self._waiting and self._waiting[0][0] <= seq:
             heapq.heappop(self._waiting)[2].set()
 
     async def _write(self, batch: _Batch) -> None:
-        if batch.segment != self._tape.segment:
+        if batch.segment != self._file.segment:
             async with self._changing:
                 await self._guarded(self._check_place)
-                await self._guarded(self._tape.finish)
+                await self._guarded(self._file.finish)
                 self._confirm(self._written)
-                await self._guarded(lambda: self._tape.begin(batch.segment, batch.lines[0]))
+                await self._guarded(lambda: self._file.create(batch.segment, batch.lines[0]))
             self._written = batch.first
             self._confirm(batch.first)
             lines = batch.lines[1:]
@@ -449,86 +444,81 @@ class Journal:
         self._room.set()
         self._to_sync.set()
         if self._durability == "os":
-            self._tell(self._written)
+            self._wake(self._written)
 
     def _check_place(self) -> None:
-        """Make sure that a new file would stand where the others are, and that nobody else writes there."""
+        """Check that a new file would be created in the locked directory."""
         if not self._lock.is_in_place():
-            raise OSError(errno.ESTALE, "the run's directory was moved or its LOCK was removed while it was written")
+            raise OSError(errno.ESTALE, "the run's directory was moved or its LOCK was removed")
 
-    # These two run in a thread. Handing work to a thread costs as much as building a few lines; so, while lines keep coming
-    # and nobody waits for them, it rests a moment before it asks for more.
+    # These two run in a thread. Starting a thread costs as much as encoding a few lines, so while lines keep coming and no task
+    # waits for them, they pause to collect a larger batch.
 
     def _write_lines(self, data: bytes, values: Mapping[str, bytes]) -> None:
-        self._tape.write(data, values)
+        self._file.write(data, values)
         if self._batches[0].lines and not self._waiting:
             self._files.pause()
 
     def _sync(self, target: int) -> None:
-        self._tape.sync()
+        self._file.sync()
         if self._written > target and not self._waiting:
             self._files.pause()
 
     async def _guarded(self, call: Callable[[], None]) -> None:
-        """Make a call in a thread; once the disk has refused, nothing more is taken, written or confirmed."""
+        """Make a call in a thread and translate its errors; raise at once if writing has failed before."""
         if self._failure is not None:
             raise self._failure
         try:
             await self._in_thread(call)
         except NoSpace as exc:
-            if exc.partly is not None and self._failure is None:
-                await self._cut_back(exc.partly)
-            raise DiskFull(
-                f"there is no space left for {self.path} ({exc}); it is whole up to record {self._written:,}. "
-                f"Make space, then {command('resume', self.path)} goes on",
-                durable=self._durable,
-            ) from exc
+            if exc.written is not None and self._failure is None:
+                await self._truncate(exc.written)
+            message = f"no space left for {self.path} ({exc}); it is complete up to record {self._written:,}"
+            raise DiskFull(message, path=self.path, hint="free_space_resume", durable=self._durable) from exc
         except OSError as exc:
-            raise WriteFailed(
-                f"the disk failed under {self.path} ({exc}); up to record {self._durable:,} it is confirmed on disk, "
-                f"what came after is not. See to the disk, then {command('resume', self.path)} goes on",
-                durable=self._durable,
-            ) from exc
+            message = f"cannot write {self.path} ({exc}); records up to {self._durable:,} are on disk, later ones may be lost"
+            raise WriteFailed(message, path=self.path, hint="check_disk", durable=self._durable) from exc
         if self._failure is not None:
             raise self._failure
 
-    async def _cut_back(self, partly: bytes) -> None:
-        """Leave the file as it was behind its last whole line, on disk."""
-        kept: list[int] = []
+    async def _truncate(self, written: bytes) -> None:
+        """Remove an incomplete line from the end of the file, and sync."""
+        lines: list[int] = []
         async with self._changing:
-            await self._guarded(lambda: kept.append(self._tape.cut_back(partly)))
-        self._written += kept[0]
+            await self._guarded(lambda: lines.append(self._file.truncate_to_lines(written)))
+        self._written += lines[0]
         self._durable = self._written
 
     def _fail(self, exc: BaseException) -> None:
-        """Take, write and confirm nothing from now on, and tell everyone who waits. The first reason is the one that counts."""
+        """Accept, write and confirm nothing from now on, and wake all waiting tasks. The first failure is kept."""
         self._is_open = False
         if self._failure is None:
             if isinstance(exc, JournalFailed):
                 self._failure = exc
-            else:  # Not the disk's doing, but whoever waits must not wait for a writer that is gone.
-                self._failure = WriteFailed(f"the writer of {self.path} was ended by {exc!r}", durable=self._durable)
+            else:  # Waiting tasks must not wait for a writer that has ended.
+                message = f"the writer of {self.path} ended with {exc!r}"
+                self._failure = WriteFailed(message, path=self.path, hint="resume", durable=self._durable)
         self._room.set()
         self._to_write.set()
         self._to_sync.set()
-        self._tell(math.inf)
+        self._wake(math.inf)
 
 
-def _enter(path: Path, *, new: bool, run: str | None, files: Files, **settings: Any) -> tuple[Journal, Found]:
-    """Take the lock and find out where to go on; blocking, so it is called in a thread."""
+def _open(path: Path, *, new: bool, run: str | None, files: Files, **settings: Any) -> tuple[Journal, JournalEnd]:
+    """Take the lock and open the journal; blocking."""
     if new:
-        make_room(path, files)
+        create_directory(path, files)
     else:
         try:
             segments.numbers(path, files)
         except NotAJournal:
             if files.size(str(path / "LOCK")) is None:
-                raise  # Leave no lock behind where nobody ever wrote.
+                raise  # Without creating a LOCK in a directory that is not a run.
         sync_name(files, str(path))
     lock = Lock(path, files)
     try:
-        found = find(path, files, new=new, run=run or uuid.uuid4().hex)
-        return Journal(path, found, lock, files=files, **settings), found
+        end = find_end(path, files, new=new, run=run or uuid.uuid4().hex)
+        return Journal(path, end, lock, files=files, **settings), end
     except BaseException:
         lock.release()
         raise
@@ -538,52 +528,55 @@ def _enter(path: Path, *, new: bool, run: str | None, files: Files, **settings: 
 async def writing(
     path: Path | str,
     *,
-    stamp: Stamp,
     new: bool,
+    clock: Clock | None = None,
     run: str | None = None,
     durability: Durability = "sync",
     files: Files = DISK,
     roll_at: int = segments.ROLL_AT,
     in_thread: InThread = run_in_thread,
 ) -> AsyncGenerator[Journal]:
-    """Write a journal, a `new` one or one that is there already, until the block ends.
+    """Open a journal for writing, a `new` one or an existing one, until the block ends.
 
-    `stamp` gives records their times. A crash before is mended on the way in; damage is refused. On the way out everything
-    is synced and sealed, whatever ended the block. If the disk refuses, the block is cancelled and `JournalFailed` raised.
+    `clock` returns the times of records (default: the system's clocks). On entry, a torn tail from a crash is set aside, and
+    damage raises `JournalDamaged`. On exit, everything is synced and sealed, also after an exception. If writing fails, the
+    block is cancelled and `JournalFailed` is raised.
     """
     path = Path(path)
     if durability not in get_args(Durability):
-        raise ValueError(f"durability is 'sync' or 'os', not {durability!r}")
+        raise ValueError(f"durability={durability!r}: expected 'sync' or 'os'")
     if run is not None and not re.fullmatch("[0-9a-f]{32}", run):
-        raise ValueError(f"a run's identity has 32 hexadecimal digits, {run!r} has not")
-    enter = functools.partial(
-        _enter, path, new=new, run=run, stamp=stamp, files=files, durability=durability, roll_at=roll_at, in_thread=in_thread
+        raise ValueError(f"run={run!r}: expected 32 hexadecimal digits")
+    times = clock or system_clock()
+    open_ = functools.partial(
+        _open, path, new=new, run=run, clock=times, files=files, durability=durability, roll_at=roll_at, in_thread=in_thread
     )
     try:
-        journal, found = await in_thread(enter)
+        journal, end = await in_thread(open_)
     except OSError as exc:
         if exc.errno in NO_SPACE:
-            raise DiskFull(f"there is no space left to open {path} ({exc}); nothing is lost, make space and try again") from exc
+            message = f"no space left to open {path} ({exc}); no records are lost"
+            raise DiskFull(message, path=path, hint="free_space") from exc
         if new:
-            raise JournalError(f"no run can be made in {path} ({exc}); nothing was begun, choose a place to write to") from exc
-        raise JournalError(f"{path} cannot be opened for writing ({exc}); nothing that was confirmed is lost") from exc
+            raise JournalError(f"cannot create a run in {path} ({exc})", path=path, hint="choose_path") from exc
+        raise JournalError(f"cannot open {path} for writing ({exc}); no records are lost", path=path) from exc
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(journal._carry, journal._keep_writing)  # noqa: SLF001  # one thing, in two places
-            nursery.start_soon(journal._carry, journal._keep_syncing)  # noqa: SLF001
+            nursery.start_soon(journal._run_task, journal._keep_writing)  # noqa: SLF001  # part of the class
+            nursery.start_soon(journal._run_task, journal._keep_syncing)  # noqa: SLF001
             try:
-                journal._begin_with(found)  # noqa: SLF001
+                journal._start(end)  # noqa: SLF001
                 yield journal
             finally:
                 with trio.CancelScope(shield=True):
                     await journal._close()  # noqa: SLF001
     except BaseExceptionGroup as group:
-        failed, rest = group.split(lambda exc: exc is journal.failure)
-        if rest is None and journal.failure is not None:
+        failed, others = group.split(lambda exc: exc is journal.failure)
+        if others is None and journal.failure is not None:
             raise journal.failure from journal.failure.__cause__
         if failed is None and len(group.exceptions) == 1:
-            raise group.exceptions[0] from group.exceptions[0].__cause__  # The block's own; the nursery is our affair.
+            raise group.exceptions[0] from group.exceptions[0].__cause__  # Raised by the block; hide our nursery.
         raise
     finally:
         with trio.CancelScope(shield=True):
-            await in_thread(journal._let_go)  # noqa: SLF001
+            await in_thread(journal._release)  # noqa: SLF001

@@ -165,7 +165,7 @@ class Auditor:
             self._begin_session(event, record)
         elif isinstance(event, JournalRecovered) or isinstance(event, JournalSalvaged):  # noqa: SIM101  # faster, for every record
             self._reset(event, record)
-        elif self._lifecycle.stage == "session" or isinstance(event, RunStopped | RunFinished):
+        elif self._lifecycle.stage == "in_session" or isinstance(event, RunStopped | RunFinished):
             if record.t < self._t:
                 self._find(
                     record, "time", f"its time, {record.t:.6f} s, is earlier than the previous record's, {self._t:.6f} s"

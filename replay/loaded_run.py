@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from journal import JournalError, Record, read
-from journal.blobs import loaded
+from journal.blobs import with_loaded_blobs
 from journal.errors import BlobDamaged, InvalidRecord, JournalDamaged
 from journal.events import AttemptSucceeded, SessionStarted
 from journal.files import DISK
@@ -104,7 +104,7 @@ class LoadedRun:
                 timeline.apply(record)
                 if getattr(record.event, "trial", None) == name:
                     try:
-                        details.apply(record._replace(event=loaded(record.event, DISK)), timeline, waits)
+                        details.apply(record._replace(event=with_loaded_blobs(record.event, DISK)), timeline, waits)
                     except BlobDamaged as exc:
                         details.problem = exc
                         details.apply(record, timeline, waits)

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from runner.definition.evaluation import Evaluation, evaluation
     from runner.definition.settings import Settings
     from runner.engine.options import RunOptions
-    from runner.engine.recorder import stamps
     from runner.engine.rescore import Rescored
     from runner.engine.session import Outcome
     from runner.errors import UsageError
@@ -49,7 +48,6 @@ __all__ = [
     "note",
     "rescore",
     "run",
-    "stamps",
     "verify",
 ]
 
@@ -76,7 +74,6 @@ _MODULES: Final = {
     "note": "notes",
     "rescore": "api",
     "run": "api",
-    "stamps": "engine.recorder",
     "verify": "api",
 }
 """Public name → the module that defines it."""

@@ -46,7 +46,7 @@ async def fork(
     current = next(records)  # The header of the source's first file.
     async with (
         staged_run(target, files=files, in_thread=in_thread) as place,
-        writing(place, new=True, stamp=lambda: (current.at, current.t), files=files, in_thread=in_thread) as journal,
+        writing(place, new=True, clock=lambda: (current.at, current.t), files=files, in_thread=in_thread) as journal,
     ):
         for record in records:
             if isinstance(record.event, FileEvent | JournalRecovered):

@@ -1,10 +1,17 @@
 """Suggestions for mistyped words."""
 
 import difflib
+import shlex
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 
 def nearest(word: str, words: Iterable[str], *, most: int = 3, shown: Callable[[str], str] = repr) -> str:
     """Return `; did you mean …?` with the most similar words, or an empty string."""
     close = difflib.get_close_matches(word, list(words), n=most)
     return f"; did you mean {' or '.join(map(shown, close))}?" if close else ""
+
+
+def command(verb: str, path: Path, options: str = "") -> str:
+    """Return a command for a run, in backquotes and ready to be copied."""
+    return f"`evaljournal {verb} {shlex.quote(str(path))}{options}`"

@@ -25,13 +25,13 @@ def test_public_names_of_journal() -> None:
     """`journal` exports these names."""
     assert [
         "Blob",
+        "Clock",
         "Durability",
         "Event",
         "Journal",
         "JournalError",
         "Record",
         "Salvaged",
-        "Stamp",
         "Verification",
         "follow",
         "read",
@@ -84,7 +84,6 @@ def test_public_names_of_runner() -> None:
         "note",
         "rescore",
         "run",
-        "stamps",
         "verify",
     ] == runner.__all__
     assert all(getattr(runner, name).__name__ == name for name in runner.__all__)

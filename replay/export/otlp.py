@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import orjson
 
-from journal.release import release
 from replay.export.source import Source
 from replay.export.trial_index import TrialIndex
 from replay.text import as_text
@@ -34,7 +33,8 @@ def otlp(source: Source) -> Iterator[bytes]:
     """Write the request, one span at a time."""
     index = TrialIndex.of(source)
     resource = {"attributes": _attributes(_resource(index))}
-    scope = {"name": "evaljournal", "version": release()}
+    started = index.state.started
+    scope = {"name": "evaljournal", "version": "" if started is None else started.environment.get("evaljournal", "")}
     yield b'{"resourceSpans":[{"resource":' + orjson.dumps(resource) + b',"scopeSpans":[{"scope":' + orjson.dumps(scope)
     before = b',"spans":[\n'
     for trial in index.trials():

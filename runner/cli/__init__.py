@@ -101,17 +101,18 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         with _exit_on_signal():
             from journal import errors  # noqa: PLC0415  # not needed for `--help`
+            from runner.cli._errors import render  # noqa: PLC0415  # the same
             from runner.errors import UsageError  # noqa: PLC0415  # the same
 
         try:
             with unwrap_exception_groups(), _flush_stdout():
                 return super().invoke(ctx)
         except (errors.JournalDamaged, errors.InvalidRecord, errors.BlobDamaged) as exc:
-            raise Damaged(str(exc)) from exc
+            raise Damaged(render(exc)) from exc
         except errors.JournalFailed as exc:
-            raise Unfinished(str(exc)) from exc
+            raise Unfinished(render(exc)) from exc
         except errors.JournalError as exc:
-            raise InvalidUsage(str(exc)) from exc
+            raise InvalidUsage(render(exc)) from exc
         except UsageError as exc:
             from runner.cli._options import render_error  # noqa: PLC0415  # not needed for `--help`
 

@@ -23,6 +23,7 @@ from replay.loaded_run import reject_invalid_record
 from replay.screen import panel
 from replay.summary import in_json, summarise
 from runner.cli import DAMAGED, InvalidUsage
+from runner.cli._errors import render
 from runner.suggest import nearest
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def exit_if_damaged(problem: JournalError | None, *, quiet: bool = False) -> Non
     """Report damage and exit with code 4, if there is any."""
     if problem is not None:
         if not quiet:
-            click.echo(f"shown up to the damage: {problem}", err=True)
+            click.echo(f"shown up to the damage: {render(problem)}", err=True)
         sys.exit(DAMAGED)
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Final
 
 from journal import JournalError, read, segments
-from journal.errors import command
 from journal.events import RunStarted, SessionStarted
 from journal.files import DISK
 from journal.reader import fetch
 from runner.cli._no_code_options import evaluation_from_reference, is_option_reference
 from runner.definition.loading import LoadedEvaluation, find
 from runner.errors import MissingVariable, UsageError
+from runner.suggest import command
 
 _SESSION_LINE: Final = b'"type":"session_started"'
 

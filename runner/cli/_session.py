@@ -12,7 +12,6 @@ import click
 import trio
 
 from journal import segments
-from journal.errors import command
 from replay.ending import final_report
 from replay.screen import panel, stopping_in_words
 from replay.summary import in_json, summarise
@@ -30,7 +29,7 @@ from runner.engine.session import Outcome
 from runner.errors import UsageError
 from runner.run_paths import next_paths
 from runner.signals import handle_signals
-from runner.suggest import nearest
+from runner.suggest import command, nearest
 
 if TYPE_CHECKING:
     from runner.engine.nat_output import NatOutput

@@ -6,7 +6,6 @@ from typing import Any, NoReturn
 
 import click
 
-from journal.errors import command
 from journal.events import RunFinished
 from replay import RunState
 from replay.summary import in_json, summarise
@@ -17,6 +16,7 @@ from runner.cli._locate import locate_evaluation
 from runner.cli._options import GroupedCommand, grouped_option, overrides, resume_options
 from runner.cli._session import CommandSession, check_gates, nat_output, user_code
 from runner.run_paths import last_record
+from runner.suggest import command
 
 
 @click.command(cls=GroupedCommand)

@@ -7,7 +7,6 @@ import click
 from click.core import ParameterSource
 
 from journal import segments
-from journal.errors import command
 from journal.events import RunFinished
 from journal.lock import is_held
 from runner.cli import InvalidUsage
@@ -19,6 +18,7 @@ from runner.cli._session import CommandSession, check_gates, nat_output, user_co
 from runner.definition.loading import LoadedEvaluation, find
 from runner.errors import UsageError
 from runner.run_paths import RUNS, last_record, next_path, runs_under
+from runner.suggest import command
 
 
 @click.command(cls=GroupedCommand)

@@ -9,7 +9,7 @@ import click
 
 from journal import Verification
 from journal import verify as verify_journal
-from journal.errors import InvalidRecord, command
+from journal.errors import InvalidRecord
 from replay.audit_types import Audit
 from replay.auditing import Auditor
 from replay.text import plural, printable
@@ -18,7 +18,9 @@ from runner.cli._common import run_argument
 from runner.cli._display import (
     print_json,
 )
+from runner.cli._errors import render
 from runner.recompute.rules import session_rules
+from runner.suggest import command
 
 _LONGEST: Final = 400
 """Maximum characters of a finding that are printed."""
@@ -94,7 +96,7 @@ def _print(result: Verification, audit: Audit, expect_head: str | None) -> None:
     for note in notes:
         click.echo(note, err=True)
     if result.problem is not None:
-        click.echo(f"{result.path}: {plural(result.records, 'record')} verified, then: {result.problem}", err=True)
+        click.echo(f"{result.path}: {plural(result.records, 'record')} verified, then: {render(result.problem)}", err=True)
     else:
         number = len(audit.findings) + audit.findings_omitted
         click.echo(f"{result.path}: hash chain intact, but the audit failed: {plural(number, 'finding')}, see above", err=True)

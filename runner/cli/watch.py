@@ -12,7 +12,7 @@ import click
 import trio
 
 from journal import follow
-from journal.errors import InvalidRecord, JournalDamaged, command
+from journal.errors import InvalidRecord, JournalDamaged
 from journal.lock import is_held
 from replay import LoadedRun
 from replay.ending import final_report
@@ -34,6 +34,7 @@ from runner.cli._live import FRAME, Show, showing
 from runner.engine.recorder import Clock
 from runner.run_paths import last_record
 from runner.signals import until_signal
+from runner.suggest import command
 
 SILENCE: Final = 1.0
 """Seconds without a record after which the lock of the run is checked."""

@@ -4,11 +4,10 @@ import os
 import platform
 import socket
 import subprocess
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import attrs
-
-from journal.release import release
 
 
 @attrs.frozen(kw_only=True)
@@ -32,7 +31,7 @@ class Environment:
 def _versions() -> dict[str, str]:
     """Return the versions of Python, the platform and packages, and the git revision."""
     versions = {"python": platform.python_version(), "platform": platform.platform()}
-    versions |= {package: version for package in ("evaljournal", "trio", "orjson") if (version := release(package))}
+    versions |= {package: found for package in ("evaljournal", "trio", "orjson") if (found := installed_version(package))}
     try:
         head = subprocess.run(
             ["git", "rev-parse", "HEAD"],  # noqa: S607  # the git on the path
@@ -52,4 +51,12 @@ def _boot() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
+        return ""
+
+
+def installed_version(package: str = "evaljournal") -> str:
+    """Return the installed version of a package; empty if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
         return ""

@@ -15,7 +15,7 @@ from typing import Final
 import trio
 
 from journal import Record, follow, segments
-from journal.errors import JournalError, command
+from journal.errors import JournalError
 from journal.events import TrialCompleted, TrialFailed
 from journal.reader import POLL_INTERVAL
 from replay import load
@@ -25,6 +25,7 @@ from replay.export.trial_index import TrialIndex
 from replay.trial_state import DONE
 from runner.atomic_write import write_atomically, write_directory
 from runner.errors import UsageError
+from runner.suggest import command
 
 OWNER: Final = ".evaljournal-run"
 """A file in the directory that holds the id of its run."""

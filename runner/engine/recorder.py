@@ -6,34 +6,15 @@ displayed; durations are measured with the monotonic clock.
 
 import time
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Literal
 
 import trio
 
-from journal import Event, Journal, Record, Stamp
+from journal import Event, Journal, Record
+from journal.clock import system_clock
 from journal.events import AttemptInterrupted, RunFinished
 from replay import RunState
 from replay.summary import forked_sessions
-
-_DIGITS: Final = tuple(f"{number:03}" for number in range(1000))
-"""Formatting with leading zeros would cost more than the rest of a time stamp."""
-
-
-def stamps(monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> Stamp:
-    """Return the function that gives records their times; `t` counts from this call."""
-    began = monotonic()
-    since, until, text = 0.0, 0.0, ""
-
-    def stamp() -> tuple[str, float]:
-        nonlocal since, until, text
-        now = wall()
-        if not since <= now < until:  # The text is reused for all records of a second.
-            since = now // 1
-            until, text = since + 1, time.strftime("%Y-%m-%dT%H:%M:%S.", time.gmtime(since))
-        millis, micros = divmod(int((now - since) * 1_000_000), 1000)
-        return f"{text}{_DIGITS[millis]}{_DIGITS[micros]}Z", monotonic() - began
-
-    return stamp
 
 
 class Clock:
@@ -43,7 +24,7 @@ class Clock:
         self._time = trio.lowlevel.current_clock().current_time  # Cheaper than `trio.current_time`.
         self.began = self._time()
         self.wall = wall
-        self.stamp = stamps(self._time, wall)
+        self.read = system_clock(self._time, wall)
 
     def now(self) -> float:
         """Return the seconds since the session started."""

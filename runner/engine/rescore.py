@@ -73,7 +73,7 @@ async def rescore(
     if before.started is not None and not list(_unscored(before, scorers, again=again)):
         return Rescored(Outcome(path, before, before.head, "", ""), 0, _count_outputs(before), 0)  # Nothing is written.
     clock = Clock()
-    async with writing(path, new=False, stamp=clock.stamp, files=files, in_thread=in_thread) as journal:
+    async with writing(path, new=False, clock=clock.read, files=files, in_thread=in_thread) as journal:
         state = await in_thread(lambda: fold(read(path, load_blobs=False, files=files), at=journal.initial_seq))
         if state.started is None:
             raise UsageError(f"{path} was interrupted before its definition was recorded; there is nothing to score")

@@ -165,7 +165,7 @@ class Session:
             async with writing(
                 self.path,
                 new=not options.resume,
-                stamp=clock.stamp,
+                clock=clock.read,
                 durability=plan.settings.durability,
                 files=options.files,
                 in_thread=options.in_thread,
@@ -322,9 +322,9 @@ class Session:
         with trio.CancelScope(shield=True):
             try:
                 async with writing(
-                    self.path, new=False, stamp=clock.stamp, files=self.options.files, in_thread=self.options.in_thread
+                    self.path, new=False, clock=clock.read, files=self.options.files, in_thread=self.options.in_thread
                 ) as journal:
-                    if journal.lifecycle.stage == "session":
+                    if journal.lifecycle.stage == "in_session":
                         journal.append(RunStopped(reason="disk_full"))
             except (DiskFull, NotAJournal, JournalExists):
                 pass

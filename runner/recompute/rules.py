@@ -6,10 +6,10 @@ from typing import Any
 
 from journal import Record
 from journal.events import AttemptStarted, PolicyEvent, RunStarted, ScorerCallStarted, TrialFailed
-from journal.release import release
 from replay import TrialState
 from replay.audit_types import Settled
 from runner.concurrency import POLICIES, CallEvent, Policy, Steering, call_id
+from runner.engine.environment import installed_version
 from runner.engine.recorded_settings import policy_of_key, recorded_policy
 from runner.errors import UsageError
 from runner.retries.retry import Retry
@@ -33,7 +33,7 @@ def session_rules(started: RunStarted, settings: Mapping[str, Any], trials: int)
 
 def _doubt(started: RunStarted) -> str:
     """Return why decisions may differ: policies may change with a release."""
-    this = release()
+    this = installed_version()
     recorded = started.environment.get("evaljournal", this)
     return "" if recorded == this or not this else f"the run was started by evaljournal {recorded}, and this is {this}"
 

@@ -160,7 +160,7 @@ def paused_run(path: Path, *, queued: int = 0) -> Path:
         (80.0, AttemptSucceeded(trial="a", attempt=1, output="Lima", elapsed=79.8)),
     ]
     times = itertools.chain([0.0, 0.0, 0.0], (t for t, _ in timed), itertools.repeat(80.0))
-    written(path, [started(), session(), *(event for _, event in timed)], stamp=lambda: ("2026-11-15T00:00:00Z", next(times)))
+    written(path, [started(), session(), *(event for _, event in timed)], clock=lambda: ("2026-11-15T00:00:00Z", next(times)))
     return path
 
 

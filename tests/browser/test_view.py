@@ -19,7 +19,7 @@ from tests.browser.pages import random_run, write_report
 from tests.journal.samples import session, started, written
 from tests.processes import Process
 from tests.replay.lives import failed
-from tests.replay.stories import eventful, first_session, second_session, stamps
+from tests.replay.stories import eventful, first_session, minute_clock, second_session
 
 COMMAND = "from runner.cli import main; main()"
 
@@ -101,7 +101,7 @@ def test_follows_a_run_through_stop_and_resume(tmp_path: Path, start_process: An
 def test_reconnects_and_continues(tmp_path: Path, start_process: Any, open_tab: OpenTab) -> None:
     """A page whose server has exited says so, reconnects to the next one, and receives only what it does not have."""
     run = tmp_path / "run"
-    written(run, first_session(), stamp=stamps(0))
+    written(run, first_session(), clock=minute_clock(0))
     server = start_process(code=SERVE.format(run=str(run), port=0))
     address = server.stdout.readline().strip()
     tab = open_tab(address)
@@ -109,7 +109,7 @@ def test_reconnects_and_continues(tmp_path: Path, start_process: Any, open_tab: 
 
     server.kill()
     tab.page.wait_for_function("() => document.getElementById('live').textContent === 'reconnecting …'")
-    written(run, second_session(), new=False, stamp=stamps(10))
+    written(run, second_session(), new=False, clock=minute_clock(10))
     tab.evaluate(
         "() => { const take = page.take; page.take = (data) => { page.from = data.columns.from; take.call(page, data); }; }"
     )
@@ -123,14 +123,14 @@ def test_reconnects_and_continues(tmp_path: Path, start_process: Any, open_tab: 
 def test_errors_are_updated(tmp_path: Path, start_process: Any, open_tab: OpenTab) -> None:
     """Errors are grouped as they occur; opened sections stay open and keep the focus."""
     run = tmp_path / "run"
-    written(run, [started(), session(), *failed("peru", message="no city 1")], stamp=stamps(0))
+    written(run, [started(), session(), *failed("peru", message="no city 1")], clock=minute_clock(0))
     tab = open_tab(start_process(code=SERVE.format(run=str(run), port=0)).stdout.readline().strip())
     table = tab.page.locator(".errors tbody tr")
     assert [["1", "1", "no city 1"]] == [_columns(row) for row in table.all_inner_texts()]
     tab.page.click("footer summary >> text=Settings")
 
     more = [*failed("chad", message="no city 2"), *failed("oslo", message="the map is torn")]
-    written(run, [session(2), *more], new=False, stamp=stamps(10))
+    written(run, [session(2), *more], new=False, clock=minute_clock(10))
     tab.page.wait_for_function("() => document.querySelectorAll('.errors tbody tr').length === 2")
 
     assert [["2", "2", "no city 1"], ["1", "1", "the map is torn"]] == [_columns(row) for row in table.all_inner_texts()]

@@ -275,7 +275,7 @@ def test_two_runs_never_share_a_file(tmp_path: Path) -> None:
     run(it, tmp_path / "run")
     before = [record.h for record in read(tmp_path / "run")]
 
-    with pytest.raises(Exception, match="already holds a run"):
+    with pytest.raises(Exception, match="already contains a run"):
         run(it, tmp_path / "run")
     assert before == [record.h for record in read(tmp_path / "run")]
     assert 1 == sum(isinstance(event, RunStarted) for event in events_of(tmp_path / "run"))

@@ -113,7 +113,7 @@ class SimulatedDisk(Files):
         node = self._folder(os.path.dirname(source)).shown.pop(os.path.basename(source))
         self._folder(os.path.dirname(target)).shown[os.path.basename(target)] = node
 
-    def remove(self, path: str) -> None:
+    def remove_tree(self, path: str) -> None:
         self.before("remove")
         del self._folder(os.path.dirname(path)).shown[os.path.basename(path)]
 

@@ -12,7 +12,7 @@ import orjson
 import trio
 from hypothesis import settings
 
-from journal import Durability, Event, Record, Stamp, chain, segments, writing
+from journal import Clock, Durability, Event, Record, chain, segments, writing
 from journal.codec import encode
 from journal.events import (
     AttemptFailed,
@@ -40,7 +40,7 @@ class Options(TypedDict, total=False):
 
     new: bool
     run: str
-    stamp: Stamp
+    clock: Clock
     durability: Durability
     files: Files
     roll_at: int
@@ -68,15 +68,15 @@ def examples(number: int) -> settings:
     return settings(max_examples=number, deadline=None, derandomize=True)
 
 
-def stamps(seconds: float = 0.001) -> Stamp:
+def fake_clock(seconds: float = 0.001) -> Clock:
     """Give the first record the first millisecond, the second the second, and so on; `t` in steps of so many seconds."""
     ticks = itertools.count(1)
 
-    def stamp() -> tuple[str, float]:
+    def read() -> tuple[str, float]:
         tick = next(ticks)
         return f"2026-11-15T00:{tick // 60_000 % 60:02}:{tick // 1_000 % 60:02}.{tick % 1_000:03}000Z", round(tick * seconds, 6)
 
-    return stamp
+    return read
 
 
 async def inline(call: Callable[[], T], /) -> T:
@@ -143,7 +143,7 @@ def whole_run(trials: int = 2) -> list[Event]:
 
 async def write(path: Path, events: Iterable[Event], *, confirm: bool = True, **options: Unpack[Options]) -> list[Record]:
     """Write a journal; unless told otherwise a new one, without threads, each record confirmed before the next."""
-    chosen: Options = {"new": True, "run": RUN, "stamp": stamps(), "in_thread": inline, "files": FLEETING}
+    chosen: Options = {"new": True, "run": RUN, "clock": fake_clock(), "in_thread": inline, "files": FLEETING}
     chosen.update(options)
     records: list[Record] = []
     async with writing(path, **chosen) as journal:
@@ -221,7 +221,7 @@ def forge(path: Path, facts: Iterable[Event | dict[str, Any]], *, d: int = 0) ->
         own = {"seq": seq, "at": "2026-11-15T00:00:00.000000Z", "t": 0.5}
         rest = {name: value for name, value in members.items() if name != "d"}
         body = orjson.dumps({**own, **rest, "d": members.get("d", d)})[:-1]
-        h = chain.link(RUN.encode(), h, body)
+        h = chain.link(RUN.encode(), h, body).encode()
         lines.append(chain.close(body, h))
     overwrite(segment(path), b"".join(lines))
     return path

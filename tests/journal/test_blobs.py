@@ -170,7 +170,7 @@ def test_journal_does_not_lead_out_of_its_directory(tmp_path: Path, sha256: Any)
     before = content(tmp_path)
     values: list[Record] = []
 
-    with pytest.raises(JournalError, match=r"is not the hash of a blob|not a record"):
+    with pytest.raises(JournalError, match="not a record"):
         values.extend(read(run))
     assert 3 == len(values)
     assert not verify(run).holds

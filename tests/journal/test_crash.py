@@ -12,7 +12,7 @@ import trio
 
 from journal import read, verify
 from journal.events import SessionStarted
-from tests.journal.samples import session, stamps, write
+from tests.journal.samples import fake_clock, session, write
 from tests.processes import ROOT, Process
 
 KILLS = 50
@@ -24,7 +24,6 @@ WRITER = textwrap.dedent(
     from journal import read, writing
     from journal.errors import NotAJournal
     from journal.events import SessionStarted
-    from runner.engine.recorder import stamps
     from tests.journal.samples import started, trial
     from pathlib import Path
 
@@ -34,7 +33,7 @@ WRITER = textwrap.dedent(
             new = False
         except NotAJournal:
             sessions, new = 0, True
-        async with writing(path, new=new, stamp=stamps(), roll_at=20_000) as journal:
+        async with writing(path, new=new, roll_at=20_000) as journal:
             if journal.lifecycle.stage == "new":
                 journal.append(started())
             journal.append(SessionStarted(n=sessions + 1, pid=os.getpid(), host="", boot_id=""))
@@ -75,7 +74,7 @@ def test_fifty_kills_lose_no_acknowledged_record(tmp_path: Path) -> None:
 
     async def go_on() -> None:
         sessions = sum(isinstance(record.event, SessionStarted) for record in read(run))
-        await write(run, [session(sessions + 1)], new=False, stamp=stamps())
+        await write(run, [session(sessions + 1)], new=False, clock=fake_clock())
 
     trio.run(go_on)
     assert len(acknowledged) >= KILLS

@@ -14,7 +14,7 @@ from journal import Event, blobs, read, segments, verify, writing
 from journal.errors import DiskFull, JournalError, JournalFailed, NotAJournal, WriteFailed
 from journal.events import RunStopped
 from tests.journal.disk import PowerCut, SimulatedDisk
-from tests.journal.samples import RUN, enqueued, inline, session, stamps, started, trial, whole_run, written
+from tests.journal.samples import RUN, enqueued, fake_clock, inline, session, started, trial, whole_run, written
 
 PATH = Path("/runs/capitals")
 CALLS = ("open", "write", "fdatasync", "fsync", "replace", "ftruncate", "mkdir", "sync_directory")
@@ -57,7 +57,9 @@ class Told:
         """Write events, asking for confirmation now and then, until the end or an error."""
 
         async def main() -> None:
-            async with writing(PATH, new=new, run=RUN, stamp=stamps(), files=disk, in_thread=inline, roll_at=1200) as journal:
+            async with writing(
+                PATH, new=new, run=RUN, clock=fake_clock(), files=disk, in_thread=inline, roll_at=1200
+            ) as journal:
                 for number, event in enumerate(events):
                     record = journal.append(event)
                     self.taken[record.seq] = record.h
@@ -235,7 +237,7 @@ def test_a_full_disk_keeps_every_whole_line_and_says_what_to_do() -> None:
     disk.before = lambda _: None
 
     assert isinstance(told.error, DiskFull)
-    assert f"evaljournal resume {PATH}" in str(told.error)
+    assert (PATH, "free_space_resume") == (told.error.path, told.error.hint)
     left = verify(PATH, files=disk.unplugged(random.Random(0)))
     assert left.holds
     assert 0 == left.unfinished
@@ -266,7 +268,7 @@ async def test_a_poisoned_journal_takes_nothing_and_wakes_everyone() -> None:
     disk = SimulatedDisk()
     seen: list[BaseException] = []
     with pytest.raises(WriteFailed):
-        async with writing(PATH, new=True, run=RUN, stamp=stamps(), files=disk, in_thread=inline) as journal:
+        async with writing(PATH, new=True, run=RUN, clock=fake_clock(), files=disk, in_thread=inline) as journal:
             disk.before = fails_from("fdatasync", 1, errno.EIO)
             journal.append(started())
             record = journal.append(session())
@@ -280,7 +282,7 @@ async def test_a_poisoned_journal_takes_nothing_and_wakes_everyone() -> None:
                 seen.append(exc)
 
     assert [journal.failure, journal.failure] == seen
-    assert "up to record 1" in str(journal.failure)
+    assert "records up to 1 are on disk" in str(journal.failure)
 
 
 def test_a_file_that_takes_nothing_is_a_fault() -> None:
@@ -296,7 +298,7 @@ def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> Non
     """A run cannot begin under a file; the error says so and the file stays."""
     (tmp_path / "file").write_text("mine")
 
-    with pytest.raises(JournalError, match="cannot become a run's directory"):
+    with pytest.raises(JournalError, match="cannot create the directory"):
         written(tmp_path / "file" / "run", [started()])
     assert "mine" == (tmp_path / "file").read_text()
     assert segments.name(1) not in {file.name for file in tmp_path.iterdir()}
@@ -343,6 +345,9 @@ def test_a_place_that_cannot_be_written_is_told_as_what_it_is(*, new: bool) -> N
     disk.before = fails_from("open", 1, errno.EROFS)
     told = Told().write(disk, life(), new=new)
 
-    said = f"no run can be made in {PATH} " if new else f"{PATH} cannot be opened for writing "
-    why = "nothing was begun, choose a place to write to" if new else "nothing that was confirmed is lost"
-    assert f"{said}([Errno {errno.EROFS}] as the test wants it); {why}" == str(told.error)
+    reason = f"([Errno {errno.EROFS}] as the test wants it)"
+    assert str(told.error) == (
+        f"cannot create a run in {PATH} {reason}; choose another path"
+        if new
+        else f"cannot open {PATH} for writing {reason}; no records are lost"
+    )

@@ -12,7 +12,7 @@ from journal import Event, read, segments, verify, writing
 from journal.errors import JournalDamaged, JournalError
 from journal.events import JournalRecovered, SegmentOpened, SegmentSealed
 from tests.journal.disk import PowerCut, SimulatedDisk
-from tests.journal.samples import RUN, enqueued, inline, session, stamps, started
+from tests.journal.samples import RUN, enqueued, fake_clock, inline, session, started
 
 PATH = Path("/run")
 OURS = (SegmentOpened, SegmentSealed, JournalRecovered)
@@ -36,7 +36,7 @@ class JournalBesideList(RuleBasedStateMachine):
 
         async def main() -> None:
             async with writing(
-                PATH, new=new, run=RUN, stamp=stamps(), files=self.disk, in_thread=inline, roll_at=1500
+                PATH, new=new, run=RUN, clock=fake_clock(), files=self.disk, in_thread=inline, roll_at=1500
             ) as journal:
                 for number, event in enumerate(events):
                     record = journal.append(event)

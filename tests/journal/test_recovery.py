@@ -15,7 +15,7 @@ from journal.events import JournalRecovered, RunFinished
 from journal.recovery import damage
 from journal.scan import Scan
 from tests.journal.disk import FATES, SECTOR, SimulatedDisk, after_power_cut
-from tests.journal.samples import RUN, enqueued, inline, session, stamps, started, trial, whole_run, written
+from tests.journal.samples import RUN, enqueued, fake_clock, inline, session, started, trial, whole_run, written
 
 RUN_PATH = Path("/run")
 SLICE = 41
@@ -52,7 +52,7 @@ def history(*, run: str = RUN, unconfirmed: int = 6, padding: int = 0, closed: b
 
     async def main() -> History:
         disk = SimulatedDisk()
-        async with writing(RUN_PATH, new=True, run=run, stamp=stamps(), in_thread=inline, files=disk) as journal:
+        async with writing(RUN_PATH, new=True, run=run, clock=fake_clock(), in_thread=inline, files=disk) as journal:
             for event in [started(), session(), *trial("lima", output="x" * padding), *trial("quito", retries=1)]:
                 await journal.wait_durable(journal.append(event).seq)
             synced = disk.read(f"{RUN_PATH}/{segments.name(1)}").read()
@@ -228,7 +228,7 @@ def test_a_refusal_names_what_and_where_and_touches_nothing() -> None:
     assert sum(map(len, truth.lines[:first_bad])) == caught.value.byte
     assert segments.name(1) == caught.value.file
     assert len(truth.lines) - first_bad - 1 == caught.value.intact
-    assert "evaljournal salvage /run -o NEW" in str(caught.value)
+    assert (RUN_PATH, "salvage") == (caught.value.path, caught.value.hint)
     assert bytes(data) == disk.read(f"{RUN_PATH}/{segments.name(1)}").read()
     assert {f"{RUN_PATH}/{segments.name(1)}", f"{RUN_PATH}/LOCK"} == {name for name, _ in disk.files()}
 

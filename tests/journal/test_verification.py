@@ -221,7 +221,7 @@ def test_file_that_lost_its_seal_is_found(tmp_path: Path) -> None:
     problem = verify(tmp_path / "run").problem
 
     assert isinstance(problem, JournalDamaged)
-    assert "without a seal, though another follows it" in str(problem)
+    assert "the file is not sealed, but another one follows" in str(problem)
 
 
 def test_lost_blob_is_found(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_removed_end_needs_a_kept_hash(tmp_path: Path) -> None:
     result = verify(tmp_path / "run", expect_head=head)
 
     assert isinstance(result.problem, HeadMissing)
-    assert f"has no record with the hash {head}; its last, record {result.records}, has {result.head}" in str(result.problem)
+    assert (head, result.records, result.head) == (result.problem.expected, result.problem.seq, result.problem.head)
     assert result.expected_at is None
 
 
@@ -284,7 +284,7 @@ def test_what_is_no_hash_is_refused(tmp_path: Path, head: str) -> None:
     """What cannot be a hash is refused, the empty one above all: a variable that was never set proves nothing."""
     written(tmp_path / "run", whole_run())
 
-    with pytest.raises(JournalError, match="cannot be the hash of a record"):
+    with pytest.raises(JournalError, match="is not the hash of a record"):
         verify(tmp_path / "run", expect_head=head)
 
 
@@ -321,7 +321,6 @@ def test_broken_rules_are_not_damage(tmp_path: Path, event: Event, *, last: bool
 
     assert isinstance(result.problem, InvalidRecord)
     assert 5 == result.problem.seq
-    assert str(result.problem).startswith(f"{tmp_path} is whole, but record 5 breaks the rules: ")
 
 
 def test_unknown_event_does_not_hold(tmp_path: Path) -> None:

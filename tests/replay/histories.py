@@ -139,7 +139,7 @@ def history(seed: int, length: int = 200) -> Iterator[Record]:
     for _ in range(length):
         t += dice.choice([0.0, 0.0, dice.uniform(0, 2)])
         wall += dice.uniform(-1, 10)
-        events = life.session() if life.lifecycle.stage == "between" else life.anything(t)
+        events = life.session() if life.lifecycle.stage == "between_sessions" else life.anything(t)
         for event in events:
             if isinstance(event, SessionStarted | JournalRecovered):
                 t = dice.uniform(0, 0.1)

@@ -123,21 +123,21 @@ def second_session() -> list[Event]:
     ]
 
 
-def stamps(minute: int) -> Callable[[], tuple[str, float]]:
+def minute_clock(minute: int) -> Callable[[], tuple[str, float]]:
     """Count milliseconds from the beginning of a minute."""
     ticks: Iterator[int] = iter(range(1, 1_000))
 
-    def stamp() -> tuple[str, float]:
+    def read() -> tuple[str, float]:
         tick = next(ticks)
         return f"2026-11-15T00:{minute:02}:00.{tick:03}000Z", tick / 1_000
 
-    return stamp
+    return read
 
 
 def eventful(path: Path) -> Path:
     """Write the run."""
-    written(path, first_session(), stamp=stamps(0))
-    written(path, second_session(), new=False, stamp=stamps(10))
+    written(path, first_session(), clock=minute_clock(0))
+    written(path, second_session(), new=False, clock=minute_clock(10))
     return path
 
 

@@ -111,7 +111,7 @@ def retold(told: Iterable[Told]) -> list[Record]:
 
     async def main() -> None:
         nonlocal now
-        async with writing(PATH, new=True, stamp=lambda: ("now", now), files=disk, in_thread=inline, run=RUN) as journal:
+        async with writing(PATH, new=True, clock=lambda: ("now", now), files=disk, in_thread=inline, run=RUN) as journal:
             for t, event in told:
                 now = t
                 is_true = isinstance(event, RunFinished) and event.head in heads

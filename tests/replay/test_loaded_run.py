@@ -139,10 +139,10 @@ def test_an_unfinished_end_is_no_damage(run: Path) -> None:
 @pytest.mark.parametrize(
     ("fact", "said"),
     [
-        (AttemptStarted(trial="b", attempt=1, slot=0), "record 5 breaks the rules: it refers to 'b', which does not exist"),
+        (AttemptStarted(trial="b", attempt=1, slot=0), "it refers to 'b', which does not exist"),
         (
             {"type": "attempt_succeeded", "trial": "a", "attempt": 1, "output": 1, "elapsed": "long"},
-            "record 5 breaks the rules",
+            "",
         ),
     ],
 )
@@ -151,8 +151,9 @@ def test_a_record_that_makes_no_sense_is_told(tmp_path: Path, fact: Any, said: s
     forge(tmp_path, [opened(), started(), session(), enqueued("a"), fact])
     history = load(tmp_path)
 
-    assert (4, InvalidRecord) == (history.seq, type(history.problem))
-    assert said in str(history.problem)
+    assert isinstance(history.problem, InvalidRecord)
+    assert (4, 5) == (history.seq, history.problem.seq)
+    assert said in history.problem.reason
     assert 4 == history.timeline().seq
 
 

@@ -80,7 +80,7 @@ def test_values_at_one_time_are_merged(tmp_path: Path) -> None:
     events += [AttemptStarted(trial="a", attempt=1, slot=0), a]
     events += [AttemptStarted(trial="b", attempt=1, slot=0), TrialCompleted(trial="a", attempts=1)]
     times = iter([0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 2.0, 3.0, 4.0, 5.0])
-    written(tmp_path / "run", events, stamp=lambda: ("2026-11-15T00:00:00.000000Z", next(times)))
+    written(tmp_path / "run", events, clock=lambda: ("2026-11-15T00:00:00.000000Z", next(times)))
 
     page_content, loaded = _read(tmp_path / "run")
 

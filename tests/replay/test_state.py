@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from journal import Event, Stamp, read
+from journal import Clock, Event, read
 from journal.events import (
     AttemptFailed,
     AttemptStarted,
@@ -57,7 +57,7 @@ def test_the_golden_run_is_what_it_says() -> None:
     assert 1 == state.scores["judge"].failed
 
 
-def at_times(times: Iterator[float]) -> Stamp:
+def at_times(times: Iterator[float]) -> Clock:
     return lambda: ("2026-11-15T00:00:00.000000Z", next(times))
 
 
@@ -71,12 +71,12 @@ def test_what_is_left_of_a_wait_is_counted_from_the_last_session(tmp_path: Path,
         enqueued("b"),
     ]
     times = [0.0, 0.0, 0.0, 499.0, 499.0, 500.0, 500.0, 520.0, 520.0]
-    written(tmp_path / "run", [started(), session(), enqueued("a"), *refused], stamp=at_times(iter(times)))
+    written(tmp_path / "run", [started(), session(), enqueued("a"), *refused], clock=at_times(iter(times)))
     if end == "torn":
         file = tmp_path / "run" / "journal-000001.jsonl"
         file.chmod(0o600)
         file.write_bytes(file.read_bytes()[:-20])  # The seal is torn: recovery comes first.
-    written(tmp_path / "run", [session(2)], new=False, stamp=at_times(iter([0.25] * 4)))
+    written(tmp_path / "run", [session(2)], new=False, clock=at_times(iter([0.25] * 4)))
 
     assert 40.0 == fold(read(tmp_path / "run")).trials["a"].due
 

@@ -20,7 +20,7 @@ from replay.trial import TrialDetails
 from runner.cli import cli
 from runner.engine.nat_output import OWNER, NatOutput
 from tests.journal.samples import session, started, trial, written
-from tests.replay.stories import first_session, second_session, stamps
+from tests.replay.stories import first_session, minute_clock, second_session
 from tests.runner_cli.test_run import QUICK, SLOW, process
 
 FILES = ["exact_output.json", "workflow_output.json", "workflow_output.jsonl"]
@@ -234,8 +234,8 @@ def test_an_error_in_one_trial(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
 
 def test_a_retried_trial_is_written_once() -> None:
     """With --retry-failed, a failed trial is not in the file until it has ended again."""
-    written(Path("run"), first_session(), stamp=stamps(0))
-    written(Path("run"), second_session(), new=False, stamp=stamps(10))
+    written(Path("run"), first_session(), clock=minute_clock(0))
+    written(Path("run"), second_session(), new=False, clock=minute_clock(10))
     plain, again = NatOutput(Path("nat")), NatOutput(Path("again"), retry_failed=True)
     plain._begin(Path("run"))
     again._begin(Path("run"))
@@ -245,7 +245,7 @@ def test_a_retried_trial_is_written_once() -> None:
     asked = RetryScheduled(trial="chad", attempt=3, delay=0.0, cause="asked")
     done = trial("chad")[-1]
     done.attempts = 3  # type: ignore[misc,union-attr]  # the last event of a life
-    written(Path("run"), [session(3), asked, begun, answered, done], new=False, stamp=stamps(20))
+    written(Path("run"), [session(3), asked, begun, answered, done], new=False, clock=minute_clock(20))
     again._take(list(read("run", load_blobs=False)))
 
     assert ["peru", "chad", "chad#2", "oslo"] == ids("nat")

@@ -1,0 +1,28 @@
+"""The times of a record: wall time for people, monotonic seconds for measuring."""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+Clock = Callable[[], tuple[str, float]]
+"""Returns `at` and `t` of the next record."""
+
+_THREE_DIGITS: Final = tuple(f"{number:03}" for number in range(1000))
+"""Faster than formatting a number with leading zeros."""
+
+
+def system_clock(monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> Clock:
+    """Return a clock whose `t` counts from this call."""
+    start = monotonic()
+    since, until, text = 0.0, 0.0, ""
+
+    def read() -> tuple[str, float]:
+        nonlocal since, until, text
+        now = wall()
+        if not since <= now < until:  # Formatted once per second.
+            since = now // 1
+            until, text = since + 1, time.strftime("%Y-%m-%dT%H:%M:%S.", time.gmtime(since))
+        thousands, units = divmod(int((now - since) * 1_000_000), 1000)
+        return f"{text}{_THREE_DIGITS[thousands]}{_THREE_DIGITS[units]}Z", monotonic() - start
+
+    return read

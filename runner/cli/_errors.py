@@ -1,0 +1,26 @@
+"""Errors of the journal, rendered for the command line."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from journal import JournalError
+from journal.errors import Hint
+from runner.suggest import command
+
+_COMMANDS: Final[dict[Hint, Callable[[Path], str]]] = {
+    "check_disk": lambda path: f"check the disk, then continue with {command('resume', path)}",
+    "check_path": lambda _: "`evaljournal ls` lists the runs",
+    "follow": lambda path: f"{command('watch', path)} follows it",
+    "free_space_resume": lambda path: f"free some disk space, then continue with {command('resume', path)}",
+    "read_log": lambda path: f"{command('log', path, ' --json')} prints the records before the damage",
+    "resume": lambda path: f"{command('resume', path)} continues it",
+    "salvage": lambda path: f"{command('salvage', path, ' -o NEW')} copies the intact records",
+}
+
+
+def render(exc: JournalError) -> str:
+    """Return the message of an error, with the command that helps in place of its hint."""
+    if exc.hint not in _COMMANDS or exc.path is None:
+        return str(exc)
+    return f"{exc.message}; {_COMMANDS[exc.hint](exc.path)}"
