@@ -84,13 +84,7 @@ def wrong_imports(package: str, source: str) -> list[str]:
     return [f"line {line}: {name}" for line, name, to in targets if to and ORDER.index(to) > ORDER.index(package)]
 
 
-@pytest.mark.parametrize(
-    "package",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(reason="is_async moves to tasks")) if name == "runner.tasks" else name
-        for name in ORDER
-    ],
-)
+@pytest.mark.parametrize("package", ORDER)
 def test_imports_point_one_way(package: str) -> None:
     """No module imports one of a later package, not even inside a function or for types only."""
     files = {name: file for name, file in MODULES.items() if package_of(name) == package}

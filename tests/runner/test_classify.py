@@ -1,4 +1,4 @@
-"""Exceptions of libraries that are not installed here are told apart by their shape."""
+"""Classification of exceptions by their shape, without the libraries that raise them."""
 
 import asyncio
 import email.message
@@ -25,7 +25,7 @@ NOW = 1_800_000_000.0  # Fri, 15 Jan 2027 08:00:00 GMT
 
 
 class Response:
-    """What httpx and requests have in common; false when refused, as that of requests is."""
+    """A response as in httpx and requests; false for an error, as in requests."""
 
     def __init__(self, status_code: int, headers: dict[str, str] | None = None) -> None:
         self.status_code = status_code
@@ -36,7 +36,7 @@ class Response:
 
 
 def refusal(name: str, status: int, *, code: str | None = None, message: str = "", **headers: str) -> Exception:
-    """Make an exception in the manner of the openai and anthropic SDKs."""
+    """Return an exception like those of the openai and anthropic SDKs."""
     error: Any = type(name, (type("APIStatusError", (Exception,), {}),), {})(message)
     error.status_code, error.code, error.body = status, code, None
     error.response = Response(status, {key.replace("_", "-"): value for key, value in headers.items()})
@@ -44,7 +44,7 @@ def refusal(name: str, status: int, *, code: str | None = None, message: str = "
 
 
 def named(*names: str, base: type[Exception] = Exception, **attributes: Any) -> Exception:
-    """Make an exception whose classes have these names, the outermost last."""
+    """Return an exception whose classes have these names, its own last."""
     for name in names:
         base = type(name, (base,), {})
     error = base("")
@@ -54,13 +54,13 @@ def named(*names: str, base: type[Exception] = Exception, **attributes: Any) -> 
 
 
 def boto(code: str, status: int, **headers: str) -> Exception:
-    """Make an exception in the manner of botocore: everything in one dict."""
+    """Return an exception like those of botocore: everything in one dict."""
     metadata = {"HTTPStatusCode": status, "HTTPHeaders": {k.replace("_", "-"): v for k, v in headers.items()}}
     return named("ClientError", response={"Error": {"Code": code}, "ResponseMetadata": metadata})
 
 
 def urllib_refusal(status: int, **headers: str) -> Exception:
-    """Make an exception of urllib, which is also an OSError."""
+    """Return an exception of urllib, which is also an OSError."""
     message = email.message.Message()
     for key, value in headers.items():
         message[key.replace("_", "-")] = value
@@ -68,7 +68,7 @@ def urllib_refusal(status: int, **headers: str) -> Exception:
 
 
 def caused(outer: Exception, inner: BaseException) -> Exception:
-    """Raise one from the other, as frameworks do."""
+    """Return an exception with a cause, as frameworks raise it."""
     outer.__cause__ = inner
     return outer
 
@@ -138,7 +138,7 @@ def caused(outer: Exception, inner: BaseException) -> Exception:
     ids=lambda value: repr(value)[:60],
 )
 def test_meaning(exc: BaseException, meaning: tuple[str, float | None]) -> None:
-    """Every library says it in another way; what it means for the trial is one of four kinds, and perhaps a wait."""
+    """Exceptions of every library have one of four categories, and perhaps a wait."""
     found = classify(exc, now=NOW)
 
     assert meaning == (found.category, found.retry_after)
@@ -158,19 +158,19 @@ def test_meaning(exc: BaseException, meaning: tuple[str, float | None]) -> None:
     ids=lambda value: repr(value)[:60],
 )
 def test_what_stops_a_run(exc: Exception, *, stops: bool) -> None:
-    """A refused key and an empty account would fail every other trial too."""
+    """An unauthorized key and an account without credit stop the run."""
     assert stops == classify(exc, now=NOW).stop_run
 
 
-def test_some_refusals_last_for_ever() -> None:
-    """No wait helps a request that is larger than the whole quota."""
+def test_a_request_above_the_quota_is_fatal() -> None:
+    """A 429 for a request that is larger than the whole quota is not retried."""
     exc = refusal("RateLimitError", 429, message="Request too large for gpt-x: Limit 10000, Requested 20000", retry_after="3")
 
     assert Failure(category="fatal") == classify(exc, now=NOW)
 
 
-def test_an_exception_that_bites() -> None:
-    """A property that raises, as those of some SDKs do, is as good as none."""
+def test_properties_that_raise_are_ignored() -> None:
+    """An exception whose properties raise, as those of some SDKs do, is classified without them."""
 
     class BitesError(Exception):
         @property
@@ -184,8 +184,8 @@ def test_an_exception_that_bites() -> None:
     assert "(str() of it raised RuntimeError)" == describe(BitesError()).message
 
 
-def test_a_ring_of_causes_ends() -> None:
-    """Two exceptions that cause each other do not keep us for ever."""
+def test_a_cycle_of_causes_ends() -> None:
+    """Two exceptions that cause each other are classified."""
     one, two = RuntimeError(), ValueError()
     one.__cause__, two.__cause__ = two, one
 
@@ -214,7 +214,7 @@ def test_a_ring_of_causes_ends() -> None:
     ids=str,
 )
 def test_requested_wait(headers: dict[str, str], wait: float | None) -> None:
-    """A wait is asked for in seconds, milliseconds or by a date, and a date counts from the server's own clock."""
+    """Retry-After is in seconds, milliseconds or a date, which counts from the server's own clock."""
     found = requested_wait(headers, NOW)
 
     assert wait == (found if found is None else pytest.approx(found))
@@ -251,14 +251,14 @@ def test_requested_wait(headers: dict[str, str], wait: float | None) -> None:
     ids=str,
 )
 def test_wait_until_reset(headers: dict[str, str], wait: float | None) -> None:
-    """What is used up counts: the longest wait for what is empty, else the shortest that is named."""
+    """The longest reset of an exhausted limit counts, otherwise the shortest reset."""
     found = wait_until_reset(headers, NOW)
 
     assert wait == (found if found is None else pytest.approx(found))
 
 
 def test_description_is_masked() -> None:
-    """Keys in the message and in the traceback are gone; the type, the place and the cause are there."""
+    """Secrets in the message and the traceback are masked; type, place and cause are kept."""
     secret = "sk-Ab12Cd34Ef56"  # noqa: S105 - made up
     with pytest.raises(RateLimited) as raised:
         raise RateLimited(3, f"refused {secret}") from ValueError("api_key=0123")
@@ -272,7 +272,7 @@ def test_description_is_masked() -> None:
 
 
 def test_description_is_bounded() -> None:
-    """An exception that quotes a whole prompt keeps its two ends."""
+    """A long message keeps both ends."""
     words = describe(ValueError(f"first {'x' * 5_000_000} last"))
 
     assert len(words.message) < 2_100
@@ -283,12 +283,12 @@ def test_description_is_bounded() -> None:
 
 
 def test_description_can_be_written() -> None:
-    """Half a character, which no UTF-8 file can hold, is spelled out."""
+    """A lone surrogate, which UTF-8 cannot encode, is escaped."""
     assert r"\ud800" == describe(ValueError("\ud800")).message
 
 
-def test_description_lets_go() -> None:
-    """What was described no longer holds the frames, nor the prompts in them."""
+def test_description_keeps_no_frames() -> None:
+    """A description does not keep the frames of the exception alive."""
 
     class Prompt:
         """Something large that a frame held."""
@@ -329,7 +329,7 @@ async def their_asyncio_task(value: str) -> str:
 
 @pytest.mark.parametrize("task", [their_task, their_trio_task, their_asyncio_task])
 def test_a_traceback_begins_in_the_users_code(tmp_path: Path, task: Any) -> None:
-    """How we came to call a task is left out, in threads and in either loop; what it called itself is there."""
+    """Frames before the task are omitted, in threads and in either loop; those of its own calls are kept."""
     run(evaluation(cases=["a"], retry=Retry(errors=0))(task), tmp_path / "run")
 
     failed = next(event for event in events_of(tmp_path / "run") if isinstance(event, AttemptFailed))
@@ -339,7 +339,7 @@ def test_a_traceback_begins_in_the_users_code(tmp_path: Path, task: Any) -> None
 
 
 def test_a_traceback_that_is_ours_alone_is_kept(tmp_path: Path) -> None:
-    """Where no line of the user's is to be seen, ours are better than none."""
+    """If there is no frame of the user, our own are kept."""
     task = Scripted(lambda *_: Fail(Fatal("no")))
     run(evaluation(cases=["a"], loop="trio")(task), tmp_path / "run")
 

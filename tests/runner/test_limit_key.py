@@ -1,23 +1,18 @@
 """Rate-limit keys: each has slots, limits and pauses of its own; on a virtual clock."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
 from journal import read, verify
 from journal.errors import NotAJournal
 from journal.events import AttemptStarted, IntakePaused, LimitChanged, TrialCompleted
 from replay.auditing import audit
-from runner import Case, Evaluation, Outcome, Retry, UsageError, evaluation
-from runner.api import arun
+from runner import Case, Retry, UsageError
 from runner.recompute.rules import session_rules
-from runner.testing import SimulatedEndpoint, events_of, repeatable
+from runner.testing import SimulatedEndpoint, events_of
 from tests.journal.disk import SimulatedDisk
-
-PATH = Path("/runs/it/0001")
-Made = Evaluation[Any, Any, Any]
+from tests.runs import PATH, AnyEvaluation, define, run_virtual
 
 
 def cases(*keys: str) -> list[Case[Any, Any]]:
@@ -25,19 +20,13 @@ def cases(*keys: str) -> list[Case[Any, Any]]:
     return [Case(name=f"{key}{number}", input={"model": key}) for number, key in enumerate(keys)]
 
 
-def made(endpoints: dict[str, SimulatedEndpoint], cases: list[Case[Any, Any]], **options: Any) -> Made:
+def evaluation_of(endpoints: dict[str, SimulatedEndpoint], cases: list[Case[Any, Any]], **options: Any) -> AnyEvaluation:
     """Return an evaluation whose task calls the endpoint of the case's key."""
 
     async def ask(value: Any) -> Any:
         return await endpoints[value["model"]](value)
 
-    it: Made = evaluation(cases=cases, loop="trio", timeout=30.0, retry=Retry(errors=0), **options)(ask)
-    return it
-
-
-async def go(it: Made, disk: SimulatedDisk, **options: Any) -> Outcome:
-    with trio.fail_after(100_000):
-        return await arun(it, PATH, **{**repeatable(), "files": disk, **options})
+    return define(ask, cases, retry=Retry(errors=0), **options)
 
 
 def quick() -> SimulatedEndpoint:
@@ -63,8 +52,8 @@ async def test_a_limited_key_does_not_delay_the_other(policy: str, order: str) -
     """Of two keys one is rate limited: the other never waits, even if all its cases come last."""
     keys = ["a", "b"] * 200 if order == "mixed" else ["a"] * 200 + ["b"] * 200
     disk = SimulatedDisk()
-    it = made({"a": limited(), "b": quick()}, cases(*keys), slots=4)
-    outcome = await go(it, disk, limit_key="model", policy=policy)
+    it = evaluation_of({"a": limited(), "b": quick()}, cases(*keys), slots=4)
+    outcome = await run_virtual(it, disk, limit_key="model", policy=policy)
 
     assert (400, 0) == (outcome.state.completed, outcome.state.failed)
     assert 200 == len(ends(disk, "b"))
@@ -77,7 +66,7 @@ async def test_a_limited_key_does_not_delay_the_other(policy: str, order: str) -
 async def test_without_a_key_a_pause_affects_all() -> None:
     """Without a key, trials that are not limited wait as well."""
     disk = SimulatedDisk()
-    await go(made({"a": limited(), "b": quick()}, cases(*["a", "b"] * 20), slots=4), disk, policy="fixed")
+    await run_virtual(evaluation_of({"a": limited(), "b": quick()}, cases(*["a", "b"] * 20), slots=4), disk, policy="fixed")
 
     assert ends(disk, "b")[-1] > 100
 
@@ -86,7 +75,7 @@ async def test_each_key_has_its_slots() -> None:
     """Each key has as many attempts in flight as there are slots, and no more."""
     endpoints = {key: SimulatedEndpoint(lambda _: "yes", latency=0.1, most_at_once=3) for key in "abc"}
     disk = SimulatedDisk()
-    outcome = await go(made(endpoints, cases(*"abc" * 30), slots=3), disk, limit_key="model", policy="fixed")
+    outcome = await run_virtual(evaluation_of(endpoints, cases(*"abc" * 30), slots=3), disk, limit_key="model", policy="fixed")
 
     assert 90 == outcome.state.completed
     assert {"a": 0, "b": 0, "c": 0} == {key: each.refused for key, each in endpoints.items()}
@@ -100,10 +89,10 @@ async def test_each_key_has_its_slots() -> None:
 async def test_a_case_without_the_key_is_rejected() -> None:
     """If a case lacks the field of the key, nothing is started."""
     disk = SimulatedDisk()
-    it = made({"a": quick()}, [*cases("a"), Case(name="odd", input={"modle": "a"})])
+    it = evaluation_of({"a": quick()}, [*cases("a"), Case(name="odd", input={"modle": "a"})])
 
     with pytest.raises(UsageError, match=r"case 2: the case 'odd' has no field {model}.*did you mean {modle}"):
-        await go(it, disk, limit_key="model")
+        await run_virtual(it, disk, limit_key="model")
     with pytest.raises(NotAJournal):
         list(read(PATH, files=disk))
 
@@ -111,9 +100,9 @@ async def test_a_case_without_the_key_is_rejected() -> None:
 async def test_a_keyed_run_is_resumed_and_audited() -> None:
     """A resumed run uses the key that it was started with, and its audit finds nothing."""
     disk = SimulatedDisk()
-    it = made({"a": limited(), "b": quick()}, cases(*["a", "b"] * 10), slots=2)
-    stopped = await go(it, disk, limit_key="model", policy="fixed", deadline=25.0)
-    outcome = await go(it, disk, resume=True, deadline=None)
+    it = evaluation_of({"a": limited(), "b": quick()}, cases(*["a", "b"] * 10), slots=2)
+    stopped = await run_virtual(it, disk, limit_key="model", policy="fixed", deadline=25.0)
+    outcome = await run_virtual(it, disk, resume=True, deadline=None)
 
     assert "deadline" == stopped.stopped
     assert (20, "") == (outcome.state.completed, outcome.stopped)

@@ -12,7 +12,8 @@ from runner.concurrency import Decision, Gate, LimitMoved, Paused, Policy, Resum
 from runner.recompute.rules import SessionRules
 from runner.testing import Answer, Hang, Scripted, events_of
 from tests.journal.disk import SimulatedDisk
-from tests.runner.test_scoring import PATH, go, made
+from tests.runner.test_scoring import evaluation_of, run_fixed
+from tests.runs import PATH
 
 SILENCE = 5.0
 
@@ -64,14 +65,14 @@ def session_rules(*_: Any) -> SessionRules:
 
 async def hung_run() -> SimulatedDisk:
     """Record a run of which the first two attempts hang until they time out."""
-    script = Scripted(lambda name, n: Hang() if name in ("c0", "c1") and n == 1 else Answer("yes", 1.0))
+    script = Scripted(lambda name, n: Hang() if name in ("case-0", "case-1") and n == 1 else Answer("yes", 1.0))
 
     async def task(name: str) -> Any:
         await trio.lowlevel.checkpoint()
         return await script(name)
 
     disk = SimulatedDisk()
-    await go(made(task, 12, slots=2, timeout=60.0, retry=Retry(errors=0)), disk, limits=Patient)
+    await run_fixed(evaluation_of(task, 12, slots=2, timeout=60.0, retry=Retry(errors=0)), disk, limits=Patient)
     return disk
 
 
@@ -79,7 +80,9 @@ async def test_attempts_start_beside_those_that_hang() -> None:
     """After a pause because an endpoint does not respond, hung attempts do not count against the limit."""
     disk = await hung_run()
     events = events_of(PATH, files=disk)
-    ended = next(record.t for record in read(PATH, files=disk) if getattr(record.event, "trial", "") == "c11" and record.t > 6)
+    ended = next(
+        record.t for record in read(PATH, files=disk) if getattr(record.event, "trial", "") == "case-11" and record.t > 6
+    )
 
     assert ["no_response"] == [event.cause for event in events if isinstance(event, IntakePaused)]
     assert 1 == sum(isinstance(event, IntakeResumed) for event in events)

@@ -11,15 +11,14 @@ import trio
 from journal import read
 from journal.events import AttemptStarted, IntakePaused, LimitChanged, PolicyShared, RunStarted
 from replay.auditing import audit
-from runner import Case, Evaluation, RateLimited, Retry, evaluation, run
+from runner import Case, RateLimited, Retry, evaluation, run
 from runner.api import arun
 from runner.concurrency import REGISTRY, Aimd, Failed, Paused, Started
 from runner.recompute.rules import session_rules
 from runner.testing import SimulatedEndpoint, events_of, repeatable
 from tests.journal.disk import SimulatedDisk
+from tests.runs import PATH, AnyEvaluation, define, events
 
-PATH = Path("/runs/it/0001")
-Made = Evaluation[Any, Any, Any]
 _identities = itertools.count()
 
 
@@ -38,15 +37,12 @@ class Client:
         return await self._endpoint(value)
 
 
-def made(endpoint: Any, count: int, identity: str, **options: Any) -> Made:
+def evaluation_of(endpoint: Any, count: int, identity: str, **options: Any) -> AnyEvaluation:
     cases = [Case(name=f"c{number}", input=number) for number in range(count)]
-    it: Made = evaluation(cases=cases, loop="trio", timeout=60.0, retry=Retry(errors=0), **{"slots": 20, **options})(
-        Client(endpoint, identity)
-    )
-    return it
+    return define(Client(endpoint, identity), cases, timeout=60.0, retry=Retry(errors=0), **{"slots": 20, **options})
 
 
-async def at_once(runs: list[Made], *, stagger: float = 0.0, **options: Any) -> list[SimulatedDisk]:
+async def at_once(runs: list[AnyEvaluation], *, stagger: float = 0.0, **options: Any) -> list[SimulatedDisk]:
     """Run evaluations at the same time, each on a disk of its own; they begin one after the other."""
     disks = [SimulatedDisk() for _ in runs]
 
@@ -62,10 +58,6 @@ async def at_once(runs: list[Made], *, stagger: float = 0.0, **options: Any) -> 
     return disks
 
 
-def of(disk: SimulatedDisk, kind: type[Any]) -> list[Any]:
-    return [event for event in events_of(PATH, files=disk) if isinstance(event, kind)]
-
-
 def starts(disk: SimulatedDisk, until: float) -> int:
     return sum(isinstance(record.event, AttemptStarted) and record.t < until for record in read(PATH, files=disk))
 
@@ -78,22 +70,22 @@ def fresh() -> str:
 async def test_two_runs_of_one_key_share_a_policy(policy: str) -> None:
     """Both journals record that the policy is shared; their decisions are checked and not reproduced, and nothing is found."""
     endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5, rate=8.0, burst=4, retry_after=1.0), fresh()
-    disks = await at_once([made(endpoint, 80, identity) for _ in range(2)], stagger=1.0, policy=policy)
+    disks = await at_once([evaluation_of(endpoint, 80, identity) for _ in range(2)], stagger=1.0, policy=policy)
 
     for disk in disks:
         result = audit(read(PATH, files=disk), rules=session_rules)
         assert () == result.findings
         assert result.decisions_not_reproduced > 0
-        assert [""] == [event.key for event in of(disk, PolicyShared)]
+        assert [""] == [event.key for event in events(disk, PolicyShared)]
     assert 1 == sum(isinstance(event, PolicyShared) for event in events_of(PATH, files=disks[1])[:4])
-    pauses = [len(of(disk, IntakePaused)) for disk in disks]
+    pauses = [len(events(disk, IntakePaused)) for disk in disks]
     assert pauses[0] > 0 < pauses[1]
 
 
 async def test_decisions_before_another_run_joins_are_reproduced() -> None:
     """Up to the record at which a second run joins, the decisions of the first are recomputed."""
     endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5), fresh()
-    first, _ = await at_once([made(endpoint, 400, identity) for _ in range(2)], stagger=3.0, policy="adaptive")
+    first, _ = await at_once([evaluation_of(endpoint, 400, identity) for _ in range(2)], stagger=3.0, policy="adaptive")
     result = audit(read(PATH, files=first), rules=session_rules)
 
     assert result.decisions_reproduced >= 2
@@ -103,9 +95,9 @@ async def test_decisions_before_another_run_joins_are_reproduced() -> None:
 async def test_runs_that_follow_one_another_share_nothing() -> None:
     """A policy lives while a run uses it; the next run begins with a new one."""
     endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.1), fresh()
-    disks = [(await at_once([made(endpoint, 30, identity)], policy="adaptive"))[0] for _ in range(2)]
+    disks = [(await at_once([evaluation_of(endpoint, 30, identity)], policy="adaptive"))[0] for _ in range(2)]
 
-    assert [[], []] == [of(disk, PolicyShared) for disk in disks]
+    assert [[], []] == [events(disk, PolicyShared) for disk in disks]
     assert [0, 0] == [audit(read(PATH, files=disk), rules=session_rules).decisions_not_reproduced for disk in disks]
 
 
@@ -116,9 +108,9 @@ async def test_runs_that_follow_one_another_share_nothing() -> None:
 async def test_runs_with_other_settings_share_nothing(first: dict[str, Any], second: dict[str, Any]) -> None:
     """Another policy is another identity, and a fixed limit is the run's own."""
     endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.1), fresh()
-    disks = await at_once([made(endpoint, 30, identity, **options) for options in (first, second)])
+    disks = await at_once([evaluation_of(endpoint, 30, identity, **options) for options in (first, second)])
 
-    assert [[], []] == [of(disk, PolicyShared) for disk in disks]
+    assert [[], []] == [events(disk, PolicyShared) for disk in disks]
 
 
 async def test_functions_share_nothing_without_a_key() -> None:
@@ -128,15 +120,15 @@ async def test_functions_share_nothing_without_a_key() -> None:
         await trio.sleep(0.1)
         return value
 
-    def plain() -> Made:
-        it: Made = evaluation(cases=[Case(name=f"{n}", input={"model": "m"}) for n in range(20)], loop="trio")(task)
+    def plain() -> AnyEvaluation:
+        it: AnyEvaluation = evaluation(cases=[Case(name=f"{n}", input={"model": "m"}) for n in range(20)], loop="trio")(task)
         return it
 
     apart = await at_once([plain(), plain()], policy="adaptive")
     keyed = await at_once([plain(), plain()], policy="adaptive", limit_key="model")
 
-    assert [0, 0] == [len(of(disk, PolicyShared)) for disk in apart]
-    assert [["m"], ["m"]] == [[event.key for event in of(disk, PolicyShared)] for disk in keyed]
+    assert [0, 0] == [len(events(disk, PolicyShared)) for disk in apart]
+    assert [["m"], ["m"]] == [[event.key for event in events(disk, PolicyShared)] for disk in keyed]
 
 
 @pytest.mark.parametrize("endpoint", ["rate", "at once"])
@@ -144,7 +136,7 @@ async def test_four_equal_runs_get_equal_shares(endpoint: str) -> None:
     """Of all starts at an endpoint with a rate limit, or with a limit of calls at once, each of four runs gets a quarter."""
     limits: dict[str, Any] = {"rate": 20.0, "burst": 5, "retry_after": 1.0} if endpoint == "rate" else {"most_at_once": 12}
     model, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5, **limits), fresh()
-    disks = await at_once([made(model, 600, identity) for _ in range(4)], policy="adaptive")
+    disks = await at_once([evaluation_of(model, 600, identity) for _ in range(4)], policy="adaptive")
     shares = [starts(disk, until=40.0) for disk in disks]
 
     assert all(abs(share / sum(shares) - 0.25) < 0.02 for share in shares), shares
@@ -153,19 +145,19 @@ async def test_four_equal_runs_get_equal_shares(endpoint: str) -> None:
 async def test_a_run_with_nothing_to_start_holds_nobody_back() -> None:
     """When one of two runs ends early, the other has the whole capacity."""
     model, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5, rate=20.0, burst=5, retry_after=1.0), fresh()
-    short, long = await at_once([made(model, 20, identity), made(model, 600, identity)], policy="adaptive")
+    short, long = await at_once([evaluation_of(model, 20, identity), evaluation_of(model, 600, identity)], policy="adaptive")
     ended = list(read(PATH, files=long))[-1].t
 
-    assert 20 == len(of(short, AttemptStarted)) - sum(event.attempt > 1 for event in of(short, AttemptStarted))
+    assert 20 == len(events(short, AttemptStarted)) - sum(event.attempt > 1 for event in events(short, AttemptStarted))
     assert ended < 1.4 * 620 / 20
 
 
 async def test_slots_cap_a_run() -> None:
     """A run has never more in flight than its own slots; the shared limit may grow to those of all runs together."""
     model, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5), fresh()
-    disks = await at_once([made(model, 100, identity, slots=slots) for slots in (4, 6)], policy="adaptive")
+    disks = await at_once([evaluation_of(model, 100, identity, slots=slots) for slots in (4, 6)], policy="adaptive")
 
-    assert [4, 6] == [1 + max(event.slot for event in of(disk, AttemptStarted)) for disk in disks]
+    assert [4, 6] == [1 + max(event.slot for event in events(disk, AttemptStarted)) for disk in disks]
     assert [(), ()] == [audit(read(PATH, files=disk), rules=session_rules).findings for disk in disks]
 
 
@@ -183,7 +175,7 @@ def test_runs_in_two_threads_share_a_policy(tmp_path: Path) -> None:
         return "yes"
 
     def go(name: str) -> None:
-        run(made(answer, 150, identity), tmp_path / name, policy="adaptive", signals=False)
+        run(evaluation_of(answer, 150, identity), tmp_path / name, policy="adaptive", signals=False)
 
     threads = [threading.Thread(target=go, args=(name,)) for name in "ab"]
     for thread in threads:

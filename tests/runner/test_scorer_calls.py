@@ -1,4 +1,4 @@
-"""Calls of scorers in the journal: what an audit finds, what a crash leaves, and a re-scoring."""
+"""Scorer calls in the journal: audit, crashes and re-scoring."""
 
 import random
 from collections.abc import Callable
@@ -28,16 +28,18 @@ from runner.recompute.rules import session_rules
 from runner.testing import Answer, Fail, Scripted, events_of, repeatable
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import inline
-from tests.runner.test_scoring import PATH, Made, checked, go, made, of, yes
-from tests.runs import run_until_power_cut
+from tests.runner.test_scoring import checked, evaluation_of, run_fixed, yes
+from tests.runs import PATH, AnyEvaluation, events, run_until_power_cut
 
 Told = list[tuple[float, Event]]
 
 
 async def story() -> Told:
     """Record a run of ten trials, whose judge fails once for one and pauses for another."""
-    script = Scripted(lambda name, n: Fail(OSError("no"), 0.5) if (name, n) == ("c3", 1) else Answer(output=True, after=1.0))
-    it = made(yes, 10, slots=2, retry=Retry(errors=1, base_delay=4))
+    script = Scripted(
+        lambda name, n: Fail(OSError("no"), 0.5) if (name, n) == ("case-3", 1) else Answer(output=True, after=1.0)
+    )
+    it = evaluation_of(yes, 10, slots=2, retry=Retry(errors=1, base_delay=4))
 
     @it.score
     async def judge(output: Any, case: Case) -> Any:
@@ -45,7 +47,7 @@ async def story() -> Told:
         return await script(case.name)
 
     disk = SimulatedDisk()
-    await go(it, disk)
+    await run_fixed(it, disk)
     assert () == checked(disk).findings
     return [(record.t, record.event) for record in read(PATH, files=disk)]
 
@@ -104,9 +106,9 @@ async def test_every_call_has_one_ending() -> None:
     assert sum(isinstance(event, AttemptEnding) for _, event in told) == 10
 
 
-def judged_twice() -> Made:
-    """Make an evaluation of four trials with two judges, one of which fails once for each."""
-    it = made(yes, 4, slots=2, retry=Retry(errors=2, base_delay=1))
+def judged_twice() -> AnyEvaluation:
+    """Return an evaluation of four trials with two judges, one of which fails once for each."""
+    it = evaluation_of(yes, 4, slots=2, retry=Retry(errors=2, base_delay=1))
     script = Scripted(lambda _, n: Fail(OSError("no"), 0.5) if n == 1 else Answer(output=True, after=1.0))
 
     @it.score
@@ -123,7 +125,7 @@ def judged_twice() -> Made:
 
 
 def test_a_power_cut_at_any_record_loses_no_score() -> None:
-    """A run with two judges that is cut at any record and resumed has all scores, each once, and passes its audit."""
+    """A run with two judges that loses power at any record and is resumed has every score once, and passes its audit."""
     whole = SimulatedDisk()
     assert run_until_power_cut(judged_twice(), whole, 10**9) is not None
     last = max(record.seq for record in read(PATH, files=whole))
@@ -137,14 +139,14 @@ def test_a_power_cut_at_any_record_loses_no_score() -> None:
 
         assert outcome is not None
         assert (4, "") == (outcome.state.completed, outcome.stopped)
-        scored = [(event.trial, event.scorer) for event in of(disk, TrialScored)]
+        scored = [(event.trial, event.scorer) for event in events(disk, TrialScored)]
         assert (8, 8) == (len(scored), len(set(scored)))
         assert () == checked(disk).findings
 
 
 async def test_rescoring_goes_through_the_executor(tmp_path: Path) -> None:
     """A re-scoring makes calls under a limit of its own and no attempts; what it scores is audited like any session."""
-    it, in_flight, most = made(yes, 20, slots=4), 0, 0
+    it, in_flight, most = evaluation_of(yes, 20, slots=4), 0, 0
     await arun(it, tmp_path / "run", **repeatable())
 
     @it.score

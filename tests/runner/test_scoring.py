@@ -1,6 +1,5 @@
 """Scoring with its own concurrency, on a virtual clock: calls of scorers, their limits, timeouts, retries and audits."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,14 +19,11 @@ from replay import fold
 from replay.audit_types import Audit
 from replay.auditing import audit
 from replay.summary import summarise
-from runner import Case, Evaluation, Outcome, RateLimited, Retry, evaluation, scorers
-from runner.api import arun
+from runner import Case, Outcome, RateLimited, Retry, scorers
 from runner.recompute.rules import session_rules
-from runner.testing import Answer, Fail, Hang, Scripted, events_of, repeatable
+from runner.testing import Answer, Fail, Hang, Scripted
 from tests.journal.disk import SimulatedDisk
-
-PATH = Path("/runs/it/0001")
-Made = Evaluation[Any, Any, Any]
+from tests.runs import PATH, AnyEvaluation, define, events, numbered_cases, run_virtual
 
 
 class Model:
@@ -59,26 +55,18 @@ class Judging(Model):
         return await super().__call__(output, case)
 
 
-def cases(count: int) -> list[Case[str, Any]]:
-    return [Case(name=f"c{number}", input=f"c{number}", expected="yes") for number in range(count)]
+def evaluation_of(task: Any, count: int, **options: Any) -> AnyEvaluation:
+    """Return an evaluation of so many cases without retries after errors."""
+    return define(task, options.pop("cases", numbered_cases(count)), **{"retry": Retry(errors=0), **options})
 
 
-def made(task: Any, count: int, **options: Any) -> Made:
-    it: Made = evaluation(**{"cases": cases(count), "loop": "trio", "timeout": 30.0, "retry": Retry(errors=0), **options})(task)
-    return it
-
-
-async def go(it: Made, disk: SimulatedDisk | None = None, **options: Any) -> Outcome:
-    with trio.fail_after(100_000):
-        return await arun(it, PATH, **{**repeatable(), "files": disk or SimulatedDisk(), "policy": "fixed", **options})
+async def run_fixed(it: AnyEvaluation, disk: SimulatedDisk | None = None, **options: Any) -> Outcome:
+    """Run an evaluation under a fixed limit."""
+    return await run_virtual(it, disk or SimulatedDisk(), **{"policy": "fixed", **options})
 
 
 def checked(disk: SimulatedDisk) -> Audit:
     return audit(read(PATH, files=disk), rules=session_rules)
-
-
-def of(disk: SimulatedDisk, kind: type[Any]) -> list[Any]:
-    return [event for event in events_of(PATH, files=disk) if isinstance(event, kind)]
 
 
 async def yes(_: str) -> str:
@@ -89,9 +77,9 @@ async def yes(_: str) -> str:
 
 async def test_a_slow_judge_does_not_hold_slots_of_the_task() -> None:
     """2,000 trials in 100 slots, 2 s for the task and 2 s for a judge elsewhere, take hardly longer than the task alone."""
-    it = made(Model(2.0, "task"), 2_000, slots=100)
+    it = evaluation_of(Model(2.0, "task"), 2_000, slots=100)
     it.score(name="judge")(Judging(2.0, "judge"))
-    outcome = await go(it)
+    outcome = await run_fixed(it)
 
     assert (2_000, 0) == (outcome.state.completed, outcome.state.failed)
     assert 42.0 <= outcome.state.t < 43
@@ -100,37 +88,37 @@ async def test_a_slow_judge_does_not_hold_slots_of_the_task() -> None:
 async def test_a_judge_at_the_same_endpoint_shares_the_limit() -> None:
     """Attempts and calls of a judge with the same endpoint and API key are never more in sum than the limit."""
     at_once: dict[str, list[int]] = {}
-    it = made(Model(1.0, "same", at_once), 40, slots=8)
+    it = evaluation_of(Model(1.0, "same", at_once), 40, slots=8)
     it.score(name="judge")(Judging(1.0, "same", at_once))
     disk = SimulatedDisk()
-    outcome = await go(it, disk)
+    outcome = await run_fixed(it, disk)
 
     assert 8 == at_once["same"][1]
     assert 10.0 <= outcome.state.t < 11
-    assert {""} == {event.key for event in of(disk, ScorerCallStarted)}
-    assert {""} == {event.key for event in of(disk, LimitChanged)}
+    assert {""} == {event.key for event in events(disk, ScorerCallStarted)}
+    assert {""} == {event.key for event in events(disk, LimitChanged)}
 
 
 async def test_a_judge_elsewhere_has_a_limit_of_its_own() -> None:
     """A judge with another endpoint or API key has its own policy, and as many calls at one time as the task."""
     at_once: dict[str, list[int]] = {}
-    it = made(Model(1.0, "task", at_once), 40, slots=8)
+    it = evaluation_of(Model(1.0, "task", at_once), 40, slots=8)
     it.score(name="judge")(Judging(1.0, "judge", at_once))
     disk = SimulatedDisk()
-    outcome = await go(it, disk)
+    outcome = await run_fixed(it, disk)
 
     assert (8, 8) == (at_once["task"][1], at_once["judge"][1])
     assert outcome.state.t < 6.5
-    assert {"", "scorer:judge"} == {event.key for event in of(disk, LimitChanged)}
+    assert {"", "scorer:judge"} == {event.key for event in events(disk, LimitChanged)}
     assert {"scorer:judge": 8} == dict(summarise(outcome.state).scoring.limits)
 
 
 async def test_limits_of_scorers_follow_their_kind() -> None:
     """Unless `slots` is set, an async scorer makes 100 calls at one time, and a plain function 32."""
-    it = made(yes, 1)
+    it = evaluation_of(yes, 1)
     it.score(name="judge")(Judging(0.0, "judge"))
     it.score(name="plain")(lambda output, case: True)  # noqa: ARG005
-    outcome = await go(it)
+    outcome = await run_fixed(it)
 
     assert {"judge": 100, "plain": 32} == outcome.state.settings["scorer_slots"]
     assert 100 == outcome.state.settings["slots"]
@@ -139,9 +127,9 @@ async def test_limits_of_scorers_follow_their_kind() -> None:
 async def test_the_retry_after_of_a_judge_pauses_its_calls_alone() -> None:
     """While a judge asks to wait, none of its calls starts, and attempts go on."""
     script = Scripted(
-        lambda name, n: Fail(RateLimited(20.0), 0.5) if (name, n) == ("c0", 1) else Answer(output=True, after=0.5)
+        lambda name, n: Fail(RateLimited(20.0), 0.5) if (name, n) == ("case-0", 1) else Answer(output=True, after=0.5)
     )
-    it = made(Model(1.0, "task"), 30, slots=2)
+    it = evaluation_of(Model(1.0, "task"), 30, slots=2)
 
     @it.score
     async def judge(output: Any, case: Case) -> Any:
@@ -149,7 +137,7 @@ async def test_the_retry_after_of_a_judge_pauses_its_calls_alone() -> None:
         return await script(case.name)
 
     disk = SimulatedDisk()
-    outcome = await go(it, disk)
+    outcome = await run_fixed(it, disk)
     records = list(read(PATH, files=disk))
     (paused,) = [record for record in records if isinstance(record.event, IntakePaused)]
     assert isinstance(paused.event, IntakePaused)
@@ -164,8 +152,8 @@ async def test_the_retry_after_of_a_judge_pauses_its_calls_alone() -> None:
 
 async def test_a_scorer_that_exceeds_its_timeout_is_called_again() -> None:
     """A call that hangs is recorded as timed out after the scorer's own timeout, and retried within `Retry.timeouts`."""
-    script = Scripted({"c0": [Hang(), Answer(output=True, after=1)], "c1": [Hang()]})
-    it = made(yes, 2)
+    script = Scripted({"case-0": [Hang(), Answer(output=True, after=1)], "case-1": [Hang()]})
+    it = evaluation_of(yes, 2)
 
     @it.score(timeout=5, retry=Retry(timeouts=1))
     async def judge(output: Any, case: Case) -> Any:
@@ -173,22 +161,22 @@ async def test_a_scorer_that_exceeds_its_timeout_is_called_again() -> None:
         return await script(case.name)
 
     disk = SimulatedDisk()
-    outcome = await go(it, disk)
-    failed = of(disk, ScorerCallFailed)
+    outcome = await run_fixed(it, disk)
+    failed = events(disk, ScorerCallFailed)
 
     assert [("timed_out", 5.0)] * 3 == [(event.category, event.elapsed) for event in failed]
-    assert [("c0", 1, True), ("c1", 1, True), ("c1", 2, False)] == sorted(
+    assert [("case-0", 1, True), ("case-1", 1, True), ("case-1", 2, False)] == sorted(
         (event.trial, event.call, event.delay is not None) for event in failed
     )
-    assert ["c1"] == [event.trial for event in of(disk, ScoringFailed)]
-    assert ["c0"] == [event.trial for event in of(disk, TrialScored)]
+    assert ["case-1"] == [event.trial for event in events(disk, ScoringFailed)]
+    assert ["case-0"] == [event.trial for event in events(disk, TrialScored)]
     assert 2 == outcome.state.completed
     assert () == checked(disk).findings
 
 
 async def test_the_timeout_of_a_scorer_is_that_of_the_run_by_default() -> None:
     """A scorer without a timeout of its own has that of the attempts; with None it has none."""
-    it = made(yes, 1, retry=Retry(timeouts=0), timeout=3.0)
+    it = evaluation_of(yes, 1, retry=Retry(timeouts=0), timeout=3.0)
 
     async def slow(output: Any, case: Case) -> bool:
         await trio.sleep(10)
@@ -197,10 +185,10 @@ async def test_the_timeout_of_a_scorer_is_that_of_the_run_by_default() -> None:
     it.score(name="limited")(slow)
     it.score(name="patient", timeout=None)(slow)
     disk = SimulatedDisk()
-    await go(it, disk)
+    await run_fixed(it, disk)
 
-    assert [("limited", 3.0)] == [(event.scorer, event.elapsed) for event in of(disk, ScorerCallFailed)]
-    assert ["patient"] == [event.scorer for event in of(disk, TrialScored)]
+    assert [("limited", 3.0)] == [(event.scorer, event.elapsed) for event in events(disk, ScorerCallFailed)]
+    assert ["patient"] == [event.scorer for event in events(disk, TrialScored)]
 
 
 async def test_built_in_scorers_record_no_calls() -> None:
@@ -208,23 +196,25 @@ async def test_built_in_scorers_record_no_calls() -> None:
 
     async def answer(name: str) -> str:
         await trio.lowlevel.checkpoint()
-        return "yes" if name == "c0" else "x" * 100_000
+        return "yes" if name == "case-0" else "x" * 100_000
 
-    it = made(answer, 2)
+    it = evaluation_of(answer, 2)
     for scorer in (scorers.exact, scorers.regex("y"), scorers.close_to()):
         it.score(scorer)
     disk = SimulatedDisk()
-    outcome = await go(it, disk)
+    outcome = await run_fixed(it, disk)
 
-    assert [] == of(disk, ScorerCallStarted)
-    assert {""} == {event.key for event in of(disk, LimitChanged)}
-    assert {"c0": True, "c1": False} == {event.trial: event.value for event in of(disk, TrialScored) if event.scorer == "exact"}
-    assert (2, 2) == (outcome.state.completed, len(of(disk, ScoringFailed)))
+    assert [] == events(disk, ScorerCallStarted)
+    assert {""} == {event.key for event in events(disk, LimitChanged)}
+    assert {"case-0": True, "case-1": False} == {
+        event.trial: event.value for event in events(disk, TrialScored) if event.scorer == "exact"
+    }
+    assert (2, 2) == (outcome.state.completed, len(events(disk, ScoringFailed)))
 
 
 async def test_no_attempt_starts_while_too_many_outputs_wait() -> None:
     """A scorer that cannot keep up holds attempts back, so that outputs do not fill the memory; the state says so."""
-    it = made(Model(0.1, "task"), 200, slots=1)
+    it = evaluation_of(Model(0.1, "task"), 200, slots=1)
 
     @it.score
     async def slow(output: Any, case: Case) -> bool:
@@ -244,7 +234,7 @@ async def test_no_attempt_starts_while_too_many_outputs_wait() -> None:
         live.apply(record)
         look(record)
 
-    outcome = await go(it, disk, listener=follow)
+    outcome = await run_fixed(it, disk, listener=follow)
 
     assert 200 == outcome.state.completed
     assert 2 * 1 + 64 + 1 == most
@@ -253,24 +243,24 @@ async def test_no_attempt_starts_while_too_many_outputs_wait() -> None:
 
 async def test_poisoned_trials_queue_last() -> None:
     """A trial that was rate limited four times in a row goes behind those that wait."""
-    script = Scripted(lambda name, n: Fail(RateLimited(None), 0.1) if name == "c0" and n <= 6 else Answer("yes", 1.0))
+    script = Scripted(lambda name, n: Fail(RateLimited(None), 0.1) if name == "case-0" and n <= 6 else Answer("yes", 1.0))
 
     async def task(name: str) -> Any:
         await trio.lowlevel.checkpoint()
         return await script(name)
 
     disk = SimulatedDisk()
-    await go(made(task, 60, slots=1, retry=Retry(base_delay=0.1, max_delay=0.2)), disk)
-    order = [event.trial for event in of(disk, AttemptStarted)]
+    await run_fixed(evaluation_of(task, 60, slots=1, retry=Retry(base_delay=0.1, max_delay=0.2)), disk)
+    order = [event.trial for event in events(disk, AttemptStarted)]
 
-    assert 7 == order.count("c0")
-    assert order.index("c0", order.index("c0") + 1) < 10
-    assert "c0" == order[-1] or order[-3:].count("c0") >= 1
+    assert 7 == order.count("case-0")
+    assert order.index("case-0", order.index("case-0") + 1) < 10
+    assert "case-0" == order[-1] or order[-3:].count("case-0") >= 1
 
 
 async def test_a_stopped_run_scores_the_rest_when_it_is_resumed() -> None:
     """Calls in flight at the end of the grace are cancelled without an ending; a resumed run makes them again from call 1."""
-    it = made(yes, 4, slots=4)
+    it = evaluation_of(yes, 4, slots=4)
     calls = Scripted(lambda _, n: Hang() if n == 1 else Answer(output=True))
 
     @it.score(timeout=None)
@@ -279,19 +269,19 @@ async def test_a_stopped_run_scores_the_rest_when_it_is_resumed() -> None:
         return await calls(case.name)
 
     disk = SimulatedDisk()
-    stopped = await go(it, disk, deadline=3.0, grace=1.0)
-    resumed = await go(it, disk, resume=True, deadline=None)
+    stopped = await run_fixed(it, disk, deadline=3.0, grace=1.0)
+    resumed = await run_fixed(it, disk, resume=True, deadline=None)
 
     assert ("deadline", 0) == (stopped.stopped, stopped.state.completed)
     assert ("", 4) == (resumed.stopped, resumed.state.completed)
-    assert [1] * 8 == [event.call for event in of(disk, ScorerCallStarted)]
-    assert 4 == len(of(disk, AttemptStarted))
+    assert [1] * 8 == [event.call for event in events(disk, ScorerCallStarted)]
+    assert 4 == len(events(disk, AttemptStarted))
     assert () == checked(disk).findings
 
 
 async def test_an_unauthorized_scorer_stops_the_run() -> None:
     """A scorer whose every call would fail in the same way stops the run; its output is scored when the run is resumed."""
-    it = made(yes, 20, slots=2)
+    it = evaluation_of(yes, 20, slots=2)
     allowed = [False]
 
     @it.score
@@ -302,13 +292,13 @@ async def test_an_unauthorized_scorer_stops_the_run() -> None:
         return True
 
     disk = SimulatedDisk()
-    stopped = await go(it, disk)
+    stopped = await run_fixed(it, disk)
     allowed[0] = True
-    resumed = await go(it, disk, resume=True)
+    resumed = await run_fixed(it, disk, resume=True)
 
     assert "unauthorized" == stopped.stopped
-    assert {("fatal", 0.0)} == {(event.category, event.delay) for event in of(disk, ScorerCallFailed)}
-    assert (20, []) == (resumed.state.completed, of(disk, ScoringFailed))
+    assert {("fatal", 0.0)} == {(event.category, event.delay) for event in events(disk, ScorerCallFailed)}
+    assert (20, []) == (resumed.state.completed, events(disk, ScoringFailed))
     assert () == checked(disk).findings
 
 
@@ -323,7 +313,7 @@ async def test_an_audit_reproduces_the_decisions_of_a_shared_policy(policy: str)
     """Decisions that follow from attempts and from calls of a judge at the same endpoint are recomputed from the journal."""
 
     def script(name: str, times: int) -> Any:
-        number = int(name.removeprefix("c"))
+        number = int(name.removeprefix("case-"))
         return Fail(RateLimited(1.0), 0.2) if number % 7 == 0 and times == 1 else Answer("yes", 0.5 + number % 3)
 
     tasks, judges = Scripted(script), Scripted(script)
@@ -338,10 +328,10 @@ async def test_an_audit_reproduces_the_decisions_of_a_shared_policy(policy: str)
             await trio.lowlevel.checkpoint()
             return await judges(case.name)
 
-    it = made(Task(0, "same"), 60, slots=12)
+    it = evaluation_of(Task(0, "same"), 60, slots=12)
     it.score(name="judge")(Judge(0, "same"))
     disk = SimulatedDisk()
-    outcome = await go(it, disk, policy=policy)
+    outcome = await run_fixed(it, disk, policy=policy)
     result = checked(disk)
 
     assert 60 == outcome.state.completed
@@ -352,12 +342,12 @@ async def test_an_audit_reproduces_the_decisions_of_a_shared_policy(policy: str)
 
 async def test_outputs_are_scored_within_the_grace() -> None:
     """After a stop no attempt starts, but every output, also of an attempt that was in flight, is scored within the grace."""
-    it = made(Model(1.0, "task"), 8, slots=2)
+    it = evaluation_of(Model(1.0, "task"), 8, slots=2)
     it.score(name="judge")(Judging(2.0, "judge"))
     disk = SimulatedDisk()
-    outcome = await go(it, disk, deadline=2.5, grace=5.0)  # Six attempts have started, and two calls of the judge.
+    outcome = await run_fixed(it, disk, deadline=2.5, grace=5.0)  # Six attempts have started, and two calls of the judge.
 
-    assert ("deadline", 6, 6) == (outcome.stopped, len(of(disk, AttemptStarted)), outcome.state.completed)
+    assert ("deadline", 6, 6) == (outcome.stopped, len(events(disk, AttemptStarted)), outcome.state.completed)
     assert 7.0 <= outcome.state.t < 7.1
     assert () == checked(disk).findings
 
@@ -365,15 +355,15 @@ async def test_outputs_are_scored_within_the_grace() -> None:
 async def test_outputs_that_cannot_be_scored_within_the_grace_are_left() -> None:
     """A scorer call that could only start after the grace is not waited for; the next session makes it."""
     limited = Scripted({"yes": [Fail(RateLimited(60.0), 0.1), Answer(output=True)]})
-    it = made(yes, 1)
+    it = evaluation_of(yes, 1)
 
     @it.score(retry=Retry())
     async def judge(output: str, case: Any) -> Any:
         return await limited(output)
 
     disk = SimulatedDisk()
-    stopped = await go(it, disk, deadline=1.0, grace=30.0)
-    resumed = await go(it, disk, resume=True, deadline=None)
+    stopped = await run_fixed(it, disk, deadline=1.0, grace=30.0)
+    resumed = await run_fixed(it, disk, resume=True, deadline=None)
 
     assert ("deadline", 1, 0) == (stopped.stopped, stopped.state.stages["answered"], stopped.state.completed)
     assert ("", 1) == (resumed.stopped, resumed.state.completed)
