@@ -65,6 +65,6 @@ function addScore(scores, name, value) {
 function meanText(kind, score) {
   if (!score) return NONE;
   if (score.numbers) return kind === "pass" ? percent(score.total / score.numbers) : digits(score.total / score.numbers, 3);
-  const [label, count] = [...score.labels].sort((a, b) => b[1] - a[1])[0], all = [...score.labels.values()].reduce((sum, each) => sum + each, 0);
+  const [label, count] = [...score.labels].sort((a, b) => b[1] - a[1])[0], all = [...score.labels.values()].reduce((sum, times) => sum + times, 0);
   return `${oneLine(label, 24)} ${Math.round((100 * count) / all)} %`;
 }

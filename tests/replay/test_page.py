@@ -36,6 +36,7 @@ from tests.journal.samples import (
     written,
 )
 from tests.replay.histories import history
+from tests.replay.lives import answered
 from tests.replay.stories import LARGE, eventful
 
 PAGE = Path(__file__).parents[2] / "replay" / "page"
@@ -244,7 +245,19 @@ def test_damaged_run(tmp_path: Path) -> None:
 
     (run_data,) = data_of(tmp_path / "report.html")["runs"]
     assert (4, "damaged", 20) == (result.exit_code, run_data["status"], run_data["columns"]["seq"])
+    assert f"evaljournal verify {run}" == run_data["next"]
     assert "shown up to the damage" in result.stderr
+
+
+def test_headline_has_the_scorer_with_passes(tmp_path: Path) -> None:
+    """The headline has the first scorer with passes, even if a label or a number was recorded before."""
+    events = answered("peru", {"tone": "polite", "length": 3.5, "exact": True})
+    written(tmp_path / "run", [started(), session(), *events])
+
+    report(tmp_path / "run", "-o", tmp_path / "report.html")
+
+    (run_data,) = data_of(tmp_path / "report.html")["runs"]
+    assert "1 trial done, 100.0 % exact, none failed." == run_data["headline"].partition(". ")[2]
 
 
 @pytest.mark.parametrize("seed", range(6))
