@@ -1,7 +1,4 @@
-"""What scores a run must reach to be called a success: `exact=0.9`, or, on the safe side, `exact>=0.9@lower`.
-
-A gate is a question about the scores, with a yes, or a no and its reason. Which exit code a no becomes is decided elsewhere.
-"""
+"""Gates: minimum scores of a successful run, such as `exact=0.9`, or `exact>=0.9@lower` for the confidence interval."""
 
 import re
 from collections.abc import Iterable
@@ -20,7 +17,7 @@ _GATE: Final = re.compile(
 
 @attrs.frozen
 class Gate:
-    """The least that a scorer's mean, or the lower end of its 95 % range, must be."""
+    """The minimum of a scorer's mean, or of the lower bound of its 95 % confidence interval."""
 
     text: str
     scorer: str
@@ -29,7 +26,7 @@ class Gate:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a gate."""
+        """Parse a gate."""
         found = _GATE.fullmatch(text)
         if found is None:
             raise UsageError("expected SCORER=NUMBER: exact=0.9, or 'exact>=0.9@lower'", setting="fail_under", value=text)
@@ -37,7 +34,7 @@ class Gate:
         return cls(text, found["scorer"], least, "lower" if found["end"] == "lower" else "mean")
 
     def missed(self, state: RunState) -> str | None:
-        """Say why the gate does not hold; None if it does."""
+        """Return why the gate failed; None if it passed."""
         tally = state.scores.get(self.scorer)
         if tally is None:
             return f"{self.text}: there is no score {self.scorer!r}"
@@ -56,5 +53,5 @@ class Gate:
 
 
 def missed(gates: Iterable[str], state: RunState) -> list[str]:
-    """Say which gates do not hold, and why."""
+    """Return the reasons of failed gates."""
     return [why for gate in gates if (why := Gate.parse(gate).missed(state)) is not None]

@@ -1,8 +1,7 @@
-"""Find the evaluation that somebody names: `evals/capitals.py`, `evals/capitals.py:capitals` or `package.module:capitals`.
+"""Import evaluations by reference: `evals/capitals.py`, `evals/capitals.py:capitals` or `package.module:capitals`.
 
-The user's folder is added behind everything else on `sys.path`: a `journal.py` or `runner.py` of theirs cannot take the place
-of ours. That it is hidden by ours is said where it matters. Whatever can be wrong with a reference is a `UsageError`, with the
-user's own lines in it and none of ours.
+The user's folder is appended to `sys.path`, so that a `journal.py` or `runner.py` in it cannot replace our packages. Errors are
+`UsageError`s with a traceback of the user's code only.
 """
 
 import contextlib
@@ -26,38 +25,38 @@ from runner.suggest import nearest
 AnyEvaluation: TypeAlias = Evaluation[Any, Any, Any]
 
 OURS: Final = ("journal", "replay", "runner")
-"""Our packages: common names, and therefore imported before the user's file can ask for one of them."""
+"""Our packages, imported before the user's file because their names are common."""
 
 _REFERENCE: Final = re.compile(r"(?P<where>.+?)(?::(?P<name>[^:/\\]*))?", re.DOTALL)
 _MODULE: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _loaded: Final[set[str]] = set()
-"""The names of modules that stand for a user's file; the next file of that name takes the place of the one before."""
+"""Names of modules that were loaded from a user's file; the next file of that name replaces it."""
 
 
 @frozen
 class LoadedEvaluation:
-    """What a run is a run of: an evaluation, and the words by which it can be found again from the same directory."""
+    """An evaluation, and the reference by which it is found again from the same directory."""
 
     evaluation: AnyEvaluation
     reference: str
 
 
 def find(reference: str) -> LoadedEvaluation:
-    """Import the evaluation that a reference names, and say how it is named in full."""
+    """Import the evaluation that a reference names."""
     parts = _REFERENCE.fullmatch(reference)
     if parts is None:
-        raise UsageError("no evaluation was named; give a file, such as evals/capitals.py")
+        raise UsageError("the reference is empty; pass a file, such as evals/capitals.py")
     where, name = parts["where"], parts["name"]
     if name == "":
-        raise UsageError(f"{reference!r} ends with a colon; put the evaluation's name behind it, or leave it away")
+        raise UsageError(f"{reference!r} ends with a colon; add the evaluation's name after the colon, or remove the colon")
     return _choose(_imported(where), where, name)
 
 
 def load_function(reference: str) -> Callable[..., Any]:
-    """Import a function, such as a scorer, that a reference names: `file.py:name` or `package.module:name`."""
+    """Import a function, such as a scorer, by reference: `file.py:name` or `package.module:name`."""
     where, _, name = reference.rpartition(":")
     if not where or not name.isidentifier():
-        raise UsageError(f"{reference!r} names no function; give file.py:name or package.module:name")
+        raise UsageError(f"{reference!r} is not a reference to a function; use file.py:name or package.module:name")
     module = _imported(where)
     found = getattr(module, name, None)
     if not callable(found):
@@ -74,13 +73,13 @@ def _imported(where: str) -> ModuleType:
 
 
 def _is_module(where: str) -> bool:
-    """Tell `package.module` from a path; what is there as a file is a file."""
+    """Whether a reference is a module rather than an existing file."""
     return _MODULE.fullmatch(where) is not None and not where.endswith(".py") and not Path(where).exists()
 
 
 def _choose(module: ModuleType, where: str, name: str | None) -> LoadedEvaluation:
     found = {key: value for key, value in vars(module).items() if isinstance(value, Evaluation)}
-    once = {id(value): key for key, value in reversed(found.items())}  # Two names for one evaluation are one: the first.
+    once = {id(value): key for key, value in reversed(found.items())}  # Of several names for one evaluation, the first counts.
     names = [key for key in found if once[id(found[key])] == key]
     if name is None:
         if not names:
@@ -157,7 +156,7 @@ def _check_file(path: Path) -> None:
 
 
 def _place(path: Path) -> tuple[Path, str]:
-    """Say from which folder a file would be imported, and under which name: `evals.capitals` where evals is a package."""
+    """Return the folder from which a file is imported, and its module name: `evals.capitals` if evals is a package."""
     folder, names = path.parent, [path.stem]
     while (folder / "__init__.py").exists() and folder.name.isidentifier():
         names.insert(0, folder.name)
@@ -165,19 +164,22 @@ def _place(path: Path) -> tuple[Path, str]:
     name = ".".join(names)
     taken = sys.modules.get(name)
     if taken is not None and name not in _loaded and getattr(taken, "__file__", None) != str(path):
-        return path.parent, f"_evaluation_{path.stem}"  # A file called runner.py or json.py: ours and Python's stay.
+        return (
+            path.parent,
+            f"_evaluation_{path.stem}",
+        )  # A file such as runner.py or json.py must not replace the loaded module.
     return folder, name
 
 
 def _check_package(package: ModuleType, path: Path) -> None:
-    """Refuse a package that is not the one around the file: relative imports would go astray."""
+    """Raise a UsageError if another package of the same name is imported: relative imports would use it."""
     around, found = path.parent / "__init__.py", getattr(package, "__file__", None)
     if found is None or not Path(found).exists() or not Path(found).samefile(around):
         raise UsageError(f"{path.parent} is hidden by another package {package.__name__!r}, {found}; rename the folder")
 
 
 def _append(folder: Path) -> None:
-    """Let the user's file import its neighbours, behind everything that is installed."""
+    """Append the user's folder to `sys.path`, after everything that is installed."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
         importlib.invalidate_caches()
@@ -185,7 +187,7 @@ def _append(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _their_fault(where: str, folder: Path) -> Generator[None]:
-    """Tell whatever goes wrong while the user's module is imported in the user's own lines."""
+    """Turn errors of an import into UsageErrors with the user's own lines."""
     try:
         yield
     except UsageError as exc:
@@ -195,12 +197,12 @@ def _their_fault(where: str, folder: Path) -> Generator[None]:
         raise UsageError(str(exc), path=stack[-1].filename, line=stack[-1].lineno) from exc
     except (Exception, SystemExit) as exc:
         lines = [*traceback.format_list(_theirs(exc.__traceback__)), *traceback.format_exception_only(exc)]
-        said = "".join(lines).rstrip()
-        raise UsageError(f"{where} cannot be imported{_shadowed(exc, folder)}:\n{said}") from exc
+        trace = "".join(lines).rstrip()
+        raise UsageError(f"{where} cannot be imported{_shadowed(exc, folder)}:\n{trace}") from exc
 
 
 def _theirs(trace: TracebackType | None) -> traceback.StackSummary:
-    """Take our own frames, and the import machinery's, out of a traceback."""
+    """Return a traceback without our frames and those of the import system."""
     ours = os.path.join(Path(__file__).parent.parent, "")
     stack = traceback.extract_tb(trace)
     kept = [frame for frame in stack if not frame.filename.startswith((ours, "<frozen importlib", "<attrs generated"))]
@@ -209,7 +211,7 @@ def _theirs(trace: TracebackType | None) -> traceback.StackSummary:
 
 
 def _shadowed(exc: BaseException, folder: Path) -> str:
-    """Name the user's own module that was meant, where another of the same name was found in its place."""
+    """Return a hint if a module of the user is hidden by another of the same name."""
     if isinstance(exc, ImportError):
         name = exc.name
     else:

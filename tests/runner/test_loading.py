@@ -194,7 +194,7 @@ def test_not_python() -> None:
     assert "evals is a directory; give a Python file, such as evals/geo.py" == refusal("evals")
     assert refusal("cases.jsonl").startswith("cases.jsonl is not a Python file")
     assert "'evals/geo.py:' ends with a colon" in refusal("evals/geo.py:")
-    assert "no evaluation was named" in refusal("")
+    assert "the reference is empty" in refusal("")
 
 
 def test_an_exception_while_importing(here: Path) -> None:
