@@ -44,6 +44,7 @@ from journal.lifecycle import STAGES, TRIAL
 from replay.loaded_run import LoadedRun
 from replay.tally import is_summable
 from replay.timeline import Timeline
+from replay.trial import attempt_facts
 
 VALUE_LENGTH: Final = 16_384
 """Characters of each value on a page; a longer one is truncated, and the page names the command that shows it in full."""
@@ -217,24 +218,18 @@ class Content:
         if span is None:
             span = self.timeline.times.span[number]
         self._mark_changed(record.seq, span)
+        facts = attempt_facts(event)
         if isinstance(event, AttemptSucceeded):
-            self.outputs[number] = self._text(event.output)
-        elif isinstance(event, AttemptFailed):
-            self._detail(span, error=self._error(record.seq, event.category, event.error, event.message, event.traceback))
-            self._detail(span, retry_after=event.retry_after)
-        elif isinstance(event, AttemptTimedOut):
-            self._detail(
-                span, error=self._error(record.seq, "timed_out", "timeout", f"timed out after {event.timeout:g} s", "")
-            )
-        else:
-            self._detail(span, why=event.why)
-            return
-        if event.usage is not None:
-            self._detail(span, usage=self._shorten(event.usage))
+            self.outputs[number] = self._text(facts["output"])
+        elif not isinstance(event, AttemptInterrupted):
+            category, error, message = facts["category"], facts["error"], facts["message"]
+            self._detail(span, error=self._error(record.seq, category, error, message, facts.get("traceback", "")))
+        usage = self._shorten(facts.get("usage"))
+        self._detail(span, retry_after=facts.get("retry_after"), why=facts.get("reason"), usage=usage)
 
     def _returned_late(self, event: AttemptReturnedLate, number: int, _: Record) -> None:
         if self.timeline.times.span[number] >= 0:
-            self._detail(self.timeline.times.span[number], late_ending=event.ending)
+            self._detail(self.timeline.times.span[number], **attempt_facts(event))
 
     def _retry_scheduled(self, event: RetryScheduled, number: int, record: Record) -> None:
         due = round((self.timeline.times.now + event.delay) * MICRO)
