@@ -382,12 +382,7 @@ class RunState:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "unsettled")
         history = trial.retry_history = trial.retry_history or RetryHistory()
-        history.category = event.category
-        history.retry_after = event.retry_after
-        if event.category == "rate_limited":
-            history.rate_limit_failures += 1
-        else:
-            history.errors += 1
+        history.count_failure(event.category, event.retry_after)
         history.error = f"{event.error}: {event.message}"[:_ERROR_CHARS]
         self.errors[event.error] += 1
         self._record_failure(history.error, record)
@@ -397,9 +392,7 @@ class RunState:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "unsettled")
         history = trial.retry_history = trial.retry_history or RetryHistory()
-        history.category = "timed_out"
-        history.retry_after = None
-        history.timeouts += 1
+        history.count_failure("timed_out")
         history.error = f"timed out after {event.timeout:g} s"
         self.timeouts += 1
         self._record_failure(history.error, record)
@@ -425,20 +418,10 @@ class RunState:
         self.backing_off[event.trial] = trial
         trial.due = record.t + event.delay
         if trial.retry_history is not None:
-            match event.cause:
-                case "rate_limited":
-                    trial.retry_history.rate_limit_wait += event.delay
-                case "probe" | "stopped":  # Not charged to the retry budget.
-                    if trial.retry_history.category == "timed_out":
-                        trial.retry_history.timeouts -= 1
-                    elif trial.retry_history.category == "rate_limited":
-                        trial.retry_history.rate_limit_failures -= 1
-                    else:
-                        trial.retry_history.errors -= 1
-                case "asked":
-                    trial.retry_history = RetryHistory(error=trial.error, cause=trial.cause)
-                case _:
-                    pass
+            if event.cause == "asked":
+                trial.retry_history = RetryHistory(error=trial.error, cause=trial.cause)
+            else:
+                trial.retry_history.count_retry(event.cause, event.delay)
         self.retries[event.cause] += 1
 
     def _scorer_call_started(self, event: ScorerCallStarted, record: Record) -> None:

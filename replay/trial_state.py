@@ -46,6 +46,26 @@ class RetryHistory:
     cause: str = ""
     """Why the trial failed, the last time that it did."""
 
+    def count_failure(self, category: str, retry_after: float | None = None) -> None:
+        """Count a failed attempt or scorer call."""
+        self.category, self.retry_after = category, retry_after
+        self._count(1)
+
+    def count_retry(self, cause: str, delay: float) -> None:
+        """Count the retry after the last failure; a probe, or a stop of the run, is not charged to the retry budget."""
+        if cause == "rate_limited":
+            self.rate_limit_wait += delay
+        elif cause in {"probe", "stopped"}:
+            self._count(-1)
+
+    def _count(self, change: int) -> None:
+        if self.category == "timed_out":
+            self.timeouts += change
+        elif self.category == "rate_limited":
+            self.rate_limit_failures += change
+        else:
+            self.errors += change
+
 
 @attrs.define(weakref_slot=False)
 class TrialState:

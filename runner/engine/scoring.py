@@ -28,7 +28,6 @@ from runner.engine.scheduler import Scheduler
 from runner.engine.trial_work import ScorerCall, TrialWork
 from runner.retries.classify import Description, describe
 from runner.retries.retry import GiveUp, RetryIn, jitter
-from runner.retries.settle import count_failure, count_retry
 from runner.scorers.scorer import OpenScorer, Scorer, ScorerInput
 from runner.tasks import Ending
 
@@ -135,7 +134,7 @@ class Scoring:
         """Record that a call failed, and retry it after a delay or give up."""
         scheduler, scorer, work = self._scheduler, call.scorer.scorer, call.work
         name = call_id(work.trial, scorer.name)
-        count_failure(call.retry_history, category, retry_after)
+        call.retry_history.count_failure(category, retry_after)
         random, probe = jitter(scheduler.settings.seed, name, call.number), scheduler.is_free_probe(call, name)
         decision = scorer.retry.after(call.retry_history, random, probe=probe, stop_run=stop_run)
         failed = ScorerCallFailed(
@@ -155,7 +154,7 @@ class Scoring:
             self._fail(scorer, work, error, elapsed)
             self._done(work)
             return
-        count_retry(call.retry_history, decision.cause, decision.delay)
+        call.retry_history.count_retry(decision.cause, decision.delay)
         call.delay, call.is_last = decision.delay, decision.cause == "probe" or call.rate_limits >= POISONED
         scheduler.put(call)
 

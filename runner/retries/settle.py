@@ -4,7 +4,7 @@ The engine, a resumed run and the audit all decide here, from the state that the
 """
 
 from journal.events import RetryScheduled, TrialFailed
-from replay.trial_state import RetryHistory, TrialState
+from replay.trial_state import TrialState
 from runner.retries.retry import Retry, RetryIn, jitter
 
 
@@ -25,27 +25,3 @@ def settle(
     if isinstance(decision, RetryIn):
         return RetryScheduled(trial=trial, attempt=state.attempts + 1, delay=decision.delay, cause=decision.cause)
     return TrialFailed(trial=trial, attempts=state.attempts, cause=decision.cause)
-
-
-def count_failure(history: RetryHistory, category: str, retry_after: float | None) -> None:
-    """Count a failed scorer call, as `RunState` counts failed attempts."""
-    history.category, history.retry_after = category, retry_after
-    if category == "timed_out":
-        history.timeouts += 1
-    elif category == "rate_limited":
-        history.rate_limit_failures += 1
-    else:
-        history.errors += 1
-
-
-def count_retry(history: RetryHistory, cause: str, delay: float) -> None:
-    """Count the retry of a scorer call; a probe is not charged."""
-    if cause == "rate_limited":
-        history.rate_limit_wait += delay
-    elif cause in {"probe", "stopped"}:
-        if history.category == "timed_out":
-            history.timeouts -= 1
-        elif history.category == "rate_limited":
-            history.rate_limit_failures -= 1
-        else:
-            history.errors -= 1

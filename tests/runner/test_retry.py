@@ -11,7 +11,7 @@ from replay.trial_state import RetryHistory, TrialState
 from runner.errors import UsageError
 from runner.retries.classify import Fatal, RateLimited
 from runner.retries.retry import GiveUp, OneBudget, Retry, RetryIn, jitter
-from runner.retries.settle import count_failure, count_retry, settle
+from runner.retries.settle import settle
 
 NOW = 1_800_000_000.0
 Failed = tuple[str, float | None]
@@ -25,7 +25,7 @@ def history(*failures: Failed, **counts: Any) -> RetryHistory:
     """Return the history of a trial that failed in these ways."""
     history = RetryHistory(**counts)
     for failure in failures:
-        count_failure(history, *failure)
+        history.count_failure(*failure)
     return history
 
 
@@ -34,11 +34,11 @@ def decisions(retry: Retry, failures: list[Failed], seed: int = 0) -> list[Retry
     failed, decisions = RetryHistory(), list[RetryIn | GiveUp]()
     while not (decisions and isinstance(decisions[-1], GiveUp)):
         attempt = len(decisions) + 1
-        count_failure(failed, *failures[len(decisions) % len(failures)])
+        failed.count_failure(*failures[len(decisions) % len(failures)])
         decision = retry.after(failed, jitter(seed, "a", attempt))
         decisions.append(decision)
         if isinstance(decision, RetryIn):
-            count_retry(failed, decision.cause, decision.delay)
+            failed.count_retry(decision.cause, decision.delay)
         assert attempt < 10_000, "the budgets do not end"
     return decisions
 
