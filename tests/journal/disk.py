@@ -1,6 +1,6 @@
-"""A disk that can be unplugged, that fails on demand, and that forgets what was not synced.
+"""A simulated disk that can fail and lose power.
 
-It keeps two versions of everything: what the system shows, and what would be left after a power cut.
+It keeps two versions of everything: what the system shows, and what is on disk.
 """
 
 import errno
@@ -18,16 +18,16 @@ SECTOR = 512
 
 Fate = Literal["new", "zero", "garbage", "stale"]
 FATES: tuple[Fate, ...] = ("new", "zero", "garbage", "stale")
-"""What a sector that was written but not synced may hold after a power cut."""
+"""Possible content of an unsynced sector after a power failure."""
 
 
 class PowerCut(BaseException):
-    """The machine went off; nothing that runs may notice, let alone clean up."""
+    """The power failed; no code may clean up."""
 
 
 @attrs.define(eq=False)
 class Inode:
-    """A file's content, whatever it is called."""
+    """The content of a file."""
 
     shown: bytearray = attrs.field(factory=bytearray)
     synced: bytes = b""
@@ -37,14 +37,14 @@ class Inode:
 
 @attrs.define(eq=False)
 class Folder:
-    """A directory: the names that the system shows, and those that are on the disk."""
+    """A directory: the names that the system shows, and those on disk."""
 
     shown: "dict[str, Inode | Folder]" = attrs.field(factory=dict)
     synced: "dict[str, Inode | Folder]" = attrs.field(factory=dict)
 
 
 class SimulatedDisk(Files):
-    """A file system in memory. `before` is told of every call, and may raise or (for a write) cut it short."""
+    """A file system in memory. `before` is called first in every call; it may raise or return a limit for a write."""
 
     def __init__(self, root: Folder | None = None) -> None:
         self.root = root or Folder()
@@ -174,7 +174,7 @@ class SimulatedDisk(Files):
         return True
 
     def put(self, path: str, data: bytes) -> None:
-        """Put a file on the disk, as if it had always been there."""
+        """Create a synced file."""
         folder = self.root
         for part in filter(None, os.path.dirname(path).split("/")):
             node = folder.shown.setdefault(part, Folder())
@@ -184,7 +184,7 @@ class SimulatedDisk(Files):
         folder.shown[os.path.basename(path)] = folder.synced[os.path.basename(path)] = Inode(bytearray(data), data)
 
     def files(self, folder: Folder | None = None, path: str = "") -> Iterator[tuple[str, Inode]]:
-        """Go through all files that the system shows."""
+        """Yield all files that the system shows."""
         for name, node in (folder or self.root).shown.items():
             if isinstance(node, Folder):
                 yield from self.files(node, f"{path}/{name}")
@@ -192,13 +192,13 @@ class SimulatedDisk(Files):
                 yield f"{path}/{name}", node
 
     def killed(self) -> "SimulatedDisk":
-        """Show the disk to the next process: what was handed to the system is there, locks are gone."""
+        """Return the disk after the process was killed: written data is there, locks are released."""
         for _, inode in self.files():
             inode.holder = None
         return SimulatedDisk(self.root)
 
     def unplugged(self, chance: random.Random) -> "SimulatedDisk":
-        """Show what is left after a power cut: what was synced, and of the rest whatever chance has spared."""
+        """Return the disk after a power failure: synced data, and a random part of the rest."""
         return SimulatedDisk(_folder_after(self.root, chance, {}))
 
 
@@ -224,12 +224,12 @@ def after_power_cut(
     fates: tuple[Fate, ...] | None = None,
     stale: bytes = b"",
 ) -> bytes:
-    """Make a file's content after a power cut: each sector of what was not synced meets a fate of its own.
+    """Return the content of a file after a power failure: each unsynced sector gets one of the fates.
 
-    A sector that holds synced bytes keeps those: disks write sectors whole.
+    Synced bytes of a partly synced sector are kept, because disks write complete sectors.
     """
     if not written.startswith(synced):
-        return chance.choice([synced, written])  # It was cut or written anew: one or the other.
+        return chance.choice([synced, written])  # It was truncated or rewritten.
     first = len(synced) // SECTOR
     count = -(-len(written) // SECTOR) - first
     fates = fates or tuple(chance.choice(FATES) for _ in range(count))

@@ -1,7 +1,4 @@
-"""Small journals to test with: their times are counted instead of read, so the same events make the same bytes.
-
-Nothing here asserts anything.
-"""
+"""Sample events and journals. The clock counts, so the same events give the same bytes."""
 
 import itertools
 from collections.abc import Callable, Iterable
@@ -32,7 +29,7 @@ from journal.threads import InThread
 T = TypeVar("T")
 
 RUN = "0123456789abcdef0123456789abcdef"
-"""The identity of every run that is written here."""
+"""Id of every run that is written here."""
 
 
 class Options(TypedDict, total=False):
@@ -48,7 +45,7 @@ class Options(TypedDict, total=False):
 
 
 class Fleeting(Files):
-    """A disk that never makes sure of anything: quick, and good enough where no power fails."""
+    """A disk that never syncs, for speed."""
 
     def fdatasync(self, fd: int) -> None:
         """Do nothing."""
@@ -64,12 +61,12 @@ FLEETING = Fleeting()
 
 
 def examples(number: int) -> settings:
-    """Let hypothesis try so many examples, the same ones every time."""
+    """Return hypothesis settings for this number of examples, the same ones in every run."""
     return settings(max_examples=number, deadline=None, derandomize=True)
 
 
 def fake_clock(seconds: float = 0.001) -> Clock:
-    """Give the first record the first millisecond, the second the second, and so on; `t` in steps of so many seconds."""
+    """Return a clock that counts: `at` in milliseconds, `t` in steps of this many seconds."""
     ticks = itertools.count(1)
 
     def read() -> tuple[str, float]:
@@ -102,22 +99,22 @@ def started() -> RunStarted:
 
 
 def session(n: int = 1) -> SessionStarted:
-    """Begin a session of it."""
+    """Return the start of a session."""
     return SessionStarted(n=n, pid=4711, host="here", boot_id="b1")
 
 
 def finished(completed: int = 1) -> RunFinished:
-    """End it."""
+    """Return the end of the run."""
     return RunFinished(completed=completed, failed=0, withdrawn=0, head="")
 
 
 def enqueued(name: str, question: Any = "Where is the capital?") -> TrialEnqueued:
-    """Take in a trial."""
+    """Return the event that enqueues a trial."""
     return TrialEnqueued(trial=name, case=name, repeat=1, input=question, fingerprint="f1")
 
 
 def trial(name: str, output: Any = "Lima", *, retries: int = 0) -> list[Event]:
-    """Tell the whole life of a trial that works out, after some retries."""
+    """Return all events of a trial that completes after this number of retries."""
     events: list[Event] = [enqueued(name)]
     for attempt in range(1, retries + 1):
         events += [
@@ -136,13 +133,13 @@ def trial(name: str, output: Any = "Lima", *, retries: int = 0) -> list[Event]:
 
 
 def whole_run(trials: int = 2) -> list[Event]:
-    """Tell a whole run."""
+    """Return all events of a run with this number of trials."""
     lives = itertools.chain.from_iterable(trial(f"case-{number}") for number in range(1, trials + 1))
     return [started(), session(), *lives, finished(trials)]
 
 
 async def write(path: Path, events: Iterable[Event], *, confirm: bool = True, **options: Unpack[Options]) -> list[Record]:
-    """Write a journal; unless told otherwise a new one, without threads, each record confirmed before the next."""
+    """Write a journal: by default a new one, without threads, waiting for each record to be durable."""
     chosen: Options = {"new": True, "run": RUN, "clock": fake_clock(), "in_thread": inline, "files": FLEETING}
     chosen.update(options)
     records: list[Record] = []
@@ -155,7 +152,7 @@ async def write(path: Path, events: Iterable[Event], *, confirm: bool = True, **
 
 
 def written(path: Path, events: Iterable[Event], *, confirm: bool = True, **options: Unpack[Options]) -> list[Record]:
-    """Do the same for a test that is not async."""
+    """Call `write` from a synchronous test."""
 
     async def main() -> list[Record]:
         return await write(path, events, confirm=confirm, **options)
@@ -164,55 +161,52 @@ def written(path: Path, events: Iterable[Event], *, confirm: bool = True, **opti
 
 
 def segment(path: Path, number: int = 1) -> Path:
-    """Find a file of a journal."""
+    """Return the path of a segment."""
     return path / segments.name(number)
 
 
 def lines_of(path: Path) -> list[bytes]:
-    """Read all lines of a journal, each with its LF, across its files."""
+    """Return all lines of a journal with LF, across its segments."""
     return [line for file in sorted(path.glob("journal-*.jsonl")) for line in file.read_bytes().splitlines(keepends=True)]
 
 
 def content(path: Path) -> dict[str, bytes]:
-    """Read every file of a run, so that two moments of it can be compared."""
+    """Return the content of every file of a run."""
     return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
 
 
 def overwrite(file: Path, data: bytes) -> None:
-    """Change a file behind the journal's back, even one that is sealed."""
+    """Overwrite a file, even a read-only one."""
     if file.exists():
         file.chmod(0o600)
     file.write_bytes(data)
 
 
 def flip(file: Path, byte: int, mask: int = 1) -> None:
-    """Change one byte of a file."""
+    """Flip bits in one byte of a file."""
     data = bytearray(file.read_bytes())
     data[byte] ^= mask
     overwrite(file, bytes(data))
 
 
 def cut_tail(file: Path, lines: int) -> None:
-    """Take whole lines off a file's end: what a killed writer leaves has at least no seal."""
+    """Remove complete lines from the end of a file."""
     overwrite(file, b"".join(file.read_bytes().splitlines(keepends=True)[:-lines]))
 
 
 def opened(**members: str) -> dict[str, Any]:
-    """Write the members of a first record, as somebody else might."""
+    """Return the members of a first record."""
     return {"type": "segment_opened", "format": "evaljournal", "version": "1.0", "run": RUN, "segment": 1, **members}
 
 
 def members_of(event: Event) -> dict[str, Any]:
-    """Write an event as the members of a JSON object."""
+    """Return an event as the members of a line."""
     members: dict[str, Any] = orjson.loads(encode(event, 1, "", 0.0) + b"}")
     return {name: value for name, value in members.items() if name not in ("seq", "at", "t")}
 
 
 def forge(path: Path, facts: Iterable[Event | dict[str, Any]], *, d: int = 0) -> Path:
-    """Add lines to a journal's first file that are properly hashed, whatever they say.
-
-    They get their numbers, times and hashes here, unless they bring their own.
-    """
+    """Append lines with correct hashes and any content to the first segment; missing numbers and times are added."""
     path.mkdir(parents=True, exist_ok=True)
     lines = lines_of(path)
     h = orjson.loads(lines[-1])["h"].encode() if lines else chain.GENESIS

@@ -1,4 +1,4 @@
-"""The published format: the page says what the code does, a stranger can read what we write, old journals stay readable."""
+"""The published format: the page matches the code, an independent reader can read it, golden journals stay readable."""
 
 import ast
 import inspect
@@ -52,14 +52,14 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
 CALLS = GOLDEN.with_name("v1-calls")
 """Scorer calls and a shared policy, which were added to version 1 later."""
 HEAD = "5e09e5b8cad66e84bbaa01c2478791e0"
-"""The hash of the golden journal's last record."""
+"""Hash of the last record of the golden journal."""
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "docs" / "format.md"]
 
 
 def events_table() -> str:
-    """Write the table of all events from their definitions."""
+    """Return the table of all events."""
     rows = ["| type | member | value | meaning |", "|---|---|---|---|"]
     for name, kind in EVENT_TYPES.items():
         first, *_ = (kind.__doc__ or "").strip().splitlines()
@@ -70,7 +70,7 @@ def events_table() -> str:
 
 
 def _meanings(kind: type) -> dict[str, str]:
-    """Read what stands under each field of a class."""
+    """Return the docstring of each field of a class."""
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     assert isinstance(body, ast.ClassDef)
     meanings = {}
@@ -99,7 +99,7 @@ def _value(field: "attrs.Attribute[Any]") -> str:
 
 
 def generated(page: str) -> str:
-    """Put the generated parts into the page."""
+    """Return the page with its generated parts replaced."""
     for mark, text in (("events", events_table()), ("diagram", f"```mermaid\n{diagram()}\n```")):
         pattern = rf"(<!-- {mark}: [^\n]*-->\n).*?(<!-- /{mark} -->)"
         escaped = text.replace("\\", r"\\")
@@ -117,7 +117,7 @@ def test_the_pages_list_every_event_and_draw_the_lifecycle(path: Path) -> None:
 
 
 def golden_events() -> list[list[Event]]:
-    """Tell a run in two sessions in which everything happens that can be recorded. Only ever add to a NEW golden journal."""
+    """Return a run in two sessions with all events. After the release, put new events into a new golden journal."""
     first: list[Event] = [
         started(),
         session(1),
@@ -183,7 +183,7 @@ def write_golden(path: Path) -> None:
 
 
 def test_the_golden_journal_of_version_1_stays_readable() -> None:
-    """A journal that was written when version 1 was made still says the same, and still verifies."""
+    """The golden journal of version 1 is read as it was written, and verifies."""
     events = [record.event for record in read(GOLDEN) if not isinstance(record.event, FileEvent)]
 
     assert list(itertools.chain.from_iterable(golden_events())) == events
@@ -191,22 +191,22 @@ def test_the_golden_journal_of_version_1_stays_readable() -> None:
     assert verify(GOLDEN).holds
 
 
-def test_the_golden_journal_holds_every_kind_of_event_but_those_of_a_bad_day() -> None:
-    """The golden journals contain every event of a run."""
+def test_golden_journals_contain_every_event_type() -> None:
+    """The golden journals contain every event except those of recovery and salvage."""
     kinds = {type(record.event) for path in (GOLDEN, CALLS) for record in read(path)}
 
     assert {JournalRecovered, JournalSalvaged} == set(get_args(Event)) - kinds
 
 
 def test_the_same_events_still_make_the_same_bytes(tmp_path: Path) -> None:
-    """The bytes that are written do not change unnoticed."""
+    """The same events give the bytes of the golden journal."""
     write_golden(tmp_path / "run")
 
     assert content(GOLDEN) == {name: data for name, data in content(tmp_path / "run").items() if name != "LOCK"}
 
 
 def test_scorer_calls_still_make_the_same_bytes(tmp_path: Path) -> None:
-    """The bytes of scorer calls and of a shared policy do not change unnoticed, and are read back as they were."""
+    """Scorer calls and a shared policy give the bytes of their golden journal, and are read back."""
     written(tmp_path / "run", scorer_call_events())
 
     assert content(CALLS) == {name: data for name, data in content(tmp_path / "run").items() if name != "LOCK"}
@@ -214,8 +214,8 @@ def test_scorer_calls_still_make_the_same_bytes(tmp_path: Path) -> None:
     assert verify(CALLS).holds
 
 
-def test_a_stranger_reads_what_we_write(tmp_path: Path) -> None:
-    """A reader that was written from the page alone reads a journal of several files, sessions and blobs."""
+def test_independent_reader_reads_a_journal(tmp_path: Path) -> None:
+    """A reader written from the page alone reads a journal with several segments, sessions and blobs."""
     written(tmp_path / "run", [*whole_run(5)[:-1], Noted(name="long", value=["x" * 300_000])], roll_at=2000)
     written(tmp_path / "run", [session(2), finished(5)], new=False)
 
@@ -225,8 +225,8 @@ def test_a_stranger_reads_what_we_write(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("byte", [40, 700, 1500, 2500])
-def test_a_stranger_notices_a_change(tmp_path: Path, byte: int) -> None:
-    """The page also suffices to find out that a journal was changed."""
+def test_independent_reader_detects_a_change(tmp_path: Path, byte: int) -> None:
+    """A reader written from the page alone detects a changed byte."""
     written(tmp_path / "run", whole_run(4))
     flip(segment(tmp_path / "run"), byte)
 

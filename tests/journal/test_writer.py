@@ -1,4 +1,4 @@
-"""Writing: what is taken, how far it has come, who may write, and what the files look like afterwards."""
+"""The writer: appending, durability, locking and the files it writes."""
 
 import hashlib
 import math
@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 
 class Counted(Files):
-    """A disk that counts its syncs and remembers what was opened."""
+    """A disk that counts syncs and records opened files."""
 
     def __init__(self) -> None:
         self.syncs = 0
@@ -76,7 +76,7 @@ class Counted(Files):
 
 
 class Slow(Files):
-    """A disk whose syncs take as long as the test likes."""
+    """A disk whose syncs end when the test allows it."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()
@@ -90,7 +90,7 @@ class Slow(Files):
 
 
 class Gate:
-    """Threads that get nothing done while the gate is shut."""
+    """Runs calls only while it is open."""
 
     def __init__(self) -> None:
         self.open = trio.Event()
@@ -102,7 +102,7 @@ class Gate:
         return await inline(call)
 
 
-async def test_what_was_appended_is_read(tmp_path: Path) -> None:
+async def test_appended_records_are_read_back(tmp_path: Path) -> None:
     """The record that `append` returns is the record that is read, in its place."""
     records = await write(tmp_path / "run", whole_run())
 
@@ -136,7 +136,7 @@ async def test_safety_has_an_order(tmp_path: Path) -> None:
 
 
 async def test_append_does_not_wait_for_the_disk(tmp_path: Path) -> None:
-    """While the disk does nothing, events are taken all the same."""
+    """Events are accepted while the disk is blocked."""
     gate = Gate()
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=gate) as journal:
         gate.open = trio.Event()
@@ -151,7 +151,7 @@ async def test_append_does_not_wait_for_the_disk(tmp_path: Path) -> None:
 
 
 async def test_waiting_for_durability_waits_for_the_sync(tmp_path: Path) -> None:
-    """Nobody is told that a record is on disk before the disk has said so."""
+    """`wait_durable` returns only after the sync."""
     disk = Slow()
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), files=disk) as journal:
         record = journal.append(started())
@@ -168,7 +168,7 @@ async def test_waiting_for_durability_waits_for_the_sync(tmp_path: Path) -> None
 
 
 async def test_many_can_wait(tmp_path: Path) -> None:
-    """Everyone who waits for a record is told, in whatever order they came."""
+    """All waiting tasks are woken, in any order."""
     told: list[int] = []
     gate = Gate()
 
@@ -191,7 +191,7 @@ async def test_many_can_wait(tmp_path: Path) -> None:
     assert [1, 1, 2, 3, 4, 5, 6, 9] == sorted(told)
 
 
-async def test_one_who_stops_waiting_holds_up_nobody(tmp_path: Path) -> None:
+async def test_cancelled_wait_does_not_affect_others(tmp_path: Path) -> None:
     """A wait that is cancelled leaves the others, and the journal, as they are."""
     gate = Gate()
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=gate) as journal:
@@ -239,8 +239,8 @@ async def test_sync_durability_syncs_while_it_writes(tmp_path: Path) -> None:
     assert disk.syncs >= len(whole_run())
 
 
-async def test_closed_journal_takes_nothing(tmp_path: Path) -> None:
-    """After the block has ended, a journal takes no more records."""
+async def test_closed_journal_rejects_records(tmp_path: Path) -> None:
+    """A journal accepts no records after the block has ended."""
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=inline) as journal:
         journal.append(started())
     before = content(tmp_path / "run")
@@ -268,8 +268,8 @@ async def test_closed_journal_takes_nothing(tmp_path: Path) -> None:
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, type) else value.__name__,
 )
-async def test_refused_event_leaves_no_trace(tmp_path: Path, event: Event, refusal: type[Exception]) -> None:
-    """An event that cannot be taken changes neither the files nor what may follow, and the next is taken as if nothing were."""
+async def test_rejected_event_changes_nothing(tmp_path: Path, event: Event, refusal: type[Exception]) -> None:
+    """A rejected event changes neither the files nor the lifecycle; the next one is accepted."""
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=inline) as journal:
         for legal in [started(), session(), *trial("a")[:2]]:
             await journal.wait_durable(journal.append(legal).seq)
@@ -286,8 +286,8 @@ async def test_refused_event_leaves_no_trace(tmp_path: Path, event: Event, refus
     assert 7 == len(list(read(tmp_path / "run")))
 
 
-async def test_record_that_is_too_large_says_how_large_it_may_be(tmp_path: Path) -> None:
-    """The refusal of a record that is too large names both lengths."""
+async def test_too_large_record_reports_size_and_limit(tmp_path: Path) -> None:
+    """The error for a too large record has its size and the limit."""
     with pytest.raises(RecordTooLarge) as raised:
         await write(tmp_path / "run", [started(), session(), Noted(name="n" * (1 << 20), value=1)])
 
@@ -296,7 +296,7 @@ async def test_record_that_is_too_large_says_how_large_it_may_be(tmp_path: Path)
 
 
 async def test_clock_that_fails_leaves_no_trace(tmp_path: Path) -> None:
-    """An event that gets no time is not taken, and can be appended again."""
+    """If the clock raises, the event is not appended and can be appended again."""
     count = fake_clock()
     fails = False
 
@@ -317,7 +317,7 @@ async def test_clock_that_fails_leaves_no_trace(tmp_path: Path) -> None:
 
 
 async def test_intake_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While too much waits to be written, whoever takes in more is held up, until there is room."""
+    """`wait_room` waits while too much data is pending."""
     monkeypatch.setattr("journal.writer.PENDING_LIMIT", 1000)
     gate = Gate()
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=gate) as journal:
@@ -336,7 +336,7 @@ async def test_intake_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 async def test_all_who_wait_for_room_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many wait for room, all of them go on when there is some."""
+    """All tasks in `wait_room` continue when there is room."""
     monkeypatch.setattr("journal.writer.PENDING_LIMIT", 1000)
     gate = Gate()
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=gate) as journal:
@@ -399,7 +399,7 @@ async def test_block_may_raise_a_group(tmp_path: Path) -> None:
 
 
 async def rescue(journal: Journal) -> None:
-    """Let a journal that never closes fail the test instead of holding it up for ever."""
+    """Fail the test if the journal is not closed within an hour of virtual time."""
     await trio.sleep(3600)
     journal._failure = JournalFailed("the journal was never closed", path=journal.path, hint="resume")
     journal._wake(math.inf)
@@ -439,8 +439,8 @@ async def test_block_can_record_while_it_is_cancelled(tmp_path: Path) -> None:
     assert [started(), session()] == [record.event for record in read(tmp_path / "run")][1:-1]
 
 
-async def test_run_is_not_begun_twice(tmp_path: Path) -> None:
-    """Where a run is, no new one begins; the refusal names the command that goes on with it."""
+async def test_new_run_is_rejected_where_one_exists(tmp_path: Path) -> None:
+    """A new run in the directory of another is rejected with the hint to resume."""
     await write(tmp_path / "run", whole_run())
     before = content(tmp_path / "run")
 
@@ -450,8 +450,8 @@ async def test_run_is_not_begun_twice(tmp_path: Path) -> None:
     assert before == content(tmp_path / "run")
 
 
-async def test_run_is_not_begun_on_a_file(tmp_path: Path) -> None:
-    """A file is not overwritten by a run's directory, and nor is one that is in the way to it."""
+async def test_new_run_does_not_replace_a_file(tmp_path: Path) -> None:
+    """A file at the path, or above it, is kept."""
     (tmp_path / "file").write_text("mine")
 
     with pytest.raises(JournalExists, match="cannot create the directory"):
@@ -461,8 +461,8 @@ async def test_run_is_not_begun_on_a_file(tmp_path: Path) -> None:
     assert "mine" == (tmp_path / "file").read_text()
 
 
-async def test_only_a_journal_can_be_gone_on_with(tmp_path: Path) -> None:
-    """Going on where there is no journal is refused, and leaves nothing behind."""
+async def test_only_an_existing_journal_can_be_opened(tmp_path: Path) -> None:
+    """Opening a path without a journal fails and creates nothing."""
     (tmp_path / "empty").mkdir()
 
     with pytest.raises(NotAJournal, match="does not exist"):
@@ -472,7 +472,7 @@ async def test_only_a_journal_can_be_gone_on_with(tmp_path: Path) -> None:
     assert [] == list((tmp_path / "empty").iterdir())
 
 
-async def test_journal_goes_on_where_it_stood(tmp_path: Path) -> None:
+async def test_reopened_journal_knows_its_state(tmp_path: Path) -> None:
     """A later session knows the run, the trials and the attempts of the sessions before."""
     await write(tmp_path / "run", [started(), session(), *trial("a", retries=2)[:-4]])
     async with writing(tmp_path / "run", new=False, clock=fake_clock(), in_thread=inline) as journal:
@@ -486,8 +486,8 @@ async def test_journal_goes_on_where_it_stood(tmp_path: Path) -> None:
     assert verify(tmp_path / "run").holds
 
 
-async def test_second_writer_is_refused(tmp_path: Path) -> None:
-    """While a journal is being written, nobody else may; the refusal names the process and a command that looks on."""
+async def test_second_writer_is_rejected(tmp_path: Path) -> None:
+    """While a journal is being written, a second writer gets an error that names the process."""
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=inline) as journal:
         journal.append(started())
         for new in (True, False):
@@ -519,8 +519,8 @@ def second_process(path: Path, n: int) -> subprocess.CompletedProcess[str]:
     )
 
 
-async def test_second_process_is_refused(tmp_path: Path) -> None:
-    """Another process is kept out as long as the first writes, and no longer."""
+async def test_second_process_is_rejected(tmp_path: Path) -> None:
+    """Another process is rejected as long as the first one writes."""
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=inline) as journal:
         for event in whole_run()[:2]:
             await journal.wait_durable(journal.append(event).seq)
@@ -550,7 +550,7 @@ trio.run(main, Path(sys.argv[1]))
 
 
 def test_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
-    """A child that was forked while the journal was open, and lives on, keeps nobody out of it."""
+    """A forked child that outlives its parent does not hold the lock."""
     here = Path(__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORKING, str(tmp_path / "run")],
@@ -565,8 +565,8 @@ def test_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
     assert verify(tmp_path / "run").holds
 
 
-async def test_failed_opening_lets_go_of_the_lock(tmp_path: Path) -> None:
-    """A writer that could not begin does not keep the next one out."""
+async def test_failed_opening_releases_the_lock(tmp_path: Path) -> None:
+    """After a failed start, the next writer can open the journal."""
 
     def clock() -> tuple[str, float]:
         raise RuntimeError("no time")
@@ -579,12 +579,12 @@ async def test_failed_opening_lets_go_of_the_lock(tmp_path: Path) -> None:
 
 
 def mode(path: Path) -> int:
-    """Tell who may do what with a file."""
+    """Return the permissions of a file."""
     return stat.S_IMODE(path.stat().st_mode)
 
 
-async def test_files_are_the_owners_alone(tmp_path: Path) -> None:
-    """Nobody but the owner may read a run, and not even the owner may change what is sealed."""
+async def test_files_are_private(tmp_path: Path) -> None:
+    """Only the owner can read a run, and sealed segments are read-only."""
     run = tmp_path / "runs" / "run"
     async with writing(run, new=True, clock=fake_clock(), in_thread=inline, roll_at=1500) as journal:
         for event in [*whole_run()[:-1], Noted(name="long", value="v" * (300 << 10))]:
@@ -609,7 +609,7 @@ async def test_children_inherit_nothing(tmp_path: Path) -> None:
         assert [] == [name for name in ("LOCK", "journal-000001.jsonl") if os.get_inheritable(disk.opened[name])]
 
 
-async def test_nothing_is_left_lying_about(tmp_path: Path) -> None:
+async def test_closed_journal_has_no_extra_files(tmp_path: Path) -> None:
     """A journal that was closed consists of its files and its lock."""
     await write(tmp_path / "run", whole_run())
 
@@ -684,8 +684,8 @@ async def test_threads_make_the_same_records(tmp_path: Path) -> None:
     assert verify(tmp_path / "run").holds
 
 
-async def test_every_run_has_an_identity(tmp_path: Path) -> None:
-    """Two runs that nobody gave an identity have different ones."""
+async def test_every_run_has_an_id(tmp_path: Path) -> None:
+    """Two runs get different ids by default."""
     runs: list[str] = []
     for name in ("one", "two"):
         async with writing(tmp_path / name, new=True, clock=fake_clock(), in_thread=inline) as journal:
