@@ -129,7 +129,8 @@ def _events(state: RunState, reason: str) -> Iterator[str]:
         yield f"{plural(sum(state.retries.values()), 'retry', 'retries')}: {causes}"
     if state.interrupted:
         were = "was" if state.interrupted == 1 else "were"
-        repeated = "; if repeated, its call may be paid for twice"
+        calls = "its call" if state.interrupted == 1 else "their calls"
+        repeated = f"; if repeated, {calls} may be paid for twice"
         if state.repeated_calls:
             calls = plural(state.repeated_calls, "call")
             all_of = "" if state.repeated_calls == state.interrupted else f"{state.repeated_calls:,} "

@@ -17,7 +17,7 @@ from journal import JournalError
 from journal.lock import is_held
 from journal.scan import ScanStop
 from replay import LoadedRun, RunState, idle, load
-from replay.ending import next_command
+from replay.ending import ending_in_words, next_command
 from replay.grouping import Grouping
 from replay.loaded_run import reject_invalid_record
 from replay.screen import panel
@@ -61,6 +61,13 @@ class RunView:
         if self.is_live:
             return "running"
         return {"": "interrupted", "finished": "finished"}.get(self.state.ending, "stopped")
+
+
+def short_ending(view: RunView) -> str:
+    """Return how a run ended in a few words, for a table."""
+    if view.problem is not None or view.is_live:
+        return view.status
+    return ending_in_words(view.state) if view.state.ending else "no final record"
 
 
 def open_run(path: Path, at: int | None = None) -> RunView:

@@ -7,7 +7,7 @@ import click
 
 from replay.comparison import Side, compare, in_json, outputs
 from replay.comparison_text import lines
-from replay.ending import ending_in_words, total_trials
+from replay.ending import total_trials
 from replay.text import plural, printable
 from runner.cli._common import RunType
 from runner.cli._display import (
@@ -16,6 +16,7 @@ from runner.cli._display import (
     groups_by,
     open_run,
     print_json,
+    short_ending,
 )
 
 _LISTED: Final = 10
@@ -60,9 +61,8 @@ def _which(view: RunView) -> str:
     """Describe a run: its evaluation, status and counts."""
     state = view.state
     name = printable(state.started.evaluation) if state.started else "not started"
-    how = view.status if view.problem or view.is_live else ending_in_words(state)
     failed = f", {state.failed:,} failed" if state.failed else ""
     older = f"; {plural(state.from_older_task, 'answer')} of an older version of its task" if state.from_older_task else ""
     whole = total_trials(state)
     of = "" if whole is None else f" of {whole:,}"
-    return f"{printable(str(view.path), 200)}: {name}, {how}, {state.completed:,} ok{failed}{of}{older}"
+    return f"{printable(str(view.path), 200)}: {name}, {short_ending(view)}, {state.completed:,} ok{failed}{of}{older}"

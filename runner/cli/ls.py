@@ -8,10 +8,10 @@ import click
 
 from journal import JournalError
 from journal.events import RunFinished
-from replay.ending import ending_in_words, total_trials
+from replay.ending import total_trials
 from replay.text import printable
 from runner.cli import InvalidUsage
-from runner.cli._display import open_run, print_json, print_table
+from runner.cli._display import open_run, print_json, print_table, short_ending
 from runner.cli._locate import run_start
 from runner.run_paths import RUNS, last_record, runs_under
 
@@ -70,7 +70,7 @@ def _entry(path: Path) -> dict[str, Any]:
         "failed": state.failed,
         "trials": total_trials(state),
         "status": view.status,
-        "ended": view.status if view.problem or view.is_live else ending_in_words(state),
+        "ended": short_ending(view),
     }
 
 

@@ -56,19 +56,19 @@ def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run
         loaded = _load(reference, ctx)
         settings = loaded.evaluation.settings.changed(changes)
         check_gates(settings.fail_under, loaded.evaluation.scorers)
-        if dry_run:
-            cases = loaded.evaluation.cases.select(settings, repeats=settings.repeats).cases
-        else:
-            if path is not None:
-                _check_free(path)
-            if (output := nat_output(options)) is not None:
-                output.prepare()
-            session = CommandSession(loaded, changes, options)
-            outcome = session.run(path) if path is not None else session.run_numbered()
     if dry_run:
+        with user_code():
+            cases = loaded.evaluation.cases.select(settings, repeats=settings.repeats).cases
         print_dry_run(loaded, cases, path or next_path(loaded.evaluation.name), settings, as_json=options["json"])
-    else:
-        session.finish(outcome)
+        return
+    with user_code():
+        if path is not None:
+            _check_free(path)
+        if (output := nat_output(options)) is not None:
+            output.prepare()
+        session = CommandSession(loaded, changes, options)
+        outcome = session.run(path) if path is not None else session.run_numbered()
+    session.finish(outcome)
 
 
 def _load(reference: str | None, ctx: click.Context) -> LoadedEvaluation:

@@ -138,7 +138,7 @@ class Settings(Selection):
             return math.inf
         if isinstance(limit, float) and trials is None:
             raise UsageError(
-                "is a fraction of all trials, but the number of cases is unknown; use a whole number, or cases with a length",
+                "cannot be a fraction: the number of cases is unknown; use a whole number, or cases with a length",
                 setting="max_failures",
                 value=limit,
             )

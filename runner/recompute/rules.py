@@ -82,17 +82,17 @@ class SessionRules:
             return ""
         return "the limit is reached" if gate.at is None else f"the next may start at {gate.at:.6f} s"
 
-    def settle(self, event: Settled, known: TrialState) -> Settled:
+    def settle(self, event: Settled, trial: TrialState) -> Settled:
         """Return what should have been decided where `event` was recorded."""
-        trial = event.trial
-        probe = trial in self._last and trial in self._last[trial].free
-        history = known.retry_history
-        is_fatal = known.stage == "unsettled" and history is not None and history.category == "fatal"
+        name = event.trial
+        probe = name in self._last and name in self._last[name].free
+        history = trial.retry_history
+        is_fatal = trial.stage == "unsettled" and history is not None and history.category == "fatal"
         # Whether a fatal failure stopped the run, or was that of the journal to encode the output, is not in its category.
-        if is_fatal and isinstance(event, TrialFailed) and event.cause == "unserialisable" and is_unserialisable(known):
+        if is_fatal and isinstance(event, TrialFailed) and event.cause == "unserialisable" and is_unserialisable(trial):
             return event
         stop_run = is_fatal and not isinstance(event, TrialFailed)
-        return settle(trial, known, self._retry, self._seed, probe=probe, stop_run=stop_run)
+        return settle(name, trial, self._retry, self._seed, probe=probe, stop_run=stop_run)
 
 
 def is_unserialisable(state: TrialState) -> bool:

@@ -110,27 +110,27 @@ def test_verify_of_a_failed_audit(disagreeing: Path) -> None:
     lines = result.stderr.splitlines()
 
     assert (4, "") == (result.exit_code, result.stdout)
-    said = "record 6 (elapsed): elapsed is 0.250000 s, but 0.000000 to 0.001000 s have passed since the attempt started"
-    assert said == lines[0]
+    message = "record 6 (elapsed): elapsed is 0.250000 s, but 0.000000 to 0.001000 s have passed since the attempt started"
+    assert message == lines[0]
     assert f"{disagreeing}: hash chain intact, but the audit failed: 4 findings" in result.stderr
     assert "salvage" not in result.stderr
 
 
 def test_verify_of_a_failed_audit_as_json(disagreeing: Path) -> None:
     """JSON has the record, the rule and the text of each finding; the head is found."""
-    told = orjson.loads(evaljournal("verify", disagreeing, "--json", "--expect-head", verify(disagreeing).head).stdout)
+    printed = orjson.loads(evaljournal("verify", disagreeing, "--json", "--expect-head", verify(disagreeing).head).stdout)
 
-    assert (False, "disagrees", None) == (told["holds"], told["verdict"], told["problem"])
-    assert [(6, "elapsed"), (7, "elapsed")] == [(each["seq"], each["check"]) for each in told["findings"][:2]]
+    assert (False, "disagrees", None) == (printed["holds"], printed["verdict"], printed["problem"])
+    assert [(6, "elapsed"), (7, "elapsed")] == [(each["seq"], each["check"]) for each in printed["findings"][:2]]
 
 
 def test_verify_audits_up_to_the_damage(disagreeing: Path) -> None:
     """The verdict is damage, with the findings before it."""
     flip(segment(disagreeing), list(read(disagreeing))[9].offset + 60)
     result = evaljournal("verify", disagreeing)
-    told = orjson.loads(evaljournal("verify", disagreeing, "--json").stdout)
+    printed = orjson.loads(evaljournal("verify", disagreeing, "--json").stdout)
 
-    assert (4, "damaged", 2) == (result.exit_code, told["verdict"], len(told["findings"]))
+    assert (4, "damaged", 2) == (result.exit_code, printed["verdict"], len(printed["findings"]))
     assert "record 6 (elapsed)" in result.stderr
     assert "is damaged at record 10" in result.stderr.splitlines()[-1]
 
@@ -257,10 +257,13 @@ def test_salvage_reports_lost_scores(run: Path, tmp_path: Path) -> None:
     lost = next(record for record in read(run) if isinstance(record.event, TrialScored))
     flip(segment(run), lost.offset + 60)
     result, new = evaljournal("salvage", run, "-o", tmp_path / "new"), tmp_path / "new"
-    told = f"1 output not scored by exact: evaljournal rescore {new}\n"
+    printed = f"1 output not scored by exact: evaljournal rescore {new}\n"
 
-    assert (0, True) == (result.exit_code, told in result.stderr)
-    assert (True, True) == ("capitals finished" in evaljournal("status", new).stdout, told in evaljournal("status", new).stdout)
+    assert (0, True) == (result.exit_code, printed in result.stderr)
+    assert (True, True) == (
+        "capitals finished" in evaljournal("status", new).stdout,
+        printed in evaljournal("status", new).stdout,
+    )
 
 
 def test_salvage_rejects_an_intact_run_and_a_taken_target(run: Path, tmp_path: Path) -> None:

@@ -84,11 +84,11 @@ def test_a_worse_run_is_no_error(a: Path, b: Path) -> None:
 
 def test_diff_as_json(a: Path, b: Path) -> None:
     """JSON has both paths, every trial and every figure."""
-    said = orjson.loads(evaljournal("diff", a, b, "--json", "--by", "difficulty").stdout)
+    message = orjson.loads(evaljournal("diff", a, b, "--json", "--by", "difficulty").stdout)
 
-    assert (str(a), str(b), None, None) == (said["a"], said["b"], said["problem_a"], said["problem_b"])
-    assert (["chile"], ["japan"]) == ([each["trial"] for each in said["fixed"]], said["only_b"])
-    assert ["easy", "hard"] == list(said["groups"])
+    assert (str(a), str(b), None, None) == (message["a"], message["b"], message["problem_a"], message["problem_b"])
+    assert (["chile"], ["japan"]) == ([each["trial"] for each in message["fixed"]], message["only_b"])
+    assert ["easy", "hard"] == list(message["groups"])
 
 
 def test_diff_all(tmp_path: Path) -> None:
@@ -135,11 +135,11 @@ def test_status_and_diff_agree_about_a_damaged_run(tmp_path: Path, a: Path) -> N
     planned = attrs.evolve(started(), trials=20)  # type: ignore[misc]  # a fact is an attrs class
     written(broken, [planned, session(), *(event for name in ("peru", "oslo", "rome", "bern") for event in answered(name))])
     flip(segment(broken), list(read(broken))[-2].offset + 60)
-    status, told = evaljournal("status", broken), orjson.loads(evaljournal("status", broken, "--json").stdout)
+    status, printed = evaljournal("status", broken), orjson.loads(evaljournal("status", broken, "--json").stdout)
 
     assert "3 of 20 · 15 %" == status.stdout.splitlines()[1].lstrip("━─ ")
     assert f"B  {broken}: capitals, damaged, 3 ok of 20" in evaljournal("diff", a, broken).stdout
-    assert ("damaged", f"evaljournal salvage {broken} -o NEW") == (told["status"], told["next"])
+    assert ("damaged", f"evaljournal salvage {broken} -o NEW") == (printed["status"], printed["next"])
 
 
 def test_status_by_a_key_of_the_metadata(a: Path) -> None:

@@ -71,11 +71,11 @@ def test_a_format_goes_to_a_file(run: Path, tmp_path: Path, name: str) -> None:
 
 def test_nat_goes_to_a_directory(run: Path, tmp_path: Path) -> None:
     """NAT needs a directory, which is created."""
-    refused = evaljournal("export", run, "-f", "nat")
+    rejected = evaljournal("export", run, "-f", "nat")
     result = evaljournal("export", run, "-f", "nat", "-o", tmp_path / "nat")
 
-    assert 2 == refused.exit_code
-    assert "nat is a directory of files; pass -o DIRECTORY" in refused.stderr
+    assert 2 == rejected.exit_code
+    assert "nat is a directory of files; pass -o DIRECTORY" in rejected.stderr
     assert 0 == result.exit_code
     assert ["exact_output.json", "workflow_output.json", "workflow_output.jsonl"] == sorted(os.listdir(tmp_path / "nat"))
 
@@ -83,10 +83,10 @@ def test_nat_goes_to_a_directory(run: Path, tmp_path: Path) -> None:
 def test_rows_can_be_chosen(run: Path) -> None:
     """`--rows` selects attempts or events in tables only."""
     attempts = evaljournal("export", run, "--rows", "attempts").stdout.splitlines()
-    refused = evaljournal("export", run, "-f", "junit", "--rows", "events")
+    rejected = evaljournal("export", run, "-f", "junit", "--rows", "events")
 
     assert [("case-1", 1), ("case-2", 1)] == [(row["trial"], row["attempt"]) for row in map(orjson.loads, attempts)]
-    assert (2, True) == (refused.exit_code, "--rows requires one of jsonl, csv, parquet, not junit" in refused.stderr)
+    assert (2, True) == (rejected.exit_code, "--rows requires one of jsonl, csv, parquet, not junit" in rejected.stderr)
 
 
 def test_an_unknown_format(run: Path) -> None:
@@ -101,12 +101,12 @@ def test_a_file_is_not_replaced(run: Path, tmp_path: Path) -> None:
     """An existing file is replaced only with --force."""
     target = tmp_path / "out.csv"
     target.write_text("mine")
-    refused = evaljournal("export", run, "-f", "csv", "-o", target)
+    rejected = evaljournal("export", run, "-f", "csv", "-o", target)
     before = target.read_text()
     forced = evaljournal("export", run, "-f", "csv", "-o", target, "--force")
 
-    assert (2, "mine") == (refused.exit_code, before)
-    assert f"{target} exists; pass --force to replace it" in refused.stderr
+    assert (2, "mine") == (rejected.exit_code, before)
+    assert f"{target} exists; pass --force to replace it" in rejected.stderr
     assert (0, exported(run, "csv")) == (forced.exit_code, target.read_bytes())
 
 
@@ -115,10 +115,10 @@ def test_a_directory_is_not_replaced(run: Path, tmp_path: Path) -> None:
     target = tmp_path / "nat"
     target.mkdir()
     (target / "notes.txt").write_text("mine")
-    refused = evaljournal("export", run, "-f", "nat", "-o", target)
+    rejected = evaljournal("export", run, "-f", "nat", "-o", target)
     forced = evaljournal("export", run, "-f", "nat", "-o", target, "--force")
 
-    assert (2, 0) == (refused.exit_code, forced.exit_code)
+    assert (2, 0) == (rejected.exit_code, forced.exit_code)
     assert "mine" == (target / "notes.txt").read_text()
     assert (target / "workflow_output.json").exists()
 

@@ -139,7 +139,7 @@ def test_a_chat_model_with_a_judge(server: Server, name: str) -> None:
     (body,) = [orjson.loads(seen["body"]) for seen in server.seen(name)]
     assert ("Answer: lima", 0.5, 9) == (body["messages"][0]["content"], body["temperature"], body["max_tokens"])
     assert {"peru": 0.5} == scores("runs/qa/0001", "judge")
-    (judged,) = [event.value for event in events("runs/qa/0001", Noted) if event.name == "judge"]
+    (judged,) = [event.value for event in events("runs/qa/0001", Noted) if event.name == "evaljournal.judge"]
     assert "Fine. verdict: so so" == judged["reply"]
     assert "cost 0.0035" in result.stderr
 
@@ -163,7 +163,7 @@ def test_scorers_may_be_functions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ("", "no evaluation: pass a file"),
         ("--data qa.jsonl", "no target: pass one of --endpoint URL"),
@@ -174,12 +174,12 @@ def test_scorers_may_be_functions() -> None:
         ("--data qa.jsonl --output-key generated", "has no field {generated}"),
         ("--data qa.jsonl --chat m --base-url http://h --prompt {qestion}", "did you mean {question}?"),
         ("--data qa.jsonl --chat m --base-url http://h --prompt @no.txt", "--prompt @no.txt: cannot be read"),
-        ("--data qa.jsonl --command no-such-command", "there is no command 'no-such-command'"),
+        ("--data qa.jsonl --command no-such-command", "command 'no-such-command' not found"),
         ("--data qa.jsonl --command cat --score exat", "similarity or file.py:function; did you mean 'exact'"),
         ("--data qa.jsonl --command cat --score nope", "unknown scorer 'nope'; use exact, iexact, contains, one_of"),
         ("--data qa.jsonl --command cat --score exact:1", "exact takes no argument"),
         ("--data qa.jsonl --command cat --score no.py:f", "there is no file no.py"),
-        ("--data qa.jsonl --command cat --score 'regex:('", "is not a pattern"),
+        ("--data qa.jsonl --command cat --score 'regex:('", "is not a regular expression"),
         ("--data qa.jsonl --command cat --rubric x", "--rubric requires --judge"),
         ("--data qa.jsonl --command cat --judge m --judge-url http://h --choice good", "expected WORD=VALUE"),
         ("--data qa.jsonl --command cat --score exact --fail-under exact", "expected SCORER=NUMBER"),
@@ -191,11 +191,11 @@ def test_scorers_may_be_functions() -> None:
             "--retry-max-delay 0.5: must not be less than base_delay",
         ),
         ("--data qa.jsonl --endpoint http://h/{idd}", "has no field {idd}; there are 'topic', 'id', 'question'"),
-        ("--data qa.jsonl --endpoint http://{topic}/", "may not come from a case"),
-        ("--data qa.jsonl --chat m --base-url http://h/{topic}", "is the same for all cases; the model may come from them"),
+        ("--data qa.jsonl --endpoint http://{topic}/", "must not contain fields"),
+        ("--data qa.jsonl --chat m --base-url http://h/{topic}", "must not contain fields; the model may"),
         ("--data qa.jsonl --chat m --base-url http://h --more x", "--more is not JSON"),
         ("--data qa.jsonl --chat m --base-url http://h --more [1]", "--more must be a JSON object"),
-        ("--data qa.jsonl --endpoint http://h --header 'X: $NO_SUCH'", "needs $NO_SUCH"),
+        ("--data qa.jsonl --endpoint http://h --header 'X: $NO_SUCH'", "needs the environment variable NO_SUCH"),
         ("--data qa.jsonl --endpoint http://h --header 'Authorization: Bearer x'", "--header contains a key"),
         ("--data qa.jsonl --endpoint 'http://h/?key=abcdefgh1'", "--endpoint contains a key"),
         ("--data qa.jsonl --endpoint http://u:secret@h/", "--endpoint contains a key"),
@@ -203,12 +203,12 @@ def test_scorers_may_be_functions() -> None:
         ("--config no.toml", "no.toml: cannot be read"),
     ],
 )
-def test_invalid_options(arguments: str, said: str) -> None:
+def test_invalid_options(arguments: str, message: str) -> None:
     """An invalid combination is one line with exit code 2 before anything is started; a key is not printed."""
     result = evaljournal("run", *shlex.split(arguments))
 
     assert 2 == result.exit_code
-    assert said in result.stderr
+    assert message in result.stderr
     assert "abcdefgh1" not in result.stderr
     assert not Path("runs").exists()
 
@@ -237,13 +237,15 @@ def test_a_configuration_file() -> None:
         'policy = "fixed"\nlimit = 2\nfail_under = "exact=0.5"\n'
     )
     result = evaljournal("run", "--config", "eval.toml", "--slots", 2)
-    begun = events("runs/qa/0001", RunStarted)[0]
+    started_event = events("runs/qa/0001", RunStarted)[0]
 
     assert 0 == result.exit_code
-    assert (2, 7.5, 2, ["exact=0.5"]) == tuple(begun.settings[each] for each in ("slots", "timeout", "limit", "fail_under"))
-    assert ["slots"] == begun.settings["given"]
-    assert "--config eval.toml" == begun.task
-    assert {"exact", "iexact"} == set(begun.scorers)
+    assert (2, 7.5, 2, ["exact=0.5"]) == tuple(
+        started_event.settings[each] for each in ("slots", "timeout", "limit", "fail_under")
+    )
+    assert ["slots"] == started_event.settings["given"]
+    assert "--config eval.toml" == started_event.task
+    assert {"exact", "iexact"} == set(started_event.scorers)
 
 
 def test_two_targets() -> None:
@@ -274,7 +276,7 @@ def test_a_missing_key_on_resume(server: Server, name: str, monkeypatch: pytest.
 
     assert 2 == result.exit_code
     assert [line for line in result.stderr.splitlines() if line] == [
-        "Error: the header 'Authorization' needs $SOME_KEY, and the environment has none; set it: export SOME_KEY=…"
+        "Error: the header 'Authorization' needs the environment variable SOME_KEY; set it: export SOME_KEY=…"
     ]
 
 
@@ -289,12 +291,12 @@ def test_retry_options(server: Server, name: str) -> None:
     evaljournal("resume", "--retry-failed", "--retry-timeouts", 7)
     Path("eval.toml").write_text(Path("eval.toml").read_text().replace("limits = 5", "limits = 6"))
     evaljournal("resume", "--retry-failed")
-    begun, sessions = events("runs/qa/0001", RunStarted)[0], events("runs/qa/0001", SessionStarted)
+    started_event, sessions = events("runs/qa/0001", RunStarted)[0], events("runs/qa/0001", SessionStarted)
     numbers = {"errors": 1, "timeouts": 0, "rate_limits": 5.0, "base_delay": 0.01, "max_delay": 0.02}
 
     assert (1, 2) == (result.exit_code, asked)
-    assert numbers == {each: begun.settings["retry"][each] for each in numbers}
-    assert ["retry.errors"] == begun.settings["given"]
+    assert numbers == {each: started_event.settings["retry"][each] for each in numbers}
+    assert ["retry.errors"] == started_event.settings["given"]
     later = [session.settings["retry"] for session in sessions[1:]]
     assert [(1, 7, 5.0), (1, 7, 6.0)] == [(each["errors"], each["timeouts"], each["rate_limits"]) for each in later]
     assert 6 == len(server.seen(name))
@@ -328,7 +330,7 @@ def test_tables_in_a_configuration_file(server: Server, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("datta = 1", "unknown key 'datta'; did you mean 'data'?"),
         ("max-failure = 1", "did you mean 'max-failures'?"),
@@ -352,13 +354,13 @@ def test_tables_in_a_configuration_file(server: Server, name: str) -> None:
         ("data = 'qa.jsonl'\ncommand = 'cat'\nshell = 'perhaps'", "shell"),
     ],
 )
-def test_invalid_configuration_files(text: str, said: str) -> None:
+def test_invalid_configuration_files(text: str, message: str) -> None:
     """An unknown key or an invalid value exits with 2, with a suggestion."""
     Path("eval.toml").write_text(text)
     result = evaljournal("run", "--config", "eval.toml")
 
     assert 2 == result.exit_code
-    assert said in result.stderr
+    assert message in result.stderr
     assert not Path("runs").exists()
 
 
@@ -482,11 +484,11 @@ def test_a_changed_configuration_file_is_not_resumed() -> None:
     Path("eval.toml").write_text('data = "qa.jsonl"\ncommand = "sh -c \\"exit 127\\""\nscore = "exact"\nmax-failures = 0\n')
     evaljournal("run", "--config", "eval.toml")
     Path("eval.toml").write_text('data = "qa.jsonl"\ncommand = "./answer.sh"\nscore = "exact"\n')
-    refused = evaljournal("resume", "--retry-failed")
+    rejected = evaljournal("resume", "--retry-failed")
     adopted = evaljournal("resume", "--retry-failed", "--adopt")
 
-    assert 2 == refused.exit_code
-    assert "task fingerprint" in refused.stderr
+    assert 2 == rejected.exit_code
+    assert "task fingerprint" in rejected.stderr
     assert 0 == adopted.exit_code
 
 
@@ -494,7 +496,7 @@ def test_a_changed_configuration_file_is_not_resumed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gate", "code", "said"),
+    ("gate", "code", "message"),
     [
         ("exact=0.6", 0, ""),
         ("exact=66%", 0, ""),
@@ -503,32 +505,32 @@ def test_a_changed_configuration_file_is_not_resumed() -> None:
         ("exact>=0.2@lower", 0, ""),
     ],
 )
-def test_a_gate_decides_the_exit_code(gate: str, code: int, said: str) -> None:
+def test_a_gate_decides_the_exit_code(gate: str, code: int, message: str) -> None:
     """A gate that is not reached exits with 1 and is printed last; '@lower' uses the end of the interval."""
     result = evaljournal(*COMMANDED, "--fail-under", gate)
 
     assert code == result.exit_code
-    assert said in result.stderr.splitlines()[-1]
+    assert message in result.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
-    ("said", "gate", "code", "why"),
+    ("message", "gate", "code", "why"),
     [
         ("1.0", "mine>=0.9@lower", 1, "the lower end of mine is 0.4385"),
         ("1.0", "mine>=0.9", 0, ""),
         ("5.0", "mine>=4@lower", 1, "mine is 5 for every case, which tells no range; leave @lower away, or score from 0 to 1"),
     ],
 )
-def test_a_gate_on_an_interval_of_equal_scores(said: str, gate: str, code: int, why: str) -> None:
+def test_a_gate_on_an_interval_of_equal_scores(message: str, gate: str, code: int, why: str) -> None:
     """Three equal scores give no confidence interval."""
-    Path("mine.py").write_text(f"def mine(output, case):\n    return {said}\n")
+    Path("mine.py").write_text(f"def mine(output, case):\n    return {message}\n")
     result = evaljournal(*COMMANDED, "--score", "mine.py:mine", "--fail-under", gate)
 
     assert code == result.exit_code
     assert why in result.stderr.splitlines()[-1]
 
 
-# Scores anew.
+# Re-scoring.
 
 
 def test_rescore() -> None:
@@ -552,7 +554,9 @@ def test_rescore() -> None:
     assert verify("runs/qa/0001").holds
     shown = evaljournal("show", "chile").stdout
     assert "(superseded)" in shown
-    assert [False] == [each["value"] for each in orjson.loads(evaljournal("show", "chile", "--json").stdout)["superseded"]]
+    assert [False] == [
+        each["value"] for each in orjson.loads(evaljournal("show", "chile", "--json").stdout)["superseded_scores"]
+    ]
 
 
 def test_rescore_without_the_dataset() -> None:
@@ -610,7 +614,7 @@ def test_rescore_with_a_judge(server: Server, name: str) -> None:
 
     assert 0 == result.exit_code, result.stderr
     assert {"peru": True, "cuba": True, "chile": True} == scores("runs/qa/0001", "judge")
-    assert 3 == len([event for event in events("runs/qa/0001", Noted) if event.name == "judge"])
+    assert 3 == len([event for event in events("runs/qa/0001", Noted) if event.name == "evaljournal.judge"])
     assert 1.0 == orjson.loads(result.stdout)["scores"]["judge"]["mean"]
 
 
@@ -629,13 +633,13 @@ def test_an_unauthorized_judge_stops_the_rescoring(server: Server, name: str) ->
     """An unauthorized key is reported once, with exit code 3; the same command continues."""
     evaljournal(*COMMANDED)
     line = ("rescore", "--judge", "m", "--judge-url", server.url(name, "401,say:verdict: correct", "v1"), "--slots", 1)
-    refused = evaljournal(*line)
+    rejected = evaljournal(*line)
     again = evaljournal(*line)
 
-    assert 3 == refused.exit_code
-    assert "0 outputs re-scored by judge; 3 left: run the same command again" in refused.stderr
-    assert "every other call would fail in the same way: evaljournal.BadStatus: 401" in refused.stderr
-    assert "\n  the scorer judge was refused\n" in refused.stderr
+    assert 3 == rejected.exit_code
+    assert "0 outputs re-scored by judge; 3 left: run the same command again" in rejected.stderr
+    assert "every other call would fail in the same way: evaljournal.BadStatus: 401" in rejected.stderr
+    assert "\n  scorer judge: unauthorized\n" in rejected.stderr
     assert "unauthorized" == events("runs/qa/0001", RunStopped)[-1].reason
     assert 0 == again.exit_code, again.stderr
     assert "qa finished: 3 of 3 trials done" in again.stderr
@@ -665,12 +669,12 @@ def test_an_unauthorized_judge_is_shown_by_status(server: Server, name: str) -> 
     status, summary = evaljournal("status"), orjson.loads(evaljournal("status", "--json").stdout)
     resumed = evaljournal("resume", "--json")
 
-    told = "\n  the scorer judge was refused"
+    printed = "\n  scorer judge: unauthorized"
     assert (3, 1) == (stopped.exit_code, stopped.stderr.count("BadStatus"))
-    assert f"{told}\n" in stopped.stderr
-    assert f"{told}: evaljournal.BadStatus: 401 Unauthorized from " in status.stdout
-    assert summary["unauthorized_error"].startswith("judge: evaljournal.BadStatus: 401 Unauthorized from ")
-    assert (0, None) == (resumed.exit_code, orjson.loads(resumed.stdout)["unauthorized_error"])
+    assert f"{printed}\n" in stopped.stderr
+    assert f"{printed}: evaljournal.BadStatus: 401 Unauthorized from " in status.stdout
+    assert "judge" == summary["unauthorized_scorer"]["scorer"]
+    assert (0, None) == (resumed.exit_code, orjson.loads(resumed.stdout)["unauthorized_scorer"])
     assert "unauthorized" not in evaljournal("status").stdout
 
 
@@ -690,9 +694,9 @@ def test_an_interrupted_rescore(server: Server, name: str) -> None:
     with process:
         assert wait_until(lambda: len(server.seen(name)) >= 2)
         os.kill(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=10)
+        _, message = process.communicate(timeout=10)
 
-    assert 3 == process.returncode, said
+    assert 3 == process.returncode, message
     assert 1 == len(scores("runs/qa/0001", "judge"))
     assert 2 == len(events("runs/qa/0001", SessionStarted))
     assert "interrupted" == events("runs/qa/0001", RunStopped)[-1].reason

@@ -113,12 +113,16 @@ def test_resume_of_a_finished_run_writes_the_files() -> None:
 def test_a_directory_that_cannot_be_created() -> None:
     """It is rejected before the start, by run and by resume."""
     Path("file").write_text("")
-    begun = evaljournal("run", "quick.py", "--nat-output", "file/nat")
+    started_event = evaljournal("run", "quick.py", "--nat-output", "file/nat")
     evaljournal("run", "quick.py", "-o", "one")
     resumed = evaljournal("resume", "one", "--nat-output", "file/nat")
 
-    assert (2, 2) == (begun.exit_code, resumed.exit_code)
-    assert begun.stderr == resumed.stderr == "Error: file/nat cannot be written: Not a directory; pass another --nat-output\n"
+    assert (2, 2) == (started_event.exit_code, resumed.exit_code)
+    assert (
+        started_event.stderr
+        == resumed.stderr
+        == "Error: file/nat cannot be written: Not a directory; pass another --nat-output\n"
+    )
     assert not Path("runs").exists()
 
 
@@ -217,12 +221,12 @@ def test_a_removed_file_is_written_again() -> None:
 def test_an_error_in_one_trial(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """An error is logged with the trial's name and traceback; the others are written."""
 
-    def told(result: TrialDetails) -> bytes:
+    def printed(result: TrialDetails) -> bytes:
         if result.trial == "a":
             raise JournalError("its line is gone")
         return line(result)
 
-    monkeypatch.setattr("runner.engine.nat_output.line", told)
+    monkeypatch.setattr("runner.engine.nat_output.line", printed)
     output, records = kept(Path("run"), [session(2), *trial("a"), *trial("b")])
     output._take(records)
 
@@ -241,11 +245,11 @@ def test_a_retried_trial_is_written_once() -> None:
     again._begin(Path("run"))
     before = ids("again")
     answered = AttemptSucceeded(trial="chad", attempt=3, output="N'Djamena", elapsed=0.1)
-    begun = AttemptStarted(trial="chad", attempt=3, slot=0)
+    started_event = AttemptStarted(trial="chad", attempt=3, slot=0)
     asked = RetryScheduled(trial="chad", attempt=3, delay=0.0, cause="asked")
     done = trial("chad")[-1]
     done.attempts = 3  # type: ignore[misc,union-attr]  # the last event of a life
-    written(Path("run"), [session(3), asked, begun, answered, done], new=False, clock=minute_clock(20))
+    written(Path("run"), [session(3), asked, started_event, answered, done], new=False, clock=minute_clock(20))
     again._take(list(read("run", load_blobs=False)))
 
     assert ["peru", "chad", "chad#2", "oslo"] == ids("nat")

@@ -132,10 +132,10 @@ def test_run_to_the_end() -> None:
 def test_what_is_recorded_of_the_command_line() -> None:
     """The full reference, the settings and which of them were given are recorded."""
     evaljournal("run", "evals/capitals.py", *ONE_BY_ONE, "--timeout", "none", "--only", "c*", "--seed", 7)
-    begun = events("runs/capitals/0001", RunStarted)[0]
+    started_event = events("runs/capitals/0001", RunStarted)[0]
 
-    assert "evals/capitals.py:capitals" == begun.task
-    given = {name: begun.settings[name] for name in begun.settings["given"]}
+    assert "evals/capitals.py:capitals" == started_event.task
+    given = {name: started_event.settings[name] for name in started_event.settings["given"]}
     assert {"slots": 1, "timeout": None, "only": ["c*"], "seed": 7, "policy": "fixed"} == given
 
 
@@ -171,7 +171,7 @@ def test_a_scorer_that_fails_is_no_success() -> None:
 
     assert 1 == result.exit_code
     assert re.search(r"no score: 5 scorer failed \(KeyError: '[A-Z]+'\)", result.stderr)
-    assert "score what could not be scored, when that is mended: evaljournal rescore runs/capitals/0001" in result.stderr
+    assert "score the outputs it failed on: evaljournal rescore runs/capitals/0001" in result.stderr
 
 
 def test_the_summary_on_standard_output() -> None:
@@ -211,7 +211,7 @@ def test_shuffling_depends_on_the_seed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--slots", 0], "Error: --slots 0: must be a whole number, 1 or more"),
         (["--timeout", "-1"], "--timeout -1.0: must be a number of seconds above 0; 'none' turns it off"),
@@ -227,17 +227,17 @@ def test_shuffling_depends_on_the_seed() -> None:
         (["--policy", "greedy"], "'greedy' is not one of"),
     ],
 )
-def test_wrong_options_start_nothing(options: list[object], said: str) -> None:
+def test_wrong_options_start_nothing(options: list[object], message: str) -> None:
     """An invalid option exits with 2, names the flag and writes nothing."""
     result = evaljournal("run", "evals/capitals.py", *options)
 
     assert (2, "") == (result.exit_code, result.stdout)
-    assert said in result.stderr
+    assert message in result.stderr
     assert not Path("runs").exists()
 
 
 @pytest.mark.parametrize(
-    ("reference", "said"),
+    ("reference", "message"),
     [
         ("evals/captials.py", "did you mean evals/capitals.py?"),
         ("evals/capitals.py:rivers", "defines no evaluation 'rivers'; there is 'capitals'"),
@@ -245,17 +245,17 @@ def test_wrong_options_start_nothing(options: list[object], said: str) -> None:
         ("nothing.here:x", "there is neither a file nor a module"),
     ],
 )
-def test_no_such_evaluation_starts_nothing(reference: str, said: str) -> None:
+def test_no_such_evaluation_starts_nothing(reference: str, message: str) -> None:
     """A missing evaluation exits with 2 and one line."""
     result = evaljournal("run", reference)
 
     assert (2, "") == (result.exit_code, result.stdout)
-    assert said in result.stderr
+    assert message in result.stderr
     assert not Path("runs").exists()
 
 
 @pytest.mark.parametrize(
-    ("cases", "said"),
+    ("cases", "message"),
     [
         ("[]", "the dataset has no cases"),
         ("iter([])", "the dataset has no cases"),
@@ -263,12 +263,12 @@ def test_no_such_evaluation_starts_nothing(reference: str, said: str) -> None:
         ("lambda: {}['nothing']", "the cases cannot be read: KeyError: 'nothing'"),
     ],
 )
-def test_cases_that_cannot_be_used_start_nothing(cases: str, said: str) -> None:
+def test_cases_that_cannot_be_used_start_nothing(cases: str, message: str) -> None:
     """Invalid cases exit with 2 before anything is written, even if they can only be read once."""
     define("FAILS = None" + QUICK.replace("cases=CASES", f"cases={cases}"))
     result = evaljournal("run", "evals/capitals.py")
 
-    assert (2, f"Error: {said}\n") == (result.exit_code, result.stderr)
+    assert (2, f"Error: {message}\n") == (result.exit_code, result.stderr)
     assert not Path("runs").exists()
 
 
@@ -323,7 +323,7 @@ def test_dry_run_writes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (
             ["--fail-under", "exact=0.9", "--fail-under", "exact>=80%@lower"],
@@ -334,11 +334,11 @@ def test_dry_run_writes_nothing() -> None:
         (["--max-failures", "7%"], "stops when more than 7 % of the trials have failed; "),
     ],
 )
-def test_dry_run_prints_gates_and_limits(flags: list[object], said: str) -> None:
+def test_dry_run_prints_gates_and_limits(flags: list[object], message: str) -> None:
     """A dry run prints gates and limits that are set."""
     result = evaljournal("run", "evals/capitals.py", "--dry-run", *flags)
 
-    assert (0, True) == (result.exit_code, f"  scorers: exact\n  {said}" in result.stdout)
+    assert (0, True) == (result.exit_code, f"  scorers: exact\n  {message}" in result.stdout)
 
 
 def test_dry_run_estimates_from_an_earlier_run() -> None:
@@ -347,8 +347,8 @@ def test_dry_run_estimates_from_an_earlier_run() -> None:
     words = evaljournal("run", "evals/capitals.py", "--dry-run")
     answer = orjson.loads(evaljournal("run", "evals/capitals.py", "--dry-run", "--json").stdout)
 
-    said = "  in total about tokens 50 (at most 150), cost 2.5 (at most 7.5), based on runs/capitals/0001\n"
-    assert words.stdout.endswith(said)
+    message = "  in total about tokens 50 (at most 150), cost 2.5 (at most 7.5), based on runs/capitals/0001\n"
+    assert words.stdout.endswith(message)
     assert {"at_least": 5, "at_most": 15} == answer["calls"]
     assert {"tokens": 150.0, "cost": 7.5} == answer["projected_usage_at_most"]
     assert ({"tokens": 50.0, "cost": 2.5}, 5, "runs/capitals/0002") == (
@@ -377,8 +377,11 @@ def test_a_percentage_of_an_unknown_number_is_rejected(flags: list[object]) -> N
     """A percentage of an unknown number of trials is rejected before the start."""
     define("FAILS = None" + QUICK.replace("cases=CASES", "cases=(case for case in CASES)"))
 
-    refused = evaljournal("run", "evals/capitals.py", "--max-failures", "7%", *flags)
-    assert (2, True) == (refused.exit_code, "--max-failures 7%: is a fraction of all trials, but the number" in refused.stderr)
+    rejected = evaljournal("run", "evals/capitals.py", "--max-failures", "7%", *flags)
+    assert (2, True) == (
+        rejected.exit_code,
+        "--max-failures 7%: cannot be a fraction: the number" in rejected.stderr,
+    )
     assert not Path("runs").exists()
     assert 0 == evaljournal("run", "evals/capitals.py", "--max-failures", "3", *flags).exit_code
 
@@ -387,12 +390,12 @@ def test_no_run_replaces_a_directory_of_runs() -> None:
     """A run is not started at runs/, in a directory of runs or inside a run."""
     evaljournal("run", "evals/capitals.py", "-o", "mine/first")
     before = content(Path())
-    refused = [evaljournal("run", "evals/capitals.py", "-o", path) for path in ("runs", "mine", "mine/first/second")]
+    rejected = [evaljournal("run", "evals/capitals.py", "-o", path) for path in ("runs", "mine", "mine/first/second")]
 
-    assert [2, 2, 2] == [each.exit_code for each in refused]
-    assert "runs contains runs; pass a new directory in it: -o runs/NAME" in refused[0].stderr
-    assert "mine contains runs" in refused[1].stderr
-    assert "is inside the run" in refused[2].stderr
+    assert [2, 2, 2] == [each.exit_code for each in rejected]
+    assert "runs contains runs; pass a new directory in it: -o runs/NAME" in rejected[0].stderr
+    assert "mine contains runs" in rejected[1].stderr
+    assert "is inside the run" in rejected[2].stderr
     assert before == content(Path())
 
 
@@ -483,27 +486,27 @@ def test_resume_of_a_changed_task() -> None:
     define("FAILS = 'peru'" + QUICK)
     evaljournal("run", "evals/capitals.py", "--fail-fast", *ONE_BY_ONE)
     define("FAILS = 'peru'" + QUICK.replace("return name.upper()", "return name.upper() + ''"))
-    refused = evaljournal("resume")
+    rejected = evaljournal("resume")
 
-    assert (2, True) == (refused.exit_code, "(its source has changed)" in refused.stderr)
-    assert "--adopt (adopt=True in Python) accepts the changes" in refused.stderr
+    assert (2, True) == (rejected.exit_code, "(its source has changed)" in rejected.stderr)
+    assert "--adopt (adopt=True in Python) accepts the changes" in rejected.stderr
     assert 1 == evaljournal("resume", "--adopt").exit_code
 
 
 @pytest.mark.parametrize(
-    ("first", "said"),
+    ("first", "message"),
     [
         ([started()], "was started from evals/capitals.py:capitals. Run this from that directory"),
         ([], "ends before its evaluation was recorded"),
     ],
 )
-def test_resume_that_does_not_find_its_evaluation(first: list[Any], said: str) -> None:
+def test_resume_that_does_not_find_its_evaluation(first: list[Any], message: str) -> None:
     """If the evaluation is not found, the error names it and how to pass its location."""
     Path("evals/capitals.py").unlink()
     forge(Path("r"), [opened(), *first])
     result = evaljournal("resume", "r")
 
-    assert (2, True) == (result.exit_code, said in result.stderr)
+    assert (2, True) == (result.exit_code, message in result.stderr)
     assert "`evaljournal resume r --task " in result.stderr
 
 
@@ -524,14 +527,14 @@ def test_resume_of_a_run_started_from_python() -> None:
     define("FAILS = 'peru'" + QUICK)
     run(find("evals/capitals.py").evaluation, "r", fail_fast=True, slots=1, policy="fixed")
     unsaid = evaljournal("resume", "r")
-    said = evaljournal("resume", "r", "--task", "evals/capitals.py", "--no-fail-fast")
+    message = evaljournal("resume", "r", "--task", "evals/capitals.py", "--no-fail-fast")
     cut_tail(segment(Path("r"), 2), 1)
     with segment(Path("r"), 2).open("ab") as file:
         file.write(b'{"seq":99,"at":"2026-11-15T00:00:00.000000Z","t":0.0,"type":"session_started","n":3')  # A crash tore it.
     again = evaljournal("resume", "r", "--retry-failed")
 
     assert (2, True) == (unsaid.exit_code, "was started from Python" in unsaid.stderr)
-    assert (1, True) == (said.exit_code, said.stderr.endswith("next: evaljournal resume r --retry-failed\n"))
+    assert (1, True) == (message.exit_code, message.stderr.endswith("next: evaljournal resume r --retry-failed\n"))
     assert (1, True) == (again.exit_code, "1 trial failed" in again.stderr)
     assert verify("r").holds
 
@@ -561,7 +564,7 @@ def test_ctrl_c_then_resume(here: Path) -> None:
 
     assert (3, "") == (first.returncode, out)
     assert "slow interrupted: 6 of 40 trials done, in runs/slow/0001" in err
-    assert "4 attempts were cut off: if tried again, the call may have been paid for twice" in err
+    assert "4 attempts were interrupted; if repeated" in err
     assert err.endswith("next: evaljournal resume runs/slow/0001\n")
     assert verify("runs/slow/0001").holds
 
@@ -602,7 +605,7 @@ def test_kill_then_resume(here: Path) -> None:
     assert (2, True) == (taken.exit_code, "is a run in progress" in taken.stderr)
     assert (2, True) == (second.exit_code, "is being written by" in second.stderr)
     assert ("interrupted", False) == (dead["status"], dead["is_live"])
-    assert "slow cut off without a word" in evaljournal("status").stdout
+    assert "slow ended without a final record" in evaljournal("status").stdout
     assert 0 == evaljournal("resume").exit_code
     assert verify("runs/slow/0001").holds
 
@@ -656,11 +659,11 @@ def test_stopping_is_shown() -> None:
     """Ctrl-C is acknowledged on the screen, or by a line, before in-flight attempts end."""
     hold = {"HOLD": "1"}
     _, seen = at_a_terminal("run", "evals/slow.py", "--grace", "0.5", until=b"4 of 4 busy", environment=hold)
-    _, told = at_a_terminal("run", "evals/slow.py", "--grace", "0.5", "--plain", until=b"6 of 40", environment=hold)
+    _, printed = at_a_terminal("run", "evals/slow.py", "--grace", "0.5", "--plain", until=b"6 of 40", environment=hold)
 
-    words = r"stopping.* 4 attempts have 0\.\d+ s left; Ctrl-C again to cut them off"
+    words = r"stopping.* 4 attempts in flight, 0\.\d+ s left; press Ctrl-C again to interrupt them"
     assert re.search(words, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen))
-    assert re.search(words, told)
+    assert re.search(words, printed)
 
 
 STUCK = """
@@ -847,7 +850,7 @@ def test_ls() -> None:
     assert [
         "RUN                 EVALUATION  STARTED              OK  FAILED  TRIALS  ENDED",
         "runs/capitals/0001  capitals    2026-11-15 00:00:00  2   0       2       finished",
-        "runs/capitals/0002  capitals    2026-11-15 00:00:00  2   0       -       cut off without a word",
+        "runs/capitals/0002  capitals    2026-11-15 00:00:00  2   0       -       no final record",
         "runs/capitals/0003  capitals    2026-11-15 00:00:00  2   0       2       finished",
     ] == result.stdout.splitlines()[:4]
     assert "unreadable" == answer[3]["status"]
@@ -859,7 +862,7 @@ def test_ls() -> None:
         "failed": 0,
         "trials": None,
         "status": "interrupted",
-        "ended": "cut off without a word",
+        "ended": "no final record",
     }
 
 

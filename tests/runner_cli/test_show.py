@@ -117,16 +117,16 @@ def test_notes() -> None:
 def test_a_trial_as_json() -> None:
     """JSON is complete, the waits of each attempt add up, and the names are stable."""
     written(Path("run"), TROUBLED)
-    told = shown("run", "peru")
+    printed = shown("run", "peru")
 
-    assert ("run", None, "failed", "timed_out") == (told["path"], told["problem"], told["stage"], told["cause"])
-    assert {"question": "Where?\n\tReally?"} == told["input"]
-    first, second = told["attempts"]
+    assert ("run", None, "failed", "timed_out") == (printed["path"], printed["problem"], printed["stage"], printed["cause"])
+    assert {"question": "Where?\n\tReally?"} == printed["input"]
+    first, second = printed["attempts"]
     assert ["rate_limited", "timed_out"] == [first["ending"], second["ending"]]
     assert (3, 5, 7, 2.0, [["tokens", 7]]) == tuple(first[name] for name in ("slot", "seq", "end_seq", "retry_after", "notes"))
-    assert told["times"]["queue_time"] == pytest.approx(first["queue_time"] + second["queue_time"])
-    assert told["times"]["backoff_time"] == pytest.approx(first["backoff_time"] + second["backoff_time"])
-    assert told["times"]["run_time"] == pytest.approx(first["run_time"] + second["run_time"])
+    assert printed["times"]["queue_time"] == pytest.approx(first["queue_time"] + second["queue_time"])
+    assert printed["times"]["backoff_time"] == pytest.approx(first["backoff_time"] + second["backoff_time"])
+    assert printed["times"]["run_time"] == pytest.approx(first["run_time"] + second["run_time"])
 
 
 def test_a_trial_as_of_a_record() -> None:
@@ -167,7 +167,7 @@ def test_the_list_of_trials() -> None:
     failed = ScoringFailed(trial="b", scorer="judge", version="1", error="OSError", message="gone", elapsed=0.0)
     b = trial("b")
     written(Path("run"), [*TROUBLED, *trial("a"), *b[:-1], failed, b[-1], enqueued("c\x1b")])
-    result, told = evaljournal("show", "run"), shown("run")
+    result, printed = evaljournal("show", "run"), shown("run")
 
     assert (0, "") == (result.exit_code, result.stderr)
     assert [
@@ -177,9 +177,9 @@ def test_the_list_of_trials() -> None:
         ["b", "completed", "1", "0.25 s", "true", "failed"],
         ["c\\x1b", "queued", "0", "–", "–", "–"],
     ] == [re.split(r"  +", line) for line in result.stdout.splitlines()]
-    assert {"exact": True} == told["trials"][1]["scores"]
+    assert {"exact": True} == printed["trials"][1]["scores"]
     assert ("failed", "timed_out", 2, None) == tuple(
-        told["trials"][0][each] for each in ("stage", "cause", "attempts", "elapsed")
+        printed["trials"][0][each] for each in ("stage", "cause", "attempts", "elapsed")
     )
     assert ["peru", "a"] == [each["trial"] for each in shown("run", "--at", 16)["trials"]]
 

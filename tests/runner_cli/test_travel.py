@@ -160,7 +160,7 @@ def test_time_between_two_records(slow_run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--at", "99"], "run has no record 99; the last is 15"),
         (["--at", "0"], "run has no record 0; the first is 1"),
@@ -178,11 +178,11 @@ def test_time_between_two_records(slow_run: Path) -> None:
         (["--play", "2x", "--json"], "--json and --play exclude each other"),
     ],
 )
-def test_invalid_points(run: Path, options: list[str], said: str) -> None:
+def test_invalid_points(run: Path, options: list[str], message: str) -> None:
     """A missing or invalid point exits with 2 and names the valid ones."""
     result = evaljournal("replay", run, *options)
 
-    assert (2, "", True) == (result.exit_code, result.stdout, said in result.stderr)
+    assert (2, "", True) == (result.exit_code, result.stdout, message in result.stderr)
 
 
 def test_replay_of_a_damaged_run(run: Path) -> None:
@@ -365,16 +365,16 @@ def test_a_fork_copies_the_records(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("planned", "at", "said"),
+    ("planned", "at", "message"),
     [(60, 3, "0 of 60 trials done"), (60, 4, "0 of 60 trials done"), (0, 3, "0 trials done, 0 read so far")],
 )
-def test_a_fork_counts_the_remaining_trials(here: Path, planned: int, at: int, said: str) -> None:
+def test_a_fork_counts_the_remaining_trials(here: Path, planned: int, at: int, message: str) -> None:
     """Trials that were not read at the point of the fork are counted."""
-    begun = attrs.evolve(started(), trials=planned)  # type: ignore[misc]  # a fact is an attrs class
-    written(here / "old", [begun, session(), *trial("a")])
+    started_event = attrs.evolve(started(), trials=planned)  # type: ignore[misc]  # a fact is an attrs class
+    written(here / "old", [started_event, session(), *trial("a")])
     result = evaljournal("fork", "old", "--at", at, "-o", "new")
 
-    assert f"new: forked from old at record {at}; {said}\nnext: evaljournal resume new\n" == result.stderr
+    assert f"new: forked from old at record {at}; {message}\nnext: evaljournal resume new\n" == result.stderr
 
 
 def test_a_fork_is_resumed(here: Path) -> None:
@@ -447,7 +447,7 @@ def test_a_fork_copies_blobs_and_foreign_events() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "said"),
+    ("options", "code", "message"),
     [
         (["--at", "1", "-o", "new"], 2, "run cannot be forked at record 1: the run had not started by then"),
         (["--at", "99", "-o", "new"], 2, "run has no record 99; the last is 15"),
@@ -457,14 +457,14 @@ def test_a_fork_copies_blobs_and_foreign_events() -> None:
         ([], 2, "Missing option '-o'"),
     ],
 )
-def test_invalid_forks(here: Path, run: Path, options: list[str], code: int, said: str) -> None:
+def test_invalid_forks(here: Path, run: Path, options: list[str], code: int, message: str) -> None:
     """An invalid fork is rejected before anything is written."""
     (here / "taken").mkdir()
     (here / "taken/file").write_text("mine")
     before = content(here)
     result = evaljournal("fork", run, *options)
 
-    assert (code, True) == (result.exit_code, said in result.stderr)
+    assert (code, True) == (result.exit_code, message in result.stderr)
     assert before == content(here)
 
 
