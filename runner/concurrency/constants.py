@@ -29,7 +29,7 @@ TRIAL_SOONEST, TRIAL_LATEST = 5.0, 60.0
 CHECKED_LEAST: Final = 8
 """Limits below this are not compared with a lower one: that would cost a third of them."""
 TRIAL_PATIENCE: Final = 20.0
-"""Seconds, and twelve mean latencies, after which a trial without a result is given up."""
+"""Seconds, and twelve mean latencies, after which a trial without a result is abandoned."""
 NEAR_LIMIT: Final = 0.9
 """429s at more than this share of a known limit belong to it: calls overlap a little more than the client can see."""
 OVER_LIMIT, OVER_WITHIN = 3, 15

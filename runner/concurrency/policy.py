@@ -53,7 +53,7 @@ class TimedOut:
 
 @fact
 class Interrupted:
-    """An attempt was cut off by us; it says nothing about the endpoint."""
+    """An attempt that this process interrupted; it is no evidence about the endpoint."""
 
     t: float
     attempt: str
@@ -142,7 +142,7 @@ FULL = Gate(open=False)
 class Policy(Protocol):
     """How many attempts may run at once on one key, and when the next may start.
 
-    `take` depends on the state and the signal alone, so the same records give the same decisions for ever. It changes
+    `take` depends on the state and the signal alone, so the same records always give the same decisions. It changes
     the state in place; the state is plain data, and a policy made with a copy of it goes on identically.
     """
 

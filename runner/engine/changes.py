@@ -62,7 +62,7 @@ def adopted_changes(before: RunStarted, now: RunStarted) -> dict[str, Any] | Non
 def differences(before: RunStarted, now: RunStarted, settings: Mapping[str, Any]) -> list[str]:
     """Describe the changes, field by field, that make the run another experiment.
 
-    Slots, timeouts, retries and the like may change from one session to the next.
+    Slots, timeouts, retries and other settings may change from one session to the next.
     """
     fields = [
         f"{field.replace('_', ' ')}: {getattr(before, field)!r} is now {new!r}{_EXPLANATIONS.get(field, '')}"

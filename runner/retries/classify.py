@@ -168,7 +168,7 @@ def _classify(exc: BaseException, now: float) -> Failure:
     if isinstance(exc, _PROGRAMMING):
         return Failure(category="fatal")
     if not isinstance(exc, Exception) and type(exc).__name__ != "CancelledError":  # asyncio's leaks from some libraries.
-        return Failure(category="fatal")  # SystemExit and the like are intended.
+        return Failure(category="fatal")  # SystemExit and KeyboardInterrupt are intended.
     return Failure(category="error")
 
 
