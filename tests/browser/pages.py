@@ -11,8 +11,8 @@ from journal import Event
 from journal.events import FileEvent, JournalRecovered
 from runner.cli import cli
 from tests.journal.samples import session, started, written
-from tests.replay.histories import history
-from tests.replay.lives import answered, failed
+from tests.replay.random_runs import random_records
+from tests.replay.trial_events import answered, failed
 
 
 def write_report(target: Path, *runs: Path) -> str:
@@ -29,7 +29,7 @@ def command_json(*args: str) -> Any:
 
 def random_run(path: Path, seed: int, length: int = 400) -> Path:
     """Write a run of random events in a legal order."""
-    events = [record.event for record in history(seed, length)]
+    events = [record.event for record in random_records(seed, length)]
     written(path, [event for event in events if not isinstance(event, FileEvent | JournalRecovered)])
     return path
 

@@ -20,8 +20,8 @@ from replay.summary import in_json, summarise
 from tests.browser.conftest import OpenTab
 from tests.browser.pages import capitals, command_json, random_run, write_report
 from tests.journal.samples import session, started, written
-from tests.replay.lives import enqueued
-from tests.replay.stories import eventful
+from tests.replay.eventful_run import eventful_run
+from tests.replay.trial_events import enqueued
 
 COUNTERS = ("running", "queued", "backing_off", "being_scored", "completed", "failed", "recovered")
 MARKUP = "<img src=x onerror=alert(1)>"
@@ -51,7 +51,7 @@ def test_scrubber_agrees_with_replay(seed: int, tmp_path: Path, open_tab: OpenTa
 
 def test_every_record_of_two_sessions(tmp_path: Path, open_tab: OpenTab) -> None:
     """At every record of a run with a crash, retries, pauses and a withdrawal, the page has the replayed state."""
-    run = eventful(tmp_path / "run")
+    run = eventful_run(tmp_path / "run")
     tab = open_tab(write_report(tmp_path / "report.html", run))
 
     states = tab.evaluate("() => Array.from({length: page.run.seq}, (_, index) => page.run.stateAt(index + 1))")
@@ -66,7 +66,7 @@ def test_every_record_of_two_sessions(tmp_path: Path, open_tab: OpenTab) -> None
 
 def test_keys_and_dragging_move_the_scrubber(tmp_path: Path, open_tab: OpenTab) -> None:
     """Arrow keys move by one record; dragging over the lanes moves to the pointer."""
-    tab = open_tab(write_report(tmp_path / "report.html", eventful(tmp_path / "run")))
+    tab = open_tab(write_report(tmp_path / "report.html", eventful_run(tmp_path / "run")))
     last = tab.evaluate("() => page.run.seq")
 
     tab.page.keyboard.press("ArrowLeft")
@@ -125,7 +125,7 @@ def test_labels_of_the_time_axis(tmp_path: Path, open_tab: OpenTab) -> None:
 
 def test_last_decision(tmp_path: Path, open_tab: OpenTab) -> None:
     """Each record shows the last policy decision with its evidence; the pointer over a pause shows its cause."""
-    run = eventful(tmp_path / "run")
+    run = eventful_run(tmp_path / "run")
     pause = next(record for record in read(run) if isinstance(record.event, IntakePaused))
     tab = open_tab(write_report(tmp_path / "report.html", run))
 

@@ -25,13 +25,13 @@ from runner.cli import cli
 from tests.browser.conftest import OpenTab, Tab
 from tests.browser.pages import capitals, write_report
 from tests.journal.samples import flip, lines_of, segment, session, started, written
-from tests.replay.lives import answered
-from tests.replay.stories import eventful
+from tests.replay.eventful_run import eventful_run
+from tests.replay.trial_events import answered
 
 
 def test_opens_from_a_file_without_requests(tmp_path: Path, open_tab: OpenTab) -> None:
     """The page opens from a file without a console message and requests nothing but itself."""
-    address = write_report(tmp_path / "report.html", eventful(tmp_path / "run"))
+    address = write_report(tmp_path / "report.html", eventful_run(tmp_path / "run"))
 
     tab = open_tab(address)
 
@@ -45,7 +45,7 @@ def test_durations_agree_with_the_commands(tmp_path: Path, open_tab: OpenTab) ->
     """The page formats durations as the commands do."""
     times = [0.0123, 0.5, 12.4, 59.6, 200, 600, 3600, 7500, 9_000_000]
 
-    tab = open_tab(write_report(tmp_path / "report.html", eventful(tmp_path / "run")))
+    tab = open_tab(write_report(tmp_path / "report.html", eventful_run(tmp_path / "run")))
 
     assert [duration(seconds) for seconds in times] == tab.evaluate("times => times.map(duration)", times)
 
@@ -62,7 +62,7 @@ def test_empty_run(open_tab: OpenTab, tmp_path: Path) -> None:
 
 def test_damaged_run(open_tab: OpenTab, tmp_path: Path) -> None:
     """A damaged run is shown up to the damage, and the page says so."""
-    run = eventful(tmp_path / "run")
+    run = eventful_run(tmp_path / "run")
     flip(segment(run), len(b"".join(lines_of(run)[:20])) + 30)
     CliRunner().invoke(cli, ["report", str(run), "-o", str(tmp_path / "report.html")])
 
@@ -190,7 +190,7 @@ def test_long_values_are_truncated(tmp_path: Path, open_tab: OpenTab) -> None:
 
 def test_policy_forbids_everything(tmp_path: Path, open_tab: OpenTab) -> None:
     """The browser blocks a script, an image or a connection that is injected into the page."""
-    tab = open_tab(write_report(tmp_path / "report.html", eventful(tmp_path / "run")))
+    tab = open_tab(write_report(tmp_path / "report.html", eventful_run(tmp_path / "run")))
 
     blocked = tab.evaluate("""async () => {
         const seen = [];

@@ -17,8 +17,8 @@ from journal.events import (
 from tests.browser.conftest import OpenTab
 from tests.browser.pages import capitals, command_json, write_report
 from tests.journal.samples import session, started, written
-from tests.replay.lives import answered
-from tests.replay.stories import eventful
+from tests.replay.eventful_run import eventful_run
+from tests.replay.trial_events import answered
 
 
 def trial(name: str, *, output: str, expected: str, passed: bool = False) -> list[Event]:
@@ -172,7 +172,7 @@ def test_difference_is_marked(tmp_path: Path, open_tab: OpenTab) -> None:
 
 def test_deep_link(tmp_path: Path, open_tab: OpenTab) -> None:
     """An address with a trial and a record opens them."""
-    address = write_report(tmp_path / "report.html", eventful(tmp_path / "run"))
+    address = write_report(tmp_path / "report.html", eventful_run(tmp_path / "run"))
 
     tab = open_tab(f"{address}#trial=chad%232&seq=20")
     tab.page.wait_for_function("() => document.getElementById('event').textContent.startsWith('seq 20 ·')")

@@ -18,8 +18,8 @@ from tests.browser.conftest import OpenTab
 from tests.browser.pages import random_run, write_report
 from tests.journal.samples import session, started, written
 from tests.processes import Process
-from tests.replay.lives import failed
-from tests.replay.stories import eventful, first_session, minute_clock, second_session
+from tests.replay.eventful_run import eventful_run, first_session, minute_clock, second_session
+from tests.replay.trial_events import failed
 
 COMMAND = "from runner.cli import main; main()"
 
@@ -164,7 +164,7 @@ def test_updates_add_up(seed: int, tmp_path: Path, open_tab: OpenTab) -> None:
     full = {"columns": columns(content, history.state)}
     data = orjson.loads(orjson.dumps([full, parts], option=orjson.OPT_NON_STR_KEYS))
 
-    tab = open_tab(write_report(tmp_path / "report.html", eventful(tmp_path / "other")))
+    tab = open_tab(write_report(tmp_path / "report.html", eventful_run(tmp_path / "other")))
     both = tab.evaluate(
         """([full, parts]) => {
             const one = new Run(full), other = new Run(parts[0]);

@@ -18,7 +18,7 @@ from replay.comparison import Comparison, NothingInCommon, Paired, Side, compare
 from replay.comparison_text import lines, sentence
 from replay.grouping import Grouping
 from tests.journal.samples import examples
-from tests.replay.lives import answered, enqueued, failed, records
+from tests.replay.trial_events import answered, enqueued, failed, records
 
 PASS, FAIL = True, False
 

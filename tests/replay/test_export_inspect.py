@@ -10,7 +10,7 @@ import pytest
 
 from journal.events import Noted, RunStopped
 from tests.journal.samples import finished, forge, opened, session, started, trial, written
-from tests.replay.stories import FORMULA, LARGE, NASTY, eventful, exported
+from tests.replay.eventful_run import FORMULA, LARGE, NASTY, eventful_run, exported
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # What Inspect's own imports complain about is not ours.
@@ -21,7 +21,7 @@ with warnings.catch_warnings():
 def file(tmp_path: Path) -> str:
     """Export the run in which everything happens."""
     target = tmp_path / "run.eval"
-    target.write_bytes(exported(eventful(tmp_path / "run"), "inspect"))
+    target.write_bytes(exported(eventful_run(tmp_path / "run"), "inspect"))
     return str(target)
 
 

@@ -11,13 +11,13 @@ from junitparser import Error, Failure, JUnitXml, Skipped
 
 from journal.events import AttemptFailed, AttemptStarted, TrialFailed
 from tests.journal.samples import enqueued, examples, session, started, trial, written
-from tests.replay.stories import eventful, exported, scored
+from tests.replay.eventful_run import eventful_run, exported, scored
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """Make the run in which everything happens."""
-    return eventful(tmp_path / "run")
+    return eventful_run(tmp_path / "run")
 
 
 def parsed(path: Path) -> JUnitXml:

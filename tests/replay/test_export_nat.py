@@ -8,18 +8,18 @@ import pytest
 
 from replay.export.nat import file_names
 from tests.journal.samples import session, started, trial, written
-from tests.replay.stories import FORMULA, LARGE, NASTY, eventful, files, scored
+from tests.replay.eventful_run import FORMULA, LARGE, NASTY, eventful_run, exported_files, scored
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """Make the run in which everything happens."""
-    return eventful(tmp_path / "run")
+    return eventful_run(tmp_path / "run")
 
 
 def test_an_item_has_their_shape(run: Path) -> None:
     """An item has what NAT's have, in that order, and every other field of the dataset."""
-    items = orjson.loads(files(run, "nat")["workflow_output.json"])
+    items = orjson.loads(exported_files(run, "nat")["workflow_output.json"])
 
     assert {
         "id": "peru",
@@ -37,21 +37,21 @@ def test_an_item_has_their_shape(run: Path) -> None:
 
 def test_only_what_has_come_to_its_end_is_there(run: Path) -> None:
     """A trial that runs, or that was withdrawn, is in no file."""
-    items = orjson.loads(files(run, "nat")["workflow_output.json"])
+    items = orjson.loads(exported_files(run, "nat")["workflow_output.json"])
 
     assert ["peru", "chad", "chad#2", "oslo"] == [item["id"] for item in items]
 
 
 def test_a_failed_trial_has_no_answer_and_carries_its_error(run: Path) -> None:
     """A call that failed is no empty answer."""
-    chad = orjson.loads(files(run, "nat")["workflow_output.json"])[1]
+    chad = orjson.loads(exported_files(run, "nat")["workflow_output.json"])[1]
 
     assert (None, "timed_out: timeout: timed out after 30 s") == (chad["generated_answer"], chad["error"])
 
 
 def test_the_lines_are_the_same_objects(run: Path) -> None:
     """The lines hold what the list holds, in the order in which trials ended."""
-    made = files(run, "nat")
+    made = exported_files(run, "nat")
     lines = [orjson.loads(line) for line in made["workflow_output.jsonl"].splitlines()]
 
     assert sorted(orjson.loads(made["workflow_output.json"]), key=lambda item: str(item["id"])) == sorted(
@@ -67,7 +67,7 @@ def test_the_lines_are_the_same_objects(run: Path) -> None:
 
 def test_a_scorers_file_has_their_shape(run: Path) -> None:
     """A failed trial, and one that could not be judged, have an error, no score, and no part in the average."""
-    made = orjson.loads(files(run, "nat")["exact_output.json"])
+    made = orjson.loads(exported_files(run, "nat")["exact_output.json"])
 
     assert {
         "average_score": 0.5,
@@ -82,7 +82,7 @@ def test_a_scorers_file_has_their_shape(run: Path) -> None:
 
 def test_labels_have_no_average(run: Path) -> None:
     """What is not a number is not averaged."""
-    made = orjson.loads(files(run, "nat")["tone_output.json"])
+    made = orjson.loads(exported_files(run, "nat")["tone_output.json"])
 
     assert (None, "polite") == (made["average_score"], made["eval_output_items"][0]["score"])
 
@@ -91,7 +91,7 @@ def test_nothing_done_is_an_empty_list(tmp_path: Path) -> None:
     """A run of which nothing is done has files that say so."""
     written(tmp_path / "run", [started(), session()])
 
-    assert {"workflow_output.json": "[]", "workflow_output.jsonl": ""} == files(tmp_path / "run", "nat")
+    assert {"workflow_output.json": "[]", "workflow_output.jsonl": ""} == exported_files(tmp_path / "run", "nat")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_what_is_expected_of_the_steps_is_kept(tmp_path: Path) -> None:
     life[0].metadata = {"expected_intermediate_steps": ["look", "say"]}
     life[3] = scored("a", "exact", value=True)
     written(tmp_path / "run", [started(), session(), *life])
-    item = orjson.loads(files(tmp_path / "run", "nat")["workflow_output.json"])[0]
+    item = orjson.loads(exported_files(tmp_path / "run", "nat")["workflow_output.json"])[0]
 
     assert ["look", "say"] == item["expected_intermediate_steps"]
     assert "metadata_expected_intermediate_steps" not in item

@@ -18,7 +18,7 @@ from journal.events import AttemptStarted, Noted, TrialCompleted, TrialScored
 from replay import load
 from replay.export import FORMATS, Rows, Source, TableFile
 from tests.journal.samples import enqueued, lines_of, session, started, trial, written
-from tests.replay.stories import FORMULA, LARGE, NASTY, eventful, exported, scored
+from tests.replay.eventful_run import FORMULA, LARGE, NASTY, eventful_run, exported, scored
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def _any_size() -> Iterator[None]:
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """Make the run in which everything happens."""
-    return eventful(tmp_path / "run")
+    return eventful_run(tmp_path / "run")
 
 
 def rows_of(path: Path, rows: Rows = "trials") -> list[dict[str, Any]]:

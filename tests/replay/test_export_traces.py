@@ -14,13 +14,13 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from journal.events import Noted
 from replay import load
 from tests.journal.samples import RUN, session, started, trial, written
-from tests.replay.stories import LARGE, NASTY, eventful, exported
+from tests.replay.eventful_run import LARGE, NASTY, eventful_run, exported
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """Make the run in which everything happens."""
-    return eventful(tmp_path / "run")
+    return eventful_run(tmp_path / "run")
 
 
 def events_of(path: Path, *phases: str) -> list[dict[str, Any]]:
@@ -215,7 +215,7 @@ def test_failed_attempts_are_errors(run: Path) -> None:
 
 def test_ids_are_the_runs(run: Path, tmp_path: Path) -> None:
     """Another export of the same run names the same spans; a large output is whole."""
-    other = eventful(tmp_path / "again")
+    other = eventful_run(tmp_path / "again")
 
     assert [span.span_id for span in spans_of(run)] == [span.span_id for span in spans_of(other)]
     assert RUN == attributes(request(run).resource_spans[0].resource)["evaljournal.run"]

@@ -35,9 +35,9 @@ from tests.journal.samples import (
     whole_run,
     written,
 )
-from tests.replay.histories import history
-from tests.replay.lives import answered
-from tests.replay.stories import LARGE, eventful
+from tests.replay.eventful_run import LARGE, eventful_run
+from tests.replay.random_runs import random_records
+from tests.replay.trial_events import answered
 
 PAGE = Path(__file__).parents[2] / "replay" / "page"
 
@@ -56,7 +56,7 @@ def data_of(file: Path) -> Any:
 
 def test_page_agrees_with_replay(tmp_path: Path) -> None:
     """The summary and the series of a page are those of `replay`."""
-    run = eventful(tmp_path / "run")
+    run = eventful_run(tmp_path / "run")
     assert 0 == report(run, "-o", tmp_path / "report.html").exit_code
 
     (run_data,) = data_of(tmp_path / "report.html")["runs"]
@@ -92,16 +92,16 @@ def test_values_at_one_time_are_merged(tmp_path: Path) -> None:
 def _read(run: Path) -> tuple[Content, Any]:
     page_content = Content()
 
-    def take(history: LoadedRun, record: Record) -> None:
-        history.apply(record)
-        page_content.take(history, record)
+    def take(run: LoadedRun, record: Record) -> None:
+        run.apply(record)
+        page_content.take(run, record)
 
     return page_content, load(run, apply=take)
 
 
 def test_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
     """Two reports of a run are equal, and the run is not changed."""
-    run = eventful(tmp_path / "run")
+    run = eventful_run(tmp_path / "run")
     before = content(run)
 
     assert [0, 0] == [report(run, "-o", tmp_path / name).exit_code for name in ("one.html", "two.html")]
@@ -112,7 +112,7 @@ def test_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
 
 def test_policy_allows_only_our_scripts_and_styles(tmp_path: Path) -> None:
     """The policy allows each script and style of the page by its hash, and no source and no connection."""
-    report(eventful(tmp_path / "run"), "-o", tmp_path / "report.html")
+    report(eventful_run(tmp_path / "run"), "-o", tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
 
     allowed = set(re.findall(r"'sha256-([^']+)'", page[: page.index("<title>")]))
@@ -171,7 +171,7 @@ def test_vendored_files_are_unchanged() -> None:
 
 def test_large_values_are_truncated(tmp_path: Path) -> None:
     """Of a value in a blob a page has the beginning and the length; of a missing blob, only the length."""
-    run = eventful(tmp_path / "run")
+    run = eventful_run(tmp_path / "run")
     report(run, "-o", tmp_path / "report.html")
 
     (run_data,) = data_of(tmp_path / "report.html")["runs"]
@@ -211,7 +211,7 @@ def test_pages_of_large_journals_have_shorter_values() -> None:
 
 def test_report_replaces_only_a_report(tmp_path: Path) -> None:
     """An earlier report is replaced; any other file, a directory and a run are not."""
-    run = eventful(tmp_path / "run")
+    run = eventful_run(tmp_path / "run")
     target, mine = tmp_path / "report.html", tmp_path / "mine.html"
     mine.write_text("<p>mine</p>")
 
@@ -238,7 +238,7 @@ def test_directory_without_a_journal(tmp_path: Path) -> None:
 
 def test_damaged_run(tmp_path: Path) -> None:
     """A damaged run is shown up to the damage, with a warning and exit code 4."""
-    run = eventful(tmp_path / "run")
+    run = eventful_run(tmp_path / "run")
     flip(segment(run), len(b"".join(lines_of(run)[:20])) + 30)
 
     result = report(run, "-o", tmp_path / "report.html")
@@ -264,7 +264,7 @@ def test_headline_has_the_scorer_with_passes(tmp_path: Path) -> None:
 def test_illegal_events(seed: int, tmp_path: Path) -> None:
     """A journal with correct hashes and illegal events is shown up to the first illegal one."""
     dice = random.Random(seed)
-    events = [record.event for record in history(seed, 120) if not isinstance(record.event, FileEvent)]
+    events = [record.event for record in random_records(seed, 120) if not isinstance(record.event, FileEvent)]
     for _ in range(5):
         one, other = dice.randrange(len(events)), dice.randrange(len(events))
         events[one], events[other] = events[other], events[one]
@@ -282,8 +282,8 @@ def test_record_that_raises(tmp_path: Path) -> None:
     """A record at which `take` raises is named as the problem, and loading ends there."""
     written(tmp_path / "run", whole_run())
 
-    def take(history: LoadedRun, record: Record) -> None:
-        history.apply(record)
+    def take(run: LoadedRun, record: Record) -> None:
+        run.apply(record)
         if record.seq == 7:
             raise KeyError("seven")
 

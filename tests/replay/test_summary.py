@@ -36,7 +36,7 @@ from replay.summary import Summary, in_json, summarise
 from replay.summary_text import group_lines, score_in_words
 from tests.journal.samples import examples, session
 from tests.journal.test_format import GOLDEN
-from tests.replay.lives import answered, enqueued, failed, records, state_of
+from tests.replay.trial_events import answered, enqueued, failed, records, state_of
 
 PASS, FAIL = True, False
 

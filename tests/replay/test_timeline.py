@@ -26,7 +26,7 @@ from replay import RunState, Span, Timeline, Times
 from replay.timeline import StepName
 from replay.timeline_columns import Step
 from tests.journal.samples import enqueued, examples, session, started
-from tests.replay.histories import history
+from tests.replay.random_runs import random_records
 
 NAMES: tuple[StepName, ...] = get_args(StepName)
 
@@ -269,7 +269,7 @@ def area(steps: Iterable[Step], end: float) -> float:
 def test_after_every_record_the_parts_agree(seed: int) -> None:
     """In any prefix of any run: open attempts are those in flight, a slot holds one, and the state counts the same."""
     seen, state = Timeline(), RunState()
-    for record in history(seed):
+    for record in random_records(seed):
         seen.apply(record)
         state.apply(record)
         spans = [span for span in seen.spans if not span.ending]
@@ -293,7 +293,7 @@ def test_after_every_record_the_parts_agree(seed: int) -> None:
 @examples(60)
 def test_times_are_the_areas_under_the_steps(seed: int) -> None:
     """What all trials spent waiting, backing off and being served is exactly what the step functions enclose."""
-    seen = timeline(history(seed, length=400))
+    seen = timeline(random_records(seed, length=400))
 
     spent = {
         name: sum(area(seen.steps(name, session=each.n), each.end) for each in seen.sessions)
@@ -309,7 +309,7 @@ def test_times_are_the_areas_under_the_steps(seed: int) -> None:
 @examples(60)
 def test_steps_are_in_order_and_within_their_session(seed: int) -> None:
     """Times and numbers never go back, nothing lies outside its session, and on the common axis sessions never overlap."""
-    seen = timeline(history(seed))
+    seen = timeline(random_records(seed))
 
     for name in NAMES:
         for each in seen.sessions:
@@ -324,7 +324,7 @@ def test_steps_are_in_order_and_within_their_session(seed: int) -> None:
 @examples(60)
 def test_no_attempt_starts_above_the_limit(seed: int) -> None:
     """When an attempt starts, there is room for it; what was in flight when a limit shrank may stay above it."""
-    seen = timeline(history(seed))
+    seen = timeline(random_records(seed))
 
     for span in seen.spans:
         then = {name: [value for _, value, seq in seen.steps(name, session=span.session) if seq <= span.seq] for name in NAMES}

@@ -11,7 +11,7 @@ from journal import Event, read
 from journal.events import RunFinished
 from runner.cli import cli
 from tests.journal.samples import content, flip, segment, session, started, written
-from tests.replay.lives import answered, failed
+from tests.replay.trial_events import answered, failed
 
 PASS, FAIL = True, False
 

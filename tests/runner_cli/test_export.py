@@ -27,7 +27,7 @@ from tests.journal.samples import (
     whole_run,
     written,
 )
-from tests.replay.stories import eventful, exported
+from tests.replay.eventful_run import eventful_run, exported
 from tests.runner_cli.test_commands import COMMAND
 
 
@@ -171,7 +171,7 @@ def test_rows_of_a_damaged_run(damaged: Path) -> None:
 
 def test_a_missing_blob(tmp_path: Path) -> None:
     """A missing blob is null, everything else is exported, and the exit code is 4."""
-    eventful(tmp_path / "run")
+    eventful_run(tmp_path / "run")
     next((tmp_path / "run" / "blobs").rglob("*.json")).unlink()
     result = evaljournal("export", tmp_path / "run")
     rows = [orjson.loads(line) for line in result.stdout.splitlines()]

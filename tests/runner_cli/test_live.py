@@ -11,7 +11,7 @@ from rich.text import Text
 from journal import Event, Record
 from journal.events import IntakePaused, LimitChanged, RunStopped
 from runner.cli._live import ProgressPrinter, redraw, tenth
-from tests.replay.lives import answered, enqueued, state_of
+from tests.replay.trial_events import answered, enqueued, state_of
 
 BEGAN = 5.0
 """When it is first looked at, in the seconds of `t`."""

@@ -20,7 +20,7 @@ from replay.trial import TrialDetails
 from runner.cli import cli
 from runner.engine.nat_output import OWNER, NatOutput
 from tests.journal.samples import session, started, trial, written
-from tests.replay.stories import first_session, minute_clock, second_session
+from tests.replay.eventful_run import first_session, minute_clock, second_session
 from tests.runner_cli.test_run import QUICK, SLOW, process
 
 FILES = ["exact_output.json", "workflow_output.json", "workflow_output.jsonl"]

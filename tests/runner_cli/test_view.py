@@ -14,7 +14,7 @@ from journal.lock import Lock
 from runner.cli import cli
 from runner.cli._server import LiveRun, Server
 from tests.journal.samples import content, flip, lines_of, segment
-from tests.replay.stories import eventful
+from tests.replay.eventful_run import eventful_run
 
 PORT = 4711
 TOKEN = "a-token-for-tests"  # noqa: S105  # it opens nothing
@@ -46,7 +46,7 @@ def respond(path: Path, request: str, limit: int = 1 << 20) -> tuple[int, str, s
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """Return a run."""
-    return eventful(tmp_path / "run")
+    return eventful_run(tmp_path / "run")
 
 
 def test_page(run: Path) -> None:

@@ -134,7 +134,7 @@ def minute_clock(minute: int) -> Callable[[], tuple[str, float]]:
     return read
 
 
-def eventful(path: Path) -> Path:
+def eventful_run(path: Path) -> Path:
     """Write the run."""
     written(path, first_session(), clock=minute_clock(0))
     written(path, second_session(), new=False, clock=minute_clock(10))
@@ -153,7 +153,7 @@ def exported(path: Path, name: str, rows: Rows = "trials") -> bytes:
                 return orjson.dumps({each: b"".join(pieces).decode() for each, pieces in files.write(source)})
 
 
-def files(path: Path, name: str) -> dict[str, str]:
+def exported_files(path: Path, name: str) -> dict[str, str]:
     """Export a run to several files' contents."""
     made: dict[str, str] = orjson.loads(exported(path, name))
     return made

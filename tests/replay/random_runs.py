@@ -121,7 +121,7 @@ class _Life:
                 return AttemptFailed(trial=trial, attempt=attempt, error="E", message="", category=category, elapsed=0.1)  # type: ignore[arg-type]  # one of them
 
 
-def history(seed: int, length: int = 200) -> Iterator[Record]:
+def random_records(seed: int, length: int = 200) -> Iterator[Record]:
     """Make up the records of a run."""
     dice = random.Random(seed)
     life = _Life(dice)
