@@ -59,8 +59,8 @@ class RunType(click.ParamType):  # type: ignore[type-arg]  # generic in the newe
         """Complete evaluations and runs under `runs/`, otherwise directories."""
         runs = runs_under(RUNS)
         names = [*dict.fromkeys(path.parent.name for path in runs), *map(str, runs)]
-        found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
-        return found or [CompletionItem(incomplete, type="dir")]
+        items = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        return items or [CompletionItem(incomplete, type="dir")]
 
 
 run_argument = click.argument("path", type=RunType(), required=False, default=newest_run, metavar="[RUN]")
@@ -90,8 +90,8 @@ class TrialType(click.ParamType):  # type: ignore[type-arg]  # the same
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Complete runs and trials; where one argument may be either, both."""
-        found = RunType().shell_complete(ctx, param, incomplete) if param.name == "run" else []
-        return [item for item in found if item.type != "dir"] + [
+        items = RunType().shell_complete(ctx, param, incomplete) if param.name == "run" else []
+        return [item for item in items if item.type != "dir"] + [
             CompletionItem(name) for name in _trials(ctx.params.get("run")) if name.startswith(incomplete)
         ]
 

@@ -25,7 +25,7 @@ def print_dry_run(loaded: LoadedEvaluation, cases: int | None, path: Path, setti
     settings.failure_limit(trials)  # It raises the error that the run would raise.
     at_most = trials if cases is not None or settings.limit is None else settings.limit * settings.repeats
     retry = settings.retry
-    most = 1 + retry.errors + retry.timeouts
+    calls_per_trial = 1 + retry.errors + retry.timeouts
     before = _used_before(loaded.evaluation.name)
     if as_json:
         print_json(
@@ -36,19 +36,21 @@ def print_dry_run(loaded: LoadedEvaluation, cases: int | None, path: Path, setti
                 "cases": cases,
                 "trials": trials,
                 "trials_at_most": at_most,
-                "calls": None if at_most is None else {"at_least": trials, "at_most": at_most * most},
+                "calls": None if at_most is None else {"at_least": trials, "at_most": at_most * calls_per_trial},
                 "scorers": list(loaded.evaluation.scorers),
                 "settings": settings.facts(),
                 "usage_per_trial": before.per_trial if before else None,
                 "usage_from": str(before.path) if before else None,
                 "projected_usage": _times(before.per_trial, trials) if before and trials else None,
-                "projected_usage_at_most": _times(before.per_call, trials * most) if before and trials else None,
+                "projected_usage_at_most": _times(before.per_call, trials * calls_per_trial) if before and trials else None,
             }
         )
         return
     click.echo(f"{loaded.evaluation.name} ({loaded.reference}) would run in {path}; nothing was written")
     click.echo(f"  {_trials_in_words(cases, settings)}")
-    calls = f"{plural(most, 'call')} for each trial" if at_most is None else plural(at_most * most, "call")
+    calls = (
+        f"{plural(calls_per_trial, 'call')} for each trial" if at_most is None else plural(at_most * calls_per_trial, "call")
+    )
     click.echo(f"  at least {'1' if trials is None else f'{trials:,}'}, at most {calls}, plus retries after rate limits")
     click.echo(
         f"  retries: {retry.errors} after errors, {retry.timeouts} after timeouts, {duration(retry.rate_limits)} on rate limits"
@@ -61,7 +63,7 @@ def print_dry_run(loaded: LoadedEvaluation, cases: int | None, path: Path, setti
         click.echo(f"  gates: {', '.join(settings.fail_under)}; exit code 1 if one is not reached")
     if stops := list(_stops(settings)):
         click.echo(f"  stops {', or '.join(stops)}; `evaljournal resume` continues")
-    click.echo(f"  {_usage_in_words(before, trials, most)}")
+    click.echo(f"  {_usage_in_words(before, trials, calls_per_trial)}")
 
 
 def _trials_in_words(cases: int | None, settings: Settings) -> str:
@@ -78,13 +80,13 @@ def _trials_in_words(cases: int | None, settings: Settings) -> str:
 
 def _stops(settings: Settings) -> Iterator[str]:
     """Yield what would stop the run early."""
-    most = settings.max_failures
+    max_failures = settings.max_failures
     if settings.fail_fast:
         yield "at the first failed trial"
-    elif isinstance(most, int):
-        yield f"when more than {most:,} of the trials have failed"
-    elif most is not None:
-        yield f"when more than {100 * most:g} % of the trials have failed"
+    elif isinstance(max_failures, int):
+        yield f"when more than {max_failures:,} of the trials have failed"
+    elif max_failures is not None:
+        yield f"when more than {100 * max_failures:g} % of the trials have failed"
     if settings.deadline is not None:
         yield f"after {duration(settings.deadline)}"
 
@@ -114,10 +116,10 @@ def _times(used: dict[str, float], times: float) -> dict[str, float]:
     return {name: value * times for name, value in used.items()}
 
 
-def _usage_in_words(before: _Used | None, trials: int | None, most: int) -> str:
+def _usage_in_words(before: _Used | None, trials: int | None, calls_per_trial: int) -> str:
     if before is None:
         return "cost: unknown; no earlier run under runs/ recorded its usage (record it with note(tokens=…, cost=…))"
     where, times = ("per trial", 1) if trials is None else ("in total", trials)
-    about, at_most = _times(before.per_trial, times), _times(before.per_call, times * most)
+    about, at_most = _times(before.per_trial, times), _times(before.per_call, times * calls_per_trial)
     words = [f"{printable(name, 24)} {number(about[name])} (at most {number(at_most[name])})" for name in about]
     return f"{where} about {', '.join(words)}, based on {before.path}"

@@ -63,6 +63,6 @@ def _which(view: RunView) -> str:
     name = printable(state.started.evaluation) if state.started else "not started"
     failed = f", {state.failed:,} failed" if state.failed else ""
     older = f"; {plural(state.from_older_task, 'answer')} of an older version of its task" if state.from_older_task else ""
-    whole = total_trials(state)
-    of = "" if whole is None else f" of {whole:,}"
+    total = total_trials(state)
+    of = "" if total is None else f" of {total:,}"
     return f"{printable(str(view.path), 200)}: {name}, {short_ending(view)}, {state.completed:,} ok{failed}{of}{older}"

@@ -51,13 +51,13 @@ def show(run: str | None, trial: str | None, at: int | None, as_json: bool) -> N
         exit_if_damaged(view.problem)  # It may be after the damage.
         as_of = "" if at is None else f" at record {at:,}"
         raise InvalidUsage(f"{path} has no trial {trial!r}{as_of}{nearest(trial, view.state.trials)}")
-    story = view.history.trial(trial)
-    problem = story.problem or view.problem
+    trial_details = view.history.trial(trial)
+    problem = trial_details.problem or view.problem
     if as_json:
-        print_json({"path": str(path), "problem": None if problem is None else str(problem), **_in_json(story)})
+        print_json({"path": str(path), "problem": None if problem is None else str(problem), **_in_json(trial_details)})
     else:
-        with reject_invalid_record(path, lambda: story.seq):
-            click.echo("\n".join(_in_words(story)))
+        with reject_invalid_record(path, lambda: trial_details.seq):
+            click.echo("\n".join(_in_words(trial_details)))
     exit_if_damaged(problem, quiet=as_json)
 
 
@@ -103,24 +103,24 @@ def _cell(trial: TrialState, scorer: str) -> str:
     return number(value) if isinstance(value, float) else printable(value, 24)
 
 
-def _in_json(story: TrialDetails) -> dict[str, Any]:
-    said = attrs.asdict(story, recurse=False, filter=attrs.filters.exclude("problem"))
+def _in_json(trial_details: TrialDetails) -> dict[str, Any]:
+    details = attrs.asdict(trial_details, recurse=False, filter=attrs.filters.exclude("problem"))
     return {
-        **{name: _plain(value) for name, value in said.items()},
-        "attempts": [_attempt_in_json(attempt) for attempt in story.attempts],
-        "scorer_calls": [_fields(call) | {"waits": _waits_in_json(call.waits)} for call in story.scorer_calls],
-        "scores": {name: _fields(said) for name, said in story.scores.items()},
-        "superseded_scores": [_fields(said) for said in story.superseded_scores],
-        "times": _fields(story.times),
+        **{name: _plain(value) for name, value in details.items()},
+        "attempts": [_attempt_in_json(attempt) for attempt in trial_details.attempts],
+        "scorer_calls": [_fields(call) | {"waits": _waits_in_json(call.waits)} for call in trial_details.scorer_calls],
+        "scores": {name: _fields(details) for name, details in trial_details.scores.items()},
+        "superseded_scores": [_fields(details) for details in trial_details.superseded_scores],
+        "times": _fields(trial_details.times),
     }
 
 
 def _attempt_in_json(attempt: AttemptDetails) -> dict[str, Any]:
     span = attempt.span._asdict()
     del span["trial"]
-    rest = _fields(attempt)
-    del rest["span"], rest["output"]
-    return {**span, "run_time": attempt.span.end - attempt.span.start, **rest, "waits": _waits_in_json(attempt.waits)}
+    fields = _fields(attempt)
+    del fields["span"], fields["output"]
+    return {**span, "run_time": attempt.span.end - attempt.span.start, **fields, "waits": _waits_in_json(attempt.waits)}
 
 
 def _waits_in_json(waits: Sequence[Wait]) -> list[dict[str, Any]]:
@@ -136,28 +136,28 @@ def _plain(value: Any) -> Any:
     return {"blob": value.sha256, "bytes": value.bytes} if isinstance(value, Blob) else value
 
 
-def _in_words(story: TrialDetails) -> Iterator[str]:
-    times = story.times
-    cause = f" ({printable(story.cause)})" if story.cause else ""
-    yield f"{printable(story.trial, _LINE)}  {story.stage}{cause}, {plural(len(story.attempts), 'attempt')}"
+def _in_words(trial_details: TrialDetails) -> Iterator[str]:
+    times = trial_details.times
+    cause = f" ({printable(trial_details.cause)})" if trial_details.cause else ""
+    yield f"{printable(trial_details.trial, _LINE)}  {trial_details.stage}{cause}, {plural(len(trial_details.attempts), 'attempt')}"
     yield (
-        f"queued at {printable(story.enqueued_at)} · waited {duration(times.queue_time)} · "
+        f"queued at {printable(trial_details.enqueued_at)} · waited {duration(times.queue_time)} · "
         f"backoff {duration(times.backoff_time)} · attempts {duration(times.run_time)} · scoring {duration(times.scoring_time)}"
     )
-    yield from _block("input", story.input)
-    for label, value in (("expected", story.expected), ("metadata", story.metadata)):
+    yield from _block("input", trial_details.input)
+    for label, value in (("expected", trial_details.expected), ("metadata", trial_details.metadata)):
         if value is not None:
             yield from _block(label, value)
-    for attempt in story.attempts:
+    for attempt in trial_details.attempts:
         yield from _attempt(attempt)
-    if any(attempt.span.ending == "succeeded" for attempt in story.attempts):
-        yield from _block("output", story.output)
-    for call in story.scorer_calls:
+    if any(attempt.span.ending == "succeeded" for attempt in trial_details.attempts):
+        yield from _block("output", trial_details.output)
+    for call in trial_details.scorer_calls:
         yield from _call(call)
-    for judgement in story.superseded_scores:
-        yield from _score(judgement, "superseded")
-    for judgement in story.scores.values():
-        yield from _score(judgement)
+    for score in trial_details.superseded_scores:
+        yield from _score(score, "superseded")
+    for score in trial_details.scores.values():
+        yield from _score(score)
 
 
 def _attempt(attempt: AttemptDetails) -> Iterator[str]:
@@ -208,13 +208,13 @@ def _call(call: ScorerCallDetails) -> Iterator[str]:
         yield f"{_INDENT}retry in {duration(call.retry_delay)}"
 
 
-def _score(said: ScoreDetails, mark: str = "") -> Iterator[str]:
+def _score(details: ScoreDetails, mark: str = "") -> Iterator[str]:
     behind = f"  ({mark})" if mark else ""
-    if said.value is None:
-        yield from _block("score", f"{said.scorer} failed: {said.error}: {said.message}{behind}")
+    if details.value is None:
+        yield from _block("score", f"{details.scorer} failed: {details.error}: {details.message}{behind}")
     else:
-        reason = f"  {said.reason}" if said.reason else ""
-        yield from _block("score", f"{said.scorer} {as_text(said.value)}{reason}{behind}")
+        reason = f"  {details.reason}" if details.reason else ""
+        yield from _block("score", f"{details.scorer} {as_text(details.value)}{reason}{behind}")
 
 
 def _block(label: str, value: Any) -> Iterator[str]:
