@@ -139,7 +139,8 @@ def _plain(value: Any) -> Any:
 def _in_words(trial_details: TrialDetails) -> Iterator[str]:
     times = trial_details.times
     cause = f" ({printable(trial_details.cause)})" if trial_details.cause else ""
-    yield f"{printable(trial_details.trial, _LINE)}  {trial_details.stage}{cause}, {plural(len(trial_details.attempts), 'attempt')}"
+    attempts = plural(len(trial_details.attempts), "attempt")
+    yield f"{printable(trial_details.trial, _LINE)}  {trial_details.stage}{cause}, {attempts}"
     yield (
         f"queued at {printable(trial_details.enqueued_at)} · waited {duration(times.queue_time)} · "
         f"backoff {duration(times.backoff_time)} · attempts {duration(times.run_time)} · scoring {duration(times.scoring_time)}"

@@ -190,7 +190,7 @@ def test_scorers_may_be_functions() -> None:
             "--data qa.jsonl --endpoint http://h --retry-max-delay 0.5",
             "--retry-max-delay 0.5: must not be less than base_delay",
         ),
-        ("--data qa.jsonl --endpoint http://h/{idd}", "has no field {idd}; there are 'topic', 'id', 'question'"),
+        ("--data qa.jsonl --endpoint http://h/{idd}", "has no field {idd}; fields: 'topic', 'id', 'question'"),
         ("--data qa.jsonl --endpoint http://{topic}/", "must not contain fields"),
         ("--data qa.jsonl --chat m --base-url http://h/{topic}", "must not contain fields; the model may"),
         ("--data qa.jsonl --chat m --base-url http://h --more x", "--more is not JSON"),
