@@ -304,12 +304,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             type=FILE,
         ),
         Option(
-            "--temperature T",
-            "Sampling temperature.",
-            "chat.temperature",
-            default="the model's",
-            example="0.0",
-            type=float,
+            "--temperature T", "Sampling temperature.", "chat.temperature", default="the model's", example="0.0", type=float
         ),
         Option(
             "--max-tokens N", "Maximum tokens of an answer.", "chat.max_tokens", default="the model's", example="500", type=int

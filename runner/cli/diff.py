@@ -10,14 +10,7 @@ from replay.comparison_text import lines
 from replay.ending import total_trials
 from replay.text import plural, printable
 from runner.cli._common import RunType
-from runner.cli._display import (
-    RunView,
-    exit_if_damaged,
-    groups_by,
-    open_run,
-    print_json,
-    short_ending,
-)
+from runner.cli._display import RunView, exit_if_damaged, groups_by, open_run, print_json, short_ending
 
 _LISTED: Final = 10
 """Maximum trials of a kind that are listed without --all."""

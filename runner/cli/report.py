@@ -12,10 +12,7 @@ from replay.comparison import Side, compare, outputs
 from replay.export.page import PageRun, comparison_data, is_page, page
 from runner.atomic_write import write_atomically
 from runner.cli._common import RunType, run_argument
-from runner.cli._display import (
-    RunView,
-    exit_if_damaged,
-)
+from runner.cli._display import RunView, exit_if_damaged
 from runner.cli._page import PageReader, journal_size
 from runner.cli.export import check_target
 

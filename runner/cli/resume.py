@@ -22,10 +22,7 @@ from runner.suggest import command
 @click.command(cls=GroupedCommand)
 @run_argument
 @grouped_option(
-    "Resume",
-    "--adopt",
-    is_flag=True,
-    help="Accept changes to the task, cases or scorers; unchanged trials keep their results.",
+    "Resume", "--adopt", is_flag=True, help="Accept changes to the task, cases or scorers; unchanged trials keep their results."
 )
 @grouped_option("Resume", "--retry-failed", is_flag=True, help="Retry failed trials.")
 @grouped_option(
@@ -35,13 +32,7 @@ from runner.suggest import command
     default="retry",
     help="What to do with attempts that were interrupted during their call (default: retry).",
 )
-@grouped_option(
-    "Resume",
-    "--task",
-    "reference",
-    metavar="REFERENCE",
-    help="New location of the evaluation, if it was moved.",
-)
+@grouped_option("Resume", "--task", "reference", metavar="REFERENCE", help="New location of the evaluation, if it was moved.")
 @resume_options
 def resume(path: Path, reference: str | None, **options: Any) -> None:
     """Resume an interrupted run.

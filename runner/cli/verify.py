@@ -15,9 +15,7 @@ from replay.auditing import Auditor
 from replay.text import plural, printable
 from runner.cli import DAMAGED
 from runner.cli._common import run_argument
-from runner.cli._display import (
-    print_json,
-)
+from runner.cli._display import print_json
 from runner.cli._errors import render
 from runner.recompute.rules import session_rules
 from runner.suggest import command

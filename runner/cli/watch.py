@@ -20,15 +20,7 @@ from replay.loaded_run import reject_invalid_record
 from replay.text import printable
 from runner.cli import UNFINISHED
 from runner.cli._common import run_argument
-from runner.cli._display import (
-    RunView,
-    age,
-    exit_if_damaged,
-    open_run,
-    print_json,
-    print_screen,
-    summary_of,
-)
+from runner.cli._display import RunView, age, exit_if_damaged, open_run, print_json, print_screen, summary_of
 from runner.cli._ending import exit_code
 from runner.cli._live import FRAME, Show, showing
 from runner.engine.recorder import Clock
