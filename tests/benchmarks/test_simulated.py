@@ -1,4 +1,4 @@
-"""The simulation behind `python -m benchmarks policy`: is it right, and is every finding in it?"""
+"""The simulation behind `python -m benchmarks policy`."""
 
 import statistics
 
@@ -32,7 +32,7 @@ A, X = SCENARIOS["A"][0], SCENARIOS["X"][0]
     ],
     ids=lambda row: row.name,
 )
-def test_the_real_executor_agrees(row: Row) -> None:
+def test_agrees_with_the_real_executor(row: Row) -> None:
     """On the same endpoint, the real executor and the simulated one complete as many trials in the same time."""
     simulated, real = measure(row, ours, 1), measure_real(row, seed=1)
 
@@ -64,8 +64,8 @@ def test_capacity_is_what_the_best_fixed_limit_reaches(endpoint: Endpoint) -> No
     assert 90 < result.goodput < 110
 
 
-def test_fates_do_not_depend_on_the_order_of_calls() -> None:
-    """What happens to an attempt is decided by seed, trial and attempt alone."""
+def test_outcomes_do_not_depend_on_the_order_of_calls() -> None:
+    """The outcome of an attempt depends on seed, trial and attempt alone."""
     endpoint = Endpoint(random_429=0.2, background_5xx=0.2, hangs=0.1)
     forwards, backwards = Server(endpoint, 3), Server(endpoint, 3)
     first = {trial: forwards.call(0.0, trial, 1) for trial in range(200)}
@@ -74,7 +74,7 @@ def test_fates_do_not_depend_on_the_order_of_calls() -> None:
     assert first == second
 
 
-def test_random_numbers_are_even() -> None:
+def test_random_numbers_are_independent() -> None:
     """Attempts of a trial, and trials of a run, are independent of each other."""
     draws = [[uniform(1, trial, attempt, 3) for attempt in range(1, 4)] for trial in range(5000)]
 
@@ -102,7 +102,7 @@ def test_bursts_and_regular_outages_are_found() -> None:
 
 
 class Patient:
-    """Lets nothing start before a time, and notes what it is asked."""
+    """A policy that allows no start before a time, and records its calls."""
 
     state = None
     limit = 1
@@ -125,7 +125,7 @@ class Patient:
 
 
 def test_a_policy_sees_time_pass() -> None:
-    """When the time of a closed gate has come, `elapse` is called once, and the policy is asked again."""
+    """When a closed gate is due, `elapse` is called once, and then `may_start`."""
     policies: list[Patient] = []
 
     def make(_: Row) -> Patient:
@@ -137,8 +137,8 @@ def test_a_policy_sees_time_pass() -> None:
     assert ([5.0], [5.0]) == (policies[0].elapsed, policies[0].starts)
 
 
-def test_events_of_one_time_keep_their_order() -> None:
-    """Of two events at one time, the first that was scheduled comes first."""
+def test_simultaneous_events_keep_their_order() -> None:
+    """Of two simultaneous events, the one scheduled first comes first."""
     timeline, seen = Timeline(), list[int]()
     for number in (1, 2):
         timeline.at(1.0, seen.append, number)
@@ -148,7 +148,7 @@ def test_events_of_one_time_keep_their_order() -> None:
 
 
 def test_several_runs_share_an_endpoint() -> None:
-    """Two runs with half the slots each get what the endpoint grants in sum."""
+    """Two runs with half the slots each together reach the capacity of the endpoint."""
     row = Row(name="", endpoint=Endpoint(rate=5, burst=5), runs=2, seconds=100.0)
     result = measure(row, lambda _: Fixed(10))
 
@@ -166,15 +166,15 @@ def test_a_judge_does_not_hold_a_slot_of_the_task() -> None:
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_every_rule_finishes_a_run(name: str) -> None:
+def test_every_policy_finishes_a_run(name: str) -> None:
     """Each policy completes every trial on an endpoint with a rate limit."""
     result = measure(Row(name="", endpoint=Endpoint(rate=20, burst=20), trials=100), POLICIES[name])
 
     assert (100, 0) == (result.completed, result.failed)
 
 
-def test_every_family_has_rows_of_its_own() -> None:
-    """No family is empty, and no name is used twice in one."""
+def test_families() -> None:
+    """No family is empty, and its names are unique."""
     names = {family: [row.name for row in rows] for family, rows in FAMILIES.items()}
 
     assert all(names.values())
@@ -182,8 +182,8 @@ def test_every_family_has_rows_of_its_own() -> None:
     assert [row.endpoint for row in randoms(7, 3)] == [row.endpoint for row in randoms(7, 51)][:3]
 
 
-def test_headers_may_lie() -> None:
-    """An endpoint can send the same headers for ever."""
+def test_wrong_headers() -> None:
+    """An endpoint can send the same headers with every answer."""
     headers = Headers(remaining=0, reset=60.0)
 
     assert headers == Server(Endpoint(headers=headers), 1).call(0.0, 1, 1).headers

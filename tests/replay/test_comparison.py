@@ -1,4 +1,4 @@
-"""Two runs side by side: only what is the same thing is compared, and what cannot be told apart is not."""
+"""The comparison of two runs: common trials are paired, and differences have confidence intervals."""
 
 import itertools
 from collections.abc import Iterable
@@ -24,20 +24,20 @@ PASS, FAIL = True, False
 
 
 def side(*lives: list[Event]) -> Side:
-    """Make a run of such trials."""
+    """Return a run with these trials."""
     facts = records(itertools.chain.from_iterable(lives))
     return Side(fold(facts), outputs(facts))
 
 
 def scored(scorer: str, values: Iterable[Any], **more: Any) -> Side:
-    """Make a run of as many cases as there are values; None is one that failed."""
+    """Return a run with one case per value; None is a failed trial."""
     return side(
         *(failed(f"c{at}") if value is None else answered(f"c{at}", {scorer: value}, **more) for at, value in enumerate(values))
     )
 
 
 def kinds(comparison: Comparison) -> dict[str, list[str]]:
-    """Say which trials are of which kind."""
+    """Return the trials of each kind of change."""
     return {
         kind: [each.trial for each in changes]
         for kind, changes in (
@@ -49,8 +49,8 @@ def kinds(comparison: Comparison) -> dict[str, list[str]]:
     }
 
 
-def test_trial_by_trial() -> None:
-    """Each trial is fixed, broke, changed or the same; and may be slower besides."""
+def test_kinds_of_changes() -> None:
+    """Each trial is fixed, broken, changed or unchanged, and may also be slower."""
     a = side(
         answered("same", {"exact": PASS, "near": 0.5}),
         answered("fixed", {"exact": FAIL, "near": 0.5}),
@@ -86,8 +86,8 @@ def test_trial_by_trial() -> None:
     assert (10, 10, 0, 4) == (found.common, found.compared, found.not_done, found.unchanged)
 
 
-def test_an_answer_where_there_was_none() -> None:
-    """An answer where there was a failure is fixed, unless a scorer fails it; the other way round it broke."""
+def test_failed_in_one_run() -> None:
+    """A trial that failed only in A is fixed, unless a scorer fails it in B; one that failed only in B is broken."""
     a = side(
         failed("right"), failed("wrong"), failed("unjudged"), failed("zero"), answered("gone"), failed("still", message="x")
     )
@@ -110,8 +110,8 @@ def test_an_answer_where_there_was_none() -> None:
     assert "  still: failed with a different error" in told
 
 
-def test_an_address_in_an_error_is_no_difference() -> None:
-    """Where a thing happens to lie in memory is another each time; what else an error says is compared."""
+def test_memory_addresses_in_errors() -> None:
+    """Memory addresses in errors are ignored; the rest of the message is compared."""
     said = ("<object at 0x7f3a2c> is not JSON", "<object at 0x7F99> is not JSON", "code 0x80070005", "code 0x80070006")
     was, now, code, other = (side(failed("a", message=message)) for message in said)
 
@@ -119,8 +119,8 @@ def test_an_address_in_an_error_is_no_difference() -> None:
     assert (0, 1) == (compare(code, other).unchanged, len(compare(code, other).changed))
 
 
-def test_a_judge_of_zeros_and_ones_differs_as_passes_do() -> None:
-    """Whether a scorer says 1.0 and 0.0 or true and false, the same difference is as sure."""
+def test_zeros_and_ones() -> None:
+    """1.0 and 0.0 have the same interval as true and false."""
     floats = compare(scored("judge", [0.0] * 9), scored("judge", [1.0] * 4 + [0.0] * 5)).scores["judge"]
     verdicts = compare(scored("judge", [False] * 9), scored("judge", [True] * 4 + [False] * 5)).scores["judge"]
 
@@ -128,8 +128,8 @@ def test_a_judge_of_zeros_and_ones_differs_as_passes_do() -> None:
     assert (floats.low, floats.high) == (verdicts.low, verdicts.high)
 
 
-def test_the_same_name_with_other_content_is_a_different_case() -> None:
-    """It is named, and compared with nothing."""
+def test_same_name_different_content() -> None:
+    """It is listed, and not compared."""
     a = side(answered("x", {"exact": PASS}), answered("y", {"exact": PASS}, fingerprint="old"), answered("z", {"exact": PASS}))
     b = side(answered("x", {"exact": PASS}), answered("y", {"exact": FAIL}, fingerprint="new"), answered("w", {"exact": FAIL}))
     found = compare(a, b)
@@ -141,8 +141,8 @@ def test_the_same_name_with_other_content_is_a_different_case() -> None:
     assert ["same name, different content (not compared) (1):", "  y"] == told[-2:]
 
 
-def test_runs_without_a_common_trial_are_refused() -> None:
-    """There is nothing to compare, and it is said why."""
+def test_nothing_in_common() -> None:
+    """Runs without a common trial are an error that shows the counts."""
     a = side(answered("x"), answered("y", fingerprint="old"))
     b = side(answered("z"), answered("y", fingerprint="new"))
 
@@ -152,23 +152,23 @@ def test_runs_without_a_common_trial_are_refused() -> None:
         compare(side(), side())
 
 
-def test_withdrawn_trials_are_not_there() -> None:
-    """A trial that no longer counts in a run is not in it."""
+def test_withdrawn_trials() -> None:
+    """A withdrawn trial is not part of its run."""
     a = side(answered("x"), answered("y"), [TrialWithdrawn(trial="y", why="removed")])
 
     assert (["y"], 1) == ((found := compare(a, side(answered("x"), answered("y")))).only_b, found.common)
 
 
 def test_open_trials_are_not_compared() -> None:
-    """A trial that is not done in both is counted, and no more."""
+    """A trial that is not done in both runs is counted, and not compared."""
     found = compare(side(answered("x"), [enqueued("y")]), side(answered("x"), answered("y")))
 
     assert (2, 1, 1) == (found.common, found.compared, found.not_done)
     assert "1 of 2 common trials are not done in both runs and are not compared" in list(lines(found, limit=None))
 
 
-def test_a_difference_that_can_be_told() -> None:
-    """A clear difference is told with its size, its range and how many cases it is of; failures stand beside it."""
+def test_significant_difference() -> None:
+    """It is shown with its size, interval and n; failed trials are excluded."""
     a = [at % 3 == 0 for at in range(143)] + [None, PASS]
     b = [at % 3 != 2 for at in range(143)] + [PASS, None]
     exact = compare(scored("exact", a), scored("exact", b)).scores["exact"]
@@ -179,8 +179,8 @@ def test_a_difference_that_can_be_told() -> None:
     assert "B is worse by 33.6 points (95 % CI 25.2 to 41.0, n = 143)" == sentence(swapped)
 
 
-def test_a_difference_that_cannot_be_told() -> None:
-    """Two more passes of 143 are no difference that one could rely on, and neither is none at all."""
+def test_no_significant_difference() -> None:
+    """Two more passes of 143 are not significant, and neither are equal runs."""
     a = [at > 20 for at in range(143)]
     b = [at > 18 for at in range(143)]
     few, none = compare(scored("exact", a), scored("exact", b)), compare(scored("exact", a), scored("exact", a))
@@ -190,7 +190,7 @@ def test_a_difference_that_cannot_be_told() -> None:
 
 
 def test_numbers_are_higher_or_lower_not_better() -> None:
-    """Whether a higher number is better nobody has said; the range is that of the paired t-test."""
+    """Numbers are higher or lower, not better; the interval is that of the paired t-test."""
     a, b = [0.1, 0.4, 0.35, 0.8, 0.55], [0.3, 0.5, 0.65, 0.9, 0.85]
     near = compare(scored("near", a), scored("near", b)).scores["near"]
     expected = stats.ttest_rel(b, a).confidence_interval(0.95)
@@ -211,13 +211,13 @@ def test_numbers_are_higher_or_lower_not_better() -> None:
         ([float("nan"), 0.5, 0.5], [0.5, float("inf"), 0.75], "no significant difference (n = 1)"),
     ],
 )
-def test_where_there_is_little_to_compare(a: list[Any], b: list[Any], said: str) -> None:
-    """One case, equal numbers, none in both, labels, and what cannot be summed: each has its sentence."""
+def test_little_to_compare(a: list[Any], b: list[Any], said: str) -> None:
+    """One case, equal numbers, no common value, labels, and values that are not finite."""
     assert said == sentence(compare(scored("s", a), scored("s", b)).scores["s"])
 
 
-def test_repeats_are_taken_together() -> None:
-    """Cases are paired by the mean over their repeats, of which a run may have more than the other."""
+def test_repeats() -> None:
+    """Cases are paired by the mean over their repeats, which may differ in number."""
     a = side(*(answered(f"c{case}", {"exact": case % 2 == 0}) for case in range(20)))
     b = side(
         *(answered(f"c{case}", {"exact": case % 2 == 0 or at == 1}, repeat=at) for case in range(20) for at in range(1, 5))
@@ -229,24 +229,24 @@ def test_repeats_are_taken_together() -> None:
     assert (0.5, 0.625, 10) == (exact.mean_a, exact.mean_b, exact.higher)
 
 
-def test_another_version_of_a_scorer_is_named() -> None:
-    """Where the scorer was changed between the two, it is said that it may be the scorer that differs."""
+def test_changed_scorer() -> None:
+    """A scorer that changed between the runs is marked."""
     found = compare(scored("exact", [PASS, PASS]), scored("exact", [PASS, FAIL], version="v2"))
 
     assert found.scores["exact"].scorer_changed
     assert any(line.endswith("; the scorer differs between A and B") for line in lines(found, limit=None))
 
 
-def test_a_scorer_that_only_one_run_has() -> None:
-    """A scorer that was added changes no trial; it is named."""
+def test_scorer_of_one_run() -> None:
+    """An added scorer changes no trial; it is listed."""
     found = compare(side(answered("x", {"exact": PASS})), side(answered("x", {"exact": PASS, "tone": "kind"})))
 
     assert (1, [], ["tone"]) == (found.unchanged, found.scorers_only_a, found.scorers_only_b)
     assert "scorers only in B: tone" in list(lines(found, limit=None))
 
 
-def test_by_group() -> None:
-    """The scores are also compared within each group; what is the same case has the same metadata."""
+def test_groups() -> None:
+    """Scores are also compared within each group."""
     names = [f"c{at}" for at in range(40)]
 
     def run(passing: int) -> list[list[Event]]:
@@ -268,8 +268,8 @@ def test_by_group() -> None:
     assert "odd:" in list(lines(found, limit=None))
 
 
-def test_lists_are_cut_and_say_so() -> None:
-    """Of a long list the first are named, and it is said how many more there are, unless all are asked for."""
+def test_long_lists() -> None:
+    """Of a long list the first are shown, with the number of others, unless all are requested."""
     found = compare(scored("exact", [PASS] * 15), scored("exact", [FAIL] * 15))
 
     told = list(lines(found, limit=3))
@@ -283,8 +283,8 @@ def test_lists_are_cut_and_say_so() -> None:
     assert "  c14: exact pass → fail" in list(lines(found, limit=None))
 
 
-def test_outputs_in_blobs_are_compared_by_their_content() -> None:
-    """A large output is never read: its hash says whether it is the same."""
+def test_outputs_in_blobs() -> None:
+    """Large outputs are compared by hash, without reading them."""
 
     def blob(sha256: str) -> Any:
         return Blob(sha256=sha256 * 64, bytes=300_000, path=Path("elsewhere"))
@@ -295,8 +295,8 @@ def test_outputs_in_blobs_are_compared_by_their_content() -> None:
     assert ["y"] == kinds(compare(a, b))["changed"]
 
 
-def test_the_comparison_for_programs() -> None:
-    """Everything that is said in words stands in the JSON, every trial by name."""
+def test_json() -> None:
+    """The JSON has every trial by name."""
     said = in_json(compare(scored("exact", [PASS, None, PASS]), scored("exact", [FAIL, PASS, PASS])))
 
     assert [
@@ -312,8 +312,8 @@ def test_the_comparison_for_programs() -> None:
     assert b'"significant":false' in orjson.dumps(said)
 
 
-def test_what_comes_from_elsewhere_cannot_control_the_terminal() -> None:
-    """Escape sequences in names, scorers, labels and groups are shown, not obeyed."""
+def test_control_characters() -> None:
+    """Control characters in names, scorers, labels and groups are escaped."""
     evil = "\x1b]0;owned\x07\r\n\u202e"
     a = side(answered(evil, {evil: f"{evil}1"}), answered("x", {evil: f"{evil}1"}), answered(f"{evil}a"))
     b = side(answered(evil, {evil: f"{evil}2"}), answered("x", {evil: f"{evil}1"}), answered(f"{evil}b"))
@@ -324,8 +324,8 @@ def test_what_comes_from_elsewhere_cannot_control_the_terminal() -> None:
 
 @examples(60)
 @given(st.lists(st.tuples(*[st.sampled_from([PASS, FAIL, None, "open", "absent"])] * 2), min_size=1, max_size=15))
-def test_every_trial_is_somewhere(ends: list[tuple[Any, Any]]) -> None:
-    """Each trial of either run is counted exactly once; swapped, what was fixed broke, and the difference turns its sign."""
+def test_counts_and_symmetry(ends: list[tuple[Any, Any]]) -> None:
+    """Each trial is counted exactly once; with the runs swapped, the difference changes its sign."""
 
     def run(which: int) -> Side:
         lives: list[list[Event]] = []

@@ -1,4 +1,4 @@
-"""What docs/export.md says of the exports is what they are."""
+"""docs/export.md lists the formats and columns that exist."""
 
 import re
 from pathlib import Path
@@ -10,12 +10,12 @@ PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
 
 
 def generated(name: str) -> str:
-    found = re.search(rf"<!-- {name}: generated -->\n(.*?)\n<!-- /{name} -->", PAGE, re.DOTALL)
-    return "" if found is None else found[1]
+    match = re.search(rf"<!-- {name}: generated -->\n(.*?)\n<!-- /{name} -->", PAGE, re.DOTALL)
+    return "" if match is None else match[1]
 
 
-def test_the_table_of_formats() -> None:
-    """The page lists the formats that there are, in their order and with their words."""
+def test_table_of_formats() -> None:
+    """The page lists every format, in order and with its description."""
     rows = ["| format | what it is | where to |", "|---|---|---|"]
     for name, each in FORMATS.items():
         where = (
@@ -26,7 +26,7 @@ def test_the_table_of_formats() -> None:
     assert "\n".join(rows) == generated("formats")
 
 
-def test_the_columns() -> None:
-    """The page lists the columns that there are."""
+def test_columns() -> None:
+    """The page lists every column."""
     assert ", ".join(f"`{name}`" for name in TRIAL) == generated("trials")
     assert ", ".join(f"`{name}`" for name in ATTEMPT) == generated("attempts")

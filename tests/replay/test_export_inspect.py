@@ -1,4 +1,4 @@
-"""A log for Inspect, read by Inspect itself."""
+"""The Inspect export, read by Inspect itself."""
 
 import warnings
 from pathlib import Path
@@ -13,13 +13,13 @@ from tests.journal.samples import finished, forge, opened, session, started, tri
 from tests.replay.eventful_run import FORMULA, LARGE, NASTY, eventful_run, exported
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # What Inspect's own imports complain about is not ours.
+    warnings.simplefilter("ignore")  # Warnings of Inspect's own imports.
     from inspect_ai.log import EvalLog, read_eval_log, read_eval_log_sample, read_eval_log_sample_summaries
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> str:
-    """Export the run in which everything happens."""
+    """Export the eventful run."""
     target = tmp_path / "run.eval"
     target.write_bytes(exported(eventful_run(tmp_path / "run"), "inspect"))
     return str(target)
@@ -31,16 +31,16 @@ def read(path: Path) -> EvalLog:
     return read_eval_log(str(target))
 
 
-def test_inspect_reads_it(file: str) -> None:
-    """Inspect finds the evaluation, how it ended, and the trials that have come to their end."""
+def test_inspect_reads_the_log(file: str) -> None:
+    """Inspect finds the evaluation, its status, and the completed and failed trials."""
     log = read_eval_log(file)
 
     assert ("capitals", "cancelled", "none/none") == (log.eval.task, log.status, log.eval.model)
     assert [("chad", 1), ("chad", 2), ("oslo", 1), ("peru", 1)] == sorted((s.id, s.epoch) for s in log.samples or ())
 
 
-def test_a_sample_has_everything(file: str) -> None:
-    """Input, target, output, scores with their reasons, metadata and times are where Inspect looks for them."""
+def test_sample(file: str) -> None:
+    """A sample has the input, target, output, scores with reasons, metadata and times."""
     peru = read_eval_log_sample(file, "peru", 1)
 
     assert ("The capital of Peru?", "Lima", "Lima") == (peru.input, peru.target, peru.output.completion)
@@ -53,8 +53,8 @@ def test_a_sample_has_everything(file: str) -> None:
     assert (0.013, 0.003) == (peru.total_time, peru.working_time)
 
 
-def test_an_output_that_was_cut_short_says_so(tmp_path: Path) -> None:
-    """What the limit of tokens has cut short has another reason to end than what is whole."""
+def test_truncated_output(tmp_path: Path) -> None:
+    """A truncated output has the stop reason `max_tokens`."""
     short = Noted(name="evaljournal.finish_reason", value="length", trial="a", attempt=1)
     events = trial("a")
     written(tmp_path / "run", [started(), session(), *events[:2], short, *events[2:], *trial("b")])
@@ -63,8 +63,8 @@ def test_an_output_that_was_cut_short_says_so(tmp_path: Path) -> None:
     assert {"a": "max_tokens", "b": "stop"} == {str(sample.id): sample.output.stop_reason for sample in samples}
 
 
-def test_a_failed_trial_is_a_sample_with_an_error(file: str) -> None:
-    """A trial that was given up has no score and its error; what was tried before is among the retries."""
+def test_failed_trial(file: str) -> None:
+    """A failed trial has an error and no score; its earlier attempts are error retries."""
     chad = read_eval_log_sample(file, "chad", 1)
 
     assert chad.error is not None
@@ -72,8 +72,8 @@ def test_a_failed_trial_is_a_sample_with_an_error(file: str) -> None:
     assert ["RateLimited: slow down"] == [each.message for each in chad.error_retries or ()]
 
 
-def test_any_value_is_told(file: str) -> None:
-    """What is not text is told in JSON, what is nasty or large as it is."""
+def test_values(file: str) -> None:
+    """Values other than text are exported as JSON; control characters and large texts are kept."""
     again, oslo = read_eval_log_sample(file, "chad", 2), read_eval_log_sample(file, "oslo", 1)
 
     assert ('{"q":"Chad?"}', ["N'Djamena"]) == (again.input, again.target)
@@ -81,8 +81,8 @@ def test_any_value_is_told(file: str) -> None:
     assert (FORMULA, LARGE) == (oslo.input, oslo.output.completion)
 
 
-def test_the_totals_are_ours(file: str) -> None:
-    """The header has a mean and its standard error per scorer, and says of how many; labels have none."""
+def test_totals(file: str) -> None:
+    """The header has the mean, standard error and number of samples per scorer; labels have no mean."""
     log = read_eval_log(file, header_only=True)
     assert log.results is not None
 
@@ -93,7 +93,7 @@ def test_the_totals_are_ours(file: str) -> None:
     ]
 
 
-def test_the_viewer_has_its_summaries(file: str) -> None:
+def test_summaries(file: str) -> None:
     """Every sample is in the list that Inspect's viewer shows first."""
     summaries = read_eval_log_sample_summaries(file)
 
@@ -106,26 +106,26 @@ def test_the_viewer_has_its_summaries(file: str) -> None:
 @pytest.mark.parametrize(
     ("ending", "status"), [("finished", "success"), ("interrupted", "cancelled"), ("failed_fast", "error"), ("", "started")]
 )
-def test_how_it_ended(tmp_path: Path, ending: str, status: str) -> None:
-    """A finished run is a success, a stopped one is not, and one that has no end is going on."""
+def test_status(tmp_path: Path, ending: str, status: str) -> None:
+    """A finished run is a success, a stopped one is not, and one without an end has started."""
     ends: dict[str, list[Any]] = {"": [], "finished": [finished()]}
-    last = ends.get(ending, [RunStopped(reason=ending)])  # type: ignore[arg-type]  # one of those that there are
+    last = ends.get(ending, [RunStopped(reason=ending)])  # type: ignore[arg-type]  # one of the reasons
     written(tmp_path / "run", [started(), session(), *trial("a"), *last])
 
     assert status == read(tmp_path / "run").status
 
 
 @pytest.mark.parametrize("name", ["a/b", "../../etc/passwd", "x\0y", "é" * 40_000, "samples/a_epoch_1.json", " "])
-def test_any_name_is_a_sample(tmp_path: Path, name: str) -> None:
-    """Whatever a case is called, it is a sample of its own beside the others."""
+def test_unusual_names(tmp_path: Path, name: str) -> None:
+    """Every case name gives a sample of its own."""
     written(tmp_path / "run", [started(), session(), *trial("a"), *trial(name)])
 
     assert {"a", name} == {sample.id for sample in read(tmp_path / "run").samples or ()}
 
 
-def test_a_run_from_elsewhere_is_read_too(tmp_path: Path) -> None:
-    """A journal whose times and settings are nonsense makes a log that Inspect still reads."""
-    begun = attrs.evolve(started(), settings={"repeats": "many"})  # type: ignore[misc]  # a fact is an attrs class
-    forge(tmp_path / "run", [opened(), begun, session(), *trial("a")])
+def test_invalid_settings(tmp_path: Path) -> None:
+    """Inspect reads the log of a journal with invalid settings."""
+    run_started = attrs.evolve(started(), settings={"repeats": "many"})  # type: ignore[misc]  # a fact is an attrs class
+    forge(tmp_path / "run", [opened(), run_started, session(), *trial("a")])
 
     assert ["a"] == [sample.id for sample in read(tmp_path / "run").samples or ()]

@@ -1,4 +1,4 @@
-"""JUnit's XML, read by a parser of it and held against what Ant's schema demands."""
+"""The JUnit export, read by a parser and compared with Ant's schema."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.replay.eventful_run import eventful_run, exported, scored
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Make the run in which everything happens."""
+    """Write the eventful run."""
     return eventful_run(tmp_path / "run")
 
 
@@ -24,8 +24,8 @@ def parsed(path: Path) -> JUnitXml:
     return JUnitXml.fromstring(exported(path, "junit"))
 
 
-def test_a_parser_reads_it(run: Path) -> None:
-    """A failed trial and one that nobody could judge are errors, a scorer that said false is a failure, the rest is skipped."""
+def test_parser_reads_the_file(run: Path) -> None:
+    """A failed trial and a failed scorer are errors, a false score is a failure, an open trial is skipped."""
     suite = next(iter(parsed(run)))
 
     assert [
@@ -38,8 +38,8 @@ def test_a_parser_reads_it(run: Path) -> None:
     assert (5, 1, 2, 1) == (suite.tests, suite.failures, suite.errors, suite.skipped)
 
 
-def test_what_went_wrong_is_told(run: Path) -> None:
-    """An error tells every attempt, a failure the question, what was expected and what came."""
+def test_texts(run: Path) -> None:
+    """An error lists every attempt; a failure has the input, expected and actual output."""
     cases = {case.name: case.result for case in next(iter(parsed(run)))}
 
     assert ("timeout", "timed out after 30 s") == (cases["chad"][0].type, cases["chad"][0].message)
@@ -56,12 +56,12 @@ REQUIRED = {
     "error": {"type"},
     "failure": {"type"},
 }
-"""What Ant's schema demands; it allows few things more."""
+"""Attributes that Ant's schema requires."""
 ALLOWED = {"testsuite": {"skipped"}, "error": {"message"}, "failure": {"message"}}
 
 
-def test_it_is_what_the_common_schemas_demand(run: Path) -> None:
-    """Every attribute that is demanded is there, and none that is not allowed; a test has one remark at the most."""
+def test_schema(run: Path) -> None:
+    """Every required attribute is present, no other is, and a test case has at most one result."""
     root = ET.fromstring(exported(run, "junit"))  # noqa: S314  # our own
     suite = root[0]
 
@@ -77,35 +77,35 @@ def test_it_is_what_the_common_schemas_demand(run: Path) -> None:
 
 @examples(60)
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
-def test_any_text_can_be_told(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    """Whatever a model says, a scorer finds and a case is called, the XML holds it, and names what XML cannot hold."""
+def test_any_text(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    """Any text in an output, a reason or a name gives valid XML; characters that XML excludes are escaped."""
     path = tmp_path_factory.mktemp("junit") / "run"
-    life = trial(text, text)
-    life[3] = scored(text, "exact", value=False, reason=text)
-    written(path, [started(), session(), *life])
+    events = trial(text, text)
+    events[3] = scored(text, "exact", value=False, reason=text)
+    written(path, [started(), session(), *events])
     (case,) = next(iter(parsed(path)))
-    shown = re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", lambda found: ascii(found[0])[1:-1], text)
+    shown = re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", lambda match: ascii(match[0])[1:-1], text)
 
     assert shown == case.name
     assert f"exact: false: {shown}\n" in (case.result[0].text or "")
 
 
-def test_large_outputs_are_cut_short(tmp_path: Path) -> None:
-    """A report that people look at does not show a megabyte of text."""
-    life = trial("a", "y" * 400_000)
-    life[3] = scored("a", "exact", value=False)
-    written(tmp_path / "run", [started(), session(), *life])
+def test_large_outputs_are_truncated(tmp_path: Path) -> None:
+    """A large output is truncated."""
+    events = trial("a", "y" * 400_000)
+    events[3] = scored("a", "exact", value=False)
+    written(tmp_path / "run", [started(), session(), *events])
 
     assert "… (400,000 characters)" in exported(tmp_path / "run", "junit").decode()
     assert len(exported(tmp_path / "run", "junit")) < 20_000
 
 
-def test_a_trial_that_was_cut_off_without_a_word_has_a_type(tmp_path: Path) -> None:
-    """An exception without a name or a message is an error all the same."""
+def test_exception_without_name_or_message(tmp_path: Path) -> None:
+    """An exception without a name or a message is an error with a type."""
     failed = AttemptFailed(trial="a", attempt=1, error="", message="", category="fatal", elapsed=0.1)
-    begun = AttemptStarted(trial="a", attempt=1, slot=0)
-    given_up = TrialFailed(trial="a", attempts=1, cause="fatal")
-    written(tmp_path / "run", [started(), session(), enqueued("a"), begun, failed, given_up])
+    attempt = AttemptStarted(trial="a", attempt=1, slot=0)
+    trial_failed = TrialFailed(trial="a", attempts=1, cause="fatal")
+    written(tmp_path / "run", [started(), session(), enqueued("a"), attempt, failed, trial_failed])
     (case,) = next(iter(parsed(tmp_path / "run")))
 
     assert "fatal" == case.result[0].type

@@ -1,4 +1,4 @@
-"""The files of NVIDIA's `nat eval`: their shape to the letter, and what theirs gets wrong got right."""
+"""The export for NVIDIA's `nat eval`: the same shape, without its defects."""
 
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,12 @@ from tests.replay.eventful_run import FORMULA, LARGE, NASTY, eventful_run, expor
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Make the run in which everything happens."""
+    """Write the eventful run."""
     return eventful_run(tmp_path / "run")
 
 
-def test_an_item_has_their_shape(run: Path) -> None:
-    """An item has what NAT's have, in that order, and every other field of the dataset."""
+def test_item(run: Path) -> None:
+    """An item has the fields of NAT's items, in their order, and every other field of the dataset."""
     items = orjson.loads(exported_files(run, "nat")["workflow_output.json"])
 
     assert {
@@ -35,26 +35,26 @@ def test_an_item_has_their_shape(run: Path) -> None:
     assert ["generated_answer", "intermediate_steps", "expected_intermediate_steps"] == list(items[0])[-3:]
 
 
-def test_only_what_has_come_to_its_end_is_there(run: Path) -> None:
-    """A trial that runs, or that was withdrawn, is in no file."""
+def test_open_and_withdrawn_trials_are_excluded(run: Path) -> None:
+    """A running or withdrawn trial is in no file."""
     items = orjson.loads(exported_files(run, "nat")["workflow_output.json"])
 
     assert ["peru", "chad", "chad#2", "oslo"] == [item["id"] for item in items]
 
 
-def test_a_failed_trial_has_no_answer_and_carries_its_error(run: Path) -> None:
-    """A call that failed is no empty answer."""
+def test_failed_trial(run: Path) -> None:
+    """A failed trial has an error and no answer, rather than an empty one."""
     chad = orjson.loads(exported_files(run, "nat")["workflow_output.json"])[1]
 
     assert (None, "timed_out: timeout: timed out after 30 s") == (chad["generated_answer"], chad["error"])
 
 
-def test_the_lines_are_the_same_objects(run: Path) -> None:
-    """The lines hold what the list holds, in the order in which trials ended."""
-    made = exported_files(run, "nat")
-    lines = [orjson.loads(line) for line in made["workflow_output.jsonl"].splitlines()]
+def test_lines(run: Path) -> None:
+    """The JSONL file has the objects of the list, in the order in which trials ended."""
+    content = exported_files(run, "nat")
+    lines = [orjson.loads(line) for line in content["workflow_output.jsonl"].splitlines()]
 
-    assert sorted(orjson.loads(made["workflow_output.json"]), key=lambda item: str(item["id"])) == sorted(
+    assert sorted(orjson.loads(content["workflow_output.json"]), key=lambda item: str(item["id"])) == sorted(
         lines, key=lambda item: str(item["id"])
     )
     assert ["peru", "chad", "chad#2", "oslo"] == [line["id"] for line in lines]
@@ -65,9 +65,9 @@ def test_the_lines_are_the_same_objects(run: Path) -> None:
     ]
 
 
-def test_a_scorers_file_has_their_shape(run: Path) -> None:
-    """A failed trial, and one that could not be judged, have an error, no score, and no part in the average."""
-    made = orjson.loads(exported_files(run, "nat")["exact_output.json"])
+def test_scorer_file(run: Path) -> None:
+    """A failed trial and a failed scorer have an error and no score, and are excluded from the average."""
+    content = orjson.loads(exported_files(run, "nat")["exact_output.json"])
 
     assert {
         "average_score": 0.5,
@@ -77,18 +77,18 @@ def test_a_scorers_file_has_their_shape(run: Path) -> None:
             {"id": "chad#2", "score": 0.0, "reasoning": NASTY, "error": None},
             {"id": "oslo", "score": None, "reasoning": None, "error": "ValueError: no verdict"},
         ],
-    } == made
+    } == content
 
 
 def test_labels_have_no_average(run: Path) -> None:
-    """What is not a number is not averaged."""
-    made = orjson.loads(exported_files(run, "nat")["tone_output.json"])
+    """Values other than numbers are not averaged."""
+    content = orjson.loads(exported_files(run, "nat")["tone_output.json"])
 
-    assert (None, "polite") == (made["average_score"], made["eval_output_items"][0]["score"])
+    assert (None, "polite") == (content["average_score"], content["eval_output_items"][0]["score"])
 
 
-def test_nothing_done_is_an_empty_list(tmp_path: Path) -> None:
-    """A run of which nothing is done has files that say so."""
+def test_no_trial_done(tmp_path: Path) -> None:
+    """Without a completed or failed trial, the list is empty."""
     written(tmp_path / "run", [started(), session()])
 
     assert {"workflow_output.json": "[]", "workflow_output.jsonl": ""} == exported_files(tmp_path / "run", "nat")
@@ -107,17 +107,17 @@ def test_nothing_done_is_an_empty_list(tmp_path: Path) -> None:
         (["", ".", "é", "x" * 300], ["__output.json", "_-2_output.json", "_-3_output.json", f"{'x' * 200}_output.json"]),
     ],
 )
-def test_no_scorer_leads_out_of_the_directory(scorers: list[str], names: list[str]) -> None:
-    """Whatever a scorer is called, its file is in the directory, is its own, and hides no other."""
+def test_file_names_of_scorers(scorers: list[str], names: list[str]) -> None:
+    """Every scorer has a file of its own inside the directory, whatever its name."""
     assert names == list(file_names(scorers).values())
 
 
-def test_what_is_expected_of_the_steps_is_kept(tmp_path: Path) -> None:
-    """A dataset that says which steps are expected finds them where NAT has them."""
-    life: list[Any] = trial("a")
-    life[0].metadata = {"expected_intermediate_steps": ["look", "say"]}
-    life[3] = scored("a", "exact", value=True)
-    written(tmp_path / "run", [started(), session(), *life])
+def test_expected_steps(tmp_path: Path) -> None:
+    """Expected steps in the dataset are exported where NAT has them."""
+    events: list[Any] = trial("a")
+    events[0].metadata = {"expected_intermediate_steps": ["look", "say"]}
+    events[3] = scored("a", "exact", value=True)
+    written(tmp_path / "run", [started(), session(), *events])
     item = orjson.loads(exported_files(tmp_path / "run", "nat")["workflow_output.json"])[0]
 
     assert ["look", "say"] == item["expected_intermediate_steps"]

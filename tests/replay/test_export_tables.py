@@ -1,4 +1,4 @@
-"""Rows: what was recorded can be read back with the readers that people have."""
+"""The tables, read back with common readers: JSONL, CSV and Parquet agree with the journal."""
 
 import csv
 import io
@@ -23,7 +23,7 @@ from tests.replay.eventful_run import FORMULA, LARGE, NASTY, eventful_run, expor
 
 @pytest.fixture(autouse=True)
 def _any_size() -> Iterator[None]:
-    """Let Python's reader of CSV take large cells, which it refuses until it is told to."""
+    """Let Python's CSV reader accept large cells."""
     before = csv.field_size_limit(1 << 20)
     yield
     csv.field_size_limit(before)
@@ -31,7 +31,7 @@ def _any_size() -> Iterator[None]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Make the run in which everything happens."""
+    """Write the eventful run."""
     return eventful_run(tmp_path / "run")
 
 
@@ -40,7 +40,7 @@ def rows_of(path: Path, rows: Rows = "trials") -> list[dict[str, Any]]:
 
 
 def cells_of(path: Path, rows: Rows = "trials") -> list[dict[str, str]]:
-    """Read the CSV with Python's own reader, and take the mark off again as the documentation says."""
+    """Read the CSV with Python's reader, and remove the apostrophe as documented."""
     read = csv.DictReader(io.StringIO(exported(path, "csv", rows).decode(), newline=""))
     return [{name: cell.removeprefix("'") for name, cell in row.items()} for row in read]
 
@@ -50,7 +50,7 @@ def columns_of(path: Path, rows: Rows = "trials") -> list[dict[str, Any]]:
     return table
 
 
-def test_a_trial_is_a_row(run: Path) -> None:
+def test_trial_row(run: Path) -> None:
     """A row has everything about a trial, as it was recorded."""
     assert {
         "trial": "peru",
@@ -80,8 +80,8 @@ def test_a_trial_is_a_row(run: Path) -> None:
     } == rows_of(run)[0]
 
 
-def test_what_was_cut_short_is_told_apart(tmp_path: Path) -> None:
-    """A row says of an output whether the limit of tokens has ended it, and nothing where there is no output."""
+def test_truncated_output(tmp_path: Path) -> None:
+    """`truncated` shows whether the token limit ended the output; it is null without an output."""
     short = Noted(name="evaljournal.finish_reason", value="length", trial="a", attempt=1)
     events = trial("a")
     written(tmp_path / "run", [started(), session(), *events[:2], short, *events[2:], *trial("b"), enqueued("c")])
@@ -91,8 +91,8 @@ def test_what_was_cut_short_is_told_apart(tmp_path: Path) -> None:
     assert [True, False, None] == [row["truncated"] for row in columns_of(tmp_path / "run")]
 
 
-def test_every_trial_is_there_once(run: Path) -> None:
-    """Trials stand in the order in which they were taken in, whatever became of them."""
+def test_every_trial_has_one_row(run: Path) -> None:
+    """Trials are in the order in which they were enqueued, whatever their stage."""
     assert [
         ("peru", "completed"),
         ("chad", "failed"),
@@ -103,8 +103,8 @@ def test_every_trial_is_there_once(run: Path) -> None:
     ] == [(row["trial"], row["stage"]) for row in rows_of(run)]
 
 
-def test_a_failed_trial_carries_its_error_and_no_score(run: Path) -> None:
-    """A trial that was given up says why, and has neither an output nor a score that could be averaged."""
+def test_failed_trial(run: Path) -> None:
+    """A failed trial has its cause and error, and neither an output nor a score."""
     chad = rows_of(run)[1]
 
     assert ("timed_out", "timeout", "timed out after 30 s", None, {}) == tuple(
@@ -112,19 +112,19 @@ def test_a_failed_trial_carries_its_error_and_no_score(run: Path) -> None:
     )
 
 
-def test_a_withdrawn_trial_has_no_score(run: Path) -> None:
-    """What a scorer said of a trial that no longer counts is not in the table."""
+def test_withdrawn_trial(run: Path) -> None:
+    """A withdrawn trial has no score."""
     assert {} == rows_of(run)[4]["scores"]
 
 
-def test_large_values_are_in_their_places(run: Path) -> None:
-    """A value that is kept beside the journal is in the row like any other."""
+def test_large_values(run: Path) -> None:
+    """A value stored in a blob is in its row."""
     assert LARGE == rows_of(run)[3]["output"]
     assert LARGE == next(row["output"] for row in rows_of(run, "events") if row.get("trial") == "oslo" and "output" in row)
 
 
-def test_csv_says_the_same(run: Path) -> None:
-    """CSV has the same trials; text is as it was, what is not text is JSON, and nothing is an empty cell."""
+def test_csv(run: Path) -> None:
+    """CSV has the same trials: text unchanged, other values as JSON, null as an empty cell."""
     peru, chad, again, oslo, *_ = cells_of(run)
 
     assert ("The capital of Peru?", "Lima", "true", "polite", "+ it says please", "1.0") == tuple(
@@ -140,13 +140,13 @@ FIRST = "=+-@\t\r\n＝＋－＠'"
 
 
 @pytest.mark.parametrize("first", FIRST)
-def test_no_cell_is_a_formula(tmp_path: Path, first: str) -> None:
-    """Text that a spreadsheet would calculate is marked, wherever it comes from; taking the mark off gives it back."""
+def test_formulas_are_prefixed(tmp_path: Path, first: str) -> None:
+    """Text that a spreadsheet would evaluate is prefixed; removing the prefix restores it."""
     text = f"{first}1+1"
-    judged = TrialScored(trial=text, scorer=f"{text}s", version="v", value=text, reason=text, elapsed=0.1)
-    asked = enqueued(text, text)
-    begun = AttemptStarted(trial=text, attempt=1, slot=0)
-    events: list[Event] = [asked, begun, trial(text, text)[2], judged, TrialCompleted(trial=text, attempts=1)]
+    score = TrialScored(trial=text, scorer=f"{text}s", version="v", value=text, reason=text, elapsed=0.1)
+    trial_enqueued = enqueued(text, text)
+    attempt = AttemptStarted(trial=text, attempt=1, slot=0)
+    events: list[Event] = [trial_enqueued, attempt, trial(text, text)[2], score, TrialCompleted(trial=text, attempts=1)]
     written(tmp_path / "run", [started(), session(), *events])
     table = list(csv.reader(io.StringIO(exported(tmp_path / "run", "csv").decode(), newline="")))
 
@@ -154,16 +154,16 @@ def test_no_cell_is_a_formula(tmp_path: Path, first: str) -> None:
     assert text == cells_of(tmp_path / "run")[0]["output"]
 
 
-def test_our_own_numbers_are_not_marked(tmp_path: Path) -> None:
-    """A negative score is a number in a spreadsheet, too."""
-    life = trial("a")
-    life[3] = scored("a", "exact", -0.5)
-    written(tmp_path / "run", [started(), session(), *life])
+def test_numbers_are_not_prefixed(tmp_path: Path) -> None:
+    """A negative score stays a number."""
+    events = trial("a")
+    events[3] = scored("a", "exact", -0.5)
+    written(tmp_path / "run", [started(), session(), *events])
 
     assert b",-0.5," in exported(tmp_path / "run", "csv")
 
 
-def test_parquet_says_the_same(run: Path) -> None:
+def test_parquet(run: Path) -> None:
     """Parquet has the same trials, with types: a pass is a boolean, a score a number, a label text."""
     peru, chad, again, oslo, *_ = columns_of(run)
 
@@ -179,18 +179,18 @@ def test_parquet_says_the_same(run: Path) -> None:
     )
 
 
-def test_scores_of_several_kinds_share_a_column(tmp_path: Path) -> None:
-    """A scorer that says a number here and a label there has a column of text."""
-    lives = [trial("a"), trial("b")]
-    lives[0][3], lives[1][3] = scored("a", "exact", 0.5), scored("b", "exact", "none")
-    written(tmp_path / "run", [started(), session(), *lives[0], *lives[1]])
+def test_scores_of_mixed_types(tmp_path: Path) -> None:
+    """The column of a scorer that returns numbers and labels is text."""
+    trials = [trial("a"), trial("b")]
+    trials[0][3], trials[1][3] = scored("a", "exact", 0.5), scored("b", "exact", "none")
+    written(tmp_path / "run", [started(), session(), *trials[0], *trials[1]])
 
     assert ["0.5", "none"] == [row["score.exact"] for row in columns_of(tmp_path / "run")]
     assert ["0.5", "none"] == [row["score.exact"] for row in cells_of(tmp_path / "run")]
 
 
-def test_an_attempt_is_a_row(run: Path) -> None:
-    """Attempts are told in the order in which they ended, with how; one that has not ended comes last."""
+def test_attempt_rows(run: Path) -> None:
+    """Attempts are in the order of their ends, with their endings; open ones come last."""
     rows = rows_of(run, "attempts")
 
     assert [
@@ -210,8 +210,8 @@ def test_an_attempt_is_a_row(run: Path) -> None:
     assert "process_died" == rows[4]["reason"]
 
 
-def test_notes_of_one_name_may_be_of_several_types(tmp_path: Path) -> None:
-    """Numbers that were noted are added up; of what is none, or was none before, the later counts."""
+def test_notes_of_mixed_types(tmp_path: Path) -> None:
+    """Numbers with the same name are summed; otherwise the last value counts."""
     notes = [Noted(name="model", value=value, trial="a", attempt=1) for value in ("small", 3, 4, "large")]
     notes.append(Noted(name="usage", value={"cost": 0.5, "cached": True, "model": 1}, trial="a", attempt=1))
     written(tmp_path / "run", [started(), session(), enqueued("a"), AttemptStarted(trial="a", attempt=1, slot=0), *notes])
@@ -220,16 +220,16 @@ def test_notes_of_one_name_may_be_of_several_types(tmp_path: Path) -> None:
     assert [{"model": 8, "cost": 0.5}] == [row["usage"] for row in rows_of(tmp_path / "run")]
 
 
-def test_attempts_are_the_same_in_every_table(run: Path) -> None:
-    """CSV and Parquet have as many attempts as JSONL, with the same endings."""
+def test_attempts_agree_across_formats(run: Path) -> None:
+    """CSV and Parquet have the same attempts as JSONL, with the same endings."""
     endings = [row["ending"] for row in rows_of(run, "attempts")]
 
     assert [ending or "" for ending in endings] == [row["ending"] for row in cells_of(run, "attempts")]
     assert endings == [row["ending"] for row in columns_of(run, "attempts")]
 
 
-def test_an_event_is_the_line_on_disk(run: Path) -> None:
-    """A row of an event says what its line says, but for large values, which are in their places."""
+def test_event_rows(run: Path) -> None:
+    """The row of an event equals its line, except for values in blobs."""
     lines = [orjson.loads(line) for line in lines_of(run)]
 
     assert [line for line in lines if "blobs" not in line] == [
@@ -237,8 +237,8 @@ def test_an_event_is_the_line_on_disk(run: Path) -> None:
     ]
 
 
-def test_events_are_the_same_in_every_table(run: Path) -> None:
-    """CSV and Parquet have every event; what not every event has is JSON in a column of its own."""
+def test_events_agree_across_formats(run: Path) -> None:
+    """CSV and Parquet have every event; members that only some events have are JSON in one column."""
     rows, cells, columns = rows_of(run, "events"), cells_of(run, "events"), columns_of(run, "events")
 
     assert [row["seq"] for row in rows] == [int(row["seq"]) for row in cells] == [row["seq"] for row in columns]
@@ -248,14 +248,14 @@ def test_events_are_the_same_in_every_table(run: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_the_same_run_gives_the_same_bytes(run: Path, name: str) -> None:
-    """No clock, no chance, no order of a set: what is exported twice is the same."""
+def test_exports_are_deterministic(run: Path, name: str) -> None:
+    """Two exports of a run are equal."""
     assert exported(run, name) == exported(run, name)
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_run_without_a_trial_can_be_exported(tmp_path: Path, name: str) -> None:
-    """A run that was cut off before its first trial is no error in any format."""
+def test_run_without_trials(tmp_path: Path, name: str) -> None:
+    """Every format can export a run that was interrupted before its first trial."""
     written(tmp_path / "begun", [started(), session()])
     written(tmp_path / "bare", [])
 
@@ -264,7 +264,7 @@ def test_a_run_without_a_trial_can_be_exported(tmp_path: Path, name: str) -> Non
 
 
 def peak_of(path: Path, name: str) -> int:
-    """Export a run to nowhere, and tell how much memory that took at the most."""
+    """Export a run, discard the bytes, and return the peak memory."""
     format_ = FORMATS[name]
     tracemalloc.start()
     with Source(load(path)) as source:
@@ -278,10 +278,10 @@ def peak_of(path: Path, name: str) -> int:
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "parquet"])
 def test_memory_does_not_grow_with_outputs(tmp_path: Path, name: str) -> None:
-    """Twenty-five large outputs more take less memory than a single one of them; only Parquet gathers rows."""
+    """25 more large outputs need less memory than one of them. Parquet, which buffers rows, is excluded."""
     for size in (5, 30):
-        lives = itertools.chain.from_iterable(trial(f"t{n}", f"{n:04}" * 80_000) for n in range(size))
-        written(tmp_path / str(size), [started(), session(), *lives])
-    peak_of(tmp_path / "5", name)  # What is imported and remembered the first time does not count.
+        trials = itertools.chain.from_iterable(trial(f"t{n}", f"{n:04}" * 80_000) for n in range(size))
+        written(tmp_path / str(size), [started(), session(), *trials])
+    peak_of(tmp_path / "5", name)  # Imports and caches do not count.
 
     assert peak_of(tmp_path / "30", name) - peak_of(tmp_path / "5", name) < 4 * 80_000

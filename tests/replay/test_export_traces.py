@@ -1,4 +1,4 @@
-"""Traces: the concurrency history for Perfetto, and spans for OpenTelemetry, read by its own protocol's definition."""
+"""Traces for Perfetto, and OpenTelemetry spans, read with the protocol's own definition."""
 
 import base64
 import itertools
@@ -19,7 +19,7 @@ from tests.replay.eventful_run import LARGE, NASTY, eventful_run, exported
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Make the run in which everything happens."""
+    """Write the eventful run."""
     return eventful_run(tmp_path / "run")
 
 
@@ -28,7 +28,7 @@ def events_of(path: Path, *phases: str) -> list[dict[str, Any]]:
 
 
 def test_sessions_are_processes_and_slots_are_threads(run: Path) -> None:
-    """Every session has a name, and every slot that was used in it."""
+    """Every session and every slot used in it has a name."""
     names = [
         (event["pid"], event.get("tid"), event["args"]["name"]) for event in events_of(run, "M") if "name" in event["args"]
     ]
@@ -45,8 +45,8 @@ def test_sessions_are_processes_and_slots_are_threads(run: Path) -> None:
     ] == names
 
 
-def test_attempts_lie_on_their_slots(run: Path) -> None:
-    """An attempt lies on its slot from start to end, in microseconds on one axis; sessions are as far apart as they were."""
+def test_slices(run: Path) -> None:
+    """An attempt is a slice on its slot, in microseconds on one axis, with the gap between sessions."""
     spans = [
         (event["pid"], event["tid"], event["ts"], event["dur"], event["name"], event["cat"]) for event in events_of(run, "X")
     ]
@@ -58,7 +58,7 @@ def test_attempts_lie_on_their_slots(run: Path) -> None:
 
 
 def test_no_two_attempts_overlap_on_a_slot(run: Path) -> None:
-    """A slot is held by one attempt at a time, and so it is drawn."""
+    """A slot is held by one attempt at a time."""
     tracks: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for event in events_of(run, "X"):
         tracks[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
@@ -66,17 +66,17 @@ def test_no_two_attempts_overlap_on_a_slot(run: Path) -> None:
     assert all(before[1] <= after[0] for track in tracks.values() for before, after in itertools.pairwise(track))
 
 
-def test_counters_are_the_timelines(run: Path) -> None:
-    """What was in flight, allowed, queued and in back-off is counted as the timeline counts it."""
-    told = load(run).timeline()
+def test_counters(run: Path) -> None:
+    """Counters equal the step functions of the timeline."""
+    timeline = load(run).timeline()
     counted = [event["args"]["in flight"] for event in events_of(run, "C") if event["name"] == "in flight"]
 
-    assert [value for session in (1, 2) for _, value, _ in told.steps("in_flight", session)] == counted
+    assert [value for session in (1, 2) for _, value, _ in timeline.steps("in_flight", session)] == counted
     assert {"in flight", "limit", "queued", "in backoff"} == {event["name"] for event in events_of(run, "C")}
 
 
 def test_limits_pauses_and_retries_are_instants(run: Path) -> None:
-    """What changed the concurrency is marked with its cause; a retry where its attempt failed."""
+    """Changes of the limit, pauses and retries are instant events with their causes."""
     assert [
         (1, 0, "p", "limit 0 → 2: start"),
         (1, 2, "t", "retry of chad: rate_limited"),
@@ -87,8 +87,8 @@ def test_limits_pauses_and_retries_are_instants(run: Path) -> None:
     ] == [(event["pid"], event["tid"], event["s"], event["name"]) for event in events_of(run, "i")]
 
 
-def test_every_event_of_the_trace_is_well_formed(run: Path) -> None:
-    """What Perfetto's importer needs is there: phases with whole, non-negative times, and a process each."""
+def test_trace_events_are_valid(run: Path) -> None:
+    """Every event has what Perfetto's importer requires: a process, a name and non-negative integer times."""
     for event in orjson.loads(exported(run, "chrome-trace"))["traceEvents"]:
         assert isinstance(event["pid"], int)
         assert isinstance(event["name"], str)
@@ -100,7 +100,7 @@ def test_every_event_of_the_trace_is_well_formed(run: Path) -> None:
 
 
 def request(path: Path) -> Any:
-    """Read the request as a collector does: ids are hexadecimal, and nothing that the protocol does not know may be in it."""
+    """Parse the request as a collector does: ids are hexadecimal, and unknown fields are errors."""
     document = orjson.loads(exported(path, "otlp"))
     for span in document["resourceSpans"][0]["scopeSpans"][0]["spans"]:
         for name in ("traceId", "spanId", "parentSpanId"):
@@ -117,8 +117,8 @@ def attributes(part: Any) -> dict[str, Any]:
     return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in part.attributes}
 
 
-def test_a_collector_reads_it(run: Path) -> None:
-    """The request is what the protocol defines, with a span per attempt under a span per trial."""
+def test_collector_reads_the_request(run: Path) -> None:
+    """The request follows the protocol, with one span per attempt under a span per trial."""
     spans = spans_of(run)
     trials = {span.span_id: span for span in spans if not span.parent_span_id}
 
@@ -145,7 +145,7 @@ def test_attempts_lie_within_their_trial(run: Path) -> None:
 
 
 def test_spans_follow_the_conventions(run: Path) -> None:
-    """An attempt is an invocation of the evaluation, with its messages and its tokens."""
+    """An attempt is an `invoke_agent` span with its messages and tokens."""
     peru = spans_of(run)[1]
     about = attributes(peru)
 
@@ -160,18 +160,18 @@ def test_spans_follow_the_conventions(run: Path) -> None:
     )
 
 
-def test_an_output_that_was_cut_short_says_so(tmp_path: Path) -> None:
-    """What the limit of tokens has cut short has another reason to end than what is whole."""
+def test_truncated_output(tmp_path: Path) -> None:
+    """A truncated output has the finish reason `length`."""
     short = Noted(name="evaljournal.finish_reason", value="length", trial="a", attempt=2)
     events = trial("a", retries=1)
     written(tmp_path / "run", [started(), session(), *events[:5], short, *events[5:]])
-    said = attributes(spans_of(tmp_path / "run")[-1])["gen_ai.output.messages"]
+    messages = attributes(spans_of(tmp_path / "run")[-1])["gen_ai.output.messages"]
 
-    assert ["length"] == [message["finish_reason"] for message in orjson.loads(said)]
+    assert ["length"] == [message["finish_reason"] for message in orjson.loads(messages)]
 
 
-def test_scores_are_events_of_what_they_judged(run: Path) -> None:
-    """What the scorers said are evaluation results; one that failed has an error instead of a score."""
+def test_scores_are_events(run: Path) -> None:
+    """Scores are evaluation results on their attempt; a failed scorer has an error instead of a score."""
     spans = spans_of(run)
     results = {
         attributes(span)["evaljournal.trial"]: [attributes(event) for event in span.events]
@@ -200,7 +200,7 @@ def test_scores_are_events_of_what_they_judged(run: Path) -> None:
 
 
 def test_failed_attempts_are_errors(run: Path) -> None:
-    """An attempt that failed has its exception, one that timed out and one that was cut off their own types."""
+    """A failed attempt has its exception; timed-out and interrupted ones have types of their own."""
     spans = [span for span in spans_of(run) if span.parent_span_id and span.status.code == 2]
 
     assert [
@@ -213,8 +213,8 @@ def test_failed_attempts_are_errors(run: Path) -> None:
     )
 
 
-def test_ids_are_the_runs(run: Path, tmp_path: Path) -> None:
-    """Another export of the same run names the same spans; a large output is whole."""
+def test_ids(run: Path, tmp_path: Path) -> None:
+    """Ids are derived from the run, so two exports have the same ids; a large output is complete."""
     other = eventful_run(tmp_path / "again")
 
     assert [span.span_id for span in spans_of(run)] == [span.span_id for span in spans_of(other)]
@@ -223,7 +223,7 @@ def test_ids_are_the_runs(run: Path, tmp_path: Path) -> None:
 
 
 def test_large_integers_are_text(run: Path) -> None:
-    """Integers and times are strings, as the protocol's JSON demands: a double cannot hold them."""
+    """Integers and times are strings, as the protocol's JSON requires."""
     spans = orjson.loads(exported(run, "otlp"))["resourceSpans"][0]["scopeSpans"][0]["spans"]
     values = [each["value"] for span in spans for each in span["attributes"]]
 

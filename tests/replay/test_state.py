@@ -1,4 +1,4 @@
-"""The state that a journal describes: defined after every record, and equal to a recount."""
+"""The state of a run: defined after every record, and equal to a recount."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +24,7 @@ RECORDS = list(read(GOLDEN))
 
 @pytest.mark.parametrize("at", range(len(RECORDS) + 1))
 def test_any_prefix_folds(at: int) -> None:
-    """After every record of a run in which everything happens, the state is defined and its counts equal a recount."""
+    """After every record of the golden journal, the state is defined and its counts equal a recount."""
     state = fold(RECORDS, at=at)
 
     events = [record.event for record in RECORDS[:at]]
@@ -37,12 +37,12 @@ def test_any_prefix_folds(at: int) -> None:
     assert sum(state.stages.values()) == len(state.trials)
 
 
-def test_fold_at_zero_is_nothing() -> None:
+def test_fold_at_zero() -> None:
     """Before the first record there is no run."""
     assert fold(RECORDS, at=0).started is None
 
 
-def test_the_golden_run_is_what_it_says() -> None:
+def test_golden_journal() -> None:
     """The state at the end of the golden journal, number by number."""
     state = fold(RECORDS)
 
@@ -62,16 +62,16 @@ def at_times(times: Iterator[float]) -> Clock:
 
 
 @pytest.mark.parametrize("end", ["sealed", "torn"])
-def test_what_is_left_of_a_wait_is_counted_from_the_last_session(tmp_path: Path, end: str) -> None:
-    """A trial that waits 60 s and whose run stops 20 s later waits 40 s more, whichever records open the next session."""
-    refused: list[Event] = [
+def test_remaining_delay_after_a_restart(tmp_path: Path, end: str) -> None:
+    """A delay of 60 s in a run that stops 20 s later has 40 s left in the next session."""
+    failed_attempt: list[Event] = [
         AttemptStarted(trial="a", attempt=1, slot=0),
         AttemptFailed(trial="a", attempt=1, error="OSError", message="no", category="unavailable", elapsed=1.0),
         RetryScheduled(trial="a", attempt=2, delay=60.0, cause="unavailable"),
         enqueued("b"),
     ]
     times = [0.0, 0.0, 0.0, 499.0, 499.0, 500.0, 500.0, 520.0, 520.0]
-    written(tmp_path / "run", [started(), session(), enqueued("a"), *refused], clock=at_times(iter(times)))
+    written(tmp_path / "run", [started(), session(), enqueued("a"), *failed_attempt], clock=at_times(iter(times)))
     if end == "torn":
         file = tmp_path / "run" / "journal-000001.jsonl"
         file.chmod(0o600)
@@ -81,16 +81,16 @@ def test_what_is_left_of_a_wait_is_counted_from_the_last_session(tmp_path: Path,
     assert 40.0 == fold(read(tmp_path / "run")).trials["a"].due
 
 
-def test_a_probe_that_is_refused_costs_its_trial_nothing(tmp_path: Path) -> None:
-    """What a breaker's probe met is taken back, a refusal as much as an error."""
-    refused = AttemptFailed(trial="a", attempt=1, error="OSError", message="no", category="rate_limited", elapsed=1.0)
-    probed: list[Event] = [
+def test_failed_probe_does_not_count(tmp_path: Path) -> None:
+    """A failed probe of the breaker does not count against the retries of its trial, rate limited or not."""
+    failed_attempt = AttemptFailed(trial="a", attempt=1, error="OSError", message="no", category="rate_limited", elapsed=1.0)
+    probe: list[Event] = [
         AttemptStarted(trial="a", attempt=1, slot=0),
-        refused,
+        failed_attempt,
         RetryScheduled(trial="a", attempt=2, delay=1.0, cause="probe"),
     ]
-    written(tmp_path / "run", [started(), session(), enqueued("a"), *probed])
+    written(tmp_path / "run", [started(), session(), enqueued("a"), *probe])
 
-    trouble = fold(read(tmp_path / "run")).trials["a"].retry_history
-    assert trouble is not None
-    assert (0, 0) == (trouble.rate_limit_failures, trouble.errors)
+    retries = fold(read(tmp_path / "run")).trials["a"].retry_history
+    assert retries is not None
+    assert (0, 0) == (retries.rate_limit_failures, retries.errors)

@@ -1,4 +1,4 @@
-"""What came of a run, in numbers: every denominator is named, and no failure is averaged away."""
+"""The summary of a run: every denominator is shown, and failures are excluded from means."""
 
 import hashlib
 import itertools
@@ -42,17 +42,17 @@ PASS, FAIL = True, False
 
 
 def chain(*lives: list[Event]) -> list[Event]:
-    """Put lives one behind the other."""
+    """Concatenate lists of events."""
     return list(itertools.chain.from_iterable(lives))
 
 
 def summary_of(*lives: list[Event]) -> Summary:
-    """Sum up a run of such trials."""
+    """Return the summary of a run with these events."""
     return summarise(state_of(chain(*lives)))
 
 
-def test_the_summary_for_programs() -> None:
-    """The summary as JSON has every count, score and sum, under names that stay."""
+def test_json() -> None:
+    """The summary as JSON has every count, score and sum."""
     events = chain(
         answered("a", {"exact": PASS, "near": 0.5, "tone": "rude"}, usage={"tokens": 5}),
         answered("b", {"exact": FAIL, "near": 1.0, "tone": KeyError("x")}, failures=1, usage={"tokens": 5, "cost": 0.5}),
@@ -180,8 +180,8 @@ def test_the_summary_for_programs() -> None:
     assert said == orjson.loads(orjson.dumps(said))
 
 
-def test_answers_that_were_cut_short() -> None:
-    """Only outputs that count are told as cut short: of no attempt that failed, and of no trial that was withdrawn."""
+def test_truncated_answers() -> None:
+    """Truncated outputs are counted, but not those of failed attempts or withdrawn trials."""
 
     def cut(life: list[Event], attempt: int) -> list[Event]:
         place = next(at for at, event in enumerate(life) if isinstance(event, AttemptStarted) and event.attempt == attempt)
@@ -206,8 +206,8 @@ def test_answers_that_were_cut_short() -> None:
     assert "2 of 5 answers truncated by the token limit" in final_report(state_of(chain(*lives)), path="run")
 
 
-def test_a_failure_is_named_beside_every_mean() -> None:
-    """81 of 90 answered: the mean is of 81, and the 9 that failed stand beside it."""
+def test_failures_are_excluded_from_the_mean() -> None:
+    """With 81 of 90 trials answered, the mean is of 81, and 9 failures are shown."""
     lives = [answered(f"a{at}", {"exact": at < 72}) for at in range(81)] + [failed(f"b{at}") for at in range(9)]
     summary = summary_of(*lives)
 
@@ -217,8 +217,8 @@ def test_a_failure_is_named_beside_every_mean() -> None:
     )
 
 
-def test_a_share_of_repeats_says_of_how_many_cases() -> None:
-    """Where cases were asked several times, both denominators are told before what was right of them."""
+def test_repeats_show_the_number_of_cases() -> None:
+    """With repeats, the number of trials and the number of cases are shown."""
     lives = [answered(case, {"exact": case == "a", "near": 0.5}, repeat=at) for case in "ab" for at in (1, 2)]
     scores = summary_of(*lives).scores
 
@@ -226,8 +226,8 @@ def test_a_share_of_repeats_says_of_how_many_cases() -> None:
     assert score_in_words(scores["near"]).startswith("0.5  mean of 4 scored in 2 cases")
 
 
-def test_a_run_with_no_finished_trial() -> None:
-    """Where nothing is finished nothing is made up: no mean, no quantile, and no error."""
+def test_no_trial_done() -> None:
+    """Without a finished trial there is no mean, no quantile, and no error."""
     summary = summary_of([enqueued("a")])
 
     assert (1, 1, 0) == (summary.trials.enqueued, summary.trials.open, summary.trials.answered)
@@ -235,8 +235,8 @@ def test_a_run_with_no_finished_trial() -> None:
     assert in_json(summarise(RunState()))["evaluation"] is None
 
 
-def test_not_a_number_is_named_and_not_in_the_mean() -> None:
-    """A score that is not finite, which no journal of ours can hold, is counted apart and told."""
+def test_scores_that_are_not_finite() -> None:
+    """A score that is not finite is counted, and excluded from the mean."""
     summary = summary_of(*(answered(f"t{at}", {"near": value}) for at, value in enumerate([0.5, math.nan, math.inf, 0.7])))
     near = summary.scores["near"]
 
@@ -244,8 +244,8 @@ def test_not_a_number_is_named_and_not_in_the_mean() -> None:
     assert score_in_words(near).endswith("; excluded: 2 not finite or too large")
 
 
-def test_a_scorer_of_both_kinds() -> None:
-    """Where a scorer gives numbers and labels, each has its own denominator."""
+def test_mixed_scores() -> None:
+    """Numbers and labels of one scorer have their own denominators."""
     lives = [answered(f"t{at}", {"judge": value}) for at, value in enumerate([0.5, 1.0, "refused", PASS])]
     judge = summary_of(*lives).scores["judge"]
 
@@ -253,8 +253,8 @@ def test_a_scorer_of_both_kinds() -> None:
     assert "0.833  mean of 3 scored (95 % CI 0.116 to 1) refused 25 %  of 4 scored" == score_in_words(judge)
 
 
-def test_passes_over_repeats() -> None:
-    """pass@k and pass^k are the means over the cases that were asked at least k times, and say how many those are."""
+def test_pass_at_k() -> None:
+    """pass@k and pass^k are means over the cases with at least k trials, with the number of those cases."""
     verdicts = {"a": [PASS, PASS, FAIL], "b": [FAIL, FAIL, FAIL], "c": [PASS, PASS, PASS], "d": [PASS]}
     lives = [answered(case, {"exact": each}, repeat=at) for case, all_ in verdicts.items() for at, each in enumerate(all_, 1)]
     exact = summary_of(*lives).scores["exact"]
@@ -268,7 +268,7 @@ def test_passes_over_repeats() -> None:
 
 
 def test_pass_at_1_is_the_mean() -> None:
-    """Where all cases have as many repeats, pass@1 and pass^1 are the mean of the scorer, with its interval."""
+    """If all cases have the same number of repeats, pass@1 and pass^1 equal the mean, with its interval."""
     verdicts = itertools.product(range(12), range(1, 5))
     lives = [answered(f"c{case}", {"exact": (case * at) % 5 < 2}, repeat=at) for case, at in verdicts]
     exact = summary_of(*lives).scores["exact"]
@@ -282,8 +282,8 @@ def test_pass_at_1_is_the_mean() -> None:
     assert pytest.approx((exact.mean, exact.low, exact.high)) == (once.all, once.all_low, once.all_high)
 
 
-def test_repeats_that_come_late_are_told_apart() -> None:
-    """A run that had one trial a case, and is resumed with more, has the same summary as one that had them from the start."""
+def test_repeats_added_on_resume() -> None:
+    """Repeats added on resume give the same summary as repeats from the start."""
     first = [answered(f"c{case}", {"near": case / 7, "exact": case > 2}) for case in range(5)]
     second = [answered(f"c{case}", {"near": case / 5, "exact": case > 3}, repeat=2) for case in range(5)]
     late = summary_of(*first, *second)
@@ -294,8 +294,8 @@ def test_repeats_that_come_late_are_told_apart() -> None:
         assert math.isclose(late.scores[scorer].standard_error or 0.0, early.scores[scorer].standard_error or 1.0)
 
 
-def test_a_score_that_is_superseded_counts_no_more() -> None:
-    """A later score of the same scorer takes the place of the first, also where it is of another kind."""
+def test_replaced_score() -> None:
+    """A later score of the same scorer replaces the first, also one of another kind."""
     again = [TrialScored(trial=name, scorer="exact", version="v2", value=PASS, elapsed=0.0) for name in ("a", "b")]
     exact = summary_of(answered("a", {"exact": "good"}), answered("b", {"exact": 0.5}), list(again)).scores["exact"]
 
@@ -310,8 +310,8 @@ SCORED = st.lists(
 
 @examples(200)
 @given(SCORED)
-def test_how_many_versions_of_a_scorer_have_spoken(steps: list[Any]) -> None:
-    """Whatever is scored, superseded and withdrawn: the versions that are counted are those of the values that count."""
+def test_number_of_scorer_versions(steps: list[Any]) -> None:
+    """After any scores, replacements and withdrawals, the versions counted are those of the current scores."""
     events = chain(*(answered(str(number), {}) for number in range(4)))
     last, known = "", dict[int, str]()
     for step in steps:
@@ -333,8 +333,8 @@ def test_how_many_versions_of_a_scorer_have_spoken(steps: list[Any]) -> None:
         assert (len(set(versions)), sum(each != last for each in versions)) == counted
 
 
-def test_scores_of_several_versions_say_so() -> None:
-    """A mean over what two versions of a scorer said is called that, with how many are by the older, and how to mend it."""
+def test_scores_of_several_versions() -> None:
+    """A mean over two versions of a scorer shows how many are from the older one, and the command to re-score."""
     again: list[Event] = [TrialScored(trial="a", scorer="exact", version="v2", value=PASS, elapsed=0.0)]
     lives = chain(answered("a", {"exact": FAIL, "near": 1.0}), answered("b", {"exact": PASS}), again)
     state = state_of(lives)
@@ -349,16 +349,16 @@ def test_scores_of_several_versions_say_so() -> None:
     assert "rescore" not in final_report(mended, path="my run")
 
 
-def test_a_scorer_that_failed_and_was_asked_again() -> None:
-    """An output at which a scorer failed is no longer counted as such once it has its score."""
+def test_score_after_a_failed_scorer() -> None:
+    """A failed scorer is no longer counted once the output has its score."""
     again: list[Event] = [TrialScored(trial="a", scorer="judge.tone", version="v1", value=PASS, elapsed=0.0)]
     scores = summary_of(answered("a", {"judge": ValueError()}), answered("b", {"judge": ValueError()}), again).scores
 
     assert (1, 1) == (scores["judge"].failed, scores["judge.tone"].scored)
 
 
-def test_outputs_of_which_a_scorer_has_said_nothing() -> None:
-    """What a scorer neither scored nor failed at is counted, and the command that asks it is named; what it divides is one."""
+def test_unscored_outputs() -> None:
+    """Outputs that a scorer neither scored nor failed on are counted, and the command to score them is shown."""
     lives = [
         answered("lost"),
         answered("scored", {"exact": PASS}),
@@ -372,8 +372,8 @@ def test_outputs_of_which_a_scorer_has_said_nothing() -> None:
     assert "1 output not scored by exact: evaljournal rescore r\n" in final_report(state_of(chain(*lives)), path="r")
 
 
-def test_a_withdrawn_trial_leaves_everything() -> None:
-    """A trial that no longer counts is in no count but its own, in no mean, and not among those that recovered."""
+def test_withdrawn_trial() -> None:
+    """A withdrawn trial is counted as withdrawn only: in no mean, and not as recovered."""
     gone = answered("b", {"exact": FAIL, "judge": ValueError()}, failures=1)
     summary = summary_of(answered("a", {"exact": PASS}), gone, [TrialWithdrawn(trial="b", why="removed")])
 
@@ -388,12 +388,12 @@ def test_a_withdrawn_trial_leaves_everything() -> None:
 
 
 def noted(trial: str, attempt: int, tokens: int) -> Event:
-    """Note what an attempt has used."""
+    """Return a note of tokens."""
     return Noted(name="tokens", value=tokens, trial=trial, attempt=attempt)
 
 
-def test_what_lost_attempts_have_used_is_told() -> None:
-    """Tokens of attempts that failed, timed out, were cut off or came late are in the sum, and told apart."""
+def test_usage_without_output() -> None:
+    """Tokens of failed, timed-out, interrupted and late attempts are in the sum, and shown separately."""
     life: list[Event] = [
         enqueued("a"),
         AttemptStarted(trial="a", attempt=1, slot=0),
@@ -419,8 +419,8 @@ def test_what_lost_attempts_have_used_is_told() -> None:
     assert "tokens 111,111,111; of this tokens 11,111 by attempts without an output" in final_report(state_of(life), path="r")
 
 
-def test_calls_that_may_have_been_paid_for_twice() -> None:
-    """An attempt that was cut off counts as paid twice once its trial was tried again, be it after it had been given up."""
+def test_repeated_calls() -> None:
+    """An interrupted attempt counts as repeated once its trial is attempted again, also after the trial has failed."""
 
     def cut_off(trial: str, attempt: int) -> list[Event]:
         return [
@@ -444,7 +444,7 @@ def test_calls_that_may_have_been_paid_for_twice() -> None:
 
 
 def test_sessions_and_crashes() -> None:
-    """A session that another followed without having ended was a crash; the last one's ending is told by itself."""
+    """A session followed by another one without having ended is a crash; the last session is not counted."""
     lives: list[Event] = [session(2), RunStopped(reason="interrupted"), session(3), session(4)]
     summary = summary_of(lives)
 
@@ -457,7 +457,7 @@ def test_sessions_and_crashes() -> None:
 
 
 def test_latency_quantiles() -> None:
-    """p50, p95, p99 and the longest are times that occurred."""
+    """p50, p95, p99 and the maximum are latencies that occurred."""
     summary = summary_of(*(answered(f"t{at}", elapsed=at / 10) for at in range(200, 0, -1)))
 
     assert (200, 10.0, 19.0, 19.8, 20.0) == (
@@ -470,7 +470,7 @@ def test_latency_quantiles() -> None:
 
 
 def grouped(lives: list[Event], key: str) -> Summary:
-    """Sum up a run, by a key of its metadata."""
+    """Return the summary by a metadata key."""
     facts = records(lives)
     grouping = Grouping(key)
     for record in facts:
@@ -479,7 +479,7 @@ def grouped(lives: list[Event], key: str) -> Summary:
 
 
 def test_groups_by_metadata() -> None:
-    """Each group has its own counts, scores and times; trials without the key are a group too."""
+    """Each group has its own counts, scores and latencies; trials without the key are a group too."""
     summary = grouped(
         chain(
             answered("a", {"exact": PASS}, metadata={"difficulty": "easy"}),
@@ -513,7 +513,7 @@ def test_groups_by_metadata() -> None:
 
 
 def test_metadata_in_a_blob(tmp_path: Path) -> None:
-    """Metadata that are too large to stand in a line are read from where they are kept."""
+    """Metadata in a blob are read."""
     text = orjson.dumps({"kind": "large", "pad": "x" * 99})
     sha = hashlib.sha256(text).hexdigest()
     place = tmp_path / "blobs" / sha[:2] / f"{sha}.json"
@@ -538,8 +538,8 @@ LIVES = st.lists(
 
 @examples(100)
 @given(LIVES, st.integers(1, 3))
-def test_the_groups_add_up_to_the_whole(lives: list[tuple[str, Any]], repeats: int) -> None:
-    """Over any run, every count and label of the whole is the sum over its groups, and trials that are not done are open."""
+def test_groups_add_up(lives: list[tuple[str, Any]], repeats: int) -> None:
+    """In any run, every count is the sum over the groups, and enqueued = completed + failed + open."""
     events: list[Event] = []
     for at, (kind, value) in enumerate(lives):
         case, repeat, metadata = f"c{at // repeats}", at % repeats + 1, {"part": at // repeats % 3}
@@ -564,8 +564,8 @@ def test_the_groups_add_up_to_the_whole(lives: list[tuple[str, Any]], repeats: i
 
 
 @pytest.mark.parametrize("at", range(0, 40, 3))
-def test_any_prefix_can_be_summed_up(at: int) -> None:
-    """After every record of a run in which everything happens, there is a summary, and its counts close."""
+def test_summary_after_any_record(at: int) -> None:
+    """After every record of the golden journal there is a summary, and its counts add up."""
     trials = summarise(fold(read(GOLDEN), at=at)).trials
 
     stages = ("queued", "running", "being_scored", "unsettled", "interrupted", "backing_off", "completed", "failed")

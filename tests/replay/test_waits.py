@@ -30,17 +30,17 @@ Moment = tuple[float, Event]
 
 def waits(*events: Moment, slots: int = 2) -> list[list[tuple[str, float, str]]]:
     """Return what each start of trial `a` waited for, the longest first."""
-    log, found = WaitLog("a"), list[list[Wait]]()
+    log, starts_waits = WaitLog("a"), list[list[Wait]]()
     begin = attrs.evolve(started(), settings={"slots": slots})  # type: ignore[misc]  # a fact is an attrs class
     before: list[Moment] = [(0.0, begin), (0.0, session())]
     for seq, (t, event) in enumerate([*before, *events], start=1):
         waited = log.apply(Record(seq, "2026-11-15T00:00:00.000000Z", t, event, 0, "", 1, 0))
         if isinstance(event, AttemptStarted | ScorerCallStarted) and event.trial == "a":
-            found.append(waited)
-    return [[(wait.reason, round(wait.seconds, 6), wait.text) for wait in each] for each in found]
+            starts_waits.append(waited)
+    return [[(wait.reason, round(wait.seconds, 6), wait.text) for wait in each] for each in starts_waits]
 
 
-def begun(trial: str, attempt: int = 1, *, key: str = "") -> AttemptStarted:
+def attempt_started(trial: str, attempt: int = 1, *, key: str = "") -> AttemptStarted:
     return AttemptStarted(trial=trial, attempt=attempt, slot=0, key=key)
 
 
@@ -53,56 +53,56 @@ def begun(trial: str, attempt: int = 1, *, key: str = "") -> AttemptStarted:
         (IntakePaused(until=9.0, cause="\x1b"), ("pause", 2.0, "\\x1b")),
     ],
 )
-def test_what_the_policy_held_up(decision: Event, wait: tuple[str, float, str]) -> None:
+def test_waits_for_the_policy(decision: Event, wait: tuple[str, float, str]) -> None:
     """A wait under a pace, a pause or an open breaker is named after it."""
-    assert [[wait]] == waits((1.0, START), (1.0, decision), (1.0, enqueued("a")), (3.0, begun("a")))
+    assert [[wait]] == waits((1.0, START), (1.0, decision), (1.0, enqueued("a")), (3.0, attempt_started("a")))
 
 
 def test_busy_slots() -> None:
-    """While as many run as may, a trial waits for a slot; where the limit is lower than the slots, the limit is named."""
+    """When the limit is reached, a trial waits for a slot; if the limit is lower than the slots, for the limit."""
     story: list[Moment] = [
         (1.0, START),
         *((1.0, enqueued(name)) for name in "bca"),
-        (1.0, begun("b")),
-        (1.0, begun("c")),
-        (4.0, begun("a")),
+        (1.0, attempt_started("b")),
+        (1.0, attempt_started("c")),
+        (4.0, attempt_started("a")),
     ]
 
     assert [[("limit", 3.0, "all 2 slots busy")]] == waits(*story)
     assert [[("limit", 3.0, "concurrency limit 2 of 8")]] == waits(*story, slots=8)
 
 
-def test_a_pause_that_ends_by_itself() -> None:
-    """Between two records, the time until the end of a pause is the pause's, and the time after it is not."""
+def test_pause_that_ends_by_itself() -> None:
+    """Between two records, only the time until the end of a pause counts as the pause."""
     paused: list[Moment] = [
         (1.0, IntakePaused(until=3.0, cause="retry_after")),
         (1.0, PaceChanged(after=1.0, cause="rate_limit")),
     ]
 
     expected = [("pace", 5.0, "rate limit: 1 starts/s"), ("pause", 2.0, "Retry-After")]
-    assert [expected] == waits((1.0, START), *paused, (1.0, enqueued("a")), (8.0, begun("a")))
+    assert [expected] == waits((1.0, START), *paused, (1.0, enqueued("a")), (8.0, attempt_started("a")))
 
 
 def test_backoff_is_no_wait() -> None:
     """Only the time after the delay counts as waiting."""
     failed = AttemptFailed(trial="a", attempt=1, error="E", message="", category="rate_limited", elapsed=1.0)
     again = RetryScheduled(trial="a", attempt=2, delay=5.0, cause="rate_limited")
-    story: list[Moment] = [(1.0, START), (1.0, enqueued("a")), (1.0, begun("a")), (2.0, failed), (2.0, again)]
-    story += [(2.0, IntakePaused(until=30.0, cause="retry_after")), (9.0, begun("a", 2))]
+    story: list[Moment] = [(1.0, START), (1.0, enqueued("a")), (1.0, attempt_started("a")), (2.0, failed), (2.0, again)]
+    story += [(2.0, IntakePaused(until=30.0, cause="retry_after")), (9.0, attempt_started("a", 2))]
 
     assert [[], [("pause", 2.0, "Retry-After")]] == waits(*story)
 
 
-def test_only_its_own_key_counts() -> None:
-    """What another rate-limit key waited for is not the trial's."""
+def test_other_keys_do_not_count() -> None:
+    """Waits for other rate-limit keys do not count."""
     paused: list[Moment] = [(1.0, IntakePaused(until=9.0, cause="retry_after", key=key)) for key in ("x", "y")]
     story: list[Moment] = [(1.0, enqueued("a")), *paused, (2.0, IntakeResumed(cause="retry_after", key="x"))]
 
-    assert [[("pause", 1.0, "Retry-After")]] == waits(*story, (5.0, begun("a", key="x")))
+    assert [[("pause", 1.0, "Retry-After")]] == waits(*story, (5.0, attempt_started("a", key="x")))
 
 
-def test_a_new_session_waits_anew() -> None:
-    """The time between two sessions, and what the policy of the one before decided, is not waited for."""
+def test_waits_start_over_in_a_new_session() -> None:
+    """The time between sessions, and decisions of the previous policy, do not count."""
     story: list[Moment] = [
         (1.0, IntakePaused(until=9.0, cause="retry_after")),
         (1.0, enqueued("a")),
@@ -111,12 +111,12 @@ def test_a_new_session_waits_anew() -> None:
     ]
 
     assert [[("pause", 3.0, "Retry-After"), ("pace", 2.0, "rate limit: 3 starts/s")]] == waits(
-        *story, (1.0, PaceChanged(after=3.0, cause="rate_limit")), (3.0, begun("a"))
+        *story, (1.0, PaceChanged(after=3.0, cause="rate_limit")), (3.0, attempt_started("a"))
     )
 
 
-def test_calls_of_scorers() -> None:
-    """A scorer's first call waits from the output, a repeated one from the end of its delay, under the scorer's own key."""
+def test_scorer_calls() -> None:
+    """A scorer's first call waits from the output, a retry from the end of its delay, under the scorer's own key."""
     key = "scorer:judge"
     failed = ScorerCallFailed(
         trial="a", scorer="judge", call=1, error="E", message="", category="rate_limited", elapsed=1.0, delay=2.0
@@ -124,7 +124,7 @@ def test_calls_of_scorers() -> None:
     story: list[Moment] = [
         (0.0, START),
         (1.0, enqueued("a")),
-        (1.0, begun("a")),
+        (1.0, attempt_started("a")),
         (2.0, AttemptSucceeded(trial="a", attempt=1, output="x", elapsed=1.0)),
         (2.0, PaceChanged(after=0.5, cause="rate_limit", key=key)),
         (5.0, ScorerCallStarted(trial="a", scorer="judge", call=1, key=key)),
