@@ -259,11 +259,7 @@ class _Pairing:
     """The cases that both runs have, with their trials in each."""
 
     def __init__(
-        self,
-        common: Iterable[str],
-        a: Mapping[str, TrialState],
-        b: Mapping[str, TrialState],
-        scorers: Sequence[str],
+        self, common: Iterable[str], a: Mapping[str, TrialState], b: Mapping[str, TrialState], scorers: Sequence[str]
     ) -> None:
         self._common = {name: a[name].case for name in common}
         self._a, self._b = a, b

@@ -16,6 +16,7 @@ from replay.text import as_text, escaped, plural
 from replay.trial import AttemptDetails, TrialDetails
 from replay.trial_state import TrialState
 
+Outcome = Literal["passed", "failure", "error", "skipped"]
 _VALUE_CHARS: Final = 10_000
 """Characters shown of an input, an output or a reason."""
 _FORBIDDEN: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -25,7 +26,7 @@ def junit(source: Source) -> Iterator[bytes]:
     """Write the run as one test suite."""
     index = TrialIndex.of(source)
     state, started = index.state, index.state.started
-    outcomes = {name: _outcome(trial) for name, trial in state.trials.items() if trial.stage != "withdrawn"}
+    outcomes: dict[str, Outcome] = {name: _outcome(trial) for name, trial in state.trials.items() if trial.stage != "withdrawn"}
     counts = Counter(outcomes.values())
     name = started.evaluation if started is not None and started.evaluation.strip() else "evaluation"
     first = state.sessions[0] if state.sessions else None
@@ -52,9 +53,6 @@ def junit(source: Source) -> Iterator[bytes]:
     for trial, outcome in outcomes.items():
         yield _test_case(index, name, trial, outcome)
     yield b"  <system-out/>\n  <system-err/>\n</testsuite>\n</testsuites>\n"
-
-
-Outcome = Literal["passed", "failure", "error", "skipped"]
 
 
 def _outcome(trial: TrialState) -> Outcome:

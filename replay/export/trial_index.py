@@ -12,15 +12,7 @@ from typing import Any, Final
 import attrs
 
 from journal import Record
-from journal.events import (
-    AttemptStarted,
-    Noted,
-    RetryScheduled,
-    TrialCompleted,
-    TrialEnqueued,
-    TrialFailed,
-    TrialWithdrawn,
-)
+from journal.events import AttemptStarted, Noted, RetryScheduled, TrialCompleted, TrialEnqueued, TrialFailed, TrialWithdrawn
 from replay.export.source import Source
 from replay.state import RunState
 from replay.timeline import Timeline
