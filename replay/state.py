@@ -178,6 +178,7 @@ class RunState:
     latencies: "array[float]" = attrs.field(factory=lambda: array("d"))
     """Seconds of each attempt that returned an output."""
     scores: dict[str, Tally] = attrs.field(factory=dict[str, Tally])
+    """Scorer → sums of its values, in the order in which the definition has the scorers."""
     usage: Counter[str] = attrs.field(factory=Counter[str])
     """Sums of all numbers in notes and in the usage of attempts: tokens, cost."""
     usage_without_output: Counter[str] = attrs.field(factory=Counter[str])
@@ -328,6 +329,7 @@ class RunState:
             version = now.scorers.get(scorer.partition(".")[0])
             if version is not None and version != before.scorers.get(scorer.partition(".")[0]):
                 tally.set_version(version)
+        self._sort_scorers()
         if now.task_fingerprint != before.task_fingerprint:
             self._task_changed_at = packed(record)
             self.from_older_task = sum(
@@ -442,9 +444,7 @@ class RunState:
         trial = self.trials[event.trial]
         if self.scorer_calls:
             self.scorer_calls.pop((event.trial, event.scorer.partition(".")[0]), None)
-        tally = self.scores.get(event.scorer)
-        if tally is None:
-            tally = self.scores[event.scorer] = Tally(by_case={} if self.has_repeats else None)
+        tally = self.scores.get(event.scorer) or self._add_scorer(event.scorer)
         scores = trial.scores = trial.scores or {}
         if event.scorer in scores:
             version, value = scores[event.scorer]
@@ -455,6 +455,18 @@ class RunState:
         if trial.unscored:
             self._clear_scorer_failure(trial, event.scorer.partition(".")[0])
         scores[event.scorer] = (event.version, event.value)
+
+    def _add_scorer(self, scorer: str) -> Tally:
+        tally = self.scores[scorer] = Tally(by_case={} if self.has_repeats else None)
+        self._sort_scorers()
+        return tally
+
+    def _sort_scorers(self) -> None:
+        """Sort the scorers as they are declared, so that their order is the same in every run of an evaluation."""
+        declared = list(self.started.scorers) if self.started else []
+        places = {scorer: place for place, scorer in enumerate(declared)}
+        order = sorted(self.scores, key=lambda scorer: places.get(scorer.partition(".")[0], len(declared)))
+        self.scores = {scorer: self.scores[scorer] for scorer in order}
 
     def _clear_scorer_failure(self, trial: TrialState, scorer: str) -> None:
         """Remove a scorer's failure after it has scored the output."""
@@ -468,7 +480,7 @@ class RunState:
         if event.scorer in trial.unscored:
             return  # It had failed before.
         trial.unscored = (*trial.unscored, event.scorer)
-        tally = self.scores.setdefault(event.scorer, Tally(by_case={} if self.has_repeats else None))
+        tally = self.scores.get(event.scorer) or self._add_scorer(event.scorer)
         tally.failed += 1
         tally.error = f"{event.error}: {event.message}"[:_ERROR_CHARS]
 

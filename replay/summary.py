@@ -257,7 +257,8 @@ def summarise(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
 
 def unscored(state: RunState) -> dict[str, int]:
     """Return, for each scorer of the run, the number of completed trials that it has neither scored nor failed to score."""
-    scorers = set(state.started.scorers) if state.started else set[str]()
+    declared = state.started.scorers if state.started else {}
+    scorers = set(declared)
     if not state.stages["answered"]:  # A scorer with as many scores as completed trials has missed none.
         scorers -= {name for name, tally in state.scores.items() if tally.scored == state.completed}
     missing: Counter[str] = Counter()
@@ -265,7 +266,7 @@ def unscored(state: RunState) -> dict[str, int]:
         if trial.stage == "completed" and not (trial.scores and trial.scores.keys() >= scorers):
             scored = {name.partition(".")[0] for name in trial.scores or ()}
             missing.update(scorer for scorer in scorers if scorer not in scored and scorer not in trial.unscored)
-    return dict(missing)
+    return {scorer: missing[scorer] for scorer in declared if missing[scorer]}
 
 
 def crashes(state: RunState) -> int:

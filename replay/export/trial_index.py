@@ -117,7 +117,7 @@ class TrialIndex:
 
     @property
     def scorers(self) -> list[str]:
-        """All scorers, in the order of their first scores."""
+        """All scorers, in the order of the definition."""
         return list(self.state.scores)
 
     def values(self, scorer: str) -> Iterator[Value]:

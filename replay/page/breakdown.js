@@ -37,7 +37,7 @@ class BreakdownView {
   }
 
   draw() {
-    const scorers = this.runs.at(-1).scorers.slice(0, SHOWN_SCORERS), pair = this.runs.length > 1;
+    const scorers = this.runs.at(-1).scorerNames.slice(0, SHOWN_SCORERS), pair = this.runs.length > 1;
     const rows = this.groups().map(([value, groups]) => {
       const cell = (text) => numberCell([...new Set(groups.map(text))].join(" → "));
       return el("tr", { "data-value": value ?? "" },

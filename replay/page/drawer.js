@@ -107,7 +107,7 @@ class Drawer {
   }
 
   scores(sides) {
-    const names = [...new Set(sides.flatMap(([run]) => run.scorers))];
+    const names = [...new Set(sides.flatMap(([run]) => run.scorerNames))];
     const rows = names.flatMap((name) => sides.map(([run, trial, label]) => {
       const scorer = run.scorers.indexOf(name), value = run.scoreOf(scorer, trial), reason = run.trials.reasons[trial]?.[scorer];
       if (value === null && !reason) return null;

@@ -185,9 +185,9 @@ class Run {
     this.stages.forEach((name, index) => { if (name !== "absent" && name !== "withdrawn") enqueued += counts[index]; });
     const limit = lastIndex(this.limits.map(([from]) => from), seq);
     const scores = {};
-    this.scores.forEach((totals, scorer) => {
-      const index = lastIndex(totals.seq, seq);
-      if (index >= 0) scores[this.scorers[scorer]] = { scored: totals.scored[index], numbers: totals.numbers[index], mean: totals.numbers[index] ? totals.total[index] / totals.numbers[index] : null };
+    this.scorerNames.forEach((name) => {
+      const totals = this.scores[this.scorers.indexOf(name)], index = totals ? lastIndex(totals.seq, seq) : -1;
+      if (index >= 0) scores[name] = { scored: totals.scored[index], numbers: totals.numbers[index], mean: totals.numbers[index] ? totals.total[index] / totals.numbers[index] : null };
     });
     return {
       seq,
@@ -267,6 +267,11 @@ class Run {
 
   endingOf(span) {
     return this.endings[this.spans.ending[span]];
+  }
+
+  // All scorers in the order of the definition; `scorers` has them in the order of their first scores.
+  get scorerNames() {
+    return Object.keys(this.info.summary.scores);
   }
 
   stageOf(trial) {

@@ -119,9 +119,10 @@ class TrialsView {
   // Each column: `from` is the width of the table in rem from which it is shown, `key` what rows are sorted by.
   runColumns(wide) {
     const [run] = this.runs, { trials } = run;
-    const scorers = run.scorers.slice(0, SHOWN_SCORERS).map((name, scorer) => ({
-      id: `score-${scorer}`, label: oneLine(name, 20), size: wide < 30 ? "3.8rem" : "minmax(4.4rem, 0.4fr)", from: scorer && 58 + 6 * scorer, kind: run.info.summary.scores[name]?.kind === "number" ? "num" : "", cell: ({ number }) => this.scoreCell(scorer, number), key: ({ number }) => sortKey(run.scoreOf(scorer, number)),
-    }));
+    const scorers = run.scorerNames.slice(0, SHOWN_SCORERS).map((name, index) => {
+      const scorer = run.scorers.indexOf(name), kind = run.info.summary.scores[name].kind === "number" ? "num" : "";
+      return { id: `score-${index}`, label: oneLine(name, 20), size: wide < 30 ? "3.8rem" : "minmax(4.4rem, 0.4fr)", from: index && 58 + 6 * index, kind, cell: ({ number }) => this.scoreCell(scorer, number), key: ({ number }) => sortKey(run.scoreOf(scorer, number)) };
+    });
     return [
       { id: "number", label: "trial", size: "minmax(5rem, 1.1fr)", cell: ({ name }) => oneLine(name, 120), key: ({ number }) => number },
       this.textColumn("input", "input", run, 46, 1.5),
@@ -137,7 +138,7 @@ class TrialsView {
   }
 
   comparisonColumns(wide) {
-    const newest = this.runs[1], scorers = newest.scorers.slice(0, 2).map((name) => ({
+    const newest = this.runs[1], scorers = newest.scorerNames.slice(0, 2).map((name) => ({
       id: `score-${name}`, label: oneLine(name, 20), size: "minmax(6rem, 0.5fr)", from: 66, cell: (row) => this.pairCell(row, (run, trial) => scoreText(run.scoreOf(run.scorers.indexOf(name), trial))), key: (row) => sortKey(this.last(row, (run, trial) => run.scoreOf(run.scorers.indexOf(name), trial))),
     }));
     return [
@@ -147,7 +148,7 @@ class TrialsView {
       this.outputColumn("output-a", "A output", 0),
       this.outputColumn("output-b", "B output", 1),
       ...scorers,
-      { id: "change", label: "change", size: wide < 30 ? "4.4rem" : "minmax(5rem, 1.2fr)", cell: (row) => el("span", { class: `change ${row.change}`, text: wide < 30 ? CHANGES[row.change] : changeText(row, wide < 66 ? [] : newest.scorers.slice(0, 2)) }), key: (row) => Object.keys(CHANGES).indexOf(row.change) },
+      { id: "change", label: "change", size: wide < 30 ? "4.4rem" : "minmax(5rem, 1.2fr)", cell: (row) => el("span", { class: `change ${row.change}`, text: wide < 30 ? CHANGES[row.change] : changeText(row, wide < 66 ? [] : newest.scorerNames.slice(0, 2)) }), key: (row) => Object.keys(CHANGES).indexOf(row.change) },
       { id: "elapsed", label: "latency", size: "8.4rem", from: 92, cell: (row) => this.pairCell(row, (run, trial) => (run.trials.elapsed[trial] === null ? NONE : microseconds(run.trials.elapsed[trial]))), key: (row) => this.last(row, (run, trial) => run.trials.elapsed[trial] ?? -1) },
     ];
   }

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import attrs
 import orjson
 import pytest
 from hypothesis import given
@@ -34,7 +35,7 @@ from replay.grouping import NO_GROUP, Grouping
 from replay.statistics import pass_all, pass_at, wilson
 from replay.summary import Summary, in_json, summarise
 from replay.summary_text import group_lines, score_in_words
-from tests.journal.samples import examples, session
+from tests.journal.samples import examples, session, started
 from tests.journal.test_format import GOLDEN
 from tests.replay.trial_events import answered, enqueued, failed, records, state_of
 
@@ -49,6 +50,19 @@ def chain(*lives: list[Event]) -> list[Event]:
 def summary_of(*lives: list[Event]) -> Summary:
     """Return the summary of a run with these events."""
     return summarise(state_of(chain(*lives)))
+
+
+def test_scores_are_in_the_order_of_the_definition() -> None:
+    """The order of the scorers is that of `run_started`, whichever scored first; adopted scorers change it."""
+    begin = attrs.evolve(started(), scorers={"exact": "v1", "judge": "v1", "tone": "v1"})  # type: ignore[misc]  # a fact
+    scored = answered("a", {"tone": "rude", "other": 1, "judge.style": 0.5, "judge.length": 1, "exact": PASS})
+    adopted = attrs.evolve(session(), n=2, adopted={"scorers": {"tone": "v1", "exact": "v1"}})  # type: ignore[misc]  # as above
+    first = list(records(scored))
+    first[0] = first[0]._replace(event=begin)
+    later = first[-1]._replace(seq=len(first) + 1, event=adopted)
+
+    assert ["exact", "judge.style", "judge.length", "tone", "other"] == list(summarise(fold(first)).scores)
+    assert ["tone", "exact", "judge.style", "judge.length", "other"] == list(summarise(fold([*first, later])).scores)
 
 
 def test_json() -> None:
