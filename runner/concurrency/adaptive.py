@@ -85,8 +85,6 @@ class Adaptive:
         """Attempts started so far, and so the newest one's place in the order of starts."""
         self._flying: dict[str, Start] = {}
         """Trial → its attempt in flight, in the order of starts."""
-        self._hung: dict[str, Start] = {}
-        """Attempts in flight that no longer count: the endpoint did not respond to any of them for long."""
         self._failures: list[tuple[float, int, Start, float, Failed | TimedOut]] = []
         """Failures to be judged: when, in which order, whose, when it arrived, and what it was. A heap."""
         self._quick = 0.1
@@ -99,8 +97,6 @@ class Adaptive:
         """The latest rate-limited starts since the last lesson, by their order."""
         self._rate_limits: Counter[str] = Counter()
         """Trial → rate limits in a row."""
-        self._last_limited: dict[str, int] = {}
-        """Trial → its last rate-limited start."""
         self._lesson = 0
         """The newest start when a 429 last taught something; starts up to it belong to that lesson."""
         self._last_ending = 0.0
@@ -138,10 +134,8 @@ class Adaptive:
             probe = self._start(signal.attempt)
         else:
             start = self._flying.pop(signal.attempt, None)
-            if start is not None:
+            if start is not None:  # Otherwise it hung for so long that it no longer counts.
                 self._end(start, signal)
-            else:
-                self._end_hung(signal)
         self._show_pace()
         return self._decision(probe=probe)
 
@@ -208,7 +202,6 @@ class Adaptive:
         evidence = f"no response to {len(self._flying)} calls for {self._now - self._last_ending:.1f} s"
         self._in_flight.overloaded(len(self._flying), self._now, self._started)
         self._show_limit("no_response", evidence)
-        self._hung.update(self._flying)
         self._flying.clear()
         self._breaker.begin("no_response", self._last_ending, self._now, self._started, probe_at=self._now)
         self._suspend(evidence)
@@ -242,32 +235,20 @@ class Adaptive:
         """Return the calls per second that so many in flight are (Little's law)."""
         return in_flight / max(self._latency.mean or _GUESS, 0.001)
 
-    def _end(self, start: Start, signal: Succeeded | Failed | TimedOut | Interrupted) -> None:  # noqa: C901, PLR0912
+    def _end(self, start: Start, signal: Succeeded | Failed | TimedOut | Interrupted) -> None:
         self._last_ending = self._now
-        if not (isinstance(signal, Failed) and signal.failure == "rate_limited"):
+        if isinstance(signal, Failed) and signal.failure == "rate_limited":
+            self._note_rate_limited(start)
+        else:
             self._rate_limits.pop(start.trial, None)
-            self._last_limited.pop(start.trial, None)
         match signal:
             case Succeeded():
                 is_quick = self._latency.succeeded(signal.elapsed)
-                self._accept(start)
-                recovered = self._answered(start)
+                closed = self._answered(start)
                 self._weigh_latency(start, signal.elapsed)
-                if is_quick and not recovered and not self._breaker.open:
+                if is_quick and not closed and not self._breaker.open and not self._background.is_testing:
                     self._grow(start)
-            case Failed(failure="rate_limited"):
-                self._rate_limits[start.trial] += 1
-                start.is_repeated = self._last_limited.get(start.trial, self._alive) < self._alive
-                self._last_limited[start.trial] = start.order
-                if self._rate_limits[start.trial] < POISONED and start.order > self._lesson:
-                    self._limited[start.order] = start
-                for other in self._flying.values():
-                    # The endpoint was never busy with the rejected call, so later ones met one less.
-                    if other.order > start.order:
-                        other.in_flight -= 1
-                self._weigh_latency(start, None)
-                self._defer(start, signal)
-            case Failed(failure="unavailable"):
+            case Failed(failure="rate_limited" | "unavailable"):
                 self._weigh_latency(start, None)
                 self._defer(start, signal)
             case TimedOut():
@@ -275,7 +256,6 @@ class Adaptive:
                 self._defer(start, signal)
             case Failed():
                 # The task's own error: the endpoint answered, or was never called.
-                self._accept(start)
                 self._answered(start)
                 self._weigh_latency(start, None)
             case Interrupted():
@@ -285,8 +265,16 @@ class Adaptive:
             case _:
                 assert_never(signal)
 
-    def _end_hung(self, signal: Succeeded | Failed | TimedOut | Interrupted) -> None:
-        self._hung.pop(signal.attempt, None)
+    def _note_rate_limited(self, start: Start) -> None:
+        self._rate_limits[start.trial] += 1
+        if self._rate_limits[start.trial] < POISONED and start.order > self._lesson:
+            self._limited[start.order] = start
+            if len(self._limited) > 4 * LATEST:
+                self._limited = {n: other for n, other in self._limited.items() if n > start.order - 2 * LATEST}
+        for other in self._flying.values():
+            # The endpoint was never busy with the rejected call, so later ones met one less.
+            if other.order > start.order:
+                other.in_flight -= 1
 
     def _defer(self, start: Start, failure: Failed | TimedOut) -> None:
         elapsed = self._now - start.t
@@ -301,18 +289,19 @@ class Adaptive:
         if wait == 0.0:
             self._advance(self._now)
 
-    def _accept(self, start: Start) -> None:
-        self._last_answered = max(self._last_answered, start.order)
-        self._alive = max(self._alive, start.order)
-        self._see_accepted(start)
-
     def _see_accepted(self, start: Start) -> None:
         if not start.is_accepted:
             start.is_accepted = True
             self._in_flight.accept(start.in_flight)
 
     def _answered(self, start: Start) -> bool:
-        """Tell the breaker that the endpoint answered; return whether that closed it."""
+        """Note that the endpoint answered; return whether that closed the breaker."""
+        self._last_answered = max(self._last_answered, start.order)
+        self._alive = max(self._alive, start.order)
+        self._see_accepted(start)
+        return self._close(start)
+
+    def _close(self, start: Start) -> bool:
         evidence = self._breaker.answered(start, self._now, self._started)
         if evidence is None:
             return False
@@ -357,7 +346,7 @@ class Adaptive:
             self._measure_lower(int(compared.low + 0.5), str(compared))
 
     def _measure_lower(self, limit: int, evidence: str) -> None:
-        if self._in_flight.limit > 1:
+        if self._in_flight.limit > 1 and not self._background.is_testing:
             self._latency.refresh()
             self._in_flight.measure_lower(self._now, self._started, limit)
             self._show_limit("trying", evidence)
@@ -409,40 +398,42 @@ class Adaptive:
         self._pause.current = Paused(until=self._breaker.next_probe, cause=self._breaker.cause, evidence=evidence)
         self._changes.append(self._pause.current)
 
-    def _rate_limited(self, start: Start, arrived: float, retry_after: float | None) -> None:  # noqa: C901, PLR0912
+    def _rate_limited(self, start: Start, arrived: float, retry_after: float | None) -> None:
         """Find out which limit a 429 is about, if any."""
         if self._breaker.open:
             self._probe_rate_limited(start, arrived, retry_after)
-            return
-        if self._rate_limits[start.trial] >= POISONED:
+        elif self._rate_limits[start.trial] >= POISONED:
             self._pace.missed += 1  # The trial may be the reason.
-            return
-        if start.order <= self._lesson:
+        elif start.order <= self._lesson:
             self._pace.echo()
-            return
-        latest = [self._limited[n] for n in range(start.order - LATEST + 1, start.order + 1) if n in self._limited]
-        is_most = len(latest) >= max(self._background.most(), LATEST_SHARE * min(LATEST, start.order))
-        self._pace.signs += not start.is_repeated
-        if start.is_repeated and not is_most:
-            self._pace.missed += 1  # It was rate limited before, and others were not: the trial may be the reason.
-        elif retry_after is None and self._in_flight.ends_trial(start):
+        else:
+            self._pace.signs += 1
+            latest = [self._limited[n] for n in range(start.order - LATEST + 1, start.order + 1) if n in self._limited]
+            is_most = len(latest) >= max(self._background.most(), LATEST_SHARE * min(LATEST, start.order))
+            self._explain(start, arrived, retry_after, latest[0] if is_most else None)
+
+    def _explain(self, start: Start, arrived: float, retry_after: float | None, first: Start | None) -> None:
+        """Learn from a 429; `first` is the first of the latest ones if most of the latest starts were rate limited."""
+        may_be_in_flight = retry_after is None
+        if may_be_in_flight and self._in_flight.ends_trial(start):
             self._learn_limit(start)
-        elif is_most and retry_after is None and self._in_flight.is_above(latest[0], self._now):
-            self._learn_limit(latest[0])
-        elif is_most or (self._pace.is_above(start.t) and not self._is_chance(start)):
-            if is_most and retry_after is None:
+        elif first is not None:
+            if may_be_in_flight and self._in_flight.is_above(first, self._now):
+                self._learn_limit(first)
+                return
+            if may_be_in_flight:
                 self._in_flight.doubt(self._now)
-            if is_most or self._pace.is_confirmed(start):
-                self._learn_rate(start, arrived, retry_after, in_a_row=is_most)
-        elif retry_after is None and self._in_flight.explains(start, self._now):
+            self._learn_rate(start, arrived, retry_after, in_a_row=True)
+        elif self._pace.is_above(start.t) and not self._is_chance(start):
+            if self._pace.is_confirmed(start):
+                self._learn_rate(start, arrived, retry_after, in_a_row=False)
+        elif may_be_in_flight and self._in_flight.explains(start, self._now):
             self._pace.missed += 1
             if self._in_flight.is_over():
                 self._learn_limit(start)
         else:
             self._pace.missed += 1
             self._unexplained(start)
-        if len(self._limited) > 4 * LATEST:
-            self._limited = {n: other for n, other in self._limited.items() if n > start.order - LATEST}
 
     def _is_chance(self, start: Start) -> bool:
         anchor = self._pace.anchor
@@ -456,7 +447,7 @@ class Adaptive:
         if breaker.cause == "all_rate_limited":
             self._suspend(breaker.probe_failed(self._now, not_before=arrived + min(retry_after or 0.0, 30.0)))
         else:
-            self._answered(start)
+            self._close(start)
 
     def _learn_limit(self, start: Start) -> None:
         self._pace.missed += 1
@@ -486,7 +477,7 @@ class Adaptive:
 
     def _unexplained(self, start: Start) -> None:
         background = self._background
-        if background.count(start, len(self._flying)):
+        if background.count(start, len(self._flying)) and not self._in_flight.in_trial:
             background.begin_test(self._started)
             rate = min(background.rate, self._pace.known or background.rate)
             # Rejected calls may have been charged to the bucket: let it recover first.

@@ -23,8 +23,8 @@ from runner.concurrency.constants import (
     FAST_GROWTH,
     FIRST_LIMIT,
     LEAST_SHOWN,
-    MOST_TRIMS,
     NEAR_LIMIT,
+    OTHER_LOAD,
     OUTWEIGHS,
     OVER_LIMIT,
     OVER_WITHIN,
@@ -34,6 +34,7 @@ from runner.concurrency.constants import (
     PER_ROUND_TRIP,
     SHORTEST_RUN,
     SURE_SHARE,
+    TIMEOUT_CUT,
     TRIAL_LATEST,
     TRIAL_PATIENCE,
     TRIAL_SOONEST,
@@ -60,6 +61,8 @@ class InFlight:
     """What speaks against more is latency, not a 429."""
     upward: bool = True
     """Whether the next trial, or the present one, is of more; only for latency is less tried."""
+    was_climbing: bool = False
+    """Whether the limit was climbing before a lower load was measured; it does so again if the higher one is better."""
     since: float = 0.0
     """When the present phase began."""
     period: float = TRIAL_SOONEST
@@ -74,8 +77,6 @@ class InFlight:
     """The first of them."""
     last_over: int = 0
     """The newest of them."""
-    trims: int = 0
-    """How many times in a row a little was taken off the limit."""
     over_share: float = 1.0
     """Share of the starts that were rate limited when the limit was found."""
     before: int = 0
@@ -93,7 +94,6 @@ class InFlight:
     ceiling: int | None = None
     """The load that was an overload; the limit stays clearly below it until `ceiling_until`."""
     ceiling_until: float = 0.0
-    ceiling_period: float = CEILING_SOONEST
     timeouts: int = 0
     """Starts since the last lesson that timed out."""
     successes: int = 0
@@ -162,16 +162,15 @@ class InFlight:
         if self.timeouts < OVERLOAD_TIMEOUTS or self.timeouts < OVERLOAD_SHARE * (self.timeouts + self.successes):
             return None
         seen = f"{self.timeouts} calls timed out and {self.successes} succeeded"
-        self.overloaded(start.in_flight, t, newest)
+        self.overloaded(start.in_flight, t, newest, cut=TIMEOUT_CUT)
         return seen
 
-    def overloaded(self, load: int, t: float, newest: int) -> None:
+    def overloaded(self, load: int, t: float, newest: int, *, cut: float = OVERLOAD_CUT) -> None:
         """Lower the limit at once: the endpoint is overloaded or does not respond at `load`."""
-        load = min(load, self.limit)
-        is_same = self.ceiling is not None and abs(load - self.ceiling) <= self.ceiling // 4
-        self.ceiling_period = min(2 * self.ceiling_period, CEILING_LATEST) if is_same else CEILING_SOONEST
-        self.ceiling, self.ceiling_until = load, t + self.ceiling_period
-        self.threshold = self.limit = max(int(OVERLOAD_CUT * load), 1)
+        is_again = self.ceiling is not None and load <= OTHER_LOAD * self.ceiling
+        self.ceiling, self.ceiling_until = load, t + (CEILING_LATEST if is_again else CEILING_SOONEST)
+        self.threshold = self.limit = max(min(int(cut * load), self.limit), 1)
+        self.period = TRIAL_SOONEST
         self.check_from = newest + 2 * self.limit
         self.phase, self.held, self.by_latency, self.since, self.lesson = "climbing", 0, False, t, newest
         self.timeouts = self.successes = self.growth = 0
@@ -180,8 +179,12 @@ class InFlight:
         """Go from holding to trying, and from trying to climbing."""
         if self.phase == "holding":
             step = max(1, self.held // (4 if self.upward else 3)) if self.by_latency else 1
-            self.phase, self.since, self.surplus, self.over = "trying", t, 0, 0
             highest = self._highest(t)
+            if self.by_latency and self.upward and self.held < highest < OTHER_LOAD * self.held:
+                self.held = self.limit = highest  # Too close to be compared, and below what was an overload.
+                self.since, self.upward = t, False
+                return
+            self.phase, self.since, self.surplus, self.over = "trying", t, 0, 0
             self.upward = (self.upward or not self.by_latency or self.held == 1) and self.held < highest
             higher = min(self.held + step, highest) if self.by_latency else min(self.held + step, proven, highest)
             self.limit = max(self.held, higher) if self.upward else max(self.held - step, 1)
@@ -213,7 +216,7 @@ class InFlight:
         if t < self.doubt_until or start.in_flight <= LEAST_SHOWN:
             return False
         is_near = self.held > 0 and not self.by_latency and start.in_flight > NEAR_LIMIT * self.held
-        return start.in_flight > self.accepted or (is_near and self.trims < MOST_TRIMS)
+        return start.in_flight > self.accepted or is_near
 
     def explains(self, start: Start, t: float) -> bool:
         """Return whether too many in flight may explain a 429: as many were never accepted, or nearly as many are held."""
@@ -259,7 +262,6 @@ class InFlight:
 
     def _hold(self, limit: int, t: float, newest: int) -> None:
         same = self.phase != "climbing" and abs(limit - self.held) <= max(1, self.held // 10)
-        self.trims = self.trims + 1 if same and limit < self.held else 0
         self.period = min(2 * self.period, TRIAL_LATEST) if same else TRIAL_SOONEST
         self.phase, self.since, self.held, self.lesson = "holding", t, limit, newest
         self.limit, self.by_latency, self.over, self.accepted = limit, False, 0, min(self.accepted, limit)
@@ -268,16 +270,20 @@ class InFlight:
 
     def measure_lower(self, t: float, newest: int, limit: int) -> None:
         """Measure a lower load now, to compare it with the present one."""
-        if self.phase != "trying" or not self.by_latency:
-            self.held = self.limit
+        if not self.in_trial:
+            self.held, self.was_climbing = self.limit, self.phase == "climbing"
         self.phase, self.by_latency, self.upward, self.since, self.lesson = "trying", True, False, t, newest
         self.limit = max(min(limit, self.held - 1), 1)
 
     def compared(self, t: float, newest: int, *, is_worth: bool) -> None:
         """Keep the better of the two loads of a trial."""
+        is_checked = is_worth and not self.upward and self.was_climbing
         if is_worth == self.upward:
             self.held, self.period = self.limit, TRIAL_SOONEST
         else:
             self.upward, self.period = not self.upward, min(2 * self.period, 2 * TRIAL_LATEST)
         self.limit, self.phase, self.since, self.lesson = self.held, "holding", t, newest
-        self.check_from = newest + int(self.period) * 8 * self.held
+        self.was_climbing = False
+        if is_checked:
+            self.phase, self.held, self.by_latency = "climbing", 0, False
+        self.check_from = newest + int(self.period) * 8 * self.limit

@@ -1,0 +1,47 @@
+"""The limit on attempts in flight: overloads and checks of a lower load."""
+
+from runner.concurrency.constants import CEILING_LATEST, CEILING_SOONEST, TIMEOUT_CUT
+from runner.concurrency.in_flight import InFlight
+from runner.concurrency.start import Group, Start, Wave
+
+
+def _start(order: int, in_flight: int) -> Start:
+    group = Group(first=1, size=32)
+    return Start(trial=str(order), order=order, t=0.0, in_flight=in_flight, limit=64, group=group, wave=Wave(0.0))
+
+
+def test_a_second_overload_at_no_higher_load_is_remembered_for_longer() -> None:
+    """The first may have been an outage."""
+    machine = InFlight(most=100, limit=64)
+    machine.overloaded(64, 10.0, newest=80)
+    first = machine.ceiling_until
+    machine.overloaded(40, 90.0, newest=200)
+
+    assert (10.0 + CEILING_SOONEST, 90.0 + CEILING_LATEST) == (first, machine.ceiling_until)
+
+
+def test_timeouts_lower_the_limit_further_than_silence() -> None:
+    """Many timeouts cut the limit to a third of the load."""
+    machine = InFlight(most=100, limit=60)
+    evidence = [machine.timed_out(_start(order, 60), 60.0, newest=60) for order in (1, 2, 3)]
+
+    assert [None, None, "3 calls timed out and 0 succeeded"] == evidence
+    assert int(TIMEOUT_CUT * 60) == machine.limit
+
+
+def test_a_lower_load_that_brings_less_lets_the_limit_climb_on() -> None:
+    """Measuring a lower load while climbing does not end the climb."""
+    machine = InFlight(most=1000, limit=120)
+    machine.measure_lower(10.0, 500, 70)
+    machine.compared(18.0, 640, is_worth=True)
+
+    assert ("climbing", 120) == (machine.phase, machine.limit)
+
+
+def test_a_lower_load_that_brings_as_much_is_kept() -> None:
+    """The limit stays there, and the next trial is of even less."""
+    machine = InFlight(most=1000, limit=120)
+    machine.measure_lower(10.0, 500, 70)
+    machine.compared(18.0, 640, is_worth=False)
+
+    assert ("holding", 70, False) == (machine.phase, machine.limit, machine.upward)
