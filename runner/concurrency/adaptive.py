@@ -21,6 +21,7 @@ from typing import Final, assert_never
 from runner.concurrency.background import Background
 from runner.concurrency.breaker import Breaker
 from runner.concurrency.constants import (
+    BUSY,
     COARSE,
     FIRST_LIMIT,
     GROWTH_PER_PROOF,
@@ -316,7 +317,8 @@ class Adaptive:
         """Allow more where it is used and nothing speaks against it."""
         machine = self._in_flight
         proven = int(GROWTH_PER_PROOF * (self._latency.load or 0))
-        if machine.is_unchecked and self._started >= machine.check_from:
+        is_in_use = self._latency.latest is not None and self._latency.latest[0] >= BUSY * self.limit
+        if machine.is_unchecked and is_in_use and self._started >= machine.check_from:
             self._measure_lower(self.limit - max(self.limit // 3, 1), f"{self.limit} in flight were never compared with fewer")
             return
         was_in_trial = machine.in_trial
