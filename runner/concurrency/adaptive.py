@@ -98,6 +98,8 @@ class Adaptive:
         """The latest rate-limited starts since the last lesson, by their order."""
         self._rate_limits: Counter[str] = Counter()
         """Trial → rate limits in a row."""
+        self._last_limited: dict[str, int] = {}
+        """Trial → its last rate-limited start."""
         self._lesson = 0
         """The newest start when a 429 last taught something; starts up to it belong to that lesson."""
         self._last_ending = 0.0
@@ -242,6 +244,7 @@ class Adaptive:
             self._note_rate_limited(start)
         else:
             self._rate_limits.pop(start.trial, None)
+            self._last_limited.pop(start.trial, None)
         match signal:
             case Succeeded():
                 is_quick = self._latency.succeeded(signal.elapsed)
@@ -268,6 +271,8 @@ class Adaptive:
 
     def _note_rate_limited(self, start: Start) -> None:
         self._rate_limits[start.trial] += 1
+        start.is_repeated = self._last_limited.get(start.trial, self._alive) < self._alive
+        self._last_limited[start.trial] = start.order
         if self._rate_limits[start.trial] < POISONED and start.order > self._lesson:
             self._limited[start.order] = start
             if len(self._limited) > 4 * LATEST:
@@ -409,10 +414,13 @@ class Adaptive:
         elif start.order <= self._lesson:
             self._pace.echo()
         else:
-            self._pace.signs += 1
+            self._pace.signs += not start.is_repeated
             latest = [self._limited[n] for n in range(start.order - LATEST + 1, start.order + 1) if n in self._limited]
             is_most = len(latest) >= max(self._background.most(), LATEST_SHARE * min(LATEST, start.order))
-            self._explain(start, arrived, retry_after, latest[0] if is_most else None)
+            if start.is_repeated and not is_most:
+                self._pace.missed += 1  # It was rate limited before, and others were not: the trial may be the reason.
+            else:
+                self._explain(start, arrived, retry_after, latest[0] if is_most else None)
 
     def _explain(self, start: Start, arrived: float, retry_after: float | None, first: Start | None) -> None:
         """Learn from a 429; `first` is the first of the latest ones if most of the latest starts were rate limited."""

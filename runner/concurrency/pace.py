@@ -57,7 +57,7 @@ class Pace:
     missed: int = 0
     """Starts after the anchor that took nothing out of the bucket."""
     signs: int = 0
-    """429s since the anchor, without those of trials that may be the reason themselves."""
+    """429s since the anchor, without those of trials that were rate limited before."""
     idle: float = 0.0
     """Seconds since the anchor in which something else held starts back, so that the bucket may have run over."""
     lowest: float = 0.0
@@ -122,9 +122,11 @@ class Pace:
             self.known *= 1 + min(SEARCH_GROWTH * gap * (1 + (t - self.since) / SEARCH_DOUBLING), SEARCH_STEP)
 
     def echo(self) -> None:
-        """Count a 429 of a start before the last lesson; it may have been charged to the bucket."""
+        """Count a 429 of a start before the last lesson; it may have been charged to the bucket, so one start is left out."""
         self.missed += 1
         self.echoes += 1
+        if self.known is not None and self.anchor is not None:
+            self.next_start += 1 / self.known
 
     def wait(self, until: float) -> None:
         """Start nothing before `until`: the bucket fills meanwhile."""

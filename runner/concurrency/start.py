@@ -49,3 +49,5 @@ class Start:
     """It probes an unavailable endpoint."""
     is_accepted: bool = False
     """It was answered, or outlived the time in which failures come back."""
+    is_repeated: bool = False
+    """It was rate limited like the trial's attempt before, and calls between the two were accepted."""
