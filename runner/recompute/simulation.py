@@ -291,7 +291,7 @@ class _RecordedScorer:
         self.default_slots = slots
         self.rate_limit_identity = identity
 
-    async def __call__(self, _: Any, case: Case) -> Any:
+    async def __call__(self, case: Case) -> Any:
         await trio.lowlevel.checkpoint()  # So that it is recognised as a trio function.
         return await self._calls(case.name)
 
