@@ -93,7 +93,7 @@ class Background:
 
     def end_test(self) -> bool:
         """End the test; return whether the 429s turned out to be random."""
-        is_random = self.limited > 1
+        is_random = self.limited > 0
         starts = self.test_to - self.test_from + 1
         if is_random:
             self.share = min(max(self.limited / starts, self.observed), 0.9)
