@@ -65,7 +65,7 @@ class Watched:
         self._flying += 1 if isinstance(signal, Started) else -1
         self.in_flight.append((signal.t, self._flying))
         if isinstance(signal, Failed):
-            (self.limited if signal.failure == "rate_limited" else self.unavailable).append(signal.t)
+            (self.limited if signal.category == "rate_limited" else self.unavailable).append(signal.t)
         decision = self._note(signal.t, self.policy.take(signal))
         if decision.probe:
             self.probes.append(signal.t)

@@ -277,14 +277,14 @@ class Run:
         elif answer.kind in ("rate_limited", "random_429"):
             tally.rate_limited += answer.kind == "rate_limited"
             tally.random_429 += answer.kind == "random_429"
-            failure = Failed(t=t, attempt=name, failure="rate_limited", retry_after=answer.retry_after, **headers)
+            failure = Failed(t=t, attempt=name, category="rate_limited", retry_after=answer.retry_after, **headers)
             lane.limit = lane.policy.take(failure).limit
             self._rate_limited(lane, call)
         else:
             unavailable = answer.kind == "unavailable"
             tally.work += answer.cost if answer.kind == "error" else 0.0
             tally.unavailable += unavailable
-            failed = Failed(t=t, attempt=name, failure="unavailable" if unavailable else "error")
+            failed = Failed(t=t, attempt=name, category="unavailable" if unavailable else "error")
             lane.limit = lane.policy.take(failed).limit
             trial.errors += counts
             trial.in_a_row = 0

@@ -122,7 +122,7 @@ class Aws(Fixed):
                 self._tokens -= 1
             return
         self._measure(signal.t)
-        if isinstance(signal, Failed) and signal.failure == "rate_limited":
+        if isinstance(signal, Failed) and signal.category == "rate_limited":
             rate = min(self._measured, self._fill) if self._enabled else self._measured
             self._max_rate, self._throttled, self._enabled = rate, signal.t, True
             self._set(signal.t, self.BETA * rate)
@@ -185,7 +185,7 @@ class Inspect(Fixed):
                 self._limit, self._clean = min(grown, self.slots), 0
         elif not isinstance(signal, Started):
             self._retried.add(signal.attempt)
-            if isinstance(signal, Failed) and signal.failure == "rate_limited":
+            if isinstance(signal, Failed) and signal.category == "rate_limited":
                 self._rate_limited(signal.t, signal.retry_after)
 
     def _rate_limited(self, t: float, retry_after: float | None) -> None:
@@ -197,4 +197,4 @@ class Inspect(Fixed):
 
 def is_load(signal: Signal) -> bool:
     """Return whether an ending may be due to load: a rate limit, an unavailable endpoint, a timeout."""
-    return isinstance(signal, TimedOut) or (isinstance(signal, Failed) and signal.failure in ("rate_limited", "unavailable"))
+    return isinstance(signal, TimedOut) or (isinstance(signal, Failed) and signal.category in ("rate_limited", "unavailable"))

@@ -240,7 +240,7 @@ class Adaptive:
 
     def _end(self, start: Start, signal: Succeeded | Failed | TimedOut | Interrupted) -> None:
         self._last_ending = self._now
-        if isinstance(signal, Failed) and signal.failure == "rate_limited":
+        if isinstance(signal, Failed) and signal.category == "rate_limited":
             self._note_rate_limited(start)
         else:
             self._rate_limits.pop(start.trial, None)
@@ -252,7 +252,7 @@ class Adaptive:
                 self._weigh_latency(start, signal.elapsed)
                 if is_quick and not closed and not self._breaker.open and not self._background.is_testing:
                     self._grow(start)
-            case Failed(failure="rate_limited" | "unavailable"):
+            case Failed(category="rate_limited" | "unavailable"):
                 self._weigh_latency(start, None)
                 self._defer(start, signal)
             case TimedOut():
@@ -287,7 +287,7 @@ class Adaptive:
         if isinstance(failure, Failed):
             self._quick = max(elapsed, (1 - SMOOTHING) * self._quick)
         wait = SETTLE * min(elapsed, 1.0) if isinstance(failure, Failed) else 0.0
-        if isinstance(failure, Failed) and failure.failure == "rate_limited":
+        if isinstance(failure, Failed) and failure.category == "rate_limited":
             if self._started - self._last_429 >= _QUIET or self._now < self._settling:
                 self._settling = self._now + wait
             self._last_429 = self._started
@@ -362,7 +362,7 @@ class Adaptive:
 
     def _judge(self, start: Start, arrived: float, failure: Failed | TimedOut) -> None:
         self._see_survivors()
-        if isinstance(failure, Failed) and failure.failure == "rate_limited":
+        if isinstance(failure, Failed) and failure.category == "rate_limited":
             self._rate_limited(start, arrived, failure.retry_after)
         else:
             self._unavailable(start, is_timeout=isinstance(failure, TimedOut))

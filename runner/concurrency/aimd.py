@@ -88,7 +88,7 @@ class Aimd:
                 old = signal.elapsed if self.latency is None else self.latency
                 self.latency = old + self.smoothing * (signal.elapsed - old)
             elif isinstance(signal, TimedOut) or (
-                isinstance(signal, Failed) and signal.failure in ("rate_limited", "unavailable")
+                isinstance(signal, Failed) and signal.category in ("rate_limited", "unavailable")
             ):
                 changes += self._trouble(now)
             if isinstance(signal, Failed) and signal.retry_after is not None:

@@ -38,7 +38,7 @@ class Failed:
 
     t: float
     attempt: str
-    failure: FailureCategory
+    category: FailureCategory
     retry_after: float | None = None
     """Seconds after which the endpoint asked to be called again."""
 

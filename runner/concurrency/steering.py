@@ -130,7 +130,7 @@ def _signal(event: AttemptEvent, t: float) -> Signal:
         case AttemptSucceeded():
             return Succeeded(t=t, attempt=event.trial, elapsed=event.elapsed)
         case AttemptFailed():
-            return Failed(t=t, attempt=event.trial, failure=event.category, retry_after=event.retry_after)
+            return Failed(t=t, attempt=event.trial, category=event.category, retry_after=event.retry_after)
         case AttemptTimedOut():
             return TimedOut(t=t, attempt=event.trial)
         case AttemptInterrupted():
@@ -149,7 +149,7 @@ def _call_signal(event: CallEvent, t: float) -> tuple[str, Signal]:
         case ScorerCallFailed():
             if event.category == "timed_out":
                 return name, TimedOut(t=t, attempt=name)
-            return name, Failed(t=t, attempt=name, failure=event.category, retry_after=event.retry_after)
+            return name, Failed(t=t, attempt=name, category=event.category, retry_after=event.retry_after)
     assert_never(event)
 
 

@@ -59,7 +59,7 @@ class ConcurrencyController:
     def record_error(self) -> None:
         """Record a rate limit, or an error that more load would make worse."""
         now = self._start()
-        self._policy.take(Failed(t=now, attempt=_ATTEMPT, failure="unavailable"))
+        self._policy.take(Failed(t=now, attempt=_ATTEMPT, category="unavailable"))
 
     def record_timeout(self) -> None:
         """Record a timeout."""

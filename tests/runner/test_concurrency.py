@@ -68,11 +68,11 @@ class Drive:
 
     def rate_limit(self, name: str, retry_after: float | None = None) -> Decision:
         del self.in_flight[name]
-        return self.take(Failed(t=self.t, attempt=name, failure="rate_limited", retry_after=retry_after))
+        return self.take(Failed(t=self.t, attempt=name, category="rate_limited", retry_after=retry_after))
 
     def fail(self, name: str) -> Decision:
         del self.in_flight[name]
-        return self.take(Failed(t=self.t, attempt=name, failure="unavailable"))
+        return self.take(Failed(t=self.t, attempt=name, category="unavailable"))
 
     def run(self, until: float, answer: Answer) -> int:
         """Keep every place busy; return how many calls were rate limited."""
@@ -339,6 +339,6 @@ def test_only_the_first_ending_counts() -> None:
     drive.succeed(name)
     before = drive.policy.may_start(drive.t)
 
-    assert () == drive.policy.take(Failed(t=drive.t, attempt=name, failure="unavailable")).changes
-    assert () == drive.policy.take(Failed(t=drive.t, attempt="unknown", failure="rate_limited", retry_after=60.0)).changes
+    assert () == drive.policy.take(Failed(t=drive.t, attempt=name, category="unavailable")).changes
+    assert () == drive.policy.take(Failed(t=drive.t, attempt="unknown", category="rate_limited", retry_after=60.0)).changes
     assert before == drive.policy.may_start(drive.t)

@@ -46,7 +46,7 @@ def signals(script: list[Step]) -> Iterator[Signal]:
         elif kind == "ok":
             yield Succeeded(t=t, attempt=attempt, elapsed=after or 0.0)
         elif kind in failures:
-            yield Failed(t=t, attempt=attempt, failure=failures[kind], retry_after=after)
+            yield Failed(t=t, attempt=attempt, category=failures[kind], retry_after=after)
         elif kind == "slow":
             yield TimedOut(t=t, attempt=attempt)
         else:

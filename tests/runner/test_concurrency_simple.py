@@ -32,7 +32,7 @@ def test_fixed_honours_retry_after() -> None:
     """A Retry-After pauses the whole key."""
     policy = Fixed(2)
     policy.take(Started(t=0.0, attempt="a"))
-    policy.take(Failed(t=1.0, attempt="a", failure="rate_limited", retry_after=30.0))
+    policy.take(Failed(t=1.0, attempt="a", category="rate_limited", retry_after=30.0))
 
     assert policy.may_start(1.0).at == 31.0
 
@@ -71,7 +71,7 @@ def test_aimd_collapses_when_trouble_comes_thick() -> None:
     policy = Aimd(100, initial=40.0)
     one(policy, 0.0, well=False)
     policy.take(Started(t=14.0, attempt="b"))
-    decision = policy.take(Failed(t=14.9, attempt="b", failure="unavailable"))
+    decision = policy.take(Failed(t=14.9, attempt="b", category="unavailable"))
 
     assert decision.limit == 1
     assert decision.changes[-1] == LimitMoved(before=20, after=1, cause="window", evidence="2 in trouble in 14.9 s")

@@ -198,7 +198,7 @@ async def test_each_run_sees_a_pause_at_its_own_time() -> None:
     identity = (fresh(),)
     first, second = (REGISTRY.join(identity, run, 4, t, lambda: Aimd(4)) for run, t in (("a", 100.0), ("b", 10.0)))
     first.take(Started(t=100.0, attempt="x"))
-    own = first.take(Failed(t=101.0, attempt="x", failure="rate_limited", retry_after=20.0))
+    own = first.take(Failed(t=101.0, attempt="x", category="rate_limited", retry_after=20.0))
     (until,) = [change.until for change in own.changes if isinstance(change, Paused)]
     (other,) = [change.until for change in second.received() if isinstance(change, Paused)]
 
