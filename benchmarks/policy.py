@@ -1,8 +1,8 @@
-"""What the concurrency policies are worth, measured on simulated endpoints: `python -m benchmarks policy`.
+"""The concurrency policies on simulated endpoints: `python -m benchmarks policy`.
 
 The policies are the real ones; only the endpoint, the executor and the clock are simulated, so ten minutes take less than a
-second. There is a table for each family of rows, with the best fixed limit and the rules of Phoenix, the AWS SDKs and Inspect
-beside ours; then ours is checked against the required figures, and the exit code is 1 if one does not hold.
+second. There is a table for each family of rows, with the best fixed limit and the policies of Phoenix, the AWS SDKs and
+Inspect next to ours; then ours is checked against the required figures. The exit code is 1 if a check fails.
 """
 
 import argparse
@@ -35,10 +35,10 @@ def select(family: str, *, seeds: Sequence[int], pattern: str, quick: bool) -> l
 
 
 class Recording:
-    """A policy that keeps its signals, so that they can be fed to another one."""
+    """A policy that records its signals, to replay them to another one."""
 
     def __init__(self, policy: Policy) -> None:
-        """Stand in front of `policy`."""
+        """Record the signals of `policy`."""
         self.signals: list[Signal] = []
         self.state: object = getattr(policy, "state", None)
         self.may_start = policy.may_start
@@ -50,18 +50,18 @@ class Recording:
         return self._policy.limit
 
     def take(self, signal: Signal) -> Decision:
-        """Keep the signal, and pass it on."""
+        """Record the signal and pass it on."""
         self.signals.append(signal)
         return self._policy.take(signal)
 
     def elapse(self, t: float) -> Decision:
-        """Pass on that time has passed."""
+        """Pass the time on."""
         elapse = getattr(self._policy, "elapse", None)
         return Decision(limit=self.limit) if elapse is None else elapse(t)
 
 
 def cost() -> None:
-    """Print CPU time per signal, without the simulation. A figure, not a check: machines differ."""
+    """Print CPU time per signal, without the simulation. It is not checked, because machines differ."""
     for row in lettered(300.0):
         if row.name not in ("F", "X"):
             continue
@@ -81,7 +81,7 @@ def cost() -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the tables and the checks; 1 if a required figure does not hold."""
+    """Print the tables and the checks; return 1 if a check fails."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks policy", description=__doc__)
     families = [*FAMILIES, "lettered", "random"]
     parser.add_argument("--family", action="append", choices=families, help="family of rows (repeatable; default: all)")
@@ -105,7 +105,7 @@ def main(argv: Sequence[str]) -> int:
         if rows:
             started = time.perf_counter()
             print(f"\n{family}")
-            # Each seed has random endpoints of its own.
+            # Each seed has its own random endpoints.
             results[family] = table(compare_all(rows, seeds[:1] if family == "random" else seeds, names, options.jobs), names)
             print(f"{time.perf_counter() - started:.0f} s")
     if OURS not in names:

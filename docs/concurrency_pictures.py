@@ -27,7 +27,7 @@ Step = tuple[float, float | None]
 
 @define
 class Watched:
-    """A policy whose signals and decisions are written down."""
+    """A policy whose signals and decisions are recorded."""
 
     policy: Adaptive
     in_flight: list[Step] = field(factory=lambda: [(0.0, 0.0)])
@@ -39,8 +39,8 @@ class Watched:
     """When a call failed with a 5xx."""
     probes: list[float] = field(factory=list)
     open: list[tuple[float, float]] = field(factory=list)
-    """From when to when the circuit breaker was open."""
-    _flying: int = 0
+    """Start and end of each period in which the circuit breaker was open."""
+    _count: int = 0
     _since: float | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -57,13 +57,13 @@ class Watched:
         return self.policy.may_start(t)
 
     def elapse(self, t: float) -> Decision:
-        """Let the policy see the time."""
+        """Pass the time to the policy."""
         return self._note(t, self.policy.elapse(t))
 
     def take(self, signal: Signal) -> Decision:
-        """Hand a signal to the policy, and write down what happened."""
-        self._flying += 1 if isinstance(signal, Started) else -1
-        self.in_flight.append((signal.t, self._flying))
+        """Pass a signal to the policy, and record it with the decision."""
+        self._count += 1 if isinstance(signal, Started) else -1
+        self.in_flight.append((signal.t, self._count))
         if isinstance(signal, Failed):
             (self.limited if signal.category == "rate_limited" else self.unavailable).append(signal.t)
         decision = self._note(signal.t, self.policy.take(signal))
@@ -89,7 +89,7 @@ class Watched:
 
 
 def watch(endpoint: Endpoint, seconds: float) -> Watched:
-    """Let the policy drive an endpoint for so many seconds."""
+    """Run the policy on an endpoint for this many seconds."""
     made: list[Watched] = []
 
     def make(row: Row) -> Watched:
@@ -102,7 +102,7 @@ def watch(endpoint: Endpoint, seconds: float) -> Watched:
 
 @frozen
 class Panel:
-    """One chart of a picture: a time axis, a value axis, and what is drawn between them."""
+    """One chart of a picture, with a time axis and a value axis."""
 
     title: str
     top: float
@@ -111,11 +111,11 @@ class Panel:
     most: float
 
     def x(self, t: float) -> float:
-        """Return where a time is."""
+        """Return the x coordinate of a time."""
         return LEFT + (WIDE - LEFT - RIGHT) * t / self.seconds
 
     def y(self, value: float) -> float:
-        """Return where a value is."""
+        """Return the y coordinate of a value."""
         return self.top + self.high * (1 - value / self.most)
 
     def frame(self, ticks: Sequence[float], *, times: bool) -> list[str]:
@@ -134,7 +134,7 @@ class Panel:
         return [f'<rect x="{self.x(a):.1f}" width="{self.x(b) - self.x(a):.1f}" {inside}/>' for a, b in spans]
 
     def steps(self, steps: Sequence[Step], colour: str, *, dash: str = "", fill: bool = False) -> list[str]:
-        """Draw a step function; it has a gap where it has no value."""
+        """Draw a step function, with gaps where it has no value."""
         drawn: list[str] = []
         points: list[tuple[float, float]] = []
         kept = list({round(2 * self.x(t)): (t, value) for t, value in steps}.values())  # Two steps per pixel can be seen.
@@ -155,7 +155,7 @@ class Panel:
         return [line([(self.x(t), y), (self.x(t), y - 9)], colour, 1.4) for t in times if t <= self.seconds]
 
     def level(self, value: float, label: str) -> list[str]:
-        """Draw what the endpoint really accepts, with its label on the right."""
+        """Draw the endpoint's real limit, with its label on the right."""
         y = self.y(value)
         return [
             line([(LEFT, y), (WIDE - RIGHT, y)], FAINT, 1.2, "2 4"),
@@ -177,7 +177,7 @@ def line(points: Sequence[tuple[float, float]], colour: str, width: float, dash:
 
 
 def key(y: float, entries: Sequence[tuple[str, str, str]]) -> list[str]:
-    """Draw a row of keys: a swatch (`fill`, `line`, `dash` or `tick`), its colour, and what it means."""
+    """Draw a row of keys: a swatch (`fill`, `line`, `dash` or `tick`), its colour and its label."""
     lines, x = [], float(LEFT)
     for kind, colour, said in entries:
         match kind:
@@ -195,7 +195,7 @@ def key(y: float, entries: Sequence[tuple[str, str, str]]) -> list[str]:
 
 
 def picture(high: float, title: str, *parts: Sequence[str]) -> str:
-    """Put a picture together, on a light ground."""
+    """Return the complete picture, on a light background."""
     body = "\n".join(piece for part in parts for piece in part)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {high:g}" width="{WIDE}" height="{high:g}" '

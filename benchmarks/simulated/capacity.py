@@ -1,7 +1,7 @@
-"""What an endpoint could deliver at best to a client with so many slots: the 100 % of the tables.
+"""The maximum that an endpoint can deliver to a client with a number of slots: the 100 % of the tables.
 
 It is computed, not measured: the tightest of the rate limit, the in-flight limit or knee, and the client's own slots, less
-the calls that fail by chance and the places that hung calls hold, second by second.
+the calls that fail at random and the places that hung calls occupy, second by second.
 """
 
 import heapq
@@ -9,17 +9,17 @@ import heapq
 from benchmarks.simulated.endpoint import TIMEOUT, Curve, Endpoint
 
 ERRORS, TIMEOUTS = 5, 3
-"""Attempts that a poisoned case makes before it fails. One that is rate limited takes next to no time in a slot."""
+"""Attempts that a poisoned case makes before it fails. A rate-limited attempt takes almost no time in a slot."""
 
 
 def capacity(endpoint: Endpoint, seconds: float, *, slots: int, timeout: float = TIMEOUT, calls: int = 1) -> float:
     """Return the trials that can be completed in a run; a trial takes `calls` calls to this endpoint (task and judge).
 
-    Where the row counts work (see `rows`), it is the calls that can be served, those that end in a case's own error included.
+    If the row counts work (see `rows`), return the calls that can be served, including those with an error of their own.
     """
     e = endpoint
     ok = (1 - e.hangs) * (1 - e.background_5xx)
-    """Part of the accepted calls that succeed."""
+    """Fraction of accepted calls that succeed."""
     poison = e.poison
     swallowed = poison.odds if poison is not None and poison.kind == "hung" else 0.0
     quick = ERRORS * e.reply() * poison.odds if poison is not None and (poison.kind == "unavailable" or poison.quick) else 0.0
@@ -27,7 +27,7 @@ def capacity(endpoint: Endpoint, seconds: float, *, slots: int, timeout: float =
     """Seconds in a slot of the client, but not of the server, for each call that succeeds."""
     delivered = hung = 0.0
     holding: list[tuple[float, float]] = []
-    """(Until when, how many places) hung calls hold."""
+    """(End, number of places) that hung calls occupy."""
     for second in range(int(seconds)):
         t = second + 0.5
         while holding and holding[0][0] <= t:

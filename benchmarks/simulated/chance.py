@@ -1,7 +1,7 @@
-"""Random numbers that depend on nothing but a seed and a key.
+"""Random numbers that depend only on a seed and a key.
 
 What happens to the third attempt of trial 17 is the same under every policy, whatever was started before it. So two
-policies are compared on the same calls, and the difference between them is not noise.
+policies are compared on the same calls, without noise.
 """
 
 import math

@@ -22,7 +22,7 @@ NAMES = (OURS, BEST, "phoenix", "aws", "inspect")
 
 @frozen(kw_only=True)
 class Comparison:
-    """What the policies made of one row with one seed."""
+    """The results of the policies on one row with one seed."""
 
     row: Row
     seed: int
@@ -32,21 +32,21 @@ class Comparison:
     """The best fixed limit, where it was searched for."""
 
     def ratio(self, name: str) -> float:
-        """Return the time of a finite run over that of the best fixed limit."""
+        """Return the time of a finite run divided by that of the best fixed limit."""
         return self.results[name].seconds / self.results[BEST].seconds
 
     def goodput(self, name: str) -> float:
-        """Return the goodput in per cent of capacity; what a full bucket gives at the start may not make up for anything."""
+        """Return the goodput in per cent of capacity, at most 100: an initial burst does not compensate for losses."""
         return min(self.results[name].goodput or 0.0, 100.0)
 
     def lost(self) -> float:
-        """Return the trials that ours lost and the best fixed limit did not."""
+        """Return the trials lost by ours but not by the best fixed limit."""
         ours = self.results[OURS].failed
         return max(ours - self.results[BEST].failed, 0) if ours else 0
 
 
 def compare(row: Row, seed: int, names: Sequence[str]) -> Comparison:
-    """Run policies on a row, and the best fixed limit where a figure depends on it."""
+    """Run policies on a row, and the best fixed limit if a figure depends on it."""
     results = {name: measure(row, POLICIES[name], seed) for name in names if name != BEST}
     limit = None
     if BEST in names or row.trials is not None or (OURS in results and results[OURS].failed):
@@ -65,7 +65,7 @@ def compare_all(rows: Sequence[Row], seeds: Sequence[int], names: Sequence[str],
 
 
 def table(comparisons: Iterable[Comparison], names: Sequence[str]) -> list[Comparison]:
-    """Print a line per row, each figure the mean over its seeds; return what was compared."""
+    """Print a line per row, each figure the mean over its seeds; return the comparisons."""
     print(f"{'':62}" + "".join(f"{name:>24}" for name in names))
     rows: list[Comparison] = []
     for _, group in groupby(comparisons, key=lambda comparison: comparison.row):
@@ -83,12 +83,12 @@ def table(comparisons: Iterable[Comparison], names: Sequence[str]) -> list[Compa
 
 
 def goodputs(comparisons: Iterable[Comparison], name: str) -> list[float]:
-    """List the goodput on each row with a known capacity."""
+    """Return the goodput on each row with a known capacity."""
     return [c.goodput(name) for c in comparisons if c.row.trials is None and c.row.known and name in c.results]
 
 
 def ratios(comparisons: Iterable[Comparison], name: str) -> list[float]:
-    """List the time of each finite run over that of the best fixed limit."""
+    """Return the time of each finite run divided by that of the best fixed limit."""
     return [c.ratio(name) for c in comparisons if c.row.trials is not None and name in c.results]
 
 
@@ -101,7 +101,7 @@ def _summary(values: list[float], *, highest: bool) -> str:
 
 
 def _cell(same: Sequence[Comparison], name: str) -> str:
-    """Render goodput or time ratio, rate limited, and trials lost; the limit or the shares behind."""
+    """Format goodput or time ratio, rate limited, and trials lost; then the limit or the shares."""
     results = [comparison.results[name] for comparison in same]
     if same[0].row.trials is None:
         first = f"{statistics.fmean(result.goodput or 0.0 for result in results):.0f}"

@@ -1,6 +1,6 @@
-"""What an endpoint does to a call: answer, rate limit, fail, slow down, hang.
+"""A simulated endpoint: it answers, rate limits, fails, slows down and hangs.
 
-Nothing here depends on which client calls, or why. Times are seconds of the run.
+Times are seconds since the start of the run.
 """
 
 import heapq
@@ -13,7 +13,7 @@ from attrs import define, field, frozen
 from benchmarks.simulated.chance import log_normal, uniform
 
 REPLY = 0.15
-"""Seconds until a 429 or a 5xx comes back; shorter where a whole call takes less."""
+"""Seconds until a 429 or a 5xx is returned; less if a call takes less."""
 TIMEOUT = 60.0
 """The client's timeout in seconds, unless a scenario has another."""
 HUNG = math.inf
@@ -49,7 +49,7 @@ class Poison:
     kind: Literal["rate_limited", "unavailable", "hung", "error"]
     retry_after: float | None = None
     quick: bool = False
-    """Their own error comes at once, and not after the time of a call."""
+    """Their error is returned at once, not after the latency of a call."""
 
     def hits(self, trial: int) -> bool:
         """Return whether a trial's case is poisoned; they are spread evenly."""
@@ -57,23 +57,23 @@ class Poison:
 
     @property
     def odds(self) -> float:
-        """Poisoned cases per case that is not."""
+        """Poisoned cases per other case."""
         return self.per_thousand / (1000 - self.per_thousand)
 
 
 @frozen(kw_only=True)
 class Burst:
-    """A time in which every new call gets the same answer."""
+    """A period in which every new call gets the same answer."""
 
     start: float
     seconds: float
     kind: Literal["rate_limited", "unavailable", "hung"]
-    """An outage (`unavailable`) also fails the calls in flight within a second; a black hole (`hung`) swallows them."""
+    """An outage (`unavailable`) also fails the calls in flight within a second; a black hole (`hung`) never answers them."""
     retry_after: float | None = None
 
     @property
     def end(self) -> float:
-        """When it is over."""
+        """Its end."""
         return self.start + self.seconds
 
 
@@ -88,7 +88,7 @@ class Headers:
 
 @frozen(kw_only=True)
 class Endpoint:
-    """What an endpoint can do, and how it behaves when more is asked of it."""
+    """The capacity of an endpoint, and its behaviour above it."""
 
     rate: float | None = None
     """Calls per second that flow into its bucket; None: unlimited."""
@@ -107,17 +107,17 @@ class Endpoint:
     cap: int | None = None
     """Calls in flight that it accepts; a 429 beyond that has no Retry-After."""
     knee: int | None = None
-    """Calls in flight up to which it is quick."""
+    """Calls in flight up to which latency is constant."""
     beyond: float = 2.0
     """Exponent of latency over load beyond the knee: 1 saturates (throughput stays), 2 collapses (throughput falls)."""
     overload_hangs: Literal["no", "call", "server"] = "no"
     """Calls beyond the knee get no answer; with `server` they also count as load until the client's timeout."""
     median: float = 2.0
-    """Seconds of a call, the median of a log-normal."""
+    """Median latency in seconds, log-normal."""
     sigma: float = 0.5
     """Spread of its logarithm."""
     network: float = 0.03
-    """Seconds that an output is on its way after the endpoint has counted the call as done."""
+    """Seconds from the end of a call at the endpoint until its output arrives."""
     brownout_every: float | None = None
     """Seconds from one outage to the next; the first comes after half of it."""
     brownout: float = 30.0
@@ -126,12 +126,12 @@ class Endpoint:
     bursts: tuple[Burst, ...] = ()
     """Single outages, bursts of 429s and black holes, in order of time."""
     hangs: float = 0.0
-    """Part of the calls that never answer."""
+    """Fraction of calls that are never answered."""
     random_429: float = 0.0
-    """Part of the calls that are rate limited by chance, whatever the load."""
+    """Fraction of calls that are randomly rate limited, at any load."""
     random_retry_after: float | None = None
     background_5xx: float = 0.0
-    """Part of the accepted calls that fail quickly with a 5xx."""
+    """Fraction of accepted calls that fail quickly with a 5xx."""
     poison: Poison | None = None
     rate_curve: Curve | None = None
     cap_curve: Curve | None = None
@@ -142,11 +142,11 @@ class Endpoint:
         return self.median * math.exp(self.sigma * self.sigma / 2) + self.network
 
     def reply(self) -> float:
-        """Return the seconds until a 429 or a 5xx comes back."""
+        """Return the seconds until a 429 or a 5xx is returned."""
         return min(REPLY, self.median)
 
     def burst_at(self, t: float) -> Burst | None:
-        """Return the outage, burst of 429s or black hole at `t`, or else the next one."""
+        """Return the outage, burst of 429s or black hole at `t`, or the next one."""
         every = self.brownout_every
         first = next((b for b in self.bursts if b.end > t), None)
         if every is None:
@@ -161,30 +161,30 @@ class Endpoint:
 
 @define
 class Answer:
-    """What will become of a call."""
+    """The outcome of a call."""
 
     kind: Kind
     seconds: float
-    """Until the answer reaches the client; infinite where it never does."""
+    """Seconds until the answer arrives; infinite if it never does."""
     retry_after: float | None = None
     headers: Headers | None = None
     cost: float = 1.0
-    """What it took from the bucket."""
+    """Tokens taken from the bucket."""
 
 
 @define
 class Server:
-    """An endpoint at work: its bucket, and the calls that it is busy with."""
+    """The state of an endpoint: its bucket, and the calls in flight."""
 
     endpoint: Endpoint
     seed: int
     timeout: float = TIMEOUT
-    """The client's timeout; a call that hangs is over by then."""
+    """The client's timeout, which ends hung calls."""
     tokens: float = 0.0
     filled: float = 0.0
-    """When the bucket was last filled, or the window began."""
+    """Time at which the bucket was last filled, or the window started."""
     busy: list[float] = field(factory=list[float])
-    """When each call in flight will leave it, the next one first."""
+    """End of each call in flight, a heap."""
     _burst: Burst | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -194,7 +194,7 @@ class Server:
         self._burst = e.burst_at(0.0)
 
     def call(self, t: float, trial: int, attempt: int) -> Answer:
-        """Decide now what will become of a call that arrives at `t`."""
+        """Return the outcome of a call that arrives at `t`."""
         e, busy = self.endpoint, self.busy
         while busy and busy[0] <= t:
             heapq.heappop(busy)
@@ -224,7 +224,7 @@ class Server:
         return Answer("error" if own_error else "ok", seconds + e.network, headers=self._headers(), cost=cost)
 
     def _reject(self, t: float, trial: int, attempt: int, burst: Burst | None) -> Answer | None:
-        """Answer a call without working on it, if there is a reason to."""
+        """Return the outcome of a call that is not served, if there is a reason."""
         if burst is not None and burst.start <= t:
             if burst.kind == "hung":
                 return self._hang(t, occupies=False)
@@ -238,7 +238,7 @@ class Server:
         return self._limit(t, trial, attempt) or self._fail(t, trial, attempt)
 
     def _limit(self, t: float, trial: int, attempt: int) -> Answer | None:
-        """Answer with a 429, because a limit is met or by chance."""
+        """Return a 429 because of a limit or at random, or None."""
         e = self.endpoint
         if e.random_429 and uniform(self.seed, trial, attempt, _RANDOM) < e.random_429:
             return Answer("random_429", e.reply(), e.random_retry_after)
@@ -249,7 +249,7 @@ class Server:
         return None
 
     def _fail(self, t: float, trial: int, attempt: int) -> Answer | None:
-        """Fail by chance."""
+        """Return a random failure, or None."""
         e = self.endpoint
         if e.hangs and uniform(self.seed, trial, attempt, _HANG) < e.hangs:
             return self._hang(t, occupies=True)
@@ -274,7 +274,7 @@ class Server:
         return min(log_normal(uniform(self.seed, trial, 0, _COST), median, e.cost_sigma), 0.8 * e.burst)
 
     def _grant(self, t: float, trial: int) -> bool:
-        """Take a call's tokens out of the bucket or the window, if they are there."""
+        """Take a call's tokens from the bucket or the window, if it has enough."""
         e, rate, cost = self.endpoint, self._rate(t), self._cost(trial)
         if e.window is None:
             self.tokens = min(self.tokens + (t - self.filled) * rate, e.burst)

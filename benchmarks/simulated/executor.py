@@ -1,6 +1,6 @@
 """An executor on an event heap instead of a clock: trials, retries, slots, judges, and several runs on one endpoint.
 
-It does with a policy's answers what the real executor does, and has the same retry budgets. A trial whose delay is over
+It follows a policy as the real executor does, and has the same retry budgets. A trial whose delay is over
 goes to the front of the queue, except after a probe or after several rate limits in a row: then it goes to the end.
 Scoring does not occupy a slot of the task.
 """
@@ -28,11 +28,11 @@ AHEAD = 64
 """Trials that are read ahead, beyond twice the limit."""
 
 _quota: Any = getattr(runner.concurrency, "Quota", None) if "quota" in Succeeded.__annotations__ else None
-"""The class for rate-limit headers, where the policies take them."""
+"""The class of rate-limit headers that the policies take."""
 
 
 class Timeline:
-    """What will happen, in order of time."""
+    """Scheduled events, in order of time."""
 
     def __init__(self) -> None:
         """Start at 0."""
@@ -46,7 +46,7 @@ class Timeline:
         heapq.heappush(self._events, (t, self._count, act, subject))
 
     def run(self, seconds: float) -> None:
-        """Let so many seconds pass, or as many as there are events."""
+        """Run the events of this many seconds, or all events."""
         events = self._events
         while events and events[0][0] <= seconds:
             self.now, _, act, subject = heapq.heappop(events)
@@ -55,7 +55,7 @@ class Timeline:
 
 @define(eq=False)
 class Trial:
-    """A trial, and what it has used of its retry budgets for the call under way: that of the task, or of the judge."""
+    """A trial, and its used retry budgets for the current call: that of the task, or of the judge."""
 
     number: int
     judging: bool = False
@@ -72,21 +72,21 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """What a policy knows its attempt by; a trial has one in flight at most."""
+        """Name of its attempt for policies; at most one is in flight."""
         return f"trial-{self.number}:judge" if self.judging else f"trial-{self.number}"
 
 
 @define(kw_only=True)
 class Tally:
-    """What came of a run."""
+    """The results of a run."""
 
     completed: int = 0
     work: float = 0.0
-    """Calls that the endpoint has worked on to their end, weighed with their tokens, those with an own error included."""
+    """Calls that the endpoint served, weighted by tokens, those with an error of their own included."""
     rate_limited: int = 0
-    """Calls that met a limit."""
+    """Calls rejected by a limit."""
     random_429: int = 0
-    """Calls that were rate limited by chance, or because their case always is."""
+    """Calls that were rate limited at random, or because their case always is."""
     unavailable: int = 0
     """Calls that failed with a 5xx or timed out."""
     failed: int = 0
@@ -96,7 +96,7 @@ class Tally:
     ended: float = 0.0
     """When the last trial ended, poisoned ones not counted."""
     in_flight: list[tuple[float, int]] | None = None
-    """How many were in flight each time an attempt started, if asked for."""
+    """Attempts in flight at each start, if requested."""
 
 
 @define(eq=False)
@@ -108,10 +108,10 @@ class _Call:
 
 
 class Lane:
-    """One policy in front of one endpoint, and the trials that wait for it."""
+    """One policy for one endpoint, and its queue of trials."""
 
     def __init__(self, policy: Policy, server: Server) -> None:
-        """Put a policy in front of a server."""
+        """Use a policy for a server."""
         self.policy = policy
         self.server = server
         self.ready: deque[Trial] = deque()
@@ -123,7 +123,7 @@ class Lane:
         self._probes: Counter[int] = Counter()
 
     def elapse(self, t: float) -> None:
-        """Let the policy see that a time has come at which nothing else happened."""
+        """Call the policy's `elapse` if nothing else happened at this time."""
         if self._elapse is not None:
             self.limit = self._elapse(t).limit
 
@@ -154,7 +154,7 @@ class Lane:
 
 @define(eq=False)
 class Run:
-    """One run of an evaluation: its trials, its lane for the task and, where there is a judge, the lane of that."""
+    """One run of an evaluation: its trials, the lane of the task and, with a judge, the lane of the judge."""
 
     timeline: Timeline
     task: Lane
@@ -163,9 +163,9 @@ class Run:
     judge: Lane | None = None
     """The lane that outputs are scored in; it may be the task's own. None: scoring takes no time."""
     trials: int | None = None
-    """How many trials there are; None: as many as there is time for."""
+    """Number of trials; None: unlimited."""
     ahead: int = 50
-    """Trials that may be open at once, per slot of the limit: where it is 1 and all back off, nothing starts."""
+    """Trials that may be open at once, per slot of the limit: with 1, nothing starts while all are in backoff."""
     first: int = 0
     """Number of the first trial; runs that share an endpoint have different ones."""
     tally: Tally = field(factory=Tally)
@@ -173,7 +173,7 @@ class Run:
     _open: int = 0
 
     def start(self) -> None:
-        """Start whatever may start at the beginning."""
+        """Start the first calls."""
         self._pump(self.task)
 
     def _read(self, lane: Lane) -> None:
@@ -190,7 +190,7 @@ class Run:
         self._open += max(room, 0)
 
     def _pump(self, lane: Lane) -> None:
-        """Start whatever may start, and see to it that the policy is asked again in time."""
+        """Start calls while the policy allows it, and schedule the next check."""
         timeline, policy = self.timeline, lane.policy
         now = timeline.now
         while True:
@@ -258,7 +258,7 @@ class Run:
         self._open -= 1
 
     def _ended(self, lane: Lane, call: _Call) -> bool:
-        """Tell the policy how a call ended, and decide what becomes of its trial; return whether it succeeded."""
+        """Pass the end of a call to the policy, and retry or fail its trial; return whether it succeeded."""
         t, trial, answer, tally = self.timeline.now, call.trial, call.answer, self.tally
         lane.in_flight -= 1
         name, counts = trial.name, not call.probe
@@ -292,7 +292,7 @@ class Run:
         return False
 
     def _rate_limited(self, lane: Lane, call: _Call) -> None:
-        """Wait as long as asked, within what is left of the budget."""
+        """Wait for Retry-After, within the remaining budget."""
         trial, asked = call.trial, call.answer.retry_after or 0.0
         trial.rate_limits += 1
         trial.in_a_row += 1
@@ -321,7 +321,7 @@ class Run:
         self._pump(lane)
 
     def _backoff(self, trial: Trial, times: int) -> float:
-        """Exponential, with full jitter."""
+        """Return the delay: exponential, with full jitter."""
         return jitter(self.seed, trial.name, trial.attempts) * min(MAX_DELAY, BASE_DELAY * 2.0 ** min(max(times - 1, 0), 60))
 
 

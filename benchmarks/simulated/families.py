@@ -1,7 +1,7 @@
-"""Rows that no policy was tuned on at first, in families: one or two for each finding of the second study.
+"""Adversarial rows, in families: one or two for each finding of the second study.
 
-Unless a row says otherwise: 100 slots, 600 s, median latency 2 s (log-normal, sigma 0.5), client timeout 60 s, trials
-without an end. The number behind a family is that of the finding.
+Unless a row says otherwise: 100 slots, 600 s, median latency 2 s (log-normal, sigma 0.5), client timeout 60 s, unlimited
+trials. The number of a family is that of the finding.
 """
 
 import random
@@ -18,7 +18,7 @@ CONSTANT = Endpoint(sigma=0.0)
 
 
 def _scoring() -> list[Row]:
-    """1, 14: scoring takes time; a judge has an endpoint of its own, or shares the task's."""
+    """1, 14: scoring takes time; a judge has its own endpoint, or shares the task's."""
 
     def judge(latency: float) -> Endpoint:
         return Endpoint(median=latency)
@@ -66,7 +66,7 @@ def _poisoned() -> list[Row]:
 
 
 def _random_429() -> list[Row]:
-    """3: calls are rate limited by chance, in finite runs; measured against the best fixed limit."""
+    """3: calls are randomly rate limited, in finite runs; measured against the best fixed limit."""
     return [
         Row(
             name=f"{100 * part:.0f} % 429{'' if wait is None else ' + Retry-After'}, {trials:,} x {latency:g} s, {slots} slots",
@@ -109,7 +109,7 @@ def _bursts() -> list[Row]:
 
 
 def _unavailable() -> list[Row]:
-    """5: background 5xx that come back quickly, and real outages."""
+    """5: quick background 5xx, and real outages."""
     background = [
         Row(name=f"{100 * part:.0f} % background 5xx{where}", endpoint=evolve(endpoint, background_5xx=part))
         for endpoint, where in ((UNLIMITED, ""), (TWENTY, ", 20/s"), (evolve(UNLIMITED, cap=32), ", cap 32"))
@@ -125,7 +125,7 @@ def _unavailable() -> list[Row]:
 
 
 def _own_errors() -> list[Row]:
-    """6: many cases raise an error of their own."""
+    """6: many cases raise their own error."""
     return [
         Row(
             name=f"{part // 10} % of the cases raise their own error{', at once' if quick else ''}{where}",
@@ -159,7 +159,7 @@ def _small() -> list[Row]:
 
 
 def _moved() -> list[Row]:
-    """8: a limit is raised or lowered in the middle of the run."""
+    """8: a limit changes during the run."""
     up, down = Curve(((300.0, 3.0),)), Curve(((300.0, 1 / 3),))
     rows: list[Row] = []
     for wait, where in ((True, ""), (False, ", no Retry-After")):
@@ -177,7 +177,7 @@ def _moved() -> list[Row]:
 
 
 def _drift() -> list[Row]:
-    """9: latency changes for reasons that have nothing to do with our load."""
+    """9: latency changes independently of our load."""
     curves = {
         "doubles at once": Curve(((200.0, 2.0),)),
         "triples at once": Curve(((200.0, 3.0),)),
@@ -205,7 +205,7 @@ def _headers() -> list[Row]:
     return [
         Row(name=f"headers: {what}{where}", endpoint=evolve(endpoint, headers=headers))
         for endpoint, where in ((UNLIMITED, ""), (TWENTY, ", 20/s"))
-        for what, headers in (("remaining 0 for ever", none), ("remaining 0, reset in 1 h", far), ("remaining 1 for ever", few))
+        for what, headers in (("always remaining 0", none), ("remaining 0, reset in 1 h", far), ("always remaining 1", few))
     ]
 
 
@@ -226,7 +226,7 @@ def _overload() -> list[Row]:
 
 
 def _hung() -> list[Row]:
-    """12: hung connections with the default timeout of 600 s; more slots than the endpoint needs, or nothing could start."""
+    """12: hung connections with the default timeout of 600 s; more slots than the endpoint needs."""
     holes = [
         Row(
             name=f"black hole of {seconds:.0f} s{where}",
@@ -327,7 +327,7 @@ def _tokens() -> list[Row]:
 
 
 def _windows() -> list[Row]:
-    """Fixed windows: so many calls in each, and nothing until the next."""
+    """Fixed windows: a number of calls in each, and none until the next."""
     return [
         Row(
             name=f"{count} calls in {window:.0f} s{'' if wait else ', no Retry-After'}",

@@ -1,7 +1,7 @@
-"""The same rows with the real executor, on trio's virtual clock: is the simulation right?
+"""The same rows with the real executor, on trio's virtual clock, to check the simulation.
 
-The task asks the simulated endpoint what becomes of each call, waits that long, and returns or raises. Everything else is the
-product's own: queue, slots, retries, policy, scoring and journal, which is written to nowhere.
+The task gets the outcome of each call from the simulated endpoint, waits, and returns or raises. Everything else is the
+product's own: queue, slots, retries, policy, scoring, and a journal that is discarded.
 """
 
 import itertools
@@ -51,10 +51,10 @@ def rows() -> list[Row]:
 
 
 class NoDisk(NullFiles):
-    """Keeps nothing and takes no time."""
+    """A disk that discards everything and takes no time."""
 
     def pause(self) -> None:
-        """Do not wait: the clock is virtual."""
+        """Return at once: the clock is virtual."""
 
 
 @frozen
@@ -69,7 +69,7 @@ class Caller:
         """Make one call for a trial."""
         self.attempts[number] += 1
         answer = self.server.call(trio.current_time(), number, self.attempts[number])
-        if answer.seconds > self.server.timeout:  # The executor cancels it, so nothing below would be reached.
+        if answer.seconds > self.server.timeout:  # The executor cancels it here.
             self.answers.append(Answer("hung", answer.seconds))
         await trio.sleep(answer.seconds)
         self.answers.append(answer)
@@ -84,12 +84,12 @@ class Caller:
                 return number
 
     def count(self, *kinds: str) -> int:
-        """Count the answers of some kinds."""
+        """Return the number of answers of these kinds."""
         return sum(answer.kind in kinds for answer in self.answers)
 
 
 def measure_real(row: Row, policy: str = "adaptive", seed: int = 0) -> Result:
-    """Run a row with the real executor, under a policy that the product knows by name."""
+    """Run a row with the real executor, with a built-in policy."""
     task = Caller(Server(row.endpoint, seed, row.timeout))
     judge = Caller(Server(row.judge, seed + 1000, row.timeout)) if isinstance(row.judge, Endpoint) else None
 
@@ -145,7 +145,7 @@ def _failed(state: Any) -> list[str]:
 
 
 def table(seed: int) -> None:
-    """Print what ours reaches in the simulation and with the real executor."""
+    """Print the result of ours in the simulation and with the real executor."""
     print(f"{'goodput %, or seconds of a finite run; rate limited %; trials lost':<62}{'simulated':>24}{'real executor':>24}")
     for row in rows():
         print(f"{row.name:<62.62}{_cell(measure(row, ours, seed)):>24}", end="", flush=True)

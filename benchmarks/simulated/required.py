@@ -1,4 +1,4 @@
-"""The figures that are required of our policy, each printed as PASS or FAIL."""
+"""The required figures of our policy, each printed as PASS or FAIL."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -12,10 +12,10 @@ ORDINARY = ("lettered", "random")
 
 
 class Checks:
-    """What passed and what failed."""
+    """Counts failed checks."""
 
     def __init__(self) -> None:
-        """Start with nothing checked."""
+        """Start without failures."""
         self.failed = 0
 
     def check(self, what: str, figure: str, *, passed: bool) -> None:
@@ -25,7 +25,7 @@ class Checks:
 
 
 def check(families: Mapping[str, Sequence[Comparison]], seeds: Sequence[int]) -> int:
-    """Check every figure that the families which were run allow; return how many failed."""
+    """Check the figures of the families that were run; return the number of failures."""
     checks = Checks()
     print(f"\nrequired figures, seeds {', '.join(map(str, seeds))}")
     adversarial = [c for name, comparisons in families.items() if name not in ORDINARY for c in comparisons]
@@ -47,10 +47,10 @@ def check(families: Mapping[str, Sequence[Comparison]], seeds: Sequence[int]) ->
 
 
 def _adversarial(checks: Checks, comparisons: Sequence[Comparison]) -> None:
-    """Check the rows of all families that have no end and a known capacity."""
+    """Check the unlimited rows of all families with a known capacity."""
     values = goodputs(comparisons, OURS)
     mean = statistics.fmean(values)
-    checks.check(f"adversarial: mean >= 90 % over {len(values)} rows without an end", f"{mean:.1f} %", passed=mean >= 90)
+    checks.check(f"adversarial: mean >= 90 % over {len(values)} unlimited rows", f"{mean:.1f} %", passed=mean >= 90)
     low = sorted((c.goodput(OURS), c.row.name, c.seed) for c in comparisons if c.row.trials is None and c.row.known)
     worst = [entry for entry in low if entry[0] < 60] or low[:1]
     checks.check("adversarial: no row below 60 %", f"{len(worst) if worst[0][0] < 60 else 0} below", passed=worst[0][0] >= 60)
@@ -70,7 +70,7 @@ def _ordinary(checks: Checks, comparisons: Sequence[Comparison]) -> None:
 
 
 def _times(checks: Checks, what: str, comparisons: Sequence[Comparison], most: float) -> None:
-    """Check that every finite run takes at most so many times as long as with the best fixed limit."""
+    """Check the ratio of every finite run to the best fixed limit."""
     slow = [c for c in comparisons if c.row.trials is not None and c.ratio(OURS) > most]
     values = ratios(comparisons, OURS)
     if not values:
@@ -82,7 +82,7 @@ def _times(checks: Checks, what: str, comparisons: Sequence[Comparison], most: f
 
 
 def _lettered(checks: Checks, comparison: Comparison) -> None:
-    """Check what the first study requires of each scenario."""
+    """Check the requirements of the first study for each scenario."""
     required, ours = SCENARIOS[comparison.row.name][1], comparison.results[OURS]
     goodput = ours.goodput or 0.0
     what = f"{comparison.row.name}: >= {required.goodput:.0f} %, rate limited <= {required.rate_limited:.0f} %, "
@@ -97,7 +97,7 @@ def _lettered(checks: Checks, comparison: Comparison) -> None:
 
 
 def _recovery(checks: Checks) -> None:
-    """Check that 100 slots are back at 90 % within 30 s after an outage or a burst of 429s."""
+    """Check that 90 of 100 slots are in use within 30 s after an outage or a burst of 429s."""
     for what, limited in (("an outage", False), ("a burst of 429s", True)):
         endpoint = Endpoint(cap=100, brownout_every=300, brownout_kind="rate_limited" if limited else "unavailable")
         over = 150 + endpoint.brownout
@@ -109,7 +109,7 @@ def _recovery(checks: Checks) -> None:
 
 
 def _sprint(checks: Checks, seeds: Sequence[int]) -> None:
-    """Check the mean time of 10,000 trials at 100/s, over the shortest possible."""
+    """Check the mean time of 10,000 trials at 100/s, divided by the shortest possible."""
     endpoint, trials = SCENARIOS["F"][0], 10_000
     ideal = (trials - endpoint.burst) / (endpoint.rate or 1.0) + endpoint.mean()
     row = Row(name="sprint", endpoint=endpoint, slots=1000, trials=trials)

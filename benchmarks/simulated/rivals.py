@@ -1,6 +1,6 @@
-"""Other rules for how many calls run at once, written from their descriptions, to be run beside ours.
+"""Other concurrency policies, written from their descriptions, for comparison with ours.
 
-None of them pauses a run for a Retry-After: it delays the trial that met it, which is the executor's part.
+None of them pauses a run for a Retry-After: the executor delays only the trial that got it.
 """
 
 import math
@@ -12,7 +12,7 @@ _FULL = Gate(open=False)
 
 
 class Fixed:
-    """So many calls at once, whatever happens."""
+    """A fixed number of calls at once."""
 
     def __init__(self, slots: int) -> None:
         """Allow `slots` calls at once."""
@@ -32,10 +32,10 @@ class Fixed:
         return Decision(limit=self.limit)
 
     def learn(self, signal: Signal) -> None:
-        """Learn nothing."""
+        """Ignore the ending."""
 
     def elapse(self, t: float) -> Decision:  # noqa: ARG002  # part of the protocol
-        """Learn nothing from time that passes without an ending."""
+        """Ignore time that passes without an ending."""
         return Decision(limit=self.limit)
 
     def may_start(self, t: float) -> Gate:  # noqa: ARG002  # others pace their starts
@@ -111,7 +111,7 @@ class Aws(Fixed):
         if not self._enabled:
             return _OPEN
         tokens = min(self._tokens + (t - self._filled) * self._fill, self._capacity)
-        # A hair less than a token will do, or rounding would make the wait endless.
+        # Slightly less than a token is enough; otherwise rounding could make the wait endless.
         return _OPEN if tokens > 1 - 1e-9 else Gate(open=False, at=t + max((1 - tokens) / self._fill, 1e-6))
 
     def learn(self, signal: Signal) -> None:

@@ -1,4 +1,4 @@
-"""One row of a table: an endpoint, a workload, and how well a policy does on it.
+"""One row of a table: an endpoint, a workload, and the result of a policy.
 
 from benchmarks.simulated.families import FAMILIES
 from benchmarks.simulated.rows import measure, ours
@@ -18,13 +18,13 @@ from benchmarks.simulated.rivals import Fixed
 from runner.concurrency import Adaptive, Policy
 
 MakePolicy = Callable[["Row"], Policy]
-"""Makes a policy for a row."""
+"""A function that returns the policy for a row."""
 GRID = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """Fixed limits that are tried to find the best one."""
 ENOUGH = 98.5
-"""Per cent of capacity at which the search ends: a higher limit would only meet more 429s."""
+"""Per cent of capacity at which the search ends: a higher limit would only cause more 429s."""
 HAMMERING = 1000.0
-"""Rate-limited calls per completed trial, in per cent, at which it ends if the last step brought nothing."""
+"""Rate-limited calls per completed trial, in per cent, at which it ends if the last step brought no improvement."""
 LONGEST = 20_000.0
 """Seconds after which a finite run is ended."""
 
@@ -37,29 +37,29 @@ class Row:
     endpoint: Endpoint
     slots: int = 100
     seconds: float = 600.0
-    """Virtual time of a run without an end."""
+    """Virtual time of an unlimited run."""
     trials: int | None = None
-    """Trials of a finite run, which is measured by its time; None: as many as there is time for."""
+    """Trials of a finite run, which is measured by its time; None: unlimited."""
     ahead: int = 50
     """Trials that may be open at once, per slot of the limit."""
     timeout: float = TIMEOUT
     judge: Endpoint | Literal["shared"] | None = None
     """The endpoint that scores each output, with a policy of its own; `shared`: the task's endpoint and policy."""
     runs: int = 1
-    """Runs at the same time on this endpoint, each with a policy of its own."""
+    """Runs at the same time on this endpoint, each with its own policy."""
     known: bool = True
     """The capacity is known (and in the mean); otherwise the row is compared with the best fixed limit."""
     slow: bool = False
-    """Takes many seconds of CPU; left out of quick runs."""
+    """Takes many seconds of CPU; excluded from quick runs."""
 
     @property
     def counts_work(self) -> bool:
-        """Count calls served instead of trials: where trials differ in what they take, to leave the large ones would pay."""
+        """Whether calls served are counted instead of trials, so that skipping large trials does not pay off."""
         e = self.endpoint
         return bool(e.cost_sigma) or (e.poison is not None and e.poison.kind == "error" and not e.poison.quick)
 
     def capacity(self) -> float:
-        """Return the trials that could be completed at best in a run without an end."""
+        """Return the maximum of trials that an unlimited run could complete."""
         calls = 2 if self.judge == "shared" else 1
         slots = self.slots * self.runs
         task = capacity(self.endpoint, self.seconds, slots=slots, timeout=self.timeout, calls=calls)
@@ -70,7 +70,7 @@ class Row:
 
 @frozen(kw_only=True)
 class Result:
-    """What a policy made of a row."""
+    """The result of a policy on a row."""
 
     completed: int
     goodput: float | None = None
@@ -84,16 +84,16 @@ class Result:
     failed: float = 0
     """Trials lost, poisoned ones not counted."""
     shares: tuple[float, ...] = ()
-    """Part of each run in what was completed, in per cent."""
+    """Share of each run in the completed trials, in per cent."""
 
 
 def ours(row: Row) -> Policy:
-    """Make the adaptive policy as a run of these trials would."""
+    """Return the adaptive policy for a run of these trials."""
     return Adaptive(row.slots, trials=row.trials)
 
 
 def simulate(row: Row, make: MakePolicy, seed: int, *, trace: bool = False) -> list[Tally]:
-    """Run a row, and return what came of each of its runs."""
+    """Run a row; return the results of each of its runs."""
     timeline = Timeline()
     server = Server(row.endpoint, seed, row.timeout)
     judging = Server(row.judge, seed + 1000, row.timeout) if isinstance(row.judge, Endpoint) else None
@@ -137,17 +137,17 @@ def measure(row: Row, make: MakePolicy, seed: int = 0) -> Result:
 
 
 def best_fixed(row: Row, seed: int = 0) -> tuple[int, Result]:
-    """Search a grid up to the row's slots for the fixed limit that serves it best; return the limit and what it reached."""
+    """Search a grid for the best fixed limit, up to the row's slots; return the limit and its result."""
     limits = sorted({min(limit, row.slots) for limit in GRID} | {row.slots})
     if row.trials is not None:
-        # Finite runs meet no limit of the endpoint, so only many slots can be best.
+        # The endpoint does not limit finite runs, so many slots are best.
         timed = [(limit, measure(row, _fixed(limit), seed)) for limit in limits if limit >= row.slots / 4]
         return min(timed, key=lambda pair: pair[1].seconds)
     best = 1, measure(row, _fixed(1), seed)
     for limit in limits[1:]:
         result = measure(row, _fixed(limit), seed)
         reached, most = result.goodput or 0.0, best[1].goodput or 0.0
-        if reached > most + 0.5:  # Of limits that are as good as each other, the lowest.
+        if reached > most + 0.5:  # Of equally good limits, the lowest.
             best = limit, result
         hopeless = reached < 0.9 * most or (reached <= most + 0.5 and result.rate_limited > HAMMERING)
         if hopeless or max(reached, most) >= ENOUGH:

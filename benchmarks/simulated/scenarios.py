@@ -1,7 +1,7 @@
 """Ordinary endpoints: scenarios A-X, and random ones from a seed.
 
 All of A-X have a median latency of 2 s with a log-normal spread of 0.5 (mean 2.3 s), attempts time out after 60 s, and a
-429 takes 0.15 s to come back. A bucket is full at first. Retry-After is in whole seconds, at least 1.
+429 takes 0.15 s. Buckets start full. Retry-After is in whole seconds, at least 1.
 
     A  10/s, burst 20                       F  100/s, burst 100
     B  the same without Retry-After         G  0.5/s, burst 2
@@ -11,7 +11,7 @@ All of A-X have a median latency of 2 s with a log-normal spread of 0.5 (mean 2.
     S  20/s without Retry-After, and 1 % random 429s
     T  C, and 1 % random 429s
 
-A policy gets 1,000 slots: far too many, so that it has to find the right number. Random 429s are not counted as rate limited.
+A policy gets 1,000 slots, far too many, and has to find the right number. Random 429s are not counted as rate limited.
 """
 
 import math
@@ -27,7 +27,7 @@ SLOTS = 1000
 
 @frozen(kw_only=True)
 class Required:
-    """What ours must reach, in per cent."""
+    """Required figures of ours, in per cent."""
 
     goodput: float = 92.0
     """Of what the endpoint could deliver while it was available; at least."""
@@ -54,14 +54,14 @@ SCENARIOS: dict[str, tuple[Endpoint, Required]] = {
 
 
 def lettered(seconds: float = 1200.0) -> list[Row]:
-    """Return A-X as rows; there are as many open trials as slots, as in the first study."""
+    """Return A-X as rows; as many trials are open as slots, as in the first study."""
     return [
         Row(name=name, endpoint=endpoint, slots=SLOTS, ahead=1, seconds=seconds) for name, (endpoint, _) in SCENARIOS.items()
     ]
 
 
 def randoms(seed: int, count: int = 51, seconds: float = 600.0) -> list[Row]:
-    """Return random endpoints as rows. Do not tune on the seed that is used for proof: roll others to develop with."""
+    """Return random endpoints as rows. Use other seeds for development than for the final check."""
     chance = random.Random(seed)
     return [_row(k, random_endpoint(chance), seconds) for k in range(1, count + 1)]
 
@@ -83,7 +83,7 @@ def _row(k: int, e: Endpoint, seconds: float) -> Row:
 
 
 def random_endpoint(chance: random.Random) -> Endpoint:
-    """Roll an endpoint."""
+    """Return a random endpoint."""
 
     def log_uniform(low: float, high: float) -> float:
         return low * math.exp(chance.random() * math.log(high / low))

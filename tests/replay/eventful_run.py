@@ -1,7 +1,4 @@
-"""A run in which everything happens that an export has to tell: two sessions, a crash, retries, pauses, and nasty texts.
-
-Nothing here asserts anything.
-"""
+"""A run with everything that an export has to handle: two sessions, a crash, retries, pauses, control characters."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,16 +35,16 @@ from tests.journal.samples import enqueued, session, started, written
 FORMULA = '=HYPERLINK("http://evil.example","click")'
 NASTY = 'a <b> & "c"\x00\x1b[31m\r\n\ttab ] ]> \ufffe 🙂'
 LARGE = "x" * 300_000
-"""Longer than a line of the journal may hold."""
+"""Large enough for a blob."""
 
 
 def scored(name: str, scorer: str, value: Any, reason: str = "") -> TrialScored:
-    """Let a scorer judge."""
+    """Return a score."""
     return TrialScored(trial=name, scorer=scorer, version="v1", value=value, reason=reason, elapsed=0.001)
 
 
 def first_session() -> list[Event]:
-    """Tell what happened before the process died."""
+    """Return the events before the process died."""
     return [
         started(),
         session(1),
@@ -103,7 +100,7 @@ def first_session() -> list[Event]:
 
 
 def second_session() -> list[Event]:
-    """Tell what happened when it was taken up again, and stopped."""
+    """Return the events after the resume, until the run was stopped."""
     return [
         session(2),
         AttemptInterrupted(trial="chad#2", attempt=1, why="process_died"),
@@ -124,7 +121,7 @@ def second_session() -> list[Event]:
 
 
 def minute_clock(minute: int) -> Callable[[], tuple[str, float]]:
-    """Count milliseconds from the beginning of a minute."""
+    """Return a clock that counts milliseconds from the start of a minute."""
     ticks: Iterator[int] = iter(range(1, 1_000))
 
     def read() -> tuple[str, float]:
@@ -135,14 +132,14 @@ def minute_clock(minute: int) -> Callable[[], tuple[str, float]]:
 
 
 def eventful_run(path: Path) -> Path:
-    """Write the run."""
+    """Write the run; return its path."""
     written(path, first_session(), clock=minute_clock(0))
     written(path, second_session(), new=False, clock=minute_clock(10))
     return path
 
 
 def exported(path: Path, name: str, rows: Rows = "trials") -> bytes:
-    """Export a run to one file's content."""
+    """Return the export of a run; several files are one JSON object."""
     with Source(load(path)) as source:
         match FORMATS[name]:
             case TableFile() as table:
@@ -150,10 +147,10 @@ def exported(path: Path, name: str, rows: Rows = "trials") -> bytes:
             case File() as file:
                 return b"".join(file.write(source))
             case files:
-                return orjson.dumps({each: b"".join(pieces).decode() for each, pieces in files.write(source)})
+                return orjson.dumps({file_name: b"".join(pieces).decode() for file_name, pieces in files.write(source)})
 
 
 def exported_files(path: Path, name: str) -> dict[str, str]:
-    """Export a run to several files' contents."""
-    made: dict[str, str] = orjson.loads(exported(path, name))
-    return made
+    """Return the exported files by name."""
+    contents: dict[str, str] = orjson.loads(exported(path, name))
+    return contents

@@ -1,9 +1,9 @@
-"""Every journal that the runner writes keeps to the rules, and each rule notices when one does not."""
+"""The audit: runs of the engine pass, and each rule detects its violations."""
 
 import functools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,19 +52,19 @@ from tests.journal.test_format import GOLDEN
 from tests.runs import PATH, define, flaky_evaluation, numbered_cases, run_until_power_cut
 
 
-def virtually(main: Callable[[], Any]) -> Any:
-    """Run it on a clock that does not wait."""
+def run_virtually(main: Callable[[], Any]) -> Any:
+    """Run an async function on a virtual clock."""
     return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-def judged(disk: SimulatedDisk) -> Audit:
-    """Audit what stands on a disk, which is whole."""
+def audited(disk: SimulatedDisk) -> Audit:
+    """Return the audit of an intact journal on a simulated disk."""
     assert verify(PATH, files=disk).holds
     return audit(read(PATH, files=disk), rules=session_rules)
 
 
 class Difficult:
-    """A task that is rate limited, unavailable, slow, hung or right, as decided by the name and the time alone."""
+    """A task that is rate limited, unavailable, slow, hung or right, depending on the input and the time."""
 
     __name__ = "difficult"
 
@@ -88,31 +88,31 @@ class Difficult:
 
 @functools.cache
 def recorded(policy: str = "adaptive", slots: int = 24) -> tuple[Record, ...]:
-    """Play a difficult run to its end."""
-    it = define(Difficult(), numbered_cases(150), slots=slots, timeout=4)
+    """Return the records of a run of the difficult task."""
+    evaluation = define(Difficult(), numbered_cases(150), slots=slots, timeout=4)
 
-    @it.score
+    @evaluation.score
     async def right(output: str, case: Any) -> bool:
         await trio.sleep(0.01)
         return True
 
     disk = SimulatedDisk()
-    virtually(functools.partial(arun, it, PATH, **repeatable(7), files=disk, policy=policy))
+    run_virtually(functools.partial(arun, evaluation, PATH, **repeatable(7), files=disk, policy=policy))
     return tuple(record for record in read(PATH, files=disk) if not isinstance(record.event, FileEvent))
 
 
-Told = tuple[float, Event]
-"""When it was told, and what."""
+TimedEvent = tuple[float, Event]
+"""The `t` of an event, and the event."""
 
 
-def retold(told: Iterable[Told]) -> list[Record]:
-    """Write a journal anew, with an honest chain and an honest head, so that nothing but the rules can object."""
+def rewritten(events: Iterable[TimedEvent]) -> list[Record]:
+    """Write the events to a new journal with correct hashes and head, so that only the rules can fail."""
     disk, now = SimulatedDisk(), 0.0
 
     async def main() -> None:
         nonlocal now
         async with writing(PATH, new=True, clock=lambda: ("now", now), files=disk, in_thread=inline, run=RUN) as journal:
-            for t, event in told:
+            for t, event in events:
                 now = t
                 is_true = isinstance(event, RunFinished) and event.head in heads
                 journal.append(attrs.evolve(event, head=journal.head) if is_true else event)  # type: ignore[misc]
@@ -123,38 +123,38 @@ def retold(told: Iterable[Told]) -> list[Record]:
     return list(read(PATH, files=disk))
 
 
-def story(policy: str = "adaptive") -> list[Told]:
+def recorded_events(policy: str = "adaptive") -> list[TimedEvent]:
     return [(record.t, record.event) for record in recorded(policy)]
 
 
-def place(told: list[Told], kind: type, n: int = 0, **fields: Any) -> int:
-    """Find the n-th event of a kind, of those that have these fields."""
+def index_of(events: list[TimedEvent], kind: type, n: int = 0, **fields: Any) -> int:
+    """Return the index of the n-th event of a type with these fields."""
     fits = [
         at
-        for at, (_, event) in enumerate(told)
+        for at, (_, event) in enumerate(events)
         if isinstance(event, kind) and all(getattr(event, name) == value for name, value in fields.items())
     ]
     return fits[n]
 
 
-def changed(told: list[Told], at: int, **fields: Any) -> list[Told]:
-    """Tell one event otherwise."""
-    t, event = told[at]
-    return [*told[:at], (t, attrs.evolve(event, **fields)), *told[at + 1 :]]  # type: ignore[misc]  # a fact is an attrs class
+def changed(events: list[TimedEvent], at: int, **fields: Any) -> list[TimedEvent]:
+    """Replace fields of one event."""
+    t, event = events[at]
+    return [*events[:at], (t, attrs.evolve(event, **fields)), *events[at + 1 :]]  # type: ignore[misc]  # a fact is an attrs class
 
 
-def ended_of(told: list[Told], trial: str, attempt: int) -> int:
+def end_of(events: list[TimedEvent], trial: str, attempt: int) -> int:
     endings = AttemptSucceeded | AttemptFailed | AttemptTimedOut
     return next(
         at
-        for at, (_, event) in enumerate(told)
+        for at, (_, event) in enumerate(events)
         if isinstance(event, endings) and (event.trial, event.attempt) == (trial, attempt)
     )
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "aimd", "fixed"])
-def test_a_run_keeps_to_the_rules_after_every_record(policy: str) -> None:
-    """Under every policy, a difficult run agrees with the rules after each of its records, wherever it might be cut off."""
+def test_every_prefix_passes(policy: str) -> None:
+    """Under every policy, a difficult run passes the audit after each of its records."""
     auditor = Auditor(session_rules)
     for record in recorded(policy):
         auditor.apply(record)
@@ -188,45 +188,43 @@ STEPS = st.one_of(
     stop=st.floats(0, 30),
     seed=st.integers(0, 2**31),
 )
-def test_every_run_keeps_to_the_rules(
-    scripts: list[list[Step]], slots: int, policies: tuple[str, str], stop: float, seed: int
-) -> None:
-    """Whatever the tasks do, stopped at any time and resumed under another policy and another number of slots."""
+def test_every_run_passes(scripts: list[list[Step]], slots: int, policies: tuple[str, str], stop: float, seed: int) -> None:
+    """Any script of tasks passes, stopped at any time and resumed with another policy and other slots."""
     task = Scripted({f"case-{number}": steps for number, steps in enumerate(scripts)})
-    it = define(task, numbered_cases(len(scripts)), slots=slots, timeout=2, retry=Retry(rate_limits=20))
+    evaluation = define(task, numbered_cases(len(scripts)), slots=slots, timeout=2, retry=Retry(rate_limits=20))
     disk = SimulatedDisk()
     options = {**repeatable(seed), "files": disk, "grace": 0.5}
-    virtually(lambda: arun(it, PATH, **options, policy=policies[0], deadline=stop + 0.001))
-    virtually(lambda: arun(it, PATH, **options, resume=True, policy=policies[1], slots=slots + 1, deadline=None))
+    run_virtually(lambda: arun(evaluation, PATH, **options, policy=policies[0], deadline=stop + 0.001))
+    run_virtually(lambda: arun(evaluation, PATH, **options, resume=True, policy=policies[1], slots=slots + 1, deadline=None))
 
-    result = judged(disk)
+    result = audited(disk)
     assert ((), ()) == (result.findings, result.notes)
     assert len(scripts) == result.totals.completed + result.totals.failed
 
 
 @pytest.mark.parametrize("seq", range(3, 120, 9))
-def test_runs_that_were_cut_off_keep_to_the_rules(seq: int) -> None:
-    """A run whose power fails at a record, three times, and that goes on each time, agrees with the rules to its end."""
-    it, _ = flaky_evaluation(12)
+def test_runs_after_power_failures_pass(seq: int) -> None:
+    """A run with three power failures, resumed each time, passes."""
+    evaluation, _ = flaky_evaluation(12)
     disk = SimulatedDisk()
-    run_until_power_cut(it, disk, seq)
+    run_until_power_cut(evaluation, disk, seq)
     for crash in (1, 2, 3):
         disk = disk.unplugged(random.Random(seq * 10 + crash))
         is_there = disk.is_directory(str(PATH)) and any(name.startswith("journal-") for name in disk.list_directory(str(PATH)))
         if is_there:
-            assert () == judged(disk).findings
-        run_until_power_cut(it, disk, seq + 30 * crash if crash < 3 else 10**9, resume=is_there)
+            assert () == audited(disk).findings
+        run_until_power_cut(evaluation, disk, seq + 30 * crash if crash < 3 else 10**9, resume=is_there)
 
-    result = judged(disk)
+    result = audited(disk)
     assert ((), ()) == (result.findings, result.notes)
     assert 12 == result.totals.completed + result.totals.failed
 
 
-def test_a_run_that_met_a_full_disk_keeps_to_the_rules() -> None:
-    """Decisions for which there was no space are not missed."""
+def test_run_on_a_full_disk_passes() -> None:
+    """Decisions that could not be written because the disk was full are not missing."""
     full = 0
     for writes in range(3, 60, 3):
-        it, _ = flaky_evaluation(12)
+        evaluation, _ = flaky_evaluation(12)
         disk, left = SimulatedDisk(), [writes]
 
         def before(call: str, left: list[int] = left) -> int | None:
@@ -237,48 +235,48 @@ def test_a_run_that_met_a_full_disk_keeps_to_the_rules() -> None:
 
         disk.before = before
         try:
-            outcome = virtually(functools.partial(arun, it, PATH, **repeatable(), files=disk))
+            outcome = run_virtually(functools.partial(arun, evaluation, PATH, **repeatable(), files=disk))
         except DiskFull:
             continue
         full += outcome.stopped == "disk_full"
         disk.before = lambda _: None
-        assert () == judged(disk).findings
+        assert () == audited(disk).findings
 
     assert full > 3
 
 
-def test_an_attempt_that_resists_is_told_to_the_policy() -> None:
-    """An attempt that is left behind at a stop is recorded as interrupted, and the policy is asked about that too."""
+def test_abandoned_attempt_is_a_signal() -> None:
+    """An attempt abandoned at a stop is recorded as interrupted, and is a signal to the policy."""
 
     async def stubborn(_: Any) -> None:
         with trio.CancelScope(shield=True):
             await trio.sleep(60)
 
     disk = SimulatedDisk()
-    it = define(stubborn, numbered_cases(3), slots=2, timeout=None, deadline=5)
-    virtually(lambda: arun(it, PATH, **repeatable(), files=disk, grace=1))
+    evaluation = define(stubborn, numbered_cases(3), slots=2, timeout=None, deadline=5)
+    run_virtually(lambda: arun(evaluation, PATH, **repeatable(), files=disk, grace=1))
 
     assert any(isinstance(record.event, AttemptInterrupted) for record in read(PATH, files=disk))
-    assert ((), ()) == (judged(disk).findings, judged(disk).notes)
+    assert ((), ()) == (audited(disk).findings, audited(disk).notes)
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "aimd", "fixed"])
-def test_each_back_end_is_judged_by_its_own_policy(policy: str) -> None:
-    """Where back ends are told apart, each has limits, pauses and decisions of its own, in every session."""
-    ends = {
+def test_each_key_has_its_own_policy(policy: str) -> None:
+    """Each rate-limit key has its own limits, pauses and decisions, in every session."""
+    endpoints = {
         "a": SimulatedEndpoint(lambda _: 1, latency=0.5, rate=2, burst=2, retry_after=1.5),
         "b": SimulatedEndpoint(lambda _: 1, latency=0.2),
     }
 
     async def ask(value: Any) -> Any:
-        return await ends[value["model"]](value)
+        return await endpoints[value["model"]](value)
 
-    it = define(ask, [Case(name=f"{key}{n}", input={"model": key}) for n in range(30) for key in "ab"], slots=4)
+    evaluation = define(ask, [Case(name=f"{key}{n}", input={"model": key}) for n in range(30) for key in "ab"], slots=4)
     disk = SimulatedDisk()
     options = {**repeatable(), "files": disk, "policy": policy, "limit_key": "model"}
-    virtually(functools.partial(arun, it, PATH, **options, deadline=5.0, grace=0))
-    virtually(functools.partial(arun, it, PATH, **options, resume=True, deadline=None))
-    result = judged(disk)
+    run_virtually(functools.partial(arun, evaluation, PATH, **options, deadline=5.0, grace=0))
+    run_virtually(functools.partial(arun, evaluation, PATH, **options, resume=True, deadline=None))
+    result = audited(disk)
     records = list(read(PATH, files=disk))
     swapped = [
         record._replace(event=attrs.evolve(record.event, key="b"))  # type: ignore[misc]  # a fact is an attrs class
@@ -293,100 +291,104 @@ def test_each_back_end_is_judged_by_its_own_policy(policy: str) -> None:
     assert {"limit", "policy"} & {finding.check for finding in audit(swapped, rules=session_rules).findings}
 
 
-def test_a_run_that_was_cancelled_keeps_to_the_rules() -> None:
-    """Attempts that end because everything around them was cancelled are not the policy's concern any more."""
+def test_cancelled_runs_pass() -> None:
+    """Attempts that end because their run was cancelled are not signals to the policy."""
     disk = SimulatedDisk()
-    it = define(Difficult(), numbered_cases(60), slots=24, timeout=4)
+    evaluation = define(Difficult(), numbered_cases(60), slots=24, timeout=4)
 
     async def main() -> None:
         for seconds in (1.0, 2.9, 6.0):
             with trio.move_on_after(seconds):
-                await arun(it, PATH, **repeatable(), files=disk, resume=seconds > 1)
-        await arun(it, PATH, **repeatable(), files=disk, resume=True)
+                await arun(evaluation, PATH, **repeatable(), files=disk, resume=seconds > 1)
+        await arun(evaluation, PATH, **repeatable(), files=disk, resume=True)
 
-    virtually(main)
-    result = judged(disk)
-    cut = [record.event.why for record in read(PATH, files=disk) if isinstance(record.event, AttemptInterrupted)]
+    run_virtually(main)
+    result = audited(disk)
+    causes = [record.event.why for record in read(PATH, files=disk) if isinstance(record.event, AttemptInterrupted)]
 
     assert ((), ()) == (result.findings, result.notes)
-    assert cut.count("cancelled") > 3
+    assert causes.count("cancelled") > 3
 
 
-Change = Callable[[list[Told]], list[Told]]
+Change = Callable[[list[TimedEvent]], list[TimedEvent]]
 
 
-def in_a_slot_that_is_held(told: list[Told]) -> list[Told]:
-    """Let one of the last attempts start in the slot of another that is in flight; no later start depends on it."""
-    last = place(told, AttemptStarted, -3)
+def in_an_occupied_slot(events: list[TimedEvent]) -> list[TimedEvent]:
+    """Move one of the last attempts to an occupied slot; no later start depends on it."""
+    last = index_of(events, AttemptStarted, -3)
     held: dict[str, int] = {}
-    for _, event in told[:last]:
+    for _, event in events[:last]:
         if isinstance(event, AttemptStarted):
             held[event.trial] = event.slot
         elif isinstance(event, AttemptEnding):
             held.pop(event.trial, None)
-    return changed(told, last, slot=next(iter(held.values())))
+    return changed(events, last, slot=next(iter(held.values())))
 
 
-def took_less(told: list[Told]) -> list[Told]:
-    """Let the last attempt take less time of which a record before its end shows that it took more; no decision follows it."""
-    for at in range(len(told) - 1, 0, -1):
-        t, event = told[at]
-        if isinstance(event, AttemptSucceeded) and told[at - 1][0] - (t - event.elapsed) > 0.02:
-            return changed(told, at, elapsed=0.01)
-    raise AssertionError("every attempt began right after the record before its end")
+def shorter_elapsed(events: list[TimedEvent]) -> list[TimedEvent]:
+    """Shorten the last attempt whose duration an earlier record contradicts; no decision follows it."""
+    for at in range(len(events) - 1, 0, -1):
+        t, event = events[at]
+        if isinstance(event, AttemptSucceeded) and events[at - 1][0] - (t - event.elapsed) > 0.02:
+            return changed(events, at, elapsed=0.01)
+    raise AssertionError("no attempt can be shortened")
 
 
-def without(told: list[Told], at: int) -> list[Told]:
-    return [*told[:at], *told[at + 1 :]]
+def changing(kind: type, n: int = 0, *, where: Mapping[str, Any] | None = None, **fields: Any) -> Change:
+    """Replace fields of the n-th event of a type, of those with the values in `where`."""
+    return lambda events: changed(events, index_of(events, kind, n, **(where or {})), **fields)
 
 
-def twice(told: list[Told], at: int) -> list[Told]:
-    return [*told[:at], told[at], *told[at:]]
+def removing(kind: type, n: int = 0) -> Change:
+    """Remove the n-th event of a type."""
+    return lambda events: [*events[: (at := index_of(events, kind, n))], *events[at + 1 :]]
+
+
+def doubling(kind: type, n: int = 0) -> Change:
+    """Write the n-th event of a type twice."""
+    return lambda events: [*events[: (at := index_of(events, kind, n))], events[at], *events[at:]]
 
 
 CHANGES: dict[str, tuple[str, Change]] = {
-    "an attempt in a slot that is held": ("slots", in_a_slot_that_is_held),
-    "an attempt in a slot that never was": ("slots", lambda told: changed(told, place(told, AttemptStarted, 3), slot=24)),
-    "an attempt in no slot": ("slots", lambda told: changed(told, place(told, AttemptStarted, 3), slot=-1)),
-    "a limit that is lower than what is in flight": ("limit", lambda told: changed(told, place(told, LimitChanged), after=1)),
-    "a limit above the slots": ("limit", lambda told: changed(told, place(told, LimitChanged), after=25)),
-    "a limit of none": ("limit", lambda told: changed(told, place(told, LimitChanged, -1), after=0)),
-    "a limit that was another one before": ("limit", lambda told: changed(told, place(told, LimitChanged, 2), before=3)),
-    "a start in a pause": ("intake", lambda told: changed(told, place(told, IntakePaused), until=1000.0)),
-    "an end of no pause": ("intake", lambda told: twice(told, place(told, IntakeResumed))),
-    "a retry before its time": ("delay", lambda told: changed(told, place(told, RetryScheduled), delay=1000.0)),
-    "an attempt that took less": ("elapsed", took_less),
-    "an attempt that took more": ("elapsed", lambda told: changed(told, place(told, AttemptSucceeded), elapsed=3.0)),
-    "a failure that took no time": ("elapsed", lambda told: changed(told, place(told, AttemptFailed), elapsed=-1.0)),
-    "a timeout with another limit": ("elapsed", lambda told: changed(told, place(told, AttemptTimedOut), timeout=3.5)),
-    "a timeout before its limit": ("elapsed", lambda told: changed(told, place(told, AttemptTimedOut), timeout=5.0)),
-    "a scorer that took more": ("elapsed", lambda told: changed(told, place(told, TrialScored, -1), elapsed=500.0)),
-    "a time that runs back": ("time", lambda told: [*told[:9], (told[9][0] - 5, told[9][1]), *told[10:]]),
-    "a count": ("totals", lambda told: changed(told, place(told, RunFinished), completed=3)),
-    "a count of what failed": ("totals", lambda told: changed(told, place(told, RunFinished), failed=0)),
-    "a count of what was withdrawn": ("totals", lambda told: changed(told, place(told, RunFinished), withdrawn=1)),
-    "the head of another run": ("totals", lambda told: changed(told, place(told, RunFinished), head="0" * 32)),
-    "no limit at first": ("policy", lambda told: without(told, place(told, LimitChanged))),
-    "another limit at first": ("policy", lambda told: changed(told, place(told, LimitChanged), cause="climbing")),
-    "a limit that was not moved": ("policy", lambda told: without(told, place(told, LimitChanged, 1))),
-    "a pause that was not made": ("policy", lambda told: without(told, place(told, IntakePaused))),
-    "a pause that was not made at last": ("policy", lambda told: twice(told, place(told, IntakePaused, -1))),
-    "other evidence": ("policy", lambda told: changed(told, place(told, IntakePaused), evidence="because")),
-    "another kind of failure": (
-        "policy",
-        lambda told: changed(told, place(told, AttemptFailed, category="unavailable"), category="error"),
-    ),
-    "another delay": ("retry", lambda told: changed(told, place(told, RetryScheduled), delay=0.0)),
-    "another cause": ("retry", lambda told: changed(told, place(told, RetryScheduled), cause="asked")),
-    "another reason to give up": ("retry", lambda told: changed(told, place(told, TrialFailed), cause="exhausted")),
-    "an output that could be written": ("retry", lambda told: changed(told, place(told, TrialFailed), cause="unserialisable")),
+    "occupied slot": ("slots", in_an_occupied_slot),
+    "slot above the limit": ("slots", changing(AttemptStarted, 3, slot=24)),
+    "negative slot": ("slots", changing(AttemptStarted, 3, slot=-1)),
+    "limit below the attempts in flight": ("limit", changing(LimitChanged, after=1)),
+    "limit above the slots": ("limit", changing(LimitChanged, after=25)),
+    "limit of 0": ("limit", changing(LimitChanged, -1, after=0)),
+    "wrong previous limit": ("limit", changing(LimitChanged, 2, before=3)),
+    "start during a pause": ("intake", changing(IntakePaused, until=1000.0)),
+    "end of no pause": ("intake", doubling(IntakeResumed)),
+    "early retry": ("delay", changing(RetryScheduled, delay=1000.0)),
+    "shorter attempt": ("elapsed", shorter_elapsed),
+    "longer attempt": ("elapsed", changing(AttemptSucceeded, elapsed=3.0)),
+    "negative duration": ("elapsed", changing(AttemptFailed, elapsed=-1.0)),
+    "other timeout": ("elapsed", changing(AttemptTimedOut, timeout=3.5)),
+    "early timeout": ("elapsed", changing(AttemptTimedOut, timeout=5.0)),
+    "longer scorer call": ("elapsed", changing(TrialScored, -1, elapsed=500.0)),
+    "time goes back": ("time", lambda events: [*events[:9], (events[9][0] - 5, events[9][1]), *events[10:]]),
+    "wrong number completed": ("totals", changing(RunFinished, completed=3)),
+    "wrong number failed": ("totals", changing(RunFinished, failed=0)),
+    "wrong number withdrawn": ("totals", changing(RunFinished, withdrawn=1)),
+    "wrong head": ("totals", changing(RunFinished, head="0" * 32)),
+    "missing initial limit": ("policy", removing(LimitChanged)),
+    "other initial limit": ("policy", changing(LimitChanged, cause="climbing")),
+    "missing limit": ("policy", removing(LimitChanged, 1)),
+    "missing pause": ("policy", removing(IntakePaused)),
+    "repeated pause": ("policy", doubling(IntakePaused, -1)),
+    "other evidence": ("policy", changing(IntakePaused, evidence="because")),
+    "other category": ("policy", changing(AttemptFailed, where={"category": "unavailable"}, category="error")),
+    "other delay": ("retry", changing(RetryScheduled, delay=0.0)),
+    "other cause of a retry": ("retry", changing(RetryScheduled, cause="asked")),
+    "other cause of a failure": ("retry", changing(TrialFailed, cause="exhausted")),
+    "unserialisable": ("retry", changing(TrialFailed, cause="unserialisable")),
 }
 
 
 @pytest.mark.parametrize(("check", "change"), CHANGES.values(), ids=CHANGES.keys())
-def test_each_rule_notices(check: str, change: Change) -> None:
-    """What the rules do not allow is found, named by its rule, in a journal whose hashes hold."""
-    result = audit(retold(change(story())), rules=session_rules)
+def test_each_rule_detects_violations(check: str, change: Change) -> None:
+    """A violation in a journal with correct hashes is a finding of its rule."""
+    result = audit(rewritten(change(recorded_events())), rules=session_rules)
 
     assert check in {finding.check for finding in result.findings}
 
@@ -394,54 +396,54 @@ def test_each_rule_notices(check: str, change: Change) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "an attempt in a slot that is held",
-        "an attempt in a slot that never was",
-        "an attempt that took less",
-        "a scorer that took more",
-        "a count",
-        "the head of another run",
+        "occupied slot",
+        "slot above the limit",
+        "shorter attempt",
+        "longer scorer call",
+        "wrong number completed",
+        "wrong head",
         "other evidence",
-        "another cause",
-        "another reason to give up",
+        "other cause of a retry",
+        "other cause of a failure",
     ],
 )
-def test_one_lie_is_one_finding(name: str) -> None:
-    """A change that nothing else rests on is found once, at its own record."""
+def test_one_change_is_one_finding(name: str) -> None:
+    """A change that nothing else depends on is one finding, at its own record."""
     check, change = CHANGES[name]
-    told = change(story())
-    lie = next(at for at, (new, old) in enumerate(zip(told, story(), strict=True)) if new != old)
-    records = retold(told)
+    events = change(recorded_events())
+    index = next(at for at, (new, old) in enumerate(zip(events, recorded_events(), strict=True)) if new != old)
+    records = rewritten(events)
     result = audit(records, rules=session_rules)
 
-    told_records = [record for record in records if not isinstance(record.event, FileEvent)]
-    assert [(told_records[lie].seq, check)] == [(finding.seq, finding.check) for finding in result.findings]
+    event_records = [record for record in records if not isinstance(record.event, FileEvent)]
+    assert [(event_records[index].seq, check)] == [(finding.seq, finding.check) for finding in result.findings]
 
 
-def test_without_rules_the_rest_is_still_judged() -> None:
-    """Slots, times and totals need no policy; a retry that starts too early is found without one."""
-    told = changed(story(), place(story(), RetryScheduled), delay=1000.0)
+def test_audit_without_rules() -> None:
+    """Without `rules`, slots, times, delays and totals are still checked."""
+    events = changing(RetryScheduled, delay=1000.0)(recorded_events())
 
-    assert {"delay"} == {finding.check for finding in audit(retold(told)).findings}
-    assert audit(retold(story())).ok
+    assert {"delay"} == {finding.check for finding in audit(rewritten(events)).findings}
+    assert audit(rewritten(recorded_events())).ok
 
 
-def test_a_policy_disagrees_once_a_session() -> None:
-    """Every decision rests on the one before: after the first that differs, the rest of the session is not compared."""
-    told = without(story(), place(story(), LimitChanged, 1))
-    result = audit(retold(told), rules=session_rules)
+def test_one_policy_finding_per_session() -> None:
+    """After the first decision that differs, the later ones of its session are not compared."""
+    events = removing(LimitChanged, 1)(recorded_events())
+    result = audit(rewritten(events), rules=session_rules)
 
     assert 1 == sum(finding.check == "policy" for finding in result.findings)
-    assert any("decisions of session 1 after record" in said for said in result.notes)
+    assert any("decisions of session 1 after record" in note for note in result.notes)
 
 
-def told_settings(told: list[Told], **settings: Any) -> list[Told]:
-    at = place(told, RunStarted)
-    begun: Any = told[at][1]
-    return changed(told, at, settings={**begun.settings, **settings})
+def with_settings(events: list[TimedEvent], **settings: Any) -> list[TimedEvent]:
+    at = index_of(events, RunStarted)
+    run_started: Any = events[at][1]
+    return changed(events, at, settings={**run_started.settings, **settings})
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "text"),
     [
         ({"policy": "bold"}, "decisions of session 1 were not recomputed: policy 'bold' is not a built-in policy"),
         ({"policy": None}, "decisions of session 1 were not recomputed: the journal does not record the policy and the seed"),
@@ -453,17 +455,17 @@ def told_settings(told: list[Told], **settings: Any) -> list[Told]:
         ({"retry": [1]}, "decisions of session 1 were not recomputed: invalid settings"),
     ],
 )
-def test_a_policy_that_cannot_be_made_again_is_a_note(settings: dict[str, Any], said: str) -> None:
-    """What cannot be recomputed is said, and is no finding against the policy."""
-    result = audit(retold(told_settings(story(), **settings)), rules=session_rules)
+def test_unknown_policy_is_a_note(settings: dict[str, Any], text: str) -> None:
+    """Decisions that cannot be recomputed are a note, not a finding."""
+    result = audit(rewritten(with_settings(recorded_events(), **settings)), rules=session_rules)
 
     assert set() == {finding.check for finding in result.findings} & {"policy", "retry"}
-    assert any(each.startswith(said) for each in result.notes)
+    assert any(note.startswith(text) for note in result.notes)
     assert 0 == result.decisions_reproduced
 
 
-def test_a_policy_of_the_users_own_is_a_note() -> None:
-    """A run whose limits came from the user's own policy says so, and is judged by everything else."""
+def test_custom_policy_is_a_note() -> None:
+    """A run with a custom policy has a note, and is checked by all other rules."""
 
     class Careful(Fixed):
         """One at a time, whatever was allowed."""
@@ -472,35 +474,35 @@ def test_a_policy_of_the_users_own_is_a_note() -> None:
             super().__init__(min(slots, 1))
 
     disk = SimulatedDisk()
-    it = define(Scripted(lambda *_: Answer(1, 1)), numbered_cases(4), slots=3)
-    virtually(functools.partial(arun, it, PATH, **repeatable(), files=disk, limits=Careful))
-    result = judged(disk)
+    evaluation = define(Scripted(lambda *_: Answer(1, 1)), numbered_cases(4), slots=3)
+    run_virtually(functools.partial(arun, evaluation, PATH, **repeatable(), files=disk, limits=Careful))
+    result = audited(disk)
 
     assert () == result.findings
     assert result.notes[0].startswith("decisions of session 1 were not recomputed: policy ")
     assert result.notes[0].endswith("Careful' is not a built-in policy")
 
 
-def test_what_another_release_decided_is_doubted_not_denied() -> None:
-    """A policy may change with a release, so a run of another one is told as a note where it differs."""
-    told = changed(story(), place(story(), IntakePaused), evidence="because")
-    told = changed(told, place(told, RunStarted), environment={"evaljournal": "0.0.1"})
-    result = audit(retold(told), rules=session_rules)
+def test_other_release_is_a_note() -> None:
+    """A decision that differs is a note if another release started the run."""
+    events = changing(IntakePaused, evidence="because")(recorded_events())
+    events = changing(RunStarted, environment={"evaljournal": "0.0.1"})(events)
+    result = audit(rewritten(events), rules=session_rules)
 
     assert () == result.findings
-    assert any("the run was started by evaljournal 0.0.1" in said for said in result.notes)
+    assert any("the run was started by evaljournal 0.0.1" in note for note in result.notes)
 
 
-def test_a_session_is_judged_by_its_own_settings() -> None:
-    """Rules are made again from the settings in force: a session under another policy disagrees with this one's."""
-    at = place(story(), SessionStarted)
-    result = audit(retold(changed(story(), at, settings={"policy": "aimd"})), rules=session_rules)
+def test_settings_of_a_session() -> None:
+    """Rules are built from the settings of the session."""
+    events = changing(SessionStarted, settings={"policy": "aimd"})(recorded_events())
+    result = audit(rewritten(events), rules=session_rules)
 
     assert ["policy"] == [finding.check for finding in result.findings if finding.check == "policy"]
 
 
-def test_records_that_make_no_sense_end_the_audit(tmp_path: Path) -> None:
-    """A record that may not follow is named, and nothing behind it is judged."""
+def test_illegal_record_ends_the_audit(tmp_path: Path) -> None:
+    """An illegal record is a finding, and nothing after it is checked."""
     path = forge(
         tmp_path, [opened(), started(), session(), enqueued("a"), TrialCompleted(trial="a", attempts=0), enqueued("a")]
     )
@@ -510,8 +512,8 @@ def test_records_that_make_no_sense_end_the_audit(tmp_path: Path) -> None:
     assert "nothing after record 5 was checked" in result.notes
 
 
-def test_trials_that_are_not_accounted_for_are_missed() -> None:
-    """What was enqueued is completed, failed, withdrawn or open; two counts are kept, and compared."""
+def test_totals_are_counted_twice() -> None:
+    """Enqueued trials must equal the sum of completed, failed, withdrawn and open ones."""
     auditor = Auditor()
     for record in recorded("adaptive"):
         auditor.apply(record)
@@ -521,11 +523,11 @@ def test_trials_that_are_not_accounted_for_are_missed() -> None:
     assert (finding,) == auditor.result().findings
 
 
-def test_so_many_findings_are_kept() -> None:
-    """A log in which nothing fits is no reason to run out of memory."""
-    told = changed(story(), place(story(), TrialScored), elapsed=1e9)
-    at = place(told, TrialScored)
-    result = audit(retold([*told[:at], *[told[at]] * 250, *told[at:]]))
+def test_findings_are_limited() -> None:
+    """Findings above the maximum are only counted."""
+    events = changing(TrialScored, elapsed=1e9)(recorded_events())
+    at = index_of(events, TrialScored)
+    result = audit(rewritten([*events[:at], *[events[at]] * 250, *events[at:]]))
 
     assert (MAX_FINDINGS, 251) == (len(result.findings), len(result.findings) + result.findings_omitted)
 
@@ -535,27 +537,27 @@ NUMBERS = st.sampled_from([0, -1, 1, 10**18, -(10**18), 1e300, -1e300, 1e-300, 5
 
 @examples(60)
 @given(choices=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10), NUMBERS), min_size=1, max_size=5))
-def test_no_number_ends_an_audit(choices: list[tuple[int, int, float]]) -> None:
-    """Whatever numbers a record holds, the audit comes to its end."""
-    told = story()
+def test_any_number(choices: list[tuple[int, int, float]]) -> None:
+    """Any numbers in the records can be audited."""
+    events = recorded_events()
     for which, field, number in choices:
-        at = which % len(told)
-        t, event = told[at]
+        at = which % len(events)
+        t, event = events[at]
         kinds = {each.name: each.type for each in fields_of(type(event))}
         names = [name for name, kind in kinds.items() if "float" in str(kind) or kind is int]
         if names:
             name = names[field % len(names)]
             value = int(number) if kinds[name] is int else float(number)
-            told[at] = (t, attrs.evolve(event, **{name: value}))  # type: ignore[misc]
-    records = [record._replace(t=t, event=event) for record, (t, event) in zip(recorded("adaptive"), told, strict=True)]
+            events[at] = (t, attrs.evolve(event, **{name: value}))  # type: ignore[misc]
+    records = [record._replace(t=t, event=event) for record, (t, event) in zip(recorded("adaptive"), events, strict=True)]
 
     assert isinstance(audit(records, rules=session_rules), Audit)
 
 
-async def test_a_salvaged_journal_is_judged_by_what_came_after(tmp_path: Path) -> None:
-    """Between records that were saved others are missing, so nothing is held against them; what follows is judged again."""
-    it, _ = flaky_evaluation(12)
-    await arun(it, tmp_path / "run", **repeatable())
+async def test_salvaged_journal(tmp_path: Path) -> None:
+    """Salvaged records have gaps and are not checked against each other; later sessions are."""
+    evaluation, _ = flaky_evaluation(12)
+    await arun(evaluation, tmp_path / "run", **repeatable())
     file = tmp_path / "run" / "journal-000001.jsonl"
     file.chmod(0o600)
     lines = file.read_bytes().splitlines(keepends=True)
@@ -563,17 +565,17 @@ async def test_a_salvaged_journal_is_judged_by_what_came_after(tmp_path: Path) -
     lines[middle] = lines[middle].replace(b'"t":', b'"t":1')
     file.write_bytes(b"".join(lines))
     await salvage(tmp_path / "run", tmp_path / "new")
-    saved = audit(read(tmp_path / "new"), rules=session_rules)
-    await arun(it, tmp_path / "new", **repeatable(), resume=True)
+    salvaged = audit(read(tmp_path / "new"), rules=session_rules)
+    await arun(evaluation, tmp_path / "new", **repeatable(), resume=True)
     resumed = audit(read(tmp_path / "new"), rules=session_rules)
 
-    assert (True, True) == (saved.ok, resumed.ok)
-    assert any("salvaged from a damaged journal" in said for said in saved.notes)
-    assert resumed.decisions_reproduced > saved.decisions_reproduced
+    assert (True, True) == (salvaged.ok, resumed.ok)
+    assert any("salvaged from a damaged journal" in note for note in salvaged.notes)
+    assert resumed.decisions_reproduced > salvaged.decisions_reproduced
 
 
-async def test_forks_keep_to_the_rules(tmp_path: Path) -> None:
-    """A run that was forked between what happened and what was decided agrees; and so does what goes on from there."""
+async def test_forks_pass(tmp_path: Path) -> None:
+    """A run forked between an event and its decision passes, and so does its continuation."""
     await arun(define(Difficult(), numbered_cases(60), slots=24, timeout=4), tmp_path / "run", **repeatable())
     records = list(read(tmp_path / "run"))
     decisions = [record.seq for record in records if isinstance(record.event, LimitChanged | IntakePaused | IntakeResumed)]
@@ -587,16 +589,16 @@ async def test_forks_keep_to_the_rules(tmp_path: Path) -> None:
     assert ((), 0) == (resumed.findings, resumed.totals.open)
 
 
-def test_the_golden_run_keeps_to_the_rules() -> None:
-    """What the runner wrote when the golden run was made is still what the rules decide."""
+def test_golden_run_passes() -> None:
+    """The golden run still passes, with every decision reproduced."""
     result = audit(read(GOLDEN.parent / "run-v1"), rules=session_rules)
 
     assert ((), ()) == (result.findings, result.notes)
     assert result.decisions_reproduced > 10
 
 
-def test_the_golden_journal_was_told_by_hand() -> None:
-    """The golden journal is whole, but its times were counted and its head invented: the audit says so, and no more."""
+def test_handwritten_journal() -> None:
+    """The golden journal was written by hand, so its hashes are correct, but not its times and head."""
     result = audit(read(GOLDEN), rules=session_rules)
 
     assert verify(GOLDEN).holds
@@ -604,37 +606,37 @@ def test_the_golden_journal_was_told_by_hand() -> None:
     assert (3, 1, 1, 1, 0) == attrs.astuple(result.totals)
 
 
-def test_times_may_be_a_hair_apart() -> None:
-    """Two roundings to the microsecond are no disagreement; more is."""
-    told, at = story(), place(story(), AttemptSucceeded)
-    elapsed: Any = told[at][1]
+def test_time_tolerance() -> None:
+    """Times may differ by their rounding, and not by more."""
+    events, at = recorded_events(), index_of(recorded_events(), AttemptSucceeded)
+    elapsed: Any = events[at][1]
 
-    assert audit(retold(changed(told, at, elapsed=elapsed.elapsed + TIME_TOLERANCE / 2))).ok
-    assert not audit(retold(changed(told, at, elapsed=elapsed.elapsed + TIME_TOLERANCE * 3))).ok
+    assert audit(rewritten(changed(events, at, elapsed=elapsed.elapsed + TIME_TOLERANCE / 2))).ok
+    assert not audit(rewritten(changed(events, at, elapsed=elapsed.elapsed + TIME_TOLERANCE * 3))).ok
 
 
-def test_a_stop_for_want_of_space_excuses_what_is_missing() -> None:
-    """A run that stopped because the disk was full may lack its last decision; one that was stopped may not."""
-    at = place(story(), LimitChanged, 2)
-    told = story()[:at]
-    full = audit(retold([*told, (told[-1][0], RunStopped(reason="disk_full"))]), rules=session_rules)
-    stopped = audit(retold([*told, (told[-1][0], RunStopped(reason="interrupted"))]), rules=session_rules)
+def test_missing_decision_on_a_full_disk() -> None:
+    """The last decision may be missing after a full disk, but not after another stop."""
+    at = index_of(recorded_events(), LimitChanged, 2)
+    events = recorded_events()[:at]
+    full = audit(rewritten([*events, (events[-1][0], RunStopped(reason="disk_full"))]), rules=session_rules)
+    stopped = audit(rewritten([*events, (events[-1][0], RunStopped(reason="interrupted"))]), rules=session_rules)
 
     assert () == full.findings
     assert ["policy"] == [finding.check for finding in stopped.findings]
 
 
-def test_cases_of_one_slot_are_enough() -> None:
-    """The smallest run there is agrees too."""
+def test_smallest_run_passes() -> None:
+    """A run of one trial in one slot passes."""
     disk = SimulatedDisk()
-    it = define(Scripted({"a": [Answer(1)]}), [Case(name="a", input="a")], slots=1)
-    virtually(lambda: arun(it, PATH, **repeatable(), files=disk))
+    evaluation = define(Scripted({"a": [Answer(1)]}), [Case(name="a", input="a")], slots=1)
+    run_virtually(lambda: arun(evaluation, PATH, **repeatable(), files=disk))
 
-    assert (True, 1) == (judged(disk).ok, judged(disk).totals.completed)
+    assert (True, 1) == (audited(disk).ok, audited(disk).totals.completed)
 
 
 class Limited:
-    """An endpoint that grants five calls a second."""
+    """An endpoint that accepts five calls per second."""
 
     __name__ = "limited"
 
@@ -652,24 +654,24 @@ class Limited:
         return value
 
 
-def test_a_start_before_its_pace_is_found() -> None:
-    """An attempt that starts at the time of the record before it, although the policy paces it, is found."""
+def test_start_ahead_of_its_pace() -> None:
+    """An attempt that starts ahead of its pace is a finding."""
     disk = SimulatedDisk()
-    virtually(functools.partial(arun, define(Limited(), numbered_cases(150), slots=24), PATH, **repeatable(7), files=disk))
-    told: list[Told] = [
+    run_virtually(functools.partial(arun, define(Limited(), numbered_cases(150), slots=24), PATH, **repeatable(7), files=disk))
+    events: list[TimedEvent] = [
         (record.t, record.event) for record in read(PATH, files=disk) if not isinstance(record.event, FileEvent)
     ]
-    paced = place(told, PaceChanged)
+    paced = index_of(events, PaceChanged)
     at = next(
         at
-        for at, (t, event) in enumerate(told)
-        if at > paced + 100 and isinstance(event, AttemptStarted) and event.attempt == 1 and t - told[at - 1][0] > 0.02
+        for at, (t, event) in enumerate(events)
+        if at > paced + 100 and isinstance(event, AttemptStarted) and event.attempt == 1 and t - events[at - 1][0] > 0.02
     )
-    (t, event), earlier = told[at], told[at - 1][0]
+    (t, event), earlier = events[at], events[at - 1][0]
     assert isinstance(event, AttemptStarted)
-    end = ended_of(told, event.trial, event.attempt)
-    ended: Any = told[end][1]
-    told = changed([*told[:at], (earlier, event), *told[at + 1 :]], end, elapsed=round(ended.elapsed + t - earlier, 6))
+    end = end_of(events, event.trial, event.attempt)
+    ending: Any = events[end][1]
+    events = changed([*events[:at], (earlier, event), *events[at + 1 :]], end, elapsed=round(ending.elapsed + t - earlier, 6))
 
-    result = audit(retold(told), rules=session_rules)
+    result = audit(rewritten(events), rules=session_rules)
     assert "policy" in {finding.check for finding in result.findings}

@@ -23,9 +23,9 @@ from tests.replay.trial_events import answered, enqueued, failed, records
 PASS, FAIL = True, False
 
 
-def side(*lives: list[Event]) -> Side:
+def side(*trials: list[Event]) -> Side:
     """Return a run with these trials."""
-    facts = records(itertools.chain.from_iterable(lives))
+    facts = records(itertools.chain.from_iterable(trials))
     return Side(fold(facts), outputs(facts))
 
 
@@ -75,15 +75,15 @@ def test_kinds_of_changes() -> None:
         answered("slower", {"exact": PASS}, elapsed=0.6),
         answered("a-little", {"exact": PASS}, elapsed=0.1),
     )
-    found = compare(a, b)
+    comparison = compare(a, b)
 
     assert {
         "fixed": ["fixed"],
         "broken": ["broken", "both-ways"],
         "changed": ["number", "label", "output"],
         "slower": ["slower"],
-    } == kinds(found)
-    assert (10, 10, 0, 4) == (found.common, found.compared, found.not_done, found.unchanged)
+    } == kinds(comparison)
+    assert (10, 10, 0, 4) == (comparison.common, comparison.compared, comparison.not_done, comparison.unchanged)
 
 
 def test_failed_in_one_run() -> None:
@@ -99,21 +99,21 @@ def test_failed_in_one_run() -> None:
         failed("gone"),
         failed("still", message="y"),
     )
-    found = compare(a, b)
+    comparison = compare(a, b)
 
     assert {"fixed": ["right", "unjudged", "zero"], "broken": ["gone"], "changed": ["wrong", "still"], "slower": []} == kinds(
-        found
+        comparison
     )
-    told = "\n".join(lines(found, limit=None))
-    assert "  wrong: failed → completed, exact no score → fail" in told
-    assert "  gone: completed → failed" in told
-    assert "  still: failed with a different error" in told
+    text = "\n".join(lines(comparison, limit=None))
+    assert "  wrong: failed → completed, exact no score → fail" in text
+    assert "  gone: completed → failed" in text
+    assert "  still: failed with a different error" in text
 
 
 def test_memory_addresses_in_errors() -> None:
     """Memory addresses in errors are ignored; the rest of the message is compared."""
-    said = ("<object at 0x7f3a2c> is not JSON", "<object at 0x7F99> is not JSON", "code 0x80070005", "code 0x80070006")
-    was, now, code, other = (side(failed("a", message=message)) for message in said)
+    messages = ("<object at 0x7f3a2c> is not JSON", "<object at 0x7F99> is not JSON", "code 0x80070005", "code 0x80070006")
+    was, now, code, other = (side(failed("a", message=message)) for message in messages)
 
     assert (1, 0) == (compare(was, now).unchanged, len(compare(was, now).changed))
     assert (0, 1) == (compare(code, other).unchanged, len(compare(code, other).changed))
@@ -132,13 +132,13 @@ def test_same_name_different_content() -> None:
     """It is listed, and not compared."""
     a = side(answered("x", {"exact": PASS}), answered("y", {"exact": PASS}, fingerprint="old"), answered("z", {"exact": PASS}))
     b = side(answered("x", {"exact": PASS}), answered("y", {"exact": FAIL}, fingerprint="new"), answered("w", {"exact": FAIL}))
-    found = compare(a, b)
+    comparison = compare(a, b)
 
-    assert (["z"], ["w"], ["y"], 1) == (found.only_a, found.only_b, found.different_content, found.common)
-    assert 1 == found.scores["exact"].n
-    told = list(lines(found, limit=10))
-    assert "1 common trial, 1 only in A, 1 only in B, 1 with the same name and different content" == told[0]
-    assert ["same name, different content (not compared) (1):", "  y"] == told[-2:]
+    assert (["z"], ["w"], ["y"], 1) == (comparison.only_a, comparison.only_b, comparison.different_content, comparison.common)
+    assert 1 == comparison.scores["exact"].n
+    output = list(lines(comparison, limit=10))
+    assert "1 common trial, 1 only in A, 1 only in B, 1 with the same name and different content" == output[0]
+    assert ["same name, different content (not compared) (1):", "  y"] == output[-2:]
 
 
 def test_nothing_in_common() -> None:
@@ -156,15 +156,15 @@ def test_withdrawn_trials() -> None:
     """A withdrawn trial is not part of its run."""
     a = side(answered("x"), answered("y"), [TrialWithdrawn(trial="y", why="removed")])
 
-    assert (["y"], 1) == ((found := compare(a, side(answered("x"), answered("y")))).only_b, found.common)
+    assert (["y"], 1) == ((comparison := compare(a, side(answered("x"), answered("y")))).only_b, comparison.common)
 
 
 def test_open_trials_are_not_compared() -> None:
     """A trial that is not done in both runs is counted, and not compared."""
-    found = compare(side(answered("x"), [enqueued("y")]), side(answered("x"), answered("y")))
+    comparison = compare(side(answered("x"), [enqueued("y")]), side(answered("x"), answered("y")))
 
-    assert (2, 1, 1) == (found.common, found.compared, found.not_done)
-    assert "1 of 2 common trials are not done in both runs and are not compared" in list(lines(found, limit=None))
+    assert (2, 1, 1) == (comparison.common, comparison.compared, comparison.not_done)
+    assert "1 of 2 common trials are not done in both runs and are not compared" in list(lines(comparison, limit=None))
 
 
 def test_significant_difference() -> None:
@@ -201,7 +201,7 @@ def test_numbers_are_higher_or_lower_not_better() -> None:
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "said"),
+    ("a", "b", "expected"),
     [
         ([0.5], [0.9], "no significant difference (n = 1)"),
         ([0.5, 0.7], [0.5, 0.7], "no difference (n = 2)"),
@@ -211,9 +211,9 @@ def test_numbers_are_higher_or_lower_not_better() -> None:
         ([float("nan"), 0.5, 0.5], [0.5, float("inf"), 0.75], "no significant difference (n = 1)"),
     ],
 )
-def test_little_to_compare(a: list[Any], b: list[Any], said: str) -> None:
+def test_little_to_compare(a: list[Any], b: list[Any], expected: str) -> None:
     """One case, equal numbers, no common value, labels, and values that are not finite."""
-    assert said == sentence(compare(scored("s", a), scored("s", b)).scores["s"])
+    assert expected == sentence(compare(scored("s", a), scored("s", b)).scores["s"])
 
 
 def test_repeats() -> None:
@@ -222,27 +222,27 @@ def test_repeats() -> None:
     b = side(
         *(answered(f"c{case}", {"exact": case % 2 == 0 or at == 1}, repeat=at) for case in range(20) for at in range(1, 5))
     )
-    found = compare(a, b)
-    exact = found.scores["exact"]
+    comparison = compare(a, b)
+    exact = comparison.scores["exact"]
 
-    assert (20, 20, 60) == (exact.n, found.common, len(found.only_b))
+    assert (20, 20, 60) == (exact.n, comparison.common, len(comparison.only_b))
     assert (0.5, 0.625, 10) == (exact.mean_a, exact.mean_b, exact.higher)
 
 
 def test_changed_scorer() -> None:
     """A scorer that changed between the runs is marked."""
-    found = compare(scored("exact", [PASS, PASS]), scored("exact", [PASS, FAIL], version="v2"))
+    comparison = compare(scored("exact", [PASS, PASS]), scored("exact", [PASS, FAIL], version="v2"))
 
-    assert found.scores["exact"].scorer_changed
-    assert any(line.endswith("; the scorer differs between A and B") for line in lines(found, limit=None))
+    assert comparison.scores["exact"].scorer_changed
+    assert any(line.endswith("; the scorer differs between A and B") for line in lines(comparison, limit=None))
 
 
 def test_scorer_of_one_run() -> None:
     """An added scorer changes no trial; it is listed."""
-    found = compare(side(answered("x", {"exact": PASS})), side(answered("x", {"exact": PASS, "tone": "kind"})))
+    comparison = compare(side(answered("x", {"exact": PASS})), side(answered("x", {"exact": PASS, "tone": "kind"})))
 
-    assert (1, [], ["tone"]) == (found.unchanged, found.scorers_only_a, found.scorers_only_b)
-    assert "scorers only in B: tone" in list(lines(found, limit=None))
+    assert (1, [], ["tone"]) == (comparison.unchanged, comparison.scorers_only_a, comparison.scorers_only_b)
+    assert "scorers only in B: tone" in list(lines(comparison, limit=None))
 
 
 def test_groups() -> None:
@@ -259,28 +259,28 @@ def test_groups() -> None:
     grouping = Grouping("part")
     for record in records(itertools.chain.from_iterable(run(0))):
         grouping.apply(record)
-    found = compare(side(*run(0)), side(*run(30)), groups=grouping.groups)
+    comparison = compare(side(*run(0)), side(*run(30)), groups=grouping.groups)
 
-    assert found.groups is not None
+    assert comparison.groups is not None
     assert {"even": (20, 0), "odd": (20, 15)} == {
-        label: (scores["exact"].n, scores["exact"].higher) for label, scores in found.groups.items()
+        label: (scores["exact"].n, scores["exact"].higher) for label, scores in comparison.groups.items()
     }
-    assert "odd:" in list(lines(found, limit=None))
+    assert "odd:" in list(lines(comparison, limit=None))
 
 
 def test_long_lists() -> None:
     """Of a long list the first are shown, with the number of others, unless all are requested."""
-    found = compare(scored("exact", [PASS] * 15), scored("exact", [FAIL] * 15))
+    comparison = compare(scored("exact", [PASS] * 15), scored("exact", [FAIL] * 15))
 
-    told = list(lines(found, limit=3))
+    output = list(lines(comparison, limit=3))
     assert [
         "broken (15):",
         "  c0: exact pass → fail",
         "  c1: exact pass → fail",
         "  c2: exact pass → fail",
         "  … and 12 more (--all lists all)",
-    ] == told[-5:]
-    assert "  c14: exact pass → fail" in list(lines(found, limit=None))
+    ] == output[-5:]
+    assert "  c14: exact pass → fail" in list(lines(comparison, limit=None))
 
 
 def test_outputs_in_blobs() -> None:
@@ -297,7 +297,7 @@ def test_outputs_in_blobs() -> None:
 
 def test_json() -> None:
     """The JSON has every trial by name."""
-    said = in_json(compare(scored("exact", [PASS, None, PASS]), scored("exact", [FAIL, PASS, PASS])))
+    content = in_json(compare(scored("exact", [PASS, None, PASS]), scored("exact", [FAIL, PASS, PASS])))
 
     assert [
         {
@@ -307,19 +307,19 @@ def test_json() -> None:
             "scores": {"exact": (PASS, FAIL)},
             "output_changed": False,
         }
-    ] == said["broken"]
-    assert (3, 1, ["c1"]) == (said["common"], said["unchanged"], [each["trial"] for each in said["fixed"]])
-    assert b'"significant":false' in orjson.dumps(said)
+    ] == content["broken"]
+    assert (3, 1, ["c1"]) == (content["common"], content["unchanged"], [change["trial"] for change in content["fixed"]])
+    assert b'"significant":false' in orjson.dumps(content)
 
 
 def test_control_characters() -> None:
     """Control characters in names, scorers, labels and groups are escaped."""
-    evil = "\x1b]0;owned\x07\r\n\u202e"
-    a = side(answered(evil, {evil: f"{evil}1"}), answered("x", {evil: f"{evil}1"}), answered(f"{evil}a"))
-    b = side(answered(evil, {evil: f"{evil}2"}), answered("x", {evil: f"{evil}1"}), answered(f"{evil}b"))
-    told = list(lines(compare(a, b, groups={evil: evil}), limit=None))
+    unsafe = "\x1b]0;owned\x07\r\n\u202e"
+    a = side(answered(unsafe, {unsafe: f"{unsafe}1"}), answered("x", {unsafe: f"{unsafe}1"}), answered(f"{unsafe}a"))
+    b = side(answered(unsafe, {unsafe: f"{unsafe}2"}), answered("x", {unsafe: f"{unsafe}1"}), answered(f"{unsafe}b"))
+    output = list(lines(compare(a, b, groups={unsafe: unsafe}), limit=None))
 
-    assert all(char.isprintable() for line in told for char in line)
+    assert all(char.isprintable() for line in output for char in line)
 
 
 @examples(60)
@@ -328,25 +328,25 @@ def test_counts_and_symmetry(ends: list[tuple[Any, Any]]) -> None:
     """Each trial is counted exactly once; with the runs swapped, the difference changes its sign."""
 
     def run(which: int) -> Side:
-        lives: list[list[Event]] = []
+        trials: list[list[Event]] = []
         for at, end in enumerate(each[which] for each in ends):
             match end:
                 case "absent":
                     pass
                 case "open":
-                    lives.append([enqueued(f"c{at}")])
+                    trials.append([enqueued(f"c{at}")])
                 case None:
-                    lives.append(failed(f"c{at}"))
+                    trials.append(failed(f"c{at}"))
                 case _:
-                    lives.append(answered(f"c{at}", {"exact": end}))
-        return side(*lives, answered("always", {"exact": PASS}), [RunFinished(completed=0, failed=0, withdrawn=0, head="")])
+                    trials.append(answered(f"c{at}", {"exact": end}))
+        return side(*trials, answered("always", {"exact": PASS}), [RunFinished(completed=0, failed=0, withdrawn=0, head="")])
 
-    there, back = compare(run(0), run(1)), compare(run(1), run(0))
+    forward, backward = compare(run(0), run(1)), compare(run(1), run(0))
 
-    assert there.trials_a == there.common + len(there.only_a) + len(there.different_content)
-    assert there.compared == there.unchanged + sum(map(len, (there.fixed, there.broken, there.changed)))
-    assert there.common == there.compared + there.not_done
-    flipped: Paired = back.scores["exact"]
-    assert (there.scores["exact"].higher, there.scores["exact"].n) == (flipped.lower, flipped.n)
-    assert pytest.approx(-(there.scores["exact"].difference or 0.0)) == flipped.difference
-    assert pytest.approx(-(there.scores["exact"].low or 0.0)) == flipped.high
+    assert forward.trials_a == forward.common + len(forward.only_a) + len(forward.different_content)
+    assert forward.compared == forward.unchanged + sum(map(len, (forward.fixed, forward.broken, forward.changed)))
+    assert forward.common == forward.compared + forward.not_done
+    flipped: Paired = backward.scores["exact"]
+    assert (forward.scores["exact"].higher, forward.scores["exact"].n) == (flipped.lower, flipped.n)
+    assert pytest.approx(-(forward.scores["exact"].difference or 0.0)) == flipped.difference
+    assert pytest.approx(-(forward.scores["exact"].low or 0.0)) == flipped.high

@@ -11,13 +11,7 @@ from junitparser import Error, Failure, JUnitXml, Skipped
 
 from journal.events import AttemptFailed, AttemptStarted, TrialFailed
 from tests.journal.samples import enqueued, examples, session, started, trial, written
-from tests.replay.eventful_run import eventful_run, exported, scored
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """Write the eventful run."""
-    return eventful_run(tmp_path / "run")
+from tests.replay.eventful_run import exported, scored
 
 
 def parsed(path: Path) -> JUnitXml:

@@ -8,13 +8,7 @@ import pytest
 
 from replay.export.nat import file_names
 from tests.journal.samples import session, started, trial, written
-from tests.replay.eventful_run import FORMULA, LARGE, NASTY, eventful_run, exported_files, scored
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """Write the eventful run."""
-    return eventful_run(tmp_path / "run")
+from tests.replay.eventful_run import FORMULA, LARGE, NASTY, exported_files, scored
 
 
 def test_item(run: Path) -> None:

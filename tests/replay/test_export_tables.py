@@ -18,7 +18,7 @@ from journal.events import AttemptStarted, Noted, TrialCompleted, TrialScored
 from replay import load
 from replay.export import FORMATS, Rows, Source, TableFile
 from tests.journal.samples import enqueued, lines_of, session, started, trial, written
-from tests.replay.eventful_run import FORMULA, LARGE, NASTY, eventful_run, exported, scored
+from tests.replay.eventful_run import FORMULA, LARGE, NASTY, exported, scored
 
 
 @pytest.fixture(autouse=True)
@@ -27,12 +27,6 @@ def _any_size() -> Iterator[None]:
     before = csv.field_size_limit(1 << 20)
     yield
     csv.field_size_limit(before)
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """Write the eventful run."""
-    return eventful_run(tmp_path / "run")
 
 
 def rows_of(path: Path, rows: Rows = "trials") -> list[dict[str, Any]]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import pytest
 from google.protobuf import json_format  # type: ignore[import-untyped,unused-ignore]  # whether it has types depends on its age
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
@@ -15,12 +14,6 @@ from journal.events import Noted
 from replay import load
 from tests.journal.samples import RUN, session, started, trial, written
 from tests.replay.eventful_run import LARGE, NASTY, eventful_run, exported
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """Write the eventful run."""
-    return eventful_run(tmp_path / "run")
 
 
 def events_of(path: Path, *phases: str) -> list[dict[str, Any]]:

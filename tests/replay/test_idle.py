@@ -20,7 +20,7 @@ from journal.events import (
 from replay import RunState
 from replay.idle import Reason, in_json, one_line, reasons
 from replay.intake import PROBING, Pause
-from tests.replay.test_screen import begun, ok, queued, refused, state_of
+from tests.replay.trial_events import answered, attempt_started, queued, rate_limited, run_state
 
 NOW = 100.0
 START = LimitChanged(before=0, after=8, cause="start")
@@ -28,13 +28,13 @@ START = LimitChanged(before=0, after=8, cause="start")
 
 def texts(events: Iterable[Event], *, total: int | None = 9, slots: int = 8) -> list[str]:
     """Return the reasons in words, in a run of `total` trials with `slots` slots."""
-    return [reason.text for reason in reasons(state_of(events, slots=slots), now=NOW, total=total)]
+    return [reason.text for reason in reasons(run_state(events, slots=slots), now=NOW, total=total)]
 
 
-def answered(*names: str) -> list[Event]:
+def outputs_of(*names: str) -> list[Event]:
     """Enqueue trials and record their outputs; their scorers have not returned."""
-    outputs = (AttemptSucceeded(trial=name, attempt=1, output="Lima", elapsed=0.1) for name in names)
-    return [*queued(*names), *(event for name, end in zip(names, outputs, strict=True) for event in (begun(name), end))]
+    ends = (AttemptSucceeded(trial=name, attempt=1, output="Lima", elapsed=0.1) for name in names)
+    return [*queued(*names), *(event for end in ends for event in (attempt_started(end.trial), end))]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_reasons_of_the_policy(events: list[Event], text: str) -> None:
 def test_limit_below_the_slots() -> None:
     """A limit that is reached and lower than the slots is a reason, with its evidence."""
     lowered = LimitChanged(before=8, after=2, cause="in_flight", evidence="429 at 3 in flight")
-    events = [START, *queued("a", "b", "c"), begun("a"), begun("b"), lowered]
+    events = [START, *queued("a", "b", "c"), attempt_started("a"), attempt_started("b"), lowered]
 
     assert ["concurrency limit 2 of 8: 429 at 3 in flight"] == texts(events)
     assert [] == texts(events, slots=2)
@@ -67,17 +67,17 @@ def test_limit_below_the_slots() -> None:
 
 def test_initial_limit() -> None:
     """A limit that has not changed yet is shown as the initial limit, without evidence."""
-    events = [LimitChanged(before=0, after=1, cause="start"), *queued("a", "b"), begun("a")]
+    events = [LimitChanged(before=0, after=1, cause="start"), *queued("a", "b"), attempt_started("a")]
 
     assert ["concurrency limit 1 of 8: first limit, rises while calls succeed"] == texts(events)
 
 
 def test_limit_before_pace() -> None:
     """When the limit is reached, the limit is the reason, not the pace."""
-    events = [LimitChanged(before=0, after=1, cause="start"), *queued("a", "b"), begun("a")]
+    events = [LimitChanged(before=0, after=1, cause="start"), *queued("a", "b"), attempt_started("a")]
 
     assert ["limit"] == [
-        reason.reason for reason in reasons(state_of([*events, PaceChanged(after=2.0, cause="rate_limit")]), now=NOW, total=9)
+        reason.reason for reason in reasons(run_state([*events, PaceChanged(after=2.0, cause="rate_limit")]), now=NOW, total=9)
     ]
 
 
@@ -90,14 +90,14 @@ def test_no_pace() -> None:
 
 def test_waiting_for_scorers() -> None:
     """When too many outputs are unscored, that is the reason, not the pace."""
-    events = [START, PaceChanged(after=4.2, cause="rate_limit"), *answered(*map(str, range(65))), *queued("z")]
+    events = [START, PaceChanged(after=4.2, cause="rate_limit"), *outputs_of(*map(str, range(65))), *queued("z")]
 
     assert ["waiting for scorers: 65 outputs"] == texts(events, total=66)
 
 
 def test_backoff() -> None:
     """Trials in backoff are a reason only if no other trial is ready; their number and the next start are shown."""
-    events = [START, *queued("a"), begun("a"), *refused("a", delay=96.66)]
+    events = [START, *queued("a"), attempt_started("a"), *rate_limited("a", delay=96.66)]
 
     assert ["1 trial in backoff, next in 0.16 s"] == texts(events, total=1)
     assert [] == texts([*events, *queued("b")], total=2)
@@ -105,28 +105,34 @@ def test_backoff() -> None:
 
 def test_trial_after_its_backoff_is_ready() -> None:
     """When its delay is over, a trial no longer waits for its backoff, although no record marks that."""
-    events = [START, *queued("a"), begun("a"), *refused("a", delay=5.0), PaceChanged(after=4.2, cause="rate_limit")]
+    events = [
+        START,
+        *queued("a"),
+        attempt_started("a"),
+        *rate_limited("a", delay=5.0),
+        PaceChanged(after=4.2, cause="rate_limit"),
+    ]
 
     assert ["rate limit: 4.2 starts/s"] == texts(events, total=1)
 
 
 def test_waiting_for_cases() -> None:
     """With nothing ready, cases to come are the reason, with their number if it is known."""
-    assert ["waiting for cases: 8 to come"] == texts([START, *ok("a")])
-    assert ["waiting for cases"] == texts([START, *ok("a")], total=None)
+    assert ["waiting for cases: 8 to come"] == texts([START, *answered("a")])
+    assert ["waiting for cases"] == texts([START, *answered("a")], total=None)
 
 
 def test_end_of_a_run() -> None:
     """When the last trials run, no trials are left to start; when only scorers are left, they are the reason."""
-    last = [START, *queued("a"), begun("a")]
+    last = [START, *queued("a"), attempt_started("a")]
 
     assert ["no trials left to start"] == texts(last, total=1)
-    assert ["no trials left to start; waiting for scorers: 1 output"] == texts([START, *answered("a")], total=1)
+    assert ["no trials left to start; waiting for scorers: 1 output"] == texts([START, *outputs_of("a")], total=1)
 
 
 def test_busy_slots() -> None:
     """When every slot is busy there is no reason, whatever the pace."""
-    assert [] == texts([*queued("a", "b"), begun("a"), PaceChanged(after=1.0, cause="rate_limit")], slots=1)
+    assert [] == texts([*queued("a", "b"), attempt_started("a"), PaceChanged(after=1.0, cause="rate_limit")], slots=1)
 
 
 @pytest.mark.parametrize("over", [RunStopped(reason="interrupted"), SessionStarted(n=2, pid=1, host="here", boot_id="b1")])
@@ -159,7 +165,7 @@ def test_in_flight_per_key() -> None:
     end = AttemptSucceeded(trial="a", attempt=1, output="x", elapsed=0.1)
     call = ScorerCallStarted(trial="a", scorer="judge", call=1, key="k")
 
-    counts = [state_of([*queued("a"), *events]).in_flight("k") for events in ([start], [start, end], [start, end, call])]
+    counts = [run_state([*queued("a"), *events]).in_flight("k") for events in ([start], [start, end], [start, end, call])]
     assert [1, 0, 1] == counts
 
 
@@ -167,7 +173,7 @@ def test_key_of_a_scorer() -> None:
     """A pause of a scorer's own key is a reason only while an output is unscored."""
     limit = LimitChanged(before=0, after=8, cause="start", key="scorer:judge")
     paused = IntakePaused(until=112.0, cause="retry_after", key="scorer:judge")
-    events = [START, limit, paused, *answered("a"), *queued("b")]
+    events = [START, limit, paused, *outputs_of("a"), *queued("b")]
 
     assert ["scorer judge: Retry-After: 12 s left"] == texts(events, total=2)
     assert [] == texts([*events, TrialCompleted(trial="a", attempts=1)], total=2)
@@ -175,7 +181,7 @@ def test_key_of_a_scorer() -> None:
 
 def test_json() -> None:
     """In JSON a reason has its key, reason, seconds, number, evidence and text."""
-    state = state_of([START, *queued("a"), IntakePaused(until=112.0, cause="unavailable", evidence="12 in a row")])
+    state = run_state([START, *queued("a"), IntakePaused(until=112.0, cause="unavailable", evidence="12 in a row")])
 
     expected = {"key": "", "reason": "breaker", "seconds": 12.0, "number": None, "evidence": "12 in a row"}
     assert [{**expected, "text": "endpoint unavailable; probing, next probe in 12 s"}] == in_json(reasons(state, now=NOW))
@@ -191,12 +197,12 @@ def test_line_has_three_reasons() -> None:
 @pytest.mark.parametrize("cause", sorted(PROBING))
 def test_open_breaker(cause: str) -> None:
     """An open breaker is in force after its next probe is due; any other pause ends by itself."""
-    state = state_of([IntakePaused(until=5.0, cause=cause, evidence="seen")])
+    state = run_state([IntakePaused(until=5.0, cause=cause, evidence="seen")])
 
     assert {"": Pause(5.0, cause, "seen")} == state.pauses
     assert state.pauses[""].is_in_force(NOW)
     assert not Pause(5.0, "retry_after").is_in_force(NOW)
-    assert {} == state_of([IntakePaused(until=5.0, cause=cause), IntakeResumed(cause=cause)]).pauses
+    assert {} == run_state([IntakePaused(until=5.0, cause=cause), IntakeResumed(cause=cause)]).pauses
 
 
 def test_before_the_first_session() -> None:

@@ -1,19 +1,16 @@
-"""What people see of a run, and that nothing in it can do anything to their terminal."""
+"""The live screen, the progress lines and the final report; untrusted text cannot control the terminal."""
 
 import io
 import itertools
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from journal import Blob, Event, Record
+from journal import Blob, Event
 from journal.events import (
-    AttemptFailed,
     AttemptInterrupted,
     AttemptReturnedLate,
-    AttemptStarted,
     AttemptSucceeded,
     AttemptTimedOut,
     IntakePaused,
@@ -23,12 +20,10 @@ from journal.events import (
     Noted,
     RetryScheduled,
     RunFinished,
-    RunStarted,
     RunStopped,
     ScoringFailed,
     SessionStarted,
     TrialCompleted,
-    TrialEnqueued,
     TrialFailed,
     TrialScored,
     TrialWithdrawn,
@@ -42,81 +37,32 @@ from replay.summary import score_of, summarise
 from replay.summary_text import score_in_words
 from replay.tally import Tally
 from replay.text import digits, duration, number, printable
+from tests.replay.trial_events import answered, attempt_started, failed, fatal, queued, rate_limited, run_state
 
 PASS, FAIL = True, False
-EVIL = "\x1b]0;owned\x07\x1b[31m[bold]red[/bold]\r\n\u202eevil"
-
-
-def state_of(events: Iterable[Event], *, tick: float = 0.5, slots: int = 8, timeout: float | None = 30.0) -> RunState:
-    """Fold events that happen one after the other, so many seconds apart, in a run that has begun."""
-    started = RunStarted(
-        evaluation="capitals",
-        task="evals/capitals.py:capitals",
-        task_fingerprint="t1",
-        scorers={},
-        dataset="cases.jsonl",
-        dataset_fingerprint="d1",
-        settings={"slots": slots, "timeout": timeout},
-        settings_fingerprint="s1",
-        durability="sync",
-        environment={},
-    )
-    state = RunState()
-    facts = [started, SessionStarted(n=1, pid=4711, host="here", boot_id="b1"), *events]
-    for seq, event in enumerate(facts, start=1):
-        state.apply(Record(seq, "2026-11-15T00:00:00.000000Z", seq * tick, event, seq - 1, "", 1, 0))
-    return state
-
-
-def queued(*names: str) -> list[Event]:
-    """Take trials in."""
-    return [TrialEnqueued(trial=name, case=name, repeat=1, input=None, fingerprint="f") for name in names]
-
-
-def begun(name: str, attempt: int = 1, slot: int = 0) -> Event:
-    """Begin an attempt."""
-    return AttemptStarted(trial=name, attempt=attempt, slot=slot)
-
-
-def refused(name: str, attempt: int = 1, *, delay: float = 12.0) -> list[Event]:
-    """Let an attempt meet a rate limit, and wait."""
-    failed = AttemptFailed(
-        trial=name, attempt=attempt, error="RateLimited", message="slow down", category="rate_limited", elapsed=0.1
-    )
-    return [failed, RetryScheduled(trial=name, attempt=attempt + 1, delay=delay, cause="rate_limited")]
+SCORERS = ("exact", "closeness", "tone")
+CONTROL = "\x1b]0;owned\x07\x1b[31m[bold]red[/bold]\r\n\u202eevil"
 
 
 def completed(name: str, *scores: bool | float | str, attempt: int = 1, elapsed: float = 0.25) -> list[Event]:
-    """Let a trial that is running work out."""
-    names = ("exact", "closeness", "tone")
+    """Return the end of a running trial that completes."""
     return [
         AttemptSucceeded(trial=name, attempt=attempt, output="Lima", elapsed=elapsed),
         *(
             TrialScored(trial=name, scorer=scorer, version="v1", value=value, elapsed=0.0)
-            for scorer, value in zip(names, scores, strict=False)
+            for scorer, value in zip(SCORERS, scores, strict=False)
         ),
         TrialCompleted(trial=name, attempts=attempt),
     ]
 
 
-def given_up(name: str, error: str = "ValueError", message: str = "no such country") -> list[Event]:
-    """Let a trial that is running fail for good."""
-    failed = AttemptFailed(trial=name, attempt=1, error=error, message=message, category="fatal", elapsed=0.1)
-    return [failed, TrialFailed(trial=name, attempts=1, cause="fatal")]
-
-
 def ok(name: str, *scores: bool | float | str) -> list[Event]:
-    """Tell the whole life of a trial that works out at once."""
-    return [*queued(name), begun(name), *completed(name, *scores)]
-
-
-def failing(name: str, error: str = "ValueError", message: str = "no such country") -> list[Event]:
-    """Tell the whole life of a trial that fails."""
-    return [*queued(name), begun(name), *given_up(name, error, message)]
+    """Return all events of a trial that completes at once."""
+    return answered(name, dict(zip(SCORERS, scores, strict=False)))
 
 
 def drawn(state: RunState, *, now: float = 0.0, total: int | None = None, width: int = 110, before: int = 0) -> list[str]:
-    """Draw the panel as a terminal would show it, without its colours."""
+    """Return the lines of the panel, without colours."""
     out = io.StringIO()
     console = Console(file=out, width=width, highlight=False)
     console.print(panel(state, now=now, durable=state.seq - 1, total=total, width=width, done_before=before, title="runs/1"))
@@ -124,27 +70,27 @@ def drawn(state: RunState, *, now: float = 0.0, total: int | None = None, width:
 
 
 def row(lines: list[str], label: str) -> str:
-    """Find what the panel says under a label."""
+    """Return the panel's text after a label."""
     return next(each[9:] for each in lines if each.startswith(f"{label:<9}"))
 
 
-def test_the_panel_of_a_run_that_goes_on() -> None:
-    """Every thing that there is something to say about has its line, with its denominator."""
-    state = state_of(
+def test_panel() -> None:
+    """The panel of a running run, with every row and denominator."""
+    state = run_state(
         [
             LimitChanged(before=0, after=4, cause="start"),
             *queued("peru", "chile", "cuba", "france", "japan", "kenya"),
-            begun("peru"),
-            *refused("peru", delay=1.0),
-            begun("peru", 2),
+            attempt_started("peru"),
+            *rate_limited("peru", delay=1.0),
+            attempt_started("peru", 2),
             *completed("peru", PASS, 0.5, "polite", attempt=2),
-            begun("chile", slot=1),
+            attempt_started("chile", slot=1),
             *completed("chile", FAIL, 1.0, "rude"),
-            begun("cuba", slot=2),
-            *given_up("cuba"),
-            begun("france", slot=3),
-            *refused("france"),
-            begun("japan", slot=1),
+            attempt_started("cuba", slot=2),
+            *fatal("cuba"),
+            attempt_started("france", slot=3),
+            *rate_limited("france"),
+            attempt_started("japan", slot=1),
             Noted(name="tokens", value=1200, trial="japan", attempt=1),
             Noted(name="cost", value=0.25, trial="japan", attempt=1),
             Noted(name="temperature", value=0.7, trial="japan", attempt=1),
@@ -170,17 +116,17 @@ def test_the_panel_of_a_run_that_goes_on() -> None:
     ] == drawn(state, now=18.0, total=10)
 
 
-def test_a_run_of_unknown_length_claims_no_end() -> None:
-    """Where nobody knows how many trials there are, no share and no remaining time is made up."""
-    lines = drawn(state_of([*ok("a"), *ok("b"), *ok("c"), *ok("d"), *queued("e")]), now=10.0)
+def test_unknown_total() -> None:
+    """Without a known total there is no percentage and no remaining time."""
+    lines = drawn(run_state([*ok("a"), *ok("b"), *ok("c"), *ok("d"), *queued("e")]), now=10.0)
 
     assert "4 done of 5 so far; total unknown" == lines[1]
     assert "%" not in "".join(lines)
 
 
-def test_the_pace_is_that_of_this_session() -> None:
-    """What an earlier session did does not make this one look faster."""
-    state = state_of(itertools.chain.from_iterable(ok(f"t{number}") for number in range(8)))
+def test_rate_of_this_session() -> None:
+    """Trials done in earlier sessions do not count in the rate."""
+    state = run_state(itertools.chain.from_iterable(ok(f"t{number}") for number in range(8)))
 
     assert "8 of 10 · 80 % · 0.8/s · about 2 s left" in drawn(state, now=10.0, total=10)[1]
     assert "8 of 10 · 80 % · 0.3/s · about 7 s left" in drawn(state, now=10.0, total=10, before=5)[1]
@@ -188,39 +134,41 @@ def test_the_pace_is_that_of_this_session() -> None:
 
 
 def timed_out(name: str, attempt: int = 1) -> Event:
-    """Let an attempt run out of time."""
+    """Return an attempt's timeout."""
     return AttemptTimedOut(trial=name, attempt=attempt, timeout=5.0, elapsed=5.0)
 
 
-def test_a_note_that_is_called_refused_is_no_reason() -> None:
-    """Only a run that was stopped because something was refused has one; what is noted is not trusted."""
+def test_unauthorized_scorer() -> None:
+    """A scorer is shown as unauthorized only if the run was stopped as unauthorized; notes alone are not trusted."""
     noted = [
         Noted(name="evaljournal.unauthorized", value={"scorer": "judge", "message": "\x1b[31m401"}, trial="z", attempt=1),
         Noted(name="evaljournal.unauthorized", value=[1]),
     ]
-    over, cut = state_of([*ok("z"), *noted, RunStopped(reason="unauthorized")]), state_of([*ok("z"), *noted])
+    over, interrupted = run_state([*ok("z"), *noted, RunStopped(reason="unauthorized")]), run_state([*ok("z"), *noted])
 
     assert "\n  scorer judge: unauthorized: \\x1b[31m401\n" in final_report(over, path="r")
-    assert "judge" not in final_report(cut, path="r")
+    assert "judge" not in final_report(interrupted, path="r")
 
 
-def test_what_went_wrong_last_is_told() -> None:
-    """The last error stands on the screen as long as no answer has followed it, and for a minute in any case."""
-    ill = [*ok("z"), *queued("a", "b"), begun("a"), *refused("a"), begun("b"), timed_out("b")]
-    state = state_of(ill)
-    well = state_of([*ill, *ok("c")])
+def test_last_error() -> None:
+    """The last error is shown until an answer follows, and for at least a minute."""
+    errors = [*ok("z"), *queued("a", "b"), attempt_started("a"), *rate_limited("a"), attempt_started("b"), timed_out("b")]
+    state = run_state(errors)
+    recovered = run_state([*errors, *ok("c")])
 
     assert "2 in a row, the last 1 min 59 s ago: timed out after 5 s" == row(drawn(state, now=125.5), "error")
-    assert "2 in a row, the last 3 s ago: timed out after 5 s" == row(drawn(well, now=9.5), "error")
-    assert not [each for each in drawn(well, now=125.5) if each.startswith("error")]
+    assert "2 in a row, the last 3 s ago: timed out after 5 s" == row(drawn(recovered, now=9.5), "error")
+    assert not [each for each in drawn(recovered, now=125.5) if each.startswith("error")]
     assert "\n  no answer since the last error, 2 in a row: timed out after 5 s\n" in final_report(state, path="r")
-    assert "the last error" not in final_report(well, path="r")
-    assert None is state_of([*ill, SessionStarted(n=2, pid=1, host="here", boot_id="b1")]).last_error
+    assert "the last error" not in final_report(recovered, path="r")
+    assert None is run_state([*errors, SessionStarted(n=2, pid=1, host="here", boot_id="b1")]).last_error
 
 
-def test_a_row_of_errors_ends_with_an_answer() -> None:
-    """Only what failed since the last answer is counted as a row."""
-    state = state_of([*queued("a", "b"), begun("a"), *refused("a"), *ok("c"), begun("b"), *refused("b")])
+def test_consecutive_errors() -> None:
+    """Only errors since the last answer are consecutive."""
+    state = run_state(
+        [*queued("a", "b"), attempt_started("a"), *rate_limited("a"), *ok("c"), attempt_started("b"), *rate_limited("b")]
+    )
 
     assert LastError("RateLimited: slow down", 6.5, consecutive=1, outputs=1) == state.last_error
 
@@ -229,11 +177,11 @@ DONE = list(itertools.chain.from_iterable(ok(f"t{number}") for number in range(8
 
 
 @pytest.mark.parametrize(
-    ("events", "now", "said"),
+    ("events", "now", "text"),
     [
         ([], 25.0, "· 0.32/s · about 6 s left"),
         ([], 60.0, "· no trial done for 42 s"),
-        (refused("x"), 60.0, "· no trial done for 42 s"),
+        (rate_limited("x"), 60.0, "· no trial done for 42 s"),
         ([IntakePaused(until=29.0, cause="retry_after")], 25.0, "· 0.32/s · about 6 s left"),
         ([IntakePaused(until=85.0, cause="retry_after")], 25.0, "· paused for 1 min"),
         ([IntakePaused(until=20.0, cause="unavailable")], 25.0, "· endpoint unavailable; probing"),
@@ -246,73 +194,75 @@ DONE = list(itertools.chain.from_iterable(ok(f"t{number}") for number in range(8
         ([RunStopped(reason="interrupted")], 25.0, "about 6 s left"),
     ],
 )
-def test_no_end_is_foretold_by_a_pace_that_is_over(events: list[Event], now: float, said: str) -> None:
-    """While nothing may start, or nothing has been done for long, that is said instead of how long the rest will take."""
-    state = state_of([*queued("x"), begun("x"), *DONE, *events])
+def test_no_remaining_time_while_held_up(events: list[Event], now: float, text: str) -> None:
+    """While nothing may start or no trial was done for long, that is shown instead of the remaining time."""
+    state = run_state([*queued("x"), attempt_started("x"), *DONE, *events])
 
-    assert drawn(state, now=now, total=10)[1].endswith(said)
-    assert ("about" in said) == ("about" in line(state, now=now, durable=9, total=10))
+    assert drawn(state, now=now, total=10)[1].endswith(text)
+    assert ("about" in text) == ("about" in line(state, now=now, durable=9, total=10))
 
 
-def test_an_open_breaker_is_shown_until_it_closes() -> None:
-    """While the endpoint is unavailable the screen and the log show it, also while a probe is due or in flight."""
-    state = state_of([*DONE, *queued("x", "y"), begun("x"), *refused("x"), IntakePaused(until=25.0, cause="unavailable")])
+def test_open_breaker() -> None:
+    """An unavailable endpoint is shown until the breaker closes, also while a probe is due or in flight."""
+    state = run_state(
+        [*DONE, *queued("x", "y"), attempt_started("x"), *rate_limited("x"), IntakePaused(until=25.0, cause="unavailable")]
+    )
 
     assert "endpoint unavailable; probing, next probe in 2 s" == row(drawn(state, now=23.0, total=10), "waiting")
     assert "endpoint unavailable; probing" == row(drawn(state, now=99.0, total=10), "waiting")
-    shown = "waiting: endpoint unavailable; probing · no trial done for 1 min 22 s · 1 min 20 s ago: RateLimited: slow down"
-    assert shown in line(state, now=99.0, durable=1, total=10)
+    expected = "waiting: endpoint unavailable; probing · no trial done for 1 min 22 s · 1 min 20 s ago: RateLimited: slow down"
+    assert expected in line(state, now=99.0, durable=1, total=10)
 
 
-def test_an_attempt_that_cannot_be_stopped_is_named() -> None:
-    """An attempt that outlives its limit, because it does not let itself be stopped, is named as such."""
-    state = state_of([*queued("peru"), begun("peru", slot=3)], timeout=5.0)
+def test_attempt_over_its_timeout() -> None:
+    """An attempt that does not respond to cancellation is marked."""
+    state = run_state([*queued("peru"), attempt_started("peru", slot=3)], timeout=5.0)
 
     assert row(drawn(state, now=60.0), "longest").endswith("58 s, over its timeout; not responding to cancellation")
 
 
-def test_answers_that_were_cut_short_are_told_while_it_goes_on() -> None:
-    """That the limit of tokens cuts answers short is on the screen before all are spent."""
+def test_truncated_answers() -> None:
+    """Truncated answers are shown while the run is running."""
     short = Noted(name="evaljournal.finish_reason", value="length", trial="peru", attempt=1)
-    state = state_of([*queued("peru"), begun("peru"), short, *completed("peru"), *ok("cuba")])
+    state = run_state([*queued("peru"), attempt_started("peru"), short, *completed("peru"), *ok("cuba")])
 
-    said = "         1 of 2 answers truncated by the token limit; raise --max-tokens"
-    assert said in drawn(state, now=18.0)
+    text = "         1 of 2 answers truncated by the token limit; raise --max-tokens"
+    assert text in drawn(state, now=18.0)
 
 
-def test_an_attempt_without_a_limit_claims_none() -> None:
-    """Where there is no limit, only the time so far is shown."""
-    state = state_of([*queued("peru"), begun("peru", slot=3)], timeout=None)
+def test_attempt_without_timeout() -> None:
+    """Without a timeout, only the time so far is shown."""
+    state = run_state([*queued("peru"), attempt_started("peru", slot=3)], timeout=None)
 
     assert row(drawn(state, now=60.0), "longest").endswith("attempt 1  58 s")
 
 
-def test_only_the_longest_attempts_are_shown() -> None:
-    """Of many attempts, the four that have run longest are shown, the longest first."""
+def test_longest_attempts() -> None:
+    """The four attempts that have run longest are shown, the longest first."""
     names = [f"t{number}" for number in range(9)]
-    state = state_of([*queued(*names), *(begun(name, slot=at) for at, name in enumerate(names))])
-    shown = [each.partition("attempt")[0].split()[-1] for each in drawn(state, now=30.0) if " attempt 1 " in each]
+    state = run_state([*queued(*names), *(attempt_started(name, slot=at) for at, name in enumerate(names))])
+    expected = [each.partition("attempt")[0].split()[-1] for each in drawn(state, now=30.0) if " attempt 1 " in each]
 
-    assert ["t0", "t1", "t2", "t3"] == shown
+    assert ["t0", "t1", "t2", "t3"] == expected
 
 
-def test_a_pause_that_is_over_is_not_shown() -> None:
-    """Neither a pause whose time has come nor one that was lifted is shown."""
-    over = state_of([IntakePaused(until=5.0, cause="retry_after")])
-    lifted = state_of([IntakePaused(until=50.0, cause="retry_after"), IntakeResumed(cause="retry_after")])
+def test_ended_pause() -> None:
+    """A pause that has ended, by its time or by a record, is not shown."""
+    over = run_state([IntakePaused(until=5.0, cause="retry_after")])
+    lifted = run_state([IntakePaused(until=50.0, cause="retry_after"), IntakeResumed(cause="retry_after")])
 
     assert "paused" not in drawn(over, now=6.0, total=9)[1]
     assert "waiting for cases: 9 to come" == row(drawn(over, now=6.0, total=9), "waiting")
     assert "waiting for cases: 9 to come" == row(drawn(lifted, now=6.0, total=9), "waiting")
 
 
-def test_the_limit_is_the_settings_until_somebody_changes_it() -> None:
-    """Before the first decision of a policy, the setting is the limit."""
-    assert row(drawn(state_of([], slots=6)), "slots").startswith("0 of 6 busy")
+def test_limit_before_the_first_decision() -> None:
+    """Before the first decision of a policy, the limit is the setting."""
+    assert row(drawn(run_state([], slots=6)), "slots").startswith("0 of 6 busy")
 
 
-def test_a_run_that_has_not_begun_can_be_drawn() -> None:
-    """A journal in which nothing has happened yet is drawn, and ends, without an error."""
+def test_empty_journal() -> None:
+    """An empty journal has a panel and a final report."""
     state = RunState()
 
     assert "a run that has not started  runs/1" == drawn(state)[0]
@@ -322,46 +272,53 @@ def test_a_run_that_has_not_begun_can_be_drawn() -> None:
 
 
 @pytest.mark.parametrize("width", [20, 40, 80])
-def test_the_panel_is_never_wider_than_asked(width: int) -> None:
-    """Every thing is cut to the width, so that no line wraps."""
-    events = [*ok("a" * 300, PASS, 0.5, "label " * 50), *queued("b" * 300), begun("b" * 300)]
+def test_width(width: int) -> None:
+    """Every line is truncated to the width."""
+    events = [*ok("a" * 300, PASS, 0.5, "label " * 50), *queued("b" * 300), attempt_started("b" * 300)]
 
-    assert width >= max(map(len, drawn(state_of(events), now=9.0, total=3, width=width)))
+    assert width >= max(map(len, drawn(run_state(events), now=9.0, total=3, width=width)))
 
 
-def evil_state() -> RunState:
-    """Make a run in which everything that comes from elsewhere is evil."""
-    return state_of(
+def state_with_control_characters() -> RunState:
+    """Return a run in which every untrusted text has control characters."""
+    return run_state(
         [
-            *queued(EVIL, f"{EVIL}2", f"{EVIL}3"),
-            begun(EVIL),
-            *given_up(EVIL, EVIL, EVIL),
-            begun(f"{EVIL}2"),
-            AttemptSucceeded(trial=f"{EVIL}2", attempt=1, output=EVIL, elapsed=0.1),
-            TrialScored(trial=f"{EVIL}2", scorer=EVIL, version="v1", value=EVIL, elapsed=0.0),
-            TrialCompleted(trial=f"{EVIL}2", attempts=1),
-            begun(f"{EVIL}3"),
-            IntakePaused(until=99.0, cause=EVIL),
-            Noted(name=f"tokens{EVIL}", value=1),
+            *queued(CONTROL, f"{CONTROL}2", f"{CONTROL}3"),
+            attempt_started(CONTROL),
+            *fatal(CONTROL, CONTROL, CONTROL),
+            attempt_started(f"{CONTROL}2"),
+            AttemptSucceeded(trial=f"{CONTROL}2", attempt=1, output=CONTROL, elapsed=0.1),
+            TrialScored(trial=f"{CONTROL}2", scorer=CONTROL, version="v1", value=CONTROL, elapsed=0.0),
+            TrialCompleted(trial=f"{CONTROL}2", attempts=1),
+            attempt_started(f"{CONTROL}3"),
+            IntakePaused(until=99.0, cause=CONTROL),
+            Noted(name=f"tokens{CONTROL}", value=1),
         ]
     )
 
 
-def test_what_comes_from_elsewhere_cannot_control_the_terminal() -> None:
-    """Escape sequences and rich's markup in names, errors, scorers, labels and causes are shown, not obeyed."""
-    state = evil_state()
+def test_control_characters() -> None:
+    """Escape sequences and rich's markup in names, errors, scorers, labels and causes are escaped."""
+    state = state_with_control_characters()
     console = Console(file=(out := io.StringIO()), width=300, force_terminal=True, color_system=None)
-    console.print(panel(state, now=1.0, durable=1, total=None, width=300, title=EVIL))
-    everything = [out.getvalue(), line(state, now=1.0, durable=1, total=9), final_report(state, path=EVIL, reason=EVIL)]
+    console.print(panel(state, now=1.0, durable=1, total=None, width=300, title=CONTROL))
+    everything = [out.getvalue(), line(state, now=1.0, durable=1, total=9), final_report(state, path=CONTROL, reason=CONTROL)]
 
     assert "[bold]red" in everything[0]
     assert all(char == "\n" or char.isprintable() for text in everything for char in text)
 
 
-def test_the_line_of_a_log() -> None:
-    """One plain line says how far it is, what came of it, the scores, and what is on disk."""
-    events = [*ok("a", PASS, 0.5), *ok("b", FAIL, 1.0, "rude"), *failing("c"), *queued("d"), begun("d"), *refused("d")]
-    state = state_of(events)
+def test_progress_line() -> None:
+    """A progress line shows trials done, results, scores, waits and the durable record."""
+    events = [
+        *ok("a", PASS, 0.5),
+        *ok("b", FAIL, 1.0, "rude"),
+        *failed("c"),
+        *queued("d"),
+        attempt_started("d"),
+        *rate_limited("d"),
+    ]
+    state = run_state(events)
 
     assert (
         "3 of 6 (50 %) · 2 ok, 1 failed, 0 recovered · exact 50.0 % · closeness 0.75"
@@ -371,9 +328,9 @@ def test_the_line_of_a_log() -> None:
     assert line(state, now=30.0, durable=9, total=None).startswith("3 done · 2 ok, 1 failed")
 
 
-def test_the_ending_of_a_run_in_which_all_went_well() -> None:
-    """Success is short, and names the next command."""
-    state = state_of([*ok("a", PASS), RunFinished(completed=1, failed=0, withdrawn=0, head="")])
+def test_final_report_of_a_successful_run() -> None:
+    """Success is short, and shows the next command."""
+    state = run_state([*ok("a", PASS), RunFinished(completed=1, failed=0, withdrawn=0, head="")])
 
     assert (
         "capitals finished: 1 of 1 trial done, in runs/my run\n"
@@ -384,41 +341,41 @@ def test_the_ending_of_a_run_in_which_all_went_well() -> None:
     ) == final_report(state, path="runs/my run")
 
 
-def test_what_failed_is_told_last() -> None:
-    """A few failures are told one by one, different ones first, then how many more there are, then the next command."""
-    same = itertools.chain.from_iterable(failing(f"t{number}") for number in range(9))
+def test_failed_trials() -> None:
+    """A few failures are listed, different errors first, then the number of others and the next command."""
+    same = itertools.chain.from_iterable(failed(f"t{number}") for number in range(9))
     events = [
         *same,
-        *failing("other", "TimeoutError", "too\n  slow"),
+        *failed("other", error="TimeoutError", message="too\n  slow"),
         RunFinished(completed=0, failed=10, withdrawn=0, head=""),
     ]
 
     assert [
         "10 trials failed:",
-        "  t0: ValueError: no such country (fatal, 1 attempt)",
+        "  t0: ValueError: no (fatal, 1 attempt)",
         "  other: TimeoutError: too slow (fatal, 1 attempt)",
-        "  t1: ValueError: no such country (fatal, 1 attempt)",
-        "  t2: ValueError: no such country (fatal, 1 attempt)",
-        "  t3: ValueError: no such country (fatal, 1 attempt)",
+        "  t1: ValueError: no (fatal, 1 attempt)",
+        "  t2: ValueError: no (fatal, 1 attempt)",
+        "  t3: ValueError: no (fatal, 1 attempt)",
         "  and 5 more",
         "details: evaljournal log r t0",
         "next: evaljournal resume r --retry-failed",
-    ] == final_report(state_of(events), path="r").splitlines()[-9:]
+    ] == final_report(run_state(events), path="r").splitlines()[-9:]
 
 
-def test_why_a_trial_was_given_up() -> None:
-    """Each failure has its cause: the same error is another matter after five attempts, and so is one that was cut off."""
+def test_causes_of_failures() -> None:
+    """Each failed trial has its error, cause and number of attempts."""
     events = [
         *queued("a", "b"),
-        begun("a"),
+        attempt_started("a"),
         AttemptTimedOut(trial="a", attempt=1, timeout=5.0, elapsed=5.0),
         RetryScheduled(trial="a", attempt=2, delay=1.0, cause="timed_out"),
-        begun("a", 2),
+        attempt_started("a", 2),
         AttemptTimedOut(trial="a", attempt=2, timeout=5.0, elapsed=5.0),
         TrialFailed(trial="a", attempts=2, cause="timed_out"),
-        begun("b"),
-        *refused("b"),
-        begun("b", 2),
+        attempt_started("b"),
+        *rate_limited("b"),
+        attempt_started("b", 2),
         AttemptInterrupted(trial="b", attempt=2, why="process_died"),
         TrialFailed(trial="b", attempts=2, cause="ambiguous"),
     ]
@@ -426,70 +383,70 @@ def test_why_a_trial_was_given_up() -> None:
     assert [
         "  a: timed out after 5 s (timed_out, 2 attempts)",
         "  b: interrupted, and not repeated (ambiguous, 2 attempts)",
-    ] == final_report(state_of(events), path="r").splitlines()[-4:-2]
-    assert {"timed_out": 1, "ambiguous": 1} == summarise(state_of(events)).failures
+    ] == final_report(run_state(events), path="r").splitlines()[-4:-2]
+    assert {"timed_out": 1, "ambiguous": 1} == summarise(run_state(events)).failures
 
 
-def test_the_ending_says_what_may_have_been_paid_twice() -> None:
-    """Attempts that were cut off, that came late or have no ending, and a journal that was recovered, are told."""
-    state = state_of(
+def test_interrupted_and_late_attempts() -> None:
+    """Interrupted, open and late attempts and a recovered journal are in the final report."""
+    state = run_state(
         [
             *queued("a", "b", "c"),
-            begun("a"),
+            attempt_started("a"),
             AttemptInterrupted(trial="a", attempt=1, why="process_died"),
-            begun("b"),
+            attempt_started("b"),
             AttemptTimedOut(trial="b", attempt=1, timeout=5.0, elapsed=5.0),
             AttemptReturnedLate(trial="b", attempt=1, ending="succeeded", elapsed=7.0),
             RetryScheduled(trial="b", attempt=2, delay=1.0, cause="timed_out"),
-            begun("c"),
+            attempt_started("c"),
             JournalRecovered(after=9, bytes=12, file="torn/1"),
         ]
     )
-    told = final_report(state, path="r")
+    report = final_report(state, path="r")
 
-    assert "capitals ended without a final record (killed, power loss or disk full): 0 trials done, in r" in told
-    assert "1 retry: 1 × timed_out" in told
-    assert "1 attempt was interrupted; if repeated, its call may be paid for twice" in told
-    assert "1 attempt in flight at the end, to be repeated on resume" in told
-    assert "1 attempt returned late; results discarded" in told
-    assert "the journal was recovered 1 time after a crash" in told
-    assert told.endswith("next: evaljournal resume r")
+    assert "capitals ended without a final record (killed, power loss or disk full): 0 trials done, in r" in report
+    assert "1 retry: 1 × timed_out" in report
+    assert "1 attempt was interrupted; if repeated, its call may be paid for twice" in report
+    assert "1 attempt in flight at the end, to be repeated on resume" in report
+    assert "1 attempt returned late; results discarded" in report
+    assert "the journal was recovered 1 time after a crash" in report
+    assert report.endswith("next: evaljournal resume r")
 
 
-def test_the_ending_says_why_a_run_was_stopped() -> None:
-    """The reason is told in words, with more where there is more, and with all the trials that there will be."""
-    state = state_of([*ok("a"), RunStopped(reason="failed_fast")])
+def test_reason_of_a_stop() -> None:
+    """The reason of a stop is shown with its details, and with the total number of trials."""
+    state = run_state([*ok("a"), RunStopped(reason="failed_fast")])
 
-    assert final_report(state, path="r", total=9, reason="401: the\nkey was refused").startswith(
-        "capitals stopped (too many trials failed): 1 of 9 trials done, in r\n  401: the key was refused\n"
+    assert final_report(state, path="r", total=9, reason="401: the\nkey was rate_limited").startswith(
+        "capitals stopped (too many trials failed): 1 of 9 trials done, in r\n  401: the key was rate_limited\n"
     )
 
 
-def test_a_full_disk_is_told_although_no_record_could_say_so() -> None:
-    """Where the disk was too full for a last word, the reason that the run itself knows is told."""
-    assert final_report(state_of([]), path="r", stopped="disk_full").startswith("capitals stopped (disk full)")
+def test_full_disk() -> None:
+    """A full disk is the reason even if there was no space to record it."""
+    assert final_report(run_state([]), path="r", stopped="disk_full").startswith("capitals stopped (disk full)")
 
 
 def test_withdrawn_trials_do_not_count() -> None:
-    """A trial whose case was removed is in no denominator; it is told apart."""
-    state = state_of([*ok("a", PASS), *ok("b", FAIL), TrialWithdrawn(trial="b", why="removed")])
+    """A withdrawn trial is in no denominator; it is counted separately."""
+    state = run_state([*ok("a", PASS), *ok("b", FAIL), TrialWithdrawn(trial="b", why="removed")])
 
     assert "1 ok of 1 done · 1 withdrawn" == row(drawn(state), "trials")
     assert "100.0 %  1 of 1 passed" in row(drawn(state), "scores")
 
 
-def test_a_scorer_that_fails_is_told() -> None:
-    """How many outputs a scorer could not judge stands beside what it said of the others."""
+def test_failed_scorer() -> None:
+    """Outputs that a scorer failed on are counted next to its scores."""
     failed = ScoringFailed(trial="b", scorer="exact", version="v1", error="KeyError", message="x", elapsed=0.0)
-    state = state_of([*ok("a", PASS), *ok("b"), failed])
+    state = run_state([*ok("a", PASS), *ok("b"), failed])
 
-    said = "exact  100.0 %  1 of 1 passed (95 % CI 20.7–100.0 %); excluded: 1 scorer failed (KeyError: x)"
-    assert said == row(drawn(state), "scores")
+    text = "exact  100.0 %  1 of 1 passed (95 % CI 20.7–100.0 %); excluded: 1 scorer failed (KeyError: x)"
+    assert text == row(drawn(state), "scores")
     assert "details: evaljournal log r --type scoring_failed" in final_report(state, path="r").splitlines()
 
 
-def test_many_labels_are_counted() -> None:
-    """The six most frequent labels are told, and how many others there are; one that was taken back is none of them."""
+def test_many_labels() -> None:
+    """The six most frequent labels are shown, with the number of others; removed ones are not counted."""
     tally = Tally()
     for label in "aaabcdefgh":
         tally.add(label)
@@ -498,20 +455,20 @@ def test_many_labels_are_counted() -> None:
     assert "a 33 %, b 11 %, c 11 %, d 11 %, e 11 %, f 11 % and 1 more label  of 9 scored" == score_in_words(score_of(tally))
 
 
-def test_durations_as_people_say_them() -> None:
-    """Small times have parts of a second, large ones minutes or hours."""
-    said = [duration(seconds) for seconds in (-1, 0.0123, 0.0996, 0.5, 9.96, 12.4, 59.6, 200, 7500, 9_000_000)]
+def test_durations() -> None:
+    """Short durations have fractions of a second, long ones minutes or hours."""
+    text = [duration(seconds) for seconds in (-1, 0.0123, 0.0996, 0.5, 9.96, 12.4, 59.6, 200, 7500, 9_000_000)]
 
-    assert ["0 s", "12 ms", "100 ms", "0.5 s", "10 s", "12 s", "1 min", "3 min 20 s", "2 h 5 min", "2,500 h"] == said
+    assert ["0 s", "12 ms", "100 ms", "0.5 s", "10 s", "12 s", "1 min", "3 min 20 s", "2 h 5 min", "2,500 h"] == text
 
 
-def test_numbers_as_people_read_them() -> None:
-    """Counts are shown in full, and cost in four digits, or more where there are more before the point."""
+def test_numbers() -> None:
+    """Integers are shown in full, other numbers with four significant digits."""
     assert ["1,234,567", "0.01235", "2", "12,346"] == [number(value) for value in (1_234_567, 0.0123456, 2.0, 12345.67)]
 
 
-def test_a_large_mean_is_no_power_of_ten() -> None:
-    """The mean of large scores, such as lengths, is told in full; beyond what can be read, by its power of ten."""
+def test_large_numbers() -> None:
+    """Large means are shown in full; very large ones with an exponent."""
     tally = Tally()
     for length in (12_000, 13_000.5):
         tally.add(length)
@@ -523,7 +480,7 @@ def test_a_large_mean_is_no_power_of_ten() -> None:
 
 
 def test_printable_text() -> None:
-    """Values are short, blobs are counted, and no character does anything to a terminal."""
+    """Long values are truncated, blobs are shown by size, control characters are escaped."""
     blob = Blob(sha256="ab", bytes=300_000, path=Path("x"))
 
     assert "(300,000 bytes in a blob)" == printable(blob)
@@ -532,24 +489,24 @@ def test_printable_text() -> None:
     assert "aaaa…" == printable("a" * 9, 5)
 
 
-def test_of_how_many_is_not_said_where_nobody_knows() -> None:
-    """A run that takes its cases as they come, and was stopped, tells what is done, and not how many it had looked at."""
+def test_unknown_total_of_a_stopped_run() -> None:
+    """A stopped run with an unknown total shows only the trials done."""
     events = [*ok("a"), *queued("b", "c"), RunStopped(reason="interrupted")]
     finished = [*ok("a"), RunFinished(completed=1, failed=0, withdrawn=0, head="")]
 
-    assert final_report(state_of(events), path="r").startswith("capitals interrupted: 1 trial done, in r\n")
-    assert final_report(state_of(finished), path="r").startswith("capitals finished: 1 of 1 trial done, in r\n")
-    assert final_report(state_of(events), path="r", total=9).startswith("capitals interrupted: 1 of 9 trials done, in r\n")
-    assert headline(summarise(state_of(events)), "interrupted").startswith("capitals: interrupted. 1 trial done, ")
+    assert final_report(run_state(events), path="r").startswith("capitals interrupted: 1 trial done, in r\n")
+    assert final_report(run_state(finished), path="r").startswith("capitals finished: 1 of 1 trial done, in r\n")
+    assert final_report(run_state(events), path="r", total=9).startswith("capitals interrupted: 1 of 9 trials done, in r\n")
+    assert headline(summarise(run_state(events)), "interrupted").startswith("capitals: interrupted. 1 trial done, ")
 
 
-def test_the_next_command_can_be_copied() -> None:
-    """What is named as the next command is quoted for a shell."""
-    assert "evaljournal resume 'a b'" == next_command(state_of([]), "a b")
+def test_next_command_is_quoted() -> None:
+    """The path in the next command is quoted for a shell."""
+    assert "evaljournal resume 'a b'" == next_command(run_state([]), "a b")
 
 
-def test_the_next_command_works() -> None:
-    """Where a run does not say where its evaluation is, the next command has a place for that."""
+def test_next_command_without_a_task() -> None:
+    """If the run does not record its task, the next command has a placeholder for it."""
     failed = RunState()
     failed.ending, failed.stages["failed"] = "finished", 1
 
@@ -558,23 +515,23 @@ def test_the_next_command_works() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flying", "why", "left", "said"),
+    ("in_flight", "why", "left", "text"),
     [
         (3, "interrupted", 4.2, "3 attempts in flight, 4.2 s left; press Ctrl-C again to interrupt them"),
         (1, "interrupted", 4.2, "1 attempt in flight, 4.2 s left; press Ctrl-C again to interrupt it"),
         (2, "interrupted", -0.1, "interrupting 2 attempts in flight"),
         (0, "interrupted", 4.2, "no attempt in flight"),
         (1, "deadline", 5.0, "deadline reached; 1 attempt in flight, 5 s left; press Ctrl-C to interrupt it"),
-        (1, EVIL, 0.0, "\\x1b]0;owned\\x07\\x1b[31m[bold]red[/bold]\\r\\n\\u202eevil; interrupting 1 attempt in flight"),
+        (1, CONTROL, 0.0, "\\x1b]0;owned\\x07\\x1b[31m[bold]red[/bold]\\r\\n\\u202eevil; interrupting 1 attempt in flight"),
     ],
 )
-def test_a_run_that_is_being_stopped(flying: int, why: str, left: float, said: str) -> None:
-    """While a run is being stopped, the screen tells what is in the air, for how long, and what a further Ctrl-C does."""
-    names = [str(number) for number in range(flying)]
-    state = state_of([*queued(*names), *(begun(name) for name in names)])
+def test_stopping(in_flight: int, why: str, left: float, text: str) -> None:
+    """While a run stops, the screen shows the attempts in flight, the time left, and what another Ctrl-C does."""
+    names = [str(number) for number in range(in_flight)]
+    state = run_state([*queued(*names), *(attempt_started(name) for name in names)])
 
-    assert said == stopping_in_words(state, why, left)
+    assert text == stopping_in_words(state, why, left)
     drawn = panel(state, now=1.0, durable=0, total=9, width=200, stopping=(why, left))
     out = io.StringIO()
     Console(file=out, width=200, highlight=False).print(drawn)
-    assert f"stopping {said}" == out.getvalue().splitlines()[2].rstrip()
+    assert f"stopping {text}" == out.getvalue().splitlines()[2].rstrip()

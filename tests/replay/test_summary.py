@@ -42,14 +42,14 @@ from tests.replay.trial_events import answered, enqueued, failed, records, state
 PASS, FAIL = True, False
 
 
-def chain(*lives: list[Event]) -> list[Event]:
+def chain(*trials: list[Event]) -> list[Event]:
     """Concatenate lists of events."""
-    return list(itertools.chain.from_iterable(lives))
+    return list(itertools.chain.from_iterable(trials))
 
 
-def summary_of(*lives: list[Event]) -> Summary:
+def summary_of(*trials: list[Event]) -> Summary:
     """Return the summary of a run with these events."""
-    return summarise(state_of(chain(*lives)))
+    return summarise(state_of(chain(*trials)))
 
 
 def test_scores_are_in_the_order_of_the_definition() -> None:
@@ -74,7 +74,7 @@ def test_json() -> None:
         [enqueued("d"), AttemptStarted(trial="d", attempt=1, slot=0)],
     )
     state = state_of(events)
-    said = in_json(summarise(state))
+    summary_json = in_json(summarise(state))
 
     assert {
         "evaluation": "capitals",
@@ -190,40 +190,40 @@ def test_json() -> None:
         "usage_without_output": {"tokens": 7, "cost": 0.5},
         "limit": 2,
         "groups": None,
-    } == said
-    assert said == orjson.loads(orjson.dumps(said))
+    } == summary_json
+    assert summary_json == orjson.loads(orjson.dumps(summary_json))
 
 
 def test_truncated_answers() -> None:
     """Truncated outputs are counted, but not those of failed attempts or withdrawn trials."""
 
-    def cut(life: list[Event], attempt: int) -> list[Event]:
-        place = next(at for at, event in enumerate(life) if isinstance(event, AttemptStarted) and event.attempt == attempt)
-        trial = life[place].trial  # type: ignore[union-attr]  # it was found by its type
+    def truncated(events: list[Event], attempt: int) -> list[Event]:
+        place = next(at for at, event in enumerate(events) if isinstance(event, AttemptStarted) and event.attempt == attempt)
+        trial = events[place].trial  # type: ignore[union-attr]  # it was found by its type
         return [
-            *life[: place + 1],
+            *events[: place + 1],
             Noted(name="evaljournal.finish_reason", value="length", trial=trial, attempt=attempt),
-            *life[place + 1 :],
+            *events[place + 1 :],
         ]
 
-    lives = [
-        cut(answered("short"), 1),
-        cut(answered("short at last", failures=1), 2),
-        cut(answered("whole at last", failures=1), 1),
-        cut(failed("never"), 1),
-        [*cut(answered("gone"), 1), TrialWithdrawn(trial="gone", why="removed")],
+    trials = [
+        truncated(answered("short"), 1),
+        truncated(answered("short at last", failures=1), 2),
+        truncated(answered("whole at last", failures=1), 1),
+        truncated(failed("never"), 1),
+        [*truncated(answered("gone"), 1), TrialWithdrawn(trial="gone", why="removed")],
         [*answered("judged"), Noted(name="evaljournal.finish_reason", value="length", trial="judged", attempt=1)],
         answered("whole"),
     ]
 
-    assert 2 == summary_of(*lives).truncated
-    assert "2 of 5 answers truncated by the token limit" in final_report(state_of(chain(*lives)), path="run")
+    assert 2 == summary_of(*trials).truncated
+    assert "2 of 5 answers truncated by the token limit" in final_report(state_of(chain(*trials)), path="run")
 
 
 def test_failures_are_excluded_from_the_mean() -> None:
     """With 81 of 90 trials answered, the mean is of 81, and 9 failures are shown."""
-    lives = [answered(f"a{at}", {"exact": at < 72}) for at in range(81)] + [failed(f"b{at}") for at in range(9)]
-    summary = summary_of(*lives)
+    trials = [answered(f"a{at}", {"exact": at < 72}) for at in range(81)] + [failed(f"b{at}") for at in range(9)]
+    summary = summary_of(*trials)
 
     assert (90, 81, 9) == (summary.trials.enqueued, summary.trials.answered, summary.trials.failed)
     assert "88.9 %  72 of 81 passed (95 % CI 80.2–94.0 %); excluded: 9 failed" == score_in_words(
@@ -233,8 +233,8 @@ def test_failures_are_excluded_from_the_mean() -> None:
 
 def test_repeats_show_the_number_of_cases() -> None:
     """With repeats, the number of trials and the number of cases are shown."""
-    lives = [answered(case, {"exact": case == "a", "near": 0.5}, repeat=at) for case in "ab" for at in (1, 2)]
-    scores = summary_of(*lives).scores
+    trials = [answered(case, {"exact": case == "a", "near": 0.5}, repeat=at) for case in "ab" for at in (1, 2)]
+    scores = summary_of(*trials).scores
 
     assert score_in_words(scores["exact"]).startswith("50.0 %  2 of 4 in 2 cases passed")
     assert score_in_words(scores["near"]).startswith("0.5  mean of 4 scored in 2 cases")
@@ -260,8 +260,8 @@ def test_scores_that_are_not_finite() -> None:
 
 def test_mixed_scores() -> None:
     """Numbers and labels of one scorer have their own denominators."""
-    lives = [answered(f"t{at}", {"judge": value}) for at, value in enumerate([0.5, 1.0, "refused", PASS])]
-    judge = summary_of(*lives).scores["judge"]
+    trials = [answered(f"t{at}", {"judge": value}) for at, value in enumerate([0.5, 1.0, "refused", PASS])]
+    judge = summary_of(*trials).scores["judge"]
 
     assert ("mixed", 4, 3, {"refused": 1}) == (judge.kind, judge.scored, judge.numbers, judge.labels)
     assert "0.833  mean of 3 scored (95 % CI 0.116 to 1) refused 25 %  of 4 scored" == score_in_words(judge)
@@ -270,8 +270,8 @@ def test_mixed_scores() -> None:
 def test_pass_at_k() -> None:
     """pass@k and pass^k are means over the cases with at least k trials, with the number of those cases."""
     verdicts = {"a": [PASS, PASS, FAIL], "b": [FAIL, FAIL, FAIL], "c": [PASS, PASS, PASS], "d": [PASS]}
-    lives = [answered(case, {"exact": each}, repeat=at) for case, all_ in verdicts.items() for at, each in enumerate(all_, 1)]
-    exact = summary_of(*lives).scores["exact"]
+    trials = [answered(case, {"exact": each}, repeat=at) for case, all_ in verdicts.items() for at, each in enumerate(all_, 1)]
+    exact = summary_of(*trials).scores["exact"]
     counts = [(3, 2), (3, 0), (3, 3)]
 
     assert [(1, 4), (2, 3), (3, 3)] == [(each.k, each.cases) for each in exact.pass_at_k]
@@ -284,8 +284,8 @@ def test_pass_at_k() -> None:
 def test_pass_at_1_is_the_mean() -> None:
     """If all cases have the same number of repeats, pass@1 and pass^1 equal the mean, with its interval."""
     verdicts = itertools.product(range(12), range(1, 5))
-    lives = [answered(f"c{case}", {"exact": (case * at) % 5 < 2}, repeat=at) for case, at in verdicts]
-    exact = summary_of(*lives).scores["exact"]
+    trials = [answered(f"c{case}", {"exact": (case * at) % 5 < 2}, repeat=at) for case, at in verdicts]
+    exact = summary_of(*trials).scores["exact"]
     once = exact.pass_at_k[0]
 
     assert pytest.approx((exact.mean, exact.low, exact.high)) == (
@@ -319,7 +319,7 @@ def test_replaced_score() -> None:
 SCORED = st.lists(
     st.tuples(st.integers(0, 3), st.sampled_from(["v1", "v2", "v3", ""]), st.booleans()) | st.integers(0, 3), max_size=20
 )
-"""A trial that is scored, by a version; or one that is withdrawn."""
+"""A trial that is scored by a version, or the number of a trial that is withdrawn."""
 
 
 @examples(200)
@@ -327,22 +327,22 @@ SCORED = st.lists(
 def test_number_of_scorer_versions(steps: list[Any]) -> None:
     """After any scores, replacements and withdrawals, the versions counted are those of the current scores."""
     events = chain(*(answered(str(number), {}) for number in range(4)))
-    last, known = "", dict[int, str]()
+    last, versions_by_trial = "", dict[int, str]()
     for step in steps:
         if isinstance(step, int):
-            if step in known:
+            if step in versions_by_trial:
                 events += [TrialWithdrawn(trial=str(step), why="changed"), *answered(str(step), {})]
-                del known[step]
+                del versions_by_trial[step]
             continue
         number, last, value = step
-        known[number] = last
+        versions_by_trial[number] = last
         events.append(TrialScored(trial=str(number), scorer="exact", version=last, value=value, elapsed=0.0))
     state = state_of(events)
     summary = summarise(state, groups={str(number): str(number % 2) for number in range(4)})
     groups = summary.groups or {}
 
     for scores, numbers in ((summary.scores, (0, 1, 2, 3)), (groups["0"].scores, (0, 2)), (groups["1"].scores, (1, 3))):
-        versions = [known[number] for number in numbers if number in known]
+        versions = [versions_by_trial[number] for number in numbers if number in versions_by_trial]
         counted = (scores["exact"].versions, scores["exact"].from_older_version) if "exact" in scores else (0, 0)
         assert (len(set(versions)), sum(each != last for each in versions)) == counted
 
@@ -350,17 +350,17 @@ def test_number_of_scorer_versions(steps: list[Any]) -> None:
 def test_scores_of_several_versions() -> None:
     """A mean over two versions of a scorer shows how many are from the older one, and the command to re-score."""
     again: list[Event] = [TrialScored(trial="a", scorer="exact", version="v2", value=PASS, elapsed=0.0)]
-    lives = chain(answered("a", {"exact": FAIL, "near": 1.0}), answered("b", {"exact": PASS}), again)
-    state = state_of(lives)
-    mended = state_of([*lives, TrialScored(trial="b", scorer="exact", version="v2", value=PASS, elapsed=0.0)])
+    trials = chain(answered("a", {"exact": FAIL, "near": 1.0}), answered("b", {"exact": PASS}), again)
+    state = state_of(trials)
+    rescored = state_of([*trials, TrialScored(trial="b", scorer="exact", version="v2", value=PASS, elapsed=0.0)])
 
-    said = "100.0 %  2 of 2 passed (95 % CI 34.2–100.0 %)"
-    assert f"{said}; from 2 versions of the scorer, 1 from an older one" == score_in_words(summarise(state).scores["exact"])
+    text = "100.0 %  2 of 2 passed (95 % CI 34.2–100.0 %)"
+    assert f"{text}; from 2 versions of the scorer, 1 from an older one" == score_in_words(summarise(state).scores["exact"])
     assert "\nre-score everything with one version of exact: evaljournal rescore 'my run'\n" in final_report(
         state, path="my run"
     )
-    assert said == score_in_words(summarise(mended).scores["exact"])
-    assert "rescore" not in final_report(mended, path="my run")
+    assert text == score_in_words(summarise(rescored).scores["exact"])
+    assert "rescore" not in final_report(rescored, path="my run")
 
 
 def test_score_after_a_failed_scorer() -> None:
@@ -373,7 +373,7 @@ def test_score_after_a_failed_scorer() -> None:
 
 def test_unscored_outputs() -> None:
     """Outputs that a scorer neither scored nor failed on are counted, and the command to score them is shown."""
-    lives = [
+    trials = [
         answered("lost"),
         answered("scored", {"exact": PASS}),
         answered("in parts", {"exact.tone": PASS, "exact.facts": FAIL}),
@@ -382,8 +382,8 @@ def test_unscored_outputs() -> None:
         [*answered("gone"), TrialWithdrawn(trial="gone", why="removed")],
     ]
 
-    assert {"exact": 1} == summary_of(*lives).unscored
-    assert "1 output not scored by exact: evaljournal rescore r\n" in final_report(state_of(chain(*lives)), path="r")
+    assert {"exact": 1} == summary_of(*trials).unscored
+    assert "1 output not scored by exact: evaljournal rescore r\n" in final_report(state_of(chain(*trials)), path="r")
 
 
 def test_withdrawn_trial() -> None:
@@ -408,7 +408,7 @@ def noted(trial: str, attempt: int, tokens: int) -> Event:
 
 def test_usage_without_output() -> None:
     """Tokens of failed, timed-out, interrupted and late attempts are in the sum, and shown separately."""
-    life: list[Event] = [
+    events: list[Event] = [
         enqueued("a"),
         AttemptStarted(trial="a", attempt=1, slot=0),
         noted("a", 1, 1),
@@ -427,27 +427,27 @@ def test_usage_without_output() -> None:
         TrialCompleted(trial="a", attempts=3),
         Noted(name="tokens", value=100_000_000),
     ]
-    summary = summary_of(life)
+    summary = summary_of(events)
 
     assert (111_111_111, 11_111) == (summary.usage["tokens"], summary.usage_without_output["tokens"])
-    assert "tokens 111,111,111; of this tokens 11,111 by attempts without an output" in final_report(state_of(life), path="r")
+    assert "tokens 111,111,111; of this tokens 11,111 by attempts without an output" in final_report(state_of(events), path="r")
 
 
 def test_repeated_calls() -> None:
     """An interrupted attempt counts as repeated once its trial is attempted again, also after the trial has failed."""
 
-    def cut_off(trial: str, attempt: int) -> list[Event]:
+    def interrupted(trial: str, attempt: int) -> list[Event]:
         return [
             AttemptStarted(trial=trial, attempt=attempt, slot=0),
             AttemptInterrupted(trial=trial, attempt=attempt, why="process_died"),
         ]
 
     events = chain(
-        [enqueued("at-once"), *cut_off("at-once", 1), *cut_off("at-once", 2)],
-        [enqueued("given-up"), *cut_off("given-up", 1), TrialFailed(trial="given-up", attempts=1, cause="ambiguous")],
+        [enqueued("at-once"), *interrupted("at-once", 1), *interrupted("at-once", 2)],
+        [enqueued("given-up"), *interrupted("given-up", 1), TrialFailed(trial="given-up", attempts=1, cause="ambiguous")],
         [RetryScheduled(trial="given-up", attempt=2, delay=0.0, cause="asked")],
         [AttemptStarted(trial="given-up", attempt=2, slot=0)],
-        [enqueued("never-again"), *cut_off("never-again", 1)],
+        [enqueued("never-again"), *interrupted("never-again", 1)],
     )
     attempts = summary_of(events).attempts
 
@@ -459,14 +459,14 @@ def test_repeated_calls() -> None:
 
 def test_sessions_and_crashes() -> None:
     """A session followed by another one without having ended is a crash; the last session is not counted."""
-    lives: list[Event] = [session(2), RunStopped(reason="interrupted"), session(3), session(4)]
-    summary = summary_of(lives)
+    trials: list[Event] = [session(2), RunStopped(reason="interrupted"), session(3), session(4)]
+    summary = summary_of(trials)
 
     assert (4, 2, None) == (summary.sessions, summary.crashes, summary.ending)
     assert "2 of 4 sessions ended without a final record (killed, power loss or disk full)" in final_report(
-        state_of(lives), path="r"
+        state_of(trials), path="r"
     )
-    done = summary_of([*lives, RunFinished(completed=0, failed=0, withdrawn=0, head="")])
+    done = summary_of([*trials, RunFinished(completed=0, failed=0, withdrawn=0, head="")])
     assert (2, "finished") == (done.crashes, done.ending)
 
 
@@ -483,9 +483,9 @@ def test_latency_quantiles() -> None:
     )
 
 
-def grouped(lives: list[Event], key: str) -> Summary:
+def grouped(trials: list[Event], key: str) -> Summary:
     """Return the summary by a metadata key."""
-    facts = records(lives)
+    facts = records(trials)
     grouping = Grouping(key)
     for record in facts:
         grouping.apply(record)
@@ -540,7 +540,7 @@ def test_metadata_in_a_blob(tmp_path: Path) -> None:
     assert ["large"] == list(groups)
 
 
-LIVES = st.lists(
+TRIALS = st.lists(
     st.one_of(
         st.tuples(st.just("failed"), st.none()),
         st.tuples(st.just("answered"), st.one_of(st.booleans(), st.floats(0, 1), st.sampled_from(["x", "y"]))),
@@ -551,11 +551,11 @@ LIVES = st.lists(
 
 
 @examples(100)
-@given(LIVES, st.integers(1, 3))
-def test_groups_add_up(lives: list[tuple[str, Any]], repeats: int) -> None:
+@given(TRIALS, st.integers(1, 3))
+def test_groups_add_up(trials: list[tuple[str, Any]], repeats: int) -> None:
     """In any run, every count is the sum over the groups, and enqueued = completed + failed + open."""
     events: list[Event] = []
-    for at, (kind, value) in enumerate(lives):
+    for at, (kind, value) in enumerate(trials):
         case, repeat, metadata = f"c{at // repeats}", at % repeats + 1, {"part": at // repeats % 3}
         match kind:
             case "failed":
@@ -570,11 +570,11 @@ def test_groups_add_up(lives: list[tuple[str, Any]], repeats: int) -> None:
     for name in ("enqueued", "answered", "completed", "failed", "recovered", "open"):
         assert getattr(whole.trials, name) == sum(getattr(part.trials, name) for part in parts)
     assert whole.trials.enqueued == whole.trials.completed + whole.trials.failed + whole.trials.open
-    said = [part.scores["s"] for part in parts if "s" in part.scores]
+    scores = [part.scores["s"] for part in parts if "s" in part.scores]
     if "s" in whole.scores:
         for name in ("scored", "numbers", "cases"):
-            assert getattr(whole.scores["s"], name) == sum(getattr(score, name) for score in said)
-        assert whole.scores["s"].labels.get("x", 0) == sum(score.labels.get("x", 0) for score in said)
+            assert getattr(whole.scores["s"], name) == sum(getattr(score, name) for score in scores)
+        assert whole.scores["s"].labels.get("x", 0) == sum(score.labels.get("x", 0) for score in scores)
 
 
 @pytest.mark.parametrize("at", range(0, 40, 3))

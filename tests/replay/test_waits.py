@@ -19,6 +19,7 @@ from journal.events import (
 )
 from replay.waits import Wait, WaitLog
 from tests.journal.samples import enqueued, session, started
+from tests.replay.trial_events import attempt_started
 
 START = LimitChanged(before=0, after=2, cause="start")
 """A limit of all slots, unless a test has more of them."""
@@ -30,18 +31,14 @@ Moment = tuple[float, Event]
 
 def waits(*events: Moment, slots: int = 2) -> list[list[tuple[str, float, str]]]:
     """Return what each start of trial `a` waited for, the longest first."""
-    log, starts_waits = WaitLog("a"), list[list[Wait]]()
+    log, waits_by_start = WaitLog("a"), list[list[Wait]]()
     begin = attrs.evolve(started(), settings={"slots": slots})  # type: ignore[misc]  # a fact is an attrs class
     before: list[Moment] = [(0.0, begin), (0.0, session())]
     for seq, (t, event) in enumerate([*before, *events], start=1):
         waited = log.apply(Record(seq, "2026-11-15T00:00:00.000000Z", t, event, 0, "", 1, 0))
         if isinstance(event, AttemptStarted | ScorerCallStarted) and event.trial == "a":
-            starts_waits.append(waited)
-    return [[(wait.reason, round(wait.seconds, 6), wait.text) for wait in each] for each in starts_waits]
-
-
-def attempt_started(trial: str, attempt: int = 1, *, key: str = "") -> AttemptStarted:
-    return AttemptStarted(trial=trial, attempt=attempt, slot=0, key=key)
+            waits_by_start.append(waited)
+    return [[(wait.reason, round(wait.seconds, 6), wait.text) for wait in waits_of_start] for waits_of_start in waits_by_start]
 
 
 @pytest.mark.parametrize(

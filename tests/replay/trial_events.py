@@ -1,10 +1,9 @@
-"""Whole lives of trials, to fold into the state of a run without a disk.
-
-Nothing here asserts anything.
-"""
+"""Events of trials, and the state of a run with them, without a disk."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+import attrs
 
 from journal import Event, Record
 from journal.events import (
@@ -12,6 +11,7 @@ from journal.events import (
     AttemptStarted,
     AttemptSucceeded,
     RetryScheduled,
+    RunStarted,
     ScoringFailed,
     TrialCompleted,
     TrialEnqueued,
@@ -22,28 +22,34 @@ from replay import RunState, fold
 from tests.journal.samples import session, started
 
 Scores = Mapping[str, Any]
-"""Scorer → value; an exception is what the scorer raised."""
+"""Scorer → value, or the exception that it raised."""
 
 
-def records(events: Iterable[Event]) -> list[Record]:
-    """Give events their places, half a second apart, in a run that has begun."""
+def records(events: Iterable[Event], run: RunStarted | None = None) -> list[Record]:
+    """Return the records of a run with these events, half a second apart."""
     at = "2026-11-15T00:00:00.000000Z"
-    facts = enumerate((started(), session(), *events), start=1)
+    facts = enumerate((run or started(), session(), *events), start=1)
     return [Record(seq, at, seq / 2, event, 0, "", 1, seq) for seq, event in facts]
 
 
 def state_of(events: Iterable[Event]) -> RunState:
-    """Fold events into the state of a run that has begun."""
+    """Return the state of a run with these events."""
     return fold(records(events))
 
 
+def run_state(events: Iterable[Event], *, slots: int = 8, timeout: float | None = 30.0) -> RunState:
+    """Return the state of a run with these events and settings, and without scorers of its own."""
+    run = attrs.evolve(started(), scorers={}, settings={"slots": slots, "timeout": timeout})  # type: ignore[misc]  # a fact is an attrs class
+    return fold(records(events, run))
+
+
 def name_of(case: str, repeat: int) -> str:
-    """Name a trial as the runner does."""
+    """Return the name of a trial."""
     return case if repeat == 1 else f"{case}#{repeat}"
 
 
 def enqueued(case: str, repeat: int = 1, *, fingerprint: str = "", metadata: Any = None) -> TrialEnqueued:
-    """Take in a trial; what is asked is the case's name."""
+    """Return the event that enqueues a trial; its input is the name of the case."""
     return TrialEnqueued(
         trial=name_of(case, repeat),
         case=case,
@@ -52,6 +58,24 @@ def enqueued(case: str, repeat: int = 1, *, fingerprint: str = "", metadata: Any
         metadata=metadata,
         fingerprint=fingerprint or f"f-{case}",
     )
+
+
+def queued(*names: str) -> list[Event]:
+    """Return the events that enqueue trials."""
+    return [enqueued(name) for name in names]
+
+
+def attempt_started(name: str, attempt: int = 1, slot: int = 0, *, key: str = "") -> AttemptStarted:
+    """Return the start of an attempt."""
+    return AttemptStarted(trial=name, attempt=attempt, slot=slot, key=key)
+
+
+def rate_limited(name: str, attempt: int = 1, *, delay: float = 12.0) -> list[Event]:
+    """Return a rate-limited attempt and its retry."""
+    failure = AttemptFailed(
+        trial=name, attempt=attempt, error="RateLimited", message="slow down", category="rate_limited", elapsed=0.1
+    )
+    return [failure, RetryScheduled(trial=name, attempt=attempt + 1, delay=delay, cause="rate_limited")]
 
 
 def answered(
@@ -67,19 +91,19 @@ def answered(
     fingerprint: str = "",
     metadata: Any = None,
 ) -> list[Event]:
-    """Tell the life of a trial that is answered, after some attempts that failed, and scored."""
+    """Return all events of a trial that completes after this number of failed attempts."""
     name = name_of(case, repeat)
     events: list[Event] = [enqueued(case, repeat, fingerprint=fingerprint, metadata=metadata)]
     for attempt in range(1, failures + 1):
         events += [
-            AttemptStarted(trial=name, attempt=attempt, slot=0),
+            attempt_started(name, attempt),
             AttemptFailed(
                 trial=name, attempt=attempt, error="OSError", message="no", category="error", elapsed=0.1, usage=usage
             ),
             RetryScheduled(trial=name, attempt=attempt + 1, delay=0.5, cause="error"),
         ]
     events += [
-        AttemptStarted(trial=name, attempt=failures + 1, slot=0),
+        attempt_started(name, failures + 1),
         AttemptSucceeded(trial=name, attempt=failures + 1, output=output, elapsed=elapsed, usage=usage),
     ]
     for scorer, value in (scores or {}).items():
@@ -91,12 +115,15 @@ def answered(
     return [*events, TrialCompleted(trial=name, attempts=failures + 1)]
 
 
-def failed(case: str, *, repeat: int = 1, message: str = "no", usage: Any = None, metadata: Any = None) -> list[Event]:
-    """Tell the life of a trial that is given up at once."""
+def fatal(name: str, error: str = "ValueError", message: str = "no", *, usage: Any = None) -> list[Event]:
+    """Return the end of a running trial that fails."""
+    failure = AttemptFailed(trial=name, attempt=1, error=error, message=message, category="fatal", elapsed=0.1, usage=usage)
+    return [failure, TrialFailed(trial=name, attempts=1, cause="fatal")]
+
+
+def failed(
+    case: str, *, repeat: int = 1, error: str = "ValueError", message: str = "no", usage: Any = None, metadata: Any = None
+) -> list[Event]:
+    """Return all events of a trial that fails at its first attempt."""
     name = name_of(case, repeat)
-    return [
-        enqueued(case, repeat, metadata=metadata),
-        AttemptStarted(trial=name, attempt=1, slot=0),
-        AttemptFailed(trial=name, attempt=1, error="ValueError", message=message, category="fatal", elapsed=0.1, usage=usage),
-        TrialFailed(trial=name, attempts=1, cause="fatal"),
-    ]
+    return [enqueued(case, repeat, metadata=metadata), attempt_started(name), *fatal(name, error, message, usage=usage)]
