@@ -33,7 +33,7 @@ _ENDINGS: Final = {
     "unauthorized": "stopped (unauthorized: check the key, its permissions and the credit)",
     "deadline": "stopped at its deadline",
     "disk_full": "stopped (disk full)",
-    "intake_failed": "stopped (the cases could not be read)",
+    "dataset_failed": "stopped (the cases could not be read)",
 }
 """How a session ended, in words."""
 

@@ -48,7 +48,7 @@ _STOP_REASONS: Final = {
     "unauthorized": "unauthorized",
     "deadline": "deadline reached",
     "disk_full": "disk full",
-    "intake_failed": "the cases could not be read",
+    "dataset_failed": "the cases could not be read",
 }
 """Why a run is being stopped, if the user has not interrupted it."""
 

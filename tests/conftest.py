@@ -76,3 +76,15 @@ def server() -> Iterator[Server]:
     """An HTTP server in its own process."""
     with serving() as server:
         yield server
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a run may be created."""
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """The name of the test, as the server uses it to tell the calls of tests apart."""
+    return "".join(letter if letter.isalnum() else "-" for letter in request.node.name)

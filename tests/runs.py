@@ -16,7 +16,8 @@ import trio.testing
 
 from journal import writer
 from journal.errors import WriteFailed
-from runner import Case, Evaluation, Fatal, Outcome, RateLimited, evaluation
+from journal.events import AttemptSucceeded
+from runner import Case, Evaluation, Fatal, Outcome, RateLimited, Retry, evaluation, run
 from runner.engine.live_run import LiveRun
 from runner.engine.session import Session
 from runner.signals import STOP_SIGNALS, handle_signals
@@ -48,9 +49,28 @@ async def run_virtual(it: AnyEvaluation, disk: SimulatedDisk, *, signals: bool =
             return await session.run()
 
 
-def events(disk: SimulatedDisk, kind: type[E]) -> list[E]:
-    """Return the events of one kind."""
-    return [event for event in events_of(PATH, files=disk) if isinstance(event, kind)]
+def define_real(task: Callable[[Any], Any], cases: Any = "lima", **options: Any) -> AnyEvaluation:
+    """Return an evaluation for `run_real`, by default without retries; a text as `cases` is the name and input of one case."""
+    cases = [Case(name=cases, input=cases)] if isinstance(cases, str) else cases
+    retry = Retry(errors=0, timeouts=0, rate_limits=0)
+    defined: AnyEvaluation = evaluation(cases=cases, **{"timeout": 20.0, "retry": retry, **options})(task)
+    return defined
+
+
+def run_real(it: AnyEvaluation, path: Path, **options: Any) -> Outcome:
+    """Run an evaluation in real time under a fixed limit, without fsync and with a short grace."""
+    return run(it, path, **{"durability": "os", "policy": "fixed", "grace": 0.5, **options})
+
+
+def events(run: SimulatedDisk | Path, kind: type[E]) -> list[E]:
+    """Return the events of one kind, of the run in memory or of one on disk."""
+    recorded = events_of(run) if isinstance(run, Path) else events_of(PATH, files=run)
+    return [event for event in recorded if isinstance(event, kind)]
+
+
+def outputs(path: Path) -> list[Any]:
+    """Return the outputs of a run on disk, in the order of the records."""
+    return [event.output for event in events(path, AttemptSucceeded)]
 
 
 def count(disk: SimulatedDisk, kind: type) -> int:

@@ -1,13 +1,12 @@
-"""Bad input and faults: a clear word about what, where, why and what next; the right exit code; and nothing lost.
+"""Bad input and faults: a clear error, the right exit code, and no lost records.
 
-Shown elsewhere:
+Tested elsewhere:
 
-- no such file or function, slots of 0, a negative timeout, an empty dataset, a resumption of a finished, a damaged or a running
-  run, and of one whose task was changed, all from the command line: `tests/runner_cli/test_run.py`
-- every way in which a dataset can be broken: `tests/runner/test_dataset.py`; a task that cannot be called:
-  `tests/runner/test_definition.py`
-- BaseException, swallowed cancellation, answers after the limit: `test_session.py` and `test_function.py` in `tests/runner`
-- changed cases: `tests/runner/test_resuming.py`, `tests/cases/test_inspect.py`
+- a missing file or function, 0 slots, a negative timeout, an empty dataset, resuming a finished, damaged or running run, or one
+  whose task has changed, from the command line: `tests/runner_cli/test_run.py`
+- invalid datasets: `tests/runner/test_dataset.py`; tasks that cannot be called: `tests/runner/test_evaluation.py`
+- BaseException, ignored cancellation, late answers: `test_session.py` and `test_function.py` in `tests/runner`
+- changed cases: `tests/runner/test_resume.py`, `tests/cases/test_inspect.py`
 """
 
 import errno
@@ -52,7 +51,7 @@ from tests.runs import PATH, define, events, numbered_cases, run_killed, run_vir
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Work in an empty directory, and leave Python's modules as they were."""
+    """Restore `sys.modules` and `sys.path` after the test."""
     before = list(sys.path)
     monkeypatch.chdir(tmp_path)
     yield tmp_path
@@ -67,12 +66,12 @@ def write_task(source: str) -> None:
 
 
 def evaljournal(*arguments: str, **environment: str) -> Result:
-    """Use a command in this process."""
+    """Run a command in this process."""
     return CliRunner(env=environment).invoke(cli, arguments)
 
 
-def process(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """Use a command in a process of its own, which it may bring down."""
+def evaljournal_process(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command in a process of its own."""
     return subprocess.run(
         [*COMMAND, *arguments], env={**os.environ, **environment}, capture_output=True, text=True, timeout=60, check=False
     )
@@ -83,7 +82,7 @@ ROW = '{"id": "a", "question": "1?"}\n'
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("qa.jsonl", ROW + '{"id": "b", "question"', "qa.jsonl, line 2: not JSON: expecting ':' delimiter at column 23"),
         ("qa.jsonl", ROW * 2, "qa.jsonl, line 2: the id 'a' is already used by qa.jsonl, line 1; if ids are in another column"),
@@ -93,21 +92,21 @@ ROW = '{"id": "a", "question": "1?"}\n'
     ],
     ids=["broken at a line", "duplicate ids", "a field too few", "empty", "missing"],
 )
-def test_a_dataset_that_cannot_be_used_starts_nothing(name: str, content: str, said: str) -> None:
-    """Code 2, one sentence with the file and the line, and not so much as a directory is left behind."""
+def test_an_invalid_dataset_is_a_usage_error(name: str, content: str, message: str) -> None:
+    """Exit code 2, one sentence with the file and the line, and no directory is created."""
     Path(name).write_text(content)
     used = name if name.startswith("qa") else "qa.jsonl"
     write_task(f"from runner import evaluation\n@evaluation(cases={used!r})\ndef it(question): ...\n")
     result = evaljournal("run", "it.py")
 
-    assert (2, "", True) == (result.exit_code, result.stdout, said in result.stderr)
+    assert (2, "", True) == (result.exit_code, result.stdout, message in result.stderr)
     assert 1 == len(result.stderr.splitlines())
     assert not Path("runs").exists()
 
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         ("evaluation(cases=['a'])(3)", "it.py, line 2: a task is a function, not 3"),
         ("evaluation(cases=['a'])(len('no'))", "it.py, line 2: a task is a function, not 2"),
@@ -115,18 +114,18 @@ def test_a_dataset_that_cannot_be_used_starts_nothing(name: str, content: str, s
         ("evaluation(cases=['a'], timeout=-3)(str)", "it.py, line 2: timeout=-3.0: must be a number of seconds above 0"),
     ],
 )
-def test_a_wrong_definition_starts_nothing(source: str, said: str) -> None:
-    """Code 2, with the line of the user's own file."""
+def test_an_invalid_definition_is_a_usage_error(source: str, message: str) -> None:
+    """Exit code 2, with the line in the user's file."""
     write_task(f"from runner import evaluation\nit = {source}\n")
     result = evaljournal("run", "it.py")
 
-    assert (2, True) == (result.exit_code, said in result.stderr)
+    assert (2, True) == (result.exit_code, message in result.stderr)
     assert not Path("runs").exists()
 
 
 @pytest.mark.usefixtures("here")
-def test_no_such_case() -> None:
-    """A pattern that fits no case is told, with some names that there are."""
+def test_a_pattern_without_a_match_is_an_error() -> None:
+    """The error for a pattern that matches no case lists some names."""
     write_task("from runner import Case, evaluation\n@evaluation(cases=[Case(name='peru', input=1)])\ndef it(n): return n\n")
     result = evaljournal("run", "it.py", "--only", "pero")
 
@@ -136,8 +135,8 @@ def test_no_such_case() -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_cases_that_break_half_way_are_resumed_when_they_are_mended() -> None:
-    """What was finished stays, code 3 says that more is to come, and the next session makes the rest and nothing twice."""
+def test_a_dataset_that_fails_half_way_is_resumed_once_fixed() -> None:
+    """Finished trials are kept, the exit code is 3, and the next session runs only the others."""
     write_task(
         """
         import os
@@ -157,22 +156,22 @@ def test_cases_that_break_half_way_are_resumed_when_they_are_mended() -> None:
         """
     )
     broken = evaljournal("run", "it.py", "--policy", "fixed", BREAK="1")
-    done = len([event for event in events_of("runs/it/0001") if isinstance(event, TrialCompleted)])
-    mended = evaljournal("resume")
+    completed = len([event for event in events_of("runs/it/0001") if isinstance(event, TrialCompleted)])
+    fixed = evaljournal("resume")
 
     assert (3, "") == (broken.exit_code, broken.stdout)
-    assert "it stopped because its cases could not be read" in broken.stderr
+    assert "it stopped (the cases could not be read): " in broken.stderr
     assert "OSError: the network share went away" in broken.stderr
     assert broken.stderr.endswith("next: evaljournal resume runs/it/0001\n")
-    assert done >= 1
-    assert (0, True) == (mended.exit_code, "it finished: 60 of 60 trials done" in mended.stderr)
+    assert completed >= 1
+    assert (0, True) == (fixed.exit_code, "it finished: 60 of 60 trials done" in fixed.stderr)
     assert sorted(range(60)) == sorted(map(int, Path("calls").read_text().split()))
     assert verify("runs/it/0001").holds
 
 
 @pytest.mark.usefixtures("here")
-def test_an_output_that_cannot_be_kept_is_told_at_the_end() -> None:
-    """The trial failed, the others did not; code 1, and the type and the place of what could not be written."""
+def test_an_output_that_is_not_json_is_reported() -> None:
+    """Only its trial fails; the exit code is 1, and the message has the type and the place of the value."""
     write_task("from runner import evaluation\n@evaluation(cases=[0, 1])\ndef it(n): return {'n': [n, object()]} if n else n\n")
     result = evaljournal("run", "it.py")
 
@@ -196,29 +195,29 @@ DEADLY = """
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(("how", "code"), [("os._exit(9)", 9), ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL)])
 def test_a_task_that_kills_the_interpreter(how: str, code: int) -> None:
-    """The next session closes the attempt that was in the air, and goes on; with nothing deadly in the way, to the end."""
+    """The next session records the attempt in flight as interrupted, and continues to the end."""
     write_task(DEADLY)
-    killed_by_it = process("run", "it.py", DIE=how)
-    again = process("resume", DIE=how)
-    resumed = process("resume")
+    killed_by_it = evaljournal_process("run", "it.py", DIE=how)
+    again = evaljournal_process("resume", DIE=how)
+    resumed = evaljournal_process("resume")
 
     assert (code, code, 0) == (killed_by_it.returncode, again.returncode, resumed.returncode)
     assert "it finished: 20 of 20 trials done" in resumed.stderr
-    found = events_of("runs/it/0001")
+    recorded = events_of("runs/it/0001")
     for attempt in (1, 2):
-        assert AttemptInterrupted(trial="t11", attempt=attempt, why="process_died") in found
-    outputs = {event.trial: event.output for event in found if isinstance(event, AttemptSucceeded)}
+        assert AttemptInterrupted(trial="t11", attempt=attempt, why="process_died") in recorded
+    outputs = {event.trial: event.output for event in recorded if isinstance(event, AttemptSucceeded)}
     assert {f"t{number}": number for number in range(20)} == outputs
-    assert 3 == sum(isinstance(event, SessionStarted) for event in found)
+    assert 3 == sum(isinstance(event, SessionStarted) for event in recorded)
     assert verify("runs/it/0001").holds
 
 
 @pytest.mark.usefixtures("here")
-def test_a_task_that_kills_the_interpreter_every_time_can_be_left_out() -> None:
-    """`--on-ambiguous fail` does not try again what may have been what killed the process: the others come to their end."""
+def test_a_task_that_always_kills_the_interpreter_can_be_skipped() -> None:
+    """`--on-ambiguous fail` does not repeat attempts in flight at the crash; the other trials are completed."""
     write_task(DEADLY)
-    process("run", "it.py", DIE="os._exit(9)")
-    result = process("resume", "--on-ambiguous", "fail", DIE="os._exit(9)")
+    evaljournal_process("run", "it.py", DIE="os._exit(9)")
+    result = evaljournal_process("resume", "--on-ambiguous", "fail", DIE="os._exit(9)")
 
     assert (1, True) == (result.returncode, "t11: interrupted, and not repeated" in result.stderr)
     assert TrialFailed(trial="t11", attempts=1, cause="ambiguous") in events_of("runs/it/0001")
@@ -226,8 +225,8 @@ def test_a_task_that_kills_the_interpreter_every_time_can_be_left_out() -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_a_task_that_ignores_every_cancellation_does_not_keep_the_process() -> None:
-    """A loop that catches whatever is thrown into it is left behind: the run stops in time, and the process ends."""
+def test_a_task_that_ignores_cancellation_does_not_block_the_exit() -> None:
+    """A task that catches every cancellation is abandoned: the run stops in time, and the process exits."""
     write_task(
         """
         import asyncio
@@ -240,15 +239,15 @@ def test_a_task_that_ignores_every_cancellation_does_not_keep_the_process() -> N
                 except BaseException: pass
         """
     )
-    result = process("run", "it.py", "--grace", "1.5", "--deadline", "0.4")
+    result = evaljournal_process("run", "it.py", "--grace", "1.5", "--deadline", "0.4")
 
     assert (3, True) == (result.returncode, "it stopped at its deadline" in result.stderr), result.stderr
     assert verify("runs/it/0001").holds
 
 
 @pytest.mark.usefixtures("here")
-def test_a_full_disk_ends_with_3_and_says_what_to_do() -> None:
-    """Where the system takes no more, the run stops, names the record up to which it is whole, and goes on when it can."""
+def test_a_full_disk_ends_with_3() -> None:
+    """On a full disk the run stops, names the last complete record, and can be resumed later."""
     write_task(
         """
         import os
@@ -262,7 +261,7 @@ def test_a_full_disk_ends_with_3_and_says_what_to_do() -> None:
         def it(number): return number
         """
     )
-    full, seen, resumed = process("run", "it.py", FULL="1"), verify("runs/it/0001"), process("resume")
+    full, seen, resumed = evaljournal_process("run", "it.py", FULL="1"), verify("runs/it/0001"), evaljournal_process("resume")
 
     assert (3, "") == (full.returncode, full.stdout)
     assert "it stopped (disk full)" in full.stderr
@@ -275,8 +274,8 @@ def test_a_full_disk_ends_with_3_and_says_what_to_do() -> None:
     assert verify("runs/it/0001").holds
 
 
-def refuse(disk: SimulatedDisk, call: str, times: int, number: int, *, takes: int | None = None) -> None:
-    """Let a disk refuse the n-th call of a kind and all after it; of the n-th, it may `take` a part."""
+def fail_from(disk: SimulatedDisk, call: str, times: int, number: int, *, takes: int | None = None) -> None:
+    """Let a disk fail the n-th call of a kind and all later ones; the n-th may `take` a part."""
     seen = 0
 
     def before(made_call: str) -> int | None:
@@ -295,12 +294,12 @@ def refuse(disk: SimulatedDisk, call: str, times: int, number: int, *, takes: in
 
 @pytest.mark.parametrize("takes", [None, 10], ids=["nothing", "ten bytes"])
 async def test_a_disk_that_fills_up_at_any_write_loses_nothing(takes: int | None) -> None:
-    """Whichever write is the first for which there is no space: with space again, the run goes on and ends as it should."""
+    """Whichever write is the first without space: with space again, the run is resumed and finishes."""
     stopped = 0
     for write in range(1, 100):
         task = Scripted(lambda value, _: Answer(f"answer to {value}", 1))
         it, disk = define(task, numbered_cases(8), slots=2), SimulatedDisk()
-        refuse(disk, "write", write, errno.ENOSPC, takes=takes)
+        fail_from(disk, "write", write, errno.ENOSPC, takes=takes)
         outcome = await run_virtual(it, disk)
         if not outcome.stopped:
             break
@@ -310,7 +309,7 @@ async def test_a_disk_that_fills_up_at_any_write_loses_nothing(takes: int | None
         disk.before = lambda _: None
         done = completed(disk)
         asked = dict(task.calls)
-        outcome = await run_virtual(it, disk, resume=is_there(disk))
+        outcome = await run_virtual(it, disk, resume=exists(disk))
 
         assert ("", 8) == (outcome.stopped, outcome.state.completed)
         assert all(asked[trial] == task.calls[trial] for trial in done)
@@ -318,23 +317,23 @@ async def test_a_disk_that_fills_up_at_any_write_loses_nothing(takes: int | None
     assert stopped >= 10
 
 
-def is_there(disk: SimulatedDisk) -> bool:
+def exists(disk: SimulatedDisk) -> bool:
     return disk.is_directory(str(PATH)) and any(name.startswith("journal-") for name in disk.list_directory(str(PATH)))
 
 
 def completed(disk: SimulatedDisk) -> list[str]:
-    return [event.trial for event in events(disk, TrialCompleted)] if is_there(disk) else []
+    return [event.trial for event in events(disk, TrialCompleted)] if exists(disk) else []
 
 
-async def test_space_for_a_last_word_is_used_for_it() -> None:
-    """If only a long value did not fit, the journal says that the disk was full."""
+async def test_a_full_disk_is_recorded_if_there_is_space() -> None:
+    """If only a large value did not fit, the journal records that the disk was full."""
     task = Scripted(lambda value, _: Answer("x" * 300_000 if value == "case-3" else "yes", 1))
     it, disk = define(task, numbered_cases(6), slots=1), SimulatedDisk()
     calls: list[str] = []
 
     def before(call: str) -> int | None:
         calls.append(call)
-        if calls.count("mkdir") == 5 and calls[-2:] == ["open", "write"]:  # The folders for long values have just been made.
+        if calls.count("mkdir") == 5 and calls[-2:] == ["open", "write"]:  # The directory of blobs has just been created.
             calls.clear()
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return None
@@ -349,23 +348,23 @@ async def test_space_for_a_last_word_is_used_for_it() -> None:
 
 @pytest.mark.parametrize("call", ["write", "fdatasync"])
 async def test_a_disk_that_fails_confirms_nothing_more(call: str) -> None:
-    """An I/O error ends the run with the number of the last record that is certain; after it, the run goes on from there."""
+    """An I/O error ends the run with the last confirmed record; the run can be resumed from there."""
     task = Scripted(lambda value, _: Answer(f"answer to {value}", 1))
     it, disk = define(task, numbered_cases(8), slots=2), SimulatedDisk()
-    refuse(disk, call, 6, errno.EIO)
-    with pytest.raises(WriteFailed, match=r"up to record \d+ it is confirmed on disk, what came after is not") as raised:
+    fail_from(disk, call, 6, errno.EIO)
+    with pytest.raises(WriteFailed, match=r"records up to \d+ are on disk, later ones may be lost") as error:
         await run_virtual(it, disk)
     disk.before = lambda _: None
     disk = disk.killed()
 
-    assert raised.value.durable <= max(record.seq for record in read(PATH, files=disk))
+    assert error.value.durable <= max(record.seq for record in read(PATH, files=disk))
     assert ("", 8) == ((outcome := await run_virtual(it, disk, resume=True)).stopped, outcome.state.completed)
     assert verify(PATH, files=disk).holds
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_of_two_resumptions_at_once_one_goes_on(seed: int) -> None:
-    """One gets the journal and finishes; the other is told by whom it is written, and calls nothing."""
+def test_two_sessions_at_once_in_one_process(seed: int) -> None:
+    """One session gets the journal and finishes; the other gets an error that names the writer, and makes no call."""
     from trio._core import _run as scheduler
 
     task = Scripted(lambda *_: Answer("yes", 1))
@@ -389,9 +388,9 @@ def test_of_two_resumptions_at_once_one_goes_on(seed: int) -> None:
     scheduler._r.seed(seed)
     disk = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
-    refused, finished = endings
-    assert isinstance(refused, JournalLocked)
-    assert "is being written by" in str(refused)
+    rejected, finished = endings
+    assert isinstance(rejected, JournalLocked)
+    assert "is being written by" in str(rejected)
     assert isinstance(finished, Outcome)
     assert ("", 10, 12) == (finished.stopped, finished.state.completed, task.calls.total())
     assert 2 == len(events(disk, SessionStarted))
@@ -399,8 +398,8 @@ def test_of_two_resumptions_at_once_one_goes_on(seed: int) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_of_two_resumptions_by_two_processes_one_goes_on() -> None:
-    """The same for real processes: one ends with 0, the other with 2 or, where it came after the end, with 0 and no call."""
+def test_two_sessions_at_once_in_two_processes() -> None:
+    """One process ends with 0, the other with 2 or, if it came after the end, with 0 and no call."""
     write_task(
         """
         import os, time
@@ -416,22 +415,22 @@ def test_of_two_resumptions_by_two_processes_one_goes_on() -> None:
             return number
         """
     )
-    process("run", "it.py", DIE="1")
+    evaljournal_process("run", "it.py", DIE="1")
     both = [Process([*COMMAND, "resume"], stderr=subprocess.PIPE) for _ in range(2)]
-    said = [each.communicate(timeout=60)[1] for each in both]
-    codes = [each.returncode for each in both]
+    errors = [process.communicate(timeout=60)[1] for process in both]
+    codes = [process.returncode for process in both]
 
-    assert 0 in codes, said
-    assert all(code == 0 or "is being written by" in words for code, words in zip(codes, said, strict=True))
+    assert 0 in codes, errors
+    assert all(code == 0 or "is being written by" in error for code, error in zip(codes, errors, strict=True))
     outputs = [event.trial for event in events_of("runs/it/0001") if isinstance(event, TrialCompleted)]
     assert sorted(f"t{number}" for number in range(20)) == sorted(outputs)
     cut = sum(isinstance(event, AttemptInterrupted) for event in events_of("runs/it/0001"))
-    assert 20 <= len(Path("calls").read_text().split()) <= 20 + cut  # What was cut off may not have come to its call.
+    assert 20 <= len(Path("calls").read_text().split()) <= 20 + cut  # An interrupted attempt may not have made its call.
     assert verify("runs/it/0001").holds
 
 
 def test_a_late_thread_of_a_cancelled_run_does_no_harm(tmp_path: Path) -> None:
-    """A thread that comes back after its run was cancelled from outside does not bring down the caller's loop."""
+    """A thread that returns after its run was cancelled does not break the caller's loop."""
     has_begun, is_over, came_back = threading.Event(), threading.Event(), threading.Event()
 
     def slow(value: str) -> str:
@@ -454,8 +453,8 @@ def test_a_late_thread_of_a_cancelled_run_does_no_harm(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["trio", "asyncio", "thread"])
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, BaseExceptionGroup("", [KeyboardInterrupt()])])
-def test_an_interrupt_that_a_task_raises_is_its_own(tmp_path: Path, where: str, raised: Any) -> None:
-    """A task that raises KeyboardInterrupt or SystemExit, wherever it runs, has failed; nobody has asked the run to stop."""
+def test_a_task_that_raises_keyboard_interrupt_fails(tmp_path: Path, where: str, raised: Any) -> None:
+    """A task that raises KeyboardInterrupt or SystemExit has failed; the run does not stop."""
 
     def task(number: int) -> int:
         if number == 3:
@@ -476,8 +475,8 @@ def test_an_interrupt_that_a_task_raises_is_its_own(tmp_path: Path, where: str, 
     assert ["fatal"] == [event.category for event in failed]
 
 
-def test_an_interrupt_that_a_scorer_raises_is_its_own(tmp_path: Path) -> None:
-    """A scorer that raises KeyboardInterrupt costs its own score only."""
+def test_a_scorer_that_raises_keyboard_interrupt_fails(tmp_path: Path) -> None:
+    """A scorer that raises KeyboardInterrupt loses only its own score."""
 
     @evaluation(cases=[1, 2, 3], loop="trio")
     async def same(number: int) -> int:
@@ -496,8 +495,8 @@ def test_an_interrupt_that_a_scorer_raises_is_its_own(tmp_path: Path) -> None:
     assert ["KeyboardInterrupt"] == [event.error for event in events_of(tmp_path / "run") if isinstance(event, ScoringFailed)]
 
 
-def test_cases_that_are_there_do_not_wait_for_those_that_are_not(tmp_path: Path) -> None:
-    """A generator that gives three cases and then blocks has those three run at once, before it goes on."""
+def test_a_blocking_generator_does_not_delay_earlier_cases(tmp_path: Path) -> None:
+    """If a generator blocks after three cases, those three are run at once."""
     asked: list[int] = []
     three = threading.Event()
     waited: list[bool] = []
@@ -518,8 +517,8 @@ def test_cases_that_are_there_do_not_wait_for_those_that_are_not(tmp_path: Path)
     assert ([True], [1, 2, 3, 4], 4) == (waited, sorted(asked), outcome.state.completed)
 
 
-async def test_a_full_disk_is_not_told_more_than_it_holds() -> None:
-    """After a full disk, the outcome counts what is on it, not what was in memory."""
+async def test_the_outcome_after_a_full_disk_counts_records_on_disk() -> None:
+    """After a full disk, the outcome counts what is on disk, not what was in memory."""
     disk, seen = SimulatedDisk(), 0
 
     def before(call: str) -> None:
@@ -536,8 +535,8 @@ async def test_a_full_disk_is_not_told_more_than_it_holds() -> None:
     assert fold(read(PATH, files=disk)).completed == outcome.state.completed
 
 
-async def test_a_cancelled_run_says_so() -> None:
-    """What was in the air when a run was cancelled from outside is recorded as cancelled, and the run as stopped."""
+async def test_a_cancelled_run_is_recorded() -> None:
+    """Attempts in flight when a run is cancelled are recorded as cancelled, and the run as stopped."""
     task = Scripted(lambda _, times: Hang() if times == 1 else Answer("yes"))
     it, disk = define(task, numbered_cases(2)), SimulatedDisk()
     with trio.move_on_after(10):

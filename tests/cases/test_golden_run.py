@@ -1,11 +1,7 @@
-"""A run that is kept: with the same seed on the same clock, the runner still writes it byte for byte.
+"""The golden run: with the same seed and clock, the runner writes the same bytes.
 
-What is recorded of a place is pinned by `runner.testing.repeatable`; the task is compiled under a name of its own, so that its
-tracebacks are the same on every machine and in every Python. When the runner is meant to record something else than before:
-
-    python -m tests.cases.test_golden_run
-
-writes the journal again, and `git diff` shows what has changed in it.
+`runner.testing.repeatable` fixes what depends on the machine; the task is compiled under a fixed file name, so that
+tracebacks are the same everywhere. After an intended change, `python -m tests.cases.test_golden_run` writes the run again.
 """
 
 import textwrap
@@ -75,15 +71,15 @@ NAMES = ("kenya", "peru", "chile", "cuba", "france", "ghana", "japan", "malta", 
 
 
 def golden_evaluation() -> AnyEvaluation:
-    """Compile the user's code, as if out of a file that is nowhere."""
+    """Compile the user's code under a file name that does not exist."""
     written: dict[str, Any] = {}
     header = "from collections import Counter\nimport trio\nfrom runner import RateLimited, note\n"
     exec(compile(header + textwrap.dedent(TASK), "evals/capitals.py", "exec"), written)  # noqa: S102  # our own, above
     for name in ("answer", "judge"):
-        written[name].fingerprint = f"{name}-v1"  # There is no source to be seen, and compiled code is another in each Python.
+        written[name].fingerprint = f"{name}-v1"  # There is no source, and bytecode differs between Python versions.
     cases = [Case(name=name, input=f"{name.capitalize()}?", expected=name.capitalize()[::-1]) for name in NAMES]
     retry = Retry(errors=2, timeouts=1)
-    # A fixed policy, so that the run that is kept does not change whenever the adaptive one is tuned.
+    # A fixed policy, so that tuning the adaptive one does not change the run.
     define = evaluation(cases=cases, slots=3, policy="fixed", timeout=8, deadline=10, loop="trio", retry=retry, name="capitals")
     it: AnyEvaluation = define(written["answer"])
     it.score(written["judge"])
@@ -91,7 +87,7 @@ def golden_evaluation() -> AnyEvaluation:
 
 
 def run_golden() -> dict[str, bytes]:
-    """Make the run: one session up to the deadline, a second one to the end. Give the files that it wrote."""
+    """Return the files of the run: one session up to the deadline, a second one to the end."""
 
     async def main() -> SimulatedDisk:
         it, disk = golden_evaluation(), SimulatedDisk()
@@ -105,18 +101,18 @@ def run_golden() -> dict[str, bytes]:
     return {name.removeprefix(f"{PATH}/"): bytes(inode.shown) for name, inode in disk.files() if not name.endswith("LOCK")}
 
 
-def test_the_golden_run_is_written_again_byte_for_byte() -> None:
-    """Same seed, same clock: the same journal as the one that is kept, on any machine and in any Python."""
+def test_the_golden_run_is_reproduced() -> None:
+    """The same seed and clock give the same bytes."""
     assert content(GOLDEN) == run_golden()
 
 
-def test_the_golden_run_holds() -> None:
-    """The run that is kept is whole, and no line of it was changed."""
+def test_the_golden_run_verifies() -> None:
+    """The golden run passes verification."""
     assert verify(GOLDEN).holds
 
 
-def test_the_golden_run_has_seen_everything() -> None:
-    """It is worth its name: refused, failed, out of time, unserialisable, unscored, stopped, interrupted, resumed, finished."""
+def test_the_golden_run_covers_every_outcome() -> None:
+    """It has rate limits, failures, timeouts, invalid outputs, missing scores, a stop, an interruption and an end."""
     events = events_of(GOLDEN)
 
     categories = {event.category for event in events if isinstance(event, AttemptFailed)}
@@ -129,8 +125,8 @@ def test_the_golden_run_has_seen_everything() -> None:
     assert 2 == sum(isinstance(event, SessionStarted) for event in events)
 
 
-def test_the_golden_run_comes_to_what_it_came_to() -> None:
-    """What replay makes of it, number by number."""
+def test_the_golden_run_has_its_figures() -> None:
+    """The figures of its replay are unchanged."""
     told = in_json(summarise(fold(read(GOLDEN))))
 
     assert {"completed": 10, "failed": 2, "recovered": 3} == {

@@ -1,11 +1,11 @@
-"""Where the strongest peer is weak: what a log must be able to say after a crash, a move, a resumption or a change.
+"""Weaknesses of Inspect that evaljournal must not have: logs after a crash, a move, a resume or a change.
 
-Shown elsewhere:
+Tested elsewhere:
 
-- SIGTERM is a stop like any other: `tests/crash/test_kills.py`; so is Ctrl-C, with exit code 3: `test_ctrl_c_then_resume` in
+- SIGTERM stops a run: `tests/crash/test_kills.py`; so does Ctrl-C, with exit code 3: `test_ctrl_c_then_resume` in
   `tests/runner_cli/test_run.py`
-- a disk that is full ends with 3: `tests/cases/test_bad_input.py`
-- a task that was edited is refused: `test_resume_of_a_changed_task` in `tests/runner_cli/test_run.py`
+- a full disk ends with 3: `tests/cases/test_bad_input.py`
+- an edited task is rejected: `test_resume_of_a_changed_task` in `tests/runner_cli/test_run.py`
 - rate-limit pauses are recorded: `tests/runner/test_session.py`, `tests/runner/test_concurrency.py`
 """
 
@@ -39,8 +39,8 @@ from tests.journal.samples import content, overwrite, segment
 from tests.runs import PATH, define, events, numbered_cases, run_killed, run_virtual, signal_after
 
 
-def test_a_run_can_be_moved_and_goes_on_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that a run is lies in its directory: moved to another place, it goes on; nothing is kept in the home directory."""
+def test_a_moved_run_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run consists of its directory alone: it can be moved and resumed; nothing is stored in the home directory."""
     home = tmp_path / "home"
     home.mkdir()
     for variable in ("HOME", "USERPROFILE", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
@@ -61,8 +61,8 @@ def test_a_run_can_be_moved_and_goes_on_there(tmp_path: Path, monkeypatch: pytes
     assert {} == content(home)
 
 
-async def test_concurrency_read_from_the_log_is_the_true_one() -> None:
-    """Starts and ends are recorded when they happen: counted from the records, ten were in the air at once, not a hundred."""
+async def test_concurrency_can_be_read_from_the_journal() -> None:
+    """Starts and ends are recorded when they happen: there are never more than ten attempts in flight."""
     task = Scripted(lambda _, times: Fail(ValueError("no"), 1) if times == 1 else Answer("yes", 2))
     disk = SimulatedDisk()
     await run_virtual(define(task, numbered_cases(100), slots=10), disk, policy="fixed")
@@ -79,7 +79,7 @@ async def test_concurrency_read_from_the_log_is_the_true_one() -> None:
 
 
 async def test_the_history_of_the_limit_survives_a_crash() -> None:
-    """Killed in the middle, a run still says how many were allowed at once, since when, and why."""
+    """After a kill the journal has the limit, since when, and why."""
     endpoint = SimulatedEndpoint(lambda value: value, latency=0.5, most_at_once=20)
     it = define(endpoint, numbered_cases(2_000), slots=64)
     disk = SimulatedDisk()
@@ -93,8 +93,8 @@ async def test_the_history_of_the_limit_survives_a_crash() -> None:
     assert {"": changes[-1].after} == fold(read(PATH, files=whole)).limits
 
 
-async def test_a_resumption_keeps_what_was_spent_before() -> None:
-    """Tokens, attempts, failures and latencies of the earlier lives are added to, never replaced."""
+async def test_resuming_keeps_earlier_usage() -> None:
+    """Tokens, attempts, failures and latencies of earlier sessions are added to, not replaced."""
 
     async def task(value: str) -> str:
         note(tokens=10)
@@ -117,8 +117,8 @@ async def test_a_resumption_keeps_what_was_spent_before() -> None:
     assert ["case-0"] == [event.trial for event in events(disk, AttemptFailed)]
 
 
-async def test_edited_prompts_do_not_mix_two_experiments() -> None:
-    """Every prompt edited between crash and resumption: refused, with nothing asked and nothing written."""
+async def test_edited_prompts_are_rejected() -> None:
+    """If every prompt was edited before resuming, the run is rejected without a call or a write."""
     task = Scripted(lambda *_: Answer("yes", 1))
     disk = await run_killed(define(task, numbered_cases(40), slots=4), SimulatedDisk(), after=5.5, policy="fixed")
     before, asked = {name: bytes(inode.shown) for name, inode in disk.files()}, task.calls.total()
@@ -130,8 +130,8 @@ async def test_edited_prompts_do_not_mix_two_experiments() -> None:
     assert before == {name: bytes(inode.shown) for name, inode in disk.files()}
 
 
-async def test_edited_prompts_out_of_a_generator_do_not_mix_either() -> None:
-    """Cases that can be read only once are held against the journal one by one: the first that differs stops the run."""
+async def test_edited_prompts_of_a_generator_are_rejected() -> None:
+    """Cases of a generator are compared one by one: the first difference stops the run."""
     task = Scripted(lambda *_: Answer("yes", 1))
     disk = await run_killed(define(task, lambda: iter(numbered_cases(40)), slots=4), SimulatedDisk(), after=5.5, policy="fixed")
     asked = task.calls.total()
@@ -143,8 +143,8 @@ async def test_edited_prompts_out_of_a_generator_do_not_mix_either() -> None:
     assert asked == task.calls.total()
 
 
-async def test_removing_one_case_runs_nothing_again() -> None:
-    """One case of forty taken away: adopted, the 39 others keep what they have, and each was asked once."""
+async def test_removing_a_case_repeats_no_call() -> None:
+    """With one of forty cases removed and adopted, the others keep their outputs, and each was called once."""
     task = Scripted(lambda *_: Answer("yes", 1))
     disk = SimulatedDisk()
     await run_virtual(define(task, numbered_cases(40), slots=4), disk, policy="fixed", **signal_after(5.5))
@@ -156,8 +156,8 @@ async def test_removing_one_case_runs_nothing_again() -> None:
     assert [TrialWithdrawn(trial="case-3", why="removed")] == events(disk, TrialWithdrawn)
 
 
-def test_a_run_in_which_everything_failed_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When all failed, the exit code is 1, and the last lines say so."""
+def test_a_run_in_which_everything_failed_ends_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When all trials failed, the exit code is 1, and the summary says so."""
     monkeypatch.chdir(tmp_path)
     Path("broken.py").write_text(
         "from runner import evaluation\n\n"
@@ -176,7 +176,7 @@ def test_a_run_in_which_everything_failed_is_no_success(tmp_path: Path, monkeypa
 @pytest.mark.parametrize("exc", [RateLimited(), RateLimited(7.0), ConnectionError("down"), ValueError("odd")])
 @pytest.mark.parametrize("policy", ["adaptive", "aimd", "fixed"])
 async def test_retries_have_an_end(exc: Exception, policy: str) -> None:
-    """Whatever is wrong for ever is given up: within the hour, after a bounded number of calls, each of them recorded."""
+    """A permanent failure ends its trial within the hour, after a bounded number of recorded calls."""
     task = Scripted(lambda *_: Fail(exc, 0.1))
     disk = SimulatedDisk()
     before = trio.current_time()
@@ -190,7 +190,7 @@ async def test_retries_have_an_end(exc: Exception, policy: str) -> None:
 
 @pytest.mark.parametrize(("old", "new"), [(b'"value":true', b'"value":false'), (b'"output":"no"', b'"output":"yes"')])
 def test_a_changed_score_or_output_is_noticed(tmp_path: Path, old: bytes, new: bytes) -> None:
-    """Nobody can better a score or an answer afterwards without a trace."""
+    """A score or an output cannot be changed undetected."""
     it = define(Scripted(lambda value, _: Answer("no" if value == "case-0" else "yes")), numbered_cases(2))
 
     @it.score
@@ -207,8 +207,8 @@ def test_a_changed_score_or_output_is_noticed(tmp_path: Path, old: bytes, new: b
     assert (4, True) == (result.exit_code, "is damaged at record" in result.stderr)
 
 
-async def test_attempts_that_were_cut_off_are_told_from_those_that_failed() -> None:
-    """After a crash, what was in the air is recorded as interrupted because its process died, and is then tried again."""
+async def test_interrupted_attempts_are_not_failures() -> None:
+    """After a crash, attempts in flight are recorded as interrupted (process_died), and retried."""
     task = Scripted(lambda *_: Answer("yes", 10))
     it = define(task, numbered_cases(6), slots=3)
     disk = await run_killed(it, SimulatedDisk(), after=15, policy="fixed")

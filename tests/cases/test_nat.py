@@ -1,14 +1,15 @@
-"""What a toolkit's `eval` command got wrong, what the review of its repair demanded and what that review missed.
+"""Defects of `nat eval` and of the review of their fix that evaljournal must not have.
 
-Shown elsewhere:
+Tested elsewhere:
 
-- an output that cannot be recorded fails its own trial, with its place in the message: `tests/runner/test_session.py`
-- recoverable after a hang and after an interruption: `test_a_stop_gives_grace_then_cuts` there, and `tests/crash/`
-- a rerun deletes nothing, and a second writer is kept out: `test_a_taken_path_is_rejected`, `test_kill_then_resume` in
+- an output that is not JSON fails its own trial, with its place in the message: `tests/runner/test_session.py`
+- recovery after a hang and after an interruption: `test_a_stop_gives_grace_then_cancels` in `tests/runner/test_resume.py`, and
+  `tests/crash/`
+- a rerun deletes nothing, and a second writer is rejected: `test_a_taken_path_is_rejected`, `test_kill_then_resume` in
   `tests/runner_cli/test_run.py`
 - scores are recorded: `test_a_run_records_every_step` in `tests/runner/test_session.py`
-- ids stay what they are in every format, duplicate ids are refused: `tests/runner/test_dataset.py`
-- never more at once than slots: `test_the_limit_holds` in `tests/runner/test_session.py`
+- ids are unchanged in every format, duplicate ids are rejected: `tests/runner/test_dataset.py`
+- never more attempts in flight than slots: `test_the_limit_holds` in `tests/runner/test_session.py`
 """
 
 import threading
@@ -42,7 +43,7 @@ from tests.runs import PATH, define, events, numbered_cases, run_killed, run_vir
 
 
 async def test_each_item_is_on_disk_as_it_finishes() -> None:
-    """While one item still hangs, the others' outputs can be read from the disk, and would survive a power cut."""
+    """While one trial hangs, the outputs of the others are on disk and would survive a power cut."""
     task = Scripted(lambda value, _: Hang() if value == "case-0" else Answer(f"answer to {value}", int(value[-1])))
     disk = SimulatedDisk()
     seen: list[tuple[int, int, int]] = []
@@ -60,19 +61,19 @@ async def test_each_item_is_on_disk_as_it_finishes() -> None:
     assert [(1, 1, 0), (2, 2, 0), (3, 3, 0), (4, 4, 0)] == seen
 
 
-def test_somebody_can_be_told_of_each_completion(tmp_path: Path) -> None:
-    """A hook per item needs no hook: whoever follows the journal is told of every completion, in order."""
+def test_completions_can_be_followed(tmp_path: Path) -> None:
+    """Following the journal gives every completion, in order."""
     told: list[str] = []
 
     async def main() -> None:
         begun = trio.Event()
 
         async def begin(live: LiveRun) -> None:
-            await live.journal.wait_durable(1)  # Then there is something to follow.
+            await live.journal.wait_durable(1)  # The journal exists from here on.
             begun.set()
 
         async def answer(_: str) -> str:
-            await begun.wait()  # Otherwise the run could be over sooner.
+            await begun.wait()  # The run must not end before it is followed.
             return "yes"
 
         async def listen() -> None:
@@ -94,8 +95,8 @@ def test_somebody_can_be_told_of_each_completion(tmp_path: Path) -> None:
     assert 20 == len(told)
 
 
-class Watched(Files):
-    """The real disk, which remembers who used it."""
+class RecordingDisk(Files):
+    """The real disk; it records which thread used it."""
 
     def __init__(self) -> None:
         self.threads: set[int] = set()
@@ -111,16 +112,16 @@ class Watched(Files):
         super().mkdir(path)
 
 
-def test_no_file_is_touched_on_the_event_loop(tmp_path: Path) -> None:
-    """The journal is written, and the cases are read, in threads: a slow disk or a slow share holds up no slot."""
-    disk, readers = Watched(), set[int]()
+def test_no_file_is_used_in_the_event_loop(tmp_path: Path) -> None:
+    """Journal and cases are written and read in threads, so a slow disk does not block the slots."""
+    disk, readers = RecordingDisk(), set[int]()
 
     def cases() -> Any:
         for case in numbered_cases(50):
             readers.add(threading.get_ident())
             yield case
 
-    task = Scripted(lambda *_: Answer("x" * 300_000))  # Too long for a line: it goes into a file of its own.
+    task = Scripted(lambda *_: Answer("x" * 300_000))  # Large enough for a blob.
     run(define(task, cases), tmp_path / "run", files=disk)
 
     assert 50 == task.calls.total()
@@ -128,15 +129,15 @@ def test_no_file_is_touched_on_the_event_loop(tmp_path: Path) -> None:
 
 
 def test_directories_are_made_once(tmp_path: Path) -> None:
-    """Records are appended to a file that is there; no directory is made again for each of them."""
-    disk = Watched()
+    """Directories are not created again for each record."""
+    disk = RecordingDisk()
     run(define(Scripted(lambda *_: Answer("yes")), numbered_cases(50)), tmp_path / "run", files=disk)
 
     assert [str(tmp_path / "run")] == disk.directories
 
 
-async def test_a_failed_item_leaves_a_record() -> None:
-    """What failed is recorded like what worked: what was asked, what was raised, where, and that it was given up."""
+async def test_a_failed_trial_is_recorded() -> None:
+    """A failed trial is recorded with its input, its exception, the traceback and its end."""
 
     async def task(question: str) -> str:
         await trio.lowlevel.checkpoint()
@@ -152,8 +153,8 @@ async def test_a_failed_item_leaves_a_record() -> None:
     assert "case-0" == events(disk, TrialEnqueued)[0].input
 
 
-async def test_one_hung_item_does_not_hang_the_run() -> None:
-    """With no timeout said there is one all the same: an item that never answers is given up, and the run ends by itself."""
+async def test_one_hung_trial_does_not_hang_the_run() -> None:
+    """There is a timeout by default: a task that never returns fails, and the run ends."""
     disk = SimulatedDisk()
     task = Scripted(lambda value, _: Hang() if value == "case-3" else Answer("yes", 1))
     outcome = await run_virtual(define(task, numbered_cases(10)), disk)
@@ -163,7 +164,7 @@ async def test_one_hung_item_does_not_hang_the_run() -> None:
 
 @pytest.mark.parametrize("exc", [TimeoutError("read timed out"), trio.TooSlowError("too slow"), ConnectionResetError("reset")])
 async def test_a_timeout_inside_the_call_does_not_end_the_run(exc: Exception) -> None:
-    """A client's own timeout is one attempt's trouble: it is tried again, and the others do not notice."""
+    """A client's own timeout fails one attempt, which is retried; other trials are not affected."""
     disk = SimulatedDisk()
     task = Scripted(lambda value, times: Fail(exc, 1) if value == "case-3" and times == 1 else Answer("yes", 1))
     outcome = await run_virtual(define(task, numbered_cases(10)), disk)
@@ -175,8 +176,8 @@ async def test_a_timeout_inside_the_call_does_not_end_the_run(exc: Exception) ->
     )
 
 
-async def test_without_a_scorer_outputs_are_recorded_all_the_same() -> None:
-    """An evaluation that nobody scores is still a run: every output is in the journal."""
+async def test_outputs_are_recorded_without_a_scorer() -> None:
+    """A run without scorers records every output."""
     disk = SimulatedDisk()
     outcome = await run_virtual(define(Scripted(lambda value, _: Answer(value.upper())), numbered_cases(3)), disk)
 
@@ -184,8 +185,8 @@ async def test_without_a_scorer_outputs_are_recorded_all_the_same() -> None:
     assert (3, {}) == (outcome.state.completed, outcome.state.scores)
 
 
-async def test_a_failed_call_is_no_empty_answer() -> None:
-    """What failed has no output and no score, is not in the mean, and is named beside it; the denominator is told."""
+async def test_a_failed_trial_has_no_output() -> None:
+    """A failed trial has no output and no score; it is excluded from the mean, and the summary reports it."""
     task = Scripted(lambda value, _: Fail(ValueError("no")) if value == "case-0" else Answer("yes"))
     it = define(task, numbered_cases(5), retry=Retry(errors=0))
 
@@ -214,7 +215,7 @@ async def test_a_failed_call_is_no_empty_answer() -> None:
         ("qa.jsonl", '{"id": "001", "question": "1?"}\n{"id": 1, "question": "2?"}\n'),
     ],
 )
-def test_ids_stay_what_they_are(tmp_path: Path, name: str, content: str) -> None:
+def test_ids_are_unchanged(tmp_path: Path, name: str, content: str) -> None:
     """The id "001" is "001" in the journal, beside 1."""
     (tmp_path / name).write_text(content)
     run(define(Scripted(lambda *_: Answer("yes")), tmp_path / name), tmp_path / "run")
@@ -224,8 +225,8 @@ def test_ids_stay_what_they_are(tmp_path: Path, name: str, content: str) -> None
 
 
 @pytest.mark.parametrize("empty", ["", None, [], {}, 0, False])
-async def test_an_empty_answer_is_an_answer(empty: Any) -> None:
-    """What the task said is its output, however little it is; a resumption does not ask for it again."""
+async def test_an_empty_output_is_an_output(empty: Any) -> None:
+    """An empty output is recorded, and the trial is not run again on resume."""
     task = Scripted(lambda *_: Answer(empty, 1))
     it, disk = define(task, numbered_cases(4), slots=1), SimulatedDisk()
     await run_virtual(it, disk, **signal_after(1.5))
@@ -237,7 +238,7 @@ async def test_an_empty_answer_is_an_answer(empty: Any) -> None:
 
 
 async def test_a_run_with_repeats_can_be_resumed() -> None:
-    """Each repeat of a case is a trial of its own, and a resumption makes those that are missing."""
+    """Each repeat of a case is a trial of its own; resuming runs the missing ones."""
     task = Scripted(lambda value, _: Answer(value, 1))
     it, disk = define(task, numbered_cases(4), slots=2, repeats=3), SimulatedDisk()
     await run_virtual(it, disk, policy="fixed", **signal_after(2.5))
@@ -248,8 +249,8 @@ async def test_a_run_with_repeats_can_be_resumed() -> None:
     assert {"case-0", "case-0#2", "case-0#3"} <= {event.trial for event in events(disk, TrialCompleted)}
 
 
-async def test_an_output_without_its_scores_is_only_scored() -> None:
-    """Stopped between the answer and its score, a run asks the scorer when it goes on, and not the task."""
+async def test_an_unscored_output_is_only_scored() -> None:
+    """A run that stopped between output and score calls only the scorer when it is resumed."""
     judged: list[str] = []
     task = Scripted(lambda value, _: Answer(f"answer to {value}", 1))
     it = define(task, numbered_cases(3), slots=3, timeout=600)
@@ -269,8 +270,8 @@ async def test_an_output_without_its_scores_is_only_scored() -> None:
     assert sorted(f"answer to case-{number}" for number in range(3)) == sorted(judged)
 
 
-def test_two_runs_never_share_a_file(tmp_path: Path) -> None:
-    """Of two runs that are begun at one place, the second is refused, and the first is as it was."""
+def test_a_second_run_at_the_same_path_is_rejected(tmp_path: Path) -> None:
+    """A second run at the same path is rejected, and the first is unchanged."""
     it = evaluation(cases=numbered_cases(2), loop="trio")(Scripted(lambda *_: Answer("yes")))
     run(it, tmp_path / "run")
     before = [record.h for record in read(tmp_path / "run")]
@@ -281,8 +282,8 @@ def test_two_runs_never_share_a_file(tmp_path: Path) -> None:
     assert 1 == sum(isinstance(event, RunStarted) for event in events_of(tmp_path / "run"))
 
 
-async def test_the_last_item_costs_what_the_first_did() -> None:
-    """Twice as many items need at most twice as many calls to the disk and bytes on it: nothing is written over again."""
+async def test_the_cost_per_trial_is_constant() -> None:
+    """Twice as many trials need at most twice as many disk calls and bytes."""
 
     async def cost(count: int) -> tuple[int, int]:
         calls: list[str] = []

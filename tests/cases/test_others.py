@@ -1,10 +1,10 @@
-"""What other tools do when they are killed at half of forty items, refused, or failed; and what follows from it for ours.
+"""Defects of other tools, killed half-way through forty cases, rate limited or failing, that evaljournal must not have.
 
-Shown elsewhere:
+Tested elsewhere:
 
-- one model's answers are never taken for another's: a changed task is refused, `tests/runner_cli/test_run.py`
-- the running total is at every record what a recount gives: `test_live_state_is_folded_state` in `tests/runner/test_session.py`
-- what `status` says later is what the run said at its end: `tests/runner_cli/test_run.py`
+- outputs of one model are not used for another: a changed task is rejected, `tests/runner_cli/test_run.py`
+- the live state equals a fold at every record: `test_live_state_is_folded_state` in `tests/runner/test_session.py`
+- `status` later shows what the run showed at its end: `tests/runner_cli/test_run.py`
 """
 
 import random
@@ -23,8 +23,8 @@ from tests.runs import PATH, define, events, numbered_cases, run_killed, run_vir
 
 
 @pytest.mark.parametrize("slots", [1, 4])
-async def test_killed_at_half_it_pays_only_for_what_was_in_the_air(slots: int) -> None:
-    """Killed when 20 of 40 are done, a run makes the other 20, and those calls again that were in the air."""
+async def test_a_kill_costs_only_attempts_in_flight(slots: int) -> None:
+    """Killed after 20 of 40 cases, a run makes the other 20 calls and repeats those in flight."""
     task = Scripted(lambda value, _: Answer(f"answer to {value}", 1))
     it = define(task, numbered_cases(40), slots=slots)
     disk = await run_killed(it, SimulatedDisk(), after=20 / slots + 0.5, policy="fixed")
@@ -35,8 +35,8 @@ async def test_killed_at_half_it_pays_only_for_what_was_in_the_air(slots: int) -
     assert 40 == len(events(disk, TrialCompleted)) == len(events(disk, AttemptSucceeded))
 
 
-async def test_unplugged_at_half_it_pays_for_no_more() -> None:
-    """The same when the power fails: what was confirmed is there, and in this default mode that is everything that was done."""
+async def test_a_power_cut_costs_no_completed_trial() -> None:
+    """After a power cut, every completed trial is there in the default mode."""
     task = Scripted(lambda value, _: Answer(f"answer to {value}", 1))
     it = define(task, numbered_cases(40), slots=4)
     disk = (await run_killed(it, SimulatedDisk(), after=5.5, policy="fixed")).unplugged(random.Random(4))
@@ -45,8 +45,8 @@ async def test_unplugged_at_half_it_pays_for_no_more() -> None:
     assert (40, 44) == (outcome.state.completed, task.calls.total())
 
 
-async def test_rows_are_matched_by_name_not_by_place() -> None:
-    """The rows turned round between crash and resumption: still the same cases, each with the answer to its own question."""
+async def test_cases_are_matched_by_name() -> None:
+    """If the rows are reversed before resuming, each case keeps its own output."""
     task = Scripted(lambda value, _: Answer(f"answer to {value}", 1))
     disk = await run_killed(define(task, numbered_cases(40), slots=4), SimulatedDisk(), after=5.5, policy="fixed")
     outcome = await run_virtual(define(task, numbered_cases(40)[::-1], slots=4), disk, resume=True, policy="fixed")
@@ -57,8 +57,8 @@ async def test_rows_are_matched_by_name_not_by_place() -> None:
     assert {name: f"answer to {question}" for name, question in questions.items()} == answers
 
 
-async def test_a_retry_after_is_waited_for_by_all() -> None:
-    """Refused with `Retry-After: 3`, nobody comes back before: of forty items, at most a slot's worth of calls is rejected."""
+async def test_a_retry_after_pauses_all() -> None:
+    """After `Retry-After: 3` no call starts earlier; of forty trials, at most one per slot is rate limited."""
     task = Scripted(lambda *_: Fail(RateLimited(3.0), 0.1) if trio.current_time() < 3 else Answer("yes", 0.1))
     disk = SimulatedDisk()
     outcome = await run_virtual(define(task, numbered_cases(40), slots=8), disk)
@@ -69,8 +69,8 @@ async def test_a_retry_after_is_waited_for_by_all() -> None:
     assert not [t for t in started if 0.2 < t < 3.0]
 
 
-async def test_permanent_failures_are_never_averaged_away() -> None:
-    """A quarter fails for good: the mean is over those that were scored, and ok, failed and all are told with it."""
+async def test_failed_trials_are_excluded_from_the_mean() -> None:
+    """If a quarter fails, the mean is over scored trials, and the summary has completed, failed and total."""
     task = Scripted(lambda value, _: Fail(Fatal("unauthorized")) if int(value[5:]) % 4 == 0 else Answer("yes"))
     it = define(task, numbered_cases(16))
 
@@ -87,8 +87,8 @@ async def test_permanent_failures_are_never_averaged_away() -> None:
     assert "4 trials failed:" in words
 
 
-async def test_what_is_run_is_pinned_in_the_first_event() -> None:
-    """The first thing that a run says is what it is a run of: task, scorers, dataset and settings, each by its fingerprint."""
+async def test_the_first_event_has_all_fingerprints() -> None:
+    """The first event has the fingerprints of task, scorers, dataset and settings."""
     it = define(Scripted(lambda *_: Answer("yes")), numbered_cases(2), slots=3)
 
     @it.score

@@ -1,14 +1,13 @@
-"""What goes wrong with a popular executor of evaluations, and does not go wrong here: ten defects, by their numbers.
+"""Ten defects of Phoenix's executor, by their numbers, that evaljournal must not have.
 
-Shown elsewhere:
+Tested elsewhere:
 
-- 3, a second's outage completes all hundred: `tests/runner/test_session.py`, `test_a_second_outage_loses_nothing`
-- 4, the target never winds up beyond its most: `tests/runner/test_concurrency_simple.py`
-- 5, SIGTERM and SIGKILL leave what was done: `tests/crash/test_kills.py`
-- 6, a leaked asyncio cancellation in asyncio: `tests/runner/test_function.py`; cases that break half-way, and generators
-  that are read lazily: `tests/runner/test_session.py`
-- 7, bounded grace and a second Ctrl-C, in real processes: `tests/crash/test_kills.py`
-- 10, no slots: `tests/runner/test_definition.py`; `timeout=None`: `tests/runner/test_session.py`
+- 3, an outage of a second loses no trial: `test_a_second_outage_loses_nothing` in `tests/runner/test_session.py`
+- 4, the target stays within its maximum: `tests/runner/test_concurrency_simple.py`
+- 5, results survive SIGTERM and SIGKILL; 7, bounded grace and a second Ctrl-C, in real processes: `tests/crash/test_kills.py`
+- 6, a leaked cancellation in asyncio: `tests/runner/test_function.py`; datasets that fail half-way, and lazy generators:
+  `tests/runner/test_session.py`
+- 10, no slots: `tests/runner/test_evaluation.py`; `timeout=None`: `tests/runner/test_session.py`
 """
 
 import asyncio
@@ -41,7 +40,7 @@ from tests.runs import PATH, define, events, numbered_cases, run_killed, run_vir
 
 @pytest.mark.parametrize("policy", ["adaptive", "aimd", "fixed"])
 async def test_1_a_straggler_that_times_out_does_not_hang_the_run(policy: str) -> None:
-    """With the settings as they come, one call that never answers costs its own trial, and nobody else's."""
+    """With default settings, one call that never returns fails its own trial only."""
     task = Scripted(lambda value, _: Hang() if value == "case-9" else Answer("yes", 0.1))
     disk = SimulatedDisk()
     outcome = await run_virtual(define(task, numbered_cases(40)), disk, policy=policy)
@@ -51,8 +50,8 @@ async def test_1_a_straggler_that_times_out_does_not_hang_the_run(policy: str) -
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "aimd", "fixed"])
-async def test_1_refusals_at_the_tail_do_not_hang_the_run(policy: str) -> None:
-    """When the last two trials of a run are refused twice, the run ends with both completed."""
+async def test_1_rate_limits_at_the_end_do_not_hang_the_run(policy: str) -> None:
+    """When the last two trials are rate limited twice, both are completed."""
     last = {"case-38", "case-39"}
 
     def step(value: str, times: int) -> Step:
@@ -66,7 +65,7 @@ async def test_1_refusals_at_the_tail_do_not_hang_the_run(policy: str) -> None:
 
 @pytest.mark.parametrize(("slots", "seconds"), [(3, 10.0), (10, 3.0), (30, 1.0)])
 async def test_2_nothing_polls(slots: int, seconds: float) -> None:
-    """Three hundred calls of a tenth of a second take 300 × 0.1 ÷ slots seconds, and no moment longer."""
+    """Three hundred calls of 0.1 s take exactly 300 × 0.1 ÷ slots seconds."""
     disk = SimulatedDisk()
     before = trio.current_time()
     await run_virtual(define(Scripted(lambda *_: Answer("yes", 0.1)), numbered_cases(300), slots=slots), disk, policy="fixed")
@@ -75,7 +74,7 @@ async def test_2_nothing_polls(slots: int, seconds: float) -> None:
 
 
 async def test_3_an_outage_costs_few_calls() -> None:
-    """While the other side is down for a second, it is asked some dozen times, not a thousand."""
+    """During an outage of one second there are a few dozen calls, not a thousand."""
     endpoint = SimulatedEndpoint(lambda value: value, latency=0.05)
     endpoint.down_until = trio.current_time() + 1.0
     disk = SimulatedDisk()
@@ -86,8 +85,8 @@ async def test_3_an_outage_costs_few_calls() -> None:
 
 
 @pytest.mark.parametrize("part", [0.01, 0.03])
-async def test_4_stray_refusals_cost_no_more_than_themselves(part: float) -> None:
-    """With random 429s among calls of 50 ms, fifty slots do at least 800 a second of the 1,000 that are possible."""
+async def test_4_random_rate_limits_cost_little(part: float) -> None:
+    """With random 429s among calls of 50 ms, fifty slots make at least 800 of 1,000 possible calls per second."""
 
     def step(value: str, times: int) -> Step:
         stray = random.Random(f"{value}/{times}").random() < part
@@ -103,7 +102,7 @@ async def test_4_stray_refusals_cost_no_more_than_themselves(part: float) -> Non
 
 @pytest.mark.parametrize("slots", [1, 2, 10])
 async def test_2_the_first_second_is_not_idle(slots: int) -> None:
-    """Ten calls of 10 ms are done when the slots have done them, with the settings as they come."""
+    """With default settings, ten calls of 10 ms take no longer than the slots need."""
     disk = SimulatedDisk()
     before = trio.current_time()
     await run_virtual(define(Scripted(lambda *_: Answer("yes", 0.01)), numbered_cases(10), slots=slots), disk)
@@ -111,8 +110,8 @@ async def test_2_the_first_second_is_not_idle(slots: int) -> None:
     assert trio.current_time() - before <= 0.1 / slots + 0.03
 
 
-async def test_4_connection_errors_hold_the_run_back() -> None:
-    """A minute without a connection is noticed: intake pauses, says why, and next to nothing is sent into the void."""
+async def test_4_connection_errors_open_the_breaker() -> None:
+    """During a minute without a connection, intake pauses with a recorded reason, and few calls are made."""
     endpoint = SimulatedEndpoint(lambda value: value, latency=0.05)
     endpoint.down_until = trio.current_time() + 60.0
     disk = SimulatedDisk()
@@ -123,16 +122,16 @@ async def test_4_connection_errors_hold_the_run_back() -> None:
     assert events(disk, IntakePaused)
 
 
-async def test_4_the_limit_is_soon_back_after_an_outage() -> None:
-    """When an outage is over, a hundred slots are in use again within seconds, not minutes."""
+async def test_4_the_limit_recovers_after_an_outage() -> None:
+    """After an outage, a hundred slots are in use again within seconds."""
     endpoint = SimulatedEndpoint(lambda value: value, latency=1.0)
     disk = SimulatedDisk()
 
-    async def fall_ill(_: Any) -> None:
+    async def fail_once(_: Any) -> None:
         await trio.sleep(10)
         endpoint.down_until = trio.current_time() + 20
 
-    await run_virtual(define(endpoint, numbered_cases(3_000), slots=100), disk, observer=fall_ill, durability="os")
+    await run_virtual(define(endpoint, numbered_cases(3_000), slots=100), disk, observer=fail_once, durability="os")
 
     flying, back = 0, None
     for record in read(PATH, files=disk):
@@ -143,8 +142,8 @@ async def test_4_the_limit_is_soon_back_after_an_outage() -> None:
     assert back <= 45
 
 
-async def test_5_what_was_done_is_there_after_a_kill() -> None:
-    """Killed when 900 of 1,000 are done, a run has the 900, and the next process makes the last hundred."""
+async def test_5_completed_trials_survive_a_kill() -> None:
+    """Killed after 900 of 1,000 trials, a run has the 900, and the next process makes the last hundred."""
     task = Scripted(lambda *_: Answer("yes", 1))
     it = define(task, numbered_cases(1_000), slots=10)
     disk = await run_killed(it, SimulatedDisk(), after=90.5, policy="fixed")
@@ -155,7 +154,7 @@ async def test_5_what_was_done_is_there_after_a_kill() -> None:
 
 
 async def test_6_a_leaked_cancellation_loses_nothing() -> None:
-    """A task that raises another library's CancelledError fails its own attempt; what is finished stays finished."""
+    """A task that raises another library's CancelledError fails its own attempt only."""
     task = Scripted(lambda value, _: Fail(asyncio.CancelledError()) if value == "case-50" else Answer("yes", 0.1))
     disk = SimulatedDisk()
     outcome = await run_virtual(define(task, numbered_cases(100), slots=4, retry=Retry(errors=1)), disk)
@@ -164,8 +163,8 @@ async def test_6_a_leaked_cancellation_loses_nothing() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_7_a_signal_is_noticed_while_everybody_waits(number: signal.Signals) -> None:
-    """With every slot waiting for an answer, Ctrl-C is noticed at once: the run is over when the grace is."""
+async def test_7_a_signal_is_noticed_while_every_slot_waits(number: signal.Signals) -> None:
+    """With every slot waiting, Ctrl-C takes effect at once: the run ends with the grace."""
     disk = SimulatedDisk()
     before = trio.current_time()
     outcome = await run_virtual(
@@ -177,7 +176,7 @@ async def test_7_a_signal_is_noticed_while_everybody_waits(number: signal.Signal
 
 
 async def test_7_a_second_ctrl_c_does_not_wait() -> None:
-    """Pressed again half a second later, Ctrl-C ends the run then, whatever the grace."""
+    """A second Ctrl-C ends the run at once, whatever the grace."""
     disk = SimulatedDisk()
     before = trio.current_time()
     await run_virtual(define(Scripted(lambda *_: Hang()), numbered_cases(20)), disk, grace=600, **signal_after(9.0, times=2))
@@ -186,8 +185,8 @@ async def test_7_a_second_ctrl_c_does_not_wait() -> None:
 
 
 @pytest.mark.parametrize("ending", ["finished", "interrupted", "unauthorized"])
-async def test_7_signal_handlers_are_as_they_were(ending: str) -> None:
-    """However a run ends, whoever handled Ctrl-C and SIGTERM before handles them again."""
+async def test_7_signal_handlers_are_restored(ending: str) -> None:
+    """However a run ends, earlier handlers of SIGINT and SIGTERM are restored."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.getsignal(number) for number in numbers]
     it, disk = define(Scripted(lambda *_: Answer("yes", 5)), numbered_cases(2)), SimulatedDisk()
@@ -205,7 +204,7 @@ async def test_7_signal_handlers_are_as_they_were(ending: str) -> None:
 
 
 async def test_8_cancelling_the_run_ends_its_tasks() -> None:
-    """A run that is cancelled from outside leaves no call running, and no doubt about what had been started."""
+    """A run that is cancelled leaves no call running, and every start has an ending."""
     first = [f"case-{number}" for number in range(5)]
     task = Scripted(lambda value, times: Hang() if value in first and times == 1 else Answer("yes"))
     it, disk = define(task, numbered_cases(20), slots=5), SimulatedDisk()
@@ -221,8 +220,8 @@ async def test_8_cancelling_the_run_ends_its_tasks() -> None:
     assert (20, 25) == (outcome.state.completed, outcome.state.attempts)
 
 
-async def test_9_failures_do_not_hold_on_to_prompts() -> None:
-    """Of five hundred failures with long prompts in their frames, only the latest are alive at any time, none at the end."""
+async def test_9_failures_keep_no_frames() -> None:
+    """Of five hundred failures with long prompts in their frames, only the latest are in memory, none at the end."""
 
     class Broken(Exception):
         def __init__(self, length: int) -> None:
@@ -248,8 +247,8 @@ async def test_9_failures_do_not_hold_on_to_prompts() -> None:
     assert 0 == len(alive)
 
 
-async def test_9_a_mistake_in_the_code_is_not_repeated_nor_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """A TypeError is met once a trial, is in the journal with its traceback, and nowhere else."""
+async def test_9_a_programming_error_is_not_retried(capsys: pytest.CaptureFixture[str]) -> None:
+    """A TypeError occurs once per trial, and is recorded with its traceback, not printed."""
     task = Scripted(lambda *_: Fail(TypeError("no such argument")))
     disk = SimulatedDisk()
     await run_virtual(define(task, numbered_cases(5)), disk)
@@ -259,8 +258,8 @@ async def test_9_a_mistake_in_the_code_is_not_repeated_nor_printed(capsys: pytes
     assert ("", "") == capsys.readouterr()
 
 
-async def test_10_a_step_of_the_wall_clock_bends_nothing() -> None:
-    """Durations and delays are the monotonic clock's: put back an hour in the middle, the wall clock changes none of them."""
+async def test_10_the_wall_clock_does_not_matter() -> None:
+    """Durations and delays use the monotonic clock: setting the wall clock back changes none of them."""
     disk = SimulatedDisk()
     task = Scripted(lambda _, times: Fail(ConnectionError("no"), 1) if times == 1 else Answer("yes", 2))
 
@@ -278,7 +277,7 @@ async def test_10_a_step_of_the_wall_clock_bends_nothing() -> None:
 
 
 async def test_10_nothing_leaks_from_one_run_into_the_next() -> None:
-    """One evaluation run twice begins anew: after a run full of trouble, limits and counts are those of a first run."""
+    """After a run with many failures, the limits and counts of the next are those of a first run."""
     trouble, retry = True, Retry(rate_limits=5)
     it = define(
         Scripted(lambda *_: Fail(RateLimited(), 0.1) if trouble else Answer("yes", 0.1)), numbered_cases(30), retry=retry

@@ -30,23 +30,23 @@ SCRIPT = textwrap.dedent(
         with trio.CancelScope(shield=sys.argv[2] == "stuck"):
             await trio.sleep_forever()
 
-    def go():
+    def run_here():
         print("outcome", run(task, "run", grace=0, policy="fixed").stopped, flush=True)
 
     async def cell():
         try:
-            go()
+            run_here()
         except KeyboardInterrupt as exc:
             print(*exc.__notes__)
 
     async def coroutine():
-        go()
+        run_here()
         await asyncio.sleep(0)
         print("not reached")
 
     match sys.argv[1]:
         case "script":
-            go()
+            run_here()
         case "asyncio":
             asyncio.run(coroutine())
         case "cell":  # As in a notebook: a loop is running, and Ctrl-C has its usual handler.
@@ -132,7 +132,7 @@ def test_the_caller_that_handles_signals_is_interrupted(tmp_path: Path, place: s
     )
 
     assert "KeyboardInterrupt" in ended.stderr
-    assert ended.returncode in {1, -signal.SIGINT}  # trio's groups around it are told as such.
+    assert ended.returncode in {1, -signal.SIGINT}  # It may be in a group of trio's.
     events = events_of(tmp_path / "run")
     assert (1, 0) == tuple(sum(isinstance(event, kind) for event in events) for kind in (AttemptStarted, AttemptFailed))
     assert verify(tmp_path / "run").holds
@@ -153,12 +153,12 @@ def test_run_in_a_thread(tmp_path: Path) -> None:
     """A run works in a thread; `signals=True` is rejected there."""
     outcomes: list[Any] = []
 
-    def go() -> None:
+    def run_here() -> None:
         outcomes.append(run(answering(), tmp_path / "run").state.completed)
         with pytest.raises(UsageError, match="signals=True: signals are handled in the main thread only"):
             run(answering(), tmp_path / "other", signals=True)
 
-    thread = threading.Thread(target=go)
+    thread = threading.Thread(target=run_here)
     thread.start()
     thread.join(timeout=30)
 
@@ -166,7 +166,7 @@ def test_run_in_a_thread(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
-async def test_run_beside_a_loop(tmp_path: Path) -> None:
+async def test_run_next_to_a_loop(tmp_path: Path) -> None:
     """Inside a running event loop, a run gets its own thread, and its errors are raised in the caller's."""
     outcome = run(answering(), tmp_path / "run")
 
@@ -175,8 +175,8 @@ async def test_run_beside_a_loop(tmp_path: Path) -> None:
         run(answering(), tmp_path / "other", slots=0)
 
 
-def test_arun_in_another_loop_says_what_works_there(tmp_path: Path) -> None:
-    """Awaited inside asyncio, `arun` starts nothing, and names the call that works."""
+def test_arun_in_asyncio_is_rejected(tmp_path: Path) -> None:
+    """Awaited inside asyncio, `arun` starts nothing, and the error names the call that works."""
     with pytest.raises(UsageError, match=r"in asyncio, use `await asyncio.to_thread\(evaljournal.run, …\)`"):
         asyncio.run(arun(answering(), tmp_path / "run"))
     assert not (tmp_path / "run").exists()

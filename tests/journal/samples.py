@@ -33,7 +33,7 @@ RUN = "0123456789abcdef0123456789abcdef"
 
 
 class Options(TypedDict, total=False):
-    """What `journal.writing` can be told besides the path."""
+    """Options of `journal.writing`."""
 
     new: bool
     run: str
@@ -44,7 +44,7 @@ class Options(TypedDict, total=False):
     in_thread: InThread
 
 
-class Fleeting(Files):
+class UnsyncedDisk(Files):
     """A disk that never syncs, for speed."""
 
     def fdatasync(self, fd: int) -> None:
@@ -57,7 +57,7 @@ class Fleeting(Files):
         """Do nothing."""
 
 
-FLEETING = Fleeting()
+FLEETING = UnsyncedDisk()
 
 
 def examples(number: int) -> settings:
@@ -83,7 +83,7 @@ async def inline(call: Callable[[], T], /) -> T:
 
 
 def started() -> RunStarted:
-    """Begin a run."""
+    """Return the start of a run."""
     return RunStarted(
         evaluation="capitals",
         task="evals/capitals.py:capitals",

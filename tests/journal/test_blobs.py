@@ -1,4 +1,4 @@
-"""Large values: kept once, beside the journal, and never taken for something else."""
+"""Large values: stored once in blobs beside the journal, and checked when they are read."""
 
 import hashlib
 from pathlib import Path
@@ -17,8 +17,8 @@ from tests.journal.samples import content, enqueued, forge, lines_of, opened, ov
 LONG = "v" * LIMIT
 
 
-def answered(output: Any, usage: Any = None) -> list[Event]:
-    """Tell of one answer."""
+def success(output: Any, usage: Any = None) -> list[Event]:
+    """Return a success with this output."""
     return [
         started(),
         session(),
@@ -29,20 +29,20 @@ def answered(output: Any, usage: Any = None) -> list[Event]:
 
 
 def outputs(path: Path, *, load_blobs: bool = True) -> list[Any]:
-    """Read what the answers were."""
+    """Return the outputs of a run."""
     events = (record.event for record in read(path, load_blobs=load_blobs))
     return [event.output for event in events if isinstance(event, AttemptSucceeded)]
 
 
 def blobs(path: Path) -> list[Path]:
-    """List the blobs of a run."""
+    """Return the blobs of a run."""
     return [file for file in sorted((path / "blobs").rglob("*")) if file.is_file()]
 
 
 @pytest.mark.parametrize("value", [LONG, list(range(100_000)), {"a": {"b": [LONG, None, 1.5]}}, "Ω\n\x1b" * LIMIT])
-def test_large_value_is_kept_beside_the_journal(tmp_path: Path, value: Any) -> None:
-    """A large value is in a file that is named by its own hash, and comes back as it was."""
-    written(tmp_path / "run", answered(value))
+def test_large_value_is_stored_in_a_blob(tmp_path: Path, value: Any) -> None:
+    """A large value is stored in a file named by its hash and is read back unchanged."""
+    written(tmp_path / "run", success(value))
     text = orjson.dumps(value)
     name = hashlib.sha256(text).hexdigest()
 
@@ -55,23 +55,23 @@ def test_large_value_is_kept_beside_the_journal(tmp_path: Path, value: Any) -> N
 
 @pytest.mark.parametrize(("length", "count"), [(LIMIT - 2, 0), (LIMIT - 1, 1)])
 def test_limit_is_exact(tmp_path: Path, length: int, count: int) -> None:
-    """A value whose JSON is exactly as long as the limit stays in the line; one byte more, and it does not."""
-    written(tmp_path / "run", answered("v" * length))
+    """A value whose JSON has exactly the limit stays in the line; with one byte more it goes into a blob."""
+    written(tmp_path / "run", success("v" * length))
 
     assert count == len(blobs(tmp_path / "run"))
     assert ["v" * length] == outputs(tmp_path / "run")
 
 
-def test_only_what_is_large_leaves_the_line(tmp_path: Path) -> None:
-    """Small values of the same event stay where they are."""
-    written(tmp_path / "run", answered(LONG, usage={"tokens": 3}))
+def test_small_values_stay_in_the_line(tmp_path: Path) -> None:
+    """Small values of the same event stay in the line."""
+    written(tmp_path / "run", success(LONG, usage={"tokens": 3}))
     line = orjson.loads(lines_of(tmp_path / "run")[5])
 
     assert ({"tokens": 3}, False, ["output"]) == (line["usage"], "output" in line, list(line["blobs"]))
 
 
 def test_several_large_values_of_one_event(tmp_path: Path) -> None:
-    """An event may have several large values, and several lines of half the limit stay one line."""
+    """One event may have several large values; several values of half the limit stay in the line."""
     half = "h" * (LIMIT // 2)
     event = TrialEnqueued(trial="a", case="a", repeat=1, input=LONG, expected=[LONG], metadata=half, fingerprint="f")
     written(tmp_path / "run", [started(), session(), event])
@@ -80,8 +80,8 @@ def test_several_large_values_of_one_event(tmp_path: Path) -> None:
     assert 2 == len(blobs(tmp_path / "run"))
 
 
-def test_same_value_is_kept_once(tmp_path: Path) -> None:
-    """A value that comes again takes no more space, in this session or in the next."""
+def test_equal_values_share_a_blob(tmp_path: Path) -> None:
+    """Equal values are stored once, across sessions too."""
     written(tmp_path / "run", [started(), session(), *(Noted(name=name, value=LONG) for name in "abc")])
     first = blobs(tmp_path / "run")[0].stat()
     written(tmp_path / "run", [session(2), Noted(name="d", value=LONG)], new=False)
@@ -91,28 +91,28 @@ def test_same_value_is_kept_once(tmp_path: Path) -> None:
     assert 1 == verify(tmp_path / "run").blobs
 
 
-def test_blob_that_was_left_damaged_is_written_anew(tmp_path: Path) -> None:
-    """A file that has a blob's name but not its content does not pass for it."""
+def test_damaged_blob_is_rewritten(tmp_path: Path) -> None:
+    """A file with the name of a blob but other content is replaced."""
     place = tmp_path / "run" / location(hashlib.sha256(orjson.dumps(LONG)).hexdigest())
     place.parent.mkdir(parents=True)
     place.write_bytes(b"x" * len(orjson.dumps(LONG)))
-    written(tmp_path / "run", answered(LONG))
+    written(tmp_path / "run", success(LONG))
 
     assert [LONG] == outputs(tmp_path / "run")
 
 
-def test_blob_can_stay_on_disk(tmp_path: Path) -> None:
-    """Whoever does not need large values gets their names and lengths, and can load them later."""
-    written(tmp_path / "run", answered(LONG))
+def test_blobs_can_be_loaded_later(tmp_path: Path) -> None:
+    """A reader may ask for hashes and sizes of large values only, and load them later."""
+    written(tmp_path / "run", success(LONG))
     (blob,) = outputs(tmp_path / "run", load_blobs=False)
 
     assert Blob(sha256=blobs(tmp_path / "run")[0].stem, bytes=LIMIT + 2, path=tmp_path / "run") == blob
     assert LONG == blob.load()
 
 
-async def test_append_returns_the_value_itself(tmp_path: Path) -> None:
-    """The record that is returned has the value, not its place, and a record that is fetched has either."""
-    record = (await write(tmp_path / "run", answered(LONG)))[-1]
+async def test_append_returns_the_value(tmp_path: Path) -> None:
+    """`append` returns the record with the value; `fetch` returns either the value or its reference."""
+    record = (await write(tmp_path / "run", success(LONG)))[-1]
     unloaded = fetch(tmp_path / "run", record.segment, record.offset, load_blobs=False)
 
     assert record == fetch(tmp_path / "run", record.segment, record.offset)
@@ -121,8 +121,8 @@ async def test_append_returns_the_value_itself(tmp_path: Path) -> None:
 
 
 def test_missing_blob_is_named(tmp_path: Path) -> None:
-    """A record whose value is gone cannot be read, and the error says which file is missing."""
-    written(tmp_path / "run", answered(LONG))
+    """A record whose blob is missing is an error that names the file."""
+    written(tmp_path / "run", success(LONG))
     (blob,) = blobs(tmp_path / "run")
     blob.unlink()
 
@@ -135,8 +135,8 @@ def test_missing_blob_is_named(tmp_path: Path) -> None:
     "change", [lambda data: data[:-1], lambda data: data + b" ", lambda data: b"w".join(data.split(b"v", 1))]
 )
 def test_changed_blob_is_named(tmp_path: Path, change: Any) -> None:
-    """A value that was cut, lengthened or changed is not taken for what was written."""
-    written(tmp_path / "run", answered(LONG))
+    """A truncated, extended or changed blob is an error that names the file."""
+    written(tmp_path / "run", success(LONG))
     (blob,) = blobs(tmp_path / "run")
     overwrite(blob, change(blob.read_bytes()))
 
@@ -144,8 +144,8 @@ def test_changed_blob_is_named(tmp_path: Path, change: Any) -> None:
         outputs(tmp_path / "run")
 
 
-def test_foreign_blob_that_is_not_json_is_named(tmp_path: Path) -> None:
-    """A file of the right hash that holds no JSON is the blob's fault, and no reason to crash."""
+def test_blob_that_is_not_json_is_named(tmp_path: Path) -> None:
+    """A blob with the right hash that is not JSON is an error of the blob."""
     name = hashlib.sha256(b"not JSON").hexdigest()
     note = {"type": "noted", "name": "a", "blobs": {"value": {"sha256": name, "bytes": 8}}}
     run = forge(tmp_path / "run", [opened(), started(), session(), note])
@@ -160,8 +160,8 @@ def test_foreign_blob_that_is_not_json_is_named(tmp_path: Path) -> None:
     "sha256",
     ["../../x", "/etc/passwd", "", "ab/../../../x", "A" * 64, "a" * 63, "a" * 64 + "\n", "../" * 21 + "x", None, 5, ["a" * 64]],
 )
-def test_journal_does_not_lead_out_of_its_directory(tmp_path: Path, sha256: Any) -> None:
-    """A line from elsewhere, properly hashed, that names a file outside is no record, and the file is not read."""
+def test_reference_outside_the_run_is_rejected(tmp_path: Path, sha256: Any) -> None:
+    """A correctly hashed line that names a file outside the run is rejected, and the file is not read."""
     (tmp_path / "x.json").write_bytes(b'"secret"')
     (tmp_path / "x").write_bytes(b'"secret"')
     note = {"type": "noted", "name": "a", "blobs": {"value": {"sha256": sha256, "bytes": 8}}}
@@ -178,8 +178,8 @@ def test_journal_does_not_lead_out_of_its_directory(tmp_path: Path, sha256: Any)
 
 
 @pytest.mark.parametrize("blobs", [[], "value", {"value": None}, {"value": {}}, {"value": {"sha256": "a" * 64}}, 5])
-def test_foreign_references_are_checked(tmp_path: Path, blobs: Any) -> None:
-    """A line whose references make no sense is no record, and no reason to crash."""
+def test_invalid_references_are_rejected(tmp_path: Path, blobs: Any) -> None:
+    """A line with invalid references is rejected."""
     note = {"type": "noted", "name": "a", "blobs": blobs}
     run = forge(tmp_path / "run", [opened(), started(), session(), note])
     forge(run, [Noted(name="c", value=1)], d=4)
@@ -191,7 +191,7 @@ def test_foreign_references_are_checked(tmp_path: Path, blobs: Any) -> None:
 
 @pytest.mark.parametrize("field", ["seq", "at", "t", "d", "h", "type", "name", "trial"])
 def test_only_the_users_data_can_be_in_a_blob(tmp_path: Path, field: str) -> None:
-    """A line from elsewhere that keeps the record's own members in a blob is no record."""
+    """A line whose own members are in a blob is rejected."""
     note = {"type": "noted", "name": "a", "value": 1, "blobs": {field: {"sha256": "a" * 64, "bytes": 8}}}
     run = forge(tmp_path / "run", [opened(), started(), session(), note])
     forge(run, [Noted(name="c", value=1)], d=4)

@@ -1,4 +1,4 @@
-"""Every event survives being written and read, exactly; what JSON cannot say is refused, and named."""
+"""Encoding of events: everything is read back exactly; what JSON cannot represent is rejected with its place."""
 
 import dataclasses
 import math
@@ -56,16 +56,16 @@ def rejected(event: Event) -> Unserialisable:
     return raised.value
 
 
-def answer(output: Any) -> AttemptSucceeded:
-    """Make an event that holds any value."""
+def success(output: Any) -> AttemptSucceeded:
+    """Return an event with any value."""
     return AttemptSucceeded(trial="a", attempt=1, output=output, elapsed=0.5)
 
 
 @pytest.mark.parametrize("kind", EVENT_TYPES.values(), ids=EVENT_TYPES)
 @examples(40)
 @given(data=st.data())
-def test_any_event_survives(kind: type[KnownEvent], data: st.DataObject) -> None:
-    """An event that is written and read again is the same, down to the sign of a zero, whether types are checked or not."""
+def test_events_round_trip(kind: type[KnownEvent], data: st.DataObject) -> None:
+    """An event is read back equal, down to the sign of zero, with and without checks of types."""
     event = data.draw(events_of(kind))
     members = members_of(event)
 
@@ -76,15 +76,15 @@ def test_any_event_survives(kind: type[KnownEvent], data: st.DataObject) -> None
 
 @given(name=TEXTS, data=st.dictionaries(TEXTS.filter(lambda name: name not in RECORD_MEMBERS), JSON, max_size=3))
 @examples(100)
-def test_any_extension_survives(name: str, data: dict[str, Any]) -> None:
-    """An event of somebody else's keeps every one of its members."""
+def test_extensions_round_trip(name: str, data: dict[str, Any]) -> None:
+    """An extension keeps all of its members."""
     event = Extension(type=f"x-{name}", data=data)
 
     assert repr(event) == repr(decode(members_of(event)))
 
 
-def test_every_kind_has_a_name_in_snake_case() -> None:
-    """A line names its event in lower case, with underscores between the words."""
+def test_event_types_are_in_snake_case() -> None:
+    """The type of an event is its class name in snake case."""
     assert "attempt_timed_out" == event_type(
         decode({"type": "attempt_timed_out", "trial": "a", "attempt": 1, "timeout": 1, "elapsed": 1})
     )
@@ -92,39 +92,39 @@ def test_every_kind_has_a_name_in_snake_case() -> None:
     assert all(name == name.lower() and not name.startswith("x-") for name in EVENT_TYPES)
 
 
-def test_type_stands_before_the_event() -> None:
-    """What is true of every record comes first, then the type of its event, then the event."""
-    line = encode(answer("Lima"), 7, "2026-11-15T00:00:00.000000Z", 0.25, 6)
+def test_order_of_members() -> None:
+    """Members of the record come first, then the type, then the event."""
+    line = encode(success("Lima"), 7, "2026-11-15T00:00:00.000000Z", 0.25, 6)
 
     assert line.startswith(b'{"seq":7,"at":"2026-11-15T00:00:00.000000Z","t":0.25,"type":"attempt_succeeded",')
     assert line.endswith(b',"d":6')
 
 
-def test_unknown_type_is_refused() -> None:
-    """An event that this version does not know is an error that names the record and the type."""
+def test_unknown_type_is_rejected() -> None:
+    """An unknown event type is an error that names the record and the type."""
     with pytest.raises(UnknownEvent, match="record 7 has the unknown event type 'trial_teleported'"):
         decode({"seq": 7, "type": "trial_teleported"})
 
 
 @pytest.mark.parametrize("kind", [None, 5, ["x-a"], {"x-a": 1}])
-def test_type_that_is_no_text_is_refused(kind: Any) -> None:
-    """A type that is not even a text is no extension."""
+def test_type_must_be_a_string(kind: Any) -> None:
+    """A type that is not a string is rejected."""
     with pytest.raises((UnknownEvent, TypeError)):
         decode({"seq": 7, "type": kind})
 
 
 def test_unknown_fields_are_ignored() -> None:
-    """A field that a later version added does not disturb this one."""
-    event = answer("Lima")
+    """A field of a later version is ignored."""
+    event = success("Lima")
     members = {**members_of(event), "mood": "sunny"}
 
     assert event == decode(members)
     assert event == CHECKED_DECODERS["attempt_succeeded"](members)
 
 
-def test_missing_field_is_not_invented() -> None:
-    """An event without a field that it must have is not an event."""
-    members = members_of(answer("Lima"))
+def test_missing_field_is_rejected() -> None:
+    """An event without a required field is rejected."""
+    members = members_of(success("Lima"))
     del members["elapsed"]
 
     with pytest.raises(KeyError, match="elapsed"):
@@ -145,18 +145,18 @@ def test_missing_field_is_not_invented() -> None:
         ("category", "bad"),
     ],
 )
-def test_checking_refuses_wrong_types(field: str, value: Any) -> None:
-    """Where types are checked, a value of another type is refused; a boolean is not a number."""
+def test_wrong_types_are_rejected(field: str, value: Any) -> None:
+    """With checks of types, a value of another type is rejected; a boolean is not a number."""
     event = AttemptFailed(trial="a", attempt=1, error="E", message="m", category="fatal", elapsed=0.5)
 
-    with pytest.raises(Exception, match="AttemptFailed") as refusal:
+    with pytest.raises(Exception, match="AttemptFailed") as error:
         CHECKED_DECODERS["attempt_failed"]({**members_of(event), field: value})
-    assert [f"{field} is {value!r}"] == [str(cause) for cause in refusal.value.exceptions]  # type: ignore[attr-defined]  # a group
+    assert [f"{field} is {value!r}"] == [str(cause) for cause in error.value.exceptions]  # type: ignore[attr-defined]  # a group
 
 
 @pytest.mark.parametrize("scorers", [[], "exact", {"exact": 1}])
-def test_checking_looks_into_mappings(scorers: Any) -> None:
-    """A mapping of names to versions is one of texts to texts."""
+def test_types_in_mappings_are_checked(scorers: Any) -> None:
+    """The values of a mapping of strings must be strings."""
     with pytest.raises(Exception, match="RunStarted"):
         CHECKED_DECODERS["run_started"]({**members_of(started()), "scorers": scorers})
 
@@ -169,19 +169,19 @@ def test_checking_looks_into_mappings(scorers: Any) -> None:
         AttemptInterrupted(trial="a", attempt=1, why="stopped", elapsed=2),
     ],
 )
-def test_whole_number_is_a_float_too(event: KnownEvent) -> None:
-    """Where seconds are expected, Python takes a whole number as well, and so does whoever checks the line."""
+def test_an_integer_is_a_valid_float(event: KnownEvent) -> None:
+    """An integer is valid where seconds are expected."""
     assert event == CHECKED_DECODERS[event_type(event)](members_of(event))
 
 
-def test_defaults_are_left_out() -> None:
-    """What is as it mostly is takes no space in the line."""
+def test_defaults_are_omitted() -> None:
+    """A field with its default is omitted from the line."""
     assert {"type", "trial", "case", "repeat", "input", "fingerprint"} == members_of(enqueued("a")).keys()
     assert {"type": "noted", "name": "cost", "value": None} == members_of(Noted(name="cost", value=None))
 
 
-def test_fields_can_be_left_to_a_blob() -> None:
-    """Of a field that is kept elsewhere, the line says only where."""
+def test_fields_in_blobs_are_referenced() -> None:
+    """For a field in a blob, the line has only the reference."""
     event = TrialEnqueued(trial="a", case="a", repeat=1, input="long", fingerprint="f")
     line = encode(event, 1, "", 0.0, in_blobs={"input": {"sha256": "0", "bytes": 6}})
 
@@ -201,16 +201,16 @@ def test_fields_can_be_left_to_a_blob() -> None:
         (lambda number: {"null": {"": number}}, "output.null."),
     ],
 )
-def test_numbers_that_are_none_are_refused(number: float, value: Any, path: str) -> None:
-    """NaN and infinity are refused wherever they hide, for JSON would make them null."""
-    error = rejected(answer(value(number)))
+def test_nan_and_infinity_are_rejected(number: float, value: Any, path: str) -> None:
+    """NaN and infinity are rejected at any depth, because JSON would turn them into null."""
+    error = rejected(success(value(number)))
 
     assert ("AttemptSucceeded", path) == (error.event, error.member)
     assert f"is {number!r}, which JSON cannot represent" == error.reason
 
 
-def test_numbers_that_are_none_are_refused_in_own_fields() -> None:
-    """NaN is refused in a field of ours and in an extension too."""
+def test_nan_is_rejected_in_other_fields() -> None:
+    """NaN is rejected in fields of the event itself and in extensions."""
     event = AttemptSucceeded(trial="a", attempt=1, output=None, elapsed=math.nan)
 
     assert "elapsed" == rejected(event).member
@@ -219,20 +219,20 @@ def test_numbers_that_are_none_are_refused_in_own_fields() -> None:
 
 @dataclasses.dataclass
 class Point:
-    """A thing of the user's that is not JSON."""
+    """An object that is not JSON."""
 
     x: float = math.nan
 
 
-class Unshowable:
-    """A thing whose repr raises."""
+class BrokenRepr:
+    """An object whose repr raises."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no")
 
 
 class Incomparable:
-    """A thing that cannot be compared, as an array of numbers cannot."""
+    """An object that cannot be compared, like a numpy array."""
 
     __hash__ = None  # type: ignore[assignment]  # what cannot be compared cannot be hashed
 
@@ -255,60 +255,60 @@ class Incomparable:
         (2**64, "int", "18446744073709551616"),
         (-(2**63) - 1, "int", "-9223372036854775809"),
         ({1: 2}, "dict", "{1: 2}"),
-        (Unshowable(), "Unshowable", "(repr() raised RuntimeError)"),
+        (BrokenRepr(), "BrokenRepr", "(repr() raised RuntimeError)"),
         (Incomparable(), "Incomparable", "Incomparable()"),
         (b"x" * 1000, "bytes", repr(b"x" * 1000)[:80] + "…"),
     ],
     ids=lambda value: value if isinstance(value, str) and value.isidentifier() else "",
 )
-def test_what_is_not_json_is_refused(value: Any, kind: str, shown: str) -> None:
-    """A value that JSON cannot say is refused with its place, its type and what it looks like."""
-    error = rejected(answer({"a": [0, value]}))
+def test_what_is_not_json_is_rejected(value: Any, kind: str, shown: str) -> None:
+    """A value that is not JSON is rejected with its place, its type and its repr."""
+    error = rejected(success({"a": [0, value]}))
 
     assert ("AttemptSucceeded", "output.a[1]") == (error.event, error.member)
     assert error.reason.startswith(f"cannot be written as JSON: {kind} {shown} (")
 
 
-@pytest.mark.parametrize("value", [Point(), b"raw", Unshowable(), Incomparable()], ids=lambda value: type(value).__name__)
-def test_what_is_not_json_is_refused_in_every_payload(value: Any) -> None:
-    """It makes no difference which of an event's fields holds the value, one with a default or one without."""
+@pytest.mark.parametrize("value", [Point(), b"raw", BrokenRepr(), Incomparable()], ids=lambda value: type(value).__name__)
+def test_what_is_not_json_is_rejected_in_every_field(value: Any) -> None:
+    """The value is rejected in every field for user data, with or without a default."""
     event = TrialEnqueued(trial="a", case="a", repeat=1, input=1, metadata=value, fingerprint="f")
 
     assert "metadata" == rejected(event).member
 
 
-def test_what_is_not_json_is_refused_in_extensions() -> None:
-    """An extension's data is checked like any other."""
+def test_what_is_not_json_is_rejected_in_extensions() -> None:
+    """The data of an extension is checked as well."""
     error = rejected(Extension(type="x-a", data={"b": {"c": {1}}}))
 
     assert ("x-a", "b.c") == (error.event, error.member)
 
 
-def test_value_that_contains_itself_is_refused() -> None:
-    """A list that is its own member is refused, and does not exhaust the stack."""
+def test_cyclic_value_is_rejected() -> None:
+    """A list that contains itself is rejected without a stack overflow."""
     endless: list[Any] = []
     endless.append(endless)
 
-    assert rejected(answer(endless)).member.endswith("…")
+    assert rejected(success(endless)).member.endswith("…")
 
 
-def test_value_that_is_too_deep_is_refused() -> None:
-    """A value of ten thousand levels is refused, and does not exhaust the stack."""
+def test_too_deep_value_is_rejected() -> None:
+    """A value with ten thousand levels is rejected without a stack overflow."""
     deep: list[Any] = []
     for _ in range(10_000):
         deep = [deep]
 
-    assert rejected(answer(deep)).member.endswith("…")
+    assert rejected(success(deep)).member.endswith("…")
 
 
 @examples(50)
 @given(depth=st.integers(1, 300))
-def test_depth_that_can_be_written_can_be_read(depth: int) -> None:
-    """However deep a value is, it is either refused or comes back."""
+def test_what_can_be_written_can_be_read(depth: int) -> None:
+    """A value of any depth is either rejected or read back."""
     deep: Any = "bottom"
     for _ in range(depth):
         deep = {"a": deep}
-    event = answer(deep)
+    event = success(deep)
     try:
         members = members_of(event)
     except Unserialisable:
@@ -317,19 +317,19 @@ def test_depth_that_can_be_written_can_be_read(depth: int) -> None:
     assert event == decode(members)
 
 
-def test_refusal_can_be_printed() -> None:
-    """What is said about a value that is not Unicode is Unicode."""
-    assert str(rejected(answer({"\ud800": {"\udfff": b""}}))).encode()
+def test_errors_are_valid_unicode() -> None:
+    """The error about a value with a lone surrogate can be encoded."""
+    assert str(rejected(success({"\ud800": {"\udfff": b""}}))).encode()
 
 
-def test_extension_is_marked_as_one() -> None:
-    """An extension whose type could be taken for one of ours is refused."""
+def test_extension_types_have_a_prefix() -> None:
+    """An extension whose type could be one of this package is rejected."""
     assert "'noted'" == rejected(Extension(type="noted", data={})).event
 
 
 @pytest.mark.parametrize("member", sorted(RECORD_MEMBERS))
-def test_extension_leaves_the_record_alone(member: str) -> None:
-    """An extension cannot have a member that is the record's own."""
+def test_extension_cannot_use_members_of_the_record(member: str) -> None:
+    """An extension with a member of the record is rejected."""
     error = rejected(Extension(type="x-a", data={member: 1}))
 
     assert ("x-a", member) == (error.event, error.member)

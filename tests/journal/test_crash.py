@@ -72,10 +72,10 @@ def test_fifty_kills_lose_no_acknowledged_record(tmp_path: Path) -> None:
         present = {record.seq: record.h for record in read(run)}
         assert acknowledged.items() <= present.items(), f"after kill {kill + 1}"
 
-    async def go_on() -> None:
+    async def resume() -> None:
         sessions = sum(isinstance(record.event, SessionStarted) for record in read(run))
         await write(run, [session(sessions + 1)], new=False, clock=fake_clock())
 
-    trio.run(go_on)
+    trio.run(resume)
     assert len(acknowledged) >= KILLS
     assert verify(run).holds

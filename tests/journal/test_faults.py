@@ -1,4 +1,4 @@
-"""The disk says no: at the first call, the second, the third, until none is left to fail; in writing and in recovery."""
+"""Errors and power cuts at every call to the disk, while writing and during recovery."""
 
 import errno
 import itertools
@@ -44,8 +44,8 @@ class Fault:
 
 
 @attrs.define
-class Told:
-    """What a writer was told before it ended."""
+class Progress:
+    """What a writer knew before it ended."""
 
     confirmed: dict[int, str] = attrs.field(factory=dict)
     """seq → hash of every record that was confirmed."""
@@ -53,8 +53,8 @@ class Told:
     """seq → hash of every record that was taken."""
     error: BaseException | None = None
 
-    def write(self, disk: SimulatedDisk, events: list[Event], *, new: bool, every: int = 3) -> "Told":
-        """Write events, asking for confirmation now and then, until the end or an error."""
+    def write(self, disk: SimulatedDisk, events: list[Event], *, new: bool, every: int = 3) -> "Progress":
+        """Write events, waiting for some of them to be durable, until the end or an error."""
 
         async def main() -> None:
             async with writing(
@@ -75,18 +75,18 @@ class Told:
         return self
 
 
-def assert_kept(disk: SimulatedDisk, told: Told) -> None:
-    """Everything confirmed is there, nothing is there that was not taken, and the journal can be gone on with."""
-    confirmed = told.confirmed
+def assert_kept(disk: SimulatedDisk, progress: Progress) -> None:
+    """Assert that every confirmed record is there, no other than appended ones, and that the run can be resumed."""
+    confirmed = progress.confirmed
     try:
         present = {record.seq: record.h for record in read(PATH, files=disk)}
     except NotAJournal:
         assert not confirmed
         return
     assert confirmed.items() <= present.items()
-    genuine = {seq: h for seq, h in present.items() if seq in told.taken}
-    assert genuine.items() <= told.taken.items()
-    after = Told().write(disk, [session(_sessions(disk) + 1)], new=False) if _started(disk) else None
+    genuine = {seq: h for seq, h in present.items() if seq in progress.taken}
+    assert genuine.items() <= progress.taken.items()
+    after = Progress().write(disk, [session(_sessions(disk) + 1)], new=False) if _started(disk) else None
     assert after is None or after.error is None
     assert verify(PATH, files=disk).holds
 
@@ -99,13 +99,13 @@ def _started(disk: SimulatedDisk) -> bool:
     return any(type(record.event).__name__ == "RunStarted" for record in read(PATH, files=disk))
 
 
-def life() -> list[Event]:
-    """Enough to roll into several files and to put values into blobs."""
+def several_segments() -> list[Event]:
+    """Return events that fill several segments and some blobs."""
     return [started(), session(), *trial("lima", "x" * 400), *trial("quito", "y" * 700, retries=1), *trial("bogota")]
 
 
-def torn() -> SimulatedDisk:
-    """Leave a journal as a crash does: the last line is half there."""
+def torn_journal() -> SimulatedDisk:
+    """Return a disk with a journal whose last line is incomplete."""
     disk = SimulatedDisk()
     written(PATH, whole_run(3), files=disk, roll_at=1200)
     last = max(name for name in disk.list_directory(str(PATH)) if name.startswith("journal-"))
@@ -127,45 +127,45 @@ faults = pytest.mark.parametrize(
 
 
 @faults
-def test_a_fault_while_writing_loses_nothing_that_was_confirmed(call: str, error: int | None) -> None:
-    """Whichever call fails, what was confirmed stays, after a kill and after a power cut; a retry goes through."""
+def test_a_failing_write_loses_no_confirmed_record(call: str, error: int | None) -> None:
+    """Whichever call fails, confirmed records survive a kill and a power cut, and a retry succeeds."""
     for n in itertools.count(1):
         disk = SimulatedDisk()
         disk.before = fault = Fault(call, n, error)
-        told = Told().write(disk, life(), new=True)
+        progress = Progress().write(disk, several_segments(), new=True)
         if not fault.fired:
             break
         if error in (errno.EINTR, None):
-            assert told.error is None
+            assert progress.error is None
         else:
-            assert isinstance(told.error, JournalError), repr(told.error)
-            if isinstance(told.error, JournalFailed):
-                assert told.error.durable >= max(told.confirmed, default=0)
-        assert_kept(disk.unplugged(random.Random(n)), told)
-        assert_kept(disk.killed(), told)
+            assert isinstance(progress.error, JournalError), repr(progress.error)
+            if isinstance(progress.error, JournalFailed):
+                assert progress.error.durable >= max(progress.confirmed, default=0)
+        assert_kept(disk.unplugged(random.Random(n)), progress)
+        assert_kept(disk.killed(), progress)
 
     assert n > 1 or (call, error) == ("ftruncate", errno.EINTR) or call == "ftruncate"
 
 
 @faults
-def test_a_fault_while_recovering_loses_nothing(call: str, error: int | None) -> None:
-    """Whichever call fails while the end that a crash left is mended, the next one to try mends it."""
-    before = {record.seq: record.h for record in read(PATH, files=torn())}
+def test_a_failing_recovery_loses_nothing(call: str, error: int | None) -> None:
+    """Whichever call fails during recovery, the next recovery succeeds."""
+    before = {record.seq: record.h for record in read(PATH, files=torn_journal())}
     for n in itertools.count(1):
-        disk = torn()
+        disk = torn_journal()
         disk.before = fault = Fault(call, n, error)
-        told = Told(confirmed=dict(before), taken=dict(before)).write(disk, [session(2), *trial("sucre")], new=False)
+        progress = Progress(confirmed=dict(before), taken=dict(before)).write(disk, [session(2), *trial("sucre")], new=False)
         if not fault.fired:
             break
-        assert told.error is None if error in (errno.EINTR, None) else isinstance(told.error, JournalError)
-        assert_kept(disk.unplugged(random.Random(n)), told)
-        assert_kept(disk.killed(), told)
+        assert progress.error is None if error in (errno.EINTR, None) else isinstance(progress.error, JournalError)
+        assert_kept(disk.unplugged(random.Random(n)), progress)
+        assert_kept(disk.killed(), progress)
 
     assert n > 1
 
 
-def test_a_power_cut_at_any_call_loses_nothing_that_was_confirmed() -> None:
-    """The plug is pulled before every single call to the system, several times with different luck."""
+def test_a_power_cut_at_any_call_loses_no_confirmed_record() -> None:
+    """A power cut before any call loses no confirmed record."""
     points = 0
     for n in itertools.count(1):
         calls = itertools.count(1)
@@ -176,22 +176,22 @@ def test_a_power_cut_at_any_call_loses_nothing_that_was_confirmed() -> None:
 
         disk = SimulatedDisk()
         disk.before = cut
-        told = Told().write(disk, life(), new=True)
-        if told.error is None:
+        progress = Progress().write(disk, several_segments(), new=True)
+        if progress.error is None:
             break
         for luck in range(8):
-            assert_kept(disk.unplugged(random.Random(luck * 1000 + n)), told)
+            assert_kept(disk.unplugged(random.Random(luck * 1000 + n)), progress)
             points += 1
 
     assert points >= 400
 
 
 def test_a_power_cut_while_recovering_loses_nothing() -> None:
-    """Recovery may itself be cut off at any call, and again, and the third try still finds everything."""
-    before = {record.seq: record.h for record in read(PATH, files=torn())}
+    """After power cuts at any call of two recoveries, the third finds everything."""
+    before = {record.seq: record.h for record in read(PATH, files=torn_journal())}
     for n in itertools.count(1):
-        disk = torn()
-        told = Told(confirmed=dict(before), taken=dict(before))
+        disk = torn_journal()
+        progress = Progress(confirmed=dict(before), taken=dict(before))
         for again in range(2):
             calls = itertools.count(1)
 
@@ -200,15 +200,15 @@ def test_a_power_cut_while_recovering_loses_nothing() -> None:
                     raise PowerCut
 
             disk.before = cut
-            told.write(disk, [session(2 + again)], new=False)
+            progress.write(disk, [session(2 + again)], new=False)
             disk = disk.unplugged(random.Random(n))
-        if told.error is None:
+        if progress.error is None:
             break
-        assert_kept(disk, told)
+        assert_kept(disk, progress)
 
 
-def fails_from(call: str, n: int, error: int) -> Callable[[str], None]:
-    """Fail every call of a kind from the n-th on."""
+def failing_from(call: str, n: int, error: int) -> Callable[[str], None]:
+    """Return a hook that fails every call of one kind from the n-th on."""
     calls = itertools.count(1)
 
     def before(name: str) -> None:
@@ -218,8 +218,8 @@ def fails_from(call: str, n: int, error: int) -> Callable[[str], None]:
     return before
 
 
-def test_a_full_disk_keeps_every_whole_line_and_says_what_to_do() -> None:
-    """When the space runs out in the middle of a line, the line is taken back, the rest is confirmed, resume is named."""
+def test_a_full_disk_keeps_complete_lines() -> None:
+    """When the disk is full, the incomplete line is removed, the others are synced, and the error names `resume`."""
     disk = SimulatedDisk()
     space = 2000
 
@@ -233,43 +233,45 @@ def test_a_full_disk_keeps_every_whole_line_and_says_what_to_do() -> None:
         return None
 
     disk.before = limited
-    told = Told().write(disk, [started(), session(), *(enqueued(f"t{number}") for number in range(40))], new=True, every=99)
+    progress = Progress().write(
+        disk, [started(), session(), *(enqueued(f"t{number}") for number in range(40))], new=True, every=99
+    )
     disk.before = lambda _: None
 
-    assert isinstance(told.error, DiskFull)
-    assert (PATH, "free_space_resume") == (told.error.path, told.error.hint)
+    assert isinstance(progress.error, DiskFull)
+    assert (PATH, "free_space_resume") == (progress.error.path, progress.error.hint)
     left = verify(PATH, files=disk.unplugged(random.Random(0)))
     assert left.holds
     assert 0 == left.unfinished
-    assert told.error.durable == left.records > 3
+    assert progress.error.durable == left.records > 3
 
 
-def test_after_a_failed_sync_nothing_is_confirmed_any_more() -> None:
-    """A failed fdatasync poisons the journal: no second sync, no further write, no further record."""
+def test_nothing_is_confirmed_after_a_failed_sync() -> None:
+    """After a failed fdatasync there is no second sync, no further write and no further record."""
     disk = SimulatedDisk()
     calls: list[str] = []
-    failing = fails_from("fdatasync", 3, errno.EIO)
+    failing = failing_from("fdatasync", 3, errno.EIO)
 
     def before(call: str) -> None:
         calls.append(call)
         failing(call)
 
     disk.before = before
-    told = Told().write(disk, life(), new=True)
+    progress = Progress().write(disk, several_segments(), new=True)
 
-    assert isinstance(told.error, WriteFailed)
+    assert isinstance(progress.error, WriteFailed)
     assert 3 == calls.count("fdatasync")
     assert "write" not in calls[len(calls) - calls[::-1].index("fdatasync") :]
-    assert max(told.confirmed) == told.error.durable
+    assert max(progress.confirmed) == progress.error.durable
 
 
-async def test_a_poisoned_journal_takes_nothing_and_wakes_everyone() -> None:
-    """Who waits for a record is told of the failure, and who appends is refused, with the last confirmed record named."""
+async def test_a_failed_journal_wakes_all_waiting_tasks() -> None:
+    """After a failure, waiting tasks and appends get an error that names the last confirmed record."""
     disk = SimulatedDisk()
     seen: list[BaseException] = []
     with pytest.raises(WriteFailed):
         async with writing(PATH, new=True, run=RUN, clock=fake_clock(), files=disk, in_thread=inline) as journal:
-            disk.before = fails_from("fdatasync", 1, errno.EIO)
+            disk.before = failing_from("fdatasync", 1, errno.EIO)
             journal.append(started())
             record = journal.append(session())
             try:
@@ -285,17 +287,17 @@ async def test_a_poisoned_journal_takes_nothing_and_wakes_everyone() -> None:
     assert "records up to 1 are on disk" in str(journal.failure)
 
 
-def test_a_file_that_takes_nothing_is_a_fault() -> None:
-    """A write that takes no byte and gives no reason is an error, not an endless loop."""
+def test_a_write_of_zero_bytes_is_an_error() -> None:
+    """A write of zero bytes is an error, not an endless loop."""
     disk = SimulatedDisk()
     disk.before = lambda call: 0 if call == "write" else None
-    told = Told().write(disk, life(), new=True)
+    progress = Progress().write(disk, several_segments(), new=True)
 
-    assert isinstance(told.error, JournalError)
+    assert isinstance(progress.error, JournalError)
 
 
-def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
-    """A run cannot begin under a file; the error says so and the file stays."""
+def test_a_path_below_a_file_is_an_error(tmp_path: Path) -> None:
+    """A run cannot be created below a file; the file is kept."""
     (tmp_path / "file").write_text("mine")
 
     with pytest.raises(JournalError, match="cannot create the directory"):
@@ -304,8 +306,8 @@ def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> Non
     assert segments.name(1) not in {file.name for file in tmp_path.iterdir()}
 
 
-def test_kill_resume_and_power_cut_lose_nothing_that_was_confirmed() -> None:
-    """A writer is killed at any call, the next has its records confirmed, then the plug is pulled: all of it is there."""
+def test_kill_resume_and_power_cut_lose_no_confirmed_record() -> None:
+    """A writer is killed at any call, the next one confirms its records, the power fails: all of them are there."""
     points = 0
     for n in itertools.count(1):
         calls = itertools.count(1)
@@ -316,18 +318,18 @@ def test_kill_resume_and_power_cut_lose_nothing_that_was_confirmed() -> None:
 
         disk = SimulatedDisk()
         disk.before = kill
-        first = Told().write(disk, life(), new=True)
+        first = Progress().write(disk, several_segments(), new=True)
         if first.error is None:
             break
         disk = disk.killed()
         try:
             there = {record.seq: record.h for record in read(PATH, files=disk)}
         except NotAJournal:
-            second = Told().write(disk, life()[:6], new=True, every=1)
+            second = Progress().write(disk, several_segments()[:6], new=True, every=1)
         else:
-            told = Told(confirmed=dict(there), taken=dict(there))
-            events: list[Event] = [session(_sessions(disk) + 1)] if _started(disk) else life()[:6]
-            second = told.write(disk, events, new=False, every=1)
+            progress = Progress(confirmed=dict(there), taken=dict(there))
+            events: list[Event] = [session(_sessions(disk) + 1)] if _started(disk) else several_segments()[:6]
+            second = progress.write(disk, events, new=False, every=1)
         assert second.error is None
         for luck in range(4):
             assert_kept(disk.unplugged(random.Random(luck * 1000 + n)), second)
@@ -337,16 +339,16 @@ def test_kill_resume_and_power_cut_lose_nothing_that_was_confirmed() -> None:
 
 
 @pytest.mark.parametrize("new", [True, False])
-def test_a_place_that_cannot_be_written_is_told_as_what_it_is(*, new: bool) -> None:
-    """Where a new run cannot be made nothing is said to be kept, for nothing was; of one that is there, that it is."""
+def test_an_unwritable_directory_is_an_error(*, new: bool) -> None:
+    """If a new run cannot be created, the error does not claim that records are kept; for an existing run it does."""
     disk = SimulatedDisk()
     if not new:
-        Told().write(disk, life(), new=True)
-    disk.before = fails_from("open", 1, errno.EROFS)
-    told = Told().write(disk, life(), new=new)
+        Progress().write(disk, several_segments(), new=True)
+    disk.before = failing_from("open", 1, errno.EROFS)
+    progress = Progress().write(disk, several_segments(), new=new)
 
     reason = f"([Errno {errno.EROFS}] as the test wants it)"
-    assert str(told.error) == (
+    assert str(progress.error) == (
         f"cannot create a run in {PATH} {reason}; choose another path"
         if new
         else f"cannot open {PATH} for writing {reason}; no records are lost"

@@ -44,7 +44,7 @@ from journal.events import (
     fields_of,
 )
 from journal.lifecycle import diagram
-from tests.journal import stranger
+from tests.journal import independent_reader as independent
 from tests.journal.samples import content, enqueued, finished, flip, segment, session, started, trial, whole_run, written
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
@@ -219,9 +219,9 @@ def test_independent_reader_reads_a_journal(tmp_path: Path) -> None:
     written(tmp_path / "run", [*whole_run(5)[:-1], Noted(name="long", value=["x" * 300_000])], roll_at=2000)
     written(tmp_path / "run", [session(2), finished(5)], new=False)
 
-    assert [record.h for record in read(tmp_path / "run")] == [line["h"] for line in stranger.read(tmp_path / "run")]
-    assert ["x" * 300_000] == next(line["value"] for line in stranger.read(tmp_path / "run") if line["type"] == "noted")
-    assert len(list(read(GOLDEN))) == len(stranger.read(GOLDEN))
+    assert [record.h for record in read(tmp_path / "run")] == [line["h"] for line in independent.read(tmp_path / "run")]
+    assert ["x" * 300_000] == next(line["value"] for line in independent.read(tmp_path / "run") if line["type"] == "noted")
+    assert len(list(read(GOLDEN))) == len(independent.read(GOLDEN))
 
 
 @pytest.mark.parametrize("byte", [40, 700, 1500, 2500])
@@ -231,7 +231,7 @@ def test_independent_reader_detects_a_change(tmp_path: Path, byte: int) -> None:
     flip(segment(tmp_path / "run"), byte)
 
     with pytest.raises(ValueError, match=r"journal-000001\.jsonl"):
-        stranger.read(tmp_path / "run")
+        independent.read(tmp_path / "run")
 
 
 if __name__ == "__main__":

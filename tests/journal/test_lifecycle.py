@@ -1,4 +1,4 @@
-"""Which event may follow which: every cell of the table, and walks through it."""
+"""Which event may follow which: every cell of the table, and random walks."""
 
 from typing import Any
 
@@ -68,7 +68,7 @@ TO_RUN: dict[str, list[Event]] = {
 
 
 def event_of(kind: type[Event], name: str = "a", attempts: int = 0, sessions: int = 0) -> Event:
-    """Make an event of a kind that fits a trial (or a run) with so many attempts (or sessions) behind it."""
+    """Return an event of this kind that fits a trial with this many attempts, or a run with this many sessions."""
     this: dict[str, Any] = {"trial": name, "attempt": attempts}
     following: dict[str, Any] = {"trial": name, "attempt": attempts + 1}
     scored: dict[str, Any] = {"trial": name, "scorer": "exact", "version": "v1", "elapsed": 0.5}
@@ -107,8 +107,8 @@ def event_of(kind: type[Event], name: str = "a", attempts: int = 0, sessions: in
     return next(event for event in events if type(event) is kind)
 
 
-def lived(*events: Event) -> Lifecycle:
-    """Go through a history."""
+def lifecycle_after(*events: Event) -> Lifecycle:
+    """Return the lifecycle after these events."""
     lifecycle = Lifecycle()
     for event in events:
         lifecycle.advance(event)
@@ -116,12 +116,12 @@ def lived(*events: Event) -> Lifecycle:
 
 
 def in_session(*events: Event) -> Lifecycle:
-    """Go through a history, from the first session on."""
-    return lived(started(), session(), *events)
+    """Return the lifecycle after these events, in the first session."""
+    return lifecycle_after(started(), session(), *events)
 
 
 def state_of(lifecycle: Lifecycle) -> tuple[Any, ...]:
-    """Take down everything that a step could change."""
+    """Return everything that an event may change."""
     return lifecycle.stage, lifecycle.sessions, lifecycle.open, dict(lifecycle._trials)
 
 
@@ -138,13 +138,13 @@ def rejected(lifecycle: Lifecycle, event: Event) -> IllegalEvent:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_stage_can_be_reached(stage: str) -> None:
-    """There is a way to every stage that a trial can stand in."""
+    """A sequence of events leads to every stage of a trial."""
     assert stage == in_session(*TO[stage]).stage_of("a")
 
 
 @pytest.mark.parametrize(("kind", "stage"), [(kind, stage) for kind, row in TRIAL.items() for stage in row])
-def test_legal_step_is_taken(kind: type[TrialEvent], stage: str) -> None:
-    """What the table allows leads where the table says, and counts the attempts."""
+def test_legal_event_is_accepted(kind: type[TrialEvent], stage: str) -> None:
+    """An event that the table allows leads to its stage, and attempts are counted."""
     lifecycle = in_session(*(TO | TO_AGAIN if kind is AttemptReturnedLate else TO)[stage])
     attempts = lifecycle.attempts_of("a")
     lifecycle.advance(event_of(kind, attempts=attempts))
@@ -155,8 +155,8 @@ def test_legal_step_is_taken(kind: type[TrialEvent], stage: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "stage"), [(kind, stage) for kind in TRIAL for stage in STAGES if stage not in TRIAL[kind]])
-def test_illegal_step_is_rejected(kind: type[TrialEvent], stage: str) -> None:
-    """What the table does not allow changes nothing, and the refusal says what may happen instead."""
+def test_illegal_event_is_rejected(kind: type[TrialEvent], stage: str) -> None:
+    """An event that the table does not allow changes nothing, and the error lists the allowed ones."""
     lifecycle = in_session(*TO[stage])
     error = rejected(lifecycle, event_of(kind, attempts=lifecycle.attempts_of("a")))
 
@@ -166,16 +166,16 @@ def test_illegal_step_is_rejected(kind: type[TrialEvent], stage: str) -> None:
 
 @pytest.mark.parametrize("stage", ["new", "between_sessions"])
 @pytest.mark.parametrize("kind", TRIAL)
-def test_trials_live_in_sessions(kind: type[TrialEvent], stage: str) -> None:
-    """Nothing happens to a trial before a session has begun, or between two."""
+def test_trials_need_a_session(kind: type[TrialEvent], stage: str) -> None:
+    """No event of a trial is allowed outside a session."""
     reason = "the run has not started" if stage == "new" else "no session is open"
 
-    assert reason == rejected(lived(*TO_RUN[stage]), event_of(kind)).reason
+    assert reason == rejected(lifecycle_after(*TO_RUN[stage]), event_of(kind)).reason
 
 
 @pytest.mark.parametrize("ending", [RunStopped(reason="deadline"), JournalRecovered(after=1, bytes=1, file="torn/a")])
-def test_trials_wait_for_the_next_session(ending: Event) -> None:
-    """A trial that was open when a session ended goes on in the next."""
+def test_open_trials_continue_in_the_next_session(ending: Event) -> None:
+    """A trial that was open when a session ended continues in the next."""
     lifecycle = in_session(*TO["queued"], ending)
 
     assert "no session is open" == rejected(lifecycle, event_of(AttemptStarted)).reason
@@ -189,7 +189,7 @@ def test_trials_wait_for_the_next_session(ending: Event) -> None:
 @pytest.mark.parametrize("kind", RUN)
 def test_the_run_has_its_own_table(kind: type[Event], stage: str) -> None:
     """What happens to the run itself is ruled by where the run stands."""
-    lifecycle = lived(*TO_RUN[stage])
+    lifecycle = lifecycle_after(*TO_RUN[stage])
     event = event_of(kind, sessions=lifecycle.sessions)
     if stage not in RUN[kind]:
         rejected(lifecycle, event)
@@ -200,8 +200,8 @@ def test_the_run_has_its_own_table(kind: type[Event], stage: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [SegmentOpened, SegmentSealed])
-def test_files_are_the_journals_own_affair(kind: type[Event]) -> None:
-    """Nobody but the journal says that a file begins or ends."""
+def test_file_events_are_rejected(kind: type[Event]) -> None:
+    """Only the journal itself may record that a segment begins or ends."""
     assert "only the journal itself writes it" == rejected(in_session(), event_of(kind)).reason
 
 
@@ -220,12 +220,12 @@ def test_files_are_the_journals_own_affair(kind: type[Event]) -> None:
     ],
 )
 def test_attempts_are_numbered(stage: str, event: Event, expected: str) -> None:
-    """An event that speaks of another attempt than the one it must be about is refused."""
+    """An event with another attempt number than the expected one is rejected."""
     assert expected == rejected(in_session(*TO[stage]), event).reason
 
 
 def test_late_return_may_be_of_any_attempt() -> None:
-    """An attempt that was abandoned comes back when it will, whichever attempt is under way by then."""
+    """An abandoned attempt may return while a later one is in flight."""
     lifecycle = in_session(*trial("a", retries=2))
     lifecycle.advance(AttemptReturnedLate(trial="a", attempt=1, ending="succeeded", elapsed=60))
 
@@ -233,23 +233,23 @@ def test_late_return_may_be_of_any_attempt() -> None:
 
 
 @pytest.mark.parametrize("attempt", [0, 4])
-def test_late_return_is_of_an_attempt_that_was_made(attempt: int) -> None:
-    """An attempt that was never started cannot return."""
+def test_late_return_needs_a_start(attempt: int) -> None:
+    """An attempt that was not started cannot return."""
     late = AttemptReturnedLate(trial="a", attempt=attempt, ending="succeeded", elapsed=60)
 
     assert f"attempt {attempt} was never started" == rejected(in_session(*trial("a", retries=2)), late).reason
 
 
-def test_attempts_go_on_after_a_trial_is_taken_in_again() -> None:
-    """A trial that was withdrawn and comes again never has the same attempt twice."""
+def test_attempts_of_a_trial_that_returns_are_counted_on() -> None:
+    """A trial that is withdrawn and enqueued again does not reuse attempt numbers."""
     lifecycle = in_session(*trial("a"), TrialWithdrawn(trial="a", why="changed"), enqueued("a"))
 
     assert "expected attempt 2, got attempt 1" == rejected(lifecycle, AttemptStarted(trial="a", attempt=1, slot=0)).reason
     lifecycle.advance(AttemptStarted(trial="a", attempt=2, slot=0))
 
 
-def test_failed_trial_can_be_taken_up_again() -> None:
-    """A trial that was given up may be retried in a later session, with the next attempt."""
+def test_failed_trial_can_be_retried() -> None:
+    """A failed trial may be retried in a later session, with the next attempt."""
     lifecycle = in_session(*TO["failed"], RunStopped(reason="interrupted"), session(2))
     lifecycle.advance(RetryScheduled(trial="a", attempt=2, delay=0, cause="asked for"))
 
@@ -262,30 +262,30 @@ def test_sessions_are_numbered(n: int) -> None:
     assert f"expected session 2, got session {n}" == rejected(in_session(), session(n)).reason
 
 
-def test_session_may_follow_a_session_that_died() -> None:
-    """A session that follows another at once says that the one before never ended."""
+def test_session_may_follow_an_interrupted_one() -> None:
+    """A session may start although the one before has no end."""
     lifecycle = in_session(enqueued("a"), session(2))
 
     assert ("in_session", 2, 1) == (lifecycle.stage, lifecycle.sessions, lifecycle.open)
 
 
 @pytest.mark.parametrize("stage", [stage for stage in STAGES if stage not in ENDED and stage != "absent"])
-def test_run_does_not_finish_over_open_trials(stage: str) -> None:
+def test_run_with_open_trials_does_not_finish(stage: str) -> None:
     """A run is not finished while a trial is open."""
     assert "1 trial is open" == rejected(in_session(*TO[stage]), finished(0)).reason
 
 
 @pytest.mark.parametrize("stage", ["absent", *ENDED])
 def test_run_finishes_when_every_trial_has_ended(stage: str) -> None:
-    """A run may finish once all of its trials have come to an end, or if it has none."""
+    """A run may finish when all of its trials have ended, or if it has none."""
     lifecycle = in_session(*TO[stage])
     lifecycle.advance(finished(0))
 
     assert "between_sessions" == lifecycle.stage
 
 
-def test_trials_do_not_disturb_each_other() -> None:
-    """Where one trial stands has nothing to do with another."""
+def test_trials_are_independent() -> None:
+    """The stage of one trial does not depend on another."""
     lifecycle = in_session(*TO["running"], *trial("b", retries=1), enqueued("c"))
 
     assert ["running", "completed", "queued", "absent"] == [lifecycle.stage_of(name) for name in "abcd"]
@@ -295,7 +295,7 @@ def test_trials_do_not_disturb_each_other() -> None:
 
 @pytest.mark.parametrize("attempts", [15, 16, 17, 1000])
 def test_many_attempts_are_counted(attempts: int) -> None:
-    """A trial may be tried as often as it takes; its stage and its count stay apart."""
+    """A trial may have any number of attempts."""
     lifecycle = in_session(*trial("a", retries=attempts - 1))
 
     assert ("completed", attempts) == (lifecycle.stage_of("a"), lifecycle.attempts_of("a"))
@@ -306,8 +306,8 @@ EVENT_TYPES = [*TRIAL, *RUN]
 
 @examples(200)
 @given(st.lists(st.tuples(st.sampled_from(EVENT_TYPES), st.sampled_from("ab"), st.integers(-1, 1)), max_size=60))
-def test_any_walk_keeps_count(walk: list[tuple[type[Event], str, int]]) -> None:
-    """Whatever is tried, the number of open trials is right, what was refused left no trace, and any prefix is legal."""
+def test_open_trials_are_counted(walk: list[tuple[type[Event], str, int]]) -> None:
+    """After any events the number of open trials is right, rejected events change nothing, and any prefix is legal."""
     lifecycle = in_session()
     history: list[Event] = [started(), session()]
     for kind, name, off in walk:
@@ -322,25 +322,25 @@ def test_any_walk_keeps_count(walk: list[tuple[type[Event], str, int]]) -> None:
 
         assert lifecycle.open == sum(stage not in ENDED and stage != "absent" for stage in stages)
 
-    assert state_of(lifecycle) == state_of(lived(*history))
+    assert state_of(lifecycle) == state_of(lifecycle_after(*history))
 
 
 @pytest.mark.parametrize("length", range(len(whole_run()) + 1))
 def test_any_prefix_is_legal(length: int) -> None:
-    """A run that is cut off anywhere is still a run."""
+    """A run that is interrupted anywhere is legal."""
     stages = ["new", "between_sessions", *["in_session"] * (len(whole_run()) - 2), "between_sessions"]
 
-    assert stages[length] == lived(*whole_run()[:length]).stage
+    assert stages[length] == lifecycle_after(*whole_run()[:length]).stage
 
 
-def test_table_speaks_of_stages_only() -> None:
-    """Every step in the table begins and ends in a stage that exists."""
+def test_table_has_only_known_stages() -> None:
+    """Every transition begins and ends in an existing stage."""
     assert {stage for row in TRIAL.values() for step in row.items() for stage in step} <= set(STAGES)
     assert set(STAGES) >= ENDED
 
 
 def test_diagram_shows_every_stage() -> None:
-    """The drawing has every stage in it, and every event but those that would hide the rest."""
+    """The diagram has every stage, and every event but those that would clutter it."""
     drawing = diagram()
 
     assert drawing.startswith("stateDiagram-v2\n")

@@ -1,4 +1,4 @@
-"""A journal beside a plain list, through everything that can happen to it, in any order."""
+"""A journal compared with a plain list, through any sequence of sessions, kills, power cuts and flipped bits."""
 
 import random
 from pathlib import Path
@@ -19,8 +19,8 @@ OURS = (SegmentOpened, SegmentSealed, JournalRecovered)
 """The records that the journal writes about itself; the list does not know them."""
 
 
-class JournalBesideList(RuleBasedStateMachine):
-    """Appends go into both; whatever was confirmed must come back out of the journal as it stands in the list."""
+class JournalAndList(RuleBasedStateMachine):
+    """Events are appended to both; whatever was confirmed must be read back as it is in the list."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class JournalBesideList(RuleBasedStateMachine):
         self.trials = 0
 
     def write(self, *, new: bool, events: list[Event], confirm: int, end: str) -> None:
-        """Open, append, have some of it confirmed, and end in one of three ways."""
+        """Open the journal, append, confirm some events, and close it, kill the process or cut the power."""
 
         async def main() -> None:
             async with writing(
@@ -63,7 +63,7 @@ class JournalBesideList(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        """Begin the run, and close it."""
+        """Start the run, and close it."""
         self.sessions = 1
         self.write(new=True, events=[started(), session(1)], confirm=2, end="close")
 
@@ -73,8 +73,8 @@ class JournalBesideList(RuleBasedStateMachine):
         end=st.sampled_from(["close", "kill", "unplug"]),
         luck=st.integers(),
     )
-    def go_on(self, count: int, confirm: int, end: str, luck: int) -> None:
-        """Open the journal again, append, and close it, die, or lose power."""
+    def resume(self, count: int, confirm: int, end: str, luck: int) -> None:
+        """Open the journal again, append, and close it, kill the process or cut the power."""
         self.sessions += 1
         names = [f"trial-{number}" for number in range(self.trials, self.trials + count)]
         self.trials += count
@@ -87,13 +87,13 @@ class JournalBesideList(RuleBasedStateMachine):
         assert kept == self.events[: len(kept)]
         assert len(kept) >= self.confirmed
         self.events = kept
-        self.confirmed = len(kept)  # Whoever opens it next makes sure of all that it finds.
+        self.confirmed = len(kept)  # Opening confirms every record that is found.
         self.sessions = sum(type(event).__name__ == "SessionStarted" for event in kept)
 
     @precondition(lambda self: len(self.disk.list_directory(str(PATH))) > 2)
     @rule(data=st.data())
     def flip(self, data: st.DataObject) -> None:
-        """Flip a bit in a file that another follows: it is refused, and mended again it is as before."""
+        """Flip a bit in a segment before the last: the journal is rejected, and readable once the bit is restored."""
         name = f"{PATH}/{segments.name(1)}"
         content = self.disk.read(name).read()
         if not self.disk.size(f"{PATH}/{segments.name(2)}"):
@@ -108,16 +108,16 @@ class JournalBesideList(RuleBasedStateMachine):
         except JournalDamaged:
             pass
         except JournalError:
-            assert byte < content.index(b"\n"), "only a first line can be refused for its format"
+            assert byte < content.index(b"\n"), "only the first line has the format"
         self.disk.put(name, content)
 
     @invariant()
-    def holds(self) -> None:
-        """At every moment the journal verifies, and says what the list says."""
+    def journal_equals_list(self) -> None:
+        """The journal always verifies and has the events of the list."""
         if self.sessions:
             assert self.events == self.read()
             assert verify(PATH, files=self.disk).holds
 
 
-JournalBesideList.TestCase.settings = settings(max_examples=40, stateful_step_count=12, deadline=None, derandomize=True)
-TestJournalBesideList = JournalBesideList.TestCase
+JournalAndList.TestCase.settings = settings(max_examples=40, stateful_step_count=12, deadline=None, derandomize=True)
+TestJournalBesideList = JournalAndList.TestCase

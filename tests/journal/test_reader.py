@@ -1,4 +1,4 @@
-"""JournalReader: all of a journal, one record of it, or as it grows; and what is said where there is none."""
+"""JournalReader: reading all records, fetching one, following a growing journal, and errors."""
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -36,21 +36,21 @@ from tests.journal.samples import (
 
 
 def unsealed(path: Path, lines: int, tail: bytes = b"") -> list[bytes]:
-    """Leave a run as a killed writer might: so many lines, no seal, and the beginning of something; return all lines."""
+    """Leave a run as a killed writer does: this many lines, no seal, an incomplete line; return all lines."""
     written(path, whole_run())
     whole = lines_of(path)
     overwrite(segment(path), b"".join(whole[:lines]) + tail)
     return whole
 
 
-def test_nothing_there_is_said(tmp_path: Path) -> None:
-    """Where there is nothing, the error names the place and the command that lists the runs."""
+def test_missing_run_is_an_error(tmp_path: Path) -> None:
+    """The error names the path and the command that lists the runs."""
     with pytest.raises(NotAJournal, match="/nothing does not exist; check the path"):
         list(read(tmp_path / "nothing"))
 
 
 def test_file_is_not_a_run(tmp_path: Path) -> None:
-    """A file is not a run, not even the journal's own."""
+    """A file is not a run, even if it is a segment."""
     written(tmp_path / "run", whole_run())
 
     with pytest.raises(NotAJournal, match=r"journal-000001.jsonl is a file; a run is a directory"):
@@ -58,7 +58,7 @@ def test_file_is_not_a_run(tmp_path: Path) -> None:
 
 
 def test_empty_directory_is_not_a_run(tmp_path: Path) -> None:
-    """A directory without a journal is not a run, whatever else is in it."""
+    """A directory without a segment is not a run."""
     (tmp_path / "journal-1.jsonl").touch()
     (tmp_path / "journal-000001.jsonl.bak").touch()
     (tmp_path / ".journal-000001.jsonl.new").touch()
@@ -80,8 +80,8 @@ def test_empty_directory_is_not_a_run(tmp_path: Path) -> None:
         (b'{"question":"Where?","answer":"Lima"}\n', "the file does not start with segment_opened"),
     ],
 )
-def test_file_that_is_no_journal_is_said_to_be_none(tmp_path: Path, data: bytes, why: str) -> None:
-    """A file that has a journal's name and is none is refused with what is wrong with its first line."""
+def test_file_that_is_not_a_segment_is_rejected(tmp_path: Path, data: bytes, why: str) -> None:
+    """The error for a file with the name of a segment says what is wrong with its first line."""
     segment(tmp_path).write_bytes(data)
 
     with pytest.raises(JournalError, match=why):
@@ -90,7 +90,7 @@ def test_file_that_is_no_journal_is_said_to_be_none(tmp_path: Path, data: bytes,
 
 
 def test_other_format_is_named(tmp_path: Path) -> None:
-    """A journal of another program is not read as ours."""
+    """A journal of another program is rejected."""
     forge(tmp_path, [opened(format="otherjournal")])
 
     with pytest.raises(UnknownFormat) as raised:
@@ -100,7 +100,7 @@ def test_other_format_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["2.0", "17.3", "0.9", "", "one", "-1.0", "²", "1" * 5000])
 def test_other_major_version_is_named(tmp_path: Path, version: str) -> None:
-    """A format that this version cannot read is refused, and the refusal names the version that is needed."""
+    """A newer format is rejected with the version that is needed."""
     forge(tmp_path, [opened(version=version)])
 
     with pytest.raises(UnknownFormat, match="reads format 1; upgrade evaljournal") as raised:
@@ -110,14 +110,14 @@ def test_other_major_version_is_named(tmp_path: Path, version: str) -> None:
 
 @pytest.mark.parametrize("version", ["1.0", "1.1", "1.99"])
 def test_other_minor_version_is_read(tmp_path: Path, version: str) -> None:
-    """A later minor version only adds what can be ignored."""
+    """A later minor version is read."""
     forge(tmp_path, [opened(version=version), {"type": "noted", "name": "a", "value": 1, "mood": "sunny"}])
 
     assert Noted(name="a", value=1) == list(read(tmp_path))[1].event
 
 
 def test_unknown_event_is_an_error(tmp_path: Path) -> None:
-    """A type of event that this version does not know ends the reading, with its number and name, after those before it."""
+    """An unknown event type ends the reading with an error, after the records before it."""
     forge(tmp_path, [opened(), started(), {"type": "trial_teleported"}, session()], d=3)
     records: list[Record] = []
 
@@ -127,15 +127,15 @@ def test_unknown_event_is_an_error(tmp_path: Path) -> None:
 
 
 def test_extension_is_kept(tmp_path: Path) -> None:
-    """An event of somebody else's is read with all of its members."""
+    """An extension is read with all of its members."""
     event = Extension(type="x-weather", data={"sky": ["blue", None], "trial": "a"})
     written(tmp_path / "run", [started(), event, session(), event])
 
     assert [event, event] == [record.event for record in read(tmp_path / "run") if isinstance(record.event, Extension)]
 
 
-def test_run_is_named_once_it_was_read(tmp_path: Path) -> None:
-    """A reading knows which run it is of."""
+def test_reading_knows_its_run(tmp_path: Path) -> None:
+    """A reading has the id of its run."""
     written(tmp_path / "run", whole_run())
     reading = read(tmp_path / "run")
     next(iter(reading))
@@ -143,8 +143,8 @@ def test_run_is_named_once_it_was_read(tmp_path: Path) -> None:
     assert RUN == reading.run
 
 
-def test_whole_journal_has_no_unfinished_end(tmp_path: Path) -> None:
-    """Behind the last record of a closed journal there is nothing."""
+def test_closed_journal_has_no_torn_tail(tmp_path: Path) -> None:
+    """After the last record of a closed journal there is nothing."""
     written(tmp_path / "run", whole_run())
     reading = read(tmp_path / "run")
 
@@ -153,7 +153,7 @@ def test_whole_journal_has_no_unfinished_end(tmp_path: Path) -> None:
 
 
 def test_reading_can_be_repeated(tmp_path: Path) -> None:
-    """Going through a reading again gives the same records."""
+    """Iterating again gives the same records."""
     written(tmp_path / "run", whole_run(), roll_at=1000)
     reading = read(tmp_path / "run")
 
@@ -161,8 +161,8 @@ def test_reading_can_be_repeated(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 20, 100, -2, -1])
-def test_half_a_line_never_happened(tmp_path: Path, cut: int) -> None:
-    """A last line that is not whole is left out, and the reading says where it is and that it is unfinished."""
+def test_torn_last_line_is_ignored(tmp_path: Path, cut: int) -> None:
+    """A torn last line is ignored, and the reading has its place."""
     whole = unsealed(tmp_path / "run", 6)
     with segment(tmp_path / "run").open("ab") as file:
         file.write(whole[6][:cut])
@@ -181,7 +181,7 @@ def test_half_a_line_never_happened(tmp_path: Path, cut: int) -> None:
 
 
 async def test_journal_can_be_read_while_it_is_written(tmp_path: Path) -> None:
-    """What was written so far can be read by anyone, at any time, and is complete up to there."""
+    """A journal can be read at any time, complete up to the last write."""
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=inline, roll_at=1000) as journal:
         for event in whole_run():
             record = journal.append(event)
@@ -192,8 +192,8 @@ async def test_journal_can_be_read_while_it_is_written(tmp_path: Path) -> None:
             assert reading.unfinished is None
 
 
-def test_damage_is_told_with_all_that_helps(tmp_path: Path) -> None:
-    """Damage is told with file, byte, number, the check that failed, what follows, and the commands that help."""
+def test_damage_has_all_details(tmp_path: Path) -> None:
+    """Damage has the file, byte, record, failed check, what follows, and the commands that help."""
     written(tmp_path / "a run", whole_run())
     records = list(read(tmp_path / "a run"))
     flip(segment(tmp_path / "a run"), records[4].offset + 60)
@@ -216,7 +216,7 @@ def test_damage_is_told_with_all_that_helps(tmp_path: Path) -> None:
 
 
 def test_every_record_can_be_fetched(tmp_path: Path) -> None:
-    """A record is found again by its place, wherever it stands, the first and last of each file included."""
+    """A record can be fetched by its place, including the first and last of each segment."""
     written(tmp_path / "run", whole_run(4), roll_at=1000)
     records = list(read(tmp_path / "run"))
 
@@ -225,8 +225,8 @@ def test_every_record_can_be_fetched(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("byte", [2, 30, 80, -3, -20])
-def test_fetch_notices_a_changed_line(tmp_path: Path, byte: int) -> None:
-    """A line that was changed is not taken for the record that it was."""
+def test_fetch_rejects_a_changed_line(tmp_path: Path, byte: int) -> None:
+    """A changed line is not returned as the record."""
     written(tmp_path / "run", whole_run())
     records = list(read(tmp_path / "run"))
     place, end = records[4].offset, records[5].offset
@@ -236,8 +236,8 @@ def test_fetch_notices_a_changed_line(tmp_path: Path, byte: int) -> None:
         fetch(tmp_path / "run", 1, place)
 
 
-def test_fetch_notices_a_line_from_elsewhere(tmp_path: Path) -> None:
-    """A line that is whole but stands in another's place is noticed."""
+def test_fetch_rejects_another_line(tmp_path: Path) -> None:
+    """A valid line in the place of another is rejected."""
     written(tmp_path / "run", whole_run())
     records, lines = list(read(tmp_path / "run")), lines_of(tmp_path / "run")
     lines[4], lines[5] = lines[5], lines[4]
@@ -248,16 +248,16 @@ def test_fetch_notices_a_line_from_elsewhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "offset"), [(1, 7), (1, 1 << 20), (9, 0)])
-def test_fetch_of_no_record_is_an_error_of_ours(tmp_path: Path, number: int, offset: int) -> None:
-    """A place where no record begins is told as such."""
+def test_fetch_from_a_wrong_offset_is_an_error(tmp_path: Path, number: int, offset: int) -> None:
+    """A place where no record begins is a journal error."""
     written(tmp_path / "run", whole_run())
 
     with pytest.raises(JournalError):
         fetch(tmp_path / "run", number, offset)
 
 
-def test_fetch_from_a_forged_line_does_not_crash(tmp_path: Path) -> None:
-    """A line from elsewhere that is properly hashed and no record is refused."""
+def test_fetch_rejects_a_forged_line(tmp_path: Path) -> None:
+    """A correctly hashed line that is not a record is rejected."""
     forge(tmp_path, [opened(), {"type": "noted"}])
     place = len(lines_of(tmp_path)[0])
 
@@ -265,8 +265,8 @@ def test_fetch_from_a_forged_line_does_not_crash(tmp_path: Path) -> None:
         fetch(tmp_path, 1, place)
 
 
-def test_lines_are_as_they_stand(tmp_path: Path) -> None:
-    """The line of a record is what is on disk, with its LF, in whatever order one asks."""
+def test_lines_are_the_bytes_on_disk(tmp_path: Path) -> None:
+    """The line of a record is what is on disk, including LF, in any order of access."""
     written(tmp_path / "run", whole_run(4), roll_at=1000)
     records = list(read(tmp_path / "run"))
     with LineReader(tmp_path / "run") as lines:
@@ -277,7 +277,7 @@ def test_lines_are_as_they_stand(tmp_path: Path) -> None:
 
 
 def test_lines_of_a_file_that_was_replaced(tmp_path: Path) -> None:
-    """After a recovery has put another file in the place of the last, the lines are those of the new one."""
+    """After recovery has replaced the last segment, the lines are those of the new file."""
     unsealed(tmp_path / "run", 6, b'{"seq":7,"at":"garbage"}\n' * 20)
     records = list(read(tmp_path / "run"))
     with LineReader(tmp_path / "run") as lines:
@@ -288,8 +288,8 @@ def test_lines_of_a_file_that_was_replaced(tmp_path: Path) -> None:
         assert lines_of(tmp_path / "run")[5:] == [lines.line_of(record) for record in records[5:]]
 
 
-class Patient(Files):
-    """A disk that is looked at often, but not for ever."""
+class LimitedDisk(Files):
+    """A disk that allows a limited number of reads."""
 
     def __init__(self) -> None:
         self.looks = 0
@@ -302,9 +302,9 @@ class Patient(Files):
 
 
 @contextlib.asynccontextmanager
-async def following(path: Path, files: Files | None = None) -> AsyncIterator[AsyncIterator[Record]]:
-    """Follow a run, and let go of it."""
-    records = follow(path, files=files or Patient())
+async def follower(path: Path, files: Files | None = None) -> AsyncIterator[AsyncIterator[Record]]:
+    """Follow a run; close the generator at the end."""
+    records = follow(path, files=files or LimitedDisk())
     assert isinstance(records, AsyncGenerator)
     try:
         yield records
@@ -312,37 +312,37 @@ async def following(path: Path, files: Files | None = None) -> AsyncIterator[Asy
         await records.aclose()
 
 
-async def some(records: AsyncIterator[Record], number: int) -> list[Record]:
-    """Take so many records from a follower."""
+async def take(records: AsyncIterator[Record], number: int) -> list[Record]:
+    """Return the next records of a follower."""
     return [await anext(records) for _ in range(number)]
 
 
 async def test_follow_starts_at_the_beginning(tmp_path: Path) -> None:
-    """Following a run that is over gives all of its records."""
+    """Following a finished run gives all of its records."""
     await write(tmp_path / "run", whole_run(4), roll_at=1000)
     expected = list(read(tmp_path / "run"))
-    async with following(tmp_path / "run") as records:
-        seen = await some(records, len(expected))
+    async with follower(tmp_path / "run") as records:
+        seen = await take(records, len(expected))
 
     assert expected == seen
 
 
 async def test_follow_can_be_closed() -> None:
-    """Trio asks everyone who leaves a generator early to call its `aclose`, so the type of `follow` must have one."""
+    """`follow` returns an async generator with `aclose`, which trio requires."""
     assert AsyncGenerator is get_origin(get_type_hints(follow)["return"])
 
 
-async def test_follow_goes_along(tmp_path: Path) -> None:
-    """A follower sees each record once it is written, across files."""
+async def test_follow_returns_new_records(tmp_path: Path) -> None:
+    """A follower gets each record once it is written, across segments."""
     seen: list[Record] = []
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=inline, roll_at=1000) as journal:
         journal.append(started())
         await journal.wait_durable(2)
-        async with following(tmp_path / "run") as records:
+        async with follower(tmp_path / "run") as records:
             for event in whole_run(3)[1:]:
                 record = journal.append(event)
                 await journal.wait_durable(record.seq)
-                seen += await some(records, record.seq - len(seen))
+                seen += await take(records, record.seq - len(seen))
 
                 assert record == seen[-1]
 
@@ -350,20 +350,20 @@ async def test_follow_goes_along(tmp_path: Path) -> None:
     assert seen[-1].segment > 2
 
 
-async def test_follow_goes_on_in_the_next_session(tmp_path: Path) -> None:
-    """A follower stays when a session ends, and sees the next one begin."""
+async def test_follow_continues_in_the_next_session(tmp_path: Path) -> None:
+    """A follower continues when a session ends and another starts."""
     await write(tmp_path / "run", whole_run())
-    async with following(tmp_path / "run") as records:
-        first = await some(records, len(lines_of(tmp_path / "run")))
+    async with follower(tmp_path / "run") as records:
+        first = await take(records, len(lines_of(tmp_path / "run")))
         await write(tmp_path / "run", [session(2), *trial("b")], new=False)
-        second = await some(records, 3)
+        second = await take(records, 3)
 
     assert list(read(tmp_path / "run"))[: len(first) + 3] == first + second
     assert [SegmentOpened, SessionStarted] == [type(record.event) for record in second[:2]]
 
 
-class Changing(Patient):
-    """A disk on which something happens while somebody looks."""
+class ChangingDisk(LimitedDisk):
+    """A disk that changes between reads."""
 
     def __init__(self, path: Path, changes: dict[int, bytes]) -> None:
         super().__init__()
@@ -379,14 +379,14 @@ class Changing(Patient):
 
 
 @pytest.mark.parametrize("cut", [1, 50, -2, -1])
-async def test_follow_waits_for_the_other_half(tmp_path: Path, cut: int) -> None:
-    """A line that is half written is not a record, until its other half comes."""
+async def test_follow_waits_for_a_complete_line(tmp_path: Path, cut: int) -> None:
+    """An incomplete line is not returned until it is complete."""
     await write(tmp_path / "run", whole_run())
     expected, lines = list(read(tmp_path / "run")), lines_of(tmp_path / "run")
     overwrite(segment(tmp_path / "run"), b"".join(lines[:5]) + lines[5][:cut])
-    disk = Changing(tmp_path / "run", {10: b"".join(lines[:6])})
-    async with following(tmp_path / "run", disk) as records:
-        assert expected[:5] == await some(records, 5)
+    disk = ChangingDisk(tmp_path / "run", {10: b"".join(lines[:6])})
+    async with follower(tmp_path / "run", disk) as records:
+        assert expected[:5] == await take(records, 5)
         assert expected[5] == await anext(records)
 
     assert disk.looks > 10
@@ -394,50 +394,50 @@ async def test_follow_waits_for_the_other_half(tmp_path: Path, cut: int) -> None
 
 @pytest.mark.parametrize("tail", [b"", b'{"seq":6,"at":"2026', b"garbage\n", b"\x00" * 512, b"garbage\n" * 1000])
 async def test_follow_survives_a_recovery(tmp_path: Path, tail: bytes) -> None:
-    """A follower goes on when a torn end was set aside and the file replaced."""
+    """A follower continues after recovery has replaced the segment."""
     await write(tmp_path / "run", whole_run())
     overwrite(segment(tmp_path / "run"), b"".join(lines_of(tmp_path / "run")[:6]) + tail)
-    async with following(tmp_path / "run") as records:
-        seen = await some(records, 6)
+    async with follower(tmp_path / "run") as records:
+        seen = await take(records, 6)
         await write(tmp_path / "run", [session(2)], new=False)
-        seen += await some(records, len(lines_of(tmp_path / "run")) - 6)
+        seen += await take(records, len(lines_of(tmp_path / "run")) - 6)
 
     assert list(read(tmp_path / "run")) == seen
     assert bool(tail) == any(isinstance(record.event, JournalRecovered) for record in seen)
 
 
-async def test_follow_looks_at_a_torn_end_again_and_again(tmp_path: Path) -> None:
-    """A torn end is no damage however long the follower looks at it, even if it becomes longer."""
+async def test_follow_accepts_a_torn_tail(tmp_path: Path) -> None:
+    """A torn tail is not damage however often it is read, even if it grows."""
     await write(tmp_path / "run", whole_run())
     expected, lines = list(read(tmp_path / "run")), lines_of(tmp_path / "run")
     good = b"".join(lines[:6])
     overwrite(segment(tmp_path / "run"), good + b"garbage\n")
     changes = {10: good + b"garbage\n" * 2, 20: good + b"garbage\n" * 3, 50: b"".join(lines)}
-    async with following(tmp_path / "run", Changing(tmp_path / "run", changes)) as records:
-        seen = await some(records, len(lines))
+    async with follower(tmp_path / "run", ChangingDisk(tmp_path / "run", changes)) as records:
+        seen = await take(records, len(lines))
 
     assert expected == seen
 
 
 @pytest.mark.parametrize("roll_at", [1000, 1 << 20])
 async def test_follow_raises_at_damage(tmp_path: Path, roll_at: int) -> None:
-    """A follower that meets damage hands over what is good before it, and then raises."""
+    """A follower returns the records before the damage, then raises."""
     await write(tmp_path / "run", whole_run(), roll_at=roll_at)
     good = list(read(tmp_path / "run"))
     flip(segment(tmp_path / "run", good[8].segment), good[8].offset + 50)
-    async with following(tmp_path / "run") as records:
-        assert good[:8] == await some(records, 8)
+    async with follower(tmp_path / "run") as records:
+        assert good[:8] == await take(records, 8)
         with pytest.raises(JournalDamaged, match="damaged at record 9"):
             await anext(records)
 
 
 async def test_follow_raises_at_damage_that_comes_later(tmp_path: Path) -> None:
-    """LineReader that come while somebody follows are checked like any other."""
+    """Lines that are added later are checked as well."""
     await write(tmp_path / "run", whole_run())
     lines = lines_of(tmp_path / "run")
     overwrite(segment(tmp_path / "run"), b"".join(lines[:5]))
-    async with following(tmp_path / "run") as records:
-        await some(records, 5)
+    async with follower(tmp_path / "run") as records:
+        await take(records, 5)
         changed = lines[5].replace(b'"Lima"', b'"Rome"')
         overwrite(segment(tmp_path / "run"), b"".join([*lines[:5], changed, *lines[6:]]))
 
@@ -445,35 +445,35 @@ async def test_follow_raises_at_damage_that_comes_later(tmp_path: Path) -> None:
             await anext(records)
 
 
-async def test_follow_of_a_run_that_is_removed_is_an_error_of_ours(tmp_path: Path) -> None:
-    """A run that disappears while somebody follows it is told as such."""
+async def test_follow_of_a_removed_run_is_an_error(tmp_path: Path) -> None:
+    """If the run is removed, the follower raises a journal error."""
     await write(tmp_path / "run", whole_run())
     cut_tail(segment(tmp_path / "run"), 1)
-    async with following(tmp_path / "run") as records:
-        await some(records, len(lines_of(tmp_path / "run")))
+    async with follower(tmp_path / "run") as records:
+        await take(records, len(lines_of(tmp_path / "run")))
         segment(tmp_path / "run").unlink()
 
         with pytest.raises(JournalError):
             await anext(records)
 
 
-async def test_follow_of_nothing_is_refused(tmp_path: Path) -> None:
-    """There is nothing to follow where there is no run."""
+async def test_follow_of_a_missing_run_is_an_error(tmp_path: Path) -> None:
+    """Following a path without a run is an error."""
     with pytest.raises(NotAJournal, match="does not exist"):
         await anext(follow(str(tmp_path / "nothing")))
 
 
 async def test_follow_raises_at_an_unknown_event(tmp_path: Path) -> None:
-    """An event of a later version ends the following, after the records before it."""
+    """An unknown event type ends the iteration, after the records before it."""
     forge(tmp_path, [opened(), started(), {"type": "trial_teleported"}])
-    async with following(tmp_path) as records:
-        assert [started()] == [record.event for record in (await some(records, 2))[1:]]
+    async with follower(tmp_path) as records:
+        assert [started()] == [record.event for record in (await take(records, 2))[1:]]
         with pytest.raises(UnknownEvent, match="trial_teleported"):
             await anext(records)
 
 
-def test_line_is_plain_json(tmp_path: Path) -> None:
-    """Anyone who reads JSON lines can read a journal."""
+def test_lines_are_plain_json(tmp_path: Path) -> None:
+    """Any JSON parser can read the lines."""
     value: dict[str, Any] = {"Größe": [1, 2.5, None, "\u2028\n"]}
     written(tmp_path / "run", [started(), session(), enqueued("a", value)])
 

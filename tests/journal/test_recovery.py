@@ -1,4 +1,4 @@
-"""What a bad end means: the rule that tells a crash from damage, over every state that a crash or rot can leave."""
+"""Torn tail or damage: the rule of recovery, over every state that a crash or bit rot can leave."""
 
 import itertools
 import random
@@ -26,7 +26,7 @@ strides = pytest.mark.parametrize("stride", [SLICE, pytest.param(1, marks=pytest
 
 @attrs.frozen
 class History:
-    """A file as its writer knows it at one moment."""
+    """A segment as its writer knows it at one moment."""
 
     synced: bytes
     """What is confirmed to be on the disk."""
@@ -39,7 +39,7 @@ class History:
 
     @property
     def confirmed(self) -> int:
-        """How many records are confirmed."""
+        """Number of confirmed records."""
         return self.synced.count(b"\n")
 
     @property
@@ -48,7 +48,7 @@ class History:
 
 
 def history(*, run: str = RUN, unconfirmed: int = 6, padding: int = 0, closed: bool = False) -> History:
-    """Write a run up to a moment at which some records are confirmed, and some are only written."""
+    """Write a run in which some records are confirmed and some are only written."""
 
     async def main() -> History:
         disk = SimulatedDisk()
@@ -67,8 +67,8 @@ def history(*, run: str = RUN, unconfirmed: int = 6, padding: int = 0, closed: b
     return trio.run(main)
 
 
-def judged(data: bytes) -> list[str] | None:
-    """Open a file as a writer would: the hashes of the records that it would go on from, or None if it refuses."""
+def recovered(data: bytes) -> list[str] | None:
+    """Open a segment as a writer does: return the hashes of the records that are kept, or None if it is rejected."""
     disk = SimulatedDisk()
     disk.put(f"{RUN_PATH}/{segments.name(1)}", data)
     try:
@@ -80,37 +80,37 @@ def judged(data: bytes) -> list[str] | None:
 
 
 def assert_survives(state: bytes, truth: History) -> None:
-    """A mere crash is never refused, never believed where it lies, and takes nothing that was confirmed."""
-    hashes = judged(state)
+    """Assert that a crash is not taken for damage, and costs no confirmed record."""
+    hashes = recovered(state)
 
-    assert hashes is not None, "refused after a mere crash"
+    assert hashes is not None, "a crash was taken for damage"
     assert hashes == truth.hashes[: len(hashes)], "a record that was never written was believed"
     assert len(hashes) >= truth.confirmed, "a confirmed record was lost"
 
 
-def assert_refused(state: bytes, what: str) -> None:
-    """Confirmed data that is not what was written is refused."""
-    assert judged(state) is None, f"{what}: confirmed data was lost without a word"
+def assert_rejected(state: bytes, what: str) -> None:
+    """Assert that changed confirmed data is rejected."""
+    assert recovered(state) is None, f"{what}: the loss of confirmed data was not detected"
 
 
-def test_a_cut_at_any_byte_leaves_a_true_beginning() -> None:
-    """Wherever the file is cut, what is accepted is a beginning of what was written, to the last whole line."""
+def test_a_file_truncated_at_any_byte_keeps_its_complete_lines() -> None:
+    """Wherever the file is truncated, its complete lines are kept."""
     truth = history()
     for end in range(len(truth.lines[0]), len(truth.written) + 1):
-        hashes = judged(truth.written[:end])
+        hashes = recovered(truth.written[:end])
 
         assert truth.hashes[: truth.written[:end].count(b"\n")] == hashes
 
 
-def test_a_cut_in_the_first_line_is_damage() -> None:
-    """A file has its first line before it has its name, so a file without it is damaged."""
+def test_a_truncated_first_line_is_damage() -> None:
+    """A segment gets its name after its first line is written, so a segment without it is damaged."""
     truth = history()
     for end in range(len(truth.lines[0])):
-        assert_refused(truth.written[:end], f"cut at {end}")
+        assert_rejected(truth.written[:end], f"cut at {end}")
 
 
 def crashes(stride: int) -> Iterator[tuple[bytes, History]]:
-    """Go through what a power cut can leave: every combination of fates, at several places of the sectors' edges."""
+    """Yield what a power cut can leave: every combination of fates, with several positions of the sectors' edges."""
     states = itertools.count()
     for padding in (0, 67, 150, 233, 316, 400):
         truth = history(padding=padding, unconfirmed=15)
@@ -126,7 +126,7 @@ def crashes(stride: int) -> Iterator[tuple[bytes, History]]:
 
 @strides
 def test_no_power_cut_is_mistaken_for_damage(stride: int) -> None:
-    """Whatever the unsynced sectors hold (the new, zeros, garbage, another run's, an older life's), the run goes on."""
+    """Whatever unsynced sectors hold (new data, zeros, garbage, data of another run), the run can be resumed."""
     states = 0
     for state, truth in crashes(stride):
         assert_survives(state, truth)
@@ -136,65 +136,65 @@ def test_no_power_cut_is_mistaken_for_damage(stride: int) -> None:
 
 
 @strides
-def test_a_flip_at_any_byte_of_confirmed_data_is_refused(stride: int) -> None:
-    """One changed bit in anything that was confirmed is damage, wherever it is."""
+def test_a_flipped_bit_in_confirmed_data_is_damage(stride: int) -> None:
+    """One changed bit anywhere in confirmed data is damage."""
     truth = history()
     for number, (byte, mask) in enumerate(itertools.product(range(len(truth.synced)), (0x01, 0x02, 0x20, 0x80))):
         if number % stride == 0:
             data = bytearray(truth.written)
             data[byte] ^= mask
 
-            assert_refused(bytes(data), f"byte {byte} ^ {mask}")
+            assert_rejected(bytes(data), f"byte {byte} ^ {mask}")
 
 
 @strides
-def test_a_run_of_zeros_in_confirmed_data_is_refused(stride: int) -> None:
-    """A blotted stretch of confirmed data is damage, short or long."""
+def test_zeros_in_confirmed_data_are_damage(stride: int) -> None:
+    """A range of zeros in confirmed data is damage, short or long."""
     truth = history()
     for number, (begin, length) in enumerate(itertools.product(range(len(truth.synced)), (1, 7, 64, SECTOR))):
         if number % stride == 0:
             end = min(begin + length, len(truth.synced))
 
-            assert_refused(truth.written[:begin] + bytes(end - begin) + truth.written[end:], f"zeros in {begin}-{end}")
+            assert_rejected(truth.written[:begin] + bytes(end - begin) + truth.written[end:], f"zeros in {begin}-{end}")
 
 
-def test_a_removed_doubled_or_swapped_line_is_refused() -> None:
-    """Confirmed lines that were taken out, repeated or exchanged are damage."""
+def test_a_removed_repeated_or_swapped_line_is_damage() -> None:
+    """Removing, repeating or swapping confirmed lines is damage."""
     truth = history()
     lines = truth.lines
     for place in range(truth.confirmed):
-        assert_refused(b"".join(lines[:place] + lines[place + 1 :]), f"line {place + 1} removed")
+        assert_rejected(b"".join(lines[:place] + lines[place + 1 :]), f"line {place + 1} removed")
         if place + 1 < truth.confirmed:
             swapped = [*lines[:place], lines[place + 1], lines[place], *lines[place + 2 :]]
-            assert_refused(b"".join(swapped), f"lines {place + 1} and {place + 2} swapped")
-            assert_refused(b"".join(lines[: place + 1] + lines[place:]), f"line {place + 1} doubled")
+            assert_rejected(b"".join(swapped), f"lines {place + 1} and {place + 2} swapped")
+            assert_rejected(b"".join(lines[: place + 1] + lines[place:]), f"line {place + 1} doubled")
 
 
-def test_after_a_clean_end_every_record_is_protected() -> None:
-    """In a journal that was closed, the loss or change of any line before the seal is recognised."""
+def test_every_record_of_a_closed_journal_is_protected() -> None:
+    """In a closed journal, the loss or change of any line before the seal is detected."""
     truth = history(closed=True)
     lines = truth.lines
     for place in range(len(lines) - 1):
-        assert_refused(b"".join(lines[:place] + lines[place + 1 :]), f"line {place + 1} removed")
+        assert_rejected(b"".join(lines[:place] + lines[place + 1 :]), f"line {place + 1} removed")
     for byte in range(len(truth.written) - len(lines[-1])):
         data = bytearray(truth.written)
         data[byte] ^= 0x04
-        assert_refused(bytes(data), f"byte {byte}")
+        assert_rejected(bytes(data), f"byte {byte}")
 
 
-def test_damage_to_the_seal_itself_costs_no_record() -> None:
-    """A seal says nothing that the records do not say, so a journal goes on without it."""
+def test_a_damaged_last_seal_costs_no_record() -> None:
+    """A journal can be resumed without its last seal."""
     truth = history(closed=True)
     for byte in range(len(truth.written) - len(truth.lines[-1]), len(truth.written)):
         data = bytearray(truth.written)
         data[byte] ^= 0x04
-        hashes = judged(bytes(data))
+        hashes = recovered(bytes(data))
 
         assert hashes is None or len(hashes) >= len(truth.lines) - 1
 
 
-def test_a_torn_tail_is_set_aside_and_said_so() -> None:
-    """What a crash left unfinished is kept in torn/, and the journal goes on with a record of it."""
+def test_a_torn_tail_is_set_aside_and_recorded() -> None:
+    """A torn tail is kept in torn/, and the journal records it."""
     truth = history(unconfirmed=2)
     torn = truth.written[:-7]
     disk = SimulatedDisk()
@@ -204,15 +204,15 @@ def test_a_torn_tail_is_set_aside_and_said_so() -> None:
 
     events = [record.event for record in read(RUN_PATH, files=disk)]
     rest = torn[torn.rindex(b"\n") + 1 :]
-    recovered = next(event for event in events if isinstance(event, JournalRecovered))
-    assert (len(truth.lines) - 1, len(rest)) == (recovered.after, recovered.bytes)
-    assert rest == disk.read(f"{RUN_PATH}/{recovered.file}").read()
+    recovery = next(event for event in events if isinstance(event, JournalRecovered))
+    assert (len(truth.lines) - 1, len(rest)) == (recovery.after, recovery.bytes)
+    assert rest == disk.read(f"{RUN_PATH}/{recovery.file}").read()
     assert session(2) in events
     assert verify(RUN_PATH, files=disk).holds
 
 
-def test_a_refusal_names_what_and_where_and_touches_nothing() -> None:
-    """Damage is refused with file, byte, record, check and what is intact behind it; no byte on disk changes."""
+def test_damage_is_described_and_nothing_is_changed() -> None:
+    """Damage has the file, byte, record, check and what is intact behind it; nothing on disk changes."""
     truth = history()
     byte = truth.written.index(b"quito")
     data = bytearray(truth.written)
@@ -235,7 +235,7 @@ def test_a_refusal_names_what_and_where_and_touches_nothing() -> None:
 
 @pytest.mark.parametrize("lost", [1, 2, 3])
 def test_a_missing_file_in_the_middle_is_damage(lost: int) -> None:
-    """A journal whose first or middle file is gone is refused, and the file is named."""
+    """A journal whose first or middle segment is missing is rejected, and the segment is named."""
     disk = SimulatedDisk()
     written(RUN_PATH, whole_run(8), files=disk, roll_at=1500)
     assert len(disk.list_directory(str(RUN_PATH))) > 5
@@ -246,7 +246,7 @@ def test_a_missing_file_in_the_middle_is_damage(lost: int) -> None:
 
 
 def test_a_change_in_any_sealed_file_is_damage() -> None:
-    """No byte of a file that another follows can change unnoticed, its first line and its seal included."""
+    """No byte of a segment before the last can change undetected, including its first line and its seal."""
     disk = SimulatedDisk()
     written(RUN_PATH, whole_run(4), files=disk, roll_at=900)
     for number in range(1, 3):
@@ -261,12 +261,12 @@ def test_a_change_in_any_sealed_file_is_damage() -> None:
                 assert len(list(scan)) < 30
                 assert damage(scan) is not None, f"{name}: byte {byte}"
             except JournalError:
-                pass  # The first line now names another format, and is refused for that.
+                pass  # The first line now names another format.
         disk.put(name, data)
 
 
-def test_an_unsealed_file_is_copied_before_it_is_trusted() -> None:
-    """After a crash the last file is written anew: pages that a failed sync left behind cannot be made durable."""
+def test_an_unsealed_file_is_copied() -> None:
+    """After a crash the last segment is rewritten: pages of a failed sync cannot be made durable."""
     truth = history(unconfirmed=0)
     disk = SimulatedDisk()
     disk.put(f"{RUN_PATH}/{segments.name(1)}", truth.synced)
@@ -279,8 +279,8 @@ def test_an_unsealed_file_is_copied_before_it_is_trusted() -> None:
     assert after.shown.startswith(truth.synced)
 
 
-def test_a_sealed_journal_goes_on_in_a_new_file() -> None:
-    """A file that was sealed stays as it is, byte for byte; the next session begins another."""
+def test_a_sealed_journal_continues_in_a_new_file() -> None:
+    """A sealed segment stays unchanged; the next session starts another."""
     disk = SimulatedDisk()
     written(RUN_PATH, [started(), session()], files=disk)
     sealed = disk.read(f"{RUN_PATH}/{segments.name(1)}").read()
@@ -292,12 +292,12 @@ def test_a_sealed_journal_goes_on_in_a_new_file() -> None:
     assert 2 == verify(RUN_PATH, files=disk).segments
 
 
-def test_a_stored_hash_that_was_hit_is_seen_through() -> None:
-    """If only the hash of a line was changed, the line after it verifies against the hash that should stand there."""
+def test_damage_to_a_stored_hash_is_recognised() -> None:
+    """If only the hash of a line was changed, the next line still verifies against the correct hash."""
     truth = history(unconfirmed=1)
     end = sum(map(len, truth.lines[: truth.confirmed]))
     data = bytearray(truth.written)
     data[end - 4] ^= 1
     assert chain.split(bytes(data[:end]).splitlines()[-1]) is not None
 
-    assert_refused(bytes(data), "the hash of the last confirmed record")
+    assert_rejected(bytes(data), "the hash of the last confirmed record")

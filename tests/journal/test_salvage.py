@@ -1,4 +1,4 @@
-"""Salvaging: what is intact comes into a new run, what is not is counted, and the old one is only read."""
+"""Salvage: intact records are copied to a new run, the others are counted, and the source is only read."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -42,12 +42,12 @@ LONG = "v" * (300 << 10)
 
 
 async def save(source: Path, target: Path) -> Salvaged:
-    """Salvage a run, without making sure of the disk."""
+    """Salvage a run, without syncs."""
     return await salvage(source, target, files=FLEETING)
 
 
 def facts(path: Path) -> list[Event]:
-    """Read the events of a run that are not about its files."""
+    """Return the events of a run, without those about files."""
     return [record.event for record in read(path) if not isinstance(record.event, FileEvent)]
 
 
@@ -57,13 +57,13 @@ def spoil(path: Path, event: Event) -> None:
     flip(segment(path, record.segment), record.offset + 60)
 
 
-def about(events: Iterable[Event], name: str) -> list[Event]:
-    """Pick the events of one trial."""
+def of_trial(events: Iterable[Event], name: str) -> list[Event]:
+    """Return the events of one trial."""
     return [event for event in events if isinstance(event, TrialEvent) and event.trial == name]
 
 
-async def test_what_is_intact_is_kept(tmp_path: Path) -> None:
-    """Every record before the damage and every one behind it that still fits is in the new run, with its times."""
+async def test_intact_records_are_kept(tmp_path: Path) -> None:
+    """Every record before the damage, and every valid one after it, is in the new run, with its times."""
     events = [*whole_run(3)[:-1], RunStopped(reason="interrupted")]
     await write(tmp_path / "run", events)
     before = list(read(tmp_path / "run"))
@@ -81,8 +81,8 @@ async def test_what_is_intact_is_kept(tmp_path: Path) -> None:
     assert not (tmp_path / "new" / "excluded.jsonl").exists()
 
 
-async def test_what_no_longer_fits_is_left_out(tmp_path: Path) -> None:
-    """Records whose trial has lost its beginning, and a last word that counts it, are kept beside the new run as they stood."""
+async def test_records_that_no_longer_fit_are_excluded(tmp_path: Path) -> None:
+    """Records of a trial without its first event, and the final record, are saved next to the new run."""
     await write(tmp_path / "run", whole_run(3))
     second = trial("case-2")
     spoil(tmp_path / "run", second[0])
@@ -98,8 +98,8 @@ async def test_what_no_longer_fits_is_left_out(tmp_path: Path) -> None:
     assert types == [line["type"] for line in lines]
 
 
-async def test_a_finished_run_says_what_is_true_of_it(tmp_path: Path) -> None:
-    """Where no trial is lost, the run is still finished, and the head that it names is one of its own."""
+async def test_a_run_that_lost_no_trial_stays_finished(tmp_path: Path) -> None:
+    """If no trial is lost, the new run is finished, with its own head."""
     lost = Noted(name="a", value=1)
     done = RunFinished(completed=1, failed=0, withdrawn=0, head="0" * 32)
     await write(tmp_path / "run", [started(), session(), *trial("a"), lost, done])
@@ -111,8 +111,8 @@ async def test_a_finished_run_says_what_is_true_of_it(tmp_path: Path) -> None:
     assert RunFinished(completed=1, failed=0, withdrawn=0, head=before.h) == last.event
 
 
-async def test_new_run_is_a_run_of_its_own(tmp_path: Path) -> None:
-    """What was salvaged verifies, has another identity, names the old one, and can be gone on with."""
+async def test_the_new_run_has_its_own_id(tmp_path: Path) -> None:
+    """A salvaged run verifies, has another id, names its source, and can be resumed."""
     await write(tmp_path / "run", whole_run(3))
     spoil(tmp_path / "run", trial("case-2")[0])
     await save(tmp_path / "run", tmp_path / "new")
@@ -123,11 +123,11 @@ async def test_new_run_is_a_run_of_its_own(tmp_path: Path) -> None:
     await write(tmp_path / "new", [session(2), *trial("case-2")], new=False)
 
     assert verify(tmp_path / "new").holds
-    assert trial("case-2") == about(facts(tmp_path / "new"), "case-2")
+    assert trial("case-2") == of_trial(facts(tmp_path / "new"), "case-2")
 
 
 async def test_source_is_only_read(tmp_path: Path) -> None:
-    """The damaged run is the same afterwards, byte for byte."""
+    """The damaged run is unchanged."""
     await write(tmp_path / "run", whole_run(3), roll_at=1000)
     flip(segment(tmp_path / "run", 2), 500)
     before = content(tmp_path / "run")
@@ -138,7 +138,7 @@ async def test_source_is_only_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("byte", range(0, 2000, 97))
 async def test_counts_add_up(tmp_path: Path, byte: int) -> None:
-    """Every record is kept, lost, left out, or about the files; wherever the damage is, none is forgotten."""
+    """Every record is kept, lost, excluded or about files, wherever the damage is."""
     events = [started(), session(), *(Noted(name="n", value=n) for n in range(3)), *whole_run(3)[2:]]
     await write(tmp_path / "run", events)
     total, start = len(lines_of(tmp_path / "run")), len(b"".join(lines_of(tmp_path / "run")[:3]))
@@ -147,11 +147,11 @@ async def test_counts_add_up(tmp_path: Path, byte: int) -> None:
 
     assert total == saved.kept + saved.lost + saved.excluded + 2
     assert verify(tmp_path / "new").holds
-    assert saved.lost <= 1  # None, where it was the LF: both of its neighbours are whole.
+    assert saved.lost <= 1  # None if the LF was changed: both lines are intact.
 
 
 async def test_undamaged_journal_is_not_salvaged(tmp_path: Path) -> None:
-    """A journal that is whole, or that a crash cut off, needs no salvage; the refusal says what to do, and makes nothing."""
+    """Salvage of an intact or interrupted journal is rejected with what to do instead; nothing is created."""
     await write(tmp_path / "run", whole_run())
 
     with pytest.raises(JournalError, match="/run is not damaged; resume the run"):
@@ -164,15 +164,15 @@ async def test_undamaged_journal_is_not_salvaged(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-async def test_nothing_cannot_be_salvaged(tmp_path: Path) -> None:
-    """Where there is no journal there is nothing to salvage."""
+async def test_missing_journal_is_an_error(tmp_path: Path) -> None:
+    """Salvage of a path without a journal is an error."""
     with pytest.raises(NotAJournal):
         await save(tmp_path / "nothing", tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
 async def test_existing_run_is_not_overwritten(tmp_path: Path) -> None:
-    """A run that is there already, the damaged one included, is not written to."""
+    """An existing run, including the damaged one, is not overwritten."""
     await write(tmp_path / "run", whole_run())
     await write(tmp_path / "other", whole_run())
     spoil(tmp_path / "run", trial("case-2")[0])
@@ -185,7 +185,7 @@ async def test_existing_run_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def header_bytes() -> list[int]:
-    """Pick a byte in every member of a first line."""
+    """Return a byte in every member of a first line."""
     names = ["seq", "at", "t", "type", "format", "version", "run", "segment", "d", "h"]
     line = b'{"seq":1,"at":"2026-11-15T00:00:00.001000Z","t":0.001000,"type":"segment_opened","format":"evaljournal",'
     line += b'"version":"1.0","run":"%b","segment":1,"d":0,"h":"' % RUN.encode()
@@ -201,7 +201,7 @@ def header_bytes() -> list[int]:
 @pytest.mark.parametrize("byte", sorted(set(header_bytes())))
 @pytest.mark.parametrize("mask", [1, 0x80])
 async def test_damaged_header_costs_only_itself(tmp_path: Path, byte: int, mask: int) -> None:
-    """If the first line of a run is damaged, anywhere, the run's identity is found elsewhere and everything else is kept."""
+    """If the first line is damaged, the id of the run is found elsewhere, and all other records are kept."""
     await write(tmp_path / "run", whole_run(), roll_at=1000)
     flip(segment(tmp_path / "run"), byte, mask)
     saved = await save(tmp_path / "run", tmp_path / "new")
@@ -213,7 +213,7 @@ async def test_damaged_header_costs_only_itself(tmp_path: Path, byte: int, mask:
 
 @pytest.mark.parametrize("percent", range(0, 101, 5))
 async def test_damaged_later_header_costs_only_itself(tmp_path: Path, percent: int) -> None:
-    """The same is true of the first line of a later file."""
+    """If the first line of a later segment is damaged, all other records are kept."""
     await write(tmp_path / "run", whole_run(4), roll_at=1000)
     header = segment(tmp_path / "run", 2).read_bytes().splitlines()[0]
     flip(segment(tmp_path / "run", 2), len(header) * percent // 100)
@@ -223,8 +223,8 @@ async def test_damaged_later_header_costs_only_itself(tmp_path: Path, percent: i
     assert whole_run(4) == facts(tmp_path / "new")[:-1]
 
 
-async def test_missing_file_costs_only_what_was_in_it(tmp_path: Path) -> None:
-    """Whole trials before and behind a file that is missing are kept."""
+async def test_missing_segment_costs_only_its_records(tmp_path: Path) -> None:
+    """Complete trials before and after a missing segment are kept."""
     await write(tmp_path / "run", whole_run(6), roll_at=1500)
     gone = [record for record in read(tmp_path / "run") if record.segment == 2]
     segment(tmp_path / "run", 2).unlink()
@@ -237,8 +237,8 @@ async def test_missing_file_costs_only_what_was_in_it(tmp_path: Path) -> None:
     assert len(whole) > 0
 
 
-async def test_lost_beginning_is_told(tmp_path: Path) -> None:
-    """Without the record that says what it is a run of, nothing can be made of the rest; that is said, and nothing is made."""
+async def test_lost_definition_is_an_error(tmp_path: Path) -> None:
+    """Without the record that defines the run, salvage is an error, and nothing is created."""
     await write(tmp_path / "run", whole_run())
     spoil(tmp_path / "run", started())
 
@@ -247,8 +247,8 @@ async def test_lost_beginning_is_told(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-async def test_run_of_which_nothing_is_left_is_told(tmp_path: Path) -> None:
-    """A file of zeros cannot be salvaged, and that is said."""
+async def test_zeroed_run_is_an_error(tmp_path: Path) -> None:
+    """A file of zeros cannot be salvaged."""
     await write(tmp_path / "run", whole_run())
     overwrite(segment(tmp_path / "run"), b"\0" * 4096)
 
@@ -258,7 +258,7 @@ async def test_run_of_which_nothing_is_left_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sessions", [1, 2])
 async def test_lost_session_does_not_cost_its_trials(tmp_path: Path, sessions: int) -> None:
-    """If the record that begins a session is damaged, the outputs of all of its trials are kept all the same."""
+    """If the record that starts a session is damaged, the outputs of its trials are kept."""
     await write(tmp_path / "run", [started(), session(), *trial("a")])
     await write(tmp_path / "run", [session(2), *trial("b")], new=False)
     spoil(tmp_path / "run", session(sessions))
@@ -269,8 +269,8 @@ async def test_lost_session_does_not_cost_its_trials(tmp_path: Path, sessions: i
     assert verify(tmp_path / "new").holds
 
 
-async def test_large_values_come_along(tmp_path: Path) -> None:
-    """Values that were kept in blobs are in the new run, in blobs of its own."""
+async def test_large_values_are_copied(tmp_path: Path) -> None:
+    """Values in blobs are in the new run, in its own blobs."""
     note = Noted(name="a", value=LONG)
     lost = Noted(name="b", value=1)
     await write(tmp_path / "run", [started(), session(), note, lost, note])
@@ -281,8 +281,8 @@ async def test_large_values_come_along(tmp_path: Path) -> None:
     assert 1 == verify(tmp_path / "new").blobs
 
 
-async def test_large_value_that_is_left_out_is_kept_whole(tmp_path: Path) -> None:
-    """A record that is left out is written down with its value, not with the place where that was."""
+async def test_excluded_record_keeps_its_large_value(tmp_path: Path) -> None:
+    """An excluded record is saved with its value instead of the reference."""
     events = trial("a", output=LONG)
     await write(tmp_path / "run", [started(), session(), *events])
     spoil(tmp_path / "run", events[0])
@@ -294,7 +294,7 @@ async def test_large_value_that_is_left_out_is_kept_whole(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("also", [True, False])
 async def test_lost_blob_costs_its_record(tmp_path: Path, *, also: bool) -> None:
-    """A record whose value is gone is lost, and the others are kept, whether or not anything else is damaged."""
+    """A record whose blob is missing is lost, and the others are kept."""
     note, other = Noted(name="a", value=LONG), Noted(name="b", value=1)
     await write(tmp_path / "run", [started(), session(), note, other, *trial("a")])
     if also:
@@ -308,7 +308,7 @@ async def test_lost_blob_costs_its_record(tmp_path: Path, *, also: bool) -> None
 
 
 async def test_salvaged_run_can_be_salvaged(tmp_path: Path) -> None:
-    """What was salvaged once and damaged again can be salvaged again."""
+    """A salvaged run that is damaged can be salvaged again."""
     notes = [Noted(name="n", value=n) for n in range(5)]
     await write(tmp_path / "run", [started(), session(), *notes])
     spoil(tmp_path / "run", notes[1])
@@ -320,8 +320,8 @@ async def test_salvaged_run_can_be_salvaged(tmp_path: Path) -> None:
     assert [started(), session(), notes[0], notes[2], notes[4]] == facts(tmp_path / "newer")[:-1]
 
 
-async def test_swapped_and_doubled_lines_are_put_right(tmp_path: Path) -> None:
-    """Lines that are whole but in the wrong place, or there twice, come out once and in order."""
+async def test_swapped_and_repeated_lines_are_sorted(tmp_path: Path) -> None:
+    """Valid lines in the wrong order, or repeated, are written once and in order."""
     await write(tmp_path / "run", whole_run())
     lines = lines_of(tmp_path / "run")
     lines[4], lines[5] = lines[5], lines[4]
@@ -332,8 +332,8 @@ async def test_swapped_and_doubled_lines_are_put_right(tmp_path: Path) -> None:
     assert whole_run() == facts(tmp_path / "new")[:-1]
 
 
-def is_part_of(some: Iterable[Event], whole: Iterable[Event]) -> bool:
-    """Say whether the events are among the others, in the same order."""
+def is_subsequence(some: Iterable[Event], whole: Iterable[Event]) -> bool:
+    """Return whether the events are among the others, in the same order."""
     rest = iter(whole)
     return all(event in rest for event in some)
 
@@ -341,7 +341,7 @@ def is_part_of(some: Iterable[Event], whole: Iterable[Event]) -> bool:
 @examples(40)
 @given(damage=st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 255)), min_size=1, max_size=6))
 def test_nothing_is_invented(tmp_path_factory: pytest.TempPathFactory, damage: list[tuple[int, int]]) -> None:
-    """Whatever is damaged, what is salvaged is part of what was written, in its order, and verifies; or it is refused."""
+    """Whatever is damaged, salvaged events are a subsequence of the original ones and verify, or salvage fails."""
     path = tmp_path_factory.mktemp("salvage")
 
     async def main() -> Salvaged | None:
@@ -359,7 +359,7 @@ def test_nothing_is_invented(tmp_path_factory: pytest.TempPathFactory, damage: l
     if saved is not None:
         new = [event for event in facts(path / "new")[:-1] if not isinstance(event, SessionStarted)]
 
-        assert is_part_of(new, whole_run(3))
+        assert is_subsequence(new, whole_run(3))
         assert saved.kept - len(new) in (0, 1)  # Whether the session's own record survived.
         assert verify(path / "new").holds
     else:

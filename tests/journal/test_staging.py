@@ -1,4 +1,4 @@
-"""A copy of a run is there whole, or not at all: whatever the disk says, and whenever the power fails."""
+"""A copy of a run is created completely or not at all, whenever the disk or the power fails."""
 
 import errno
 import itertools
@@ -19,8 +19,8 @@ from tests.journal.test_faults import CALLS, Fault
 SOURCE, TARGET, PLACE = Path("/runs/old"), Path("/runs/new"), Path("/runs/.new.new")
 
 
-def damaged() -> SimulatedDisk:
-    """Give a disk with a run on it in which a record in the middle is damaged, and which leaves something out."""
+def damaged_disk() -> SimulatedDisk:
+    """Return a disk with a run that has a damaged record in the middle."""
     disk = SimulatedDisk()
     large = "v" * (300 << 10)
 
@@ -37,8 +37,8 @@ def damaged() -> SimulatedDisk:
     return disk
 
 
-def saved(disk: SimulatedDisk) -> Salvaged:
-    """Salvage it."""
+def salvaged(disk: SimulatedDisk) -> Salvaged:
+    """Salvage the run."""
 
     async def main() -> Salvaged:
         return await salvage(SOURCE, TARGET, files=disk, in_thread=inline)
@@ -47,40 +47,40 @@ def saved(disk: SimulatedDisk) -> Salvaged:
 
 
 def content(disk: SimulatedDisk) -> dict[str, bytes]:
-    """Tell what is on a disk, the locks left out."""
+    """Return the content of all files but locks."""
     return {path: bytes(inode.shown) for path, inode in disk.files() if not path.endswith("/LOCK")}
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("call", CALLS)
-def test_where_the_disk_refuses_nothing_is_left(call: str, error: int) -> None:
-    """Whichever call fails, the copy is whole or there is nothing of it, it is said what to do, and to try again works."""
+def test_a_failing_disk_leaves_no_partial_copy(call: str, error: int) -> None:
+    """Whichever call fails, the copy is complete or absent, the error has a hint, and a retry works."""
     for n in itertools.count(1):
-        disk = damaged()
+        disk = damaged_disk()
         before = content(disk)
         disk.before = fault = Fault(call, n, error)
-        refused: JournalError | None = None
+        raised: JournalError | None = None
         try:
-            saved(disk)
+            salvaged(disk)
         except JournalError as exc:
-            refused = exc
+            raised = exc
         if not fault.fired:
             break
-        if refused is not None:
+        if raised is not None:
             assert before == content(disk), n
-            assert (TARGET, "free_space" if isinstance(refused, DiskFull) else "choose_path") == (refused.path, refused.hint), n
-            assert error == errno.ENOSPC or not isinstance(refused, DiskFull)
-            saved(disk)
+            assert (TARGET, "free_space" if isinstance(raised, DiskFull) else "choose_path") == (raised.path, raised.hint), n
+            assert error == errno.ENOSPC or not isinstance(raised, DiskFull)
+            salvaged(disk)
         assert verify(TARGET, files=disk).holds, n
     assert n > 1 or call == "ftruncate"
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whenever_the_power_fails_it_is_whole_or_not_there(seed: int) -> None:
-    """After a power cut at any call, or a kill, there is no run at the place, or a whole one; and the copy can be made."""
+def test_a_power_cut_leaves_no_partial_copy(seed: int) -> None:
+    """After a power cut or kill at any call, the copy is complete or absent, and can be made."""
     chance = random.Random(seed)
     for n in itertools.count(1):
-        disk = damaged()
+        disk = damaged_disk()
         left = n
 
         def count(_: str) -> None:
@@ -92,7 +92,7 @@ def test_whenever_the_power_fails_it_is_whole_or_not_there(seed: int) -> None:
         disk.before = count
         is_done = False
         try:
-            saved(disk)
+            salvaged(disk)
             is_done = True
         except (PowerCut, BaseExceptionGroup):
             pass
@@ -100,7 +100,7 @@ def test_whenever_the_power_fails_it_is_whole_or_not_there(seed: int) -> None:
             is_there = after.exists(str(TARGET))
             assert is_there or not is_done
             if not is_there:
-                saved(after)
+                salvaged(after)
                 assert not after.exists(str(PLACE)), n
             assert verify(TARGET, files=after).holds, n
         if is_done:
@@ -108,8 +108,8 @@ def test_whenever_the_power_fails_it_is_whole_or_not_there(seed: int) -> None:
     assert n > 20
 
 
-async def test_what_another_process_makes_is_left_to_it(tmp_path: Path) -> None:
-    """Two who make the same copy do not disturb each other: the second is told, and nothing of the first is taken away."""
+async def test_two_copies_at_once_do_not_interfere(tmp_path: Path) -> None:
+    """Of two processes that make the same copy, the second fails and removes nothing of the first."""
     (tmp_path / ".new.new").mkdir()
     lock = DISK.open(str(tmp_path / ".new.new" / "LOCK"), 0o102)
     try:
@@ -123,8 +123,8 @@ async def test_what_another_process_makes_is_left_to_it(tmp_path: Path) -> None:
     assert (tmp_path / ".new.new" / "LOCK").exists()
 
 
-def test_what_comes_into_being_meanwhile_is_kept(tmp_path: Path) -> None:
-    """A directory that somebody makes at the place while the copy is made stays as it is, and the copy goes."""
+def test_a_directory_that_appears_meanwhile_is_kept(tmp_path: Path) -> None:
+    """A directory that is created at the target during the copy is kept, and the copy is removed."""
 
     async def main() -> None:
         async with staged_run(tmp_path / "new", files=DISK, in_thread=inline) as place:

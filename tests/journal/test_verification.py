@@ -1,4 +1,4 @@
-"""Verifying: what was written holds, and every change to it is found."""
+"""Verification: an unchanged journal passes, and every change is found."""
 
 import shutil
 from collections.abc import Callable
@@ -42,21 +42,21 @@ LONG = "v" * (300 << 10)
 
 
 def rewrite(path: Path, lines: list[bytes]) -> None:
-    """Put other lines into a journal of one file."""
+    """Replace the lines of a journal with one segment."""
     overwrite(segment(path), b"".join(lines))
 
 
 def is_noticed(path: Path) -> bool:
-    """Say whether anything about a closed journal gives a change away."""
+    """Return whether a change to a closed journal is detected."""
     try:
         result = verify(path)
     except UnknownFormat:
-        return True  # The first line names another format; whether it was changed or written so, nobody can tell.
+        return True  # The first line names another format.
     return not result.holds or result.unfinished > 0
 
 
-def test_what_was_written_holds(tmp_path: Path) -> None:
-    """A journal that nobody touched holds, and the result says what was looked at."""
+def test_unchanged_journal_passes(tmp_path: Path) -> None:
+    """An unchanged journal passes, and the result has its figures."""
     records = written(tmp_path / "run", [*whole_run()[:-1], Noted(name="a", value=LONG), finished(2)], roll_at=1000)
     last = list(read(tmp_path / "run"))[-1]
 
@@ -74,8 +74,8 @@ def test_what_was_written_holds(tmp_path: Path) -> None:
     assert last.seq > len(records) + 2
 
 
-def test_journal_that_is_not_closed_holds(tmp_path: Path) -> None:
-    """A journal without a seal, or with half a line at its end, is what a crash leaves, and holds up to there."""
+def test_open_journal_passes(tmp_path: Path) -> None:
+    """A journal without a seal, or with an incomplete last line, passes."""
     written(tmp_path / "run", whole_run())
     cut_tail(segment(tmp_path / "run"), 1)
     whole = lines_of(tmp_path / "run")
@@ -86,7 +86,7 @@ def test_journal_that_is_not_closed_holds(tmp_path: Path) -> None:
 
 
 def test_verifying_changes_nothing(tmp_path: Path) -> None:
-    """Whoever verifies a journal, a damaged one too, only reads it."""
+    """Verification only reads."""
     written(tmp_path / "run", whole_run())
     flip(segment(tmp_path / "run"), 700)
     before = content(tmp_path / "run")
@@ -95,15 +95,15 @@ def test_verifying_changes_nothing(tmp_path: Path) -> None:
     assert before == content(tmp_path / "run")
 
 
-def test_nothing_cannot_be_verified(tmp_path: Path) -> None:
-    """Where there is no journal there is nothing that could hold."""
+def test_missing_journal_is_an_error(tmp_path: Path) -> None:
+    """Verification of a path without a journal is an error."""
     with pytest.raises(NotAJournal):
         verify(tmp_path / "nothing")
 
 
 @pytest.mark.parametrize("mask", [0x01, 0x20, 0x80])
 def test_every_flipped_bit_is_found(tmp_path: Path, mask: int) -> None:
-    """Wherever a bit is flipped in a closed journal, it is noticed; before the last line, as damage."""
+    """A flipped bit anywhere in a closed journal is detected; before the last line, as damage."""
     written(tmp_path / "run", [started(), session(), *trial("a")], roll_at=900)
     last = list(read(tmp_path / "run"))[-1]
     silent: list[tuple[int, int]] = []
@@ -123,7 +123,7 @@ def test_every_flipped_bit_is_found(tmp_path: Path, mask: int) -> None:
 
 
 def verify_or_none(path: Path, *, holds: bool) -> bool:
-    """Say whether the journal can be verified, and with this result."""
+    """Return the result, or None if the format is not supported."""
     try:
         return verify(path).holds is holds
     except UnknownFormat:
@@ -143,7 +143,7 @@ EDITS: dict[str, Callable[[list[bytes], int], list[bytes]]] = {
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_every_edited_line_is_found(tmp_path: Path, edit: str) -> None:
-    """A line that was removed, doubled, swapped or otherwise edited is found as damage, at its place, with what follows."""
+    """A removed, repeated, swapped or edited line is damage, with its place and what follows."""
     written(tmp_path / "run", whole_run())
     lines = lines_of(tmp_path / "run")
     for at in range(len(lines) - 2):
@@ -156,7 +156,7 @@ def test_every_edited_line_is_found(tmp_path: Path, edit: str) -> None:
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_edited_end_is_noticed(tmp_path: Path, edit: str) -> None:
-    """The last two lines of a closed journal cannot be edited unnoticed either, even where nothing confirmed is lost by it."""
+    """A change of the last two lines of a closed journal is detected, even if no confirmed record is lost."""
     written(tmp_path / "run", whole_run())
     lines = lines_of(tmp_path / "run")
     rewrite(tmp_path / "run", EDITS[edit](lines, len(lines) - 2))
@@ -165,7 +165,7 @@ def test_edited_end_is_noticed(tmp_path: Path, edit: str) -> None:
 
 
 def test_damage_counts_what_is_intact(tmp_path: Path) -> None:
-    """Behind a changed line, the records of the same file that still verify are counted."""
+    """Valid records after the damage are counted."""
     written(tmp_path / "run", whole_run(4), roll_at=1000)
     records = list(read(tmp_path / "run"))
     flip(segment(tmp_path / "run"), records[2].offset + 60)
@@ -178,7 +178,7 @@ def test_damage_counts_what_is_intact(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_missing_file_is_found(tmp_path: Path, number: int) -> None:
-    """A file that is missing before the last is named."""
+    """A missing segment before the last is named."""
     written(tmp_path / "run", whole_run(4), roll_at=1000)
     segment(tmp_path / "run", number).unlink()
     result = verify(tmp_path / "run")
@@ -189,7 +189,7 @@ def test_missing_file_is_found(tmp_path: Path, number: int) -> None:
 
 
 def test_exchanged_files_are_found(tmp_path: Path) -> None:
-    """Two files that changed places, and a file of another run, are found."""
+    """Swapped segments, and a segment of another run, are found."""
     for name in ("run", "other"):
         written(tmp_path / name, whole_run(4), roll_at=1000, run=RUN if name == "run" else RUN[::-1])
     second, third = (segment(tmp_path / "run", number).read_bytes() for number in (2, 3))
@@ -205,8 +205,8 @@ def test_exchanged_files_are_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 1, 400, -1])
-def test_file_that_was_cut_is_found(tmp_path: Path, keep: int) -> None:
-    """A file that others follow must be whole."""
+def test_truncated_segment_is_found(tmp_path: Path, keep: int) -> None:
+    """A segment before the last must be complete."""
     written(tmp_path / "run", whole_run(4), roll_at=1000)
     file = segment(tmp_path / "run", 2)
     overwrite(file, file.read_bytes()[:keep])
@@ -214,8 +214,8 @@ def test_file_that_was_cut_is_found(tmp_path: Path, keep: int) -> None:
     assert isinstance(verify(tmp_path / "run").problem, JournalDamaged)
 
 
-def test_file_that_lost_its_seal_is_found(tmp_path: Path) -> None:
-    """A file that others follow must be sealed."""
+def test_missing_seal_is_found(tmp_path: Path) -> None:
+    """A segment before the last must be sealed."""
     written(tmp_path / "run", whole_run(4), roll_at=1000)
     cut_tail(segment(tmp_path / "run", 2), 1)
     problem = verify(tmp_path / "run").problem
@@ -225,7 +225,7 @@ def test_file_that_lost_its_seal_is_found(tmp_path: Path) -> None:
 
 
 def test_lost_blob_is_found(tmp_path: Path) -> None:
-    """A value that is gone, or not what was written, does not hold."""
+    """A missing or changed blob is found."""
     written(tmp_path / "run", [started(), session(), Noted(name="a", value=LONG)])
     (blob,) = (tmp_path / "run" / "blobs").rglob("*.json")
     data = blob.read_bytes()
@@ -239,7 +239,7 @@ def test_lost_blob_is_found(tmp_path: Path) -> None:
 
 
 def test_removed_end_needs_a_kept_hash(tmp_path: Path) -> None:
-    """Whole lines that were taken off the end leave a journal that holds, unless somebody kept its head."""
+    """Complete lines removed from the end are detected only with a head that the user has kept."""
     written(tmp_path / "run", whole_run())
     head = verify(tmp_path / "run").head
     cut_tail(segment(tmp_path / "run"), 3)
@@ -253,7 +253,7 @@ def test_removed_end_needs_a_kept_hash(tmp_path: Path) -> None:
 
 
 def test_removed_last_file_needs_a_kept_hash(tmp_path: Path) -> None:
-    """The same is true of a last file that was removed whole."""
+    """A removed last segment is detected only with a head that the user has kept."""
     written(tmp_path / "run", whole_run(4), roll_at=1000)
     result = verify(tmp_path / "run")
     segment(tmp_path / "run", result.segments).unlink()
@@ -263,7 +263,7 @@ def test_removed_last_file_needs_a_kept_hash(tmp_path: Path) -> None:
 
 
 def test_kept_hash_is_found_where_it_was(tmp_path: Path) -> None:
-    """A head that was kept, in whatever letters, is found again after the journal went on, with its place."""
+    """A kept head, in upper or lower case, is found in a longer journal, with its place."""
     written(tmp_path / "run", whole_run())
     first = verify(tmp_path / "run")
     written(tmp_path / "run", [session(2)], new=False)
@@ -280,16 +280,16 @@ def test_hash_that_no_record_has_is_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("head", ["", "nonsense"])
-def test_what_is_no_hash_is_refused(tmp_path: Path, head: str) -> None:
-    """What cannot be a hash is refused, the empty one above all: a variable that was never set proves nothing."""
+def test_invalid_hash_is_rejected(tmp_path: Path, head: str) -> None:
+    """An invalid hash is rejected, above all an empty one, which an unset variable gives."""
     written(tmp_path / "run", whole_run())
 
     with pytest.raises(JournalError, match="is not the hash of a record"):
         verify(tmp_path / "run", expect_head=head)
 
 
-def test_damage_is_told_before_a_missing_head(tmp_path: Path) -> None:
-    """In a damaged journal, that the head is missing is no news."""
+def test_damage_comes_before_a_missing_head(tmp_path: Path) -> None:
+    """In a damaged journal, a missing head is not reported."""
     written(tmp_path / "run", whole_run())
     head = verify(tmp_path / "run").head
     flip(segment(tmp_path / "run"), 700)
@@ -313,7 +313,7 @@ def test_damage_is_told_before_a_missing_head(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("last", [True, False])
 def test_broken_rules_are_not_damage(tmp_path: Path, event: Event, *, last: bool) -> None:
-    """A record that is properly hashed but may not stand there was written so: that is told apart from damage."""
+    """A correctly hashed record that breaks a rule is not reported as damage."""
     forge(tmp_path, [opened(), started(), session(), enqueued("a"), event])
     if not last:
         forge(tmp_path, [Noted(name="a", value=1)], d=5)
@@ -323,8 +323,8 @@ def test_broken_rules_are_not_damage(tmp_path: Path, event: Event, *, last: bool
     assert 5 == result.problem.seq
 
 
-def test_unknown_event_does_not_hold(tmp_path: Path) -> None:
-    """What this version does not know it cannot vouch for."""
+def test_unknown_event_fails(tmp_path: Path) -> None:
+    """A journal with an unknown event type does not pass."""
     forge(tmp_path, [opened(), started(), {"type": "trial_teleported"}, session()])
 
     assert isinstance(verify(tmp_path).problem, UnknownEvent)
@@ -355,8 +355,8 @@ def test_unknown_event_does_not_hold(tmp_path: Path) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("last", [True, False])
-def test_wrong_types_do_not_hold(tmp_path: Path, members: dict[str, Any], *, last: bool) -> None:
-    """A record that is properly hashed but says what no record can say does not hold, wherever it stands."""
+def test_wrong_types_fail(tmp_path: Path, members: dict[str, Any], *, last: bool) -> None:
+    """A correctly hashed record with a wrong type does not pass."""
     forge(tmp_path, [opened(), started(), session(), {"type": "noted", "name": "a", "value": 1, **members}])
     if not last:
         forge(tmp_path, [Noted(name="a", value=1)], d=4)
@@ -368,8 +368,8 @@ def test_wrong_types_do_not_hold(tmp_path: Path, members: dict[str, Any], *, las
 
 @pytest.mark.parametrize("members", [{"type": "noted", "name": "a"}, {"type": "noted", "value": 1}], ids=str)
 @pytest.mark.parametrize("last", [True, False])
-def test_missing_members_do_not_hold(tmp_path: Path, members: dict[str, Any], *, last: bool) -> None:
-    """A record that lacks a member that it must have does not hold, wherever it stands."""
+def test_missing_members_fail(tmp_path: Path, members: dict[str, Any], *, last: bool) -> None:
+    """A correctly hashed record without a required member does not pass."""
     forge(tmp_path, [opened(), started(), session(), members])
     if not last:
         forge(tmp_path, [Noted(name="a", value=1)], d=4)
@@ -385,16 +385,16 @@ def test_missing_members_do_not_hold(tmp_path: Path, members: dict[str, Any], *,
         SegmentSealed(run=RUN, segment=2, records=3, bytes=1, sha256=""),
     ],
 )
-def test_file_begins_and_ends_once(tmp_path: Path, event: Event) -> None:
-    """A beginning in the middle of a file, or an end that counts wrongly, does not hold."""
+def test_misplaced_file_events_fail(tmp_path: Path, event: Event) -> None:
+    """A segment start in the middle of a segment, or a seal with a wrong count, does not pass."""
     forge(tmp_path, [opened(), started(), session(), event, Noted(name="a", value=1)], d=3)
     forge(tmp_path, [Noted(name="b", value=1)], d=5)
 
     assert not verify(tmp_path).holds
 
 
-def test_sums_of_the_files_are_checked(tmp_path: Path) -> None:
-    """A seal that is properly hashed but names another sum does not hold."""
+def test_digests_of_segments_are_checked(tmp_path: Path) -> None:
+    """A correctly hashed seal with another digest does not pass."""
     forge(tmp_path, [opened(), started()])
     size = sum(map(len, lines_of(tmp_path)))
     forge(tmp_path, [SegmentSealed(run=RUN, segment=1, records=2, bytes=size, sha256="0" * 64)], d=2)
@@ -402,16 +402,16 @@ def test_sums_of_the_files_are_checked(tmp_path: Path) -> None:
     assert not verify(tmp_path).holds
 
 
-def test_whole_seconds_hold(tmp_path: Path) -> None:
-    """What the writer took, the reader does not call damage: seconds may be whole numbers."""
+def test_whole_seconds_pass(tmp_path: Path) -> None:
+    """Integers are valid where seconds are expected."""
     failed = AttemptFailed(trial="a", attempt=1, error="E", message="m", category="rate_limited", retry_after=30, elapsed=1)
     written(tmp_path / "run", [started(), session(), *trial("a")[:2], failed])
 
     assert verify(tmp_path / "run").problem is None
 
 
-def test_copy_holds(tmp_path: Path) -> None:
-    """A run can be moved and copied; it holds wherever it is."""
+def test_copy_passes(tmp_path: Path) -> None:
+    """A moved or copied run passes."""
     written(tmp_path / "run", [started(), session(), Noted(name="a", value=LONG)])
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
 
@@ -419,8 +419,8 @@ def test_copy_holds(tmp_path: Path) -> None:
     assert verify(tmp_path / "copy").holds
 
 
-def test_problem_is_always_an_error_of_ours(tmp_path: Path) -> None:
-    """Whatever stands in a file, verifying it ends in a result or in an error of ours."""
+def test_any_content_gives_a_result_or_a_journal_error(tmp_path: Path) -> None:
+    """Whatever a file contains, verification returns a result or raises a journal error."""
     written(tmp_path / "run", whole_run())
     lines = lines_of(tmp_path / "run")
     for junk in (b"\n", b"{}\n", b"[]\n", b"null\n", b'{"type":[]}\n', b"\xff\n", b"[" * 5000 + b"\n", lines[0], lines[-1]):

@@ -65,12 +65,12 @@ class Counted(Files):
         self.opened: dict[str, int] = {}
 
     def open(self, path: str, flags: int) -> int:
-        """Open a file, and remember it."""
+        """Open a file and record it."""
         fd = self.opened[os.path.basename(path)] = super().open(path, flags)
         return fd
 
     def fdatasync(self, fd: int) -> None:
-        """Count, then sync."""
+        """Sync, under control of the test."""
         self.syncs += 1
         super().fdatasync(fd)
 
@@ -83,7 +83,7 @@ class Slow(Files):
         self.may_end = threading.Event()
 
     def fdatasync(self, fd: int) -> None:
-        """Say that a sync has begun; end it when told to."""
+        """Sync, under control of the test."""
         self.begun.set()
         self.may_end.wait(timeout=30)
         super().fdatasync(fd)
@@ -119,7 +119,7 @@ async def test_numbers_have_no_gap(tmp_path: Path) -> None:
     assert len(list((tmp_path / "run").glob("journal-*.jsonl"))) > 4
 
 
-async def test_safety_has_an_order(tmp_path: Path) -> None:
+async def test_durable_follows_written_follows_appended(tmp_path: Path) -> None:
     """Nothing is durable before it is written, and nothing is written before it was appended."""
     gate = Gate()
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=gate, roll_at=900) as journal:
@@ -167,14 +167,14 @@ async def test_waiting_for_durability_waits_for_the_sync(tmp_path: Path) -> None
         assert record.seq == journal.durable
 
 
-async def test_many_can_wait(tmp_path: Path) -> None:
+async def test_many_tasks_can_wait(tmp_path: Path) -> None:
     """All waiting tasks are woken, in any order."""
-    told: list[int] = []
+    woken: list[int] = []
     gate = Gate()
 
     async def wait(seq: int) -> None:
         await journal.wait_durable(seq)
-        told.append(seq)
+        woken.append(seq)
 
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=gate) as journal:
         gate.open = trio.Event()
@@ -185,10 +185,10 @@ async def test_many_can_wait(tmp_path: Path) -> None:
                 nursery.start_soon(wait, seq)
             await trio.testing.wait_all_tasks_blocked()
 
-            assert [] == told
+            assert [] == woken
             gate.open.set()
 
-    assert [1, 1, 2, 3, 4, 5, 6, 9] == sorted(told)
+    assert [1, 1, 2, 3, 4, 5, 6, 9] == sorted(woken)
 
 
 async def test_cancelled_wait_does_not_affect_others(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ async def test_closed_journal_rejects_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("event", "refusal"),
+    ("event", "error"),
     [
         (TrialCompleted(trial="a", attempts=1), IllegalEvent),
         (SegmentOpened(format="evaljournal", version="1.0", run=RUN, segment=2), IllegalEvent),
@@ -268,14 +268,14 @@ async def test_closed_journal_rejects_records(tmp_path: Path) -> None:
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, type) else value.__name__,
 )
-async def test_rejected_event_changes_nothing(tmp_path: Path, event: Event, refusal: type[Exception]) -> None:
+async def test_rejected_event_changes_nothing(tmp_path: Path, event: Event, error: type[Exception]) -> None:
     """A rejected event changes neither the files nor the lifecycle; the next one is accepted."""
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=inline) as journal:
         for legal in [started(), session(), *trial("a")[:2]]:
             await journal.wait_durable(journal.append(legal).seq)
         before, state = content(tmp_path / "run"), (journal.appended, journal.head, journal.lifecycle.stage_of("a"))
 
-        with pytest.raises(refusal):
+        with pytest.raises(error):
             journal.append(event)
         await trio.testing.wait_all_tasks_blocked()
         assert before == content(tmp_path / "run")
@@ -335,7 +335,7 @@ async def test_intake_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert journal.written == journal.appended
 
 
-async def test_all_who_wait_for_room_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_tasks_that_wait_for_room_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All tasks in `wait_room` continue when there is room."""
     monkeypatch.setattr("journal.writer.PENDING_LIMIT", 1000)
     gate = Gate()
@@ -370,8 +370,8 @@ async def test_large_values_count_as_pending(tmp_path: Path, monkeypatch: pytest
         await journal.wait_room()
 
 
-async def test_block_that_raises_leaves_a_whole_journal(tmp_path: Path) -> None:
-    """If the block raises, its exception comes out as it is, and everything before it is there and sealed."""
+async def test_block_that_raises_leaves_a_closed_journal(tmp_path: Path) -> None:
+    """If the block raises, its exception is passed on, and all records before it are there and sealed."""
 
     def events() -> Iterator[Event]:
         yield from whole_run()
@@ -385,7 +385,7 @@ async def test_block_that_raises_leaves_a_whole_journal(tmp_path: Path) -> None:
 
 
 async def test_block_may_raise_a_group(tmp_path: Path) -> None:
-    """If the block raises a group, the group comes out as it is."""
+    """If the block raises a group, the group is passed on unchanged."""
 
     def events() -> Iterator[Event]:
         yield started()
@@ -405,8 +405,8 @@ async def rescue(journal: Journal) -> None:
     journal._wake(math.inf)
 
 
-async def test_block_that_is_cancelled_leaves_a_whole_journal(tmp_path: Path) -> None:
-    """If the block is cancelled from outside, everything before it is there and sealed."""
+async def test_block_that_is_cancelled_leaves_a_closed_journal(tmp_path: Path) -> None:
+    """If the block is cancelled, all records before it are there and sealed."""
     async with trio.open_nursery() as nursery:
         with trio.move_on_after(1) as limit:
             async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=inline) as journal:
@@ -617,7 +617,7 @@ async def test_closed_journal_has_no_extra_files(tmp_path: Path) -> None:
 
 
 async def test_files_roll(tmp_path: Path) -> None:
-    """A file that is long enough is sealed and followed by another; seal and header tell what stands before them."""
+    """A segment that is long enough is sealed and followed by another; seal and header describe what precedes them."""
     await write(tmp_path / "run", whole_run(4), roll_at=1000)
     files = sorted((tmp_path / "run").glob("journal-*.jsonl"))
     records = list(read(tmp_path / "run"))
@@ -662,8 +662,8 @@ async def test_files_roll_at_any_length(tmp_path: Path, roll_at: int, *, confirm
     assert result.segments == len(list((tmp_path / "run").glob("journal-*.jsonl")))
 
 
-async def test_same_facts_make_the_same_bytes(tmp_path: Path) -> None:
-    """The same events, times and run make the same files, byte for byte."""
+async def test_same_events_give_the_same_bytes(tmp_path: Path) -> None:
+    """The same events, times and run id give the same bytes."""
     for name in ("one", "two"):
         await write(tmp_path / name, whole_run(3), roll_at=1000)
     one, two = (content(tmp_path / name) for name in ("one", "two"))
@@ -671,8 +671,8 @@ async def test_same_facts_make_the_same_bytes(tmp_path: Path) -> None:
     assert one == two
 
 
-async def test_threads_make_the_same_records(tmp_path: Path) -> None:
-    """With the journal's own threads, the events on disk are the same; only what was confirmed when may differ."""
+async def test_threads_write_the_same_records(tmp_path: Path) -> None:
+    """With real threads the events on disk are the same; only the watermarks may differ."""
     events = whole_run(20)
     async with writing(tmp_path / "run", new=True, run=RUN, clock=fake_clock(), roll_at=2000) as journal:
         for number, event in enumerate(events):

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 import anthropic
@@ -10,52 +10,17 @@ import openai
 import pytest
 import trio
 
-from journal import Event
 from journal.events import AttemptFailed, AttemptSucceeded, Noted
 from replay.ending import final_report
-from runner import Case, Evaluation, Outcome, Retry, UsageError, evaluation, run
+from runner import Case, UsageError
 from runner.tasks.chat import Chat
 from runner.tasks.prices import DEFAULT_PRICES, Prices
-from runner.testing import events_of
+from tests.runs import define_real, events, outputs, run_real
 from tests.server import Server
-
-EventT = TypeVar("EventT", bound=Event)
-Made = Evaluation[Any, Any, Any]
-
-
-def made(task: Any, cases: Any = "lima", **options: Any) -> Made:
-    """Make an evaluation in which nothing is tried again."""
-    cases = [Case(name="a", input=cases)] if isinstance(cases, str) else cases
-    retry = Retry(errors=0, timeouts=0, rate_limits=0)
-    it: Made = evaluation(cases=cases, **{"timeout": 20.0, "retry": retry, **options})(task)
-    return it
-
-
-def go(it: Made, path: Path, **options: Any) -> Outcome:
-    return run(it, path, **{"durability": "os", "policy": "fixed", "grace": 0.5, **options})
-
-
-def of(path: Path, kind: type[EventT]) -> list[EventT]:
-    return [event for event in events_of(path) if isinstance(event, kind)]
-
-
-def outputs(path: Path) -> list[Any]:
-    return [event.output for event in of(path, AttemptSucceeded)]
 
 
 def noted(path: Path, name: str) -> list[Any]:
-    return [event.value for event in of(path, Noted) if event.name == name]
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "run"
-
-
-@pytest.fixture
-def name(request: pytest.FixtureRequest) -> str:
-    """What the server knows this test by."""
-    return "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
+    return [event.value for event in events(path, Noted) if event.name == name]
 
 
 def sent(server: Server, name: str) -> dict[str, Any]:
@@ -79,7 +44,7 @@ def test_a_prompt_is_filled_in(server: Server, path: Path, name: str) -> None:
         seed=7,
         more={"top_p": 0.9},
     )
-    go(made(chat, [{"question": "capital?", "topic": "Peru"}]), path)
+    run_real(define_real(chat, [{"question": "capital?", "topic": "Peru"}]), path)
 
     expected = {
         "model": "small",
@@ -99,7 +64,7 @@ def test_a_prompt_is_filled_in(server: Server, path: Path, name: str) -> None:
 def test_the_input_may_be_a_conversation(server: Server, path: Path, name: str) -> None:
     """Without a prompt, a text is the user's message, and a list of messages is what was said so far."""
     talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
-    go(made(Chat("small", base_url=server.url(name, "ok", "v1"), system="s"), [Case(name="a", input=talk)]), path)
+    run_real(define_real(Chat("small", base_url=server.url(name, "ok", "v1"), system="s"), [Case(name="a", input=talk)]), path)
 
     assert [{"role": "system", "content": "s"}, *talk] == sent(server, name)["messages"]
 
@@ -109,7 +74,8 @@ def test_messages_come_from_a_file(server: Server, path: Path, name: str, tmp_pa
     file = tmp_path / "messages.json"
     parts = [{"type": "text", "text": "{question}"}, {"type": "image_url", "image_url": {"url": "{image}"}}]
     file.write_text(json.dumps([{"role": "user", "content": parts}]))
-    go(made(Chat("small", base_url=server.url(name, "say:x", "v1"), messages=file), [{"question": "q", "image": "u"}]), path)
+    chat = Chat("small", base_url=server.url(name, "say:x", "v1"), messages=file)
+    run_real(define_real(chat, [{"question": "q", "image": "u"}]), path)
 
     content = sent(server, name)["messages"][0]["content"]
     assert [{"type": "text", "text": "q"}, {"type": "image_url", "image_url": {"url": "u"}}] == content
@@ -118,7 +84,8 @@ def test_messages_come_from_a_file(server: Server, path: Path, name: str, tmp_pa
 def test_a_case_may_name_its_model(server: Server, path: Path, name: str) -> None:
     """A model with a field is another one for each case, and each may have a limit of its own."""
     chat = Chat("{model}", base_url=server.url(name, "ok", "v1"))
-    outcome = go(made(chat, [{"question": "q", "model": each} for each in ("gpt-4o", "small")]), path, limit_key="model")
+    cases = [{"question": "q", "model": model} for model in ("gpt-4o", "small")]
+    outcome = run_real(define_real(chat, cases), path, limit_key="model")
 
     assert {"gpt-4o", "small"} == {json.loads(seen["body"])["model"] for seen in server.seen(name)}
     assert {"gpt-4o", "small"} == set(outcome.state.limits)
@@ -136,8 +103,8 @@ def test_a_key_goes_only_where_it_belongs(server: Server, path: Path, name: str,
     """OpenAI's key is not sent to another address; a key that was named is."""
     monkeypatch.setenv("OPENAI_API_KEY", "a-key-for-openai-only")
     monkeypatch.setenv("OTHER_KEY", "a-key-for-the-other")
-    go(made(Chat("small", base_url=server.url(name, "ok", "v1"))), path)
-    go(made(Chat("small", base_url=server.url(name, "ok", "v1"), key_env="OTHER_KEY")), path.with_name("2"))
+    run_real(define_real(Chat("small", base_url=server.url(name, "ok", "v1"))), path)
+    run_real(define_real(Chat("small", base_url=server.url(name, "ok", "v1"), key_env="OTHER_KEY")), path.with_name("2"))
 
     assert [None, "Bearer a-key-for-the-other"] == [seen["headers"].get("authorization") for seen in server.seen(name)]
     assert b"a-key-for" not in b"".join(file.read_bytes() for file in path.parent.rglob("journal-*"))
@@ -146,7 +113,7 @@ def test_a_key_goes_only_where_it_belongs(server: Server, path: Path, name: str,
 def test_a_schema_makes_the_output_json(server: Server, path: Path, name: str) -> None:
     """With a schema, the model is asked for JSON of that form, and the output is that value."""
     schema = {"type": "object", "properties": {"answer": {"type": "string"}}}
-    go(made(Chat("small", base_url=server.url(name, "ok", "v1"), schema=schema)), path)
+    run_real(define_real(Chat("small", base_url=server.url(name, "ok", "v1"), schema=schema)), path)
 
     assert schema == sent(server, name)["response_format"]["json_schema"]["schema"]
     assert [{"answer": "LIMA"}] == outputs(path)
@@ -157,7 +124,7 @@ def test_a_schema_makes_the_output_json(server: Server, path: Path, name: str) -
 
 def test_a_stream_is_put_together(server: Server, path: Path, name: str) -> None:
     """In pieces or not, the output and the usage are the same; of pieces, the first byte is timed."""
-    go(made(Chat("gpt-4o", base_url=server.url(name, "sse", "v1"), stream=True)), path)
+    run_real(define_real(Chat("gpt-4o", base_url=server.url(name, "sse", "v1"), stream=True)), path)
 
     assert ["LIMA"] == outputs(path)
     assert [{"input_tokens": 1000, "output_tokens": 100, "cost": 0.0035}] == noted(path, "usage")
@@ -168,7 +135,7 @@ def test_a_stream_is_put_together(server: Server, path: Path, name: str) -> None
 @pytest.mark.parametrize(("model", "cost"), [("gpt-4o", 0.0035), ("gpt-4o-2024-11-20", 0.0035), ("gpt-4o-unknown", None)])
 def test_tokens_have_a_price(server: Server, path: Path, name: str, model: str, cost: float | None) -> None:
     """Tokens are written down with what they cost; a model whose price is not known costs nothing that we could say."""
-    outcome = go(made(Chat(model, base_url=server.url(name, "ok", "v1"))), path)
+    outcome = run_real(define_real(Chat(model, base_url=server.url(name, "ok", "v1"))), path)
 
     assert [cost] == [usage.get("cost") for usage in noted(path, "usage")]
     assert (1000, 100, cost or 0) == tuple(outcome.state.usage[each] for each in ("input_tokens", "output_tokens", "cost"))
@@ -176,14 +143,14 @@ def test_tokens_have_a_price(server: Server, path: Path, name: str, model: str, 
 
 def test_a_price_is_that_of_the_model_that_answered(server: Server, path: Path, name: str) -> None:
     """Where another model has answered than was asked, the price of the one that was asked would be wrong: none is said."""
-    go(made(Chat("gpt-4o", base_url=server.url(name, "say:another", "v1"))), path)
+    run_real(define_real(Chat("gpt-4o", base_url=server.url(name, "say:another", "v1"))), path)
 
     assert [{"input_tokens": 1000, "output_tokens": 100}] == noted(path, "usage")
 
 
 def test_a_usage_that_cannot_be_is_not_believed(server: Server, path: Path, name: str) -> None:
     """A count that is no number, or less than nothing, is not written down, and nothing is said to have been cost by it."""
-    outcome = go(made(Chat("gpt-4o", base_url=server.url(name, "say:nonsense", "v1"))), path)
+    outcome = run_real(define_real(Chat("gpt-4o", base_url=server.url(name, "say:nonsense", "v1"))), path)
 
     assert (1, [], {}) == (outcome.state.completed, noted(path, "usage"), dict(outcome.state.usage))
 
@@ -192,7 +159,7 @@ def test_prices_can_be_replaced(server: Server, path: Path, name: str, tmp_path:
     """A file of the user's own takes the place of ours."""
     file = tmp_path / "prices.toml"
     file.write_text('[models."small"]\ninput = 1000.0\noutput = 10000.0\n')
-    go(made(Chat("small", base_url=server.url(name, "ok", "v1"), prices=file)), path)
+    run_real(define_real(Chat("small", base_url=server.url(name, "ok", "v1"), prices=file)), path)
 
     assert [2.0] == [usage["cost"] for usage in noted(path, "usage")]
 
@@ -230,7 +197,7 @@ def test_cached_tokens_cost_less() -> None:
 
 def test_saying_nothing_is_an_answer(server: Server, path: Path, name: str) -> None:
     """A model that says nothing has given an empty output."""
-    go(made(Chat("small", base_url=server.url(name, "say:", "v1"))), path)
+    run_real(define_real(Chat("small", base_url=server.url(name, "say:", "v1"))), path)
 
     assert [""] == outputs(path)
 
@@ -238,14 +205,14 @@ def test_saying_nothing_is_an_answer(server: Server, path: Path, name: str) -> N
 def test_a_refusal_is_what_the_model_said(server: Server, path: Path, name: str) -> None:
     """A model that declines says so under another name than it answers: those words are its output."""
     reply = quote('raw:{"choices": [{"message": {"refusal": "I cannot."}}]}')
-    go(made(Chat("small", base_url=server.url(name, reply, "v1"))), path)
+    run_real(define_real(Chat("small", base_url=server.url(name, reply, "v1"))), path)
 
     assert ["I cannot."] == outputs(path)
 
 
 def test_an_answer_that_was_cut_short_is_an_answer_and_says_so(server: Server, path: Path, name: str) -> None:
     """What the limit of tokens has cut short is an output, and is counted as such by every view."""
-    outcome = go(made(Chat("small", base_url=server.url(name, "say:short", "v1"))), path)
+    outcome = run_real(define_real(Chat("small", base_url=server.url(name, "say:short", "v1"))), path)
 
     assert (["short"], ["length"], 1) == (outputs(path), noted(path, "evaljournal.finish_reason"), outcome.state.truncated)
     said = "1 of 1 answer truncated by the token limit; raise --max-tokens"
@@ -275,9 +242,9 @@ def test_a_failure_is_what_it_is(
     server: Server, path: Path, name: str, *, steps: str, options: Any, category: str, said: str
 ) -> None:
     """What is no completion is not taken for one."""
-    go(made(Chat("small", base_url=server.url(name, steps, "v1"), **options)), path)
+    run_real(define_real(Chat("small", base_url=server.url(name, steps, "v1"), **options)), path)
 
-    (failed,) = of(path, AttemptFailed)
+    (failed,) = events(path, AttemptFailed)
     assert (category, True) == (failed.category, said in failed.message)
 
 
@@ -306,8 +273,9 @@ def test_what_is_wrong_is_refused_where_it_is_written(options: Any, said: str, m
 
 def test_an_unknown_field_is_an_error_before_the_start(path: Path) -> None:
     """A prompt that names what a case does not have is refused before anything is sent."""
+    chat = Chat("small", base_url="http://h/v1", prompt="{contxt}")
     with pytest.raises(UsageError, match=r"no field {contxt}.*did you mean {context}"):
-        go(made(Chat("small", base_url="http://h/v1", prompt="{contxt}"), [{"question": "q", "context": "c"}]), path)
+        run_real(define_real(chat, [{"question": "q", "context": "c"}]), path)
 
     assert not path.exists()
 
@@ -366,14 +334,14 @@ def test_sdks_are_understood(
     """The SDKs work in both loops, and what they raise means what it means, although none of them is imported by us."""
     stops = steps == "401"
     cases = [Case(name=each, input="lima") for each in ("ab" if stops else "a")]  # The second is not asked any more.
-    outcome = go(made(sdk(server.url(name, steps, "v1")), cases, loop=loop, slots=1), path)
+    outcome = run_real(define_real(sdk(server.url(name, steps, "v1")), cases, loop=loop, slots=1), path)
 
-    answered = [(event.output, None) for event in of(path, AttemptSucceeded)]
-    failed = [(event.category, event.retry_after) for event in of(path, AttemptFailed)]
+    answered = [(event.output, None) for event in events(path, AttemptSucceeded)]
+    failed = [(event.category, event.retry_after) for event in events(path, AttemptFailed)]
     assert [expected] == answered + failed
     assert ("unauthorized" if stops else "") == outcome.stopped
 
 
 def test_it_can_be_asked_by_hand(server: Server, name: str) -> None:
     """An evaluation of a chat model is still the model."""
-    assert "LIMA" == trio.run(made(Chat("small", base_url=server.url(name, "ok", "v1"))), "lima")
+    assert "LIMA" == trio.run(define_real(Chat("small", base_url=server.url(name, "ok", "v1"))), "lima")

@@ -12,34 +12,18 @@ from typing import Any
 import pytest
 import trio
 
-from journal.events import AttemptFailed, AttemptInterrupted, AttemptReturnedLate, AttemptSucceeded, AttemptTimedOut
-from runner import Case, Evaluation, Outcome, Retry, UsageError, evaluation, run
+from journal.events import AttemptFailed, AttemptInterrupted, AttemptReturnedLate, AttemptTimedOut
+from runner import Case, UsageError
 from runner.tasks.command import Command
-from runner.testing import events_of
 from tests.processes import Process
+from tests.runs import define_real, events, outputs, run_real
 
-Made = Evaluation[Any, Any, Any]
 PYTHON = sys.executable
-
-
-def made(command: Any, cases: Any = "lima", **options: Any) -> Made:
-    """Make an evaluation of a command, in which nothing is tried again."""
-    cases = [Case(name="a", input=cases)] if isinstance(cases, str) else cases
-    it: Made = evaluation(cases=cases, **{"timeout": 20.0, "retry": Retry(errors=0, timeouts=0), **options})(command)
-    return it
-
-
-def go(it: Made, path: Path, **options: Any) -> Outcome:
-    return run(it, path, **{"durability": "os", "policy": "fixed", "grace": 0.5, **options})
-
-
-def outputs(path: Path) -> list[Any]:
-    return [event.output for event in events_of(path) if isinstance(event, AttemptSucceeded)]
 
 
 def failure(path: Path) -> AttemptFailed:
     """Give the one failure."""
-    (failed,) = [event for event in events_of(path) if isinstance(event, AttemptFailed)]
+    (failed,) = events(path, AttemptFailed)
     return failed
 
 
@@ -57,11 +41,6 @@ def wait_until(condition: Callable[[], bool]) -> bool:
     while not condition() and time.monotonic() < until:
         time.sleep(0.005)
     return condition()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "run"
 
 
 @pytest.fixture
@@ -83,7 +62,7 @@ def script(tmp_path: Path) -> Callable[[str], str]:
 def test_the_input_is_on_standard_input(path: Path) -> None:
     """Without fields, the input is given on standard input as JSON; the output is what is printed, less the last line break."""
     cases = [Case(name="a", input={"q": ["é", 1]}), Case(name="b", input="x")]
-    go(made(Command("cat"), cases), path)
+    run_real(define_real(Command("cat"), cases), path)
 
     assert {'{"q":["é",1]}', '"x"'} == set(outputs(path))
 
@@ -91,7 +70,7 @@ def test_the_input_is_on_standard_input(path: Path) -> None:
 def test_fields_are_arguments_and_never_code(path: Path, tmp_path: Path) -> None:
     """A field is one argument, whatever stands in it: no shell sees it."""
     evil = f"; touch {tmp_path / 'pwned'} $(touch {tmp_path / 'pwned'}) `id` ' \" * {{input}}"
-    go(made(Command(["printf", "%s|%s", "{question}", "{tags}"]), [{"question": evil, "tags": [1, "a b"]}]), path)
+    run_real(define_real(Command(["printf", "%s|%s", "{question}", "{tags}"]), [{"question": evil, "tags": [1, "a b"]}]), path)
 
     assert [f'{evil}|[1,"a b"]'] == outputs(path)
     assert not (tmp_path / "pwned").exists()
@@ -99,14 +78,14 @@ def test_fields_are_arguments_and_never_code(path: Path, tmp_path: Path) -> None
 
 def test_a_command_line_is_split_as_a_shell_would(path: Path) -> None:
     """Quotes hold words together."""
-    go(made(Command("printf '%s-%s' \"a b\" {input}"), "c d"), path)
+    run_real(define_real(Command("printf '%s-%s' \"a b\" {input}"), "c d"), path)
 
     assert ["a b-c d"] == outputs(path)
 
 
 def test_a_shell_is_used_if_asked_for(path: Path) -> None:
     """With `shell`, pipes work, and the input is on standard input."""
-    go(made(Command("tr a-z A-Z | tr -d '\"'", shell=True), "lima"), path)  # noqa: S604  # it is what is tested
+    run_real(define_real(Command("tr a-z A-Z | tr -d '\"'", shell=True), "lima"), path)  # noqa: S604  # it is what is tested
 
     assert ["LIMA"] == outputs(path)
 
@@ -114,9 +93,9 @@ def test_a_shell_is_used_if_asked_for(path: Path) -> None:
 def test_json_is_read_where_it_is_asked_for(path: Path) -> None:
     """Printed JSON is the output, or what a path leads to in it; printed numbers stay text otherwise."""
     line = ["echo", '{{"a": [{{"b": 7}}]}}']
-    go(made(Command(line, output="json")), path)
-    go(made(Command(line, output_path="a.0.b")), path.with_name("2"))
-    go(made(Command("echo 007")), path.with_name("3"))
+    run_real(define_real(Command(line, output="json")), path)
+    run_real(define_real(Command(line, output_path="a.0.b")), path.with_name("2"))
+    run_real(define_real(Command("echo 007")), path.with_name("3"))
 
     assert [{"a": [{"b": 7}]}] == outputs(path)
     assert [7] == outputs(path.with_name("2"))
@@ -125,8 +104,8 @@ def test_json_is_read_where_it_is_asked_for(path: Path) -> None:
 
 def test_silence_is_an_answer(path: Path) -> None:
     """A command that prints nothing has given an empty output."""
-    go(made(Command("true")), path)
-    go(made(Command("true", output="json")), path.with_name("2"))
+    run_real(define_real(Command("true")), path)
+    run_real(define_real(Command("true", output="json")), path.with_name("2"))
 
     assert [""] == outputs(path) == outputs(path.with_name("2"))
 
@@ -134,18 +113,19 @@ def test_silence_is_an_answer(path: Path) -> None:
 def test_a_command_knows_its_trial(path: Path, script: Callable[[str], str]) -> None:
     """The environment names the trial, and a key that is the same for all attempts at it."""
     line = script('echo "$EVALJOURNAL_TRIAL $EVALJOURNAL_IDEMPOTENCY_KEY"')
-    go(made(Command(line), repeats=2), path)
+    run_real(define_real(Command(line), repeats=2), path)
 
     (first, key), (second, other) = sorted(output.split() for output in outputs(path))
-    assert ("a", "a#2") == (first, second)
+    assert ("lima", "lima#2") == (first, second)
     assert 32 == len(key) == len(other)
     assert key != other
 
 
 def test_much_is_read_while_much_is_given(path: Path) -> None:
     """A command that prints before it has read all is not a deadlock; nor is one that does not read."""
-    go(made(Command("cat"), "x" * 3_000_000), path)
-    go(made(Command("echo yes"), "x" * 3_000_000), path.with_name("2"))
+    cases = [Case(name="a", input="x" * 3_000_000)]
+    run_real(define_real(Command("cat"), cases), path)
+    run_real(define_real(Command("echo yes"), cases), path.with_name("2"))
 
     assert [3_000_002] == [len(output) for output in outputs(path)]
     assert ["yes"] == outputs(path.with_name("2"))
@@ -167,7 +147,7 @@ def test_much_is_read_while_much_is_given(path: Path) -> None:
 )
 def test_a_failure_says_why(path: Path, script: Callable[[str], str], text: str, category: str, said: str) -> None:
     """A code that is not 0 is a failure, with the end of what was said on standard error."""
-    go(made(Command(script(text))), path)
+    run_real(define_real(Command(script(text))), path)
 
     assert (category, True) == (failure(path).category, said in failure(path).message)
     assert len(failure(path).message) < 3000
@@ -175,8 +155,8 @@ def test_a_failure_says_why(path: Path, script: Callable[[str], str], text: str,
 
 def test_output_that_is_not_what_was_asked_for_fails(path: Path) -> None:
     """Text in place of JSON, or JSON without the path, is a failure and not an answer."""
-    go(made(Command("echo hello", output="json")), path)
-    go(made(Command(["echo", "[1]"], output_path="a")), path.with_name("2"))
+    run_real(define_real(Command("echo hello", output="json")), path)
+    run_real(define_real(Command(["echo", "[1]"], output_path="a")), path.with_name("2"))
 
     assert "is not JSON" in failure(path).message
     assert "has no 'a': no 'a' in the value, which is a list of length 1" in failure(path.with_name("2")).message
@@ -206,7 +186,7 @@ def test_a_wrong_command_is_refused_where_it_is_written(command: Any, options: A
 def test_a_case_that_cannot_be_given_is_refused_before_the_start(path: Path, line: str, said: str) -> None:
     """A field that a case lacks, or that no argument can hold, is found before anything runs."""
     with pytest.raises(UsageError) as caught:
-        go(made(Command(line), [{"question": "a\0b"}]), path)
+        run_real(define_real(Command(line), [{"question": "a\0b"}]), path)
 
     assert said in str(caught.value)
     assert not path.exists()
@@ -241,10 +221,10 @@ def test_a_timeout_ends_the_whole_group(path: Path, tmp_path: Path, script: Call
     """When its time is over, a command goes, and its children too, whether they heed signals or not."""
     line = script(f"{stubborn}\n{FAMILY.format(pids=tmp_path / 'pids')}\nsleep 60; sleep 60")
     began = time.monotonic()
-    go(made(Command(line), timeout=0.3), path)
+    run_real(define_real(Command(line), timeout=0.3), path)
 
-    assert 1 == sum(isinstance(event, AttemptTimedOut) for event in events_of(path))
-    assert not any(isinstance(event, AttemptReturnedLate) for event in events_of(path))
+    assert 1 == len(events(path, AttemptTimedOut))
+    assert [] == events(path, AttemptReturnedLate)
     assert time.monotonic() - began < 5
     assert 3 == len(family(tmp_path))
     assert wait_until(lambda: not any(is_alive(pid) for pid in family(tmp_path)))
@@ -254,7 +234,7 @@ def test_what_a_command_leaves_behind_is_ended(path: Path, tmp_path: Path, scrip
     """A command that ends while its children go on has answered; they are ended, and do not hold the answer up."""
     line = script(f"{FAMILY.format(pids=tmp_path / 'pids')}\necho done")
     began = time.monotonic()
-    go(made(Command(line)), path)
+    run_real(define_real(Command(line)), path)
 
     assert ["done"] == outputs(path)
     assert time.monotonic() - began < 5
@@ -263,7 +243,7 @@ def test_what_a_command_leaves_behind_is_ended(path: Path, tmp_path: Path, scrip
 
 def test_a_number_that_is_too_long_is_refused_not_rounded(path: Path) -> None:
     """An integer that the journal cannot keep to its last digit is named, and fails its trial."""
-    go(made(Command("echo 123456789012345678901234", output="json")), path)
+    run_real(define_real(Command("echo 123456789012345678901234", output="json")), path)
 
     assert ("Unserialisable", True) == (failure(path).error, "123456789012345678901234" in failure(path).message)
 
@@ -271,7 +251,7 @@ def test_a_number_that_is_too_long_is_refused_not_rounded(path: Path) -> None:
 def test_too_much_output_is_cut_off(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that prints for ever is ended, and its trial fails."""
     monkeypatch.setattr("runner.tasks.command.MAX_BYTES", 100_000)
-    go(made(Command("yes")), path)
+    run_real(define_real(Command("yes")), path)
 
     assert ("fatal", True) == (failure(path).category, "printed more than" in failure(path).message)
 
@@ -297,10 +277,10 @@ def test_nothing_is_left_running_after_an_interrupt(path: Path, tmp_path: Path, 
         said, _ = process.communicate(timeout=10)
 
     assert "interrupted\n" == said
-    assert 3 == sum(isinstance(event, AttemptInterrupted) for event in events_of(path))
+    assert 3 == len(events(path, AttemptInterrupted))
     assert wait_until(lambda: not any(is_alive(pid) for pid in family(tmp_path)))
 
 
 def test_it_can_be_asked_by_hand() -> None:
     """An evaluation of a command is still the command."""
-    assert '"x"' == trio.run(made(Command("cat")), "x")
+    assert '"x"' == trio.run(define_real(Command("cat")), "x")

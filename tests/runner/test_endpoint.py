@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -18,7 +18,7 @@ import trio
 import trio.testing
 import trustme
 
-from journal import Event, read, verify
+from journal import read, verify
 from journal.events import (
     AttemptFailed,
     AttemptSucceeded,
@@ -29,65 +29,30 @@ from journal.events import (
 from replay import fold
 from replay.auditing import audit
 from replay.ending import final_report
-from runner import Case, Evaluation, Outcome, Retry, UsageError, arun, evaluation, run, scorers
+from runner import Case, Outcome, Retry, UsageError, arun, evaluation, scorers
 from runner.recompute.rules import session_rules
 from runner.secrets import mask
 from runner.tasks.address import Address
 from runner.tasks.client import _tls
 from runner.tasks.endpoint import Endpoint
-from runner.testing import events_of
 from tests.processes import Process
+from tests.runs import AnyEvaluation, define_real, events, outputs, run_real
 from tests.server import BIG, Server, serving
 
-EventT = TypeVar("EventT", bound=Event)
-Made = Evaluation[Any, Any, Any]
-NEVER = Retry(errors=0, timeouts=0, rate_limits=0)
 
+def run_fast(it: AnyEvaluation, path: Path, *, rate: float, **options: Any) -> Outcome:
+    """Run an evaluation under the adaptive policy, on a clock that is `rate` times as fast as the real one."""
 
-def made(endpoint: Any, cases: Any = "lima", **options: Any) -> Made:
-    """Make an evaluation of one endpoint."""
-    cases = [Case(name=cases, input=cases)] if isinstance(cases, str) else cases
-    it: Made = evaluation(cases=cases, **{"timeout": 10.0, "retry": NEVER, **options})(endpoint)
-    return it
+    async def main() -> Outcome:
+        return await arun(it, path, durability="os", grace=0.5, policy="adaptive", **options)
 
-
-def go(it: Made, path: Path, *, rate: float | None = None, **options: Any) -> Outcome:
-    """Run it, on a clock that is `rate` times as fast as the real one."""
-    options = {"durability": "os", "grace": 0.5, "policy": "fixed", **options}
-    if rate is None:
-        return run(it, path, **options)
-    outcomes: list[Outcome] = []
-
-    async def main() -> None:
-        outcomes.append(await arun(it, path, **options))
-
-    trio.run(main, clock=trio.testing.MockClock(rate=rate))
-    return outcomes[0]
-
-
-def of(path: Path, kind: type[EventT]) -> list[EventT]:
-    return [event for event in events_of(path) if isinstance(event, kind)]
-
-
-def outputs(path: Path) -> list[Any]:
-    return [event.output for event in of(path, AttemptSucceeded)]
+    return trio.run(main, clock=trio.testing.MockClock(rate=rate))
 
 
 def failure(path: Path) -> AttemptFailed:
     """Give the one failure of the one trial."""
-    (failed,) = of(path, AttemptFailed)
+    (failed,) = events(path, AttemptFailed)
     return failed
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "run"
-
-
-@pytest.fixture
-def name(request: pytest.FixtureRequest) -> str:
-    """What the server knows this test by."""
-    return "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
 
 
 # What is sent.
@@ -95,7 +60,8 @@ def name(request: pytest.FixtureRequest) -> str:
 
 def test_a_case_goes_there_as_json(server: Server, path: Path, name: str) -> None:
     """Without a template, the input is sent as it is if it is an object, and as `input` if not."""
-    go(made(Endpoint(server.url(name, "ok")), [Case(name="a", input="x"), Case(name="b", input={"q": 1})], slots=1), path)
+    cases = [Case(name="a", input="x"), Case(name="b", input={"q": 1})]
+    run_real(define_real(Endpoint(server.url(name, "ok")), cases, slots=1), path)
 
     assert ['{"input":"x"}', '{"q":1}'] == [seen["body"] for seen in server.seen(name)]
     assert {"POST"} == {seen["method"] for seen in server.seen(name)}
@@ -106,7 +72,7 @@ def test_a_body_is_filled_in(server: Server, path: Path, name: str) -> None:
     """Fields are filled from the input and from what else the row held; a field alone keeps its type; nothing breaks out."""
     rows = [{"id": "a", "question": 'the "capital"}, {input}', "context": {"n": [1, 2]}, "answer": "no"}]
     body = {"question": "{question}", "n": "{context.n.1}", "text": "Q: {question} {{}} {context}", "k": 5}
-    go(made(Endpoint(server.url(name, "ok"), body=body), rows), path)
+    run_real(define_real(Endpoint(server.url(name, "ok"), body=body), rows), path)
 
     (seen,) = server.seen(name)
     expected = (
@@ -130,7 +96,7 @@ def test_an_unknown_field_is_an_error_before_the_start(server: Server, path: Pat
     rows = [{"id": "a", "question": "x", "context": [1], "answer": "no"}]
 
     with pytest.raises(UsageError) as caught:
-        go(made(Endpoint(server.url(name, "ok"), body=body), rows), path)
+        run_real(define_real(Endpoint(server.url(name, "ok"), body=body), rows), path)
 
     assert said in str(caught.value)
     assert str(caught.value).startswith("case 1: ")
@@ -147,7 +113,7 @@ def test_a_broken_template_is_refused_where_it_is_written(body: Any) -> None:
 
 def test_get_sends_parameters(server: Server, path: Path, name: str) -> None:
     """With GET, the members of the body are the parameters."""
-    go(made(Endpoint(f"{server.url(name, 'ok')}?v=1", method="GET", body={"q": "{input}", "n": 2}), "a&b"), path)
+    run_real(define_real(Endpoint(f"{server.url(name, 'ok')}?v=1", method="GET", body={"q": "{input}", "n": 2}), "a&b"), path)
 
     (seen,) = server.seen(name)
     assert ("GET", "", "v=1&q=a%26b&n=2") == (seen["method"], seen["body"], seen["target"].partition("?")[2])
@@ -168,7 +134,7 @@ def test_an_address_is_filled_in(
 ) -> None:
     """Fields in a path or in parameters are filled in so that they cannot lead elsewhere; a GET then adds no others."""
     rows = [{"id": "a/..?b é&", "question": "x&y=#", "topic": [1]}]
-    go(made(Endpoint(server.url(name, "ok", end), method=method, body=body), rows), path)
+    run_real(define_real(Endpoint(server.url(name, "ok", end), method=method, body=body), rows), path)
 
     (seen,) = server.seen(name)
     assert sent == (seen["target"].removeprefix(f"/{name}/ok/"), seen["body"])
@@ -177,16 +143,16 @@ def test_an_address_is_filled_in(
 def test_an_unknown_field_in_an_address_is_an_error_before_the_start(path: Path) -> None:
     """An address that names what a case does not have is refused, and nothing is written."""
     with pytest.raises(UsageError, match=r"case 1: the case 'a' has no field {idd}"):
-        go(made(Endpoint("http://127.0.0.1:9/{idd}"), "a"), path)
+        run_real(define_real(Endpoint("http://127.0.0.1:9/{idd}"), "a"), path)
 
     assert not path.exists()
 
 
 def test_a_trial_has_one_idempotency_key(server: Server, path: Path, name: str) -> None:
     """All attempts at a trial carry the same key, other trials and other runs another."""
-    go(made(Endpoint(server.url(name, "ok")), [Case(name="a", input=1), Case(name="b", input=2)]), path)
+    run_real(define_real(Endpoint(server.url(name, "ok")), [Case(name="a", input=1), Case(name="b", input=2)]), path)
     quick = Retry(base_delay=0.01, max_delay=0.01)
-    go(made(Endpoint(server.url(name + "2", "500,ok")), "a", retry=quick), path.with_name("2"))
+    run_real(define_real(Endpoint(server.url(name + "2", "500,ok")), "a", retry=quick), path.with_name("2"))
 
     keys = [seen["headers"]["idempotency-key"] for seen in server.seen(name)]
     others = [seen["headers"]["idempotency-key"] for seen in server.seen(name + "2")]
@@ -199,8 +165,8 @@ def test_a_trial_has_one_idempotency_key(server: Server, path: Path, name: str) 
 def test_connections_are_kept(server: Server, path: Path, name: str) -> None:
     """Calls one after the other go over one connection; there are never more than slots."""
     cases = [Case(name=str(n), input=n) for n in range(40)]
-    go(made(Endpoint(server.url(name, "ok")), cases, slots=1), path)
-    go(made(Endpoint(server.url(name + "4", "wait:0.005")), cases, slots=4), path.with_name("4"))
+    run_real(define_real(Endpoint(server.url(name, "ok")), cases, slots=1), path)
+    run_real(define_real(Endpoint(server.url(name + "4", "wait:0.005")), cases, slots=4), path.with_name("4"))
 
     assert 1 == len({seen["connection"] for seen in server.seen(name)})
     assert 4 == len({seen["connection"] for seen in server.seen(name + "4")})
@@ -215,7 +181,7 @@ def test_a_connection_that_was_closed_is_not_used(server: Server, path: Path, na
             time.sleep(0.05)  # Until the close has come through.
             yield Case(name=str(n), input=n)
 
-    outcome = go(made(Endpoint(server.url(name, steps)), cases, slots=1), path)
+    outcome = run_real(define_real(Endpoint(server.url(name, steps)), cases, slots=1), path)
 
     assert 5 == outcome.state.completed
     assert 5 == len({seen["connection"] for seen in server.seen(name)})
@@ -249,26 +215,26 @@ def test_a_connection_that_was_closed_is_not_used(server: Server, path: Path, na
 )
 def test_the_output_is_found(server: Server, path: Path, name: str, *, steps: str, options: Any, expected: Any) -> None:
     """The output is what the path leads to; a stream is put together; without a path it is all that came."""
-    go(made(Endpoint(server.url(name, steps), **options)), path)
+    run_real(define_real(Endpoint(server.url(name, steps), **options)), path)
 
     assert [expected] == outputs(path)
 
 
 def test_a_stream_is_timed(server: Server, path: Path, name: str) -> None:
     """Of a stream, the time to its first byte is written down, which is well before its end."""
-    go(made(Endpoint(server.url(name, "sse"), output_path="output"), "a long question, letter by letter"), path)
+    run_real(define_real(Endpoint(server.url(name, "sse"), output_path="output"), "a long question, letter by letter"), path)
 
-    (noted,) = of(path, Noted)
-    (answered,) = of(path, AttemptSucceeded)
+    (noted,) = events(path, Noted)
+    (answered,) = events(path, AttemptSucceeded)
     assert "evaljournal.stream" == noted.name
     assert 0 < noted.value["first_byte"] < answered.elapsed - 0.01
 
 
 def test_an_empty_reply_is_an_answer(server: Server, path: Path, name: str) -> None:
     """Nothing is an answer too: it is recorded as such, and not asked for again."""
-    it = made(Endpoint(server.url(name, "empty"), output_path="output"), [Case(name="a", input=1)])
-    outcome = go(it, path)
-    again = go(it, path, resume=True)
+    it = define_real(Endpoint(server.url(name, "empty"), output_path="output"), [Case(name="a", input=1)])
+    outcome = run_real(it, path)
+    again = run_real(it, path, resume=True)
 
     assert [""] == outputs(path)
     assert (1, 0, 1) == (outcome.state.completed, outcome.state.failed, again.state.completed)
@@ -277,7 +243,7 @@ def test_an_empty_reply_is_an_answer(server: Server, path: Path, name: str) -> N
 
 def test_a_large_reply_is_kept(server: Server, path: Path, name: str) -> None:
     """Ten megabytes come through whole."""
-    go(made(Endpoint(server.url(name, "big"), output_path="output")), path)
+    run_real(define_real(Endpoint(server.url(name, "big"), output_path="output")), path)
 
     assert [BIG] == [len(output) for output in outputs(path)]
     assert verify(path).holds
@@ -286,7 +252,7 @@ def test_a_large_reply_is_kept(server: Server, path: Path, name: str) -> None:
 @pytest.mark.parametrize("charset", ["iso-8859-1", "ISO-8859-15", '"windows-1252"'])
 def test_text_is_read_in_the_encoding_that_it_names(server: Server, path: Path, name: str, charset: str) -> None:
     """What is not JSON need not be UTF-8, as long as the reply says what it is."""
-    go(made(Endpoint(server.url(name, quote(f"charset:{charset}")))), path)
+    run_real(define_real(Endpoint(server.url(name, quote(f"charset:{charset}")))), path)
 
     assert ["Bogotá"] == outputs(path)
 
@@ -349,7 +315,7 @@ def test_a_failure_is_what_it_is(
     server: Server, path: Path, name: str, *, steps: str, options: Any, category: str, said: str
 ) -> None:
     """Each thing that can go wrong is classified and said, and is never an answer."""
-    go(made(Endpoint(server.url(name, steps), **options)), path)
+    run_real(define_real(Endpoint(server.url(name, steps), **options)), path)
 
     assert (category, True) == (failure(path).category, said in failure(path).message)
     assert [] == outputs(path)
@@ -358,7 +324,7 @@ def test_a_failure_is_what_it_is(
 def test_a_bomb_is_not_unpacked(server: Server, path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few bytes that stand for very many are refused before they fill the memory, and not asked for again."""
     monkeypatch.setattr("runner.tasks.reply.MAX_BYTES", 1_000_000)
-    go(made(Endpoint(server.url(name, "gzip:bomb")), retry=Retry()), path)
+    run_real(define_real(Endpoint(server.url(name, "gzip:bomb")), retry=Retry()), path)
 
     assert "fatal" == failure(path).category
     assert "the decompressed reply is larger than" in failure(path).message
@@ -367,7 +333,7 @@ def test_a_bomb_is_not_unpacked(server: Server, path: Path, name: str, monkeypat
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/", "http://nowhere.invalid/"])
 def test_nobody_there_is_unavailable(path: Path, url: str) -> None:
     """A host that cannot be reached, or has no address, is unavailable, not wrong."""
-    go(made(Endpoint(url)), path)
+    run_real(define_real(Endpoint(url)), path)
 
     assert "unavailable" == failure(path).category
 
@@ -376,15 +342,15 @@ def test_nobody_who_answers_is_waited_for_only_so_long(path: Path) -> None:
     """A connection that comes to nothing is given up after its own time, within that of the attempt."""
     with socket.create_server(("127.0.0.1", 0)) as deaf:  # It never shakes hands.
         url = f"https://127.0.0.1:{deaf.getsockname()[1]}/"
-        go(made(Endpoint(url, connect_timeout=0.05)), path)
+        run_real(define_real(Endpoint(url, connect_timeout=0.05)), path)
 
     assert ("unavailable", True) == (failure(path).category, "ConnectTimeout" in failure(path).message)
-    assert [] == of(path, AttemptTimedOut)
+    assert [] == events(path, AttemptTimedOut)
 
 
 def test_tls_that_fails_is_unavailable(server: Server, path: Path, name: str) -> None:
     """A handshake that fails is not a wrong answer either."""
-    go(made(Endpoint(server.url(name, "ok").replace("http:", "https:"))), path)
+    run_real(define_real(Endpoint(server.url(name, "ok").replace("http:", "https:"))), path)
 
     assert "unavailable" == failure(path).category
 
@@ -407,7 +373,7 @@ def test_tls_is_spoken(secure: tuple[Server, Path], path: Path, monkeypatch: pyt
     server, trusted = secure
     monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
     cases = [Case(name=str(n), input="lima") for n in range(3)]
-    go(made(Endpoint(server.url("tls", "echo"), output_path="output.host"), cases, slots=1), path)
+    run_real(define_real(Endpoint(server.url("tls", "echo"), output_path="output.host"), cases, slots=1), path)
 
     assert [server.root.removeprefix("https://")] * 3 == outputs(path)
 
@@ -415,7 +381,7 @@ def test_tls_is_spoken(secure: tuple[Server, Path], path: Path, monkeypatch: pyt
 def test_a_certificate_that_is_not_trusted_is_told(secure: tuple[Server, Path], path: Path) -> None:
     """A server that cannot show who it is gets no request; why is in the journal."""
     server, _ = secure
-    go(made(Endpoint(server.url("tls", "ok"))), path)
+    run_real(define_real(Endpoint(server.url("tls", "ok"))), path)
 
     assert "unavailable" == failure(path).category
     assert "CERTIFICATE_VERIFY_FAILED" in failure(path).message
@@ -437,7 +403,7 @@ def test_a_proxy_passes_calls_on(server: Server, path: Path, name: str, proxied:
     """A proxy from the environment is given the whole address, and its password, which is nowhere in the journal."""
     proxied.setenv("HTTP_PROXY", server.root.replace("http://", "http://me:pass-phrase-2@"))
     cases = [Case(name=str(n), input="lima") for n in range(3)]
-    go(made(Endpoint(f"http://nowhere.invalid/{name}/echo,ok/x", output_path="output"), cases, slots=1), path)
+    run_real(define_real(Endpoint(f"http://nowhere.invalid/{name}/echo,ok/x", output_path="output"), cases, slots=1), path)
 
     first, *others = server.seen(name)
     assert (f"http://nowhere.invalid:80/{name}/echo,ok/x", "nowhere.invalid") == (first["target"], first["headers"]["host"])
@@ -452,7 +418,7 @@ def test_a_proxy_passes_calls_on(server: Server, path: Path, name: str, proxied:
 def test_a_tunnel_that_is_refused_is_no_answer(server: Server, path: Path, proxied: pytest.MonkeyPatch) -> None:
     """To an address with TLS a proxy is asked for a tunnel; if it refuses, that is what is told."""
     proxied.setenv("HTTPS_PROXY", server.root)
-    go(made(Endpoint("https://nowhere.invalid:9/x")), path)
+    run_real(define_real(Endpoint("https://nowhere.invalid:9/x")), path)
 
     assert "unavailable" == failure(path).category
     assert "no response from https://nowhere.invalid:9/x: 502" in failure(path).message
@@ -467,7 +433,7 @@ def test_tls_goes_through_a_tunnel(
     proxied.setenv("SSL_CERT_FILE", str(trusted))
     url = behind.url(name, "ok").replace("127.0.0.1", "nowhere.invalid")
     cases = [Case(name=str(n), input="lima") for n in range(3)]
-    go(made(Endpoint(url, output_path="output"), cases, slots=1), path)
+    run_real(define_real(Endpoint(url, output_path="output"), cases, slots=1), path)
 
     assert ["LIMA"] * 3 == outputs(path)
     assert [] == server.seen(name)
@@ -514,7 +480,7 @@ def test_a_proxy_that_we_cannot_speak_to_is_refused(proxied: pytest.MonkeyPatch,
 def test_a_refused_key_stops_the_run(server: Server, path: Path, name: str, status: str) -> None:
     """A key that is refused once would be refused ten thousand times: the run stops at once, and says so once."""
     cases = [Case(name=str(n), input=n) for n in range(1000)]
-    outcome = go(made(Endpoint(server.url(name, status)), cases, slots=4), path)
+    outcome = run_real(define_real(Endpoint(server.url(name, status)), cases, slots=4), path)
 
     assert "unauthorized" == outcome.stopped
     assert status in outcome.why
@@ -528,13 +494,14 @@ def test_a_refused_key_stops_the_run(server: Server, path: Path, name: str, stat
 def test_a_key_that_was_mended_is_tried_on_all(server: Server, path: Path, name: str, policy: str) -> None:
     """What stopped a run uses up no trial: those that met it are asked again when the run goes on, with all their attempts."""
     cases = [Case(name=str(n), input=n) for n in range(8)]
-    it = made(Endpoint(server.url(name, "401,401,401,401,500,ok")), cases, slots=4, retry=Retry(errors=1, base_delay=0.01))
+    endpoint = Endpoint(server.url(name, "401,401,401,401,500,ok"))
+    it = define_real(endpoint, cases, slots=4, retry=Retry(errors=1, base_delay=0.01))
     stops = 0
-    outcome = go(it, path, policy=policy)
+    outcome = run_real(it, path, policy=policy)
     while outcome.stopped == "unauthorized":
         stops += 1
         assert (0, 0) == (outcome.state.completed, outcome.state.failed)
-        outcome = go(it, path, policy=policy, resume=True)
+        outcome = run_real(it, path, policy=policy, resume=True)
 
     assert 1 <= stops <= 4
     assert ("", 8, 0) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
@@ -545,34 +512,34 @@ def test_a_key_that_was_mended_is_tried_on_all(server: Server, path: Path, name:
 def test_a_refused_judge_stops_the_run(server: Server, path: Path, name: str) -> None:
     """A judge whose key is refused stops the run as well; what was answered is kept, and only judged when the run goes on."""
     cases = [Case(name=str(n), input=n) for n in range(20)]
-    it = made(Endpoint(server.url(name, "ok")), cases, slots=1)
+    it = define_real(Endpoint(server.url(name, "ok")), cases, slots=1)
     it.score(scorers.judge("m", base_url=server.url(f"{name}-judge", "401,say:verdict: correct", "v1")))
-    outcome = go(it, path)
-    again = go(it, path, resume=True)
+    outcome = run_real(it, path)
+    again = run_real(it, path, resume=True)
 
     assert ("unauthorized", 0, {}) == (outcome.stopped, outcome.state.completed, dict(outcome.state.scores))
     assert "401" in outcome.why
     assert ("", 20, 20) == (again.stopped, again.state.completed, again.state.scores["judge"].numbers)
     assert (20, 21) == (len(server.seen(name)), len(server.seen(f"{name}-judge")))
-    assert ["0"] == [noted.trial for noted in of(path, Noted) if noted.name == "evaljournal.unauthorized"]
+    assert ["0"] == [noted.trial for noted in events(path, Noted) if noted.name == "evaljournal.unauthorized"]
 
 
 def test_an_account_without_money_stops_the_run(server: Server, path: Path, name: str) -> None:
     """A 429 that says `insufficient_quota` does not go away by waiting."""
     cases = [Case(name=each, input=each) for each in ("lima", "oslo")]
-    outcome = go(made(Endpoint(server.url(name, "spent")), cases, retry=Retry(), slots=1), path)
+    outcome = run_real(define_real(Endpoint(server.url(name, "spent")), cases, retry=Retry(), slots=1), path)
 
     assert ("unauthorized", 1) == (outcome.stopped, len(server.seen(name)))
 
 
 def test_a_hang_is_a_timeout(server: Server, path: Path, name: str) -> None:
     """An attempt that gets no answer is cut off at its limit; the next goes over a new connection."""
-    it = made(
+    it = define_real(
         Endpoint(server.url(name, "hang,ok"), output_path="output"), timeout=0.1, retry=Retry(timeouts=1, base_delay=0.01)
     )
-    go(it, path)
+    run_real(it, path)
 
-    assert 1 == len(of(path, AttemptTimedOut))
+    assert 1 == len(events(path, AttemptTimedOut))
     assert ["LIMA"] == outputs(path)
     assert 2 == len({seen["connection"] for seen in server.seen(name)})
 
@@ -580,7 +547,7 @@ def test_a_hang_is_a_timeout(server: Server, path: Path, name: str) -> None:
 @pytest.mark.parametrize(("steps", "wait"), [("429:3,ok", 3.0), ("429:date,ok", 2.0), ("429:quota,ok", 1.5)])
 def test_a_refusal_says_how_long(server: Server, path: Path, name: str, steps: str, wait: float) -> None:
     """`Retry-After` in seconds, as a date, and the reset of a rate limit are all waited for, and cost no attempt."""
-    outcome = go(made(Endpoint(server.url(name, steps)), retry=Retry(errors=0)), path, policy="adaptive", rate=100)
+    outcome = run_fast(define_real(Endpoint(server.url(name, steps)), retry=Retry(errors=0)), path, rate=100)
 
     assert ("rate_limited", wait) == (failure(path).category, failure(path).retry_after)
     assert 1 == outcome.state.completed
@@ -589,10 +556,10 @@ def test_a_refusal_says_how_long(server: Server, path: Path, name: str, steps: s
 def test_a_rate_limit_costs_no_more_than_was_in_flight(server: Server, path: Path, name: str) -> None:
     """Once most calls get `Retry-After: 3`, nothing is sent until it is over: few calls are rate limited."""
     cases = [Case(name=str(n), input=n) for n in range(60)]
-    it = made(Endpoint(server.url(name, "limit:0.1")), cases, slots=8, retry=Retry(errors=0), timeout=100.0)
-    outcome = go(it, path, policy="adaptive", rate=30)  # 3 s are over when 0.1 s are.
+    it = define_real(Endpoint(server.url(name, "limit:0.1")), cases, slots=8, retry=Retry(errors=0), timeout=100.0)
+    outcome = run_fast(it, path, rate=30)  # 3 s are 0.1 s of real time.
 
-    refused = [failed for failed in of(path, AttemptFailed) if failed.category == "rate_limited"]
+    refused = [failed for failed in events(path, AttemptFailed) if failed.category == "rate_limited"]
     assert (60, 0) == (outcome.state.completed, outcome.state.failed)
     assert 1 <= len(refused) <= 16
 
@@ -600,8 +567,8 @@ def test_a_rate_limit_costs_no_more_than_was_in_flight(server: Server, path: Pat
 def test_an_outage_loses_nothing(server: Server, path: Path, name: str) -> None:
     """Half a minute of 503s costs no trial, although each trial has but few attempts."""
     cases = [Case(name=str(n), input=n) for n in range(60)]
-    it = made(Endpoint(server.url(name, "until:0.3")), cases, slots=8, retry=Retry(errors=4), timeout=100.0)
-    outcome = go(it, path, policy="adaptive", rate=100)  # 30 s are over when 0.3 s are.
+    it = define_real(Endpoint(server.url(name, "until:0.3")), cases, slots=8, retry=Retry(errors=4), timeout=100.0)
+    outcome = run_fast(it, path, rate=100)  # 30 s are 0.3 s of real time.
 
     assert (60, 0) == (outcome.state.completed, outcome.state.failed)
 
@@ -616,8 +583,8 @@ def test_a_key_is_nowhere_in_the_journal(server: Server, path: Path, name: str, 
     headers = {"X-Api-Key": "$MY_KEY", "X-Auth": "literal-of-no-shape", "X-Plain": "visible"}
     cases = [Case(name=str(n), input=n) for n in range(4)]
     endpoint = Endpoint(f"{root}/{name}/echo,500,notjson,404/x?key=in-the-address&v=1", headers=headers, output_path="output")
-    it = made(endpoint, cases, slots=1, retry=Retry(errors=1, base_delay=0.01, max_delay=0.01))
-    go(it, path)
+    it = define_real(endpoint, cases, slots=1, retry=Retry(errors=1, base_delay=0.01, max_delay=0.01))
+    run_real(it, path)
 
     sent = server.seen(name)[0]["headers"]
     assert ("plainword-of-no-shape", "literal-of-no-shape") == (sent["x-api-key"], sent["x-auth"])
@@ -685,7 +652,7 @@ def test_what_cannot_be_called_is_refused_where_it_is_written(url: str, headers:
 
 def test_it_can_be_asked_by_hand(server: Server, name: str) -> None:
     """An evaluation of an endpoint is still the endpoint."""
-    it = made(Endpoint(server.url(name, "ok"), output_path="output"))
+    it = define_real(Endpoint(server.url(name, "ok"), output_path="output"))
 
     assert "LIMA" == trio.run(it, "lima")
 
@@ -710,14 +677,14 @@ def test_a_kill_keeps_every_item_that_was_finished(server: Server, path: Path, n
             assert process.poll() is None
             time.sleep(0.01)
         os.kill(process.pid, signal.SIGKILL)
-    done = {event.trial for event in of(path, TrialCompleted)}
+    done = {event.trial for event in events(path, TrialCompleted)}
     asked = len(server.seen(name))
     cases = [Case(name=str(n), input=n) for n in range(200)]
-    it: Made = evaluation(cases=cases, slots=4)(Endpoint(url, output_path="output"))
-    outcome = go(it, path, resume=True)
+    it: AnyEvaluation = evaluation(cases=cases, slots=4)(Endpoint(url, output_path="output"))
+    outcome = run_real(it, path, resume=True)
 
     assert len(done) >= 90
     assert 200 == outcome.state.completed
     assert 200 - len(done) == len(server.seen(name)) - asked
-    assert done <= {event.trial for event in of(path, TrialCompleted)}
+    assert done <= {event.trial for event in events(path, TrialCompleted)}
     assert 200 == fold(read(path)).completed

@@ -19,7 +19,7 @@ from runner import Case, Fatal, RateLimited, Retry, arun, evaluation
 from runner.fork import fork
 from runner.recompute.rules import session_rules
 from runner.testing import Answer, Fail, Hang, Scripted, Step, inline, repeatable
-from tests.journal.samples import Fleeting, content, flip, segment
+from tests.journal.samples import UnsyncedDisk, content, flip, segment
 
 SCRIPT: dict[str, list[Step]] = {
     "well": [Answer("fine", 1.0)],
@@ -30,7 +30,7 @@ SCRIPT: dict[str, list[Step]] = {
 }
 
 
-class FastDisk(Fleeting):
+class FastDisk(UnsyncedDisk):
     """A disk without syncs and pauses."""
 
     def pause(self) -> None:

@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import trio
 import trio.lowlevel
 
-from journal import Event, verify
+from journal import verify
 from journal.events import (
     AttemptFailed,
     AttemptInterrupted,
@@ -28,27 +28,24 @@ from journal.events import (
     TrialFailed,
     TrialScored,
 )
-from runner import Case, Evaluation, Outcome, Retry, UsageError, evaluation, note, run
+from runner import Case, Outcome, Retry, UsageError, note, run
 from runner.tasks.function import detect_loops
 from runner.testing import Answer, Scripted, events_of
+from tests.runs import AnyEvaluation, define_real, events, run_real
 
-EventT = TypeVar("EventT", bound=Event)
-Made = Evaluation[Any, Any, Any]
 Caller = Callable[[Callable[[], Outcome]], Outcome]
 
 user: ContextVar[str] = ContextVar("user", default="nobody")
 
 
-def made(task: Callable[[Any], Any], names: str, **options: Any) -> Made:
-    """Make an evaluation of cases a, b, c…, in which nothing is tried again."""
-    cases = [Case(name=name, input=name) for name in names]
-    defined: Made = evaluation(cases=cases, **{"timeout": 5.0, "retry": Retry(errors=0, timeouts=0), **options})(task)
-    return defined
+def define(task: Callable[[Any], Any], names: str, **options: Any) -> AnyEvaluation:
+    """Return an evaluation with a case for each letter of `names`, without retries."""
+    return define_real(task, [Case(name=name, input=name) for name in names], **{"timeout": 5.0, **options})
 
 
-def go(it: Made, path: Path, **options: Any) -> Outcome:
-    """Run it, and see that it leaves no loop behind."""
-    outcome = run(it, path, **{"durability": "os", "policy": "fixed", "grace": 0.2, **options})
+def run_and_verify(it: AnyEvaluation, path: Path, **options: Any) -> Outcome:
+    """Run an evaluation; its journal verifies, and its event loop has ended."""
+    outcome = run_real(it, path, **{"grace": 0.2, **options})
 
     assert "evaljournal-asyncio" not in {thread.name for thread in threading.enumerate()}
     assert verify(path, expect_head=outcome.head).holds
@@ -56,16 +53,7 @@ def go(it: Made, path: Path, **options: Any) -> Outcome:
 
 
 def outputs(path: Path) -> dict[str, Any]:
-    return {event.trial: event.output for event in of(path, AttemptSucceeded)}
-
-
-def of(path: Path, kind: type[EventT]) -> list[EventT]:
-    return [event for event in events_of(path) if isinstance(event, kind)]
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "run"
+    return {event.trial: event.output for event in events(path, AttemptSucceeded)}
 
 
 @pytest.fixture
@@ -96,7 +84,7 @@ def test_a_plain_function_runs_in_threads(path: Path) -> None:
         together.wait()
         return value.upper()
 
-    outcome = go(made(task, "abcd", slots=4), path)
+    outcome = run_and_verify(define(task, "abcd", slots=4), path)
 
     assert {"a": "A", "b": "B", "c": "C", "d": "D"} == outputs(path)
     assert 4 == outcome.state.completed
@@ -113,7 +101,7 @@ def test_a_thread_that_outlives_its_timeout_is_abandoned(path: Path) -> None:
             ended.set()
         return value
 
-    it = made(task, "ab", slots=2, timeout=0.05)
+    it = define(task, "ab", slots=2, timeout=0.05)
 
     @it.score(timeout=None)
     async def when_the_other_is_back(output: str, case: Any) -> bool:
@@ -121,12 +109,12 @@ def test_a_thread_that_outlives_its_timeout_is_abandoned(path: Path) -> None:
         await trio.sleep(0.05)
         return True
 
-    outcome = go(it, path)
+    outcome = run_and_verify(it, path)
 
-    (out,) = of(path, AttemptTimedOut)
+    (out,) = events(path, AttemptTimedOut)
     assert ("a", 1, 0.05) == (out.trial, out.attempt, out.timeout)
     assert out.elapsed < 0.15
-    (late,) = of(path, AttemptReturnedLate)
+    (late,) = events(path, AttemptReturnedLate)
     assert ("a", 1, "succeeded") == (late.trial, late.attempt, late.ending)
     assert late.elapsed >= 0.2
     assert {"b": "b"} == outputs(path)
@@ -142,7 +130,7 @@ def test_an_abandoned_thread_does_not_keep_its_slot(path: Path, released: thread
             released.wait(5)
         return value
 
-    outcome = go(made(task, "abc", slots=1, timeout=0.15), path)
+    outcome = run_and_verify(define(task, "abc", slots=1, timeout=0.15), path)
 
     assert {"b": "b", "c": "c"} == outputs(path)
     assert (2, 1) == (outcome.state.completed, outcome.state.failed)
@@ -159,7 +147,7 @@ def test_a_late_failure_of_a_thread_is_said_too(path: Path) -> None:
         ended.set()
         raise ValueError("after all that")
 
-    it = made(task, "ab", timeout=0.05)
+    it = define(task, "ab", timeout=0.05)
 
     @it.score(timeout=None)
     async def when_the_other_is_back(output: str, case: Any) -> bool:
@@ -167,10 +155,10 @@ def test_a_late_failure_of_a_thread_is_said_too(path: Path) -> None:
         await trio.sleep(0.05)
         return True
 
-    go(it, path)
+    run_and_verify(it, path)
 
-    assert [("a", "failed")] == [(late.trial, late.ending) for late in of(path, AttemptReturnedLate)]
-    assert [] == of(path, AttemptFailed)
+    assert [("a", "failed")] == [(late.trial, late.ending) for late in events(path, AttemptReturnedLate)]
+    assert [] == events(path, AttemptFailed)
 
 
 # Functions for asyncio.
@@ -189,7 +177,7 @@ def test_asyncio_functions_share_one_loop_in_one_thread(path: Path, loop: str | 
         await together[0].wait()
         return value.upper()
 
-    outcome = go(made(task, "abcd", slots=4, loop=loop, timeout=2), path)
+    outcome = run_and_verify(define(task, "abcd", slots=4, loop=loop, timeout=2), path)
 
     assert {"a": "A", "b": "B", "c": "C", "d": "D"} == outputs(path)
     assert 4 == outcome.state.completed
@@ -215,9 +203,9 @@ async def _waits_for_a_future(value: str) -> str:
 @pytest.mark.parametrize("task", [_sleeps, _yields, _waits_for_a_future])
 def test_asyncio_code_declared_for_trio_fails_clearly(path: Path, task: Callable[[Any], Any]) -> None:
     """What needs asyncio and was declared for trio fails its attempt, not the run, and the record says what to do."""
-    outcome = go(made(task, "a", loop="trio", retry=Retry(errors=1, base_delay=0.01)), path)
+    outcome = run_and_verify(define(task, "a", loop="trio", retry=Retry(errors=1, base_delay=0.01)), path)
 
-    (failed,) = of(path, AttemptFailed)
+    (failed,) = events(path, AttemptFailed)
     assert "asyncio" in failed.message
     assert "loop" in failed.message
     assert TrialFailed(trial="a", attempts=1, cause="fatal") in events_of(path)
@@ -231,9 +219,9 @@ def test_trio_code_declared_for_asyncio_fails_clearly(path: Path) -> None:
         await trio.sleep(0.01)
         return value
 
-    outcome = go(made(task, "a", loop="asyncio"), path)
+    outcome = run_and_verify(define(task, "a", loop="asyncio"), path)
 
-    (failed,) = of(path, AttemptFailed)
+    (failed,) = events(path, AttemptFailed)
     assert "trio" in failed.message
     assert ("", 1) == (outcome.stopped, outcome.state.failed)
 
@@ -247,9 +235,9 @@ def test_a_cancellation_out_of_nowhere_is_a_failure(path: Path) -> None:
             raise asyncio.CancelledError
         return value
 
-    outcome = go(made(task, "abc"), path)
+    outcome = run_and_verify(define(task, "abc"), path)
 
-    (failed,) = of(path, AttemptFailed)
+    (failed,) = events(path, AttemptFailed)
     assert "a" == failed.trial
     assert "CancelledError" in failed.message
     assert {"b": "b", "c": "c"} == outputs(path)
@@ -271,12 +259,12 @@ def test_an_asyncio_task_out_of_time_is_cancelled_and_cleans_up(path: Path) -> N
             seen.append("cleaned up")
         return value
 
-    go(made(task, "a", timeout=0.05), path)
+    run_and_verify(define(task, "a", timeout=0.05), path)
 
     assert ["cancelled", "cleaned up"] == seen
-    (out,) = of(path, AttemptTimedOut)
+    (out,) = events(path, AttemptTimedOut)
     assert 0.05 <= out.elapsed < 1
-    assert [] == of(path, AttemptReturnedLate)
+    assert [] == events(path, AttemptReturnedLate)
 
 
 def test_an_asyncio_task_that_answers_its_cancellation_is_late(path: Path) -> None:
@@ -289,10 +277,10 @@ def test_an_asyncio_task_that_answers_its_cancellation_is_late(path: Path) -> No
             return "too late"
         return value
 
-    go(made(task, "a", timeout=0.05), path)
+    run_and_verify(define(task, "a", timeout=0.05), path)
 
-    assert ["a"] == [out.trial for out in of(path, AttemptTimedOut)]
-    assert [("a", "succeeded")] == [(late.trial, late.ending) for late in of(path, AttemptReturnedLate)]
+    assert ["a"] == [out.trial for out in events(path, AttemptTimedOut)]
+    assert [("a", "succeeded")] == [(late.trial, late.ending) for late in events(path, AttemptReturnedLate)]
     assert {} == outputs(path)
 
 
@@ -311,7 +299,7 @@ def test_an_asyncio_task_that_swallows_cancellation_is_abandoned_after_the_grace
             ended.set()
         return value
 
-    it = made(task, "ab", timeout=0.05)
+    it = define(task, "ab", timeout=0.05)
 
     @it.score(timeout=None)
     async def when_the_other_is_back(output: str, case: Any) -> bool:
@@ -319,11 +307,11 @@ def test_an_asyncio_task_that_swallows_cancellation_is_abandoned_after_the_grace
         await trio.sleep(0.05)
         return True
 
-    go(it, path, grace=0.1)
+    run_and_verify(it, path, grace=0.1)
 
-    (out,) = of(path, AttemptTimedOut)
+    (out,) = events(path, AttemptTimedOut)
     assert 0.15 <= out.elapsed < 0.4
-    (late,) = of(path, AttemptReturnedLate)
+    (late,) = events(path, AttemptReturnedLate)
     assert ("a", 1, "succeeded") == (late.trial, late.attempt, late.ending)
     assert late.elapsed >= 0.5
     assert {"b": "b"} == outputs(path)
@@ -342,7 +330,7 @@ def test_a_run_ends_although_an_asyncio_task_never_does(path: Path) -> None:
         return value
 
     began = time.monotonic()
-    outcome = run(made(task, "abc", slots=1, timeout=0.1), path, grace=0.1, policy="fixed")
+    outcome = run(define(task, "abc", slots=1, timeout=0.1), path, grace=0.1, policy="fixed")
     elapsed = time.monotonic() - began
     is_over = True
 
@@ -371,7 +359,7 @@ def test_what_an_asyncio_task_leaves_running_ends_with_the_run(path: Path) -> No
         await asyncio.sleep(0)
         return value
 
-    go(made(task, "a"), path)
+    run_and_verify(define(task, "a"), path)
 
     assert ["cancelled"] == seen
 
@@ -389,7 +377,7 @@ def test_trio_is_recognised_by_its_name(path: Path) -> None:
             await trio.sleep(0.01)
         return value
 
-    go(made(task, "abc"), path)
+    run_and_verify(define(task, "abc"), path)
 
     assert {"a": "a", "b": "b", "c": "c"} == outputs(path)
     assert [threading.get_ident()] * 3 == threads
@@ -431,15 +419,15 @@ async def _with_both(value: str) -> str:
 @pytest.mark.parametrize("task", [_through_a_function, _through_two_functions, _through_an_object])
 def test_trio_is_recognised_in_the_code_that_a_task_refers_to(path: Path, task: Callable[[Any], Any]) -> None:
     """The user's functions and classes that a task names are read too; the task itself is called once for each trial."""
-    outcome = go(made(task, "abc"), path)
+    outcome = run_and_verify(define(task, "abc"), path)
 
     assert ["trio"] == detect_loops(task)
-    assert (3, 3) == (outcome.state.completed, len(of(path, AttemptStarted)))
+    assert (3, 3) == (outcome.state.completed, len(events(path, AttemptStarted)))
 
 
 def test_asyncio_is_the_default(path: Path) -> None:
     """A coroutine function whose code names neither loop is called in asyncio."""
-    go(made(_without_a_loop, "a"), path)
+    run_and_verify(define(_without_a_loop, "a"), path)
 
     assert ["asyncio"] == detect_loops(_without_a_loop)
     assert {"a": "a"} == outputs(path)
@@ -448,10 +436,10 @@ def test_asyncio_is_the_default(path: Path) -> None:
 def test_a_task_that_uses_both_loops_must_say_which(path: Path) -> None:
     """Code that names trio and asyncio is an error before the run, unless `loop` is set."""
     with pytest.raises(UsageError, match="_with_both uses trio and asyncio; pass loop='trio' or loop='asyncio'"):
-        go(made(_with_both, "a"), path)
+        run_and_verify(define(_with_both, "a"), path)
 
     assert not path.exists()
-    assert 1 == go(made(_with_both, "a", loop="asyncio"), path).state.completed
+    assert 1 == run_and_verify(define(_with_both, "a", loop="asyncio"), path).state.completed
 
 
 # All kinds alike.
@@ -500,10 +488,10 @@ def test_what_a_task_raises_ends_its_attempt_only(path: Path, kind: Kind, exc: B
             raise turn
         return "fine"
 
-    outcome = go(made(kind(act), "ab", slots=1), path)
+    outcome = run_and_verify(define(kind(act), "ab", slots=1), path)
 
     assert ("", 1, 1) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
-    assert ["a"] == [event.trial for event in of(path, AttemptFailed)]
+    assert ["a"] == [event.trial for event in events(path, AttemptFailed)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -514,10 +502,10 @@ def test_notes_reach_their_attempt_from_everywhere(path: Path, kind: Kind) -> No
         note(tokens=7)
         return "noted"
 
-    outcome = go(made(kind(act), "ab"), path)
+    outcome = run_and_verify(define(kind(act), "ab"), path)
 
     assert {("a", 1, "tokens", 7), ("b", 1, "tokens", 7)} == {
-        (noted.trial, noted.attempt, noted.name, noted.value) for noted in of(path, Noted)
+        (noted.trial, noted.attempt, noted.name, noted.value) for noted in events(path, Noted)
     }
     assert 14 == outcome.state.usage["tokens"]
     order = [type(event) for event in events_of(path) if isinstance(event, Noted | AttemptSucceeded) and event.trial == "a"]
@@ -527,7 +515,7 @@ def test_notes_reach_their_attempt_from_everywhere(path: Path, kind: Kind) -> No
 @pytest.mark.parametrize("kind", KINDS)
 def test_scorers_of_every_kind_are_called_where_they_belong(path: Path, kind: Kind) -> None:
     """A task of any kind can have plain scorers, and scorers for asyncio and for trio, side by side."""
-    it = made(kind(lambda: "yes"), "ab")
+    it = define(kind(lambda: "yes"), "ab")
 
     @it.score
     def plain(output: str, case: Case) -> bool:
@@ -548,9 +536,9 @@ def test_scorers_of_every_kind_are_called_where_they_belong(path: Path, kind: Ki
     async def by_nothing(output: str, case: Case) -> dict[str, float]:
         return {"one": 1.0}
 
-    outcome = go(it, path)
+    outcome = run_and_verify(it, path)
 
-    scores = {(event.trial, event.scorer): event.value for event in of(path, TrialScored)}
+    scores = {(event.trial, event.scorer): event.value for event in events(path, TrialScored)}
     assert {
         ("a", "plain"): True,
         ("a", "by_asyncio"): 0.75,
@@ -567,13 +555,13 @@ def test_scorers_of_every_kind_are_called_where_they_belong(path: Path, kind: Ki
 def test_the_loop_of_a_scorer_is_recognised(path: Path) -> None:
     """Which loop a scorer needs is decided as for a task."""
     answering = Scripted(lambda _, __: Answer(1.0, 0.01))
-    it = made(_plain(lambda: "yes"), "abcdefgh", slots=8)
+    it = define(_plain(lambda: "yes"), "abcdefgh", slots=8)
 
     @it.score(retry=Retry(errors=0))
     async def judge(output: str) -> Any:
         return await answering(output)
 
-    outcome = go(it, path)
+    outcome = run_and_verify(it, path)
 
     assert 8 == outcome.state.scores["judge"].scored
     assert 0 == outcome.state.scores["judge"].failed
@@ -595,11 +583,11 @@ def test_a_stop_ends_every_kind_in_time(path: Path, kind: Kind, released: thread
         _trio: in_trio,
     }
     began = time.monotonic()
-    outcome = go(made(tasks[kind], "ab", name="it", slots=1, deadline=0.1), path, grace=0.1)
+    outcome = run_and_verify(define(tasks[kind], "ab", name="it", slots=1, deadline=0.1), path, grace=0.1)
 
     assert time.monotonic() - began < 2
     assert "deadline" == outcome.stopped
-    assert [("a", 1, "stopped")] == [(cut.trial, cut.attempt, cut.why) for cut in of(path, AttemptInterrupted)]
+    assert [("a", 1, "stopped")] == [(cut.trial, cut.attempt, cut.why) for cut in events(path, AttemptInterrupted)]
 
 
 # From everywhere.
@@ -650,9 +638,9 @@ def test_a_run_can_be_made_from_everywhere(path: Path, caller: Caller, kind: Kin
 
     def call() -> Outcome:
         user.set("me")
-        return go(it, path)
+        return run_and_verify(it, path)
 
-    it = made(kind(user.get), "ab")
+    it = define(kind(user.get), "ab")
     before = user.set("nobody")
     try:
         outcome = caller(call)
@@ -667,18 +655,18 @@ def test_a_run_can_be_made_from_everywhere(path: Path, caller: Caller, kind: Kin
 def test_what_is_wrong_is_raised_to_the_caller(path: Path, caller: Caller) -> None:
     """An error of the run itself reaches whoever called it, from wherever."""
     path.parent.mkdir(exist_ok=True)
-    it = made(_plain(lambda: 1), "a")
-    go(it, path)
+    it = define(_plain(lambda: 1), "a")
+    run_and_verify(it, path)
 
     def call() -> Outcome:
         with pytest.raises(Exception, match="run"):
-            go(it, path)
-        return go(it, path, resume=True)
+            run_and_verify(it, path)
+        return run_and_verify(it, path, resume=True)
 
     outcome = caller(call)
 
     assert "already finished" == outcome.why
-    assert 1 == len(of(path, TrialCompleted))
+    assert 1 == len(events(path, TrialCompleted))
 
 
 def test_contexts_do_not_mix(path: Path) -> None:
@@ -690,6 +678,6 @@ def test_contexts_do_not_mix(path: Path) -> None:
             user.set("somebody else")
             return before
 
-        go(made(kind(act), "abcd", slots=1), path.with_name(f"run-{number}"))
+        run_and_verify(define(kind(act), "abcd", slots=1), path.with_name(f"run-{number}"))
 
         assert dict.fromkeys("abcd", "nobody") == outputs(path.with_name(f"run-{number}"))

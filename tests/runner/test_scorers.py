@@ -3,7 +3,7 @@
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 import pytest
@@ -11,17 +11,15 @@ import trio
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from journal import Event
 from journal.events import Noted, ScorerCallFailed, ScoringFailed, TrialScored
-from runner import Case, Evaluation, Outcome, Retry, Score, UsageError, evaluation, run, scorers
+from runner import Case, Retry, Score, UsageError, evaluation, scorers
 from runner.retries.classify import Fatal
 from runner.scorers import builtin
 from runner.tasks.reply import InvalidReply
-from runner.testing import Answer, Scripted, events_of
+from runner.testing import Answer, Scripted
+from tests.runs import AnyEvaluation, define, events, run_real
 from tests.server import Server
 
-EventT = TypeVar("EventT", bound=Event)
-Made = Evaluation[Any, Any, Any]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.floats(-2, 2) | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
@@ -31,21 +29,6 @@ JSON = st.recursive(
 
 def case(expected: Any, input_: Any = "q") -> Case:
     return Case(name="a", input=input_, expected=expected)
-
-
-def of(path: Path, kind: type[EventT]) -> list[EventT]:
-    return [event for event in events_of(path) if isinstance(event, kind)]
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "run"
-
-
-@pytest.fixture
-def name(request: pytest.FixtureRequest) -> str:
-    """What the server knows this test by."""
-    return "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
 
 
 @pytest.mark.parametrize(
@@ -216,25 +199,21 @@ def test_a_scorer_has_a_version() -> None:
 # In a run.
 
 
-def made(answers: dict[str, Any], *scorers_: Any, expected: Any = "LIMA", **options: Any) -> Made:
+def define_answers(answers: dict[str, Any], *scorers_: Any, expected: Any = "LIMA", **options: Any) -> AnyEvaluation:
     """Make an evaluation whose task answers as told."""
     cases = [Case(name=each, input=each, expected=expected) for each in answers]
     task = Scripted({each: [Answer(answer)] for each, answer in answers.items()})
-    it: Made = evaluation(cases=cases, loop="trio", **options)(task)
+    it = define(task, cases, **options)
     for scorer in scorers_:
         it.score(scorer)
     return it
 
 
-def go(it: Made, path: Path) -> Outcome:
-    return run(it, path, durability="os", policy="fixed", grace=0.5)
-
-
 def test_scorers_of_ours_are_scorers(path: Path) -> None:
     """They are added like any other, and are recorded by their names, with their versions."""
-    go(made({"a": "LIMA", "b": "Cuzco"}, scorers.exact, scorers.similarity(), scorers.regex("^L")), path)
+    run_real(define_answers({"a": "LIMA", "b": "Cuzco"}, scorers.exact, scorers.similarity(), scorers.regex("^L")), path)
 
-    scored = {(event.trial, event.scorer): event.value for event in of(path, TrialScored)}
+    scored = {(event.trial, event.scorer): event.value for event in events(path, TrialScored)}
     expected = {
         ("a", "exact"): True,
         ("a", "similarity"): 1.0,
@@ -244,14 +223,14 @@ def test_scorers_of_ours_are_scorers(path: Path) -> None:
         ("b", "regex"): False,
     }
     assert expected == scored
-    assert {scorers.exact.fingerprint} == {event.version for event in of(path, TrialScored) if event.scorer == "exact"}
+    assert {scorers.exact.fingerprint} == {event.version for event in events(path, TrialScored) if event.scorer == "exact"}
 
 
 def test_what_has_no_expected_answer_is_not_counted_as_wrong(path: Path) -> None:
     """A trial that cannot be scored says so, once, and stays out of the mean."""
-    outcome = go(made({"a": "LIMA"}, scorers.exact, expected=None), path)
+    outcome = run_real(define_answers({"a": "LIMA"}, scorers.exact, expected=None), path)
 
-    (failed,) = of(path, ScoringFailed)
+    (failed,) = events(path, ScoringFailed)
     assert "no expected answer" in failed.message
     assert 0 == outcome.state.scores["exact"].scored
 
@@ -265,10 +244,10 @@ def test_scores_of_others_are_understood(path: Path) -> None:
     def skipped(output: str, case: Case) -> Any:
         return types.SimpleNamespace(name="Factuality", score=None)
 
-    go(made({"a": "x"}, theirs, skipped), path)
+    run_real(define_answers({"a": "x"}, theirs, skipped), path)
 
-    (scored,) = of(path, TrialScored)
-    (failed,) = of(path, ScoringFailed)
+    (scored,) = events(path, TrialScored)
+    (failed,) = events(path, ScoringFailed)
     assert ("theirs", 0.6, "mostly") == (scored.scorer, scored.value, scored.reason)
     assert "skipped" == failed.scorer
 
@@ -279,10 +258,10 @@ def test_scores_of_others_are_understood(path: Path) -> None:
 def test_a_judge_judges(server: Server, path: Path, name: str) -> None:
     """The judge's last word is the score, the rest is the reason; its prompt, reply and usage are written down."""
     judge = scorers.judge("gpt-4o", base_url=server.url(name, "say:It names the city. verdict: correct", "v1"))
-    outcome = go(made({"a": "lima"}, judge), path)
+    outcome = run_real(define_answers({"a": "lima"}, judge), path)
 
-    (scored,) = of(path, TrialScored)
-    (said,) = [event.value for event in of(path, Noted) if event.name == "evaljournal.judge"]
+    (scored,) = events(path, TrialScored)
+    (said,) = [event.value for event in events(path, Noted) if event.name == "evaljournal.judge"]
     assert ("judge", True, "It names the city.") == (scored.scorer, scored.value, scored.reason)
     assert "It names the city. verdict: correct" == said["reply"]
     assert {"input_tokens": 1000, "output_tokens": 100, "cost": 0.0035} == said["usage"]
@@ -295,13 +274,13 @@ def test_a_judge_is_asked_again_by_its_own_budget(server: Server, path: Path, na
     steps = "500,say:I cannot tell,say:verdict: incorrect"
     judge = scorers.judge("small", base_url=server.url(name, steps, "v1"))
     task = Scripted({"a": [Answer("x")]})
-    it: Made = evaluation(cases=[Case(name="a", input="a", expected="y")], loop="trio")(task)
+    it: AnyEvaluation = evaluation(cases=[Case(name="a", input="a", expected="y")], loop="trio")(task)
     it.score(name="graded", retry=Retry(errors=2, base_delay=0.01))(judge)
-    go(it, path)
+    run_real(it, path)
 
-    assert [("graded", False)] == [(event.scorer, event.value) for event in of(path, TrialScored)]
+    assert [("graded", False)] == [(event.scorer, event.value) for event in events(path, TrialScored)]
     assert 1 == task.calls["a"]
-    said = [event.value for event in of(path, Noted) if event.name == "evaljournal.judge"]
+    said = [event.value for event in events(path, Noted) if event.name == "evaljournal.judge"]
     assert ["I cannot tell", "verdict: incorrect"] == [each["reply"] for each in said]
     assert [None, judge.reminder] == [each.get("reminder") for each in said]
 
@@ -310,8 +289,8 @@ def test_a_judge_without_a_verdict_is_told_so(server: Server, path: Path, name: 
     """What it said, and what is wanted, follows the same question; of another output, it has said nothing yet."""
     base_url = server.url(name, "say:I cannot tell,say:,say:correct", "v1")
     judge = scorers.judge("small", base_url=base_url, system="Be fair.")
-    go(made({"a": "x"}, judge, retry=Retry(errors=2, base_delay=0.01)), path)
-    go(made({"b": "y"}, judge), path.with_name("other"))
+    run_real(define_answers({"a": "x"}, judge, retry=Retry(errors=2, base_delay=0.01)), path)
+    run_real(define_answers({"b": "y"}, judge), path.with_name("other"))
 
     asked = [orjson.loads(seen["body"])["messages"] for seen in server.seen(name)]
     question, reminder = asked[0][1], {"role": "user", "content": judge.reminder}
@@ -320,26 +299,26 @@ def test_a_judge_without_a_verdict_is_told_so(server: Server, path: Path, name: 
     assert [*asked[0], {"role": "assistant", "content": "(an empty reply)"}, reminder] == asked[2]
     assert (["system", "user"], 4) == ([each["role"] for each in asked[3]], len(asked))
     assert judge.reminder.endswith("nothing else: correct, incorrect")
-    assert [True] == [event.value for event in of(path, TrialScored)]
+    assert [True] == [event.value for event in events(path, TrialScored)]
 
 
 def test_a_judge_that_never_decides_fails(server: Server, path: Path, name: str) -> None:
     """When the budget is spent, the score is missing, and says what the judge said instead."""
     judge = scorers.judge("small", base_url=server.url(name, "say:hard to say", "v1"))
-    go(made({"a": "x"}, judge, retry=Retry(errors=1, base_delay=0.01)), path)
+    run_real(define_answers({"a": "x"}, judge, retry=Retry(errors=1, base_delay=0.01)), path)
 
-    (failed,) = of(path, ScoringFailed)
+    (failed,) = events(path, ScoringFailed)
     assert "no verdict (correct, incorrect); its reply ends with 'hard to say'" in failed.message
 
 
 def test_a_judge_that_hangs_is_cut_off(server: Server, path: Path, name: str) -> None:
     """A judge has a timeout of its own, which is retried as `Retry.timeouts` says."""
     judge = scorers.judge("small", base_url=server.url(name, "hang", "v1"), timeout=0.05)
-    go(made({"a": "x"}, judge, retry=Retry(timeouts=1, base_delay=0.01)), path)
+    run_real(define_answers({"a": "x"}, judge, retry=Retry(timeouts=1, base_delay=0.01)), path)
 
-    (failed,) = of(path, ScoringFailed)
+    (failed,) = events(path, ScoringFailed)
     assert ("TimedOut", "no score within 0.05 s") == (failed.error, failed.message)
-    assert ["timed_out", "timed_out"] == [event.category for event in of(path, ScorerCallFailed)]
+    assert ["timed_out", "timed_out"] == [event.category for event in events(path, ScorerCallFailed)]
 
 
 @pytest.mark.parametrize(
@@ -402,7 +381,11 @@ def test_nothing_else_is_taken_for_a_verdict(before: str, after: str, turn: str)
     """Where both choices are named, or one behind a word that may turn it, there is no verdict."""
     assume("verdict" not in f"{before}{after}".casefold())
     judge = scorers.judge("m", base_url="http://h/")
-    for reply in (f"{before} correct {after} incorrect", f"{before}\nIt is {turn} correct.", f"{before}\nIt is {turn}correct."):
+    for reply in (
+        f"{before} correct {after} or incorrect",
+        f"{before}\nIt is {turn} correct.",
+        f"{before}\nIt is {turn}correct.",
+    ):
         with pytest.raises(InvalidReply):
             judge.verdict(reply)
 
@@ -430,12 +413,12 @@ def test_an_output_cannot_speak_to_the_judge_in_our_name() -> None:
 def test_a_rubric_may_use_the_case(path: Path) -> None:
     """The fields of a case stand in a rubric; one that a case lacks is found before the start."""
     judge = scorers.judge("m", base_url="http://h/", rubric="{output} for {topic}, {expected}")
-    it: Made = evaluation(cases=[{"question": "q", "answer": "y", "topic": "t"}, {"question": "q2"}], loop="trio")(Scripted({}))
+    it = define(Scripted({}), [{"question": "q", "answer": "y", "topic": "t"}, {"question": "q2"}])
     it.score(judge)
 
     assert "for t, y" in judge.prompt("x", Case(input="q", expected="y", metadata={"topic": "t"}))
     with pytest.raises(UsageError, match=r"case 2: the case .* has no field {topic}"):
-        go(it, path)
+        run_real(it, path)
     assert not path.exists()
 
 

@@ -59,12 +59,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.path[:] = path
 
 
-@pytest.fixture
-def name(request: pytest.FixtureRequest) -> str:
-    """The name by which the server counts the calls of this test."""
-    return "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
-
-
 def evaljournal(*arguments: object) -> Result:
     """Invoke a command."""
     return CliRunner().invoke(cli, [str(argument) for argument in arguments], color=True)
