@@ -82,7 +82,7 @@ def test_aimd_does_not_count_a_tasks_own_error() -> None:
     policy = Aimd(100, initial=8.0)
     for k in range(20):
         policy.take(Started(t=float(k), attempt="a"))
-        policy.take(Failed(t=float(k), attempt="a", failure="error"))
+        policy.take(Failed(t=float(k), attempt="a", category="error"))
 
     assert policy.target == 8.0
 
