@@ -16,17 +16,9 @@ function measure() {
 }
 
 // The size must be an integer: uPlot parses it to scale it to the screen.
-function font(size, weight = "normal") {
-  return `${weight} ${Math.round(size * UNIT)}px system-ui, sans-serif`;
-}
-
-function colour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-}
-
-function palette() {
-  return Object.fromEntries(Object.keys(ENDINGS).map((ending) => [ending, colour(endingClass(ending))]));
-}
+const font = (size, weight = "normal") => `${weight} ${Math.round(size * UNIT)}px system-ui, sans-serif`;
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+const palette = () => Object.fromEntries(Object.keys(ENDINGS).map((ending) => [ending, colour(endingClass(ending))]));
 
 // Labels of the time axis, all in one form: 2.5 s, 1:05 or 2:01:05, with enough decimals to differ.
 function timeLabels(splits) {
@@ -54,22 +46,21 @@ function prepare(canvas, width, height) {
   return pen;
 }
 
-function laneHeight(slots) {
-  return Math.min(20 * UNIT, Math.max(2, (300 * UNIT) / Math.max(1, slots)));
-}
+const laneHeight = (slots) => Math.min(20 * UNIT, Math.max(2, (300 * UNIT) / Math.max(1, slots)));
 
 // A bar for each attempt: filled if it succeeded, striped and lettered if it failed, hollow if it was interrupted.
 function drawLanes(canvas, run, view, width) {
   const slots = Math.max(1, run.lanes.length), high = laneHeight(slots), height = Math.ceil(slots * high) + 2;
   const pen = prepare(canvas, width, height);
   const wide = width - GUTTER - EDGE, scale = wide / (view[1] - view[0]);
-  const colours = palette(), faint = colour("faint"), hair = colour("hair");
+  const colours = palette(), faint = colour("faint");
   const inks = { ink: colour("ink"), ground: colour("ground"), onBar: colour("on-bar"), onPale: colour("on-pale") };
   pen.save();
   pen.rect(GUTTER, 0, wide, height);
   pen.clip();
-  drawGaps(pen, run, view, scale, height, hair);
-  drawPauses(pen, run, view, scale, height, colour("pause"));
+  const shade = (from, to, tint, least = 0) => { pen.fillStyle = colour(tint); pen.fillRect(GUTTER + (from - view[0]) * scale, 0, Math.max(least, (to - from) * scale), height); };
+  for (let at = 1; at < run.sessions.length; at++) shade(run.base[at - 1] + run.sessions[at - 1].end, run.base[at] + run.sessions[at].start, "hair", 1);
+  for (const { from, to, cause } of pauseRanges(run)) shade(from, to, PROBING.has(cause) ? "breaker" : "pause");
   pen.restore();
   pen.textBaseline = "middle";
   const every = Math.max(1, Math.ceil((14 * UNIT) / high));
@@ -124,15 +115,8 @@ function drawLane(pen, run, lane, place) {
   drawColumn();
 }
 
-function firstSpan(run, lane, x) {
-  let low = 0, high = lane.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (run.endOf(lane[middle]) < x) low = middle + 1;
-    else high = middle;
-  }
-  return low;
-}
+// Index of the first attempt in a lane that ends at a time or later.
+const firstSpan = (run, lane, x) => countWhile(lane, (span) => run.endOf(span) < x);
 
 function drawBar(pen, ending, { left, wide, top, high, colours, ink, ground, onBar, onPale }, attempt) {
   pen.fillStyle = colours[ending];
@@ -170,21 +154,6 @@ function drawBar(pen, ending, { left, wide, top, high, colours, ink, ground, onB
     pen.textAlign = "left";
     pen.fillStyle = ending === "interrupted" ? ink : ["", "succeeded", "rate_limited"].includes(ending) ? onPale : onBar;
     pen.fillText(label, left + 3, top + high / 2 + 0.5);
-  }
-}
-
-function drawGaps(pen, run, view, scale, height, hair) {
-  for (let at = 1; at < run.sessions.length; at++) {
-    const from = run.base[at - 1] + run.sessions[at - 1].end, to = run.base[at] + run.sessions[at].start;
-    pen.fillStyle = hair;
-    pen.fillRect(GUTTER + (from - view[0]) * scale, 0, Math.max(1, (to - from) * scale), height);
-  }
-}
-
-function drawPauses(pen, run, view, scale, height, tint) {
-  for (const { from, to, cause } of pauseRanges(run)) {
-    pen.fillStyle = PROBING.has(cause) ? colour("breaker") : tint;
-    pen.fillRect(GUTTER + (from - view[0]) * scale, 0, (to - from) * scale, height);
   }
 }
 

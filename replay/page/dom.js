@@ -29,9 +29,7 @@ function refill(element, ...children) {
   if (focused >= 0) element.querySelectorAll(FOCUSABLE)[focused]?.focus({ preventScroll: true });
 }
 
-function link(text, onclick, attributes) {
-  return el("button", { type: "button", class: "link", text, onclick, ...attributes });
-}
+const link = (text, onclick, attributes) => el("button", { type: "button", class: "link", text, onclick, ...attributes });
 
 // A table in a box that scrolls sideways if it must.
 function table(kind, heads, rows) {
@@ -39,22 +37,12 @@ function table(kind, heads, rows) {
     el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col", text: head })))), el("tbody", {}, rows)));
 }
 
-function numberCell(text) {
-  return el("td", { class: "num", text });
-}
-
-function sectionHead(id, title, hint) {
-  return el("div", { class: "section-head" }, el("h2", { id, text: title }), hint ? el("p", { class: "hint" }, hint) : "");
-}
-
-function endingClass(ending) {
-  return `end-${(ending || "open").replaceAll("_", "-")}`;
-}
+const numberCell = (text) => el("td", { class: "num", text });
+const sectionHead = (id, title, hint) => el("div", { class: "section-head" }, el("h2", { id, text: title }), hint ? el("p", { class: "hint" }, hint) : "");
+const endingClass = (ending) => `end-${(ending || "open").replaceAll("_", "-")}`;
 
 // A small square with the colour and the letter of an ending.
-function endingMark(ending, attributes) {
-  return el("i", { class: `pip ${endingClass(ending)}`, text: ENDINGS[ending]?.letter ?? "?", ...attributes });
-}
+const endingMark = (ending, attributes) => el("i", { class: `pip ${endingClass(ending)}`, text: ENDINGS[ending]?.letter ?? "?", ...attributes });
 
 function scoreMark(value) {
   if (value === true) return el("span", { class: "pass", text: "✓ pass" });

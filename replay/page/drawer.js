@@ -3,13 +3,8 @@
 
 const DIFF_TOKENS = 1200; // Longer texts are compared at their beginning and end only.
 
-function tokens(text) {
-  return text.match(/\s+|[\p{L}\p{N}_]+|[^\s\p{L}\p{N}_]/gu) || [];
-}
-
-function isBlank(token) {
-  return !token.trim();
-}
+const tokens = (text) => text.match(/\s+|[\p{L}\p{N}_]+|[^\s\p{L}\p{N}_]/gu) || [];
+const isBlank = (token) => !token.trim();
 
 // Mark the words of each text that the other does not have (longest common subsequence; white space hardly counts).
 function difference(a, b) {
@@ -51,9 +46,7 @@ function marked(parts, kept, kind) {
 }
 
 // A name as an argument for a shell.
-function quoted(name) {
-  return /^[\w@%+=:,./-]+$/.test(name) ? name : `'${visible(name).replaceAll("'", "'\"'\"'")}'`;
-}
+const quoted = (name) => /^[\w@%+=:,./-]+$/.test(name) ? name : `'${visible(name).replaceAll("'", "'\"'\"'")}'`;
 
 class Drawer {
   constructor(element, { onClose, onSeq }) {
@@ -63,9 +56,7 @@ class Drawer {
     this.name = null;
   }
 
-  get isOpen() {
-    return !this.element.hidden;
-  }
+  get isOpen() { return !this.element.hidden; }
 
   close() {
     if (!this.isOpen) return;

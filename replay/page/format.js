@@ -3,9 +3,7 @@
 
 const NONE = "–";
 
-function grouped(value) {
-  return Math.round(value).toString().replace(/\B(?=(\d{3})+(?!\d))/g, ",");
-}
+const grouped = (value) => Math.round(value).toString().replace(/\B(?=(\d{3})+(?!\d))/g, ",");
 
 function digits(value, count) {
   if (value === 0) return "0";
@@ -30,27 +28,15 @@ function duration(seconds) {
   return `${grouped(Math.floor(rounded / 3600))} h${minutes ? ` ${minutes} min` : ""}`;
 }
 
-function microseconds(value) {
-  return duration(value / 1e6);
-}
-
-function percent(share) {
-  return `${(100 * share).toFixed(1)} %`;
-}
-
-function plural(count, one, many) {
-  return `${grouped(count)} ${count === 1 ? one : many || `${one}s`}`;
-}
+const microseconds = (value) => duration(value / 1e6);
+const percent = (share) => `${(100 * share).toFixed(1)} %`;
+const plural = (count, one, many) => `${grouped(count)} ${count === 1 ? one : many || `${one}s`}`;
 
 // A number or text joined with the unit or name that follows, without those whose count is 0: "2 failed · 1 open".
-function countList(counts, separator = " · ") {
-  return counts.filter(([count]) => count).map(([count, name]) => `${grouped(count)} ${name}`).join(separator);
-}
+const countList = (counts, separator = " · ") => counts.filter(([count]) => count).map(([count, name]) => `${grouped(count)} ${name}`).join(separator);
 
 // A name from the journal as words: "rate_limited" as "rate limited".
-function spaced(name) {
-  return String(name).replaceAll("_", " ");
-}
+const spaced = (name) => String(name).replaceAll("_", " ");
 
 // Control characters, and characters that are invisible or change the direction of text, are shown by their code.
 function visible(text) {

@@ -2,15 +2,8 @@
 "use strict";
 
 const COUNTERS = [
-  ["running", "running"],
-  ["queued", "queued"],
-  ["backing_off", "in backoff"],
-  ["being_scored", "being scored"],
-  ["completed", "ok"],
-  ["failed", "failed"],
-  ["recovered", "recovered"],
-  ["limit", "limit"],
-  ["attempts", "attempts"],
+  ["running", "running"], ["queued", "queued"], ["backing_off", "in backoff"], ["being_scored", "being scored"],
+  ["completed", "ok"], ["failed", "failed"], ["recovered", "recovered"], ["limit", "limit"], ["attempts", "attempts"],
 ];
 
 class HistoryView {
@@ -26,8 +19,7 @@ class HistoryView {
   }
 
   get view() {
-    const margin = 0.004 * this.run.endX;
-    return this.zoomed || [0, this.run.endX + margin];
+    return this.zoomed || [0, 1.004 * this.run.endX];
   }
 
   build() {
@@ -71,6 +63,7 @@ class HistoryView {
     this.area.addEventListener("pointerdown", (event) => this.grab(event));
     this.area.addEventListener("pointermove", (event) => this.hover(event));
     this.area.addEventListener("pointerleave", () => { this.tip.hidden = true; });
+    for (const name of ["pointerup", "pointercancel"]) this.area.addEventListener(name, () => { this.drags = false; });
     this.area.addEventListener("dblclick", (event) => this.open(event));
     this.area.addEventListener("wheel", (event) => {
       if (!event.ctrlKey && !event.metaKey) return;
@@ -94,13 +87,6 @@ class HistoryView {
     this.area.setPointerCapture(event.pointerId);
     this.drags = true;
     this.go(this.run.seqAt(this.xOf(event)));
-    const done = () => {
-      this.drags = false;
-      this.area.removeEventListener("pointerup", done);
-      this.area.removeEventListener("pointercancel", done);
-    };
-    this.area.addEventListener("pointerup", done);
-    this.area.addEventListener("pointercancel", done);
   }
 
   spanAt(event) {
@@ -163,30 +149,21 @@ class HistoryView {
     this.draw();
   }
 
-  zoomHere(by) {
-    this.zoom(by, this.run.x[this.seq - 1]);
-  }
+  zoomHere(by) { this.zoom(by, this.run.x[this.seq - 1]); }
 
   fit() {
     this.zoomed = null;
     this.draw();
   }
 
-  step(by) {
-    this.go(this.seq + by);
-  }
+  step(by) { this.go(this.seq + by); }
 
   go(seq) {
     if (!Number.isFinite(seq)) return;
     this.seq = Math.min(Math.max(1, Math.round(seq)), this.run.seq);
     this.follows = this.seq === this.run.seq;
     this.onSeq(this.seq);
-    if (!this.frame) {
-      this.frame = requestAnimationFrame(() => {
-        this.frame = 0;
-        this.show();
-      });
-    }
+    this.frame ||= requestAnimationFrame(() => { this.frame = 0; this.show(); });
   }
 
   // Show the state after the record.

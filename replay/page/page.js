@@ -27,9 +27,7 @@ class Page {
   }
 
   // The run whose summary, errors, history and audit are shown; the trials are of all runs.
-  get run() {
-    return this.runs[this.index];
-  }
+  get run() { return this.runs[this.index]; }
 
   build() {
     measure();
@@ -113,13 +111,8 @@ class Page {
     this.times.draw();
   }
 
-  get isDark() {
-    return this.theme ? this.theme === "dark" : window.matchMedia("(prefers-color-scheme: dark)").matches;
-  }
-
-  get themeLabel() {
-    return this.isDark ? "☀ light" : "☾ dark";
-  }
+  get isDark() { return this.theme ? this.theme === "dark" : window.matchMedia("(prefers-color-scheme: dark)").matches; }
+  get themeLabel() { return this.isDark ? "☀ light" : "☾ dark"; }
 
   // "light", "dark", or anything else for the system's theme.
   setTheme(theme) {
@@ -150,9 +143,7 @@ class Page {
   }
 
   // Open a trial of the chosen run.
-  open(trial) {
-    this.openName(this.run.trials.name[trial]);
-  }
+  open(trial) { this.openName(this.run.trials.name[trial]); }
 
   openName(name) {
     const row = this.trials.byName.get(name);

@@ -14,9 +14,7 @@ const CAUSES = {
 
 const SCORER = "scorer:";
 
-function pausesAttempts(pause) {
-  return !pause[6].startsWith(SCORER);
-}
+const pausesAttempts = (pause) => !pause[6].startsWith(SCORER);
 
 // "Retry-After", "endpoint unavailable; probing"; with the rate-limit key, if there is one.
 function causeText(cause, key) {
@@ -31,13 +29,8 @@ function pauseText(pause, seconds) {
   return `${causeText(cause, key)}${PROBING.has(cause) ? "" : `: ${duration(seconds)}`}`;
 }
 
-function paceNumber(pace) {
-  return digits(pace, pace < 100 ? 2 : 3);
-}
-
-function paceText(pace) {
-  return `rate limit: ${paceNumber(pace)} starts/s`;
-}
+const paceNumber = (pace) => digits(pace, pace < 100 ? 2 : 3);
+const paceText = (pace) => `rate limit: ${paceNumber(pace)} starts/s`;
 
 // Starts per second at a time on the axis; 0 where starts are not paced.
 function paceAt(run, x) {

@@ -7,12 +7,8 @@ const COUNTS = ["recovered", "started", "succeeded", "failed", "timed_out", "int
 const COUNT = Object.fromEntries(COUNTS.map((name, index) => [name, 16 + index])); // The first 16 count trials by stage.
 
 const EFFECTS = {
+  ...Object.fromEntries(COUNTS.map((name) => [`attempt_${name}`, (counts) => { counts[COUNT[name]] += 1; }])),
   attempt_started: (counts, flag) => { counts[COUNT.started] += 1; counts[COUNT.repeated_calls] += flag; },
-  attempt_succeeded: (counts) => { counts[COUNT.succeeded] += 1; },
-  attempt_failed: (counts) => { counts[COUNT.failed] += 1; },
-  attempt_timed_out: (counts) => { counts[COUNT.timed_out] += 1; },
-  attempt_interrupted: (counts) => { counts[COUNT.interrupted] += 1; },
-  attempt_returned_late: (counts) => { counts[COUNT.returned_late] += 1; },
   trial_completed: (counts, flag) => { counts[COUNT.recovered] += flag; },
   trial_withdrawn: (counts, flag) => { counts[COUNT.recovered] -= flag; },
 };
@@ -22,16 +18,19 @@ function cumulative(deltas) {
   return deltas.map((delta) => (total += delta));
 }
 
-// Index of the last entry of a sorted column that is not larger than a value; -1 if there is none.
-function lastIndex(column, value) {
+// Number of entries at the beginning of a sorted column for which a condition holds.
+function countWhile(column, condition) {
   let low = 0, high = column.length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (column[middle] <= value) low = middle + 1;
+    if (condition(column[middle])) low = middle + 1;
     else high = middle;
   }
-  return low - 1;
+  return low;
 }
+
+// Index of the last entry of a sorted column that is not larger than a value; -1 if there is none.
+const lastIndex = (column, value) => countWhile(column, (entry) => entry <= value) - 1;
 
 class Run {
   constructor(data) {
@@ -55,16 +54,9 @@ class Run {
   take(data) {
     const { columns, ...info } = data;
     this.info = info;
-    this.types = columns.types;
-    this.effects = this.types.map((type) => EFFECTS[type]);
-    this.stages = columns.stages;
-    this.endings = columns.endings;
-    this.scorers = columns.scorers;
-    this.limits = columns.limits;
-    this.limitChanges = columns.limit_changes;
-    this.paceChanges = columns.pace_changes;
-    this.pauses = columns.pauses;
-    this.errorGroups = columns.error_groups;
+    const { types, stages, endings, scorers, limits, limit_changes: limitChanges, pace_changes: paceChanges, pauses, error_groups: errorGroups } = columns;
+    Object.assign(this, { types, stages, endings, scorers, limits, limitChanges, paceChanges, pauses, errorGroups });
+    this.effects = types.map((type) => EFFECTS[type]);
     for (const error of columns.errors) this.errors.push(error);
     for (const backoff of columns.backoffs) this.backoffs.set(backoff[1], backoff);
     this.placeSessions(columns.sessions);
@@ -108,10 +100,8 @@ class Run {
       const seq = this.x.length + 1;
       while (session + 1 < this.sessions.length && this.sessions[session + 1].seq <= seq) session += 1;
       events.t.push(t[index]);
-      events.type.push(columns.type[index]);
       events.trial.push(trials[index]);
-      events.move.push(columns.move[index]);
-      events.flag.push(columns.flag[index]);
+      for (const name of ["type", "move", "flag"]) events[name].push(columns[name][index]);
       const x = this.sessions.length && this.sessions[session].seq <= seq ? this.base[session] + t[index] / 1e6 : 0;
       this.x.push(Math.max(x, this.x.length ? this.x[this.x.length - 1] : 0));
       this.apply(counts, seq - 1);
@@ -181,8 +171,8 @@ class Run {
   stateAt(seq) {
     const counts = this.countsAt(seq);
     const stage = Object.fromEntries(this.stages.map((name, index) => [name, counts[index]]));
-    let enqueued = 0;
-    this.stages.forEach((name, index) => { if (name !== "absent" && name !== "withdrawn") enqueued += counts[index]; });
+    const { queued, running, answered, unsettled, interrupted, backing_off, completed, failed, withdrawn } = stage;
+    const open = queued + running + answered + unsettled + interrupted + backing_off;
     const limit = lastIndex(this.limits.map(([from]) => from), seq);
     const scores = {};
     this.scorerNames.forEach((name) => {
@@ -192,19 +182,8 @@ class Run {
     return {
       seq,
       trials: {
-        enqueued,
-        answered: stage.completed + stage.answered,
-        completed: stage.completed,
-        failed: stage.failed,
-        recovered: counts[COUNT.recovered],
-        open: enqueued - stage.completed - stage.failed,
-        queued: stage.queued,
-        running: stage.running,
-        being_scored: stage.answered,
-        unsettled: stage.unsettled,
-        interrupted: stage.interrupted,
-        backing_off: stage.backing_off,
-        withdrawn: stage.withdrawn,
+        enqueued: open + completed + failed, answered: completed + answered, completed, failed, recovered: counts[COUNT.recovered],
+        open, queued, running, being_scored: answered, unsettled, interrupted, backing_off, withdrawn,
       },
       attempts: Object.fromEntries(COUNTS.slice(1).map((name) => [name, counts[COUNT[name]]])),
       limit: limit < 0 ? null : this.limits[limit][1],
@@ -214,31 +193,16 @@ class Run {
 
   // The attempts in flight after a record.
   runningAt(seq) {
-    const { spans } = this, running = [];
-    for (const lane of this.lanes) {
-      let low = 0, high = lane.length;
-      while (low < high) {
-        const middle = (low + high) >> 1;
-        if (spans.seq[lane[middle]] <= seq) low = middle + 1;
-        else high = middle;
-      }
-      const span = low ? lane[low - 1] : -1;
-      if (span >= 0 && (!spans.end_seq[span] || spans.end_seq[span] > seq)) running.push(span);
-    }
-    return running;
+    const { spans } = this;
+    return this.lanes.map((lane) => lane[countWhile(lane, (span) => spans.seq[span] <= seq) - 1])
+      .filter((span) => span !== undefined && (!spans.end_seq[span] || spans.end_seq[span] > seq));
   }
 
   backoffsAt(seq) {
-    const backoffs = [];
-    for (const backoff of this.backoffs.values()) {
-      if (backoff[1] <= seq && (!backoff[2] || backoff[2] > seq)) backoffs.push(backoff);
-    }
-    return backoffs.sort((a, b) => a[3] - b[3]);
+    return [...this.backoffs.values()].filter(([, from, to]) => from <= seq && (!to || to > seq)).sort((a, b) => a[3] - b[3]);
   }
 
-  pausesAt(seq) {
-    return this.pauses.filter((pause) => pause[0] <= seq && (!pause[7] || pause[7] > seq));
-  }
+  pausesAt(seq) { return this.pauses.filter((pause) => pause[0] <= seq && (!pause[7] || pause[7] > seq)); }
 
   // Begin and end of a pause on the axis. It ends at its planned time, or earlier by a record or with its session; an open
   // circuit breaker is closed by a record only.
@@ -248,43 +212,19 @@ class Run {
     return [base + from / 1e6, Math.min(base + ended, endSeq ? this.x[endSeq - 1] : Infinity)];
   }
 
-  sessionAt(seq) {
-    return lastIndex(this.sessions.map((session) => session.seq), seq);
-  }
-
-  seqAt(x) {
-    return Math.max(1, lastIndex(this.x, x) + 1);
-  }
+  sessionAt(seq) { return lastIndex(this.sessions.map((session) => session.seq), seq); }
+  seqAt(x) { return Math.max(1, lastIndex(this.x, x) + 1); }
 
   // Begin and end of an attempt on the axis; one in flight lasts until the last known time.
-  startOf(span) {
-    return this.base[this.spans.session[span] - 1] + this.spans.start[span] / 1e6;
-  }
-
-  endOf(span) {
-    return this.spans.ending[span] ? this.startOf(span) + this.spans.duration[span] / 1e6 : this.endX;
-  }
-
-  endingOf(span) {
-    return this.endings[this.spans.ending[span]];
-  }
+  startOf(span) { return this.base[this.spans.session[span] - 1] + this.spans.start[span] / 1e6; }
+  endOf(span) { return this.spans.ending[span] ? this.startOf(span) + this.spans.duration[span] / 1e6 : this.endX; }
+  endingOf(span) { return this.endings[this.spans.ending[span]]; }
 
   // All scorers in the order of the definition; `scorers` has them in the order of their first scores.
-  get scorerNames() {
-    return Object.keys(this.info.summary.scores);
-  }
-
-  stageOf(trial) {
-    return this.stages[this.trials.stage[trial]];
-  }
-
-  scoreOf(scorer, trial) {
-    return this.trials.scores[scorer]?.[trial] ?? null;
-  }
-
-  isWrong(trial) {
-    return this.trials.scores.some((values) => values[trial] === false);
-  }
+  get scorerNames() { return Object.keys(this.info.summary.scores); }
+  stageOf(trial) { return this.stages[this.trials.stage[trial]]; }
+  scoreOf(scorer, trial) { return this.trials.scores[scorer]?.[trial] ?? null; }
+  isWrong(trial) { return this.trials.scores.some((values) => values[trial] === false); }
 
   // The last error of a trial as [category, type, message, traceback, group], or null.
   errorOf(trial) {
@@ -293,9 +233,7 @@ class Run {
   }
 
   // A trial's metadata as an object; empty if it has none, or if they are truncated.
-  metadataOf(trial) {
-    return (this.metadata[trial] ||= parseObject(this.trials.metadata[trial]));
-  }
+  metadataOf(trial) { return (this.metadata[trial] ||= parseObject(this.trials.metadata[trial])); }
 }
 
 function parseObject(value) {

@@ -61,13 +61,8 @@ class TimesView {
   }
 }
 
-function pairs(entries) {
-  return el("dl", { class: "pairs" }, entries.map(([name, value]) => el("div", {}, el("dt", { text: oneLine(name, 60) }), el("dd", { text: visible(value) }))));
-}
-
-function foldedPairs(title, entries) {
-  return el("details", {}, el("summary", { text: title }), pairs(entries));
-}
+const pairs = (entries) => el("dl", { class: "pairs" }, entries.map(([name, value]) => el("div", {}, el("dt", { text: oneLine(name, 60) }), el("dd", { text: visible(value) }))));
+const foldedPairs = (title, entries) => el("details", {}, el("summary", { text: title }), pairs(entries));
 
 function sessionText({ at, pid, host, ended, adopted }) {
   const names = Array.isArray(adopted) ? adopted : Object.keys(adopted || {});

@@ -30,9 +30,7 @@ function scoreTile(name, score, summary) {
     ...score.pass_at_k.filter(({ k }) => k > 1).map((pass) => `pass@${pass.k} ${percent(pass.at_least_one)}, pass^${pass.k} ${percent(pass.all)}`), notes);
 }
 
-function usageText(usage) {
-  return usage.map(([name, value]) => `${oneLine(spaced(name), 24)} ${number(value)}`).join(" · ");
-}
+const usageText = (usage) => usage.map(([name, value]) => `${oneLine(spaced(name), 24)} ${number(value)}`).join(" · ");
 
 function summaryTiles({ info }) {
   const { summary, usage, usage_without_output } = info, { trials, attempts, latency } = summary;
@@ -56,9 +54,7 @@ function fitTiles(tiles) {
   tiles.style.gridTemplateColumns = `repeat(${Math.ceil(count / Math.ceil(count / room))}, 1fr)`;
 }
 
-function signed(value, format) {
-  return `${value > 0 ? "+" : value < 0 ? "−" : ""}${format(Math.abs(value))}`;
-}
+const signed = (value, format) => `${value > 0 ? "+" : value < 0 ? "−" : ""}${format(Math.abs(value))}`;
 
 function pairedRow(name, paired, outcome, format, formatDifference, unit = "") {
   const optional = (value, text) => numberCell(value === null ? NONE : text(value));

@@ -20,14 +20,8 @@ const FILTERS = {
 
 // How a trial differs between A and B, in the order of the table.
 const CHANGES = {
-  broken: "broken",
-  fixed: "fixed",
-  changed: "changed",
-  only_a: "only in A",
-  only_b: "only in B",
-  different: "different case",
-  open: "not done in both",
-  same: "same",
+  broken: "broken", fixed: "fixed", changed: "changed", only_a: "only in A", only_b: "only in B",
+  different: "different case", open: "not done in both", same: "same",
 };
 
 // The values of each metadata key: Map of key → Map of value → count.
@@ -349,14 +343,10 @@ class TrialsView {
   }
 
   // Focus the selected row, or else the first one.
-  focus() {
-    this.body.querySelector('[tabindex="0"]')?.focus({ preventScroll: true });
-  }
+  focus() { this.body.querySelector('[tabindex="0"]')?.focus({ preventScroll: true }); }
 }
 
-function sortKey(value) {
-  return value === true ? 1 : value === false ? 0 : value ?? -Infinity;
-}
+const sortKey = (value) => value === true ? 1 : value === false ? 0 : value ?? -Infinity;
 
 // What changed between A and B; scores that have a column of their own are left out.
 function changeText({ change, details, slower }, columns) {
