@@ -9,40 +9,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar, get_args
 
-from journal import Event, Record
+from journal import Event, Record, events
 from journal.codec import event_type
 from journal.errors import IllegalEvent
-from journal.events import (
-    SCORER_PREFIX,
-    AttemptEnding,
-    AttemptFailed,
-    AttemptInterrupted,
-    AttemptStarted,
-    AttemptSucceeded,
-    AttemptTimedOut,
-    FileEvent,
-    IntakePaused,
-    IntakeResumed,
-    JournalRecovered,
-    JournalSalvaged,
-    LimitChanged,
-    PaceChanged,
-    PolicyEvent,
-    PolicyShared,
-    RetryScheduled,
-    RunFinished,
-    RunStopped,
-    ScorerCallFailed,
-    ScorerCallStarted,
-    ScoringFailed,
-    SessionStarted,
-    TrialCompleted,
-    TrialFailed,
-    TrialScored,
-    fields_of,
-)
 from journal.lifecycle import Lifecycle
 from replay.audit_types import Audit, Finding, Rules, RulesFactory, Settled, Totals
+from replay.idle import slots_of
 from replay.in_flight import InFlight
 from replay.intake import NO_RESPONSE, PROBING, Pause
 from replay.state import RunState
@@ -103,7 +75,7 @@ class Auditor:
         self._answered: dict[str, float] = {}
         """Trial that waits for scores → `t` of its output in this session."""
         self._rules: Rules | None = None
-        self._due: deque[tuple[int, PolicyEvent]] = deque()
+        self._due: deque[tuple[int, events.PolicyEvent]] = deque()
         """Decisions that must come next, each with the record that caused it."""
 
     def apply(self, record: Record) -> None:
@@ -161,29 +133,24 @@ class Auditor:
 
     def _check(self, record: Record) -> None:
         event = record.event
-        if isinstance(event, SessionStarted):
+        if isinstance(event, events.SessionStarted):
             self._begin_session(event, record)
-        elif isinstance(event, JournalRecovered) or isinstance(event, JournalSalvaged):  # noqa: SIM101  # faster, for every record
+        elif isinstance(event, events.JournalRecovered) or isinstance(event, events.JournalSalvaged):  # noqa: SIM101  # faster, for every record
             self._reset(event, record)
-        elif self._lifecycle.stage == "in_session" or isinstance(event, RunStopped | RunFinished):
+        elif self._lifecycle.stage == "in_session" or isinstance(event, events.RunStopped | events.RunFinished):
             if record.t < self._t:
-                self._find(
-                    record, "time", f"its time, {record.t:.6f} s, is earlier than the previous record's, {self._t:.6f} s"
-                )
+                message = f"its time, {record.t:.6f} s, is earlier than the previous record's, {self._t:.6f} s"
+                self._find(record, "time", message)
             check = _CHECKS.get(event.__class__)
             if check is not None:
                 check(self, event, record)
             self._t = max(self._t, record.t)
 
-    def _begin_session(self, event: SessionStarted, record: Record) -> None:
+    def _begin_session(self, event: events.SessionStarted, record: Record) -> None:
         self._t, self._highest, self._rules = record.t, 0, None
-        self._slots.clear()
-        self._in_flight.clear()
         self._hung = 0
-        self._calls.clear()
-        self._shared.clear()
-        self._shared_trials.clear()
-        self._answered.clear()
+        for of_session in (self._slots, self._in_flight, self._calls, self._shared, self._shared_trials, self._answered):
+            of_session.clear()
         self._due.clear()  # Its process crashed; its last decisions may not be on disk.
         started = self._state.started
         if self._rules_of_session is None or started is None:
@@ -195,10 +162,10 @@ class Auditor:
             return
         self._rules = rules
 
-    def _reset(self, event: JournalRecovered | JournalSalvaged, record: Record) -> None:
+    def _reset(self, event: events.JournalRecovered | events.JournalSalvaged, record: Record) -> None:
         self._rules = None
         self._due.clear()
-        if isinstance(event, JournalSalvaged):
+        if isinstance(event, events.JournalSalvaged):
             self._findings.clear()
             self._count = 0
             self._notes[
@@ -209,7 +176,7 @@ class Auditor:
     def _is_forked(self) -> bool:
         return self._state.started is not None and self._state.started.forked_from is not None
 
-    def _check_score(self, event: TrialScored | ScoringFailed, record: Record) -> None:
+    def _check_score(self, event: events.TrialScored | events.ScoringFailed, record: Record) -> None:
         name = event.trial, event.scorer.partition(".")[0]
         if name in self._in_flight:
             self._check_call_end(name, event.elapsed, record)
@@ -218,7 +185,7 @@ class Auditor:
         since = "the session started" if answered is None else "the output"
         self._check_elapsed(record, event.elapsed, 0.0, record.t - (answered or 0.0), since)
 
-    def _check_call(self, event: ScorerCallStarted, record: Record) -> None:
+    def _check_call(self, event: events.ScorerCallStarted, record: Record) -> None:
         name, count = (event.trial, event.scorer), self._count
         subject = f"call of {event.scorer!r} for {event.trial!r}"
         if name in self._in_flight:
@@ -236,12 +203,11 @@ class Auditor:
         self._check_open(subject, event.key, record, checked=count != self._count)
         self._inform(record, event.key)
 
-    def _check_call_failure(self, event: ScorerCallFailed, record: Record) -> None:
+    def _check_call_failure(self, event: events.ScorerCallFailed, record: Record) -> None:
         name = event.trial, event.scorer
         if name not in self._in_flight or event.call != self._calls[name]:
-            self._find(
-                record, "calls", f"call {event.call} of {event.scorer!r} for {event.trial!r} fails, but is not in flight"
-            )
+            message = f"call {event.call} of {event.scorer!r} for {event.trial!r} fails, but is not in flight"
+            self._find(record, "calls", message)
             return
         self._check_call_end(name, event.elapsed, record)
 
@@ -250,14 +216,14 @@ class Auditor:
         self._check_elapsed(record, elapsed, self._t - since, record.t - since, "the call started")
         self._inform(record, key)
 
-    def _check_sharing(self, event: PolicyShared, _: Record) -> None:
+    def _check_sharing(self, event: events.PolicyShared, _: Record) -> None:
         self._shared.add(event.key)
         self._due = deque((seq, decision) for seq, decision in self._due if decision.key != event.key)
 
-    def _check_completion(self, event: TrialCompleted, _: Record) -> None:
+    def _check_completion(self, event: events.TrialCompleted, _: Record) -> None:
         self._answered.pop(event.trial, None)
 
-    def _check_interruption(self, event: AttemptInterrupted, record: Record) -> None:
+    def _check_interruption(self, event: events.AttemptInterrupted, record: Record) -> None:
         if event.why in {"process_died", "forked"}:
             return  # It belongs to an earlier session.
         if event.why == "cancelled" or (self._is_forked and event.elapsed is None):
@@ -267,12 +233,12 @@ class Auditor:
         else:
             self._check_ending(event, record)
 
-    def _check_ending(self, event: AttemptEnding, record: Record) -> None:
+    def _check_ending(self, event: events.AttemptEnding, record: Record) -> None:
         key = self._in_flight.key_of(event.trial)
         self._check_end(event, record)
         self._inform(record, key)
 
-    def _check_start(self, event: AttemptStarted, record: Record) -> None:
+    def _check_start(self, event: events.AttemptStarted, record: Record) -> None:
         state, count = self._state, self._count
         trial = state.trials[event.trial]
         holder = self._slots.get(event.slot)
@@ -280,8 +246,10 @@ class Auditor:
             self._find(record, "slots", f"{event.trial!r} starts in slot {event.slot}, which {holder!r} still holds")
         self._slots[event.slot] = event.trial
         in_flight, subject = self._in_flight.start(event.trial, event.key), repr(event.trial)
-        if self._check_room(subject, event.key, in_flight, record):
-            self._check_slot(event, record)
+        is_known = self._check_room(subject, event.key, in_flight, record)
+        if is_known and not 0 <= event.slot < max(self._highest + self._hung, len(self._slots)):
+            message = f"{event.trial!r} starts in slot {event.slot}, but there were never more than {self._highest} slots"
+            self._find(record, "slots", message)
         if trial.stage == "backing_off" and record.t < trial.due - TIME_TOLERANCE:
             message = f"{event.trial!r} starts at {record.t:.6f} s, before its backoff ends at {trial.due:.6f} s"
             self._find(record, "delay", message)
@@ -293,21 +261,13 @@ class Auditor:
         """Check a start against the limit and the pause of its rate-limit key; return whether it is within the limit."""
         until, cause, _ = self._state.pauses.get(key, Pause(0.0, ""))
         if record.t < until - TIME_TOLERANCE:
-            self._find(
-                record,
-                "intake",
-                f"{subject} starts at {record.t:.6f} s, while starts are paused until {until:.6f} s ({cause!r})",
-            )
+            message = f"{subject} starts at {record.t:.6f} s, while starts are paused until {until:.6f} s ({cause!r})"
+            self._find(record, "intake", message)
         limit = self._state.limits.get(key, in_flight)
         if in_flight > limit and cause not in PROBING:  # A probe may start although hung attempts fill every slot.
             self._find(record, "limit", f"{subject} starts with {in_flight} in flight, above the limit of {limit}")
             return False
         return key in self._state.limits
-
-    def _check_slot(self, event: AttemptStarted, record: Record) -> None:
-        if not 0 <= event.slot < max(self._highest + self._hung, len(self._slots)):
-            message = f"{event.trial!r} starts in slot {event.slot}, but there were never more than {self._highest} slots"
-            self._find(record, "slots", message)
 
     def _check_open(self, subject: str, key: str, record: Record, *, checked: bool) -> None:
         """Check whether the policy allows a start, unless there is a finding about it already."""
@@ -318,19 +278,19 @@ class Auditor:
         if closed:
             self._disagree(record, f"{subject} starts, but the policy does not allow it: {closed}")
 
-    def _check_end(self, event: AttemptEnding, record: Record) -> None:
+    def _check_end(self, event: events.AttemptEnding, record: Record) -> None:
         trial = self._state.trials[event.trial]
         self._in_flight.end(event.trial)
         if self._slots.get(trial.slot) == event.trial:
             del self._slots[trial.slot]
-        if isinstance(event, AttemptSucceeded):
+        if isinstance(event, events.AttemptSucceeded):
             self._answered[event.trial] = record.t
         if event.elapsed is None:
             return
         # It is measured when the attempt returns and recorded at once, with no record in between.
         earliest, latest = self._t - trial.since, record.t - trial.since
         self._check_elapsed(record, event.elapsed, earliest, latest, "the attempt started")
-        if isinstance(event, AttemptTimedOut):
+        if isinstance(event, events.AttemptTimedOut):
             timeout = self._state.settings.get("timeout", event.timeout)
             if event.elapsed < event.timeout - TIME_TOLERANCE:
                 self._find(record, "elapsed", f"timed out after {event.elapsed:g} s, before its timeout of {event.timeout:g} s")
@@ -351,7 +311,7 @@ class Auditor:
         if rules is not None:
             self._expect(record, self._ask(record, lambda: rules.take(record), ()))
 
-    def _expect(self, record: Record, decisions: Sequence[PolicyEvent]) -> None:
+    def _expect(self, record: Record, decisions: Sequence[events.PolicyEvent]) -> None:
         self._due.extend((record.seq, decision) for decision in decisions)
 
     def _require_no_due(self, record: Record) -> None:
@@ -360,7 +320,7 @@ class Auditor:
             seq, expected = self._due[0]
             self._disagree(record, f"missing before this record: after record {seq:,} the policy decides {_in_words(expected)}")
 
-    def _check_decision(self, event: PolicyEvent, record: Record) -> None:
+    def _check_decision(self, event: events.PolicyEvent, record: Record) -> None:
         self._check_invariants(event, record)
         rules = self._rules
         if rules is None:
@@ -382,35 +342,26 @@ class Auditor:
             message = f"the policy decides {_in_words(expected)}, but recorded is {_in_words(event)}"
             self._disagree(record, f"after record {seq:,} {message}")
 
-    def _check_invariants(self, event: PolicyEvent, record: Record) -> None:
+    def _check_invariants(self, event: events.PolicyEvent, record: Record) -> None:
         """Check what holds for decisions of every policy."""
         state = self._state
-        if isinstance(event, LimitChanged):
+        if isinstance(event, events.LimitChanged):
             limits = {**state.limits, event.key: event.after}
-            self._highest = max(self._highest, sum(limit for key, limit in limits.items() if not key.startswith(SCORER_PREFIX)))
-            slots = self._slots_of(event.key)
+            self._highest = max(
+                self._highest, sum(limit for key, limit in limits.items() if not key.startswith(events.SCORER_PREFIX))
+            )
+            slots = slots_of(state, event.key)
             if event.before != state.limits.get(event.key, event.before):
-                self._find(
-                    record, "limit", f"it changes a limit of {event.before}, but the limit was {state.limits[event.key]}"
-                )
+                message = f"it changes a limit of {event.before}, but the limit was {state.limits[event.key]}"
+                self._find(record, "limit", message)
             is_own = event.key not in self._shared  # A shared policy may use the slots of all runs.
-            if event.after < 1 or (is_own and isinstance(slots, int) and event.after > slots):
+            if event.after < 1 or (is_own and slots is not None and event.after > slots):
                 self._find(record, "limit", f"it sets a limit of {event.after}, but the settings have slots={slots!r}")
-        elif isinstance(event, IntakeResumed) and event.key not in state.pauses:
+        elif isinstance(event, events.IntakeResumed) and event.key not in state.pauses:
             self._find(record, "intake", "it ends a pause, but starts were not paused")
-        elif isinstance(event, IntakePaused) and event.cause == NO_RESPONSE:
+        elif isinstance(event, events.IntakePaused) and event.cause == NO_RESPONSE:
             self._in_flight.exclude_hung(event.key)
             self._hung = len(self._slots)
-
-    def _slots_of(self, key: str) -> object:
-        """Return the maximum of a limit by the settings."""
-        settings = self._state.settings
-        slots, own = settings.get("slots"), settings.get("scorer_slots")
-        return (
-            own.get(key.removeprefix(SCORER_PREFIX), slots)
-            if key.startswith(SCORER_PREFIX) and isinstance(own, dict)
-            else slots
-        )
 
     def _check_settlement(self, event: Settled, record: Record) -> None:
         rules, trial = self._rules, self._state.trials[event.trial]
@@ -447,14 +398,14 @@ class Auditor:
         else:
             self._find(record, check, message)
 
-    def _check_end_of_run(self, event: RunStopped | RunFinished, record: Record) -> None:
-        if isinstance(event, RunFinished):
+    def _check_end_of_run(self, event: events.RunStopped | events.RunFinished, record: Record) -> None:
+        if isinstance(event, events.RunFinished):
             self._check_totals(event, record)
         elif event.reason == "disk_full" or self._is_forked:
             return  # The last decisions may be missing: there was no space, or the run was forked before them.
         self._require_no_due(record)
 
-    def _check_totals(self, event: RunFinished, record: Record) -> None:
+    def _check_totals(self, event: events.RunFinished, record: Record) -> None:
         state = self._state
         counts = {"completed": state.completed, "failed": state.failed, "withdrawn": state.stages["withdrawn"]}
         for name, count in counts.items():
@@ -465,30 +416,30 @@ class Auditor:
 
 
 def _in_words(event: Event) -> str:
-    fields = ((field.name, getattr(event, field.name), field.default) for field in fields_of(type(event)))
+    fields = ((field.name, getattr(event, field.name), field.default) for field in events.fields_of(type(event)))
     return " ".join([event_type(event), *(f"{name}={value!r}" for name, value, default in fields if value != default)])
 
 
-_FILE_EVENTS: Final = frozenset(get_args(FileEvent))
+_FILE_EVENTS: Final = frozenset(get_args(events.FileEvent))
 _CHECKS: Final[dict[type[Event], Callable[[Auditor, Any, Record], None]]] = {
-    LimitChanged: Auditor._check_decision,
-    PaceChanged: Auditor._check_decision,
-    IntakePaused: Auditor._check_decision,
-    IntakeResumed: Auditor._check_decision,
-    RetryScheduled: Auditor._check_settlement,
-    TrialFailed: Auditor._check_settlement,
-    PolicyShared: Auditor._check_sharing,
-    ScorerCallStarted: Auditor._check_call,
-    ScorerCallFailed: Auditor._check_call_failure,
-    TrialScored: Auditor._check_score,
-    ScoringFailed: Auditor._check_score,
-    TrialCompleted: Auditor._check_completion,
-    RunStopped: Auditor._check_end_of_run,
-    RunFinished: Auditor._check_end_of_run,
-    AttemptStarted: Auditor._check_start,
-    AttemptSucceeded: Auditor._check_ending,
-    AttemptFailed: Auditor._check_ending,
-    AttemptTimedOut: Auditor._check_ending,
-    AttemptInterrupted: Auditor._check_interruption,
+    events.LimitChanged: Auditor._check_decision,
+    events.PaceChanged: Auditor._check_decision,
+    events.IntakePaused: Auditor._check_decision,
+    events.IntakeResumed: Auditor._check_decision,
+    events.RetryScheduled: Auditor._check_settlement,
+    events.TrialFailed: Auditor._check_settlement,
+    events.PolicyShared: Auditor._check_sharing,
+    events.ScorerCallStarted: Auditor._check_call,
+    events.ScorerCallFailed: Auditor._check_call_failure,
+    events.TrialScored: Auditor._check_score,
+    events.ScoringFailed: Auditor._check_score,
+    events.TrialCompleted: Auditor._check_completion,
+    events.RunStopped: Auditor._check_end_of_run,
+    events.RunFinished: Auditor._check_end_of_run,
+    events.AttemptStarted: Auditor._check_start,
+    events.AttemptSucceeded: Auditor._check_ending,
+    events.AttemptFailed: Auditor._check_ending,
+    events.AttemptTimedOut: Auditor._check_ending,
+    events.AttemptInterrupted: Auditor._check_interruption,
 }
 """Event type → its check within a session."""

@@ -251,6 +251,7 @@ def _slower(common: Iterable[str], a: Mapping[str, TrialState], b: Mapping[str, 
     return sorted(slower, key=lambda trial: trial.seconds_a - trial.seconds_b)
 
 
+_Numbers = Sequence[float]
 _Pair = tuple[list[TrialState], list[TrialState]]
 """The trials of one case in A and in B; the numbers of repeats may differ."""
 
@@ -264,10 +265,8 @@ class _Pairing:
         self._common = {name: a[name].case for name in common}
         self._a, self._b = a, b
         self._scorers = scorers
-        self.cases: dict[str, _Pair] = {}
         fingerprints = {case: a[name].fingerprint for name, case in self._common.items()}
-        for case in fingerprints:
-            self.cases[case] = [], []
+        self.cases: dict[str, _Pair] = {case: ([], []) for case in fingerprints}
         for side, trials in enumerate((a, b)):
             for trial in trials.values():
                 if fingerprints.get(trial.case) == trial.fingerprint:
@@ -327,13 +326,7 @@ class _Pairing:
 
 
 def _paired(
-    kind: Literal["pass", "number"],
-    a: "array[float]",
-    b: "array[float]",
-    *,
-    cases: int,
-    scorer_changed: bool,
-    is_share: bool = False,
+    kind: Literal["pass", "number"], a: _Numbers, b: _Numbers, *, cases: int, scorer_changed: bool, is_share: bool = False
 ) -> Paired:
     differences = [after - before for before, after in zip(a, b, strict=True)]
     n = len(differences)

@@ -124,14 +124,12 @@ def _list(title: str, rows: Sequence[str], count: int) -> Iterator[str]:
 
 def _change(change: Change) -> str:
     parts = [f"{change.stage_a} → {change.stage_b}"] if change.stage_a != change.stage_b else []
-    parts += [f"{printable(scorer, 24)} {_values(before, after)}" for scorer, (before, after) in change.scores.items()]
+    parts += [
+        f"{printable(scorer, 24)} {_value(before)} → {_value(after)}" for scorer, (before, after) in change.scores.items()
+    ]
     if change.output_changed:
         parts.append("output changed")
     return ", ".join(parts) or "failed with a different error"
-
-
-def _values(before: Value | None, after: Value | None) -> str:
-    return f"{_value(before)} → {_value(after)}"
 
 
 def _value(value: Value | None) -> str:

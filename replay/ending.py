@@ -6,19 +6,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from replay import summary_text
 from replay.state import RunState
 from replay.summary import Summary, crashes, forked_sessions, summarise
-from replay.summary_text import (
-    adopted_lines,
-    billed_usage,
-    error_in_words,
-    latency_in_words,
-    pass_lines,
-    score_lines,
-    trials_in_words,
-    truncated_lines,
-    usage_in_words,
-)
 from replay.text import one_line, plural, printable
 from replay.trial_state import TrialState
 
@@ -107,22 +97,22 @@ def unscored_lines(missing: Mapping[str, int], path: Path | str) -> Iterator[str
 
 
 def _summary_lines(state: RunState, summary: Summary) -> Iterator[str]:
-    yield trials_in_words(state)
-    yield from score_lines(summary.scores, failed=summary.trials.failed)
-    yield from pass_lines(summary.scores)
+    yield summary_text.trials_in_words(state)
+    yield from summary_text.score_lines(summary.scores, failed=summary.trials.failed)
+    yield from summary_text.pass_lines(summary.scores)
     if summary.latency.count:
-        yield latency_in_words(summary.latency, plural(summary.latency.count, "answer"))
-    yield from truncated_lines(state)
-    usage = billed_usage(summary.usage)
+        yield summary_text.latency_in_words(summary.latency, plural(summary.latency.count, "answer"))
+    yield from summary_text.truncated_lines(state)
+    usage = summary_text.billed_usage(summary.usage)
     if usage:
-        unproductive = billed_usage(summary.usage_without_output)
-        part = f"; of this {usage_in_words(unproductive)} by attempts without an output" if unproductive else ""
-        yield f"{usage_in_words(usage)}{part}"
+        unproductive = summary_text.billed_usage(summary.usage_without_output)
+        part = f"; of this {summary_text.usage_in_words(unproductive)} by attempts without an output" if unproductive else ""
+        yield f"{summary_text.usage_in_words(usage)}{part}"
 
 
 def _events(state: RunState, reason: str) -> Iterator[str]:
     """Return what happened on the way: adoptions, retries, interruptions, errors, crashes."""
-    yield from adopted_lines(state)
+    yield from summary_text.adopted_lines(state)
     if state.retries:
         words = {"asked": "requested", "stopped": "run stopped"}
         causes = ", ".join(f"{count:,} × {words.get(cause, printable(cause))}" for cause, count in state.retries.most_common())
@@ -142,7 +132,7 @@ def _events(state: RunState, reason: str) -> Iterator[str]:
     error = state.last_error
     is_last = error is not None and error.outputs == len(state.latencies) and state.ending != "finished"
     if error is not None and is_last and error.message not in reason:
-        yield f"no answer since the last error{', ' if error.consecutive > 1 else ': '}{error_in_words(error)}"
+        yield f"no answer since the last error{', ' if error.consecutive > 1 else ': '}{summary_text.error_in_words(error)}"
     if state.running:
         yield f"{plural(len(state.running), 'attempt')} in flight at the end, to be repeated on resume"
     if crashed := crashes(state):

@@ -9,20 +9,11 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from replay import summary_text
 from replay.idle import in_backoff, one_line, reasons
 from replay.intake import CAUSES, PROBING
 from replay.state import RunState
 from replay.summary import latency, score_of
-from replay.summary_text import (
-    adopted_lines,
-    billed_usage,
-    error_in_words,
-    latency_in_words,
-    score_lines,
-    trials_in_words,
-    truncated_lines,
-    usage_in_words,
-)
 from replay.text import digits, duration, plural, printable
 from replay.trial_state import TrialState
 
@@ -182,23 +173,23 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     if idle := reasons(state, now=now, total=total):
         yield "waiting", one_line(idle), "" if idle[0].reason == "none_left" else "yellow"
     if (error := state.last_error) is not None and (error.outputs == len(state.latencies) or now - error.t < _MINUTE):
-        yield "error", error_in_words(error, now), "yellow"
-    yield "trials", trials_in_words(state), ""
-    yield from (("adopted", sentence, "yellow") for sentence in adopted_lines(state))
+        yield "error", summary_text.error_in_words(error, now), "yellow"
+    yield "trials", summary_text.trials_in_words(state), ""
+    yield from (("adopted", sentence, "yellow") for sentence in summary_text.adopted_lines(state))
     if state.failed:
         yield "failed", f"{state.failed:,} of {state.done:,} done", "red"
     scores = {scorer: score_of(tally) for scorer, tally in state.scores.items()}
-    for row in score_lines(scores, failed=state.failed):
+    for row in summary_text.score_lines(scores, failed=state.failed):
         yield "scores", row, ""
     if state.latencies:
         recent = latency(state.latencies[-_RECENT_ANSWERS:])
         answers = plural(recent.count, "answer")
         of = answers if recent.count == len(state.latencies) else f"the last {answers}"
-        yield "answers", latency_in_words(recent, of, "p50", "p95"), ""
-    yield from (("answers", sentence, "yellow") for sentence in truncated_lines(state))
-    usage = billed_usage(state.usage)
+        yield "answers", summary_text.latency_in_words(recent, of, "p50", "p95"), ""
+    yield from (("answers", sentence, "yellow") for sentence in summary_text.truncated_lines(state))
+    usage = summary_text.billed_usage(state.usage)
     if usage:
-        yield "usage", usage_in_words(usage), ""
+        yield "usage", summary_text.usage_in_words(usage), ""
     for name, trial in heapq.nsmallest(_LONGEST_RUNNING, state.running.items(), key=lambda item: item[1].since):
         yield "longest", *_running(name, trial, now, state.settings.get("timeout"))
     yield "journal", f"seq {state.seq:,} · on disk to {durable:,}", "dim"
@@ -250,6 +241,6 @@ def line(state: RunState, *, now: float, durable: int, total: int | None, done_b
     if quiet := _quiet(state, now, done_before):
         parts.append(quiet)
     if state.last_error and (quiet or _paused(state, now)):
-        parts.append(error_in_words(state.last_error, now))
+        parts.append(summary_text.error_in_words(state.last_error, now))
     parts.append(f"seq {state.seq:,}, on disk to {durable:,}")
     return " · ".join(parts)

@@ -8,43 +8,14 @@ import itertools
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import attrs
 
-from journal import Event, Record
-from journal.events import (
-    OWN_NOTE,
-    SCORER_PREFIX,
-    AttemptFailed,
-    AttemptInterrupted,
-    AttemptReturnedLate,
-    AttemptStarted,
-    AttemptSucceeded,
-    AttemptTimedOut,
-    IntakePaused,
-    IntakeResumed,
-    JournalRecovered,
-    LimitChanged,
-    Noted,
-    PaceChanged,
-    RetryScheduled,
-    RunFinished,
-    RunStarted,
-    RunStopped,
-    ScorerCallFailed,
-    ScorerCallStarted,
-    ScoringFailed,
-    SegmentOpened,
-    SessionStarted,
-    TrialCompleted,
-    TrialEnqueued,
-    TrialFailed,
-    TrialScored,
-    TrialWithdrawn,
-)
+from journal import Record, events
 from journal.lifecycle import STAGES
+from replay.handlers import handlers
 from replay.intake import Pause
 from replay.tally import Tally
 from replay.trial_state import RetryHistory, TrialState, packed
@@ -60,7 +31,7 @@ PINNED: Final = ("evaluation", "task_fingerprint", "dataset_fingerprint", "score
 """The fields of `RunStarted` that may change only if the user adopts the change."""
 
 
-def _adopted(before: RunStarted, now: RunStarted) -> Iterator[str]:
+def _adopted(before: events.RunStarted, now: events.RunStarted) -> Iterator[str]:
     """Return what a session adopted."""
     names = {"evaluation": "name", "task_fingerprint": "task", "dataset_fingerprint": "cases"}
     yield from (name for field, name in names.items() if getattr(before, field) != getattr(now, field))
@@ -122,8 +93,8 @@ class Session:
 
 
 _ERROR_CHARS: Final = 200
-_UNAUTHORIZED: Final = f"{OWN_NOTE}unauthorized"
-_FINISH_REASON: Final = f"{OWN_NOTE}finish_reason"
+_UNAUTHORIZED: Final = f"{events.OWN_NOTE}unauthorized"
+_FINISH_REASON: Final = f"{events.OWN_NOTE}finish_reason"
 
 
 @attrs.define(eq=False)  # With slots, attribute access is faster.
@@ -137,7 +108,7 @@ class RunState:
     """`t` of the previous record; at the start of a session, the last of the previous session."""
     head: str = ""
     """The hash of the last record."""
-    started: RunStarted | None = None
+    started: events.RunStarted | None = None
     """The definition of the run, with adopted changes applied."""
     planned: int = 0
     """Planned number of trials; 0 if unknown."""
@@ -206,7 +177,7 @@ class RunState:
     """When a trial last ended in the current session, in seconds of `t`; 0 if none has."""
     limits: dict[str, int] = attrs.field(factory=dict[str, int])
     """Rate-limit key → its concurrency limit."""
-    limit_changes: dict[str, LimitChanged] = attrs.field(factory=dict[str, LimitChanged])
+    limit_changes: dict[str, events.LimitChanged] = attrs.field(factory=dict[str, events.LimitChanged])
     """Rate-limit key → the last change of its limit, with the evidence."""
     paces: dict[str, float] = attrs.field(factory=dict[str, float])
     """Rate-limit key → starts per second, if paced."""
@@ -250,7 +221,7 @@ class RunState:
     @property
     def attempt_limits(self) -> dict[str, int]:
         """The limits of the rate-limit keys of attempts."""
-        return {key: limit for key, limit in self.limits.items() if not key.startswith(SCORER_PREFIX)}
+        return {key: limit for key, limit in self.limits.items() if not key.startswith(events.SCORER_PREFIX)}
 
     @property
     def scorer_limits(self) -> dict[str, int]:
@@ -294,12 +265,12 @@ class RunState:
             del self.backing_off[name]
         trial.stage = stage
 
-    def _run_started(self, event: RunStarted, _: Record) -> None:
+    def _run_started(self, event: events.RunStarted, _: Record) -> None:
         self.started = event
         self.planned = event.trials
         self.settings = dict(event.settings)
 
-    def _session_started(self, event: SessionStarted, record: Record) -> None:
+    def _session_started(self, event: events.SessionStarted, record: Record) -> None:
         for trial in self.backing_off.values():  # `t` restarts; the rest of a backoff still applies.
             trial.due = max(0.0, trial.due - self._ended_at)
         self.sessions.append(Session(n=event.n, seq=record.seq, at=record.at, pid=event.pid, host=event.host))
@@ -310,12 +281,8 @@ class RunState:
         self.ending = ""
         self.last_error = self.unauthorized_scorer = None
         self.done_at = 0.0
-        self.pauses.clear()
-        self.paces.clear()
-        self.limits.clear()
-        self.limit_changes.clear()
-        self.scorer_calls.clear()
-        self.delayed_calls.clear()
+        for of_session in (self.pauses, self.paces, self.limits, self.limit_changes, self.scorer_calls, self.delayed_calls):
+            of_session.clear()
         self.scorer_keys.clear()
 
     def _adopt(self, adopted: Any, record: Record) -> None:
@@ -336,16 +303,16 @@ class RunState:
                 trial.output_location is not None for trial in self.trials.values() if trial.stage != "withdrawn"
             )
 
-    def _trial_enqueued(self, event: TrialEnqueued, record: Record) -> None:
+    def _trial_enqueued(self, event: events.TrialEnqueued, record: Record) -> None:
         before = self.trials.get(event.trial)
-        attempts = 0
         if before is not None:
-            attempts = before.attempts
             self.stages[before.stage] -= 1
         if event.repeat > 1 and not self.has_repeats:
             self._enable_repeats()
         case = event.trial if event.case == event.trial else sys.intern(event.case)  # Repeats share one string.
-        self.trials[event.trial] = TrialState("queued", event.fingerprint, packed(record), case, attempts)
+        self.trials[event.trial] = TrialState(
+            "queued", event.fingerprint, packed(record), case, before.attempts if before else 0
+        )
         self.stages["queued"] += 1
 
     def _enable_repeats(self) -> None:
@@ -355,7 +322,7 @@ class RunState:
             scored = ((trial.case, trial.scores) for trial in self.trials.values() if trial.scores)
             tally.group_by_case((case, scores[scorer][1]) for case, scores in scored if scorer in scores)
 
-    def _attempt_started(self, event: AttemptStarted, record: Record) -> None:
+    def _attempt_started(self, event: events.AttemptStarted, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "running")
         self.running[event.trial] = trial
@@ -369,7 +336,7 @@ class RunState:
             self.interrupted_trials.remove(event.trial)
             self.repeated_calls += 1
 
-    def _attempt_succeeded(self, event: AttemptSucceeded, record: Record) -> None:
+    def _attempt_succeeded(self, event: events.AttemptSucceeded, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "answered")
         trial._output = packed(record)
@@ -380,41 +347,35 @@ class RunState:
         if event.usage is not None:
             add(self.usage, event.usage)
 
-    def _attempt_failed(self, event: AttemptFailed, record: Record) -> None:
+    def _attempt_failed(self, event: events.AttemptFailed | events.AttemptTimedOut, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "unsettled")
         history = trial.retry_history = trial.retry_history or RetryHistory()
-        history.count_failure(event.category, event.retry_after)
-        history.error = f"{event.error}: {event.message}"[:_ERROR_CHARS]
-        self.errors[event.error] += 1
-        self._record_failure(history.error, record)
-        self._add_unproductive_usage(event.trial, event.usage)
-
-    def _attempt_timed_out(self, event: AttemptTimedOut, record: Record) -> None:
-        trial = self.trials[event.trial]
-        self._move(event.trial, trial, "unsettled")
-        history = trial.retry_history = trial.retry_history or RetryHistory()
-        history.count_failure("timed_out")
-        history.error = f"timed out after {event.timeout:g} s"
-        self.timeouts += 1
-        self._record_failure(history.error, record)
-        self._add_unproductive_usage(event.trial, event.usage)
-
-    def _record_failure(self, message: str, record: Record) -> None:
+        if isinstance(event, events.AttemptFailed):
+            history.count_failure(event.category, event.retry_after)
+            history.error = f"{event.error}: {event.message}"[:_ERROR_CHARS]
+            self.errors[event.error] += 1
+        else:
+            history.count_failure("timed_out")
+            history.error = f"timed out after {event.timeout:g} s"
+            self.timeouts += 1
         last, outputs = self.last_error, len(self.latencies)
         earlier = last.consecutive if last is not None and last.outputs == outputs else 0
-        self.last_error = LastError(message, record.t, earlier + 1, outputs)
+        self.last_error = LastError(history.error, record.t, earlier + 1, outputs)
+        self._add_unproductive_usage(event.trial, event.usage)
 
-    def _attempt_interrupted(self, event: AttemptInterrupted, _: Record) -> None:
+    _attempt_timed_out = _attempt_failed
+
+    def _attempt_interrupted(self, event: events.AttemptInterrupted, _: Record) -> None:
         self._move(event.trial, self.trials[event.trial], "interrupted")
         self.interrupted += 1
         self.interrupted_trials.add(event.trial)
         self._add_unproductive_usage(event.trial)
 
-    def _attempt_returned_late(self, _: AttemptReturnedLate, __: Record) -> None:
+    def _attempt_returned_late(self, _: events.AttemptReturnedLate, __: Record) -> None:
         self.late_returns += 1
 
-    def _retry_scheduled(self, event: RetryScheduled, record: Record) -> None:
+    def _retry_scheduled(self, event: events.RetryScheduled, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "backing_off")
         self.backing_off[event.trial] = trial
@@ -426,21 +387,21 @@ class RunState:
                 trial.retry_history.count_retry(event.cause, event.delay)
         self.retries[event.cause] += 1
 
-    def _scorer_call_started(self, event: ScorerCallStarted, record: Record) -> None:
+    def _scorer_call_started(self, event: events.ScorerCallStarted, record: Record) -> None:
         name = event.trial, event.scorer
         self.delayed_calls.pop(name, None)
         self.scorer_calls[name] = OpenCall(event.key, event.call, record.t)
         self.calls_started[event.scorer] += 1
         self.scorer_keys.add(event.key)
 
-    def _scorer_call_failed(self, event: ScorerCallFailed, record: Record) -> None:
+    def _scorer_call_failed(self, event: events.ScorerCallFailed, record: Record) -> None:
         name = event.trial, event.scorer
         self.scorer_calls.pop(name, None)
         if event.delay is not None:
             self.delayed_calls[name] = record.t + event.delay
         self.calls_failed[event.category] += 1
 
-    def _trial_scored(self, event: TrialScored, _: Record) -> None:
+    def _trial_scored(self, event: events.TrialScored, _: Record) -> None:
         trial = self.trials[event.trial]
         if self.scorer_calls:
             self.scorer_calls.pop((event.trial, event.scorer.partition(".")[0]), None)
@@ -463,9 +424,8 @@ class RunState:
 
     def _sort_scorers(self) -> None:
         """Sort the scorers as they are declared, so that their order is the same in every run of an evaluation."""
-        declared = list(self.started.scorers) if self.started else []
-        places = {scorer: place for place, scorer in enumerate(declared)}
-        order = sorted(self.scores, key=lambda scorer: places.get(scorer.partition(".")[0], len(declared)))
+        places = {scorer: place for place, scorer in enumerate(self.started.scorers if self.started else ())}
+        order = sorted(self.scores, key=lambda scorer: places.get(scorer.partition(".")[0], len(places)))
         self.scores = {scorer: self.scores[scorer] for scorer in order}
 
     def _clear_scorer_failure(self, trial: TrialState, scorer: str) -> None:
@@ -474,7 +434,7 @@ class RunState:
             trial.unscored = tuple(name for name in trial.unscored if name != scorer)
             self.scores[scorer].failed -= 1
 
-    def _scoring_failed(self, event: ScoringFailed, _: Record) -> None:
+    def _scoring_failed(self, event: events.ScoringFailed, _: Record) -> None:
         trial = self.trials[event.trial]
         self.scorer_calls.pop((event.trial, event.scorer), None)
         if event.scorer in trial.unscored:
@@ -484,7 +444,7 @@ class RunState:
         tally.failed += 1
         tally.error = f"{event.error}: {event.message}"[:_ERROR_CHARS]
 
-    def _trial_completed(self, event: TrialCompleted, record: Record) -> None:
+    def _trial_completed(self, event: events.TrialCompleted, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "completed")
         trial.since = 0.0
@@ -492,14 +452,14 @@ class RunState:
         if trial.retry_history is not None:
             self.recovered += 1
 
-    def _trial_failed(self, event: TrialFailed, record: Record) -> None:
+    def _trial_failed(self, event: events.TrialFailed, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "failed")
         self.done_at = record.t
         history = trial.retry_history = trial.retry_history or RetryHistory()
         history.cause = event.cause
 
-    def _trial_withdrawn(self, event: TrialWithdrawn, __: Record) -> None:
+    def _trial_withdrawn(self, event: events.TrialWithdrawn, __: Record) -> None:
         trial = self.trials[event.trial]
         self.recovered -= trial.recovered
         self._move(event.trial, trial, "withdrawn")
@@ -510,25 +470,25 @@ class RunState:
             self.scores[scorer].failed -= 1
         trial.scores, trial.unscored = None, ()
 
-    def _limit_changed(self, event: LimitChanged, _: Record) -> None:
+    def _limit_changed(self, event: events.LimitChanged, _: Record) -> None:
         self.limits[event.key] = event.after
         self.limit_changes[event.key] = event
-        if event.key.startswith(SCORER_PREFIX):
+        if event.key.startswith(events.SCORER_PREFIX):
             self.scorer_keys.add(event.key)
 
-    def _pace_changed(self, event: PaceChanged, _: Record) -> None:
+    def _pace_changed(self, event: events.PaceChanged, _: Record) -> None:
         if event.after is None:
             self.paces.pop(event.key, None)
         else:
             self.paces[event.key] = event.after
 
-    def _intake_paused(self, event: IntakePaused, _: Record) -> None:
+    def _intake_paused(self, event: events.IntakePaused, _: Record) -> None:
         self.pauses[event.key] = Pause(event.until, event.cause, event.evidence)
 
-    def _intake_resumed(self, event: IntakeResumed, _: Record) -> None:
+    def _intake_resumed(self, event: events.IntakeResumed, _: Record) -> None:
         self.pauses.pop(event.key, None)
 
-    def _noted(self, event: Noted, _: Record) -> None:
+    def _noted(self, event: events.Noted, _: Record) -> None:
         usage = noted_usage(event.name, event.value)
         add(self.usage, usage)
         if event.name == _UNAUTHORIZED and isinstance(event.value, dict):
@@ -545,21 +505,17 @@ class RunState:
         elif not is_last or trial.output_location is None:
             add(self.usage_without_output, usage)  # Noted after the attempt had ended without an output.
 
-    def _segment_opened(self, _: SegmentOpened, __: Record) -> None:
-        self._keep_time()
-
-    def _journal_recovered(self, _: JournalRecovered, __: Record) -> None:
-        self._keep_time()
-        self.recoveries += 1
-
-    def _keep_time(self) -> None:
+    def _segment_opened(self, event: events.SegmentOpened | events.JournalRecovered, _: Record) -> None:
         """Ignore `t` of a record that may precede `session_started`: it belongs to the next session's clock."""
         self.t = self._ended_at
+        self.recoveries += isinstance(event, events.JournalRecovered)
 
-    def _run_stopped(self, event: RunStopped, _: Record) -> None:
+    _journal_recovered = _segment_opened
+
+    def _run_stopped(self, event: events.RunStopped, _: Record) -> None:
         self._end(event.reason)
 
-    def _run_finished(self, _: RunFinished, __: Record) -> None:
+    def _run_finished(self, _: events.RunFinished, __: Record) -> None:
         self._end("finished")
 
     def _end(self, ending: str) -> None:
@@ -575,34 +531,7 @@ class RunState:
             add(self.usage_without_output, earlier)
 
 
-_HANDLERS: Final[dict[type[Event], Callable[[RunState, Any, Record], None]]] = {
-    RunStarted: RunState._run_started,
-    SessionStarted: RunState._session_started,
-    TrialEnqueued: RunState._trial_enqueued,
-    AttemptStarted: RunState._attempt_started,
-    AttemptSucceeded: RunState._attempt_succeeded,
-    AttemptFailed: RunState._attempt_failed,
-    AttemptTimedOut: RunState._attempt_timed_out,
-    AttemptInterrupted: RunState._attempt_interrupted,
-    AttemptReturnedLate: RunState._attempt_returned_late,
-    RetryScheduled: RunState._retry_scheduled,
-    ScorerCallStarted: RunState._scorer_call_started,
-    ScorerCallFailed: RunState._scorer_call_failed,
-    TrialScored: RunState._trial_scored,
-    ScoringFailed: RunState._scoring_failed,
-    TrialCompleted: RunState._trial_completed,
-    TrialFailed: RunState._trial_failed,
-    TrialWithdrawn: RunState._trial_withdrawn,
-    LimitChanged: RunState._limit_changed,
-    PaceChanged: RunState._pace_changed,
-    IntakePaused: RunState._intake_paused,
-    IntakeResumed: RunState._intake_resumed,
-    Noted: RunState._noted,
-    SegmentOpened: RunState._segment_opened,
-    JournalRecovered: RunState._journal_recovered,
-    RunStopped: RunState._run_stopped,
-    RunFinished: RunState._run_finished,
-}
+_HANDLERS: Final = handlers(RunState)
 
 
 def fold(records: Iterable[Record], *, at: int | None = None) -> RunState:

@@ -293,20 +293,14 @@ def in_json(summary: Summary) -> dict[str, Any]:
 def _trials(stages: Mapping[str, int], recovered: int) -> Trials:
     count = {stage: stages.get(stage, 0) for stage in STAGES}
     enqueued = sum(count.values()) - count["withdrawn"]
+    names = ("completed", "failed", "queued", "running", "unsettled", "interrupted", "backing_off", "withdrawn")
     return Trials(
         enqueued=enqueued,
         answered=count["completed"] + count["answered"],
-        completed=count["completed"],
-        failed=count["failed"],
         recovered=recovered,
         open=enqueued - count["completed"] - count["failed"],
-        queued=count["queued"],
-        running=count["running"],
         being_scored=count["answered"],
-        unsettled=count["unsettled"],
-        interrupted=count["interrupted"],
-        backing_off=count["backing_off"],
-        withdrawn=count["withdrawn"],
+        **{name: count[name] for name in names},
     )
 
 

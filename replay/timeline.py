@@ -8,35 +8,11 @@ import heapq
 import math
 from array import array
 from collections import Counter
-from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
-from journal import Event, Record
-from journal.events import (
-    SCORER_PREFIX,
-    AttemptFailed,
-    AttemptInterrupted,
-    AttemptStarted,
-    AttemptSucceeded,
-    AttemptTimedOut,
-    Extension,
-    IntakePaused,
-    IntakeResumed,
-    JournalRecovered,
-    JournalSalvaged,
-    LimitChanged,
-    PaceChanged,
-    RetryScheduled,
-    RunStarted,
-    SegmentOpened,
-    SegmentSealed,
-    SessionStarted,
-    TrialCompleted,
-    TrialEnqueued,
-    TrialFailed,
-    TrialWithdrawn,
-)
+from journal import Record, events
+from replay.handlers import handlers
 from replay.intake import PROBING
 from replay.timeline_columns import (
     ANSWERED,
@@ -83,7 +59,7 @@ class Timeline:
         """Update the timeline with the next record."""
         event = record.event
         kind = event.__class__
-        if kind is SessionStarted:
+        if kind is events.SessionStarted:
             self._begin_session(record)
         elif kind not in BETWEEN_SESSIONS:
             if not self.sessions:
@@ -200,14 +176,14 @@ class Timeline:
                 else:
                     times.stage[number] = QUEUED
 
-    def _trial_enqueued(self, event: TrialEnqueued, t: float, seq: int) -> None:
+    def _trial_enqueued(self, event: events.TrialEnqueued, t: float, seq: int) -> None:
         number = self.times.numbers.get(event.trial)
         if number is None:
             number = self.times.add(event.trial)
         self._open.add(number)
         self._move(number, QUEUED, t, seq)
 
-    def _attempt_started(self, event: AttemptStarted, t: float, seq: int) -> None:
+    def _attempt_started(self, event: events.AttemptStarted, t: float, seq: int) -> None:
         times, spans = self.times, self.spans
         number = times.numbers[event.trial]
         self._move(number, RUNNING, t, seq)
@@ -222,16 +198,16 @@ class Timeline:
         times.attempts[number] += 1
         spans.start_attempt(times.names[number], event, len(self.sessions), t, seq)
 
-    def _attempt_succeeded(self, event: AttemptSucceeded, t: float, seq: int) -> None:
+    def _attempt_succeeded(self, event: events.AttemptSucceeded, t: float, seq: int) -> None:
         self._end(event.trial, "succeeded", ANSWERED, t, seq)
 
-    def _attempt_failed(self, event: AttemptFailed, t: float, seq: int) -> None:
+    def _attempt_failed(self, event: events.AttemptFailed, t: float, seq: int) -> None:
         self._end(event.trial, "failed" if event.category == "error" else event.category, IDLE, t, seq)
 
-    def _attempt_timed_out(self, event: AttemptTimedOut, t: float, seq: int) -> None:
+    def _attempt_timed_out(self, event: events.AttemptTimedOut, t: float, seq: int) -> None:
         self._end(event.trial, "timed_out", IDLE, t, seq)
 
-    def _attempt_interrupted(self, event: AttemptInterrupted, t: float, seq: int) -> None:
+    def _attempt_interrupted(self, event: events.AttemptInterrupted, t: float, seq: int) -> None:
         self._end(event.trial, "interrupted", QUEUED, t, seq)
 
     def _end(self, trial: str, ending: str, stage: int, t: float, seq: int) -> None:
@@ -246,41 +222,43 @@ class Timeline:
         else:
             raise KeyError(f"an attempt at {trial}")
 
-    def _retry_scheduled(self, event: RetryScheduled, t: float, seq: int) -> None:
+    def _retry_scheduled(self, event: events.RetryScheduled, t: float, seq: int) -> None:
         times = self.times
         number = times.numbers[event.trial]
         self._open.add(number)  # It may have failed before.
         if event.delay > 0:
             due = times.due[number] = t + event.delay
             heapq.heappush(self._delays, (due, number))
-            self._move(number, BACKING_OFF, t, seq)
-        else:
-            self._move(number, QUEUED, t, seq)
+        self._move(number, BACKING_OFF if event.delay > 0 else QUEUED, t, seq)
 
-    def _trial_done(self, event: TrialCompleted | TrialFailed | TrialWithdrawn, t: float, seq: int) -> None:
+    def _trial_done(
+        self, event: events.TrialCompleted | events.TrialFailed | events.TrialWithdrawn, t: float, seq: int
+    ) -> None:
         number = self.times.numbers[event.trial]
         self._open.discard(number)
         self._move(number, IDLE, t, seq)
 
-    def _limit_changed(self, event: LimitChanged, t: float, seq: int) -> None:
-        if event.key.startswith(SCORER_PREFIX):
+    _trial_completed = _trial_failed = _trial_withdrawn = _trial_done
+
+    def _limit_changed(self, event: events.LimitChanged, t: float, seq: int) -> None:
+        if event.key.startswith(events.SCORER_PREFIX):
             return  # It limits scorer calls, not attempts.
         self._limits[event.key] = event.after
         self._limit.put(sum(self._limits.values()), t, seq)
 
-    def _pace_changed(self, event: PaceChanged, t: float, seq: int) -> None:
-        if event.key.startswith(SCORER_PREFIX):
+    def _pace_changed(self, event: events.PaceChanged, t: float, seq: int) -> None:
+        if event.key.startswith(events.SCORER_PREFIX):
             return
         self._paces[event.key] = round(1_000 * (event.after or 0.0))
         self._pace.put(sum(self._paces.values()), t, seq)
 
-    def _intake_paused(self, event: IntakePaused, t: float, seq: int) -> None:
+    def _intake_paused(self, event: events.IntakePaused, t: float, seq: int) -> None:
         is_open = event.cause in PROBING
-        if (is_open or event.until > t) and not event.key.startswith(SCORER_PREFIX):
+        if (is_open or event.until > t) and not event.key.startswith(events.SCORER_PREFIX):
             self._pauses[event.key] = math.inf if is_open else event.until
             self._count_paused(t, seq)
 
-    def _intake_resumed(self, event: IntakeResumed, t: float, seq: int) -> None:
+    def _intake_resumed(self, event: events.IntakeResumed, t: float, seq: int) -> None:
         self._pauses.pop(event.key, None)
         self._count_paused(t, seq)
 
@@ -289,24 +267,17 @@ class Timeline:
             self._paused.put(len(self._pauses), t, seq)
 
 
-_HANDLERS: Final[dict[type[Event], Callable[[Timeline, Any, float, int], None]]] = {
-    TrialEnqueued: Timeline._trial_enqueued,
-    AttemptStarted: Timeline._attempt_started,
-    AttemptSucceeded: Timeline._attempt_succeeded,
-    AttemptFailed: Timeline._attempt_failed,
-    AttemptTimedOut: Timeline._attempt_timed_out,
-    AttemptInterrupted: Timeline._attempt_interrupted,
-    RetryScheduled: Timeline._retry_scheduled,
-    TrialCompleted: Timeline._trial_done,
-    TrialFailed: Timeline._trial_done,
-    TrialWithdrawn: Timeline._trial_done,
-    LimitChanged: Timeline._limit_changed,
-    PaceChanged: Timeline._pace_changed,
-    IntakePaused: Timeline._intake_paused,
-    IntakeResumed: Timeline._intake_resumed,
-}
-
-BETWEEN_SESSIONS: Final = frozenset({SegmentOpened, SegmentSealed, JournalRecovered, JournalSalvaged, RunStarted, Extension})
+_HANDLERS: Final = handlers(Timeline)
+BETWEEN_SESSIONS: Final = frozenset(
+    {
+        events.SegmentOpened,
+        events.SegmentSealed,
+        events.JournalRecovered,
+        events.JournalSalvaged,
+        events.RunStarted,
+        events.Extension,
+    }
+)
 """Events that may be recorded between two sessions, with the next session's `t`; they have no place on the axis."""
 
 

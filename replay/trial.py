@@ -8,25 +8,8 @@ from typing import Any, Final
 
 import attrs
 
-from journal import Event, Record
+from journal import Event, Record, events
 from journal.errors import BlobDamaged
-from journal.events import (
-    AttemptFailed,
-    AttemptInterrupted,
-    AttemptReturnedLate,
-    AttemptSucceeded,
-    AttemptTimedOut,
-    Noted,
-    RetryScheduled,
-    ScorerCallFailed,
-    ScorerCallStarted,
-    ScoringFailed,
-    TrialCompleted,
-    TrialEnqueued,
-    TrialFailed,
-    TrialScored,
-    TrialWithdrawn,
-)
 from replay.timeline import Timeline
 from replay.timeline_columns import Span, Times
 from replay.usage import add, noted_usage
@@ -38,31 +21,20 @@ _NO_TIMES: Final = Times(queue_time=0.0, backoff_time=0.0, run_time=0.0, scoring
 def attempt_facts(event: Event) -> dict[str, Any]:  # noqa: PLR0911  # one for each event
     """Return what an event says about its attempt, by field of `AttemptDetails`."""
     match event:
-        case AttemptSucceeded():
+        case events.AttemptSucceeded():
             return {"output": event.output, "usage": event.usage}
-        case AttemptFailed():
-            return {
-                "category": event.category,
-                "error": event.error,
-                "message": event.message,
-                "traceback": event.traceback,
-                "retry_after": event.retry_after,
-                "usage": event.usage,
-            }
-        case AttemptTimedOut():
-            return {
-                "category": "timed_out",
-                "error": "timeout",
-                "message": f"timed out after {event.timeout:g} s",
-                "timeout": event.timeout,
-                "usage": event.usage,
-            }
-        case AttemptInterrupted():
+        case events.AttemptFailed():
+            names = ("category", "error", "message", "traceback", "retry_after", "usage")
+            return {name: getattr(event, name) for name in names}
+        case events.AttemptTimedOut():
+            timeout, message = event.timeout, f"timed out after {event.timeout:g} s"
+            return {"category": "timed_out", "error": "timeout", "message": message, "timeout": timeout, "usage": event.usage}
+        case events.AttemptInterrupted():
             message = f"interrupted: {event.why.replace('_', ' ')}"
             return {"category": "interrupted", "error": "interrupted", "message": message, "reason": event.why}
-        case AttemptReturnedLate():
+        case events.AttemptReturnedLate():
             return {"late_ending": event.ending}
-        case RetryScheduled():
+        case events.RetryScheduled():
             return {"retry_delay": event.delay, "retry_cause": event.cause}
         case _:
             return {}
@@ -70,7 +42,7 @@ def attempt_facts(event: Event) -> dict[str, Any]:  # noqa: PLR0911  # one for e
 
 def attempt_number(event: Event) -> int:
     """Return the number of the attempt that an event is about; 0 if it is about none."""
-    return getattr(event, "attempt", 0) - isinstance(event, RetryScheduled)  # A retry names the next attempt.
+    return getattr(event, "attempt", 0) - isinstance(event, events.RetryScheduled)  # A retry names the next attempt.
 
 
 @attrs.define
@@ -102,7 +74,7 @@ class AttemptDetails:
 
     def apply(self, event: Event) -> None:
         """Add what an event says about the attempt."""
-        if isinstance(event, Noted):
+        if isinstance(event, events.Noted):
             self.notes.append((event.name, event.value))
         for name, value in attempt_facts(event).items():
             setattr(self, name, value)
@@ -166,10 +138,10 @@ class ScorerCallDetails:
     retry_delay: float | None = None
     """Seconds of backoff before the next call; None if there is none."""
 
-    def end(self, event: ScorerCallFailed | TrialScored | ScoringFailed) -> None:
+    def end(self, event: events.ScorerCallFailed | events.TrialScored | events.ScoringFailed) -> None:
         """Record its end."""
         self.ending, self.elapsed = "succeeded", event.elapsed
-        if isinstance(event, ScorerCallFailed):
+        if isinstance(event, events.ScorerCallFailed):
             self.ending, self.error, self.message = event.category, event.error, event.message
             self.retry_after, self.retry_delay = event.retry_after, event.delay
 
@@ -215,30 +187,30 @@ class TrialDetails:
         self.seq = record.seq
         event = record.event
         match event:
-            case TrialEnqueued():
+            case events.TrialEnqueued():
                 self.case, self.repeat, self.fingerprint = event.case, event.repeat, event.fingerprint
                 self.input, self.expected, self.metadata = event.input, event.expected, event.metadata
                 self.enqueued_at, self.ended_at, self.output, self.cause = record.at, "", None, ""
                 self.scores.clear()  # It may have been withdrawn, and is enqueued again with other content.
                 self.superseded_scores.clear()
-            case AttemptSucceeded():
+            case events.AttemptSucceeded():
                 self.output = event.output
-            case RetryScheduled():
+            case events.RetryScheduled():
                 self.ended_at = self.cause = ""
-            case ScorerCallStarted():
+            case events.ScorerCallStarted():
                 self.scorer_calls.append(ScorerCallDetails(event.scorer, event.call, len(timeline.sessions), record.seq, waits))
-            case ScorerCallFailed():
+            case events.ScorerCallFailed():
                 self._end_call(event)
-            case TrialScored() | ScoringFailed():
+            case events.TrialScored() | events.ScoringFailed():
                 self._end_call(event)
                 self._score(event, record)
-            case TrialCompleted():
+            case events.TrialCompleted():
                 self.ended_at = record.at
-            case TrialFailed():
+            case events.TrialFailed():
                 self.ended_at, self.cause = record.at, event.cause
-            case TrialWithdrawn():
+            case events.TrialWithdrawn():
                 self.ended_at, self.cause = "", event.why
-            case Noted(attempt=0):
+            case events.Noted(attempt=0):
                 self.notes.append((event.name, event.value))
             case _:
                 pass
@@ -293,15 +265,15 @@ class TrialDetails:
         """Scorer → its failure."""
         return {scorer: score for scorer, score in self.scores.items() if score.failed}
 
-    def _end_call(self, event: ScorerCallFailed | TrialScored | ScoringFailed) -> None:
+    def _end_call(self, event: events.ScorerCallFailed | events.TrialScored | events.ScoringFailed) -> None:
         scorer = event.scorer.partition(".")[0]
         call = next((call for call in reversed(self.scorer_calls) if call.scorer == scorer and not call.ending), None)
         if call is not None:
             call.end(event)
 
-    def _score(self, event: TrialScored | ScoringFailed, record: Record) -> None:
+    def _score(self, event: events.TrialScored | events.ScoringFailed, record: Record) -> None:
         score = ScoreDetails(event.scorer, event.version, record.seq, record.t, event.elapsed)
-        if isinstance(event, TrialScored):
+        if isinstance(event, events.TrialScored):
             score = attrs.evolve(score, value=event.value, reason=event.reason)
             base = event.scorer.partition(".")[0]
             if base != event.scorer and base in self.scores and self.scores[base].failed:

@@ -9,15 +9,7 @@ from typing import Any, Final
 
 import orjson
 
-from journal.events import (
-    AttemptStarted,
-    IntakePaused,
-    IntakeResumed,
-    LimitChanged,
-    PaceChanged,
-    RetryScheduled,
-    SessionStarted,
-)
+from journal import events
 from replay.export.source import Source
 from replay.export.trial_index import TrialIndex
 from replay.timeline import StepName, Timeline
@@ -92,24 +84,24 @@ def _instants(source: Source, timeline: Timeline) -> Iterator[dict[str, Any]]:
         event = record.event
         thread = _RUN_THREAD
         match event:
-            case SessionStarted():
+            case events.SessionStarted():
                 session += 1
                 threads.clear()
                 continue
-            case AttemptStarted():
+            case events.AttemptStarted():
                 threads[event.trial] = event.slot + 1
                 continue
-            case LimitChanged() | PaceChanged():
-                kind = "limit" if isinstance(event, LimitChanged) else "pace"
+            case events.LimitChanged() | events.PaceChanged():
+                kind = "limit" if isinstance(event, events.LimitChanged) else "pace"
                 name = f"{kind} {event.before} → {event.after}: {event.cause}"
                 args: dict[str, Any] = {"cause": event.cause, "evidence": event.evidence, "key": event.key}
-            case IntakePaused():
+            case events.IntakePaused():
                 name = f"paused: {event.cause}"
                 args = {"seconds": event.until - record.t, "evidence": event.evidence, "key": event.key}
-            case IntakeResumed():
+            case events.IntakeResumed():
                 name = f"resumed: {event.cause}"
                 args = {"evidence": event.evidence, "key": event.key}
-            case RetryScheduled():
+            case events.RetryScheduled():
                 name, thread = f"retry of {event.trial}: {event.cause}", threads.get(event.trial, _RUN_THREAD)
                 args = {"trial": event.trial, "attempt": event.attempt, "delay": event.delay}
             case _:

@@ -23,6 +23,8 @@ _VERSION: Final = 2
 """Version of Inspect's format."""
 _MODEL: Final = "none/none"
 """Inspect's own value if it called no model."""
+_STATUSES: Final = {"finished": "success", "interrupted": "cancelled", "deadline": "cancelled", "": "started"}
+"""How the last session ended → Inspect's status; any other ending is an error."""
 _NAME_BYTES: Final = 60_000
 """Approximate maximum length of a file name in a zip."""
 _SUMMARY_CHARS: Final = 1_000
@@ -111,7 +113,7 @@ def _header(index: TrialIndex) -> dict[str, Any]:
     }
     header: dict[str, Any] = {
         "version": _VERSION,
-        "status": _status(state.ending),
+        "status": _STATUSES.get(state.ending, "error"),
         "eval": spec,
         "plan": {"name": "plan", "steps": [{"solver": task or name, "params": {}}], "config": {}},
         "results": {
@@ -124,18 +126,6 @@ def _header(index: TrialIndex) -> dict[str, Any]:
     if header["status"] == "error":
         header["error"] = _error(f"the run was stopped: {state.ending}", "")
     return header
-
-
-def _status(ending: str) -> str:
-    match ending:
-        case "finished":
-            return "success"
-        case "interrupted" | "deadline":
-            return "cancelled"
-        case "":
-            return "started"
-        case _:
-            return "error"
 
 
 def _score(scorer: str, score: Score, done: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ show them as text only; and the page's Content-Security-Policy forbids everythin
 import base64
 import gzip
 import hashlib
+import html
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
@@ -59,20 +60,18 @@ class PageRun:
 
     def data(self, cursor: Cursor = Cursor()) -> dict[str, Any]:  # noqa: B008  # immutable
         """Return the data of the page, with all columns or only what has changed since the cursor."""
-        state, path = self.history.state, self.history.path
-        summary = summarise(state)
-        started = state.started
+        state, path, started = self.history.state, self.history.path, self.history.state.started
+        summary, quoted = summarise(state), shlex.quote(str(path))
+        next_verb = {"running": "watch", "damaged": "verify"}.get(self.status)
         return {
             "path": str(path),
             "name": path.name,
             "status": self.status,
             "problem": None if self.problem is None else str(self.problem),
-            "headline": headline(
-                summary, {"running": "running", "damaged": "damaged"}.get(self.status) or ending_in_words(state)
-            ),
-            "next": self._next_command(),
-            "show": f"evaljournal show {shlex.quote(str(path))}",
-            "verify": f"evaljournal verify {shlex.quote(str(path))}",
+            "headline": headline(summary, self.status if next_verb else ending_in_words(state)),
+            "next": f"evaljournal {next_verb} {quoted}" if next_verb else next_command(state, path),
+            "show": f"evaljournal show {quoted}",
+            "verify": f"evaljournal verify {quoted}",
             "head": state.head,
             "total": self.history.total,
             "summary": in_json(summary),
@@ -89,11 +88,6 @@ class PageRun:
             "sessions": [attrs.asdict(session) for session in state.sessions],
             "columns": columns(self.content, state, cursor),
         }
-
-    def _next_command(self) -> str:
-        if self.status in {"running", "damaged"}:
-            return f"evaljournal {'watch' if self.status == 'running' else 'verify'} {shlex.quote(str(self.history.path))}"
-        return next_command(self.history.state, self.history.path)
 
 
 def _definition(started: RunStarted) -> dict[str, str]:
@@ -199,7 +193,7 @@ def _top(title: str, *, connect: str) -> bytes:
         f'<meta http-equiv="Content-Security-Policy" content="{policy(connect=connect)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f'<meta name="referrer" content="no-referrer">\n<title>{_escaped(title)}</title>\n'
+        f'<meta name="referrer" content="no-referrer">\n<title>{html.escape(printable(title, 200))}</title>\n'
     )
     return MARK + f"{head}{styles}</head>\n{body}".encode()
 
@@ -207,11 +201,6 @@ def _top(title: str, *, connect: str) -> bytes:
 def _bottom() -> bytes:
     scripts = "".join(f"<script>{_resource(name)}</script>\n" for name in _SCRIPTS)
     return f"{scripts}</body>\n</html>\n".encode()
-
-
-def _escaped(text: str) -> str:
-    text = printable(text, 200)
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
 
 
 def is_page(path: Path) -> bool:

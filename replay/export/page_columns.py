@@ -10,6 +10,8 @@ from itertools import chain, islice, pairwise
 from operator import sub
 from typing import Any, Final, NamedTuple, get_args
 
+import attrs
+
 from journal.lifecycle import STAGES
 from replay.export.page_content import MICRO, TYPES, Content
 from replay.state import RunState
@@ -67,10 +69,7 @@ def columns(content: Content, state: RunState, cursor: Cursor = Cursor()) -> dic
             "move": list(content.moves[first:]),
             "flag": list(content.flags[first:]),
         },
-        "sessions": [
-            {"n": each.n, "seq": each.seq, "at": each.at, "start": each.start, "end": each.end, "offset": each.offset}
-            for each in content.timeline.sessions
-        ],
+        "sessions": [attrs.asdict(session) for session in content.timeline.sessions],
         "limits": content.limits,
         "limit_changes": content.limit_changes,
         "pace_changes": content.pace_changes,

@@ -7,40 +7,16 @@ run's state and its timeline. `page_columns` turns all of it into JSON.
 import json
 import re
 from array import array
-from collections.abc import Callable
 from typing import Any, Final
 
 import orjson
 
-from journal import Blob, Event, Record
+from journal import Blob, Event, Record, events
 from journal.blobs import location
 from journal.codec import TYPE_NAMES
-from journal.events import (
-    AttemptEnding,
-    AttemptFailed,
-    AttemptInterrupted,
-    AttemptReturnedLate,
-    AttemptStarted,
-    AttemptSucceeded,
-    AttemptTimedOut,
-    Extension,
-    IntakePaused,
-    IntakeResumed,
-    LimitChanged,
-    Noted,
-    PaceChanged,
-    RetryScheduled,
-    RunStarted,
-    ScoringFailed,
-    SessionStarted,
-    TrialCompleted,
-    TrialEnqueued,
-    TrialFailed,
-    TrialScored,
-    TrialWithdrawn,
-)
 from journal.files import DISK
 from journal.lifecycle import STAGES, TRIAL
+from replay.handlers import handlers
 from replay.loaded_run import LoadedRun
 from replay.tally import is_summable
 from replay.timeline import Timeline
@@ -61,15 +37,15 @@ _MESSAGE: Final = 1_000
 _NOTE: Final = 300
 _SCALARS: Final = frozenset({bool, int, float})
 
-_TYPE: Final[dict[type[Event], int]] = {**{kind: at for at, kind in enumerate(TYPE_NAMES)}, Extension: len(TYPE_NAMES)}
+_TYPE: Final[dict[type[Event], int]] = {**{kind: at for at, kind in enumerate(TYPE_NAMES)}, events.Extension: len(TYPE_NAMES)}
 _STAGE: Final = {stage: number for number, stage in enumerate(STAGES)}
 _BACKING_OFF: Final = _STAGE["backing_off"]
 _TRIAL_EVENTS: Final = frozenset(TRIAL)
 _MOVES: Final = frozenset(kind for kind, moves in TRIAL.items() if any(before != after for before, after in moves.items()))
 """Events that can change the stage of a trial."""
-_COUNTED: Final = frozenset({AttemptStarted, TrialCompleted, TrialWithdrawn})
+_COUNTED: Final = frozenset({events.AttemptStarted, events.TrialCompleted, events.TrialWithdrawn})
 """Events that can change the number of recovered trials or of repeated calls."""
-_LIMITS: Final = frozenset({RunStarted, SessionStarted, LimitChanged})
+_LIMITS: Final = frozenset({events.RunStarted, events.SessionStarted, events.LimitChanged})
 """Events that can change the concurrency limit."""
 _NUMBERS: Final = re.compile(r"\d+(?:\.\d+)?|0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}")
 """Parts of an error message that differ between occurrences of the same error."""
@@ -163,10 +139,10 @@ class Content:
             if kind in _MOVES:
                 move = self._move(number, _STAGE[state.trials[event.trial].stage], seq)  # type: ignore[union-attr]  # as above
         else:
-            number = timeline.times.numbers.get(event.trial, -1) if kind is Noted else -1  # type: ignore[union-attr]  # as above
-        apply = _APPLY.get(kind)
-        if apply is not None:
-            apply(self, event, number, record)
+            number = timeline.times.numbers.get(event.trial, -1) if kind is events.Noted else -1  # type: ignore[union-attr]  # as above
+        handler = _HANDLERS.get(kind)
+        if handler is not None:
+            handler(self, event, number, record)
         if kind in _COUNTED:
             flag = state.recovered != self._recovered or state.repeated_calls != self._repeated_calls
             self._recovered, self._repeated_calls = state.recovered, state.repeated_calls
@@ -201,37 +177,39 @@ class Content:
         self.scores.append({})
         self.reasons.append(None)
 
-    def _trial_enqueued(self, event: TrialEnqueued, number: int, _: Record) -> None:
+    def _trial_enqueued(self, event: events.TrialEnqueued, number: int, _: Record) -> None:
         self.cases[number] = None if event.case == event.trial else event.case
         self.case_data[number] = self._text(event.input), self._text(event.expected), self._text(event.metadata)
         self.outputs[number] = None
         self.scores[number], self.reasons[number], self.causes[number] = {}, None, ""
 
-    def _attempt_started(self, _event: AttemptStarted, number: int, record: Record) -> None:
+    def _attempt_started(self, _event: events.AttemptStarted, number: int, record: Record) -> None:
         self._open[number] = len(self.span_trial)
         self._mark_changed(record.seq, len(self.span_trial))
         self.span_trial.append(number)
         self.details.append(None)
 
-    def _attempt_ended(self, event: AttemptEnding, number: int, record: Record) -> None:
+    def _attempt_ended(self, event: events.AttemptEnding, number: int, record: Record) -> None:
         span = self._open.pop(number, None)
         if span is None:
             span = self.timeline.times.span[number]
         self._mark_changed(record.seq, span)
         facts = attempt_facts(event)
-        if isinstance(event, AttemptSucceeded):
+        if isinstance(event, events.AttemptSucceeded):
             self.outputs[number] = self._text(facts["output"])
-        elif not isinstance(event, AttemptInterrupted):
+        elif not isinstance(event, events.AttemptInterrupted):
             category, error, message = facts["category"], facts["error"], facts["message"]
             self._detail(span, error=self._error(record.seq, category, error, message, facts.get("traceback", "")))
         usage = self._shorten(facts.get("usage"))
         self._detail(span, retry_after=facts.get("retry_after"), why=facts.get("reason"), usage=usage)
 
-    def _returned_late(self, event: AttemptReturnedLate, number: int, _: Record) -> None:
+    _attempt_succeeded = _attempt_failed = _attempt_timed_out = _attempt_interrupted = _attempt_ended
+
+    def _attempt_returned_late(self, event: events.AttemptReturnedLate, number: int, _: Record) -> None:
         if self.timeline.times.span[number] >= 0:
             self._detail(self.timeline.times.span[number], **attempt_facts(event))
 
-    def _retry_scheduled(self, event: RetryScheduled, number: int, record: Record) -> None:
+    def _retry_scheduled(self, event: events.RetryScheduled, number: int, record: Record) -> None:
         due = round((self.timeline.times.now + event.delay) * MICRO)
         self._backoff_of[number] = len(self.backoffs)
         self.backoffs.append([number, record.seq, 0, due, event.cause])
@@ -240,7 +218,7 @@ class Content:
             self._detail(span, retry_in=event.delay, retry_cause=event.cause)
             self._mark_changed(record.seq, span)
 
-    def _trial_scored(self, event: TrialScored, number: int, record: Record) -> None:
+    def _trial_scored(self, event: events.TrialScored, number: int, record: Record) -> None:
         scorer = self.scorers.setdefault(event.scorer, len(self.scorers))
         scores = self.scores[number]
         if scorer in scores:
@@ -250,19 +228,19 @@ class Content:
         if event.reason or self.reasons[number]:
             self._reason(number, scorer, _truncate(event.reason, self._length) if event.reason else None)
 
-    def _scoring_failed(self, event: ScoringFailed, number: int, _: Record) -> None:
+    def _scoring_failed(self, event: events.ScoringFailed, number: int, _: Record) -> None:
         scorer = self.scorers.setdefault(event.scorer, len(self.scorers))
         self._reason(number, scorer, {"error": f"{event.error}: {event.message}"[:_MESSAGE]})
 
-    def _trial_failed(self, event: TrialFailed, number: int, _: Record) -> None:
+    def _trial_failed(self, event: events.TrialFailed, number: int, _: Record) -> None:
         self.causes[number] = event.cause
 
-    def _trial_withdrawn(self, event: TrialWithdrawn, number: int, record: Record) -> None:
+    def _trial_withdrawn(self, event: events.TrialWithdrawn, number: int, record: Record) -> None:
         for scorer, value in self.scores[number].items():
             self._log_score(record.seq, scorer, -1, value)
         self.scores[number], self.reasons[number], self.causes[number] = {}, None, event.why
 
-    def _noted(self, event: Noted, number: int, record: Record) -> None:
+    def _noted(self, event: events.Noted, number: int, record: Record) -> None:
         span = self.timeline.times.span[number] if number >= 0 else -1
         if span >= 0 and self.timeline.spans.attempt[span] == event.attempt:
             details = self.details[span]
@@ -271,21 +249,23 @@ class Content:
             details.setdefault("notes", {})[event.name] = self._shorten(event.value)
             self._mark_changed(record.seq, span)
 
-    def _policy_changed(self, event: LimitChanged | PaceChanged, _: int, record: Record) -> None:
+    def _policy_changed(self, event: events.LimitChanged | events.PaceChanged, _: int, record: Record) -> None:
         change = (event.before, event.after, event.cause, event.evidence[:_MESSAGE], event.key)
-        changes = self.limit_changes if isinstance(event, LimitChanged) else self.pace_changes
+        changes = self.limit_changes if isinstance(event, events.LimitChanged) else self.pace_changes
         changes.append((record.seq, len(self.timeline.sessions), self._now, *change))
 
-    def _intake_paused(self, event: IntakePaused, _: int, record: Record) -> None:
+    _limit_changed = _pace_changed = _policy_changed
+
+    def _intake_paused(self, event: events.IntakePaused, _: int, record: Record) -> None:
         self._end_pauses(record.seq, event.key)
         until = round(max(event.until, self.timeline.times.now) * MICRO)
         pause = (until, event.cause, event.evidence[:_MESSAGE], event.key)
         self.pauses.append([record.seq, len(self.timeline.sessions), self._now, *pause, 0])
 
-    def _intake_resumed(self, event: IntakeResumed, _: int, record: Record) -> None:
+    def _intake_resumed(self, event: events.IntakeResumed, _: int, record: Record) -> None:
         self._end_pauses(record.seq, event.key)
 
-    def _session_started(self, _: SessionStarted, __: int, record: Record) -> None:
+    def _session_started(self, _: events.SessionStarted, __: int, record: Record) -> None:
         self._end_pauses(record.seq, None)
         for span in self._open.values():  # Interrupted: their process has exited.
             self._mark_changed(record.seq, span)
@@ -382,23 +362,4 @@ def _beginning(blob: Blob, length: int) -> Text:
     return {"beginning": text[:length], "length": blob.bytes}
 
 
-_APPLY: Final[dict[type[Event], Callable[[Content, Any, int, Record], None]]] = {
-    TrialEnqueued: Content._trial_enqueued,
-    AttemptStarted: Content._attempt_started,
-    AttemptSucceeded: Content._attempt_ended,
-    AttemptFailed: Content._attempt_ended,
-    AttemptTimedOut: Content._attempt_ended,
-    AttemptInterrupted: Content._attempt_ended,
-    AttemptReturnedLate: Content._returned_late,
-    RetryScheduled: Content._retry_scheduled,
-    TrialScored: Content._trial_scored,
-    ScoringFailed: Content._scoring_failed,
-    TrialFailed: Content._trial_failed,
-    TrialWithdrawn: Content._trial_withdrawn,
-    Noted: Content._noted,
-    LimitChanged: Content._policy_changed,
-    PaceChanged: Content._policy_changed,
-    IntakePaused: Content._intake_paused,
-    IntakeResumed: Content._intake_resumed,
-    SessionStarted: Content._session_started,
-}
+_HANDLERS: Final = handlers(Content)

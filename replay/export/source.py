@@ -46,7 +46,7 @@ class Source:
     def stop_before(self, seq: int, reason: str) -> None:
         """Ignore everything from an invalid record on."""
         self.run = load(self.run.path, at=seq - 1)
-        self._report(InvalidRecord(self.run.path, seq, reason))
+        self.problem = self.problem or InvalidRecord(self.run.path, seq, reason)
 
     def find(self, location: Location) -> Record:
         """Read one record with its large values."""
@@ -62,10 +62,7 @@ class Source:
                 try:
                     values[field] = value.load()
                 except BlobDamaged as exc:
-                    self._report(exc)
+                    self.problem = self.problem or exc
                     values[field] = None
         evolvable: Any = event
         return attrs.evolve(evolvable, **values) if values else event
-
-    def _report(self, problem: JournalError) -> None:
-        self.problem = self.problem or problem

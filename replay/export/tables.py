@@ -12,19 +12,8 @@ from typing import Any, Final, Literal
 import attrs
 import orjson
 
-from journal import Event
+from journal import Event, events
 from journal.codec import RECORD_MEMBERS, event_type
-from journal.events import (
-    AttemptFailed,
-    AttemptInterrupted,
-    AttemptStarted,
-    AttemptSucceeded,
-    AttemptTimedOut,
-    Extension,
-    Noted,
-    SessionStarted,
-    fields_of,
-)
 from replay.export.source import Source
 from replay.export.trial_index import TrialIndex
 from replay.text import as_text
@@ -89,15 +78,9 @@ def as_csv(source: Source, rows: Rows) -> Iterator[bytes]:
 
 def column_value(column: Column, value: Any) -> Any:
     """Convert a value to the type of its column."""
-    if value is None:
-        return None
-    match column.kind:
-        case "any":
-            return as_text(value)
-        case "number":
-            return float(value)
-        case _:
-            return value
+    if value is None or column.kind not in {"any", "number"}:
+        return value
+    return as_text(value) if column.kind == "any" else float(value)
 
 
 def _cell(column: Column, value: Any) -> str:
@@ -221,12 +204,6 @@ ATTEMPT: Final[dict[str, Kind]] = {
     "traceback": "text",
     "usage": "any",
 }
-_ENDINGS: Final[dict[type[Event], str]] = {
-    AttemptSucceeded: "succeeded",
-    AttemptFailed: "failed",
-    AttemptTimedOut: "timed_out",
-    AttemptInterrupted: "interrupted",
-}
 
 
 def _attempts(source: Source) -> Iterator[Row]:
@@ -236,9 +213,9 @@ def _attempts(source: Source) -> Iterator[Row]:
     for record in source.records():
         event = record.event
         match event:
-            case SessionStarted():
+            case events.SessionStarted():
                 session = event.n
-            case AttemptStarted():
+            case events.AttemptStarted():
                 in_flight[event.trial] = dict.fromkeys(ATTEMPT) | {
                     "trial": event.trial,
                     "attempt": event.attempt,
@@ -247,13 +224,15 @@ def _attempts(source: Source) -> Iterator[Row]:
                     "started_at": record.at,
                     "start": record.t,
                 }
-            case Noted(trial=trial) if trial in in_flight and in_flight[trial]["attempt"] == event.attempt:
+            case events.Noted(trial=trial) if trial in in_flight and in_flight[trial]["attempt"] == event.attempt:
                 in_flight[trial]["usage"] = _merged(in_flight[trial]["usage"], noted_usage(event.name, event.value))
-            case AttemptSucceeded() | AttemptFailed() | AttemptTimedOut() | AttemptInterrupted() if event.trial in in_flight:
+            case (
+                events.AttemptSucceeded() | events.AttemptFailed() | events.AttemptTimedOut() | events.AttemptInterrupted()
+            ) if event.trial in in_flight:
                 row, facts = in_flight.pop(event.trial), attempt_facts(source.with_blobs(event))
                 usage = _merged(row["usage"], facts.pop("usage", None))
                 times = {"ended_at": record.at, "end": record.t, "elapsed": event.elapsed}
-                row |= times | facts | {"ending": _ENDINGS[type(event)], "usage": usage}
+                row |= times | facts | {"ending": event_type(event).removeprefix("attempt_"), "usage": usage}
                 yield row | {"traceback": row["traceback"] or None}
             case _:
                 pass
@@ -295,7 +274,7 @@ def _events(source: Source) -> Iterator[Row]:
 
 def _members(event: Event) -> Row:
     """Return the members of an event without those that have their default, as on disk."""
-    if isinstance(event, Extension):
+    if isinstance(event, events.Extension):
         return dict(event.data)
-    values = ((field, getattr(event, field.name)) for field in fields_of(type(event)))
+    values = ((field, getattr(event, field.name)) for field in events.fields_of(type(event)))
     return {field.name: value for field, value in values if value != field.default}
