@@ -26,7 +26,7 @@ from replay import RunState, fold
 from replay.summary import in_json, summarise
 from runner import Case, evaluation
 from runner.api import arun
-from runner.engine.live_run import LiveRun
+from runner.engine.options import LiveRun
 
 ROUNDS = 5
 

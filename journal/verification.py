@@ -48,11 +48,7 @@ class Verification:
 
 
 def verify(
-    path: Path | str,
-    *,
-    expect_head: str | None = None,
-    files: Files = DISK,
-    on_record: Callable[[Record], None] | None = None,
+    path: Path | str, *, expect_head: str | None = None, files: Files = DISK, on_record: Callable[[Record], None] | None = None
 ) -> Verification:
     """Check everything in a journal, up to the first problem; `on_record` is called with each verified record."""
     path, expect_head = Path(path), expect_head and expect_head.lower()

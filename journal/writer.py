@@ -25,15 +25,7 @@ import trio
 from journal import blobs, chain, segments
 from journal.clock import Clock, system_clock
 from journal.codec import Blobs, encode
-from journal.errors import (
-    DiskFull,
-    JournalClosed,
-    JournalError,
-    JournalFailed,
-    NotAJournal,
-    RecordTooLarge,
-    WriteFailed,
-)
+from journal.errors import DiskFull, JournalClosed, JournalError, JournalFailed, NotAJournal, RecordTooLarge, WriteFailed
 from journal.events import Event, JournalRecovered, Record, SegmentOpened, SegmentSealed, new_record
 from journal.files import DISK, Files, sync_name
 from journal.lifecycle import Lifecycle
@@ -393,11 +385,7 @@ class Journal:
     def _seal(self, at: str, t: float) -> None:
         segment = self._segment
         seal = SegmentSealed(
-            run=self.run,
-            segment=segment.number,
-            records=self._seq - segment.before,
-            bytes=segment.bytes,
-            sha256=self._digest(),
+            run=self.run, segment=segment.number, records=self._seq - segment.before, bytes=segment.bytes, sha256=self._digest()
         )
         self._add(seal, encode(seal, self._seq + 1, at, t, self._durable), at, t)
 

@@ -9,13 +9,7 @@ from typing import Any
 import attrs
 
 from journal import Event, JournalError, writing
-from journal.events import (
-    FileEvent,
-    JournalRecovered,
-    RunFinished,
-    RunStarted,
-    SegmentOpened,
-)
+from journal.events import FileEvent, JournalRecovered, RunFinished, RunStarted, SegmentOpened
 from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
 from journal.staging import check_target, staged_run

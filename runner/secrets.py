@@ -34,10 +34,7 @@ _SCHEMES = r"(?:bearer|basic|token)\s+"
 _LONG = r"(?:digest|aws4-hmac-sha256)\s[^\r\n]*"  # schemes with several parts
 
 _SHAPES = (
-    (
-        re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
-        r"\1 ***",
-    ),
+    (re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), r"\1 ***"),
     # A header as a line, a dict member or a pair: its whole value is masked, with the scheme.
     (
         re.compile(
@@ -49,10 +46,7 @@ _SHAPES = (
     (re.compile(rf"(?i)(\bcookie(?:{_QUOTE}\s*[:,]|\s*[:=])\s*)(b?{_QUOTE})?[^\"'\r\n]+"), r"\1\2***"),
     # Requires a digit: "basic understanding" is not a secret.
     (re.compile(r"(?i)\b(bearer|basic)(\s+)(?=[a-z._~+/-]{0,200}[0-9*])[a-z0-9._~+/*-]{8,}=*"), r"\1\2***"),
-    (
-        re.compile(rf"(?i)({_NAMES}(?:{_QUOTE})?\s*[:=]\s*)(b?{_QUOTE})?(?(2){_INSIDE}|{_BARE})"),
-        r"\1\2***",
-    ),
+    (re.compile(rf"(?i)({_NAMES}(?:{_QUOTE})?\s*[:=]\s*)(b?{_QUOTE})?(?(2){_INSIDE}|{_BARE})"), r"\1\2***"),
     (re.compile(rf"(?i)([?&](?:{_IN_URLS})=)[^\s&#\"'<>]+"), r"\1***"),
     (re.compile(r"(?i)(\b[a-z][a-z0-9+.-]{1,20}://)[^\s/@:\"']{0,200}:[^\s/@\"']{1,500}@"), r"\1***@"),
     (re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(_KEYS)})"), "***"),

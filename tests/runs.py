@@ -18,7 +18,7 @@ from journal import writer
 from journal.errors import WriteFailed
 from journal.events import AttemptSucceeded
 from runner import Case, Evaluation, Fatal, Outcome, RateLimited, Retry, evaluation, run
-from runner.engine.live_run import LiveRun
+from runner.engine.options import LiveRun
 from runner.engine.session import Session
 from runner.signals import STOP_SIGNALS, handle_signals
 from runner.testing import Answer, Fail, Hang, Scripted, Step, events_of, repeatable

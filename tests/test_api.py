@@ -10,8 +10,7 @@ import runner
 import runner.executors
 from runner import scorers
 from runner.cli.run import run
-from runner.definition.options import SettingOptions
-from runner.definition.settings import Settings
+from runner.definition.settings import SettingOptions, Settings
 from runner.engine.options import Options, RunOptions
 from runner.retries.retry import NUMBERS
 from runner.scorers.llm_judge import Judge

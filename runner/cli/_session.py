@@ -24,7 +24,7 @@ from runner.cli._ending import exit_code, print_missed_gates
 from runner.cli._live import FRAME, ProgressPrinter, is_screen, redraw, tenth
 from runner.definition.gates import Gate
 from runner.definition.loading import LoadedEvaluation
-from runner.engine.live_run import LiveRun
+from runner.engine.options import LiveRun
 from runner.engine.session import Outcome
 from runner.errors import UsageError
 from runner.run_paths import next_paths

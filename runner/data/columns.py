@@ -14,17 +14,7 @@ Role = Literal["id", "input", "expected"]
 _USUAL: dict[Role, tuple[str, ...]] = {
     "id": ("id", "name", "key", "case_id", "uid", "uuid"),
     "input": ("input", "inputs", "question", "prompt", "query", "instruction", "problem", "messages", "text"),
-    "expected": (
-        "expected",
-        "expected_output",
-        "answer",
-        "target",
-        "reference",
-        "label",
-        "ideal",
-        "gold",
-        "ground_truth",
-    ),
+    "expected": ("expected", "expected_output", "answer", "target", "reference", "label", "ideal", "gold", "ground_truth"),
 }
 INPUT_NAMES = frozenset(_USUAL["input"])
 """Usual names of the input."""

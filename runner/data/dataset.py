@@ -77,12 +77,7 @@ class Dataset:
     """A source of cases, and the roles of its columns."""
 
     def __init__(
-        self,
-        source: Source,
-        *,
-        id_key: str | None = None,
-        input_key: str | None = None,
-        expected_key: str | None = None,
+        self, source: Source, *, id_key: str | None = None, input_key: str | None = None, expected_key: str | None = None
     ) -> None:
         self.source: Path | Iterable[Any] | Callable[[], Iterable[Any]]
         if isinstance(source, str | os.PathLike):

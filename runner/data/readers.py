@@ -188,11 +188,4 @@ def _parquet(path: Path) -> Iterator[Placed]:
         raise UsageError(f"after row {at:,}: {exc}", path=path) from exc
 
 
-_READERS = {
-    ".jsonl": _jsonl,
-    ".ndjson": _jsonl,
-    ".json": _json,
-    ".csv": _csv,
-    ".tsv": _tsv,
-    ".parquet": _parquet,
-}
+_READERS = {".jsonl": _jsonl, ".ndjson": _jsonl, ".json": _json, ".csv": _csv, ".tsv": _tsv, ".parquet": _parquet}

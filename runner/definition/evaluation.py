@@ -17,8 +17,7 @@ from typing_extensions import TypeVar, Unpack
 from runner.data.case import Case
 from runner.data.dataset import Dataset, Source
 from runner.data.fingerprint import fingerprint_function
-from runner.definition.options import SettingOptions
-from runner.definition.settings import DURATION, Settings, as_float, is_duration
+from runner.definition.settings import DURATION, SettingOptions, Settings, as_float, is_duration
 from runner.errors import UsageError
 from runner.retries.retry import Retry
 from runner.scorers.scorer import Scorer, Verdicts

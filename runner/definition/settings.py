@@ -4,11 +4,12 @@ A `UsageError` from here carries the name and the value of the setting; the Pyth
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal, cast
 
 import orjson
 from attrs import Attribute, asdict, evolve, field, frozen
+from typing_extensions import TypedDict
 
 from journal import Durability
 from runner.concurrency import POLICIES
@@ -160,3 +161,27 @@ def _serialize(_: object, __: object, value: Any) -> Any:
     if isinstance(value, type):
         return f"{value.__module__}.{value.__qualname__}"
     return fingerprint_function(value) if callable(value) else value
+
+
+class SettingOptions(TypedDict, total=False):
+    """Keyword arguments of `evaluation`, for editors and type checkers; a test compares the names with `Settings`."""
+
+    only: str | Iterable[str]
+    skip: str | Iterable[str]
+    limit: int | None
+    shuffle: bool
+    seed: int
+    slots: int | None
+    timeout: float | None
+    deadline: float | None
+    repeats: int
+    loop: Literal["trio", "asyncio"] | None
+    write_ahead: bool
+    retry: Retry | Mapping[str, float]
+    policy: str
+    grace: float
+    fail_fast: bool
+    max_failures: float | None
+    limit_key: str | None
+    fail_under: str | Iterable[str]
+    durability: Durability

@@ -21,8 +21,8 @@ from replay.text import plural
 from runner.concurrency import POISONED
 from runner.data.to_json import plain
 from runner.engine.call import CallOutcome, CallScope, Interrupted, Returned, TimedOut
-from runner.engine.late_recorder import LateRecorder
 from runner.engine.queues import Slots
+from runner.engine.recorder import LateRecorder
 from runner.engine.scheduler import Scheduler
 from runner.engine.trial_work import TrialWork
 from runner.retries.classify import describe

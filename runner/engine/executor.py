@@ -15,9 +15,7 @@ from runner.definition.settings import Settings
 from runner.engine.attempts import Attempts
 from runner.engine.call import CallScope, Interrupted, TimedOut
 from runner.engine.intake import Intake, TrialSource
-from runner.engine.late_recorder import LateRecorder
-from runner.engine.recorder import Recorder
-from runner.engine.run_loop import RunLoop
+from runner.engine.recorder import LateRecorder, Recorder, RunLoop
 from runner.engine.scheduler import Scheduler
 from runner.engine.scoring import Scoring
 from runner.engine.shutdown import Shutdown

@@ -1,19 +1,36 @@
-"""Options of a single session, besides the settings of its evaluation."""
+"""Options of a single session, besides the settings of its evaluation, and what its observer sees."""
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import attrs
 
-from journal import Record
+from journal import Journal, Record
 from journal.files import DISK, Files
 from journal.threads import InThread, run_in_thread
+from replay import RunState
 from runner.concurrency import Policy
-from runner.definition.options import SettingOptions
+from runner.definition.settings import SettingOptions
 from runner.engine.environment import Environment
-from runner.engine.live_run import LiveRun
+
+
+@attrs.define
+class LiveRun:
+    """A run in progress, as its observer sees it."""
+
+    state: RunState
+    """Kept by the run itself; read only."""
+    journal: Journal
+    total: int | None
+    """Number of trials, if it is known beforehand."""
+    now: Callable[[], float]
+    """Returns the time in the seconds of `t`."""
+    changed: Mapping[str, tuple[Any, Any]]
+    """Settings that differ from those of the session before: old and new value."""
+    stopping: Callable[[], tuple[str, float] | None]
+    """Returns, once the run is being stopped, the reason and the seconds that calls in flight have left."""
 
 
 @attrs.frozen(kw_only=True)

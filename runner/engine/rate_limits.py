@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, Final, Protocol, runtime_checkable
 
 from journal.events import SCORER_PREFIX
-from runner.concurrency import POLICIES, REGISTRY, Identity, Policy
+from runner.concurrency import AIMD_NUMBERS, POLICIES, REGISTRY, Aimd, Identity, Policy
 from runner.definition.evaluation import Evaluation
 from runner.definition.settings import Settings
 from runner.engine.recorder import Recorder
@@ -73,6 +73,21 @@ def shared_identity(key: str, task: object, scorers: Mapping[str, Scorer], limit
     if limit_key is not None:
         return "limit_key", limit_key, key, identity
     return None if identity is None else ("endpoint", identity)
+
+
+def recorded_policy(settings: Mapping[str, Any]) -> str | None:
+    """Return the name of the policy of a session; None if the journal does not record it."""
+    policy = settings.get("policy")
+    return policy if isinstance(policy, str) else None
+
+
+def new_policy(name: str, slots: int, settings: Mapping[str, Any], trials: int) -> Policy:
+    """Return a policy as the settings of a session describe it. 0 `trials`: unknown."""
+    aimd: Mapping[str, Any] | None = settings.get("aimd")
+    if name != "aimd" or aimd is None:
+        return POLICIES[name](slots, trials=trials or None)
+    numbers: dict[str, Any] = {name: float(aimd[name]) for name in AIMD_NUMBERS}
+    return Aimd(slots, **numbers)
 
 
 def policies(

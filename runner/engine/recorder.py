@@ -1,20 +1,29 @@
-"""The recorder of a session, and its clock.
+"""The recorder of a session, its clock and its loop.
 
 An event is appended to the journal and applied to the live state in one step, so the two cannot differ. Wall time is only
 displayed; durations are measured with the monotonic clock.
 """
 
+import contextlib
+import threading
 import time
 from collections.abc import Callable
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
+import attrs
 import trio
 
 from journal import Event, Journal, Record
 from journal.clock import system_clock
-from journal.events import AttemptInterrupted, RunFinished
+from journal.errors import Unserialisable
+from journal.events import AttemptInterrupted, AttemptReturnedLate, Noted, RunFinished
 from replay import RunState
 from replay.summary import forked_sessions
+from runner.data.to_json import plain
+from runner.engine.shutdown import Shutdown
+from runner.engine.trial_work import TrialWork
+from runner.notes import Sink
 
 
 class Clock:
@@ -29,6 +38,22 @@ class Clock:
     def now(self) -> float:
         """Return the seconds since the session started."""
         return self._time() - self.began
+
+
+class RunLoop:
+    """The thread and the trio loop of a session."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._token = trio.lowlevel.current_trio_token()
+
+    def call(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call a function in the loop's thread: now, or soon if this is another thread. After the end of the loop, drop it."""
+        if threading.get_ident() == self._thread:
+            function(*arguments)
+            return
+        with contextlib.suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(function, *arguments)
 
 
 class Recorder:
@@ -65,3 +90,29 @@ class Recorder:
         state = self.state
         totals = {"completed": state.completed, "failed": state.failed, "withdrawn": state.stages["withdrawn"]}
         self.record(RunFinished(**totals, head=self.journal.head))
+
+
+class LateRecorder:
+    """Records events that may come at any time from any thread, unless the session is over or the journal has failed."""
+
+    def __init__(self, recorder: Recorder, loop: RunLoop, shutdown: Shutdown) -> None:
+        self._recorder = recorder
+        self._loop = loop
+        self._shutdown = shutdown
+
+    def record(self, event: Noted | AttemptReturnedLate | AttemptInterrupted) -> None:
+        """Record an event, or drop it."""
+        if not self._shutdown.is_over and self._recorder.journal.failure is None:
+            self._recorder.record(event)
+
+    def sink(self, work: TrialWork) -> Sink:
+        """Return what takes the notes of the attempt or the scorer call in flight."""
+        return partial(self._loop.call, self._note, work.trial, work.state.attempts)
+
+    def _note(self, trial: str, attempt: int, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            event = Noted(name=name, value=plain(value), trial=trial, attempt=attempt)
+            try:
+                self.record(event)
+            except Unserialisable as exc:
+                self.record(attrs.evolve(event, value=str(exc)))  # type: ignore[misc]  # a fact is an attrs class

@@ -25,8 +25,7 @@ from runner.engine.environment import Environment
 from runner.engine.executor import Executor
 from runner.engine.intake import READ_TIME
 from runner.engine.open_tasks import TaskOpener
-from runner.engine.rate_limits import scorer_keys, scorer_slots
-from runner.engine.recorded_settings import new_policy, recorded_policy
+from runner.engine.rate_limits import new_policy, recorded_policy, scorer_keys, scorer_slots
 from runner.engine.recorder import Clock, Recorder
 from runner.engine.session import Outcome
 from runner.engine.trial_work import TrialWork

@@ -16,8 +16,7 @@ from replay.intake import NO_RESPONSE
 from runner.concurrency import Member, Policy, Steering
 from runner.definition.settings import Settings
 from runner.engine.queues import Lane, Queues
-from runner.engine.recorder import Recorder
-from runner.engine.run_loop import RunLoop
+from runner.engine.recorder import Recorder, RunLoop
 from runner.engine.shutdown import Shutdown
 from runner.engine.timer import Timer
 from runner.engine.trial_work import Job, TrialWork

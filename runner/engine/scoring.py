@@ -23,7 +23,7 @@ from journal.events import (
 from journal.threads import InThread
 from runner.concurrency import POISONED, call_id
 from runner.engine.call import CallOutcome, CallScope, Interrupted, Returned, TimedOut
-from runner.engine.late_recorder import LateRecorder
+from runner.engine.recorder import LateRecorder
 from runner.engine.scheduler import Scheduler
 from runner.engine.trial_work import ScorerCall, TrialWork
 from runner.retries.classify import Description, describe

@@ -25,9 +25,8 @@ from runner.definition.evaluation import Evaluation
 from runner.definition.settings import Settings
 from runner.engine.changes import adopted_changes
 from runner.engine.executor import Executor
-from runner.engine.live_run import LiveRun
 from runner.engine.open_tasks import TaskOpener
-from runner.engine.options import Options
+from runner.engine.options import LiveRun, Options
 from runner.engine.pending_trials import PendingTrials
 from runner.engine.plan import Plan, is_done, make_plan
 from runner.engine.rate_limits import policies, scorer_keys

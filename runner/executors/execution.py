@@ -20,8 +20,8 @@ from runner.data.fingerprint import fingerprint_function
 from runner.definition.evaluation import Evaluation
 from runner.definition.settings import Settings
 from runner.engine.environment import Environment
-from runner.engine.live_run import LiveRun
 from runner.engine.null_files import NULL_FILES
+from runner.engine.options import LiveRun
 from runner.engine.session import Session
 from runner.errors import RunChanged, UsageError
 from runner.executors.details import ExecutionDetails

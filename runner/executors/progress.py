@@ -7,7 +7,7 @@ import trio
 
 from journal.threads import InThread
 from replay.screen import line
-from runner.engine.live_run import LiveRun
+from runner.engine.options import LiveRun
 
 INTERVAL = 0.2
 """Seconds between updates."""

@@ -5,12 +5,12 @@ from functools import partial
 from typing import Any
 
 from journal import Record
-from journal.events import AttemptStarted, PolicyEvent, RunStarted, ScorerCallStarted, TrialFailed
+from journal.events import SCORER_PREFIX, AttemptStarted, PolicyEvent, RunStarted, ScorerCallStarted, TrialFailed
 from replay import TrialState
 from replay.audit_types import Settled
 from runner.concurrency import POLICIES, CallEvent, Policy, Steering, call_id
 from runner.engine.environment import installed_version
-from runner.engine.recorded_settings import policy_of_key, recorded_policy
+from runner.engine.rate_limits import new_policy, recorded_policy
 from runner.errors import UsageError
 from runner.retries.retry import Retry
 from runner.retries.settle import settle
@@ -24,11 +24,19 @@ def session_rules(started: RunStarted, settings: Mapping[str, Any], trials: int)
     if name not in POLICIES:
         return f"policy {name!r} is not a built-in policy"
     try:
-        new_policy, retry = partial(policy_of_key, name, slots, settings, trials), Retry.from_settings(settings)
-        new_policy("")
+        policy, retry = partial(_policy_of_key, name, slots, settings, trials), Retry.from_settings(settings)
+        policy("")
     except (ValueError, TypeError, KeyError, UsageError) as exc:
         return f"invalid settings ({exc})"
-    return SessionRules(new_policy, retry, seed, _doubt(started))
+    return SessionRules(policy, retry, seed, _doubt(started))
+
+
+def _policy_of_key(name: str, slots: int, settings: Mapping[str, Any], trials: int, key: str) -> Policy:
+    """Return the policy of a rate-limit key; a scorer may have slots of its own."""
+    scorer_slots: Mapping[str, int] = settings.get("scorer_slots", {})
+    if key.startswith(SCORER_PREFIX):
+        slots = scorer_slots.get(key.removeprefix(SCORER_PREFIX), slots)
+    return new_policy(name, slots, settings, trials)
 
 
 def _doubt(started: RunStarted) -> str:

@@ -37,7 +37,7 @@ from replay.trial_state import DONE
 from runner.data.case import Case
 from runner.definition.evaluation import Evaluation, evaluation
 from runner.engine.null_files import NullFiles
-from runner.engine.recorded_settings import recorded_policy
+from runner.engine.rate_limits import recorded_policy
 from runner.engine.session import Outcome, Session
 from runner.errors import UsageError
 from runner.retries.classify import Failure, RateLimited

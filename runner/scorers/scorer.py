@@ -130,9 +130,7 @@ class Scorer:
     def with_defaults(self, retry: Retry, timeout: float | None) -> "Scorer":
         """Return the scorer with the retries and the timeout of a run, where it has none of its own."""
         return evolve(
-            self,
-            retry=retry if self.inherits_retry else self.retry,
-            timeout=timeout if self.inherits_timeout else self.timeout,
+            self, retry=retry if self.inherits_retry else self.retry, timeout=timeout if self.inherits_timeout else self.timeout
         )
 
     @property

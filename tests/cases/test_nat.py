@@ -36,7 +36,7 @@ from replay import fold
 from replay.ending import final_report
 from replay.summary import in_json, summarise
 from runner import Case, Retry, arun, evaluation, run
-from runner.engine.live_run import LiveRun
+from runner.engine.options import LiveRun
 from runner.testing import Answer, Fail, Hang, Scripted, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, define, events, numbered_cases, run_killed, run_virtual, signal_after
