@@ -34,7 +34,7 @@ class JournalError(Exception):
         """What is wrong, and why."""
         self.path = path
         """Directory of the run; None if the error is about an event."""
-        self.hint = hint
+        self.hint: Hint | None = hint
         """What to do about it."""
 
     def __str__(self) -> str:

@@ -353,11 +353,11 @@ class RunState:
         history = trial.retry_history = trial.retry_history or RetryHistory()
         if isinstance(event, events.AttemptFailed):
             history.count_failure(event.category, event.retry_after)
-            history.error = f"{event.error}: {event.message}"[:_ERROR_CHARS]
+            history.error, history.error_type = f"{event.error}: {event.message}"[:_ERROR_CHARS], event.error
             self.errors[event.error] += 1
         else:
             history.count_failure("timed_out")
-            history.error = f"timed out after {event.timeout:g} s"
+            history.error, history.error_type = f"timed out after {event.timeout:g} s", ""
             self.timeouts += 1
         last, outputs = self.last_error, len(self.latencies)
         earlier = last.consecutive if last is not None and last.outputs == outputs else 0

@@ -43,6 +43,8 @@ class RetryHistory:
     retry_after: float | None = None
     error: str = ""
     """Type and message of the last failure, shortened."""
+    error_type: str = ""
+    """Its type; empty after a timeout."""
     cause: str = ""
     """Why the trial failed, the last time that it did."""
 

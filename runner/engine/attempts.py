@@ -26,7 +26,7 @@ from runner.engine.recorder import LateRecorder
 from runner.engine.scheduler import Scheduler
 from runner.engine.trial_work import TrialWork
 from runner.retries.classify import describe
-from runner.retries.settle import settle
+from runner.retries.settle import UNSERIALISABLE, settle
 from runner.tasks import Ending, Task
 
 
@@ -112,16 +112,12 @@ class Attempts:
                 output = plain(output)
                 record = self._record(attrs.evolve(event, output=output))  # type: ignore[misc]  # a fact is an attrs class
         except (Unserialisable, RecursionError) as exc:
+            number, message = work.state.attempts, describe(exc).message
             failed = AttemptFailed(
-                trial=work.trial,
-                attempt=work.state.attempts,
-                error="Unserialisable",
-                message=describe(exc).message,
-                category="fatal",
-                elapsed=elapsed,
+                trial=work.trial, attempt=number, error=UNSERIALISABLE, message=message, category="fatal", elapsed=elapsed
             )
             self._inform(failed, work)
-            self._fail(TrialFailed(trial=work.trial, attempts=work.state.attempts, cause="unserialisable"))
+            self._settle(work)
             return False
         self._scheduler.inform_policy(record, work)
         self._scheduler.queues.unscored += 1

@@ -14,6 +14,7 @@ from replay import RunState
 from runner.concurrency import Policy
 from runner.definition.settings import SettingOptions
 from runner.engine.environment import Environment
+from runner.suggest import command
 
 
 @attrs.define
@@ -59,6 +60,12 @@ class Options:
     files: Files = DISK
     in_thread: InThread = run_in_thread
     wall: Callable[[], float] = time.time
+
+    def how_to_resume(self, path: Path, *, adopt: bool = False) -> str:
+        """Return the command that resumes a run; of a run that was started from Python, the call."""
+        if self.task:
+            return command("resume", path, " --adopt" if adopt else "")
+        return f"`run(…, resume=True{', adopt=True' if adopt else ''})`"
 
 
 class RunOptions(SettingOptions, total=False):

@@ -2,20 +2,20 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from typing import Any
 
 from journal.events import AttemptSucceeded, RetryScheduled, TrialEnqueued, TrialFailed, TrialWithdrawn, fact
-from journal.files import Files
 from journal.reader import fetch
 from replay import TrialState
 from replay.text import plural
 from runner.data.case import Trial
+from runner.definition.settings import Settings
 from runner.engine.changes import examples
 from runner.engine.intake import READ_TIME
+from runner.engine.options import Options
 from runner.engine.recorder import Recorder
 from runner.engine.trial_work import TrialWork
 from runner.errors import RunChanged
-from runner.retries.retry import Retry
 from runner.retries.settle import settle
 
 
@@ -35,24 +35,15 @@ class PendingTrials:
         self,
         recorder: Recorder,
         trials: Iterable[Trial],
-        retry: Retry,
-        *,
-        seed: int,
-        adopt: bool,
-        retry_failed: bool,
-        on_ambiguous: Literal["retry", "fail"],
-        files: Files,
+        settings: Settings,
+        options: Options,
     ) -> None:
         self._recorder = recorder
         self._state = recorder.state
         self._path = recorder.journal.path
-        self._files = files
+        self._settings = settings
+        self._options = options
         self._pending = self._find(trials)
-        self._retry = retry
-        self._seed = seed
-        self._adopt = adopt
-        self._retry_failed = retry_failed
-        self._on_ambiguous = on_ambiguous
         self._failure: Exception | None = None
         self.is_closed = False
         """Whether every case was read, and every recorded trial is accounted for."""
@@ -84,10 +75,10 @@ class PendingTrials:
             output = None
             if state is not None and state.fingerprint == trial.case.fingerprint:
                 self._missing.discard(trial.id)
-                if state.stage == "completed" or (state.stage == "failed" and not self._retry_failed):
+                if state.stage == "completed" or (state.stage == "failed" and not self._options.retry_failed):
                     continue
                 if state.output_location is not None and state.stage == "answered":
-                    event = fetch(self._path, *state.output_location, files=self._files).event
+                    event = fetch(self._path, *state.output_location, files=self._options.files).event
                     assert isinstance(event, AttemptSucceeded)
                     output = event.output
             yield PendingTrial(trial=trial, output=output)
@@ -97,10 +88,10 @@ class PendingTrials:
         trial = item.trial
         state = self._state.trials.get(trial.id)
         if state is not None and state.stage != "withdrawn" and state.fingerprint != trial.case.fingerprint:
-            if not self._adopt:
-                raise RunChanged(
+            if not self._options.adopt:
+                raise self._changed(
                     f"case {trial.case.name!r} has changed since the run was started",
-                    hint="--adopt runs it again and keeps the results of the others",
+                    "runs it again and keeps the results of the others",
                 )
             self._missing.discard(trial.id)
             self._recorder.record(TrialWithdrawn(trial=trial.id, why="changed"))
@@ -108,6 +99,9 @@ class PendingTrials:
         if state is None or state.stage == "withdrawn":
             return self._enqueue(trial)
         return self._resume(TrialWork(trial=trial.id, case=trial.case, state=state, output=item.output), state)
+
+    def _changed(self, problem: str, effect: str) -> RunChanged:
+        return RunChanged(problem, hint=f"{self._options.how_to_resume(self._path, adopt=True)} {effect}")
 
     def _enqueue(self, trial: Trial) -> TrialWork:
         case = trial.case
@@ -134,7 +128,7 @@ class PendingTrials:
                 work.delay = state.due
             case "unsettled" | "failed":
                 return self._settle(work, state)
-            case "interrupted" if self._on_ambiguous == "fail":
+            case "interrupted" if self._options.on_ambiguous == "fail":
                 return self._settle(work, state)
             case _:
                 pass  # Queued, or interrupted and to be repeated.
@@ -142,7 +136,7 @@ class PendingTrials:
 
     def _settle(self, work: TrialWork, state: TrialState) -> TrialWork | None:
         """Decide what the last session did not come to decide; the result is the same."""
-        event = settle(work.trial, state, self._retry, self._seed)
+        event = settle(work.trial, state, self._settings.retry, self._settings.seed)
         self._recorder.record(event)
         if isinstance(event, TrialFailed):
             return None
@@ -152,11 +146,9 @@ class PendingTrials:
 
     def close(self) -> None:
         """After the last case: withdraw the trials whose cases were removed, or raise if that is not adopted."""
-        if self._missing and not self._adopt:
-            raise RunChanged(
-                f"the cases of {plural(len(self._missing), 'trial')} were removed: {examples(sorted(self._missing))}",
-                hint="--adopt withdraws them",
-            )
+        if self._missing and not self._options.adopt:
+            removed = f"{plural(len(self._missing), 'trial')} were removed: {examples(sorted(self._missing))}"
+            raise self._changed(f"the cases of {removed}", "withdraws them")
         for trial in sorted(self._missing):
             self._recorder.record(TrialWithdrawn(trial=trial, why="removed"))
         self.is_closed = True

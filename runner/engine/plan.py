@@ -80,8 +80,7 @@ def make_plan(
         durability=settings.durability,
         environment=environment.versions,
     )
-    if state.started is not None and not is_done(state, options) and not options.adopt:
-        _check_unchanged(state, state.started, started, selected, path)
+    _check_unchanged(state, started, selected, path, options)
     return Plan(settings, trials, started, slots)
 
 
@@ -113,13 +112,13 @@ def _with_first(trials: Iterable[Trial]) -> Iterator[Trial]:
     return itertools.chain([next(remaining)], remaining)
 
 
-def _check_unchanged(state: RunState, before: RunStarted, now: RunStarted, trials: Trials, path: Path) -> None:
+def _check_unchanged(state: RunState, now: RunStarted, trials: Trials, path: Path, options: Options) -> None:
+    before = state.started
+    if before is None or is_done(state, options) or options.adopt:
+        return
     changes = differences(before, now, state.settings)
     if now.dataset_fingerprint != before.dataset_fingerprint:
         changes += changed_cases(state, trials)
     if changes:
-        raise RunChanged(
-            f"{path} was started with a different definition",
-            changes=changes,
-            hint="--adopt (adopt=True in Python) accepts the changes; unchanged trials keep their results",
-        )
+        hint = f"{options.how_to_resume(path, adopt=True)} accepts the changes; unchanged trials keep their results"
+        raise RunChanged(f"{path} was started with a different definition", changes=changes, hint=hint)

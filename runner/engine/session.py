@@ -4,7 +4,6 @@ Starting a run and resuming one differ only in what the journal already records.
 """
 
 import math
-import shlex
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -187,39 +186,21 @@ class Session:
         if state.started is not None and is_done(state, options):
             return self._already_finished(state, head="")
         changed = self._record_start(recorder, plan)
-        trials = PendingTrials(
-            recorder,
-            plan.trials,
-            settings.retry,
-            seed=settings.seed,
-            adopt=options.adopt,
-            retry_failed=options.retry_failed,
-            on_ambiguous=options.on_ambiguous,
-            files=options.files,
-        )
+        trials = PendingTrials(recorder, plan.trials, settings, options)
         seq = state.seq
         recorder.close_attempts()
         await journal.wait_durable(seq)  # No call may start before the new file is on disk.
         async with AsyncExitStack() as stack:
             task, scorers = await self._open_tasks(stack, plan, journal.run)
-            executor = Executor(
-                recorder,
-                task,
-                scorers,
-                policies(self.evaluation, settings, plan.scorer_slots, recorder, options.limits),
-                settings,
-                most_failures=settings.failure_limit(plan.total),
-                in_thread=self._in_thread,
-            )
+            policy = policies(self.evaluation, settings, plan.scorer_slots, recorder, options.limits)
+            limit = settings.failure_limit(plan.total)
+            executor = Executor(recorder, task, scorers, policy, settings, most_failures=limit, in_thread=self._in_thread)
             now, shutdown = recorder.clock.now, executor.shutdown
-            live = LiveRun(
-                state,
-                journal,
-                plan.total,
-                now,
-                changed,
-                lambda: shutdown.reason and (shutdown.reason, shutdown.grace_ends - now()),
-            )
+
+            def stopping() -> tuple[str, float] | None:
+                return shutdown.reason and (shutdown.reason, shutdown.grace_ends - now())
+
+            live = LiveRun(state, journal, plan.total, now, changed, stopping)
             await stack.enter_async_context(self._observe(live))
             await self._execute(executor, trials, recorder)
         is_complete = trials.is_closed or state.total == plan.total  # The last trial may end after a stop.
@@ -300,10 +281,9 @@ class Session:
             self._observing.cancel()
             with trio.move_on_after(_OBSERVER_GRACE):
                 await self._observed.wait()
-            resume = f"evaljournal resume {shlex.quote(str(self.path))}" if self.options.task else "run(…, resume=True)"
             sys.stderr.write(
                 f"not responding to cancellation, abandoned: {', '.join(executor.stuck)}\n"
-                f"all records are on disk; to continue: {resume}\n"
+                f"all records are on disk; to continue: {self.options.how_to_resume(self.path)}\n"
             )
             sys.stderr.flush()
             self.leave(Outcome(self.path, recorder.state, stopped.h, reason, executor.shutdown.detail))

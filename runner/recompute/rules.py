@@ -96,13 +96,5 @@ class SessionRules:
         probe = name in self._last and name in self._last[name].free
         history = trial.retry_history
         is_fatal = trial.stage == "unsettled" and history is not None and history.category == "fatal"
-        # Whether a fatal failure stopped the run, or was that of the journal to encode the output, is not in its category.
-        if is_fatal and isinstance(event, TrialFailed) and event.cause == "unserialisable" and is_unserialisable(trial):
-            return event
-        stop_run = is_fatal and not isinstance(event, TrialFailed)
+        stop_run = is_fatal and not isinstance(event, TrialFailed)  # The category of a failure does not say it.
         return settle(name, trial, self._retry, self._seed, probe=probe, stop_run=stop_run)
-
-
-def is_unserialisable(state: TrialState) -> bool:
-    """Whether the last attempt failed because its output could not be recorded."""
-    return state.error.startswith("Unserialisable: ")

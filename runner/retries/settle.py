@@ -3,9 +3,14 @@
 The engine, a resumed run and the audit all decide here, from the state that the journal describes.
 """
 
+from typing import Final
+
 from journal.events import RetryScheduled, TrialFailed
 from replay.trial_state import TrialState
 from runner.retries.retry import Retry, RetryIn, jitter
+
+UNSERIALISABLE: Final = "Unserialisable"
+"""The error type of an attempt whose output could not be recorded."""
 
 
 def settle(
@@ -19,9 +24,11 @@ def settle(
         return RetryScheduled(trial=trial, attempt=state.attempts + 1, delay=0.0, cause="asked")
     if state.stage == "interrupted":
         return TrialFailed(trial=trial, attempts=state.attempts, cause="ambiguous")
-    assert state.retry_history is not None
-    random = jitter(seed, trial, state.attempts)
-    decision = retry.after(state.retry_history, random, probe=probe, stop_run=stop_run)
+    history = state.retry_history
+    assert history is not None
+    if history.category == "fatal" and history.error_type == UNSERIALISABLE:
+        return TrialFailed(trial=trial, attempts=state.attempts, cause="unserialisable")
+    decision = retry.after(history, jitter(seed, trial, state.attempts), probe=probe, stop_run=stop_run)
     if isinstance(decision, RetryIn):
         return RetryScheduled(trial=trial, attempt=state.attempts + 1, delay=decision.delay, cause=decision.cause)
     return TrialFailed(trial=trial, attempts=state.attempts, cause=decision.cause)

@@ -309,7 +309,10 @@ async def test_changed_cases_are_rejected_or_adopted() -> None:
     with pytest.raises(RunChanged, match="dataset fingerprint") as error:
         await run_virtual(define(task, changed, slots=1), disk, resume=True)
     assert ["1 case changed: 'case-1'", "1 case removed: 'case-2'"] == error.value.changes[1:]
-    assert "--adopt" in error.value.hint
+    assert error.value.hint.startswith("`run(…, resume=True, adopt=True)` accepts")
+    with pytest.raises(RunChanged) as error:
+        await run_virtual(define(task, changed, slots=1), disk, resume=True, task="evals/numbers.py:numbers")
+    assert error.value.hint.startswith(f"`evaljournal resume {PATH} --adopt` accepts")
     outcome = await run_virtual(define(task, changed, slots=1), disk, resume=True, adopt=True)
 
     events = events_of(PATH, files=disk)

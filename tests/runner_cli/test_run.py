@@ -693,7 +693,7 @@ def test_the_screen_is_restored_before_a_forced_exit(here: Path) -> None:
     assert seen.count("\x1b[?25l") == seen.count("\x1b[?25h") == 1
     assert [
         "not responding to cancellation, abandoned: t0 in slot 0",
-        "all records are on disk; to continue: evaljournal resume runs/stuck/0001",
+        "all records are on disk; to continue: `evaljournal resume runs/stuck/0001`",
     ] == re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.rpartition("\x1b[?25h")[2]).strip().split("\r\n")
     assert verify("runs/stuck/0001").holds
 
