@@ -22,6 +22,8 @@ from runner.retries.retry import Retry
 F = TypeVar("F", bound=Callable[..., Any])
 
 FILE: Final = click.Path(path_type=Path)
+_TYPES: Final = {"N": int, "S": float, "T": float, "FILE": FILE, "DIR": FILE}
+"""Types of values by their metavar; others are text."""
 
 
 def failures(text: str) -> int | float | str:
@@ -52,11 +54,12 @@ class Option:
     """Help text without the default."""
     targets: str = ""
     """What the value is passed to, separated by spaces: `settings.timeout`, `endpoint.headers chat.headers`."""
+    example: str = ""
+    """A value in TOML."""
     default: str = attrs.field(default="", kw_only=True)
     """The default as the help shows it, where it is not that of a setting."""
-    example: str = attrs.field(default="", kw_only=True)
-    """A value in TOML."""
-    type: Any = attrs.field(default=None, kw_only=True)
+    type: Any = attrs.field(default=attrs.Factory(lambda option: _TYPES.get(option.metavar), takes_self=True), kw_only=True)
+    """The click type (default: by the metavar)."""
     multiple: bool = attrs.field(default=False, kw_only=True)
     in_file: bool = attrs.field(default=True, kw_only=True)
     """Whether a configuration file may have it."""
@@ -144,147 +147,136 @@ class GroupedCommand(click.Command):
 
 TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
     "Dataset": (
-        Option("--data FILE", "Cases: JSONL, JSON, CSV, TSV or Parquet.", "dataset.source", example='"qa.jsonl"', type=FILE),
-        Option("--id-key COLUMN", "Column of the case name.", "dataset.id_key", default="id, name, key, …", example='"id"'),
+        Option("--data FILE", "Cases: JSONL, JSON, CSV, TSV or Parquet.", "dataset.source", '"qa.jsonl"'),
+        Option("--id-key COLUMN", "Column of the case name.", "dataset.id_key", '"id"', default="id, name, key, …"),
         Option(
             "--input-key COLUMN",
             "Column of the input.",
             "dataset.input_key",
+            '"question"',
             default="input, question, prompt, …",
-            example='"question"',
         ),
         Option(
             "--expected-key COLUMN",
             "Column of the expected output.",
             "dataset.expected_key",
+            '"answer"',
             default="expected, answer, target, …",
-            example='"answer"',
         ),
         Option(
             "--only PATTERN",
             "Use only cases whose name matches, such as 'peru*'; repeatable.",
             "settings.only",
-            example='["peru*"]',
+            '["peru*"]',
             multiple=True,
         ),
-        Option(
-            "--skip PATTERN",
-            "Exclude cases whose name matches; repeatable.",
-            "settings.skip",
-            example='["test-*"]',
-            multiple=True,
-        ),
-        Option("--limit N", "Maximum number of cases.", "settings.limit", default="all", example="20", type=int),
+        Option("--skip PATTERN", "Exclude cases whose name matches; repeatable.", "settings.skip", '["test-*"]', multiple=True),
+        Option("--limit N", "Maximum number of cases.", "settings.limit", "20", default="all"),
         Option("--shuffle", "Shuffle the cases, in an order that depends on --seed.", "settings.shuffle"),
-        Option("--seed N", "Seed of the order and of the retry jitter.", "settings.seed", example="1", type=int),
-        Option("--repeats N", "Trials per case.", "settings.repeats", example="3", type=int),
+        Option("--seed N", "Seed of the order and of the retry jitter.", "settings.seed", "1"),
+        Option("--repeats N", "Trials per case.", "settings.repeats", "3"),
     ),
     "Target": (
-        Option("--chat MODEL", "Call an OpenAI-compatible chat model.", "chat.model", example='"gpt-4o-mini"'),
+        Option("--chat MODEL", "Call an OpenAI-compatible chat model.", "chat.model", '"gpt-4o-mini"'),
         Option(
             "--base-url URL",
             "Base URL of the chat API.",
             "chat.base_url",
+            '"http://localhost:8000/v1"',
             default="https://api.openai.com/v1",
-            example='"http://localhost:8000/v1"',
         ),
         Option(
             "--key-env NAME",
             "Environment variable with the API key.",
             "chat.key_env",
+            '"MY_KEY"',
             default="OPENAI_API_KEY at api.openai.com",
-            example='"MY_KEY"',
         ),
         Option(
             "--endpoint URL",
             "Call an HTTP endpoint; the case is sent as JSON.",
             "endpoint.url",
-            example='"http://localhost:8000/generate"',
+            '"http://localhost:8000/generate"',
         ),
         Option(
             "--method METHOD",
             "HTTP method: POST or GET.",
             "endpoint.method",
+            '"POST"',
             default="POST",
-            example='"POST"',
             type=click.Choice(["POST", "GET"]),
         ),
         Option(
             "--body JSON",
             "Request body with {fields} of the case; @FILE reads it from a file.",
             "endpoint.body",
+            '{ question = "{question}" }',
             default="the case",
-            example='{ question = "{question}" }',
         ),
         Option(
             "--output-path PATH",
             "Path of the output in the response, such as choices.0.text.",
             "endpoint.output_path command.output_path",
+            '"choices.0.text"',
             default="the whole response",
-            example='"choices.0.text"',
         ),
-        Option(
-            "--error-path PATH",
-            "Path of an error in a response with a success status.",
-            "endpoint.error_path",
-            example='"error"',
-        ),
+        Option("--error-path PATH", "Path of an error in a response with a success status.", "endpoint.error_path", '"error"'),
         Option(
             "--done-path PATH",
             "Path that marks the end of a streamed response; a stream without it is incomplete.",
             "endpoint.done_path",
-            example='"done"',
+            '"done"',
         ),
         Option(
             "--idempotency-header NAME",
             "Header with a key that is the same for all attempts at a trial; '' turns it off.",
             "endpoint.idempotency_header",
+            '"Idempotency-Key"',
             default="Idempotency-Key",
-            example='"Idempotency-Key"',
         ),
         Option(
             "--header 'NAME: VALUE'",
             "Request header; $NAME is replaced from the environment; repeatable.",
             "endpoint.headers chat.headers",
-            example='{ Authorization = "Bearer $MY_KEY" }',
+            '{ Authorization = "Bearer $MY_KEY" }',
             multiple=True,
         ),
         Option(
             "--connect-timeout S",
             "Connection timeout in seconds.",
             "endpoint.connect_timeout chat.connect_timeout",
+            "10",
             default="10",
-            example="10",
             type=seconds,
         ),
         Option(
             "--read-timeout S",
             "Maximum seconds between two received bytes.",
             "endpoint.read_timeout chat.read_timeout",
+            "60",
             default="--timeout",
-            example="60",
             type=seconds,
         ),
         Option(
             "--command LINE",
             "Run a command; the input is passed as JSON on standard input, or as {input}.",
             "command.command",
-            example='"./answer.sh"',
+            '"./answer.sh"',
         ),
         Option("--shell", "Run the command in a shell.", "command.shell"),
         Option(
             "--output-format FORMAT",
             "Format of the command's output: text or json.",
             "command.output",
+            '"text"',
             default="text",
-            example='"text"',
             type=click.Choice(["text", "json"]),
         ),
         Option(
             "--output-key COLUMN",
             "No calls; read the outputs from this column of the dataset.",
             "recorded.output_key",
-            example='"output"',
+            '"output"',
         ),
     ),
     "Prompt": (
@@ -292,45 +284,33 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "--prompt TEXT",
             "User prompt with {fields} of the case; @FILE reads it from a file.",
             "chat.prompt",
+            '"Answer briefly: {question}"',
             default="the input",
-            example='"Answer briefly: {question}"',
         ),
-        Option("--system TEXT", "System prompt; @FILE reads it from a file.", "chat.system", example='"@system.txt"'),
+        Option("--system TEXT", "System prompt; @FILE reads it from a file.", "chat.system", '"@system.txt"'),
         Option(
             "--messages FILE",
             "JSON file with the list of messages, with {fields} of the case.",
             "chat.messages",
-            example='"messages.json"',
-            type=FILE,
+            '"messages.json"',
         ),
-        Option(
-            "--temperature T", "Sampling temperature.", "chat.temperature", default="the model's", example="0.0", type=float
-        ),
-        Option(
-            "--max-tokens N", "Maximum tokens of an answer.", "chat.max_tokens", default="the model's", example="500", type=int
-        ),
-        Option("--model-seed N", "Sampling seed, if the model supports it.", "chat.seed", example="1", type=int),
-        Option(
-            "--schema FILE",
-            "JSON schema of the answer; the output is parsed as JSON.",
-            "chat.schema",
-            example='"schema.json"',
-            type=FILE,
-        ),
+        Option("--temperature T", "Sampling temperature.", "chat.temperature", "0.0", default="the model's"),
+        Option("--max-tokens N", "Maximum tokens of an answer.", "chat.max_tokens", "500", default="the model's"),
+        Option("--model-seed N", "Sampling seed, if the model supports it.", "chat.seed", "1"),
+        Option("--schema FILE", "JSON schema of the answer; the output is parsed as JSON.", "chat.schema", '"schema.json"'),
         Option("--stream", "Stream the response and record the time to the first token.", "chat.stream"),
         Option(
             "--more JSON",
             "Further request parameters: '{\"top_p\": 0.9}'; @FILE reads them from a file.",
             "chat.more",
-            example="{ top_p = 0.9 }",
+            "{ top_p = 0.9 }",
         ),
         Option(
             "--prices FILE",
             "TOML file with token prices.",
             "chat.prices judge.prices",
+            '"prices.toml"',
             default="built-in table",
-            example='"prices.toml"',
-            type=FILE,
         ),
     ),
     "Scoring": (
@@ -338,76 +318,68 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "--score SCORER",
             f"{', '.join(scorers.NAMES)} (regex:PATTERN, close_to:0.01) or file.py:function; repeatable.",
             "scorers",
-            example='["exact"]',
+            '["exact"]',
             multiple=True,
             click={"shell_complete": complete_scorers},
         ),
-        Option("--judge MODEL", "Score the outputs with a chat model.", "judge.model", example='"gpt-4o"'),
+        Option("--judge MODEL", "Score the outputs with a chat model.", "judge.model", '"gpt-4o"'),
         Option(
             "--rubric TEXT",
             "The judge's prompt with {output}, {expected} and {fields}; @FILE reads it from a file.",
             "judge.rubric",
+            '"@rubric.txt"',
             default="built-in",
-            example='"@rubric.txt"',
         ),
         Option(
             "--choice WORD=VALUE",
             "A verdict of the judge and its score; repeatable.",
             "judge.choices",
+            "{ good = 1, bad = 0 }",
             default="correct=1, incorrect=0",
-            example="{ good = 1, bad = 0 }",
             multiple=True,
         ),
         Option(
             "--judge-url URL",
             "Base URL of the judge's API.",
             "judge.base_url",
+            '"http://localhost:8000/v1"',
             default="--base-url",
-            example='"http://localhost:8000/v1"',
         ),
         Option(
             "--judge-key-env NAME",
             "Environment variable with the judge's API key.",
             "judge.key_env",
+            '"MY_KEY"',
             default="--key-env",
-            example='"MY_KEY"',
         ),
         Option(
             "--fail-under GATE",
             "Exit with 1 unless a mean score is reached: exact=0.9, or 'exact>=0.9@lower' for the lower end of its 95 % "
             "confidence interval; repeatable.",
             "settings.fail_under",
-            example='["exact=0.9"]',
+            '["exact=0.9"]',
             multiple=True,
         ),
     ),
     "Retries": (
-        Option("--retry-errors N", "Retries of a trial after errors.", "retry.errors", example="4", type=int),
-        Option("--retry-timeouts N", "Retries of a trial after timeouts.", "retry.timeouts", example="2", type=int),
-        Option(
-            "--retry-rate-limits S",
-            "Total seconds a trial may wait on rate limits.",
-            "retry.rate_limits",
-            example="600",
-            type=float,
-        ),
+        Option("--retry-errors N", "Retries of a trial after errors.", "retry.errors", "4"),
+        Option("--retry-timeouts N", "Retries of a trial after timeouts.", "retry.timeouts", "2"),
+        Option("--retry-rate-limits S", "Total seconds a trial may wait on rate limits.", "retry.rate_limits", "600"),
         Option(
             "--retry-base-delay S",
             "Maximum delay before the first retry in seconds; it doubles with each retry.",
             "retry.base_delay",
-            example="1",
-            type=float,
+            "1",
         ),
-        Option("--retry-max-delay S", "Upper bound of that delay in seconds.", "retry.max_delay", example="60", type=float),
+        Option("--retry-max-delay S", "Upper bound of that delay in seconds.", "retry.max_delay", "60"),
     ),
     "Concurrency": (
         Option(
             "--slots N",
             "Maximum concurrent attempts, and concurrent calls per scorer.",
             "settings.slots",
+            "8",
             default="100; plain functions: 32; commands: the number of CPUs, at least 4",
-            example="8",
-            type=int,
         ),
         Option(
             "--policy POLICY",
@@ -420,53 +392,37 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "--limit-key FIELD",
             "Field of a case that holds its rate-limit key; each key has its own slots.",
             "settings.limit_key",
-            example='"model"',
+            '"model"',
         ),
     ),
     "Limits": (
         Option(
-            "--timeout S",
-            f"Timeout of an attempt in seconds; '{OFF}' turns it off.",
-            "settings.timeout",
-            example="60",
-            type=seconds,
+            "--timeout S", f"Timeout of an attempt in seconds; '{OFF}' turns it off.", "settings.timeout", "60", type=seconds
         ),
-        Option(
-            "--deadline S",
-            "Stop after this many seconds; `resume` continues.",
-            "settings.deadline",
-            example="3600",
-            type=seconds,
-        ),
+        Option("--deadline S", "Stop after this many seconds; `resume` continues.", "settings.deadline", "3600", type=seconds),
         Option(
             "--max-failures N",
             "Stop when more than N trials, or N% of them, have failed.",
             "settings.max_failures",
-            example='"5%"',
+            '"5%"',
             type=failures,
         ),
         Option("--fail-fast/--no-fail-fast", "Stop at the first failed trial.", "settings.fail_fast"),
-        Option(
-            "--grace S",
-            "Seconds that in-flight attempts get to finish when the run is stopped.",
-            "settings.grace",
-            example="5",
-            type=float,
-        ),
+        Option("--grace S", "Seconds that in-flight attempts get to finish when the run is stopped.", "settings.grace", "5"),
     ),
     "Output": (
         Option(
             "--name NAME",
             "Name of the evaluation; runs are stored under runs/NAME.",
             "evaluation.name",
+            '"qa"',
             default="name of the data file",
-            example='"qa"',
         ),
         Option(
             "--durability MODE",
             "'os' skips fsync: faster, but a power failure can lose about 30 s of records.",
             "settings.durability",
-            example='"sync"',
+            '"sync"',
             type=click.Choice(["sync", "os"]),
         ),
         Option(
@@ -475,10 +431,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "settings.write_ahead",
         ),
         Option(
-            "--nat-output DIR",
-            "Also write the output files of `nat eval` to DIR, updated with each trial.",
-            example='"nat"',
-            type=FILE,
+            "--nat-output DIR", "Also write the output files of `nat eval` to DIR, updated with each trial.", example='"nat"'
         ),
         Option("--plain", "Plain progress lines (every 10 %) instead of the live screen.", in_file=False),
         Option("--json", "Print a summary as JSON at the end.", in_file=False, click={"default": False}),
