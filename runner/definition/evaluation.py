@@ -50,7 +50,6 @@ class CaseChecker(Protocol):
 
     def check(self, case: Case, /) -> None:
         """Raise a `UsageError` if the case lacks something."""
-        ...
 
 
 class Evaluation(Generic[InputT, OutputT, ReturnT]):
