@@ -51,13 +51,13 @@ class Option:
     spec: str
     """The flag and its metavar: `--timeout S`."""
     text: str
-    """Help text without the default."""
+    """Help text; the default of a setting is added to it."""
     targets: str = ""
     """What the value is passed to, separated by spaces: `settings.timeout`, `endpoint.headers chat.headers`."""
     example: str = ""
     """A value in TOML."""
     default: str = attrs.field(default="", kw_only=True)
-    """The default as the help shows it, where it is not that of a setting."""
+    """The default of a setting as the help shows it, where its value says too little."""
     type: Any = attrs.field(default=attrs.Factory(lambda option: _TYPES.get(option.metavar), takes_self=True), kw_only=True)
     """The click type (default: by the metavar)."""
     multiple: bool = attrs.field(default=False, kw_only=True)
@@ -148,20 +148,18 @@ class GroupedCommand(click.Command):
 TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
     "Dataset": (
         Option("--data FILE", "Cases: JSONL, JSON, CSV, TSV or Parquet.", "dataset.source", '"qa.jsonl"'),
-        Option("--id-key COLUMN", "Column of the case name.", "dataset.id_key", '"id"', default="id, name, key, …"),
+        Option("--id-key COLUMN", "Column of the case name (default: id, name, key, …).", "dataset.id_key", '"id"'),
         Option(
             "--input-key COLUMN",
-            "Column of the input.",
+            "Column of the input (default: input, question, prompt, …).",
             "dataset.input_key",
             '"question"',
-            default="input, question, prompt, …",
         ),
         Option(
             "--expected-key COLUMN",
-            "Column of the expected output.",
+            "Column of the expected output (default: expected, answer, target, …).",
             "dataset.expected_key",
             '"answer"',
-            default="expected, answer, target, …",
         ),
         Option(
             "--only PATTERN",
@@ -180,17 +178,15 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--chat MODEL", "Call an OpenAI-compatible chat model.", "chat.model", '"gpt-4o-mini"'),
         Option(
             "--base-url URL",
-            "Base URL of the chat API.",
+            "Base URL of the chat API (default: https://api.openai.com/v1).",
             "chat.base_url",
             '"http://localhost:8000/v1"',
-            default="https://api.openai.com/v1",
         ),
         Option(
             "--key-env NAME",
-            "Environment variable with the API key.",
+            "Environment variable with the API key (default: OPENAI_API_KEY at api.openai.com).",
             "chat.key_env",
             '"MY_KEY"',
-            default="OPENAI_API_KEY at api.openai.com",
         ),
         Option(
             "--endpoint URL",
@@ -200,25 +196,22 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         ),
         Option(
             "--method METHOD",
-            "HTTP method: POST or GET.",
+            "HTTP method: POST or GET (default: POST).",
             "endpoint.method",
             '"POST"',
-            default="POST",
             type=click.Choice(["POST", "GET"]),
         ),
         Option(
             "--body JSON",
-            "Request body with {fields} of the case; @FILE reads it from a file.",
+            "Request body with {fields} of the case; @FILE reads it from a file (default: the case).",
             "endpoint.body",
             '{ question = "{question}" }',
-            default="the case",
         ),
         Option(
             "--output-path PATH",
-            "Path of the output in the response, such as choices.0.text.",
+            "Path of the output in the response, such as choices.0.text (default: the whole response).",
             "endpoint.output_path command.output_path",
             '"choices.0.text"',
-            default="the whole response",
         ),
         Option("--error-path PATH", "Path of an error in a response with a success status.", "endpoint.error_path", '"error"'),
         Option(
@@ -229,10 +222,9 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         ),
         Option(
             "--idempotency-header NAME",
-            "Header with a key that is the same for all attempts at a trial; '' turns it off.",
+            "Header with a key that is the same for all attempts at a trial; '' turns it off (default: Idempotency-Key).",
             "endpoint.idempotency_header",
             '"Idempotency-Key"',
-            default="Idempotency-Key",
         ),
         Option(
             "--header 'NAME: VALUE'",
@@ -243,18 +235,16 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         ),
         Option(
             "--connect-timeout S",
-            "Connection timeout in seconds.",
+            "Connection timeout in seconds (default: 10).",
             "endpoint.connect_timeout chat.connect_timeout",
             "10",
-            default="10",
             type=seconds,
         ),
         Option(
             "--read-timeout S",
-            "Maximum seconds between two received bytes.",
+            "Maximum seconds between two received bytes (default: --timeout).",
             "endpoint.read_timeout chat.read_timeout",
             "60",
-            default="--timeout",
             type=seconds,
         ),
         Option(
@@ -266,10 +256,9 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--shell", "Run the command in a shell.", "command.shell"),
         Option(
             "--output-format FORMAT",
-            "Format of the command's output: text or json.",
+            "Format of the command's output: text or json (default: text).",
             "command.output",
             '"text"',
-            default="text",
             type=click.Choice(["text", "json"]),
         ),
         Option(
@@ -282,10 +271,9 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
     "Prompt": (
         Option(
             "--prompt TEXT",
-            "User prompt with {fields} of the case; @FILE reads it from a file.",
+            "User prompt with {fields} of the case; @FILE reads it from a file (default: the input).",
             "chat.prompt",
             '"Answer briefly: {question}"',
-            default="the input",
         ),
         Option("--system TEXT", "System prompt; @FILE reads it from a file.", "chat.system", '"@system.txt"'),
         Option(
@@ -294,8 +282,8 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "chat.messages",
             '"messages.json"',
         ),
-        Option("--temperature T", "Sampling temperature.", "chat.temperature", "0.0", default="the model's"),
-        Option("--max-tokens N", "Maximum tokens of an answer.", "chat.max_tokens", "500", default="the model's"),
+        Option("--temperature T", "Sampling temperature (default: the model's).", "chat.temperature", "0.0"),
+        Option("--max-tokens N", "Maximum tokens of an answer (default: the model's).", "chat.max_tokens", "500"),
         Option("--model-seed N", "Sampling seed, if the model supports it.", "chat.seed", "1"),
         Option("--schema FILE", "JSON schema of the answer; the output is parsed as JSON.", "chat.schema", '"schema.json"'),
         Option("--stream", "Stream the response and record the time to the first token.", "chat.stream"),
@@ -307,10 +295,9 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         ),
         Option(
             "--prices FILE",
-            "TOML file with token prices.",
+            "TOML file with token prices (default: built-in table).",
             "chat.prices judge.prices",
             '"prices.toml"',
-            default="built-in table",
         ),
     ),
     "Scoring": (
@@ -325,32 +312,28 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--judge MODEL", "Score the outputs with a chat model.", "judge.model", '"gpt-4o"'),
         Option(
             "--rubric TEXT",
-            "The judge's prompt with {output}, {expected} and {fields}; @FILE reads it from a file.",
+            "The judge's prompt with {output}, {expected} and {fields}; @FILE reads it from a file (default: built-in).",
             "judge.rubric",
             '"@rubric.txt"',
-            default="built-in",
         ),
         Option(
             "--choice WORD=VALUE",
-            "A verdict of the judge and its score; repeatable.",
+            "A verdict of the judge and its score; repeatable (default: correct=1, incorrect=0).",
             "judge.choices",
             "{ good = 1, bad = 0 }",
-            default="correct=1, incorrect=0",
             multiple=True,
         ),
         Option(
             "--judge-url URL",
-            "Base URL of the judge's API.",
+            "Base URL of the judge's API (default: --base-url).",
             "judge.base_url",
             '"http://localhost:8000/v1"',
-            default="--base-url",
         ),
         Option(
             "--judge-key-env NAME",
-            "Environment variable with the judge's API key.",
+            "Environment variable with the judge's API key (default: --key-env).",
             "judge.key_env",
             '"MY_KEY"',
-            default="--key-env",
         ),
         Option(
             "--fail-under GATE",
@@ -385,7 +368,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "--policy POLICY",
             f"How concurrency is adjusted: {', '.join(POLICIES)}.",
             "settings.policy",
-            example='"adaptive"',
+            '"adaptive"',
             type=click.Choice(list(POLICIES)),
         ),
         Option(
@@ -413,10 +396,9 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
     "Output": (
         Option(
             "--name NAME",
-            "Name of the evaluation; runs are stored under runs/NAME.",
+            "Name of the evaluation; runs are stored under runs/NAME (default: name of the data file).",
             "evaluation.name",
             '"qa"',
-            default="name of the data file",
         ),
         Option(
             "--durability MODE",
