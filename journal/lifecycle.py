@@ -12,41 +12,9 @@ from typing import Final
 
 import attrs
 
+from journal import events
 from journal.errors import IllegalEvent, InvalidRecord
-from journal.events import (
-    AttemptFailed,
-    AttemptInterrupted,
-    AttemptReturnedLate,
-    AttemptStarted,
-    AttemptSucceeded,
-    AttemptTimedOut,
-    Event,
-    Extension,
-    FileEvent,
-    IntakePaused,
-    IntakeResumed,
-    JournalRecovered,
-    JournalSalvaged,
-    LimitChanged,
-    Noted,
-    PaceChanged,
-    PolicyShared,
-    Record,
-    RetryScheduled,
-    RunFinished,
-    RunStarted,
-    RunStopped,
-    ScorerCallFailed,
-    ScorerCallStarted,
-    ScoringFailed,
-    SessionStarted,
-    TrialCompleted,
-    TrialEnqueued,
-    TrialEvent,
-    TrialFailed,
-    TrialScored,
-    TrialWithdrawn,
-)
+from journal.events import AttemptReturnedLate, Event, FileEvent, Record, TrialEvent
 
 STAGES: Final = (
     "absent",
@@ -67,38 +35,38 @@ ENDED: Final = frozenset({"completed", "failed", "withdrawn"})
 _ENQUEUED: Final = STAGES[1:]
 
 TRIAL: Final[dict[type[TrialEvent], dict[str, str]]] = {
-    TrialEnqueued: {"absent": "queued", "withdrawn": "queued"},
-    AttemptStarted: {"queued": "running", "backing_off": "running", "interrupted": "running"},
-    AttemptSucceeded: {"running": "answered"},
-    AttemptFailed: {"running": "unsettled"},
-    AttemptTimedOut: {"running": "unsettled"},
-    AttemptInterrupted: {"running": "interrupted"},
+    events.TrialEnqueued: {"absent": "queued", "withdrawn": "queued"},
+    events.AttemptStarted: {"queued": "running", "backing_off": "running", "interrupted": "running"},
+    events.AttemptSucceeded: {"running": "answered"},
+    events.AttemptFailed: {"running": "unsettled"},
+    events.AttemptTimedOut: {"running": "unsettled"},
+    events.AttemptInterrupted: {"running": "interrupted"},
     AttemptReturnedLate: {stage: stage for stage in _ENQUEUED},
-    RetryScheduled: {"unsettled": "backing_off", "interrupted": "backing_off", "failed": "backing_off"},
-    ScorerCallStarted: {"answered": "answered", "completed": "completed"},
-    ScorerCallFailed: {"answered": "answered", "completed": "completed"},
-    TrialScored: {"answered": "answered", "completed": "completed"},
-    ScoringFailed: {"answered": "answered", "completed": "completed"},
-    TrialCompleted: {"answered": "completed"},
-    TrialFailed: {"unsettled": "failed", "interrupted": "failed"},
-    TrialWithdrawn: {stage: "withdrawn" for stage in _ENQUEUED if stage not in ("running", "withdrawn")},
+    events.RetryScheduled: {"unsettled": "backing_off", "interrupted": "backing_off", "failed": "backing_off"},
+    events.ScorerCallStarted: {"answered": "answered", "completed": "completed"},
+    events.ScorerCallFailed: {"answered": "answered", "completed": "completed"},
+    events.TrialScored: {"answered": "answered", "completed": "completed"},
+    events.ScoringFailed: {"answered": "answered", "completed": "completed"},
+    events.TrialCompleted: {"answered": "completed"},
+    events.TrialFailed: {"unsettled": "failed", "interrupted": "failed"},
+    events.TrialWithdrawn: {stage: "withdrawn" for stage in _ENQUEUED if stage not in ("running", "withdrawn")},
 }
 """Event → stage before → stage after. Everything else is illegal."""
 
 RUN: Final[dict[type[Event], dict[str, str]]] = {
-    RunStarted: {"new": "between_sessions"},
-    SessionStarted: {"between_sessions": "in_session", "in_session": "in_session"},
-    RunStopped: {"in_session": "between_sessions"},
-    RunFinished: {"in_session": "between_sessions"},
-    JournalRecovered: {"new": "new", "between_sessions": "between_sessions", "in_session": "between_sessions"},
-    JournalSalvaged: {"between_sessions": "between_sessions", "in_session": "between_sessions"},
-    LimitChanged: {"in_session": "in_session"},
-    PaceChanged: {"in_session": "in_session"},
-    IntakePaused: {"in_session": "in_session"},
-    IntakeResumed: {"in_session": "in_session"},
-    PolicyShared: {"in_session": "in_session"},
-    Noted: {"in_session": "in_session"},
-    Extension: {"between_sessions": "between_sessions", "in_session": "in_session"},
+    events.RunStarted: {"new": "between_sessions"},
+    events.SessionStarted: {"between_sessions": "in_session", "in_session": "in_session"},
+    events.RunStopped: {"in_session": "between_sessions"},
+    events.RunFinished: {"in_session": "between_sessions"},
+    events.JournalRecovered: {"new": "new", "between_sessions": "between_sessions", "in_session": "between_sessions"},
+    events.JournalSalvaged: {"between_sessions": "between_sessions", "in_session": "between_sessions"},
+    events.LimitChanged: {"in_session": "in_session"},
+    events.PaceChanged: {"in_session": "in_session"},
+    events.IntakePaused: {"in_session": "in_session"},
+    events.IntakeResumed: {"in_session": "in_session"},
+    events.PolicyShared: {"in_session": "in_session"},
+    events.Noted: {"in_session": "in_session"},
+    events.Extension: {"between_sessions": "between_sessions", "in_session": "in_session"},
 }
 """The same for the run. A session that follows another one directly means that the previous process died."""
 
@@ -120,20 +88,20 @@ class _Transition:
 _NUMBER: Final = {stage: number for number, stage in enumerate(STAGES)}
 _IS_OPEN: Final = tuple(int(stage != "absent" and stage not in ENDED) for stage in STAGES)
 _ATTEMPT_MEMBER: Final[dict[type[Event], tuple[str, int]]] = {
-    AttemptStarted: ("attempt", 1),
-    AttemptSucceeded: ("attempt", 0),
-    AttemptFailed: ("attempt", 0),
-    AttemptTimedOut: ("attempt", 0),
-    AttemptInterrupted: ("attempt", 0),
-    RetryScheduled: ("attempt", 1),
-    TrialCompleted: ("attempts", 0),
-    TrialFailed: ("attempts", 0),
+    events.AttemptStarted: ("attempt", 1),
+    events.AttemptSucceeded: ("attempt", 0),
+    events.AttemptFailed: ("attempt", 0),
+    events.AttemptTimedOut: ("attempt", 0),
+    events.AttemptInterrupted: ("attempt", 0),
+    events.RetryScheduled: ("attempt", 1),
+    events.TrialCompleted: ("attempts", 0),
+    events.TrialFailed: ("attempts", 0),
 }
 
 
 def _transition(event: type[TrialEvent], row: dict[str, str]) -> _Transition:
     member, ahead = _ATTEMPT_MEMBER.get(event, (None, 0))
-    new_attempt = int(event is AttemptStarted) << 4
+    new_attempt = int(event is events.AttemptStarted) << 4
     after = [_NUMBER[row[stage]] if stage in row else None for stage in STAGES]
     return _Transition(
         change=tuple(None if to is None else to - number + new_attempt for number, to in enumerate(after)),
@@ -208,11 +176,11 @@ class Lifecycle:
         if after is None:
             raise IllegalEvent(name, _RUN_STAGE_TEXT[self.stage])
         match event:
-            case SessionStarted(n=n):
+            case events.SessionStarted(n=n):
                 if n != self.sessions + 1:
                     raise IllegalEvent(name, f"expected session {self.sessions + 1}, got session {n}")
                 self.sessions = n
-            case RunFinished():
+            case events.RunFinished():
                 if self.open:
                     raise IllegalEvent(name, f"{self.open} {'trial is' if self.open == 1 else 'trials are'} open")
             case _:
@@ -243,11 +211,11 @@ def diagram() -> str:
     arrows: dict[tuple[str, str], list[str]] = {}
     for event, row in TRIAL.items():
         for before, after in row.items():
-            if event not in (AttemptReturnedLate, TrialWithdrawn):  # Legal nearly everywhere: too many arrows.
+            if event not in (AttemptReturnedLate, events.TrialWithdrawn):  # Legal nearly everywhere: too many arrows.
                 arrows.setdefault((before, after), []).append(event.__name__)
     lines = [
-        f"    {'[*]' if before == 'absent' else before} --> {after}: {' or '.join(events)}"
-        for (before, after), events in arrows.items()
+        f"    {'[*]' if before == 'absent' else before} --> {after}: {' or '.join(names)}"
+        for (before, after), names in arrows.items()
     ]
     ends = [f"    {stage} --> [*]" for stage in STAGES if stage in ENDED]
     note = "    note right of withdrawn: TrialWithdrawn, from every stage except running"

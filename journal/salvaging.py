@@ -14,20 +14,10 @@ from typing import Final
 import attrs
 import orjson
 
-from journal import segments
+from journal import events, segments
 from journal.blobs import unloaded_blobs, with_loaded_blobs
 from journal.codec import decode, encode
 from journal.errors import BlobDamaged, IllegalEvent, JournalError
-from journal.events import (
-    Event,
-    Extension,
-    FileEvent,
-    JournalRecovered,
-    JournalSalvaged,
-    RunFinished,
-    RunStarted,
-    SessionStarted,
-)
 from journal.files import DISK, Files, create
 from journal.lifecycle import Lifecycle
 from journal.recovery import intact_after
@@ -59,7 +49,7 @@ class _Intact:
     seq: int
     at: str
     t: float
-    event: Event
+    event: events.Event
 
 
 async def salvage(
@@ -76,26 +66,26 @@ async def salvage(
             for record in _intact_records(source, files, run):
                 intact += 1
                 seq = record.seq
-                if isinstance(record.event, FileEvent | JournalSalvaged):
+                if isinstance(record.event, events.FileEvent | events.JournalSalvaged):
                     continue  # They describe the files of the source.
                 for n in range(journal.lifecycle.sessions + 1, _session_of(record.event, journal.lifecycle) + 1):
                     # A record of this session is intact, so it did start; its process is unknown.
-                    journal.append(SessionStarted(n=n, pid=0, host="", boot_id=""))
+                    journal.append(events.SessionStarted(n=n, pid=0, host="", boot_id=""))
                 try:
                     journal.append(_adapted(record.event, journal))
                     kept += 1
                 except IllegalEvent:
                     excluded.append(encode(record.event, record.seq, record.at, record.t) + b"}\n")
                 await journal.wait_room()
-            journal.append(JournalSalvaged(run=run.decode(), kept=kept, lost=seq - intact, excluded=len(excluded)))
+            journal.append(events.JournalSalvaged(run=run.decode(), kept=kept, lost=seq - intact, excluded=len(excluded)))
         if excluded:
             await in_thread(lambda: create(files, str(staging), EXCLUDED, b"".join(excluded)))
     return Salvaged(path=target, kept=kept, lost=seq - intact, excluded=len(excluded))
 
 
-def _adapted(event: Event, journal: Journal) -> Event:
+def _adapted(event: events.Event, journal: Journal) -> events.Event:
     """Return `RunFinished` with the new journal's head; raise `IllegalEvent` if trials that it counts are lost."""
-    if not isinstance(event, RunFinished):
+    if not isinstance(event, events.RunFinished):
         return event
     counts = journal.lifecycle.counts()
     if (event.completed, event.failed, event.withdrawn) != (counts["completed"], counts["failed"], counts["withdrawn"]):
@@ -103,12 +93,12 @@ def _adapted(event: Event, journal: Journal) -> Event:
     return attrs.evolve(event, head=journal.head if event.head else "")  # type: ignore[misc]  # a fact is an attrs class
 
 
-def _session_of(event: Event, lifecycle: Lifecycle) -> int:
+def _session_of(event: events.Event, lifecycle: Lifecycle) -> int:
     """Return the number of sessions that must have started before this event."""
     match event:
-        case SessionStarted(n=n):
+        case events.SessionStarted(n=n):
             return n - 1
-        case RunStarted() | JournalRecovered() | Extension():
+        case events.RunStarted() | events.JournalRecovered() | events.Extension():
             return 0
         case _:
             return lifecycle.sessions + (lifecycle.stage != "in_session")
@@ -122,7 +112,7 @@ def _first_record(source: Path, files: Files) -> tuple[_Intact, bytes]:
     collections.deque(scan, maxlen=0)
     for run in [scan.cursor.run] if scan.cursor.seq else _possible_runs(scan):
         for record in _intact_records(source, files, run):
-            if isinstance(record.event, RunStarted):
+            if isinstance(record.event, events.RunStarted):
                 return record, run
     raise JournalError(f"cannot salvage {source}: its run_started record is lost", path=source, hint="read_log")
 

@@ -8,18 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from journal import Event, Record
-from journal.events import (
-    AttemptFailed,
-    AttemptInterrupted,
-    AttemptStarted,
-    AttemptSucceeded,
-    AttemptTimedOut,
-    RetryScheduled,
-    TrialCompleted,
-    TrialFailed,
-    TrialWithdrawn,
-)
+from journal import Event, Record, events
 from runner.executors.details import ExecutionDetails, ExecutionStatus, RecordedFailure
 
 
@@ -62,17 +51,17 @@ class ResultCollector:
         if handler is not None:
             handler(self, event)
 
-    def _started(self, event: AttemptStarted) -> None:
+    def _started(self, event: events.AttemptStarted) -> None:
         details = self.details[event.trial]
         details.attempts = event.attempt
         details.interrupted = False
 
-    def _succeeded(self, event: AttemptSucceeded) -> None:
+    def _succeeded(self, event: events.AttemptSucceeded) -> None:
         trial = event.trial
         self.details[trial].execution_seconds += event.elapsed
         self.outputs[trial] = self.returned.pop(trial) if trial in self.returned else event.output
 
-    def _failed(self, event: AttemptFailed) -> None:
+    def _failed(self, event: events.AttemptFailed) -> None:
         details = self.details[event.trial]
         details.execution_seconds += event.elapsed
         self.returned.pop(event.trial, None)
@@ -80,7 +69,7 @@ class ResultCollector:
         details.log_exception(RecordedFailure(f"{event.error}: {event.message}") if exc is None else exc)
         details.traceback = event.traceback
 
-    def _timed_out(self, event: AttemptTimedOut) -> None:
+    def _timed_out(self, event: events.AttemptTimedOut) -> None:
         details = self.details[event.trial]
         details.execution_seconds += event.elapsed
         self.returned.pop(event.trial, None)
@@ -88,19 +77,19 @@ class ResultCollector:
         details.log_exception(TimeoutError(f"timed out after {event.timeout:g} s"))
         details.traceback = ""
 
-    def _interrupted(self, event: AttemptInterrupted) -> None:
+    def _interrupted(self, event: events.AttemptInterrupted) -> None:
         details = self.details[event.trial]
         details.execution_seconds += event.elapsed or 0.0
         details.interrupted = True
 
-    def _scheduled(self, event: RetryScheduled) -> None:
+    def _scheduled(self, event: events.RetryScheduled) -> None:
         self.details[event.trial].status = ExecutionStatus.DID_NOT_RUN  # A failed trial is retried.
 
-    def _completed(self, event: TrialCompleted) -> None:
+    def _completed(self, event: events.TrialCompleted) -> None:
         self.details[event.trial].complete()
         self._release(event.trial)
 
-    def _trial_failed(self, event: TrialFailed) -> None:
+    def _trial_failed(self, event: events.TrialFailed) -> None:
         self.details[event.trial].fail()
         self._release(event.trial)
 
@@ -108,19 +97,19 @@ class ResultCollector:
         if self._buffer is None:  # A trial of an earlier session may be called again.
             self._inputs.pop(trial, None)
 
-    def _withdrawn(self, event: TrialWithdrawn) -> None:
+    def _withdrawn(self, event: events.TrialWithdrawn) -> None:
         self.details.pop(event.trial, None)
         self.outputs.pop(event.trial, None)
 
 
 _HANDLERS: Final[dict[type[Event], Callable[[ResultCollector, Any], None]]] = {
-    AttemptStarted: ResultCollector._started,
-    AttemptSucceeded: ResultCollector._succeeded,
-    AttemptFailed: ResultCollector._failed,
-    AttemptTimedOut: ResultCollector._timed_out,
-    AttemptInterrupted: ResultCollector._interrupted,
-    RetryScheduled: ResultCollector._scheduled,
-    TrialCompleted: ResultCollector._completed,
-    TrialFailed: ResultCollector._trial_failed,
-    TrialWithdrawn: ResultCollector._withdrawn,
+    events.AttemptStarted: ResultCollector._started,
+    events.AttemptSucceeded: ResultCollector._succeeded,
+    events.AttemptFailed: ResultCollector._failed,
+    events.AttemptTimedOut: ResultCollector._timed_out,
+    events.AttemptInterrupted: ResultCollector._interrupted,
+    events.RetryScheduled: ResultCollector._scheduled,
+    events.TrialCompleted: ResultCollector._completed,
+    events.TrialFailed: ResultCollector._trial_failed,
+    events.TrialWithdrawn: ResultCollector._withdrawn,
 }

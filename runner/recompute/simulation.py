@@ -13,25 +13,7 @@ import attrs
 import trio
 import trio.testing
 
-from journal import Record
-from journal.events import (
-    AttemptFailed,
-    AttemptStarted,
-    AttemptSucceeded,
-    AttemptTimedOut,
-    FailureCategory,
-    FileEvent,
-    JournalRecovered,
-    JournalSalvaged,
-    RetryScheduled,
-    ScorerCallFailed,
-    ScorerCallStarted,
-    ScoringFailed,
-    SessionStarted,
-    TrialEnqueued,
-    TrialEvent,
-    TrialScored,
-)
+from journal import Record, events
 from replay import RunState
 from replay.trial_state import DONE
 from runner.data.case import Case
@@ -119,25 +101,26 @@ class Recording:
         """Apply one record."""
         self._state.apply(record)
         event = record.event
-        if isinstance(event, SessionStarted):
+        if isinstance(event, events.SessionStarted):
             self._duration += self._now - self._began
             self._began = record.t
             self._called.clear()
-        if not isinstance(event, FileEvent | JournalRecovered | JournalSalvaged):  # These are written between sessions.
+        # These are written between sessions.
+        if not isinstance(event, events.FileEvent | events.JournalRecovered | events.JournalSalvaged):
             self._now = record.t
-        if isinstance(event, TrialEnqueued):
+        if isinstance(event, events.TrialEnqueued):
             self._scripts[event.trial] = TrialScript()
-        elif isinstance(event, TrialEvent):
+        elif isinstance(event, events.TrialEvent):
             self._take_step(event, self._scripts[event.trial])
             self._take_call(event, self._scripts[event.trial])
 
-    def _take_call(self, event: TrialEvent, script: TrialScript) -> None:
+    def _take_call(self, event: events.TrialEvent, script: TrialScript) -> None:
         """Apply a record of a scorer call."""
         match event:
-            case ScorerCallStarted():
+            case events.ScorerCallStarted():
                 self._scorer_keys[event.scorer] = event.key
                 self._called.add((event.trial, event.scorer))
-            case ScorerCallFailed():
+            case events.ScorerCallFailed():
                 self._called.discard((event.trial, event.scorer))
                 if event.category == "timed_out":
                     self._longest_call_timeouts[event.scorer] = max(self._longest_call_timeouts[event.scorer], event.elapsed)
@@ -145,7 +128,7 @@ class Recording:
                 else:
                     failure = Failure(category=event.category, retry_after=event.retry_after)
                     script.calls_of.setdefault(event.scorer, []).append(Fail(_RecordedFailure(failure), event.elapsed))
-            case TrialScored() | ScoringFailed():
+            case events.TrialScored() | events.ScoringFailed():
                 scorer = event.scorer.partition(".")[0]
                 if (event.trial, scorer) in self._called:
                     self._called.discard((event.trial, scorer))
@@ -153,22 +136,22 @@ class Recording:
             case _:
                 pass
 
-    def _take_step(self, event: TrialEvent, script: TrialScript) -> None:
+    def _take_step(self, event: events.TrialEvent, script: TrialScript) -> None:
         match event:
-            case AttemptStarted():
+            case events.AttemptStarted():
                 script.calls += 1
                 script.key = event.key
                 self._most_in_flight = max(self._most_in_flight, len(self._state.running))
-            case AttemptSucceeded():
+            case events.AttemptSucceeded():
                 script.steps.append(Answer(None, event.elapsed))
-            case AttemptFailed():
+            case events.AttemptFailed():
                 script.rejected += event.category == "rate_limited"
                 failure = Failure(category=event.category, retry_after=event.retry_after)
                 script.steps.append(Fail(_RecordedFailure(failure), event.elapsed))
-            case AttemptTimedOut():
+            case events.AttemptTimedOut():
                 self._longest_timeout = max(self._longest_timeout, event.timeout)
                 script.steps.append(Hang())
-            case RetryScheduled(cause="asked" | "stopped"):
+            case events.RetryScheduled(cause="asked" | "stopped"):
                 script.steps.clear()
             case _:
                 pass
@@ -261,7 +244,7 @@ class _RecordedFailure(RateLimited):
         self.failure = failure
 
 
-def _category(exc: BaseException) -> FailureCategory | None:
+def _category(exc: BaseException) -> events.FailureCategory | None:
     return exc.failure.category if isinstance(exc, _RecordedFailure) else None
 
 

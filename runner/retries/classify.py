@@ -79,46 +79,22 @@ _RATE_LIMITED = {"RateLimitError", "TooManyRequests", "TooManyRequestsException"
 _THROTTLED = ("throttl", "toomanyrequests", "slowdown", "requestlimitexceeded")
 """Parts of AWS error codes, whose status is sometimes 400."""
 
-_UNAVAILABLE = {
-    "TransportError",  # httpx
-    "ConnectError",
-    "ReadError",
-    "WriteError",
-    "ConnectTimeout",
-    "ReadTimeout",
-    "WriteTimeout",
-    "PoolTimeout",
-    "RemoteProtocolError",
-    "APIConnectionError",  # the openai and anthropic SDKs
-    "APITimeoutError",
-    "ClientConnectionError",  # aiohttp
-    "ClientPayloadError",
-    "ServerDisconnectedError",
-    "ServerTimeoutError",
-    "ConnectionError",  # requests and botocore have their own
-    "Timeout",
-    "ChunkedEncodingError",
-    "HTTPClientError",
-    "ProxyError",
-    "ProtocolError",  # urllib3
-    "TimeoutError",
-    "MaxRetryError",
-    "URLError",  # urllib
-    "IncompleteRead",  # http.client
-    "BrokenResourceError",  # trio
-    "TooSlowError",
+_UNAVAILABLE_BY_LIBRARY = {
+    "httpx": ("TransportError", "ConnectError", "ReadError", "WriteError", "RemoteProtocolError"),
+    "httpx, timeouts": ("ConnectTimeout", "ReadTimeout", "WriteTimeout", "PoolTimeout"),
+    "openai and anthropic": ("APIConnectionError", "APITimeoutError"),
+    "aiohttp": ("ClientConnectionError", "ClientPayloadError", "ServerDisconnectedError", "ServerTimeoutError"),
+    "requests and botocore": ("ConnectionError", "Timeout", "ChunkedEncodingError", "HTTPClientError", "ProxyError"),
+    "urllib3": ("ProtocolError", "TimeoutError", "MaxRetryError"),
+    "urllib and http.client": ("URLError", "IncompleteRead"),
+    "trio": ("BrokenResourceError", "TooSlowError"),
 }
+_UNAVAILABLE = {name for names in _UNAVAILABLE_BY_LIBRARY.values() for name in names}
 _WRONG_ADDRESS = {"UnsupportedProtocol", "LocalProtocolError", "InvalidURL"}
 """Client errors that mean the request itself is malformed."""
 
-_NETWORK = {
-    errno.ENETDOWN,
-    errno.ENETUNREACH,
-    errno.ENETRESET,
-    errno.EHOSTDOWN,
-    errno.EHOSTUNREACH,
-    errno.EADDRNOTAVAIL,  # no local port left
-}
+_NETWORK = {errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL}
+"""The last means that no local port is left."""
 
 _PROGRAMMING = (TypeError, AttributeError, NameError, ImportError, NotImplementedError)
 """Programming errors: the same line fails in the same way each time.
@@ -273,14 +249,9 @@ def _by_status(status: int, wait: float | None) -> Failure:
 def _status(exc: BaseException) -> int | None:
     """Return the HTTP status of the error, wherever the library keeps it."""
     response = _attribute(exc, "response")
-    for value in (
-        _attribute(exc, "status_code"),
-        _attribute(exc, "status"),
-        _attribute(exc, "code"),
-        _attribute(response, "status_code"),
-        _attribute(response, "status"),
-        _member(_member(response, "ResponseMetadata"), "HTTPStatusCode"),
-    ):
+    values = [_attribute(exc, name) for name in ("status_code", "status", "code")]
+    values += [_attribute(response, name) for name in ("status_code", "status")]
+    for value in (*values, _member(_member(response, "ResponseMetadata"), "HTTPStatusCode")):
         if isinstance(value, bool) or not isinstance(value, int | str):
             continue
         number = int(value) if isinstance(value, int) or (len(value) == 3 and value.isdecimal()) else 0  # noqa: PLR2004
@@ -304,11 +275,8 @@ def _wait(exc: BaseException, now: float, *, rate_limited: bool = False) -> floa
     if isinstance(seconds, int | float) and 0 <= seconds < float("inf"):
         return float(seconds)
     response = _attribute(exc, "response")
-    for headers in (
-        _attribute(response, "headers"),
-        _attribute(exc, "headers"),
-        _member(_member(response, "ResponseMetadata"), "HTTPHeaders"),
-    ):
+    aws = _member(_member(response, "ResponseMetadata"), "HTTPHeaders")
+    for headers in (_attribute(response, "headers"), _attribute(exc, "headers"), aws):
         values = _lower(headers)
         wait = requested_wait(values, now)
         if wait is None and rate_limited:
