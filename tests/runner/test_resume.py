@@ -358,7 +358,7 @@ async def test_adopted_changes_are_recorded_and_shown() -> None:
     assert [Adoption(2, ("task", "scorer exact"))] == summary.adopted
     assert (2, 2, 2) == (summary.from_older_task, summary.scores["exact"].versions, summary.scores["exact"].from_older_version)
     told = final_report(outcome.state, path=PATH)
-    assert "\n  session 2 adopted what had changed: task, scorer exact\n" in told
+    assert "\n  session 2 adopted changes: task, scorer exact\n" in told
     assert "\n  2 of 6 answers are by an older version of the task\n" in told
     notes = audit(read(PATH, files=disk)).notes
     assert "6 scores of exact by 2 versions of the scorer, 2 by an older one" in notes
