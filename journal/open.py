@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from hashlib import _Hash
 
 
-@attrs.frozen
+@attrs.frozen(kw_only=True)
 class JournalEnd:
     """The end of a journal, where its writer continues."""
 
     run: str
     lifecycle: Lifecycle
-    seq: int
-    h: bytes
-    segment: int
+    seq: int = 0
+    h: bytes = chain.GENESIS
+    segment: int = 0
     """Number of the last segment; 0 if there is none."""
-    records: int
+    records: int = 0
     """Number of records in it."""
-    bytes: int
-    digest: "_Hash"
+    bytes: int = 0
+    digest: "_Hash" = attrs.field(factory=sha256)
     """SHA-256 of its bytes."""
-    is_open: bool
+    is_open: bool = False
     """Whether records can be added to it; otherwise it is sealed or missing."""
-    torn: TornTail | None
+    torn: TornTail | None = None
     """The tail that a crash left and recovery removed."""
 
 
@@ -79,16 +79,5 @@ def _empty(path: Path, files: Files, run: str) -> JournalEnd:
     try:
         segments.numbers(path, files)
     except NotAJournal:
-        return JournalEnd(
-            run=run,
-            lifecycle=Lifecycle(),
-            seq=0,
-            h=chain.GENESIS,
-            segment=0,
-            records=0,
-            bytes=0,
-            digest=sha256(),
-            is_open=False,
-            torn=None,
-        )
+        return JournalEnd(run=run, lifecycle=Lifecycle())
     raise JournalExists(f"{path} already contains a run", path=path, hint="resume")

@@ -11,7 +11,7 @@ from replay.summary import score_of
 from runner.errors import UsageError
 
 _GATE: Final = re.compile(
-    r"\s*(?P<scorer>\w[\w.-]*)\s*(?:>=|=)\s*(?P<least>-?\d*\.?\d+)\s*(?P<percent>%?)\s*(?:@\s*(?P<end>mean|lower))?\s*"
+    r"\s*(?P<scorer>\w[\w.-]*)\s*(?:>=|=)\s*(?P<minimum>-?\d*\.?\d+)\s*(?P<percent>%?)\s*(?:@\s*(?P<bound>mean|lower))?\s*"
 )
 
 
@@ -21,17 +21,17 @@ class Gate:
 
     text: str
     scorer: str
-    least: float
-    end: Literal["mean", "lower"]
+    minimum: float
+    bound: Literal["mean", "lower"]
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse a gate."""
-        found = _GATE.fullmatch(text)
-        if found is None:
+        match = _GATE.fullmatch(text)
+        if match is None:
             raise UsageError("expected SCORER=NUMBER: exact=0.9, or 'exact>=0.9@lower'", setting="fail_under", value=text)
-        least = float(found["least"]) / (100 if found["percent"] else 1)
-        return cls(text, found["scorer"], least, "lower" if found["end"] == "lower" else "mean")
+        minimum = float(match["minimum"]) / (100 if match["percent"] else 1)
+        return cls(text, match["scorer"], minimum, "lower" if match["bound"] == "lower" else "mean")
 
     def missed(self, state: RunState) -> str | None:
         """Return why the gate failed; None if it passed."""
@@ -39,17 +39,18 @@ class Gate:
         if tally is None:
             return f"{self.text}: there is no score {self.scorer!r}"
         score = score_of(tally)
-        reached = score.mean if self.end == "mean" else score.low
+        reached = score.mean if self.bound == "mean" else score.low
         if reached is None:
-            what = "has too few values for a range"
+            problem = "has too few values for a confidence interval"
             if score.mean is None:
-                what = "has no mean"
+                problem = "has no mean"
             elif score.standard_error == 0:
-                what = f"is {score.mean:.4g} for every case, which tells no range; leave @lower away, or score from 0 to 1"
-            return f"{self.text}: {self.scorer} {what}"
-        if reached >= self.least:
+                value = f"{score.mean:.4g}"
+                problem = f"is {value} for every case, which gives no confidence interval; omit @lower, or score from 0 to 1"
+            return f"{self.text}: {self.scorer} {problem}"
+        if reached >= self.minimum:
             return None
-        return f"{self.text}: {'the lower end' if self.end == 'lower' else 'the mean'} of {self.scorer} is {reached:.4g}"
+        return f"{self.text}: {'the lower end' if self.bound == 'lower' else 'the mean'} of {self.scorer} is {reached:.4g}"
 
 
 def missed(gates: Iterable[str], state: RunState) -> list[str]:

@@ -58,12 +58,12 @@ def load_function(reference: str) -> Callable[..., Any]:
     if not where or not name.isidentifier():
         raise UsageError(f"{reference!r} is not a reference to a function; use file.py:name or package.module:name")
     module = _imported(where)
-    found = getattr(module, name, None)
-    if not callable(found):
-        functions = (key for key, value in vars(module).items() if callable(value))
-        hint = nearest(name, functions, most=1, shown=lambda each: f"{where}:{each}")
+    function = getattr(module, name, None)
+    if not callable(function):
+        names = (name for name, value in vars(module).items() if callable(value))
+        hint = nearest(name, names, most=1, shown=lambda name: f"{where}:{name}")
         raise UsageError(f"{where} has no function {name!r}{hint}")
-    return cast("Callable[..., Any]", found)
+    return cast("Callable[..., Any]", function)
 
 
 def _imported(where: str) -> ModuleType:
@@ -78,35 +78,36 @@ def _is_module(where: str) -> bool:
 
 
 def _choose(module: ModuleType, where: str, name: str | None) -> LoadedEvaluation:
-    found = {key: value for key, value in vars(module).items() if isinstance(value, Evaluation)}
-    once = {id(value): key for key, value in reversed(found.items())}  # Of several names for one evaluation, the first counts.
-    names = [key for key in found if once[id(found[key])] == key]
+    """Return the evaluation of a name, which is a variable or the evaluation's own; without one, the only evaluation."""
+    evaluations = {variable: value for variable, value in vars(module).items() if isinstance(value, Evaluation)}
+    first_names = {id(value): variable for variable, value in reversed(evaluations.items())}  # One may have several names.
+    names = [variable for variable, value in evaluations.items() if first_names[id(value)] == variable]
     if name is None:
         if not names:
             raise UsageError(f"{where} defines no evaluation; put @evaluation(cases=…) above a function in it")
         if len(names) > 1:
-            either = ", ".join(f"{where}:{each}" for each in names)
-            raise UsageError(f"{where} defines {len(names)} evaluations; name one of them: {either}")
+            choices = ", ".join(f"{where}:{variable}" for variable in names)
+            raise UsageError(f"{where} defines {len(names)} evaluations; pass one of them: {choices}")
         name = names[0]
-    elif name not in found:
-        called = [key for key in names if found[key].name == name]
-        if len(called) != 1:
+    elif name not in evaluations:
+        matches = [variable for variable in names if evaluations[variable].name == name]
+        if len(matches) != 1:
             raise _no_such_name(module, where, name, names)
-        name = called[0]
-    return LoadedEvaluation(found[name], f"{where}:{name}")
+        name = matches[0]
+    return LoadedEvaluation(evaluations[name], f"{where}:{name}")
 
 
 def _no_such_name(module: ModuleType, where: str, name: str, names: list[str]) -> UsageError:
     if hasattr(module, name):
         kind = type(getattr(module, name)).__name__
-        return UsageError(f"{where}:{name} is no evaluation but a {kind}; put @evaluation(cases=…) above the function")
-    there = f"; there is {' and '.join(map(repr, names))}" if names else ""
-    return UsageError(f"{where} defines no evaluation {name!r}{nearest(name, names) or there}")
+        return UsageError(f"{where}:{name} is a {kind}, not an evaluation; put @evaluation(cases=…) above the function")
+    defined = f"; it defines {', '.join(map(repr, names))}" if names else ""
+    return UsageError(f"{where} defines no evaluation {name!r}{nearest(name, names) or defined}")
 
 
 def _import_module(name: str) -> ModuleType:
     if name.partition(".")[0] in OURS:
-        raise UsageError(f"{name!r} is a module of evaljournal itself; if a file of yours is meant, give its path")
+        raise UsageError(f"{name!r} is a module of evaljournal itself; to load your own file, pass its path")
     _append(Path.cwd())
     with _their_fault(name, Path.cwd()):
         try:
@@ -115,7 +116,7 @@ def _import_module(name: str) -> ModuleType:
             if exc.name is not None and (name == exc.name or name.startswith(f"{exc.name}.")):
                 path = Path(*name.split(".")).with_suffix(".py")
                 hint = f"; did you mean {path}?" if path.exists() else ""
-                raise UsageError(f"there is neither a file nor a module {name!r} here{hint}") from None
+                raise UsageError(f"no file or module {name!r}{hint}") from None
             raise
 
 
@@ -144,15 +145,15 @@ def _import_file(path: Path) -> ModuleType:
 
 def _check_file(path: Path) -> None:
     if path.is_dir():
-        inside = sorted(path.glob("*.py"))[:3]
-        hint = f", such as {' or '.join(map(str, inside))}" if inside else ""
-        raise UsageError(f"{path} is a directory; give a Python file{hint}")
+        examples = sorted(path.glob("*.py"))[:3]
+        hint = f", such as {' or '.join(map(str, examples))}" if examples else ""
+        raise UsageError(f"{path} is a directory; pass a Python file{hint}")
     if not path.exists():
-        near = path.parent if path.parent.is_dir() else Path()
-        hint = nearest(path.name, (each.name for each in near.glob("*.py")), shown=lambda each: str(near / each))
-        raise UsageError(f"there is no file {path}{hint}")
+        folder = path.parent if path.parent.is_dir() else Path()
+        hint = nearest(path.name, (file.name for file in folder.glob("*.py")), shown=lambda name: str(folder / name))
+        raise UsageError(f"{path} does not exist{hint}")
     if path.suffix != ".py":
-        raise UsageError(f"{path} is not a Python file; an evaluation is a function in a file that ends with .py")
+        raise UsageError(f"{path} is not a Python file; pass a file that ends with .py")
 
 
 def _place(path: Path) -> tuple[Path, str]:
@@ -164,18 +165,15 @@ def _place(path: Path) -> tuple[Path, str]:
     name = ".".join(names)
     taken = sys.modules.get(name)
     if taken is not None and name not in _loaded and getattr(taken, "__file__", None) != str(path):
-        return (
-            path.parent,
-            f"_evaluation_{path.stem}",
-        )  # A file such as runner.py or json.py must not replace the loaded module.
+        return path.parent, f"_evaluation_{path.stem}"  # A file such as json.py must not replace the loaded module.
     return folder, name
 
 
 def _check_package(package: ModuleType, path: Path) -> None:
     """Raise a UsageError if another package of the same name is imported: relative imports would use it."""
-    around, found = path.parent / "__init__.py", getattr(package, "__file__", None)
-    if found is None or not Path(found).exists() or not Path(found).samefile(around):
-        raise UsageError(f"{path.parent} is hidden by another package {package.__name__!r}, {found}; rename the folder")
+    file = getattr(package, "__file__", None)
+    if file is None or not Path(file).exists() or not Path(file).samefile(path.parent / "__init__.py"):
+        raise UsageError(f"{path.parent} is hidden by another package {package.__name__!r}, {file}; rename the folder")
 
 
 def _append(folder: Path) -> None:

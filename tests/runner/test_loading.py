@@ -66,7 +66,7 @@ def test_one_of_several_evaluations() -> None:
     written("evals/geo.py", ONE.format(name="capitals"), ONE.format(name="rivers"))
 
     assert "rivers" == load("evals/geo.py:rivers").name
-    assert "evals/geo.py defines 2 evaluations; name one of them: evals/geo.py:capitals, evals/geo.py:rivers" == refusal(
+    assert "evals/geo.py defines 2 evaluations; pass one of them: evals/geo.py:capitals, evals/geo.py:rivers" == refusal(
         "evals/geo.py"
     )
 
@@ -152,7 +152,7 @@ def test_a_package_with_a_name_of_ours(here: Path) -> None:
 
 def test_a_module_of_ours_is_no_evaluation() -> None:
     """A dotted name that is ours is not the user's."""
-    assert "'runner.data.case' is a module of evaljournal itself; if a file of yours is meant, give its path" == refusal(
+    assert "'runner.data.case' is a module of evaljournal itself; to load your own file, pass its path" == refusal(
         "runner.data.case"
     )
 
@@ -161,10 +161,10 @@ def test_no_such_file() -> None:
     """A file that is not there is said so, with those that have a name like it."""
     written("evals/capitals.py", ONE.format(name="capitals"))
 
-    assert "there is no file evals/captials.py; did you mean evals/capitals.py?" == refusal("evals/captials.py")
-    assert "there is no file elsewhere/x.py" == refusal("elsewhere/x.py:x")
-    assert "there is neither a file nor a module 'nothing' here" == refusal("nothing")
-    assert "there is neither a file nor a module 'nothing.at.all' here" == refusal("nothing.at.all:x")
+    assert "evals/captials.py does not exist; did you mean evals/capitals.py?" == refusal("evals/captials.py")
+    assert "elsewhere/x.py does not exist" == refusal("elsewhere/x.py:x")
+    assert "no file or module 'nothing'" == refusal("nothing")
+    assert "no file or module 'nothing.at.all'" == refusal("nothing.at.all:x")
 
 
 def test_no_such_name() -> None:
@@ -172,8 +172,8 @@ def test_no_such_name() -> None:
     written("geo.py", "def helper(): ...", ONE.format(name="capitals"), ONE.format(name="rivers"))
 
     assert "geo.py defines no evaluation 'captials'; did you mean 'capitals'?" == refusal("geo.py:captials")
-    assert "geo.py defines no evaluation 'x'; there is 'capitals' and 'rivers'" == refusal("geo.py:x")
-    assert "geo.py:helper is no evaluation but a function; put @evaluation(cases=…) above the function" == refusal(
+    assert "geo.py defines no evaluation 'x'; it defines 'capitals', 'rivers'" == refusal("geo.py:x")
+    assert "geo.py:helper is a function, not an evaluation; put @evaluation(cases=…) above the function" == refusal(
         "geo.py:helper"
     )
 
@@ -191,7 +191,7 @@ def test_not_python() -> None:
     written("evals/geo.py", ONE.format(name="capitals"))
     written("cases.jsonl", "{}")
 
-    assert "evals is a directory; give a Python file, such as evals/geo.py" == refusal("evals")
+    assert "evals is a directory; pass a Python file, such as evals/geo.py" == refusal("evals")
     assert refusal("cases.jsonl").startswith("cases.jsonl is not a Python file")
     assert "'evals/geo.py:' ends with a colon" in refusal("evals/geo.py:")
     assert "the reference is empty" in refusal("")

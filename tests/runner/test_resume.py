@@ -359,9 +359,9 @@ async def test_adopted_changes_are_recorded_and_shown() -> None:
     assert (2, 2, 2) == (summary.from_older_task, summary.scores["exact"].versions, summary.scores["exact"].from_older_version)
     told = final_report(outcome.state, path=PATH)
     assert "\n  session 2 adopted changes: task, scorer exact\n" in told
-    assert "\n  2 of 6 answers are by an older version of the task\n" in told
+    assert "\n  2 of 6 answers are from an older version of the task\n" in told
     notes = audit(read(PATH, files=disk)).notes
-    assert "6 scores of exact by 2 versions of the scorer, 2 by an older one" in notes
+    assert "6 scores of exact from 2 versions of the scorer, 2 from an older one" in notes
     assert summary.adopted == summarise(fold(read(PATH, files=disk))).adopted
 
 
@@ -373,7 +373,7 @@ async def test_an_adopted_scorer_does_not_take_over_old_scores() -> None:
 
     exact = summarise(outcome.state).scores["exact"]
     assert (1, 6, 0) == (exact.versions, exact.from_older_version, exact.passed)
-    assert score_in_words(exact).endswith("; all by an older version of the scorer")
+    assert score_in_words(exact).endswith("; all from an older version of the scorer")
 
 
 async def test_withdrawn_outputs_of_an_older_task_do_not_count() -> None:

@@ -172,7 +172,7 @@ def test_scorers_may_be_functions() -> None:
         ("--data qa.jsonl --command cat --score exat", "similarity or file.py:function; did you mean 'exact'"),
         ("--data qa.jsonl --command cat --score nope", "unknown scorer 'nope'; use exact, iexact, contains, one_of"),
         ("--data qa.jsonl --command cat --score exact:1", "exact takes no argument"),
-        ("--data qa.jsonl --command cat --score no.py:f", "there is no file no.py"),
+        ("--data qa.jsonl --command cat --score no.py:f", "no.py does not exist"),
         ("--data qa.jsonl --command cat --score 'regex:('", "is not a regular expression"),
         ("--data qa.jsonl --command cat --rubric x", "--rubric requires --judge"),
         ("--data qa.jsonl --command cat --judge m --judge-url http://h --choice good", "expected WORD=VALUE"),
@@ -465,7 +465,7 @@ def test_a_missing_file_on_resume(verb: str, line: str, moved: str) -> None:
     Path("ready").touch()
     found = evaljournal(verb, "run", "--task", line.replace(moved, f"away/{moved}"))
 
-    assert "there is no file" not in there.stderr
+    assert "does not exist" not in there.stderr
     assert 2 == gone.exit_code
     assert moved in gone.stderr.splitlines()[0]
     assert f"run was started from {line}. Run this from that directory, or pass the new location" in gone.stderr
@@ -512,7 +512,12 @@ def test_a_gate_decides_the_exit_code(gate: str, code: int, message: str) -> Non
     [
         ("1.0", "mine>=0.9@lower", 1, "the lower end of mine is 0.4385"),
         ("1.0", "mine>=0.9", 0, ""),
-        ("5.0", "mine>=4@lower", 1, "mine is 5 for every case, which tells no range; leave @lower away, or score from 0 to 1"),
+       
+            "5.0",
+            "mine>=4@lower",
+            1,
+            "mine is 5 for every case, which gives no confidence interval; omit @lower, or score from 0 to 1",
+        ),
     ],
 )
 def test_a_gate_on_an_interval_of_equal_scores(message: str, gate: str, code: int, why: str) -> None:

@@ -240,9 +240,9 @@ def test_wrong_options_start_nothing(options: list[object], message: str) -> Non
     ("reference", "message"),
     [
         ("evals/captials.py", "did you mean evals/capitals.py?"),
-        ("evals/capitals.py:rivers", "defines no evaluation 'rivers'; there is 'capitals'"),
+        ("evals/capitals.py:rivers", "defines no evaluation 'rivers'; it defines 'capitals'"),
         ("evals", "is a directory"),
-        ("nothing.here:x", "there is neither a file nor a module"),
+        ("nothing.here:x", "no file or module"),
     ],
 )
 def test_no_such_evaluation_starts_nothing(reference: str, message: str) -> None:
