@@ -512,7 +512,7 @@ def test_a_gate_decides_the_exit_code(gate: str, code: int, message: str) -> Non
     [
         ("1.0", "mine>=0.9@lower", 1, "the lower end of mine is 0.4385"),
         ("1.0", "mine>=0.9", 0, ""),
-       
+        (
             "5.0",
             "mine>=4@lower",
             1,
