@@ -53,7 +53,7 @@ class Option:
     text: str
     """Help text; the default of a setting is added to it."""
     targets: str = ""
-    """What the value is passed to, separated by spaces: `settings.timeout`, `endpoint.headers chat.headers`."""
+    """What the value is passed to, separated by spaces: `settings`, or `chat.seed` if the argument has another name there."""
     example: str = ""
     """A value in TOML."""
     default: str = attrs.field(default="", kw_only=True)
@@ -102,7 +102,7 @@ class Option:
         for each in self.targets.split():
             owner, _, argument = each.partition(".")
             if owner == target:
-                yield argument
+                yield argument or self.name
 
     def decorate(self, function: F, group: str, help_: str) -> F:
         """Add the option to a command."""
@@ -148,44 +148,39 @@ class GroupedCommand(click.Command):
 TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
     "Dataset": (
         Option("--data FILE", "Cases: JSONL, JSON, CSV, TSV or Parquet.", "dataset.source", '"qa.jsonl"'),
-        Option("--id-key COLUMN", "Column of the case name (default: id, name, key, …).", "dataset.id_key", '"id"'),
-        Option(
-            "--input-key COLUMN",
-            "Column of the input (default: input, question, prompt, …).",
-            "dataset.input_key",
-            '"question"',
-        ),
+        Option("--id-key COLUMN", "Column of the case name (default: id, name, key, …).", "dataset", '"id"'),
+        Option("--input-key COLUMN", "Column of the input (default: input, question, prompt, …).", "dataset", '"question"'),
         Option(
             "--expected-key COLUMN",
             "Column of the expected output (default: expected, answer, target, …).",
-            "dataset.expected_key",
+            "dataset",
             '"answer"',
         ),
         Option(
             "--only PATTERN",
             "Use only cases whose name matches, such as 'peru*'; repeatable.",
-            "settings.only",
+            "settings",
             '["peru*"]',
             multiple=True,
         ),
-        Option("--skip PATTERN", "Exclude cases whose name matches; repeatable.", "settings.skip", '["test-*"]', multiple=True),
-        Option("--limit N", "Maximum number of cases.", "settings.limit", "20", default="all"),
-        Option("--shuffle", "Shuffle the cases, in an order that depends on --seed.", "settings.shuffle"),
-        Option("--seed N", "Seed of the order and of the retry jitter.", "settings.seed", "1"),
-        Option("--repeats N", "Trials per case.", "settings.repeats", "3"),
+        Option("--skip PATTERN", "Exclude cases whose name matches; repeatable.", "settings", '["test-*"]', multiple=True),
+        Option("--limit N", "Maximum number of cases.", "settings", "20", default="all"),
+        Option("--shuffle", "Shuffle the cases, in an order that depends on --seed.", "settings"),
+        Option("--seed N", "Seed of the order and of the retry jitter.", "settings", "1"),
+        Option("--repeats N", "Trials per case.", "settings", "3"),
     ),
     "Target": (
         Option("--chat MODEL", "Call an OpenAI-compatible chat model.", "chat.model", '"gpt-4o-mini"'),
         Option(
             "--base-url URL",
             "Base URL of the chat API (default: https://api.openai.com/v1).",
-            "chat.base_url",
+            "chat",
             '"http://localhost:8000/v1"',
         ),
         Option(
             "--key-env NAME",
             "Environment variable with the API key (default: OPENAI_API_KEY at api.openai.com).",
-            "chat.key_env",
+            "chat",
             '"MY_KEY"',
         ),
         Option(
@@ -197,33 +192,33 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option(
             "--method METHOD",
             "HTTP method: POST or GET (default: POST).",
-            "endpoint.method",
+            "endpoint",
             '"POST"',
             type=click.Choice(["POST", "GET"]),
         ),
         Option(
             "--body JSON",
             "Request body with {fields} of the case; @FILE reads it from a file (default: the case).",
-            "endpoint.body",
+            "endpoint",
             '{ question = "{question}" }',
         ),
         Option(
             "--output-path PATH",
             "Path of the output in the response, such as choices.0.text (default: the whole response).",
-            "endpoint.output_path command.output_path",
+            "endpoint command",
             '"choices.0.text"',
         ),
-        Option("--error-path PATH", "Path of an error in a response with a success status.", "endpoint.error_path", '"error"'),
+        Option("--error-path PATH", "Path of an error in a response with a success status.", "endpoint", '"error"'),
         Option(
             "--done-path PATH",
             "Path that marks the end of a streamed response; a stream without it is incomplete.",
-            "endpoint.done_path",
+            "endpoint",
             '"done"',
         ),
         Option(
             "--idempotency-header NAME",
             "Header with a key that is the same for all attempts at a trial; '' turns it off (default: Idempotency-Key).",
-            "endpoint.idempotency_header",
+            "endpoint",
             '"Idempotency-Key"',
         ),
         Option(
@@ -233,27 +228,21 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             '{ Authorization = "Bearer $MY_KEY" }',
             multiple=True,
         ),
-        Option(
-            "--connect-timeout S",
-            "Connection timeout in seconds (default: 10).",
-            "endpoint.connect_timeout chat.connect_timeout",
-            "10",
-            type=seconds,
-        ),
+        Option("--connect-timeout S", "Connection timeout in seconds (default: 10).", "endpoint chat", "10", type=seconds),
         Option(
             "--read-timeout S",
             "Maximum seconds between two received bytes (default: --timeout).",
-            "endpoint.read_timeout chat.read_timeout",
+            "endpoint chat",
             "60",
             type=seconds,
         ),
         Option(
             "--command LINE",
             "Run a command; the input is passed as JSON on standard input, or as {input}.",
-            "command.command",
+            "command",
             '"./answer.sh"',
         ),
-        Option("--shell", "Run the command in a shell.", "command.shell"),
+        Option("--shell", "Run the command in a shell.", "command"),
         Option(
             "--output-format FORMAT",
             "Format of the command's output: text or json (default: text).",
@@ -261,44 +250,29 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             '"text"',
             type=click.Choice(["text", "json"]),
         ),
-        Option(
-            "--output-key COLUMN",
-            "No calls; read the outputs from this column of the dataset.",
-            "recorded.output_key",
-            '"output"',
-        ),
+        Option("--output-key COLUMN", "No calls; read the outputs from this column of the dataset.", "recorded", '"output"'),
     ),
     "Prompt": (
         Option(
             "--prompt TEXT",
             "User prompt with {fields} of the case; @FILE reads it from a file (default: the input).",
-            "chat.prompt",
+            "chat",
             '"Answer briefly: {question}"',
         ),
-        Option("--system TEXT", "System prompt; @FILE reads it from a file.", "chat.system", '"@system.txt"'),
-        Option(
-            "--messages FILE",
-            "JSON file with the list of messages, with {fields} of the case.",
-            "chat.messages",
-            '"messages.json"',
-        ),
-        Option("--temperature T", "Sampling temperature (default: the model's).", "chat.temperature", "0.0"),
-        Option("--max-tokens N", "Maximum tokens of an answer (default: the model's).", "chat.max_tokens", "500"),
+        Option("--system TEXT", "System prompt; @FILE reads it from a file.", "chat", '"@system.txt"'),
+        Option("--messages FILE", "JSON file with the list of messages, with {fields} of the case.", "chat", '"messages.json"'),
+        Option("--temperature T", "Sampling temperature (default: the model's).", "chat", "0.0"),
+        Option("--max-tokens N", "Maximum tokens of an answer (default: the model's).", "chat", "500"),
         Option("--model-seed N", "Sampling seed, if the model supports it.", "chat.seed", "1"),
-        Option("--schema FILE", "JSON schema of the answer; the output is parsed as JSON.", "chat.schema", '"schema.json"'),
-        Option("--stream", "Stream the response and record the time to the first token.", "chat.stream"),
+        Option("--schema FILE", "JSON schema of the answer; the output is parsed as JSON.", "chat", '"schema.json"'),
+        Option("--stream", "Stream the response and record the time to the first token.", "chat"),
         Option(
             "--more JSON",
             "Further request parameters: '{\"top_p\": 0.9}'; @FILE reads them from a file.",
-            "chat.more",
+            "chat",
             "{ top_p = 0.9 }",
         ),
-        Option(
-            "--prices FILE",
-            "TOML file with token prices (default: built-in table).",
-            "chat.prices judge.prices",
-            '"prices.toml"',
-        ),
+        Option("--prices FILE", "TOML file with token prices (default: built-in table).", "chat judge", '"prices.toml"'),
     ),
     "Scoring": (
         Option(
@@ -313,7 +287,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option(
             "--rubric TEXT",
             "The judge's prompt with {output}, {expected} and {fields}; @FILE reads it from a file (default: built-in).",
-            "judge.rubric",
+            "judge",
             '"@rubric.txt"',
         ),
         Option(
@@ -339,7 +313,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "--fail-under GATE",
             "Exit with 1 unless a mean score is reached: exact=0.9, or 'exact>=0.9@lower' for the lower end of its 95 % "
             "confidence interval; repeatable.",
-            "settings.fail_under",
+            "settings",
             '["exact=0.9"]',
             multiple=True,
         ),
@@ -360,7 +334,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option(
             "--slots N",
             "Maximum concurrent attempts, and concurrent calls per scorer.",
-            "settings.slots",
+            "settings",
             "8",
             default="100; plain functions: 32; commands: the number of CPUs, at least 4",
         ),
@@ -374,43 +348,35 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option(
             "--limit-key FIELD",
             "Field of a case that holds its rate-limit key; each key has its own slots.",
-            "settings.limit_key",
+            "settings",
             '"model"',
         ),
     ),
     "Limits": (
+        Option("--timeout S", f"Timeout of an attempt in seconds; '{OFF}' turns it off.", "settings", "60", type=seconds),
+        Option("--deadline S", "Stop after this many seconds; `resume` continues.", "settings", "3600", type=seconds),
         Option(
-            "--timeout S", f"Timeout of an attempt in seconds; '{OFF}' turns it off.", "settings.timeout", "60", type=seconds
+            "--max-failures N", "Stop when more than N trials, or N% of them, have failed.", "settings", '"5%"', type=failures
         ),
-        Option("--deadline S", "Stop after this many seconds; `resume` continues.", "settings.deadline", "3600", type=seconds),
-        Option(
-            "--max-failures N",
-            "Stop when more than N trials, or N% of them, have failed.",
-            "settings.max_failures",
-            '"5%"',
-            type=failures,
-        ),
-        Option("--fail-fast/--no-fail-fast", "Stop at the first failed trial.", "settings.fail_fast"),
-        Option("--grace S", "Seconds that in-flight attempts get to finish when the run is stopped.", "settings.grace", "5"),
+        Option("--fail-fast/--no-fail-fast", "Stop at the first failed trial.", "settings"),
+        Option("--grace S", "Seconds that in-flight attempts get to finish when the run is stopped.", "settings", "5"),
     ),
     "Output": (
         Option(
             "--name NAME",
             "Name of the evaluation; runs are stored under runs/NAME (default: name of the data file).",
-            "evaluation.name",
+            "evaluation",
             '"qa"',
         ),
         Option(
             "--durability MODE",
             "'os' skips fsync: faster, but a power failure can lose about 30 s of records.",
-            "settings.durability",
+            "settings",
             '"sync"',
             type=click.Choice(["sync", "os"]),
         ),
         Option(
-            "--write-ahead",
-            "Sync the start of each attempt to disk before its call (needed for at-most-once).",
-            "settings.write_ahead",
+            "--write-ahead", "Sync the start of each attempt to disk before its call (needed for at-most-once).", "settings"
         ),
         Option(
             "--nat-output DIR", "Also write the output files of `nat eval` to DIR, updated with each trial.", example='"nat"'
@@ -472,7 +438,7 @@ def overrides(values: Mapping[str, Any]) -> dict[str, Any]:
 def render_error(error: UsageError) -> str:
     """Return the message of an error; a setting is named by its flag, or by its key in the file that has it."""
     for option in OPTIONS:
-        if error.setting is not None and {f"settings.{error.setting}", error.setting} & {*option.targets.split()}:
+        if error.setting in {*option.arguments("settings"), *(f"retry.{name}" for name in option.arguments("retry"))}:
             value = f"{100 * error.value:g}%" if option.type is failures and isinstance(error.value, float) else error.value
             head = f"{option.flag} {value}" if error.path is None else f"{error.path}: {option.key} = {value}"
             return f"{head}: {error.message}{f'; {OFF!r} turns it off' if option.can_be_off else ''}"
