@@ -5,18 +5,9 @@ from typing import Any
 
 import attrs
 
+from journal import events
 from journal.codec import json_round_trip
 from journal.errors import Unserialisable
-from journal.events import (
-    AttemptFailed,
-    AttemptInterrupted,
-    AttemptReturnedLate,
-    AttemptStarted,
-    AttemptSucceeded,
-    AttemptTimedOut,
-    RetryScheduled,
-    TrialFailed,
-)
 from replay.text import plural
 from runner.concurrency import POISONED
 from runner.data.to_json import plain
@@ -47,7 +38,7 @@ class Attempts:
         """Make one attempt; return whether it gave an output."""
         trial, number = work.trial, work.state.attempts + 1
         work.slot = self._slots.take()
-        started = self._record(AttemptStarted(trial=trial, attempt=number, slot=work.slot, key=work.key))
+        started = self._record(events.AttemptStarted(trial=trial, attempt=number, slot=work.slot, key=work.key))
         work.began = started.t
         self._scheduler.inform_policy(started, work)
         if self._settings.write_ahead:
@@ -70,7 +61,7 @@ class Attempts:
         if self._scheduler.shutdown.is_over:  # It was abandoned and recorded as interrupted, and has returned after all.
             if not isinstance(outcome, Interrupted):
                 ending: Ending = "succeeded" if isinstance(outcome, Returned) else "failed"
-                self._record(AttemptReturnedLate(trial=trial, attempt=number, ending=ending, elapsed=elapsed))
+                self._record(events.AttemptReturnedLate(trial=trial, attempt=number, ending=ending, elapsed=elapsed))
             return False
         match outcome:
             case Returned():
@@ -78,13 +69,13 @@ class Attempts:
             case TimedOut():
                 timeout = self._settings.timeout
                 assert timeout is not None
-                self._inform(AttemptTimedOut(trial=trial, attempt=number, timeout=timeout, elapsed=elapsed), work)
+                self._inform(events.AttemptTimedOut(trial=trial, attempt=number, timeout=timeout, elapsed=elapsed), work)
                 if outcome.late_ending is not None:
-                    late = AttemptReturnedLate(trial=trial, attempt=number, ending=outcome.late_ending, elapsed=elapsed)
+                    late = events.AttemptReturnedLate(trial=trial, attempt=number, ending=outcome.late_ending, elapsed=elapsed)
                     self._record(late)
                 self._settle(work)
             case Interrupted():
-                self._inform(AttemptInterrupted(trial=trial, attempt=number, why="stopped", elapsed=elapsed), work)
+                self._inform(events.AttemptInterrupted(trial=trial, attempt=number, why="stopped", elapsed=elapsed), work)
                 self._scheduler.release()
             case exc:
                 self._failed(work, exc, elapsed)
@@ -93,18 +84,20 @@ class Attempts:
     def cancel(self, work: TrialWork) -> None:
         """Record that an attempt was interrupted because the whole run was cancelled."""
         attempt, elapsed = work.state.attempts, self._elapsed(work)
-        self._late.record(AttemptInterrupted(trial=work.trial, attempt=attempt, why="cancelled", elapsed=elapsed))
+        self._late.record(events.AttemptInterrupted(trial=work.trial, attempt=attempt, why="cancelled", elapsed=elapsed))
 
     def abandon(self, work: TrialWork) -> None:
         """Record that an attempt was interrupted although it does not respond to its cancellation."""
         if work.state.stage == "running":
-            self._inform(AttemptInterrupted(trial=work.trial, attempt=work.state.attempts, why="stopped"), work)
+            self._inform(events.AttemptInterrupted(trial=work.trial, attempt=work.state.attempts, why="stopped"), work)
 
-    def _inform(self, event: AttemptFailed | AttemptTimedOut | AttemptInterrupted, work: TrialWork) -> None:
+    def _inform(
+        self, event: events.AttemptFailed | events.AttemptTimedOut | events.AttemptInterrupted, work: TrialWork
+    ) -> None:
         self._scheduler.inform_policy(self._record(event), work)
 
     def _succeeded(self, work: TrialWork, output: Any, elapsed: float) -> bool:
-        event = AttemptSucceeded(trial=work.trial, attempt=work.state.attempts, output=output, elapsed=elapsed)
+        event = events.AttemptSucceeded(trial=work.trial, attempt=work.state.attempts, output=output, elapsed=elapsed)
         try:
             try:
                 record = self._record(event)
@@ -113,7 +106,7 @@ class Attempts:
                 record = self._record(attrs.evolve(event, output=output))  # type: ignore[misc]  # a fact is an attrs class
         except (Unserialisable, RecursionError) as exc:
             number, message = work.state.attempts, describe(exc).message
-            failed = AttemptFailed(
+            failed = events.AttemptFailed(
                 trial=work.trial, attempt=number, error=UNSERIALISABLE, message=message, category="fatal", elapsed=elapsed
             )
             self._inform(failed, work)
@@ -128,7 +121,7 @@ class Attempts:
     def _failed(self, work: TrialWork, exc: BaseException, elapsed: float) -> None:
         failure = self._settings.retry.failure(exc, now=self._recorder.clock.wall())
         error = describe(exc)
-        failed = AttemptFailed(
+        failed = events.AttemptFailed(
             trial=work.trial,
             attempt=work.state.attempts,
             error=error.type,
@@ -150,14 +143,14 @@ class Attempts:
         work.rate_limits = work.rate_limits + 1 if is_rate_limited else 0
         probe = self._scheduler.is_free_probe(work, work.trial)
         match settle(work.trial, state, settings.retry, settings.seed, probe=probe, stop_run=stop_run):
-            case RetryScheduled() as event:
+            case events.RetryScheduled() as event:
                 self._record(event)
                 work.delay, work.is_last = event.delay, event.cause == "probe" or work.rate_limits >= POISONED
                 self._scheduler.put(work)
-            case TrialFailed() as event:
+            case events.TrialFailed() as event:
                 self._fail(event)
 
-    def _fail(self, event: TrialFailed) -> None:
+    def _fail(self, event: events.TrialFailed) -> None:
         self._record(event)
         self._failures += 1
         self._scheduler.release()
@@ -166,7 +159,7 @@ class Attempts:
 
     def _returned_late(self, trial: str, attempt: int, began: float, ending: Ending) -> None:
         elapsed = round(self._now() - began, 6)
-        self._late.record(AttemptReturnedLate(trial=trial, attempt=attempt, ending=ending, elapsed=elapsed))
+        self._late.record(events.AttemptReturnedLate(trial=trial, attempt=attempt, ending=ending, elapsed=elapsed))
 
     def _elapsed(self, work: TrialWork) -> float:
         return round(self._now() - work.began, 6)

@@ -31,13 +31,7 @@ class PendingTrial:
 class PendingTrials:
     """Reads the cases, compares each with its recorded state, and takes in what is left to do; a `TrialSource`."""
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        trials: Iterable[Trial],
-        settings: Settings,
-        options: Options,
-    ) -> None:
+    def __init__(self, recorder: Recorder, trials: Iterable[Trial], settings: Settings, options: Options) -> None:
         self._recorder = recorder
         self._state = recorder.state
         self._path = recorder.journal.path

@@ -10,16 +10,8 @@ from typing import Any, Final
 
 import trio
 
+from journal import events
 from journal.errors import JournalError, Unserialisable
-from journal.events import (
-    OWN_NOTE,
-    Noted,
-    ScorerCallFailed,
-    ScorerCallStarted,
-    ScorerFailureCategory,
-    ScoringFailed,
-    TrialScored,
-)
 from journal.threads import InThread
 from runner.concurrency import POISONED, call_id
 from runner.engine.call import CallOutcome, CallScope, Interrupted, Returned, TimedOut
@@ -83,7 +75,9 @@ class Scoring:
         """Call a scorer once."""
         scorer, scheduler = call.scorer.scorer, self._scheduler
         call.number += 1
-        started = self._record(ScorerCallStarted(trial=call.work.trial, scorer=scorer.name, call=call.number, key=call.key))
+        started = self._record(
+            events.ScorerCallStarted(trial=call.work.trial, scorer=scorer.name, call=call.number, key=call.key)
+        )
         call.began = started.t
         scheduler.inform_policy(started, call)
         if scheduler.settings.write_ahead:
@@ -117,7 +111,11 @@ class Scoring:
         self._settle(call, error, failure.category, failure.retry_after, elapsed, stop_run=failure.stop_run)
         if failure.stop_run:
             details = {"scorer": scorer.name, "message": f"{error.type}: {error.message}"}
-            self._record(Noted(name=f"{OWN_NOTE}unauthorized", value=details, trial=work.trial, attempt=work.state.attempts))
+            self._record(
+                events.Noted(
+                    name=f"{events.OWN_NOTE}unauthorized", value=details, trial=work.trial, attempt=work.state.attempts
+                )
+            )
             self._scheduler.shutdown.stop_unauthorized(exc)
             self._scheduler.close()  # Outputs that wait for this scorer would fail in the same way.
 
@@ -125,7 +123,7 @@ class Scoring:
         self,
         call: ScorerCall,
         error: Description,
-        category: ScorerFailureCategory,
+        category: events.ScorerFailureCategory,
         retry_after: float | None,
         elapsed: float,
         *,
@@ -137,7 +135,7 @@ class Scoring:
         call.retry_history.count_failure(category, retry_after)
         random, probe = jitter(scheduler.settings.seed, name, call.number), scheduler.is_free_probe(call, name)
         decision = scorer.retry.after(call.retry_history, random, probe=probe, stop_run=stop_run)
-        failed = ScorerCallFailed(
+        failed = events.ScorerCallFailed(
             trial=work.trial,
             scorer=scorer.name,
             call=call.number,
@@ -165,7 +163,7 @@ class Scoring:
         try:
             for name, score in scorer.scores(value).items():
                 record = self._record(
-                    TrialScored(
+                    events.TrialScored(
                         trial=work.trial,
                         scorer=name,
                         version=scorer.version,
@@ -186,7 +184,7 @@ class Scoring:
         self, scorer: Scorer, work: TrialWork, error: Description, elapsed: float, call: ScorerCall | None = None
     ) -> None:
         record = self._record(
-            ScoringFailed(
+            events.ScoringFailed(
                 trial=work.trial,
                 scorer=scorer.name,
                 version=scorer.version,
