@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 
-def nearest(word: str, words: Iterable[str], *, most: int = 3, shown: Callable[[str], str] = repr) -> str:
+def suggest(word: str, words: Iterable[str], *, limit: int = 3, shown: Callable[[str], str] = repr) -> str:
     """Return `; did you mean …?` with the most similar words, or an empty string."""
-    close = difflib.get_close_matches(word, list(words), n=most)
+    close = difflib.get_close_matches(word, list(words), n=limit)
     return f"; did you mean {' or '.join(map(shown, close))}?" if close else ""
 
 

@@ -90,9 +90,9 @@ class _Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as exc:
-            from runner.suggest import nearest  # noqa: PLC0415  # not needed for `--help`
+            from runner.suggest import suggest  # noqa: PLC0415  # not needed for `--help`
 
-            raise click.UsageError(f"{exc.message.rstrip('.')}{nearest(args[0], COMMANDS)}", ctx) from None
+            raise click.UsageError(f"{exc.message.rstrip('.')}{suggest(args[0], COMMANDS)}", ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

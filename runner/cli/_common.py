@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 from journal import segments
 from runner.cli import InvalidUsage
 from runner.run_paths import RUNS, newest_first, runs_under
-from runner.suggest import nearest
+from runner.suggest import suggest
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -43,7 +43,7 @@ def find_run(argument: str | Path) -> Path:
     if path.exists():
         return path  # Reading it reports what is wrong.
     known = {each.parent.name: None for each in runs_under(RUNS)} | {str(each): None for each in runs_under(RUNS)}
-    raise InvalidUsage(f"{path} does not exist{nearest(str(path), known) or '; `evaljournal ls` lists the runs'}")
+    raise InvalidUsage(f"{path} does not exist{suggest(str(path), known) or '; `evaljournal ls` lists the runs'}")
 
 
 class RunType(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only

@@ -9,7 +9,7 @@ import orjson
 
 from runner.cli._options import OPTIONS, Option, grouped_option
 from runner.errors import UsageError
-from runner.suggest import nearest
+from runner.suggest import suggest
 
 
 def read_config(path: Path, command: click.Command) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def read_config(path: Path, command: click.Command) -> dict[str, Any]:
     for name, value in table.items():
         key = name.replace("_", "-")
         if key not in options:
-            raise UsageError(f"unknown key {name!r}{nearest(key, options)}", path=path)
+            raise UsageError(f"unknown key {name!r}{suggest(key, options)}", path=path)
         param = params[options[key].name]
         try:
             values[options[key].name] = texts = _as_arguments(options[key], value)

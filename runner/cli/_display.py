@@ -24,7 +24,7 @@ from replay.screen import panel
 from replay.summary import in_json, summarise
 from runner.cli import DAMAGED, InvalidUsage
 from runner.cli._errors import render
-from runner.suggest import nearest
+from runner.suggest import suggest
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -83,7 +83,7 @@ def groups_by(view: RunView, by: str) -> dict[str, str]:
     for record in view.history.records():
         found.apply(record)
     if by not in found.keys:
-        raise InvalidUsage(f"no case of {view.path} has {by!r} in its metadata{nearest(by, found.keys)}")
+        raise InvalidUsage(f"no case of {view.path} has {by!r} in its metadata{suggest(by, found.keys)}")
     return found.groups
 
 

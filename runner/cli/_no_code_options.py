@@ -24,7 +24,7 @@ from runner.definition.loading import AnyEvaluation, LoadedEvaluation, load_func
 from runner.definition.settings import Settings
 from runner.errors import UsageError
 from runner.secrets import is_secret_name, mask
-from runner.suggest import nearest
+from runner.suggest import suggest
 
 TARGETS: Final = {"endpoint": "Endpoint", "chat": "Chat", "command": "Command", "recorded": "RecordedOutput"}
 """Target → the class of its task."""
@@ -158,7 +158,7 @@ def scorers_from_options(values: Mapping[str, Any]) -> Iterator[tuple[str | None
         scorer: Any = scorers.named(text)
         if scorer is None and ":" not in text:
             known = f"use {', '.join(scorers.NAMES)} or file.py:function"
-            raise UsageError(f"unknown scorer {text!r}; {known}{nearest(text, scorers.NAMES)}")
+            raise UsageError(f"unknown scorer {text!r}; {known}{suggest(text, scorers.NAMES)}")
         yield None, load_function(text) if scorer is None else scorer
     judge = _arguments("judge", values)
     if "model" not in judge:

@@ -29,7 +29,7 @@ from runner.engine.session import Outcome
 from runner.errors import UsageError
 from runner.run_paths import next_paths
 from runner.signals import handle_signals
-from runner.suggest import command, nearest
+from runner.suggest import command, suggest
 
 if TYPE_CHECKING:
     from runner.engine.nat_output import NatOutput
@@ -50,7 +50,7 @@ def check_gates(gates: Iterable[str], scorers: Iterable[str]) -> None:
     for gate in gates:
         name = Gate.parse(gate).scorer
         if name.partition(".")[0] not in {scorer.partition(".")[0] for scorer in names}:
-            raise UsageError(f"no scorer {name!r}{nearest(name, names)}", setting="fail_under", value=gate)
+            raise UsageError(f"no scorer {name!r}{suggest(name, names)}", setting="fail_under", value=gate)
 
 
 @contextlib.contextmanager

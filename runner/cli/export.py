@@ -17,7 +17,7 @@ from runner.atomic_write import write_atomically, write_directory
 from runner.cli import InvalidUsage
 from runner.cli._common import run_argument
 from runner.cli._display import exit_if_damaged, warn_unconfirmed
-from runner.suggest import nearest
+from runner.suggest import suggest
 
 _HELP = "\n".join(["\b", *(f"{name:<13} {format_.description}" for name, format_ in FORMATS.items())])
 
@@ -56,7 +56,7 @@ def export(path: Path, name: str, target: Path | None, rows: Rows | None, force:
     """
     format_ = FORMATS.get(name)
     if format_ is None:
-        raise click.UsageError(f"unknown format {name!r}; use one of {', '.join(FORMATS)}{nearest(name, FORMATS)}")
+        raise click.UsageError(f"unknown format {name!r}; use one of {', '.join(FORMATS)}{suggest(name, FORMATS)}")
     _check(name, format_, target, rows, force=force)
     with Source(load(path)) as source:
         try:

@@ -18,7 +18,7 @@ from runner.cli import InvalidUsage
 from runner.cli._common import TrialType, run_and_trial
 from runner.cli._display import warn_unconfirmed
 from runner.signals import until_signal
-from runner.suggest import nearest
+from runner.suggest import suggest
 
 
 @click.command()
@@ -44,7 +44,7 @@ def log(run: str | None, trial: str | None, types: tuple[str, ...], follow: bool
     """
     for name in types:
         if name not in EVENT_TYPES and not name.startswith("x-"):
-            raise click.UsageError(f"unknown event type {name!r}{nearest(name, EVENT_TYPES)}")
+            raise click.UsageError(f"unknown event type {name!r}{suggest(name, EVENT_TYPES)}")
     path, trial = run_and_trial(run, trial)
     with LineReader(path) as lines:
         printer = _RecordPrinter(trial, frozenset(types), lines if as_json else None)
@@ -56,7 +56,7 @@ def log(run: str | None, trial: str | None, types: tuple[str, ...], follow: bool
             printer.print(record)
     warn_unconfirmed(reading.unfinished)
     if trial is not None and trial not in printer.trials:
-        raise InvalidUsage(f"{path} has no trial {trial!r}{nearest(trial, printer.trials)}")
+        raise InvalidUsage(f"{path} has no trial {trial!r}{suggest(trial, printer.trials)}")
 
 
 class _RecordPrinter:

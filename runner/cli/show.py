@@ -16,7 +16,7 @@ from replay.waits import Wait
 from runner.cli import InvalidUsage
 from runner.cli._common import TrialType, run_and_trial
 from runner.cli._display import RunView, exit_if_damaged, open_run, print_json, print_table
-from runner.suggest import nearest
+from runner.suggest import suggest
 
 _LINES: Final = 40
 """Maximum lines of a value; `--json` has all."""
@@ -50,7 +50,7 @@ def show(run: str | None, trial: str | None, at: int | None, as_json: bool) -> N
     if trial not in view.state.trials:
         exit_if_damaged(view.problem)  # It may be after the damage.
         as_of = "" if at is None else f" at record {at:,}"
-        raise InvalidUsage(f"{path} has no trial {trial!r}{as_of}{nearest(trial, view.state.trials)}")
+        raise InvalidUsage(f"{path} has no trial {trial!r}{as_of}{suggest(trial, view.state.trials)}")
     trial_details = view.history.trial(trial)
     problem = trial_details.problem or view.problem
     if as_json:

@@ -15,7 +15,7 @@ from replay.text import as_text
 from runner.data.case import Case
 from runner.data.columns import INPUT_NAMES
 from runner.errors import UsageError
-from runner.suggest import nearest
+from runner.suggest import suggest
 
 _PIECE: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _FIELD: Final = re.compile(r"[^\s.{}]+(?:\.[^\s.{}]+)*")
@@ -79,7 +79,7 @@ class Fields:
         name, _, inner = path.partition(".")
         value = self._find(name)
         if value is _MISSING:
-            hint = nearest(name, [*self._names(), *sorted(INPUT_NAMES)], most=1, shown="{{{}}}".format)
+            hint = suggest(name, [*self._names(), *sorted(INPUT_NAMES)], limit=1, shown="{{{}}}".format)
             raise MissingField(f"the case {self.case.name!r} has no field {{{path}}}; fields: {listed(self._names())}{hint}")
         try:
             return find(value, inner) if inner else value

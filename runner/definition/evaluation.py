@@ -21,7 +21,7 @@ from runner.definition.settings import DURATION, SettingOptions, Settings, as_fl
 from runner.errors import UsageError
 from runner.retries.retry import Retry
 from runner.scorers.scorer import Scorer, Verdicts
-from runner.suggest import nearest
+from runner.suggest import suggest
 from runner.tasks import OpenableTask, is_async
 
 InputT = TypeVar("InputT")
@@ -188,7 +188,7 @@ def evaluation(*, cases: Source | Dataset, name: str | None = None, **settings: 
     names = {field.name for field in attrs.fields(Settings)}
     for option in settings:
         if option not in names:
-            raise UsageError(f"unknown setting {option!r}{nearest(option, names, most=1)}")
+            raise UsageError(f"unknown setting {option!r}{suggest(option, names, limit=1)}")
     dataset = cases if isinstance(cases, Dataset) else Dataset(cases)
     defined = Settings().changed(settings)
 

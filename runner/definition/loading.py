@@ -20,7 +20,7 @@ from attrs import frozen
 
 from runner.definition.evaluation import Evaluation
 from runner.errors import UsageError
-from runner.suggest import nearest
+from runner.suggest import suggest
 
 AnyEvaluation: TypeAlias = Evaluation[Any, Any, Any]
 
@@ -61,7 +61,7 @@ def load_function(reference: str) -> Callable[..., Any]:
     function = getattr(module, name, None)
     if not callable(function):
         names = (name for name, value in vars(module).items() if callable(value))
-        hint = nearest(name, names, most=1, shown=lambda name: f"{where}:{name}")
+        hint = suggest(name, names, limit=1, shown=lambda name: f"{where}:{name}")
         raise UsageError(f"{where} has no function {name!r}{hint}")
     return cast("Callable[..., Any]", function)
 
@@ -102,7 +102,7 @@ def _no_such_name(module: ModuleType, where: str, name: str, names: list[str]) -
         kind = type(getattr(module, name)).__name__
         return UsageError(f"{where}:{name} is a {kind}, not an evaluation; put @evaluation(cases=…) above the function")
     defined = f"; it defines {', '.join(map(repr, names))}" if names else ""
-    return UsageError(f"{where} defines no evaluation {name!r}{nearest(name, names) or defined}")
+    return UsageError(f"{where} defines no evaluation {name!r}{suggest(name, names) or defined}")
 
 
 def _import_module(name: str) -> ModuleType:
@@ -150,7 +150,7 @@ def _check_file(path: Path) -> None:
         raise UsageError(f"{path} is a directory; pass a Python file{hint}")
     if not path.exists():
         folder = path.parent if path.parent.is_dir() else Path()
-        hint = nearest(path.name, (file.name for file in folder.glob("*.py")), shown=lambda name: str(folder / name))
+        hint = suggest(path.name, (file.name for file in folder.glob("*.py")), shown=lambda name: str(folder / name))
         raise UsageError(f"{path} does not exist{hint}")
     if path.suffix != ".py":
         raise UsageError(f"{path} is not a Python file; pass a file that ends with .py")

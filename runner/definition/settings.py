@@ -18,7 +18,7 @@ from runner.data.fingerprint import digest, fingerprint_function
 from runner.definition.gates import Gate
 from runner.errors import UsageError
 from runner.retries.retry import NUMBERS, Retry
-from runner.suggest import nearest
+from runner.suggest import suggest
 
 EXPERIMENT_SETTINGS: Final = ("repeats", "only", "skip", "limit", "shuffle", "seed")
 """Settings that define the experiment. All others may change from session to session."""
@@ -128,7 +128,7 @@ class Settings(Selection):
         if isinstance(retry, Mapping):
             numbers = cast("Mapping[str, Any]", retry)
             if unknown := set(numbers) - set(NUMBERS):
-                raise UsageError(f"retry has no number {min(unknown)!r}{nearest(min(unknown), NUMBERS)}")
+                raise UsageError(f"retry has no number {min(unknown)!r}{suggest(min(unknown), NUMBERS)}")
             values = {**values, "retry": evolve(self.retry, **numbers)}
         return evolve(self, **values)
 

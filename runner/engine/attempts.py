@@ -10,7 +10,7 @@ from journal.codec import json_round_trip
 from journal.errors import Unserialisable
 from replay.text import plural
 from runner.concurrency import POISONED
-from runner.data.to_json import plain
+from runner.data.to_json import to_json
 from runner.engine.call import CallOutcome, CallScope, Interrupted, Returned, TimedOut
 from runner.engine.queues import Slots
 from runner.engine.recorder import LateRecorder
@@ -102,7 +102,7 @@ class Attempts:
             try:
                 record = self._record(event)
             except (Unserialisable, RecursionError):
-                output = plain(output)
+                output = to_json(output)
                 record = self._record(attrs.evolve(event, output=output))  # type: ignore[misc]  # a fact is an attrs class
         except (Unserialisable, RecursionError) as exc:
             number, message = work.state.attempts, describe(exc).message

@@ -20,7 +20,7 @@ from journal.errors import Unserialisable
 from journal.events import AttemptInterrupted, AttemptReturnedLate, Noted, RunFinished
 from replay import RunState
 from replay.summary import forked_sessions
-from runner.data.to_json import plain
+from runner.data.to_json import to_json
 from runner.engine.shutdown import Shutdown
 from runner.engine.trial_work import TrialWork
 from runner.notes import Sink
@@ -111,7 +111,7 @@ class LateRecorder:
 
     def _note(self, trial: str, attempt: int, values: dict[str, Any]) -> None:
         for name, value in values.items():
-            event = Noted(name=name, value=plain(value), trial=trial, attempt=attempt)
+            event = Noted(name=name, value=to_json(value), trial=trial, attempt=attempt)
             try:
                 self.record(event)
             except Unserialisable as exc:

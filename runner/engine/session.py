@@ -32,7 +32,7 @@ from runner.engine.rate_limits import policies, scorer_keys
 from runner.engine.recorder import Clock, Recorder
 from runner.errors import UsageError
 from runner.scorers.scorer import OpenScorer
-from runner.suggest import nearest
+from runner.suggest import suggest
 from runner.tasks import Task
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ class Session:
         settings, others = ({field.name for field in attrs.fields(kind)} for kind in (Settings, Options))
         for name in options:
             if name not in settings | others:
-                raise UsageError(f"unknown option {name!r}{nearest(name, settings | others, most=1)}")
+                raise UsageError(f"unknown option {name!r}{suggest(name, settings | others, limit=1)}")
         self.overrides = {name: value for name, value in options.items() if name in settings}
         """Settings of this run that replace the evaluation's own."""
         self.options = Options(**{name: value for name, value in options.items() if name in others})

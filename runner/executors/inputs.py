@@ -12,7 +12,7 @@ from typing import Any
 from runner.data.case import Case, Trial
 from runner.data.dataset import Dataset, Selection, Trials
 from runner.data.fingerprint import digest
-from runner.data.to_json import plain
+from runner.data.to_json import to_json
 from runner.errors import UsageError
 
 _MAX_REPR = 1_000
@@ -69,7 +69,7 @@ class Inputs(Dataset):
     def _recorded(self, position: int, value: Any) -> Case:
         """Name an input after its content, so that its order does not matter; duplicates get a number."""
         try:
-            case: Case = Case(input=plain(value))
+            case: Case = Case(input=to_json(value))
         except UsageError as exc:
             case = Case(input=_placeholder(position, value, exc))
         content = case.__dict__["fingerprint"] = case.name  # Cached: it would be computed again.
