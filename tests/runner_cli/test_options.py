@@ -40,13 +40,12 @@ def test_the_help_is_grouped() -> None:
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
 def test_a_row_of_the_table(option: Option) -> None:
     """A row names parameters that its targets have, and its default is theirs."""
-    for target in option.targets.split():
-        owner, _, argument = target.partition(".")
-        if owner not in OWNERS:
-            continue
+    arguments = [(owner, argument) for owner in OWNERS for argument in option.arguments(owner)]
+    for owner, argument in arguments:
         default = {field.name: field.default for field in attrs.fields(OWNERS[owner])}[argument]
-        if option.default and isinstance(default, str | float | int) and argument not in {"prices", "slots"}:
-            assert option.default == (f"{default:g}" if isinstance(default, float) else str(default))
+        if "(default: " in option.help and isinstance(default, str | float | int) and argument not in {"prices", "slots"}:
+            shown = f"{default:g}" if isinstance(default, float) else str(default)
+            assert f"(default: {shown})" in option.help
     assert option.text.endswith(".")
     assert option.example or option.metavar is None or not option.in_file
 
