@@ -168,9 +168,8 @@ class Auditor:
         if isinstance(event, events.JournalSalvaged):
             self._findings.clear()
             self._count = 0
-            self._notes[
-                f"records 1 to {record.seq:,} were salvaged from a damaged journal, with gaps: only their order was checked"
-            ] = None
+            note = f"records 1 to {record.seq:,} were salvaged from a damaged journal, with gaps: only their order was checked"
+            self._notes[note] = None
 
     @property
     def _is_forked(self) -> bool:
@@ -347,9 +346,8 @@ class Auditor:
         state = self._state
         if isinstance(event, events.LimitChanged):
             limits = {**state.limits, event.key: event.after}
-            self._highest = max(
-                self._highest, sum(limit for key, limit in limits.items() if not key.startswith(events.SCORER_PREFIX))
-            )
+            of_attempts = (limit for key, limit in limits.items() if not key.startswith(events.SCORER_PREFIX))
+            self._highest = max(self._highest, sum(of_attempts))
             slots = slots_of(state, event.key)
             if event.before != state.limits.get(event.key, event.before):
                 message = f"it changes a limit of {event.before}, but the limit was {state.limits[event.key]}"

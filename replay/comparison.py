@@ -16,7 +16,7 @@ import orjson
 from journal import Blob, JournalError, Record
 from journal.events import AttemptSucceeded
 from replay.state import RunState
-from replay.statistics import Estimate, paired_numbers, paired_shares
+from replay.statistics import paired_numbers, paired_shares
 from replay.tally import is_summable
 from replay.text import plural
 from replay.trial_state import DONE, TrialState, Value
@@ -212,11 +212,8 @@ def _change(
     name: str, a: TrialState, b: TrialState, scorers: Iterable[str], *, output_changed: bool
 ) -> tuple[Literal["unchanged", "fixed", "broken", "changed"], Change]:
     """Classify one trial, and return what differs in it."""
-    differing: dict[str, tuple[Value | None, Value | None]] = {}
-    for scorer in scorers:
-        before, after = _score(a, scorer), _score(b, scorer)
-        if before != after:
-            differing[scorer] = before, after
+    scores = {scorer: (_score(a, scorer), _score(b, scorer)) for scorer in scorers}
+    differing = {scorer: pair for scorer, pair in scores.items() if pair[0] != pair[1]}
     has_outputs = a.output_location is not None and b.output_location is not None
     change = Change(name, a.stage, b.stage, differing, output_changed and has_outputs)
     stages = a.stage, b.stage
@@ -241,13 +238,12 @@ def _score(trial: TrialState, scorer: str) -> Value | None:
 
 
 def _slower(common: Iterable[str], a: Mapping[str, TrialState], b: Mapping[str, TrialState]) -> list[Slower]:
-    with_output = (name for name in common if a[name].output_location and b[name].output_location)
-    times = (Slower(name, a[name].elapsed, b[name].elapsed) for name in with_output)
-    slower = (
-        trial
-        for trial in times
-        if trial.seconds_b >= SLOWER_FACTOR * trial.seconds_a and trial.seconds_b - trial.seconds_a >= SLOWER_SECONDS
-    )
+    slower: list[Slower] = []
+    for name in common:
+        before, after = a[name].elapsed, b[name].elapsed
+        is_slower = after >= SLOWER_FACTOR * before and after - before >= SLOWER_SECONDS
+        if is_slower and a[name].output_location and b[name].output_location:
+            slower.append(Slower(name, before, after))
     return sorted(slower, key=lambda trial: trial.seconds_a - trial.seconds_b)
 
 
@@ -329,8 +325,7 @@ def _paired(
     kind: Literal["pass", "number"], a: _Numbers, b: _Numbers, *, cases: int, scorer_changed: bool, is_share: bool = False
 ) -> Paired:
     differences = [after - before for before, after in zip(a, b, strict=True)]
-    n = len(differences)
-    estimate: Estimate | None = None
+    n, estimate = len(differences), None
     if n:
         estimate = paired_shares(differences) if is_share else paired_numbers(differences)
     low, high = (estimate.low, estimate.high) if estimate else (None, None)

@@ -68,10 +68,8 @@ def lines(comparison: Comparison, *, limit: int | None) -> Iterator[str]:
     for title, changes in (("broken", comparison.broken), ("fixed", comparison.fixed), ("changed", comparison.changed)):
         rows = [f"{printable(change.trial)}: {_change(change)}" for change in islice(changes, limit)]
         yield from _list(title, rows, len(changes))
-    slower = [
-        f"{printable(trial.trial)}: {duration(trial.seconds_a)} → {duration(trial.seconds_b)}"
-        for trial in islice(comparison.slower, limit)
-    ]
+    times = ((printable(trial.trial), duration(trial.seconds_a), duration(trial.seconds_b)) for trial in comparison.slower)
+    slower = [f"{trial}: {before} → {after}" for trial, before, after in islice(times, limit)]
     yield from _list("slower", slower, len(comparison.slower))
     for title, names in (
         ("only in A", comparison.only_a),
@@ -82,15 +80,9 @@ def lines(comparison: Comparison, *, limit: int | None) -> Iterator[str]:
 
 
 def _datasets(comparison: Comparison) -> str:
-    differences = [
-        f"{len(names):,} {where}"
-        for names, where in (
-            (comparison.only_a, "only in A"),
-            (comparison.only_b, "only in B"),
-            (comparison.different_content, "with the same name and different content"),
-        )
-        if names
-    ]
+    lists = {"only in A": comparison.only_a, "only in B": comparison.only_b}
+    lists["with the same name and different content"] = comparison.different_content
+    differences = [f"{len(names):,} {where}" for where, names in lists.items() if names]
     if not differences:
         return f"the same {plural(comparison.common, 'trial')} in both runs"
     return f"{plural(comparison.common, 'common trial')}, {', '.join(differences)}"
@@ -124,21 +116,15 @@ def _list(title: str, rows: Sequence[str], count: int) -> Iterator[str]:
 
 def _change(change: Change) -> str:
     parts = [f"{change.stage_a} → {change.stage_b}"] if change.stage_a != change.stage_b else []
-    parts += [
-        f"{printable(scorer, 24)} {_value(before)} → {_value(after)}" for scorer, (before, after) in change.scores.items()
-    ]
+    parts += [f"{printable(scorer, 24)} {_value(a)} → {_value(b)}" for scorer, (a, b) in change.scores.items()]
     if change.output_changed:
         parts.append("output changed")
     return ", ".join(parts) or "failed with a different error"
 
 
 def _value(value: Value | None) -> str:
-    match value:
-        case None:
-            return "no score"
-        case bool():
-            return "pass" if value else "fail"
-        case str():
-            return printable(value, 24)
-        case _:
-            return number(value)
+    if value is None:
+        return "no score"
+    if isinstance(value, bool):
+        return "pass" if value else "fail"
+    return printable(value, 24) if isinstance(value, str) else number(value)

@@ -90,10 +90,8 @@ def next_command(state: RunState, path: Path | str) -> str:
 def unscored_lines(missing: Mapping[str, int], path: Path | str) -> Iterator[str]:
     """Return which scorers have not scored how many outputs, and the command that does it."""
     if missing:
-        counts = ", ".join(
-            f"{plural(count, 'output')} not scored by {printable(scorer, 24)}" for scorer, count in missing.items()
-        )
-        yield f"{counts}: evaljournal rescore {_quoted(path)}"
+        counts = (f"{plural(count, 'output')} not scored by {printable(scorer, 24)}" for scorer, count in missing.items())
+        yield f"{', '.join(counts)}: evaljournal rescore {_quoted(path)}"
 
 
 def _summary_lines(state: RunState, summary: Summary) -> Iterator[str]:

@@ -119,9 +119,8 @@ def _attempt_reasons(state: RunState, keys: list[str], now: float, ready: int, t
         return
     if state.backing_off:  # None of them is ready.
         count, left = len(state.backing_off), min(trial.due for trial in state.backing_off.values()) - now
-        yield Reason(
-            reason="backoff", number=count, seconds=left, text=f"{plural(count, 'trial')} in backoff, next in {duration(left)}"
-        )
+        text = f"{plural(count, 'trial')} in backoff, next in {duration(left)}"
+        yield Reason(reason="backoff", number=count, seconds=left, text=text)
     if to_come:
         yield Reason(reason="cases", number=to_come, text=f"waiting for cases: {to_come:,} to come")
     elif to_come is None:

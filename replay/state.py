@@ -299,9 +299,8 @@ class RunState:
         self._sort_scorers()
         if now.task_fingerprint != before.task_fingerprint:
             self._task_changed_at = packed(record)
-            self.from_older_task = sum(
-                trial.output_location is not None for trial in self.trials.values() if trial.stage != "withdrawn"
-            )
+            current = (trial for trial in self.trials.values() if trial.stage != "withdrawn")
+            self.from_older_task = sum(trial.output_location is not None for trial in current)
 
     def _trial_enqueued(self, event: events.TrialEnqueued, record: Record) -> None:
         before = self.trials.get(event.trial)
@@ -310,9 +309,8 @@ class RunState:
         if event.repeat > 1 and not self.has_repeats:
             self._enable_repeats()
         case = event.trial if event.case == event.trial else sys.intern(event.case)  # Repeats share one string.
-        self.trials[event.trial] = TrialState(
-            "queued", event.fingerprint, packed(record), case, before.attempts if before else 0
-        )
+        attempts = before.attempts if before else 0
+        self.trials[event.trial] = TrialState("queued", event.fingerprint, packed(record), case, attempts)
         self.stages["queued"] += 1
 
     def _enable_repeats(self) -> None:

@@ -5,7 +5,7 @@ are counted next to it.
 """
 
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -378,36 +378,30 @@ def latency(times: Iterable[float]) -> Latency:
 class _Group:
     """Sums over the trials of one group."""
 
-    def __init__(self) -> None:
-        self.stages: dict[str, int] = {}
+    def __init__(self, *, has_repeats: bool) -> None:
+        self.stages: Counter[str] = Counter()
         self.recovered = 0
-        self.scores: dict[str, Tally] = {}
+        self.scores: defaultdict[str, Tally] = defaultdict(lambda: Tally(by_case={} if has_repeats else None))
         self.latencies = array("d")
 
-    def add(self, trial: TrialState, *, has_repeats: bool) -> None:
-        self.stages[trial.stage] = self.stages.get(trial.stage, 0) + 1
+    def add(self, trial: TrialState) -> None:
+        self.stages[trial.stage] += 1
         self.recovered += trial.recovered
         if _has_output(trial):
             self.latencies.append(trial.elapsed)
         for scorer, (version, value) in (trial.scores or {}).items():
-            tally = self._tally(scorer, has_repeats)
+            tally = self.scores[scorer]
             if version != tally.version:
                 tally.set_version(version)
             tally.add(value, 1, trial.case)
         for scorer in trial.unscored:
-            self._tally(scorer, has_repeats).failed += 1
-
-    def _tally(self, scorer: str, has_repeats: bool) -> Tally:  # noqa: FBT001
-        tally = self.scores.get(scorer)
-        if tally is None:
-            tally = self.scores[scorer] = Tally(by_case={} if has_repeats else None)
-        return tally
+            self.scores[scorer].failed += 1
 
 
 def _groups(state: RunState, groups: Mapping[str, str]) -> dict[str, Part]:
-    sums: dict[str, _Group] = {}
+    sums: defaultdict[str, _Group] = defaultdict(lambda: _Group(has_repeats=state.has_repeats))
     for name, trial in state.trials.items():
-        sums.setdefault(groups.get(name, NO_GROUP), _Group()).add(trial, has_repeats=state.has_repeats)
+        sums[groups.get(name, NO_GROUP)].add(trial)
     for group in sums.values():
         for scorer, tally in group.scores.items():
             tally.set_version(state.scores[scorer].version)  # Trials were not added in the order of their scores.

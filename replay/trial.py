@@ -138,13 +138,6 @@ class ScorerCallDetails:
     retry_delay: float | None = None
     """Seconds of backoff before the next call; None if there is none."""
 
-    def end(self, event: events.ScorerCallFailed | events.TrialScored | events.ScoringFailed) -> None:
-        """Record its end."""
-        self.ending, self.elapsed = "succeeded", event.elapsed
-        if isinstance(event, events.ScorerCallFailed):
-            self.ending, self.error, self.message = event.category, event.error, event.message
-            self.retry_after, self.retry_delay = event.retry_after, event.delay
-
 
 @attrs.define
 class TrialDetails:
@@ -268,18 +261,20 @@ class TrialDetails:
     def _end_call(self, event: events.ScorerCallFailed | events.TrialScored | events.ScoringFailed) -> None:
         scorer = event.scorer.partition(".")[0]
         call = next((call for call in reversed(self.scorer_calls) if call.scorer == scorer and not call.ending), None)
-        if call is not None:
-            call.end(event)
+        if call is None:
+            return
+        call.ending, call.elapsed = "succeeded", event.elapsed
+        if isinstance(event, events.ScorerCallFailed):
+            call.ending, call.error, call.message = event.category, event.error, event.message
+            call.retry_after, call.retry_delay = event.retry_after, event.delay
 
     def _score(self, event: events.TrialScored | events.ScoringFailed, record: Record) -> None:
-        score = ScoreDetails(event.scorer, event.version, record.seq, record.t, event.elapsed)
-        if isinstance(event, events.TrialScored):
-            score = attrs.evolve(score, value=event.value, reason=event.reason)
-            base = event.scorer.partition(".")[0]
-            if base != event.scorer and base in self.scores and self.scores[base].failed:
-                self.superseded_scores.append(self.scores.pop(base))
-        else:
-            score = attrs.evolve(score, error=event.error, message=event.message, traceback=event.traceback)
+        names = ("value", "reason") if isinstance(event, events.TrialScored) else ("error", "message", "traceback")
+        result = {name: getattr(event, name) for name in names}
+        score = ScoreDetails(event.scorer, event.version, record.seq, record.t, event.elapsed, **result)
+        base = event.scorer.partition(".")[0]
+        if base != event.scorer and base in self.scores and self.scores[base].failed:
+            self.superseded_scores.append(self.scores.pop(base))
         if (earlier := self.scores.pop(event.scorer, None)) is not None:
             self.superseded_scores.append(earlier)
         self.scores[event.scorer] = score

@@ -14,7 +14,7 @@ from replay.export.source import Source
 from replay.export.trial_index import TrialIndex
 from replay.text import as_text, escaped, plural
 from replay.trial import AttemptDetails, TrialDetails
-from replay.trial_state import TrialState
+from replay.trial_state import DONE, TrialState
 
 Outcome = Literal["passed", "failure", "error", "skipped"]
 _VALUE_CHARS: Final = 10_000
@@ -56,15 +56,11 @@ def junit(source: Source) -> Iterator[bytes]:
 
 
 def _outcome(trial: TrialState) -> Outcome:
-    match trial.stage:
-        case "failed":
-            return "error"
-        case "completed":
-            if trial.unscored:
-                return "error"
-            return "failure" if any(value is False for _, value in (trial.scores or {}).values()) else "passed"
-        case _:
-            return "skipped"
+    if trial.stage not in DONE:
+        return "skipped"
+    if trial.stage == "failed" or trial.unscored:
+        return "error"
+    return "failure" if any(value is False for _, value in (trial.scores or {}).values()) else "passed"
 
 
 def _test_case(index: TrialIndex, suite: str, trial: str, outcome: Outcome) -> bytes:

@@ -15,7 +15,7 @@ from replay.export.source import Source
 from replay.export.trial_index import TrialIndex
 from replay.summary import score_of
 from replay.trial import TrialDetails
-from replay.trial_state import DONE, Value
+from replay.trial_state import DONE
 
 LINES: Final = "workflow_output.jsonl"
 LIST: Final = "workflow_output.json"
@@ -92,17 +92,9 @@ def _score(trial: TrialDetails, scorer: str) -> dict[str, Any]:
     error = trial.failure if trial.stage == "failed" else None
     if failure is not None:
         error = f"{failure.error}: {failure.message}"
-    return {
-        "id": trial.trial,
-        "score": None if score is None or score.value is None else _number(score.value),
-        "reasoning": (score.reason or None) if score is not None else None,
-        "error": error,
-    }
-
-
-def _number(value: Value) -> float | str:
-    """Return a score as NAT has it: true is 1.0, and a label stays a label."""
-    return value if isinstance(value, str) else float(value)
+    value = None if score is None else score.value
+    number = float(value) if isinstance(value, int | float) else value  # In NAT, true is 1.0, and a label stays a label.
+    return {"id": trial.trial, "score": number, "reasoning": (score.reason or None) if score else None, "error": error}
 
 
 def _list(items: Iterator[dict[str, Any]], indent: bytes = b"") -> Iterator[bytes]:

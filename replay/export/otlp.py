@@ -79,7 +79,7 @@ def _trial(index: TrialIndex, trial: TrialDetails) -> dict[str, Any]:
     if trial.stage == "failed":
         status = {"code": _ERROR, "message": trial.failure}
         attributes["error.type"] = (trial.last_error.error if trial.last_error else "") or trial.cause
-    return _span(index, trial.trial, 0, name=f"trial {trial.trial}", times=(start, end), attributes=attributes, status=status)
+    return _span(_ids(index, trial.trial), f"trial {trial.trial}", (start, end), attributes, status)
 
 
 def _attempt(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails) -> dict[str, Any]:
@@ -111,15 +111,10 @@ def _attempt(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails) ->
         attributes["error.type"] = attempt.error
         attributes["evaljournal.category"] = attempt.category
         if attempt.category not in {"timed_out", "interrupted"}:
-            exception = {
-                "exception.type": attempt.error,
-                "exception.message": attempt.message,
-                "exception.stacktrace": attempt.traceback,
-            }
-            events = [_event("exception", end, exception)]
+            exception = {"type": attempt.error, "message": attempt.message, "stacktrace": attempt.traceback}
+            events = [_event("exception", end, {f"exception.{name}": value for name, value in exception.items()})]
     attributes |= {_TOKENS.get(name, f"evaljournal.usage.{name}"): value for name, value in attempt.total_usage.items()}
-    name = f"invoke_agent {agent}"
-    result = _span(index, span.trial, span.attempt, name=name, times=(start, end), attributes=attributes, status=status)
+    result = _span(_ids(index, span.trial, span.attempt), f"invoke_agent {agent}", (start, end), attributes, status)
     return result | {"events": events} if events else result
 
 
@@ -128,21 +123,10 @@ def _times(index: TrialIndex, span: Span) -> tuple[int, int]:
 
 
 def _span(
-    index: TrialIndex,
-    trial: str,
-    attempt: int,
-    *,
-    name: str,
-    times: tuple[int, int],
-    attributes: dict[str, Any],
-    status: dict[str, Any],
+    ids: dict[str, str], name: str, times: tuple[int, int], attributes: dict[str, Any], status: dict[str, Any]
 ) -> dict[str, Any]:
-    run = index.source.run_id
-    parent = {"parentSpanId": _id(run, trial, 0)} if attempt else {}
     return {
-        "traceId": sha256(f"{run}/{trial}".encode()).hexdigest()[:32],
-        "spanId": _id(run, trial, attempt),
-        **parent,
+        **ids,
         "name": name,
         "kind": _INTERNAL,
         "startTimeUnixNano": str(times[0]),
@@ -152,9 +136,11 @@ def _span(
     }
 
 
-def _id(run: str, trial: str, attempt: int) -> str:
-    """Derive the id of a span; attempt 0 stands for the trial."""
-    return sha256(f"{run}/{trial}/{attempt}".encode()).hexdigest()[:16]
+def _ids(index: TrialIndex, trial: str, attempt: int = 0) -> dict[str, str]:
+    """Derive the ids of a span from the run; attempt 0 stands for the trial."""
+    name = f"{index.source.run_id}/{trial}"
+    trace, parent, span = (sha256(text.encode()).hexdigest() for text in (name, f"{name}/0", f"{name}/{attempt}"))
+    return {"traceId": trace[:32], "spanId": span[:16]} | ({"parentSpanId": parent[:16]} if attempt else {})
 
 
 def _score(at: int, score: ScoreDetails) -> dict[str, Any]:
@@ -164,11 +150,10 @@ def _score(at: int, score: ScoreDetails) -> dict[str, Any]:
     if value is None:
         attributes |= {"error.type": score.error, "gen_ai.evaluation.explanation": score.message}
     else:
-        if isinstance(value, bool):
-            attributes["gen_ai.evaluation.score.label"] = "pass" if value else "fail"
-        attributes["gen_ai.evaluation.score.label" if isinstance(value, str) else "gen_ai.evaluation.score.value"] = (
-            value if isinstance(value, str) else float(value)
-        )
+        if isinstance(value, bool | str):
+            attributes["gen_ai.evaluation.score.label"] = value if isinstance(value, str) else "pass" if value else "fail"
+        if not isinstance(value, str):
+            attributes["gen_ai.evaluation.score.value"] = float(value)
         attributes["gen_ai.evaluation.explanation"] = score.reason or None
     return _event("gen_ai.evaluation.result", at, attributes)
 
@@ -189,12 +174,8 @@ def _attributes(values: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _value(value: Any) -> dict[str, Any]:
-    match value:
-        case bool():
-            return {"boolValue": value}
-        case int() if abs(value) <= _MAX_INT64:
-            return {"intValue": str(value)}  # 64-bit integers are strings in OTLP JSON.
-        case int() | float():
-            return {"doubleValue": float(value)}
-        case _:
-            return {"stringValue": as_text(value)}
+    if isinstance(value, bool):
+        return {"boolValue": value}
+    if isinstance(value, int) and abs(value) <= _MAX_INT64:
+        return {"intValue": str(value)}  # 64-bit integers are strings in OTLP JSON.
+    return {"doubleValue": float(value)} if isinstance(value, int | float) else {"stringValue": as_text(value)}

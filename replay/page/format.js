@@ -77,8 +77,6 @@ function scoreText(value) {
   return typeof value === "number" ? digits(value, 3) : oneLine(value, 24);
 }
 
-const STATUSES = { running: "running", finished: "finished", stopped: "stopped", interrupted: "interrupted", damaged: "damaged" };
-
 const ENDINGS = {
   "": { letter: "…", label: "in flight" },
   succeeded: { letter: "", label: "succeeded" },
