@@ -19,21 +19,27 @@ class Rules(Protocol):
     @property
     def doubt(self) -> str:
         """Why they may differ from those that decided then, such as another release; empty if there is no reason."""
+        ...
 
     def begin(self, key: str) -> PolicyEvent:
         """Return the first decision for a rate-limit key, whose policy starts here."""
+        ...
 
     def take(self, record: Record) -> Sequence[PolicyEvent]:
         """Process the start or end of an attempt or scorer call, or a note; return the decisions that must follow."""
+        ...
 
     def elapse(self, key: str, t: float) -> Sequence[PolicyEvent]:
         """Return what the policy of a rate-limit key decides at `t` by the passing of time alone."""
+        ...
 
     def closed(self, key: str, t: float) -> str:
         """Return why no attempt of a rate-limit key may start at `t`; empty if one may."""
+        ...
 
     def settle(self, event: Settled, trial: TrialState) -> Settled:
         """Return the decision for a trial in this state, where `event` is the recorded one."""
+        ...
 
 
 RulesFactory = Callable[[RunStarted, Mapping[str, Any], int], Rules | str]

@@ -7,13 +7,14 @@ damaged. The rules of a session belong to the runner; the caller passes a functi
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, TypeVar, get_args
+from typing import Final, TypeVar, get_args
 
 from journal import Event, Record, events
 from journal.codec import event_type
 from journal.errors import IllegalEvent
 from journal.lifecycle import Lifecycle
 from replay.audit_types import Audit, Finding, Rules, RulesFactory, Settled, Totals
+from replay.handlers import handlers
 from replay.idle import slots_of
 from replay.in_flight import InFlight
 from replay.intake import NO_RESPONSE, PROBING, Pause
@@ -184,7 +185,9 @@ class Auditor:
         since = "the session started" if answered is None else "the output"
         self._check_elapsed(record, event.elapsed, 0.0, record.t - (answered or 0.0), since)
 
-    def _check_call(self, event: events.ScorerCallStarted, record: Record) -> None:
+    _trial_scored = _scoring_failed = _check_score
+
+    def _scorer_call_started(self, event: events.ScorerCallStarted, record: Record) -> None:
         name, count = (event.trial, event.scorer), self._count
         subject = f"call of {event.scorer!r} for {event.trial!r}"
         if name in self._in_flight:
@@ -202,7 +205,7 @@ class Auditor:
         self._check_open(subject, event.key, record, checked=count != self._count)
         self._inform(record, event.key)
 
-    def _check_call_failure(self, event: events.ScorerCallFailed, record: Record) -> None:
+    def _scorer_call_failed(self, event: events.ScorerCallFailed, record: Record) -> None:
         name = event.trial, event.scorer
         if name not in self._in_flight or event.call != self._calls[name]:
             message = f"call {event.call} of {event.scorer!r} for {event.trial!r} fails, but is not in flight"
@@ -215,14 +218,14 @@ class Auditor:
         self._check_elapsed(record, elapsed, self._t - since, record.t - since, "the call started")
         self._inform(record, key)
 
-    def _check_sharing(self, event: events.PolicyShared, _: Record) -> None:
+    def _policy_shared(self, event: events.PolicyShared, _: Record) -> None:
         self._shared.add(event.key)
         self._due = deque((seq, decision) for seq, decision in self._due if decision.key != event.key)
 
-    def _check_completion(self, event: events.TrialCompleted, _: Record) -> None:
+    def _trial_completed(self, event: events.TrialCompleted, _: Record) -> None:
         self._answered.pop(event.trial, None)
 
-    def _check_interruption(self, event: events.AttemptInterrupted, record: Record) -> None:
+    def _attempt_interrupted(self, event: events.AttemptInterrupted, record: Record) -> None:
         if event.why in {"process_died", "forked"}:
             return  # It belongs to an earlier session.
         if event.why == "cancelled" or (self._is_forked and event.elapsed is None):
@@ -237,7 +240,9 @@ class Auditor:
         self._check_end(event, record)
         self._inform(record, key)
 
-    def _check_start(self, event: events.AttemptStarted, record: Record) -> None:
+    _attempt_succeeded = _attempt_failed = _attempt_timed_out = _check_ending
+
+    def _attempt_started(self, event: events.AttemptStarted, record: Record) -> None:
         state, count = self._state, self._count
         trial = state.trials[event.trial]
         holder = self._slots.get(event.slot)
@@ -341,6 +346,8 @@ class Auditor:
             message = f"the policy decides {_in_words(expected)}, but recorded is {_in_words(event)}"
             self._disagree(record, f"after record {seq:,} {message}")
 
+    _limit_changed = _pace_changed = _intake_paused = _intake_resumed = _check_decision
+
     def _check_invariants(self, event: events.PolicyEvent, record: Record) -> None:
         """Check what holds for decisions of every policy."""
         state = self._state
@@ -374,6 +381,8 @@ class Auditor:
             message = f"the retry rules decide {_in_words(expected)}, but recorded is {_in_words(event)}"
             self._differ(record, "retry", f"after attempt {trial.attempts} of {event.trial!r} {message}")
 
+    _retry_scheduled = _trial_failed = _check_settlement
+
     def _ask(self, record: Record, ask: Callable[[], T], otherwise: T) -> T:
         try:
             return ask()
@@ -403,6 +412,8 @@ class Auditor:
             return  # The last decisions may be missing: there was no space, or the run was forked before them.
         self._require_no_due(record)
 
+    _run_stopped = _run_finished = _check_end_of_run
+
     def _check_totals(self, event: events.RunFinished, record: Record) -> None:
         state = self._state
         counts = {"completed": state.completed, "failed": state.failed, "withdrawn": state.stages["withdrawn"]}
@@ -419,25 +430,4 @@ def _in_words(event: Event) -> str:
 
 
 _FILE_EVENTS: Final = frozenset(get_args(events.FileEvent))
-_CHECKS: Final[dict[type[Event], Callable[[Auditor, Any, Record], None]]] = {
-    events.LimitChanged: Auditor._check_decision,
-    events.PaceChanged: Auditor._check_decision,
-    events.IntakePaused: Auditor._check_decision,
-    events.IntakeResumed: Auditor._check_decision,
-    events.RetryScheduled: Auditor._check_settlement,
-    events.TrialFailed: Auditor._check_settlement,
-    events.PolicyShared: Auditor._check_sharing,
-    events.ScorerCallStarted: Auditor._check_call,
-    events.ScorerCallFailed: Auditor._check_call_failure,
-    events.TrialScored: Auditor._check_score,
-    events.ScoringFailed: Auditor._check_score,
-    events.TrialCompleted: Auditor._check_completion,
-    events.RunStopped: Auditor._check_end_of_run,
-    events.RunFinished: Auditor._check_end_of_run,
-    events.AttemptStarted: Auditor._check_start,
-    events.AttemptSucceeded: Auditor._check_ending,
-    events.AttemptFailed: Auditor._check_ending,
-    events.AttemptTimedOut: Auditor._check_ending,
-    events.AttemptInterrupted: Auditor._check_interruption,
-}
-"""Event type → its check within a session."""
+_CHECKS: Final = handlers(Auditor)

@@ -49,8 +49,9 @@ def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Re
         return []
     ready = state.stages["queued"] + state.stages["interrupted"] + state.stages["unsettled"]
     ready += len(state.backing_off) - in_backoff(state, now)
-    keys = _attempt_keys(state)
-    attempts = list(_attempt_reasons(state, keys, now, ready, total)) if _has_idle_slot(state, keys) else []
+    keys = [key for key in {**state.limits, **state.paces, **state.pauses} if not key.startswith(SCORER_PREFIX)] or [""]
+    has_idle_slot = any((slots := slots_of(state, key)) is None or state.in_flight(key) < slots for key in keys)
+    attempts = list(_attempt_reasons(state, keys, now, ready, total)) if has_idle_slot else []
     return attempts + list(_scorer_reasons(state, keys, now))
 
 
@@ -96,15 +97,6 @@ def limit_in_words(limit: int, slots: int | None, evidence: str = "") -> str:
     of = "" if slots is None else f" of {slots:,}"
     because = f": {printable(' '.join(evidence.split()), _EVIDENCE_CHARS)}" if evidence else ""
     return f"concurrency limit {limit:,}{of}{because}"
-
-
-def _attempt_keys(state: RunState) -> list[str]:
-    keys = {**state.limits, **state.paces, **state.pauses}
-    return [key for key in keys if not key.startswith(SCORER_PREFIX)] or [""]
-
-
-def _has_idle_slot(state: RunState, keys: list[str]) -> bool:
-    return any((slots := slots_of(state, key)) is None or state.in_flight(key) < slots for key in keys)
 
 
 def _attempt_reasons(state: RunState, keys: list[str], now: float, ready: int, total: int | None) -> Iterator[Reason]:

@@ -14,9 +14,6 @@ class InFlight:
         self._epochs: Counter[str] = Counter()
         """Rate-limit key → number of times its endpoint has stopped responding."""
 
-    def __len__(self) -> int:
-        return len(self._open)
-
     def __contains__(self, name: Hashable) -> bool:
         return name in self._open
 

@@ -71,8 +71,6 @@ class OpenCall:
 
     key: str
     """Its rate-limit key."""
-    call: int
-    """Its number in the current session, from 1."""
     since: float
     """When it started, in seconds of `t`."""
 
@@ -388,7 +386,7 @@ class RunState:
     def _scorer_call_started(self, event: events.ScorerCallStarted, record: Record) -> None:
         name = event.trial, event.scorer
         self.delayed_calls.pop(name, None)
-        self.scorer_calls[name] = OpenCall(event.key, event.call, record.t)
+        self.scorer_calls[name] = OpenCall(event.key, record.t)
         self.calls_started[event.scorer] += 1
         self.scorer_keys.add(event.key)
 
@@ -411,8 +409,9 @@ class RunState:
         if event.version != tally.version:
             tally.set_version(event.version)
         tally.add(event.value, 1, trial.case)
-        if trial.unscored:
-            self._clear_scorer_failure(trial, event.scorer.partition(".")[0])
+        if trial.unscored and (scorer := event.scorer.partition(".")[0]) in trial.unscored:  # It had failed before.
+            trial.unscored = tuple(name for name in trial.unscored if name != scorer)
+            self.scores[scorer].failed -= 1
         scores[event.scorer] = (event.version, event.value)
 
     def _add_scorer(self, scorer: str) -> Tally:
@@ -425,12 +424,6 @@ class RunState:
         places = {scorer: place for place, scorer in enumerate(self.started.scorers if self.started else ())}
         order = sorted(self.scores, key=lambda scorer: places.get(scorer.partition(".")[0], len(places)))
         self.scores = {scorer: self.scores[scorer] for scorer in order}
-
-    def _clear_scorer_failure(self, trial: TrialState, scorer: str) -> None:
-        """Remove a scorer's failure after it has scored the output."""
-        if scorer in trial.unscored:
-            trial.unscored = tuple(name for name in trial.unscored if name != scorer)
-            self.scores[scorer].failed -= 1
 
     def _scoring_failed(self, event: events.ScoringFailed, _: Record) -> None:
         trial = self.trials[event.trial]
