@@ -1,4 +1,4 @@
-"""Chat models, over real sockets: what is said to them, what they answer, and what that costs; and the SDKs of others."""
+"""Chat tasks over real sockets: requests, replies, usage and prices; and the SDKs of OpenAI and Anthropic."""
 
 import json
 from pathlib import Path
@@ -19,21 +19,18 @@ from tests.runs import define_real, events, outputs, run_real
 from tests.server import Server
 
 
-def noted(path: Path, name: str) -> list[Any]:
+def notes(path: Path, name: str) -> list[Any]:
     return [event.value for event in events(path, Noted) if event.name == name]
 
 
 def sent(server: Server, name: str) -> dict[str, Any]:
-    """Give the body of the one call."""
+    """Return the body of the only call."""
     (seen,) = server.seen(name)
     return dict(json.loads(seen["body"]))
 
 
-# What is said.
-
-
 def test_a_prompt_is_filled_in(server: Server, path: Path, name: str) -> None:
-    """The prompt is the user's message; what was set is sent, and what was not is not."""
+    """The prompt is the user's message; parameters that are set are sent, and no others."""
     chat = Chat(
         "small",
         base_url=server.url(name, "ok", "v1/"),
@@ -62,7 +59,7 @@ def test_a_prompt_is_filled_in(server: Server, path: Path, name: str) -> None:
 
 
 def test_the_input_may_be_a_conversation(server: Server, path: Path, name: str) -> None:
-    """Without a prompt, a text is the user's message, and a list of messages is what was said so far."""
+    """Without a prompt, a text is the user's message, and a list of messages is sent as it is."""
     talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
     run_real(define_real(Chat("small", base_url=server.url(name, "ok", "v1"), system="s"), [Case(name="a", input=talk)]), path)
 
@@ -70,7 +67,7 @@ def test_the_input_may_be_a_conversation(server: Server, path: Path, name: str) 
 
 
 def test_messages_come_from_a_file(server: Server, path: Path, name: str, tmp_path: Path) -> None:
-    """A file of messages is a template too: every text in it is filled in."""
+    """A file of messages is a template: every text in it is filled in."""
     file = tmp_path / "messages.json"
     parts = [{"type": "text", "text": "{question}"}, {"type": "image_url", "image_url": {"url": "{image}"}}]
     file.write_text(json.dumps([{"role": "user", "content": parts}]))
@@ -82,7 +79,7 @@ def test_messages_come_from_a_file(server: Server, path: Path, name: str, tmp_pa
 
 
 def test_a_case_may_name_its_model(server: Server, path: Path, name: str) -> None:
-    """A model with a field is another one for each case, and each may have a limit of its own."""
+    """The model may be a field of the case, and each model may have its own limit."""
     chat = Chat("{model}", base_url=server.url(name, "ok", "v1"))
     cases = [{"question": "q", "model": model} for model in ("gpt-4o", "small")]
     outcome = run_real(define_real(chat, cases), path, limit_key="model")
@@ -92,15 +89,15 @@ def test_a_case_may_name_its_model(server: Server, path: Path, name: str) -> Non
     assert 0.0035 == outcome.state.usage["cost"]
 
 
-def test_models_that_think_have_another_name_for_their_limit() -> None:
-    """OpenAI's models that reason are told the most tokens under the name that they know."""
+def test_reasoning_models_get_max_completion_tokens() -> None:
+    """OpenAI's reasoning models get `max_completion_tokens`."""
     assert 5 == Chat("o4-mini", base_url="http://h/", max_tokens=5).body([])["max_completion_tokens"]
     assert 5 == Chat("gpt-5-mini", base_url="http://h/", max_tokens=5).body([])["max_completion_tokens"]
     assert 5 == Chat("gpt-4o", base_url="http://h/", max_tokens=5).body([])["max_tokens"]
 
 
-def test_a_key_goes_only_where_it_belongs(server: Server, path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """OpenAI's key is not sent to another address; a key that was named is."""
+def test_openai_key_is_not_sent_elsewhere(server: Server, path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenAI's key is not sent to another host, unless it is named."""
     monkeypatch.setenv("OPENAI_API_KEY", "a-key-for-openai-only")
     monkeypatch.setenv("OTHER_KEY", "a-key-for-the-other")
     run_real(define_real(Chat("small", base_url=server.url(name, "ok", "v1"))), path)
@@ -111,7 +108,7 @@ def test_a_key_goes_only_where_it_belongs(server: Server, path: Path, name: str,
 
 
 def test_a_schema_makes_the_output_json(server: Server, path: Path, name: str) -> None:
-    """With a schema, the model is asked for JSON of that form, and the output is that value."""
+    """With a schema, JSON of that form is requested, and the output is the parsed value."""
     schema = {"type": "object", "properties": {"answer": {"type": "string"}}}
     run_real(define_real(Chat("small", base_url=server.url(name, "ok", "v1"), schema=schema)), path)
 
@@ -119,49 +116,46 @@ def test_a_schema_makes_the_output_json(server: Server, path: Path, name: str) -
     assert [{"answer": "LIMA"}] == outputs(path)
 
 
-# What comes back.
-
-
-def test_a_stream_is_put_together(server: Server, path: Path, name: str) -> None:
-    """In pieces or not, the output and the usage are the same; of pieces, the first byte is timed."""
+def test_a_stream_is_joined(server: Server, path: Path, name: str) -> None:
+    """Output and usage are the same with and without streaming; a stream records the time to the first byte."""
     run_real(define_real(Chat("gpt-4o", base_url=server.url(name, "sse", "v1"), stream=True)), path)
 
     assert ["LIMA"] == outputs(path)
-    assert [{"input_tokens": 1000, "output_tokens": 100, "cost": 0.0035}] == noted(path, "usage")
-    assert 1 == len(noted(path, "evaljournal.stream"))
+    assert [{"input_tokens": 1000, "output_tokens": 100, "cost": 0.0035}] == notes(path, "usage")
+    assert 1 == len(notes(path, "evaljournal.stream"))
     assert {"include_usage": True} == sent(server, name)["stream_options"]
 
 
 @pytest.mark.parametrize(("model", "cost"), [("gpt-4o", 0.0035), ("gpt-4o-2024-11-20", 0.0035), ("gpt-4o-unknown", None)])
 def test_tokens_have_a_price(server: Server, path: Path, name: str, model: str, cost: float | None) -> None:
-    """Tokens are written down with what they cost; a model whose price is not known costs nothing that we could say."""
+    """Usage is recorded with its cost; a model without a known price has none."""
     outcome = run_real(define_real(Chat(model, base_url=server.url(name, "ok", "v1"))), path)
 
-    assert [cost] == [usage.get("cost") for usage in noted(path, "usage")]
+    assert [cost] == [usage.get("cost") for usage in notes(path, "usage")]
     assert (1000, 100, cost or 0) == tuple(outcome.state.usage[each] for each in ("input_tokens", "output_tokens", "cost"))
 
 
-def test_a_price_is_that_of_the_model_that_answered(server: Server, path: Path, name: str) -> None:
-    """Where another model has answered than was asked, the price of the one that was asked would be wrong: none is said."""
+def test_a_price_is_that_of_the_model_in_the_reply(server: Server, path: Path, name: str) -> None:
+    """If the reply names another model than the request, no cost is recorded."""
     run_real(define_real(Chat("gpt-4o", base_url=server.url(name, "say:another", "v1"))), path)
 
-    assert [{"input_tokens": 1000, "output_tokens": 100}] == noted(path, "usage")
+    assert [{"input_tokens": 1000, "output_tokens": 100}] == notes(path, "usage")
 
 
-def test_a_usage_that_cannot_be_is_not_believed(server: Server, path: Path, name: str) -> None:
-    """A count that is no number, or less than nothing, is not written down, and nothing is said to have been cost by it."""
+def test_invalid_usage_is_ignored(server: Server, path: Path, name: str) -> None:
+    """A token count that is negative or not a number is not recorded, and neither is a cost."""
     outcome = run_real(define_real(Chat("gpt-4o", base_url=server.url(name, "say:nonsense", "v1"))), path)
 
-    assert (1, [], {}) == (outcome.state.completed, noted(path, "usage"), dict(outcome.state.usage))
+    assert (1, [], {}) == (outcome.state.completed, notes(path, "usage"), dict(outcome.state.usage))
 
 
 def test_prices_can_be_replaced(server: Server, path: Path, name: str, tmp_path: Path) -> None:
-    """A file of the user's own takes the place of ours."""
+    """A price file of the user replaces the default one."""
     file = tmp_path / "prices.toml"
     file.write_text('[models."small"]\ninput = 1000.0\noutput = 10000.0\n')
     run_real(define_real(Chat("small", base_url=server.url(name, "ok", "v1"), prices=file)), path)
 
-    assert [2.0] == [usage["cost"] for usage in noted(path, "usage")]
+    assert [2.0] == [usage["cost"] for usage in notes(path, "usage")]
 
 
 @pytest.mark.parametrize(
@@ -175,8 +169,8 @@ def test_prices_can_be_replaced(server: Server, path: Path, name: str, tmp_path:
         ("[models.a", "not TOML"),
     ],
 )
-def test_wrong_prices_are_refused(tmp_path: Path, text: str, said: str) -> None:
-    """A table that is wrong is an error of the definition, with its place."""
+def test_invalid_prices_are_rejected(tmp_path: Path, text: str, said: str) -> None:
+    """An invalid price table is a usage error, with its place."""
     file = tmp_path / "prices.toml"
     file.write_text(text)
     with pytest.raises(UsageError) as caught:
@@ -187,7 +181,7 @@ def test_wrong_prices_are_refused(tmp_path: Path, text: str, said: str) -> None:
 
 
 def test_cached_tokens_cost_less() -> None:
-    """What the maker had seen before has a price of its own; without one, it costs as all else."""
+    """Cached tokens have their own price; without one, they cost as much as the others."""
     price = Prices.read(DEFAULT_PRICES).of("gpt-4o")
 
     assert price is not None
@@ -195,26 +189,26 @@ def test_cached_tokens_cost_less() -> None:
     assert 2.5 == price.cost(input_tokens=1_000_000, output_tokens=0)
 
 
-def test_saying_nothing_is_an_answer(server: Server, path: Path, name: str) -> None:
-    """A model that says nothing has given an empty output."""
+def test_an_empty_reply_is_an_output(server: Server, path: Path, name: str) -> None:
+    """An empty reply is an empty output."""
     run_real(define_real(Chat("small", base_url=server.url(name, "say:", "v1"))), path)
 
     assert [""] == outputs(path)
 
 
-def test_a_refusal_is_what_the_model_said(server: Server, path: Path, name: str) -> None:
-    """A model that declines says so under another name than it answers: those words are its output."""
+def test_a_refusal_is_the_output(server: Server, path: Path, name: str) -> None:
+    """If the model refuses, the text of `refusal` is the output."""
     reply = quote('raw:{"choices": [{"message": {"refusal": "I cannot."}}]}')
     run_real(define_real(Chat("small", base_url=server.url(name, reply, "v1"))), path)
 
     assert ["I cannot."] == outputs(path)
 
 
-def test_an_answer_that_was_cut_short_is_an_answer_and_says_so(server: Server, path: Path, name: str) -> None:
-    """What the limit of tokens has cut short is an output, and is counted as such by every view."""
+def test_a_truncated_answer_is_an_output(server: Server, path: Path, name: str) -> None:
+    """An answer truncated by the token limit is an output, and every view counts it as truncated."""
     outcome = run_real(define_real(Chat("small", base_url=server.url(name, "say:short", "v1"))), path)
 
-    assert (["short"], ["length"], 1) == (outputs(path), noted(path, "evaljournal.finish_reason"), outcome.state.truncated)
+    assert (["short"], ["length"], 1) == (outputs(path), notes(path, "evaljournal.finish_reason"), outcome.state.truncated)
     said = "1 of 1 answer truncated by the token limit; raise --max-tokens"
     assert said in final_report(outcome.state, path=path)
 
@@ -238,10 +232,10 @@ def test_an_answer_that_was_cut_short_is_an_answer_and_says_so(server: Server, p
         ("400", {}, "fatal", "400"),
     ],
 )
-def test_a_failure_is_what_it_is(
+def test_failures_are_classified(
     server: Server, path: Path, name: str, *, steps: str, options: Any, category: str, said: str
 ) -> None:
-    """What is no completion is not taken for one."""
+    """What is not a completion is a failure."""
     run_real(define_real(Chat("small", base_url=server.url(name, steps, "v1"), **options)), path)
 
     (failed,) = events(path, AttemptFailed)
@@ -262,8 +256,8 @@ def test_a_failure_is_what_it_is(
         ({"key_env": "NO_SUCH_KEY"}, "needs the environment variable NO_SUCH_KEY"),
     ],
 )
-def test_what_is_wrong_is_refused_where_it_is_written(options: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chat that could not be had is an error of the definition."""
+def test_invalid_arguments_are_rejected(options: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An invalid argument is a usage error."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(UsageError) as caught:
         Chat("small", **{"base_url": "http://h/v1", **options})
@@ -272,7 +266,7 @@ def test_what_is_wrong_is_refused_where_it_is_written(options: Any, said: str, m
 
 
 def test_an_unknown_field_is_an_error_before_the_start(path: Path) -> None:
-    """A prompt that names what a case does not have is refused before anything is sent."""
+    """A prompt with a field that a case lacks is rejected before any call."""
     chat = Chat("small", base_url="http://h/v1", prompt="{contxt}")
     with pytest.raises(UsageError, match=r"no field {contxt}.*did you mean {context}"):
         run_real(define_real(chat, [{"question": "q", "context": "c"}]), path)
@@ -280,8 +274,8 @@ def test_an_unknown_field_is_an_error_before_the_start(path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_fingerprint_knows_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another prompt, model or temperature is another task; another key is not."""
+def test_the_fingerprint_depends_on_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompt, model and temperature change the fingerprint; the key does not."""
     monkeypatch.setenv("MY_KEY", "first-key-of-all")
     first = Chat("small", base_url="http://h/v1", prompt="a", key_env="MY_KEY").fingerprint
     monkeypatch.setenv("MY_KEY", "second-key-of-all")
@@ -289,9 +283,6 @@ def test_a_fingerprint_knows_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None
     assert first == Chat("small", base_url="http://h/v1", prompt="a", key_env="MY_KEY").fingerprint
     others: list[dict[str, Any]] = [{"prompt": "b"}, {"prompt": "a", "temperature": 1.0}, {"prompt": "a", "system": "s"}]
     assert 4 == len({first, *(Chat("small", base_url="http://h/v1", **each).fingerprint for each in others)})
-
-
-# The SDKs of others, in tasks of the user's own.
 
 
 def openai_task(url: str) -> Any:
@@ -328,12 +319,12 @@ def anthropic_task(url: str) -> Any:
         ("401", ("fatal", None)),
     ],
 )
-def test_sdks_are_understood(
+def test_exceptions_of_sdks_are_classified(
     server: Server, path: Path, name: str, *, loop: Any, sdk: Any, steps: str, expected: tuple[str, float | None]
 ) -> None:
-    """The SDKs work in both loops, and what they raise means what it means, although none of them is imported by us."""
+    """Exceptions of the SDKs are classified in both loops, without importing the SDKs."""
     stops = steps == "401"
-    cases = [Case(name=each, input="lima") for each in ("ab" if stops else "a")]  # The second is not asked any more.
+    cases = [Case(name=each, input="lima") for each in ("ab" if stops else "a")]  # The second case is not called.
     outcome = run_real(define_real(sdk(server.url(name, steps, "v1")), cases, loop=loop, slots=1), path)
 
     answered = [(event.output, None) for event in events(path, AttemptSucceeded)]
@@ -342,6 +333,6 @@ def test_sdks_are_understood(
     assert ("unauthorized" if stops else "") == outcome.stopped
 
 
-def test_it_can_be_asked_by_hand(server: Server, name: str) -> None:
-    """An evaluation of a chat model is still the model."""
+def test_a_chat_evaluation_can_be_called(server: Server, name: str) -> None:
+    """An evaluation of a chat model can be called directly."""
     assert "LIMA" == trio.run(define_real(Chat("small", base_url=server.url(name, "ok", "v1"))), "lima")

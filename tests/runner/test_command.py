@@ -1,4 +1,4 @@
-"""Commands, as real processes: what they are given, what is read from them, and that none of them is left behind."""
+"""Commands as real processes: their input, their output, and that no process is left running."""
 
 import os
 import signal
@@ -22,13 +22,13 @@ PYTHON = sys.executable
 
 
 def failure(path: Path) -> AttemptFailed:
-    """Give the one failure."""
+    """Return the only failure."""
     (failed,) = events(path, AttemptFailed)
     return failed
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and was not buried does not."""
+    """Return whether a process is running; a zombie is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -36,7 +36,7 @@ def is_alive(pid: int) -> bool:
 
 
 def wait_until(condition: Callable[[], bool]) -> bool:
-    """Wait for something that other processes do; no longer than half a minute."""
+    """Wait up to half a minute for a condition."""
     until = time.monotonic() + 30
     while not condition() and time.monotonic() < until:
         time.sleep(0.005)
@@ -45,7 +45,7 @@ def wait_until(condition: Callable[[], bool]) -> bool:
 
 @pytest.fixture
 def script(tmp_path: Path) -> Callable[[str], str]:
-    """Write a script of the shell, and say what it is called."""
+    """Write a shell script; return its path."""
 
     def write(text: str) -> str:
         file = tmp_path / "script.sh"
@@ -56,11 +56,8 @@ def script(tmp_path: Path) -> Callable[[str], str]:
     return write
 
 
-# What it is given, and what is read.
-
-
 def test_the_input_is_on_standard_input(path: Path) -> None:
-    """Without fields, the input is given on standard input as JSON; the output is what is printed, less the last line break."""
+    """Without fields, the input is JSON on standard input; the output is standard output without the last line break."""
     cases = [Case(name="a", input={"q": ["é", 1]}), Case(name="b", input="x")]
     run_real(define_real(Command("cat"), cases), path)
 
@@ -68,7 +65,7 @@ def test_the_input_is_on_standard_input(path: Path) -> None:
 
 
 def test_fields_are_arguments_and_never_code(path: Path, tmp_path: Path) -> None:
-    """A field is one argument, whatever stands in it: no shell sees it."""
+    """A field is one argument, whatever it contains; no shell is used."""
     evil = f"; touch {tmp_path / 'pwned'} $(touch {tmp_path / 'pwned'}) `id` ' \" * {{input}}"
     run_real(define_real(Command(["printf", "%s|%s", "{question}", "{tags}"]), [{"question": evil, "tags": [1, "a b"]}]), path)
 
@@ -77,21 +74,21 @@ def test_fields_are_arguments_and_never_code(path: Path, tmp_path: Path) -> None
 
 
 def test_a_command_line_is_split_as_a_shell_would(path: Path) -> None:
-    """Quotes hold words together."""
+    """Quotes group words."""
     run_real(define_real(Command("printf '%s-%s' \"a b\" {input}"), "c d"), path)
 
     assert ["a b-c d"] == outputs(path)
 
 
-def test_a_shell_is_used_if_asked_for(path: Path) -> None:
+def test_shell(path: Path) -> None:
     """With `shell`, pipes work, and the input is on standard input."""
     run_real(define_real(Command("tr a-z A-Z | tr -d '\"'", shell=True), "lima"), path)  # noqa: S604  # it is what is tested
 
     assert ["LIMA"] == outputs(path)
 
 
-def test_json_is_read_where_it_is_asked_for(path: Path) -> None:
-    """Printed JSON is the output, or what a path leads to in it; printed numbers stay text otherwise."""
+def test_json_output(path: Path) -> None:
+    """Output is parsed as JSON if requested, or reduced to a path; otherwise numbers stay text."""
     line = ["echo", '{{"a": [{{"b": 7}}]}}']
     run_real(define_real(Command(line, output="json")), path)
     run_real(define_real(Command(line, output_path="a.0.b")), path.with_name("2"))
@@ -102,8 +99,8 @@ def test_json_is_read_where_it_is_asked_for(path: Path) -> None:
     assert ["007"] == outputs(path.with_name("3"))
 
 
-def test_silence_is_an_answer(path: Path) -> None:
-    """A command that prints nothing has given an empty output."""
+def test_no_output_is_an_empty_output(path: Path) -> None:
+    """A command that prints nothing has an empty output."""
     run_real(define_real(Command("true")), path)
     run_real(define_real(Command("true", output="json")), path.with_name("2"))
 
@@ -111,7 +108,7 @@ def test_silence_is_an_answer(path: Path) -> None:
 
 
 def test_a_command_knows_its_trial(path: Path, script: Callable[[str], str]) -> None:
-    """The environment names the trial, and a key that is the same for all attempts at it."""
+    """The environment has the trial and an idempotency key that is the same for all of its attempts."""
     line = script('echo "$EVALJOURNAL_TRIAL $EVALJOURNAL_IDEMPOTENCY_KEY"')
     run_real(define_real(Command(line), repeats=2), path)
 
@@ -121,17 +118,14 @@ def test_a_command_knows_its_trial(path: Path, script: Callable[[str], str]) -> 
     assert key != other
 
 
-def test_much_is_read_while_much_is_given(path: Path) -> None:
-    """A command that prints before it has read all is not a deadlock; nor is one that does not read."""
+def test_large_input_and_output_do_not_deadlock(path: Path) -> None:
+    """A command may print before it has read its input, or not read it at all."""
     cases = [Case(name="a", input="x" * 3_000_000)]
     run_real(define_real(Command("cat"), cases), path)
     run_real(define_real(Command("echo yes"), cases), path.with_name("2"))
 
     assert [3_000_002] == [len(output) for output in outputs(path)]
     assert ["yes"] == outputs(path.with_name("2"))
-
-
-# What goes wrong.
 
 
 @pytest.mark.parametrize(
@@ -145,16 +139,16 @@ def test_much_is_read_while_much_is_given(path: Path) -> None:
         ("printf '\\377'", "error", "stdout is not UTF-8"),
     ],
 )
-def test_a_failure_says_why(path: Path, script: Callable[[str], str], text: str, category: str, said: str) -> None:
-    """A code that is not 0 is a failure, with the end of what was said on standard error."""
+def test_a_failure_has_its_reason(path: Path, script: Callable[[str], str], text: str, category: str, said: str) -> None:
+    """An exit code other than 0 is a failure, with the end of standard error."""
     run_real(define_real(Command(script(text))), path)
 
     assert (category, True) == (failure(path).category, said in failure(path).message)
     assert len(failure(path).message) < 3000
 
 
-def test_output_that_is_not_what_was_asked_for_fails(path: Path) -> None:
-    """Text in place of JSON, or JSON without the path, is a failure and not an answer."""
+def test_unexpected_output_fails(path: Path) -> None:
+    """Text instead of JSON, or JSON without the path, is a failure."""
     run_real(define_real(Command("echo hello", output="json")), path)
     run_real(define_real(Command(["echo", "[1]"], output_path="a")), path.with_name("2"))
 
@@ -174,8 +168,8 @@ def test_output_that_is_not_what_was_asked_for_fails(path: Path) -> None:
         (["echo"], {"shell": True}, "must be a string"),
     ],
 )
-def test_a_wrong_command_is_refused_where_it_is_written(command: Any, options: Any, said: str) -> None:
-    """What cannot be run is an error of the definition."""
+def test_an_invalid_command_is_rejected(command: Any, options: Any, said: str) -> None:
+    """An invalid command is a usage error."""
     with pytest.raises(UsageError) as caught:
         Command(command, **options)
 
@@ -183,8 +177,8 @@ def test_a_wrong_command_is_refused_where_it_is_written(command: Any, options: A
 
 
 @pytest.mark.parametrize(("line", "said"), [("echo {qestion}", "no field {qestion}"), ("echo {question}", "zero byte")])
-def test_a_case_that_cannot_be_given_is_refused_before_the_start(path: Path, line: str, said: str) -> None:
-    """A field that a case lacks, or that no argument can hold, is found before anything runs."""
+def test_an_invalid_case_is_rejected_before_the_start(path: Path, line: str, said: str) -> None:
+    """A missing field, or a value that cannot be an argument, is found before anything runs."""
     with pytest.raises(UsageError) as caught:
         run_real(define_real(Command(line), [{"question": "a\0b"}]), path)
 
@@ -192,8 +186,8 @@ def test_a_case_that_cannot_be_given_is_refused_before_the_start(path: Path, lin
     assert not path.exists()
 
 
-def test_a_fingerprint_sees_the_script(script: Callable[[str], str]) -> None:
-    """Another command line is another task, and so is another script under the same name."""
+def test_the_fingerprint_depends_on_the_script(script: Callable[[str], str]) -> None:
+    """The command line and the content of the script change the fingerprint."""
     first = Command(script("echo 1")).fingerprint
     again = Command(script("echo 1")).fingerprint
     changed = Command(script("echo 2")).fingerprint
@@ -218,7 +212,7 @@ def family(folder: Path) -> list[int]:
 
 @pytest.mark.parametrize("stubborn", ["", "trap '' TERM"])
 def test_a_timeout_ends_the_whole_group(path: Path, tmp_path: Path, script: Callable[[str], str], stubborn: str) -> None:
-    """When its time is over, a command goes, and its children too, whether they heed signals or not."""
+    """After a timeout the command and its children are ended, even if they ignore signals."""
     line = script(f"{stubborn}\n{FAMILY.format(pids=tmp_path / 'pids')}\nsleep 60; sleep 60")
     began = time.monotonic()
     run_real(define_real(Command(line), timeout=0.3), path)
@@ -230,8 +224,8 @@ def test_a_timeout_ends_the_whole_group(path: Path, tmp_path: Path, script: Call
     assert wait_until(lambda: not any(is_alive(pid) for pid in family(tmp_path)))
 
 
-def test_what_a_command_leaves_behind_is_ended(path: Path, tmp_path: Path, script: Callable[[str], str]) -> None:
-    """A command that ends while its children go on has answered; they are ended, and do not hold the answer up."""
+def test_remaining_children_are_ended(path: Path, tmp_path: Path, script: Callable[[str], str]) -> None:
+    """If a command ends before its children, its output counts, and the children are ended."""
     line = script(f"{FAMILY.format(pids=tmp_path / 'pids')}\necho done")
     began = time.monotonic()
     run_real(define_real(Command(line)), path)
@@ -241,15 +235,15 @@ def test_what_a_command_leaves_behind_is_ended(path: Path, tmp_path: Path, scrip
     assert wait_until(lambda: not any(is_alive(pid) for pid in family(tmp_path)))
 
 
-def test_a_number_that_is_too_long_is_refused_not_rounded(path: Path) -> None:
-    """An integer that the journal cannot keep to its last digit is named, and fails its trial."""
+def test_a_number_that_would_be_rounded_fails(path: Path) -> None:
+    """An integer that the journal cannot store exactly fails its trial and is named."""
     run_real(define_real(Command("echo 123456789012345678901234", output="json")), path)
 
     assert ("Unserialisable", True) == (failure(path).error, "123456789012345678901234" in failure(path).message)
 
 
-def test_too_much_output_is_cut_off(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command that prints for ever is ended, and its trial fails."""
+def test_too_much_output_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that prints endlessly is ended, and its trial fails."""
     monkeypatch.setattr("runner.tasks.command.MAX_BYTES", 100_000)
     run_real(define_real(Command("yes")), path)
 
@@ -268,7 +262,7 @@ print(outcome.stopped)
 
 
 def test_nothing_is_left_running_after_an_interrupt(path: Path, tmp_path: Path, script: Callable[[str], str]) -> None:
-    """Ctrl-C ends the run, and every process that it had started; what was in the air is recorded as cut off."""
+    """Ctrl-C ends the run and all of its processes; attempts in flight are recorded as interrupted."""
     line = script(f"{FAMILY.format(pids=tmp_path / 'pids')}\nsleep 60")
     process = Process([PYTHON, "-c", INTERRUPTED, line, str(path)], stdout=subprocess.PIPE)
     with process:
@@ -281,6 +275,6 @@ def test_nothing_is_left_running_after_an_interrupt(path: Path, tmp_path: Path, 
     assert wait_until(lambda: not any(is_alive(pid) for pid in family(tmp_path)))
 
 
-def test_it_can_be_asked_by_hand() -> None:
-    """An evaluation of a command is still the command."""
+def test_a_command_evaluation_can_be_called() -> None:
+    """An evaluation of a command can be called directly."""
     assert '"x"' == trio.run(define_real(Command("cat")), "x")

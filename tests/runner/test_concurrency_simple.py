@@ -38,8 +38,8 @@ def test_fixed_honours_retry_after() -> None:
 
 
 @pytest.mark.parametrize("slots", [0, -1])
-def test_no_slots_are_refused_at_once(slots: int) -> None:
-    """A policy without a slot would never start anything, so it cannot be made."""
+def test_no_slots_are_rejected(slots: int) -> None:
+    """A policy without slots is rejected."""
     with pytest.raises(ValueError, match="at least one slot"):
         Fixed(slots)
     with pytest.raises(ValueError, match="at least one slot"):
@@ -66,7 +66,7 @@ def test_aimd_halves_after_a_window_with_trouble() -> None:
     assert policy.target == 20.0
 
 
-def test_aimd_collapses_when_trouble_comes_thick() -> None:
+def test_aimd_collapses_after_frequent_failures() -> None:
     """Two errors within 15 s collapse the target to 1, with evidence."""
     policy = Aimd(100, initial=40.0)
     one(policy, 0.0, well=False)
@@ -78,7 +78,7 @@ def test_aimd_collapses_when_trouble_comes_thick() -> None:
 
 
 def test_aimd_does_not_count_a_tasks_own_error() -> None:
-    """An error of the task's own says nothing about the load."""
+    """A fatal error of the task says nothing about the load."""
     policy = Aimd(100, initial=8.0)
     for k in range(20):
         policy.take(Started(t=float(k), attempt="a"))
@@ -87,8 +87,8 @@ def test_aimd_does_not_count_a_tasks_own_error() -> None:
     assert policy.target == 8.0
 
 
-def test_aimd_never_winds_up_beyond_its_most() -> None:
-    """After hours of calm the target is the most that is allowed, so the first trouble is felt at once."""
+def test_aimd_stays_within_its_maximum() -> None:
+    """After hours of success the target is at its maximum, so the first failure takes effect at once."""
     policy = Aimd(10, initial=9.0)
     for k in range(2000):
         one(policy, 5.0 * k, well=True)

@@ -1,4 +1,4 @@
-"""Cases come out of a dataset as they stand in it, or not at all."""
+"""Datasets: values are read exactly, or rejected with their place."""
 
 import json
 import subprocess
@@ -25,19 +25,19 @@ CASES = [
 
 
 def write(folder: Path, name: str, content: str | bytes) -> Path:
-    """Put a file there, byte for byte."""
+    """Write a file, byte for byte."""
     path = folder / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path
 
 
 def cases(source: Source, selection: Selection | None = None, **keys: str) -> list[Case]:
-    """Read all cases."""
+    """Return all cases."""
     return [trial.case for trial in Dataset(source, **keys).select(selection)]
 
 
-def refusal(source: Source, selection: Selection | None = None, repeats: int = 1, **keys: str) -> str:
-    """Say why a dataset is refused before anything runs."""
+def error_of(source: Source, selection: Selection | None = None, repeats: int = 1, **keys: str) -> str:
+    """Return the error for a dataset, before anything runs."""
     with pytest.raises(UsageError) as raised:
         Dataset(source, **keys).select(selection, repeats=repeats)
     return str(raised.value)
@@ -58,7 +58,7 @@ def refusal(source: Source, selection: Selection | None = None, repeats: int = 1
     ],
 )
 def test_json(tmp_path: Path, name: str, content: str | bytes) -> None:
-    """JSON is read by the line or as a list, with Windows' line ends and byte order mark or without."""
+    """JSON lines and JSON lists are read, with or without CRLF and byte order mark."""
     assert CASES == cases(write(tmp_path, name, content))
 
 
@@ -71,14 +71,14 @@ def test_json(tmp_path: Path, name: str, content: str | bytes) -> None:
     ],
 )
 def test_separated_values(tmp_path: Path, name: str, content: str | bytes) -> None:
-    """An empty field of a table is empty text."""
+    """An empty field of a table is an empty string."""
     first = Case(name="a", input="1?", expected="one", metadata={"topic": ""})
 
     assert [first, CASES[1]] == cases(write(tmp_path, name, content))
 
 
 def test_parquet(tmp_path: Path) -> None:
-    """A Parquet file is read batch by batch, with the types that it declares."""
+    """Parquet files are read in batches, with their declared types."""
     pyarrow = pytest.importorskip("pyarrow", reason="the extra 'parquet' is not installed")
     parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "qa.parquet"
@@ -89,19 +89,19 @@ def test_parquet(tmp_path: Path) -> None:
 
     parquet.write_table(pyarrow.table({"question": [1.0, float("nan")]}), path)
 
-    assert "row 2: input is nan" in refusal(path)
-    assert "qa.parquet: after row 0" in refusal(write(tmp_path, "qa.parquet", "not parquet"))
+    assert "row 2: input is nan" in error_of(path)
+    assert "qa.parquet: after row 0" in error_of(write(tmp_path, "qa.parquet", "not parquet"))
 
 
 def test_parquet_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without pyarrow, the message names what to install."""
+    """Without pyarrow, the error names what to install."""
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
 
-    assert "pip install 'evaljournal[parquet]'" in refusal(tmp_path / "qa.parquet")
+    assert "pip install 'evaljournal[parquet]'" in error_of(tmp_path / "qa.parquet")
 
 
-def test_values_stay_as_they_are(tmp_path: Path) -> None:
-    """An id "0042" is not 42, 1 is not 1.0, and the largest integers keep every digit."""
+def test_values_are_unchanged(tmp_path: Path) -> None:
+    """An id "0042" is not 42, 1 is not 1.0, and large integers keep every digit."""
     content = '{"id": "0042", "input": [18446744073709551615, -9223372036854775808, 1, 1.0, "1", true, null, "\\u2028"]}\n'
     (case,) = cases(write(tmp_path, "qa.jsonl", content))
 
@@ -126,10 +126,8 @@ JSON = st.recursive(
 
 @settings(max_examples=60)
 @given(inputs=st.lists(st.tuples(JSON, JSON), min_size=1, max_size=4), ascii_only=st.booleans())
-def test_any_json_survives(
-    tmp_path_factory: pytest.TempPathFactory, *, inputs: list[tuple[Any, Any]], ascii_only: bool
-) -> None:
-    """Whatever JSON can say is read from a file exactly as it was written, down to the type of every number."""
+def test_json_round_trips(tmp_path_factory: pytest.TempPathFactory, *, inputs: list[tuple[Any, Any]], ascii_only: bool) -> None:
+    """Any JSON value is read exactly as written, including the types of numbers."""
     rows = [{"id": n, "input": a, "expected": b, "more": a} for n, (a, b) in enumerate(inputs)]
     lines = "\n".join(json.dumps(row, ensure_ascii=ascii_only) for row in rows)
     read = cases(write(tmp_path_factory.mktemp("any"), "any.jsonl", lines))
@@ -241,35 +239,35 @@ def test_any_json_survives(
         ("qa.tsv", "id,question\na,b\n", "line 1: fields are separated by ',', expected '\\t'"),
     ],
 )
-def test_a_broken_file_is_refused(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
-    """Before anything runs, the file, the line and the field are named, and what to do."""
-    said = refusal(write(tmp_path, name, content))
+def test_an_invalid_file_is_rejected(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
+    """Before anything runs, the error names the file, the line, the field and the fix."""
+    said = error_of(write(tmp_path, name, content))
 
     assert message.replace("{folder}", f"{tmp_path}/") in said
     assert said.startswith(str(tmp_path))
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    """So is a file that is not there, or is none."""
-    assert "cannot read the file: No such file or directory" in refusal(tmp_path / "qa.jsonl")
+def test_a_missing_file_is_rejected(tmp_path: Path) -> None:
+    """A missing file, or a path that is not a file, is an error."""
+    assert "cannot read the file: No such file or directory" in error_of(tmp_path / "qa.jsonl")
     (tmp_path / "folder.jsonl").mkdir()
 
-    assert "folder.jsonl: cannot read the file: " in refusal(tmp_path / "folder.jsonl")
+    assert "folder.jsonl: cannot read the file: " in error_of(tmp_path / "folder.jsonl")
 
 
 def test_keys_can_be_named(tmp_path: Path) -> None:
-    """Columns named by the user are believed, must be there, and leave the rest to the usual names."""
+    """Columns that the user names must exist; the others have their usual names."""
     path = write(tmp_path, "qa.jsonl", '{"input": "context", "question": "1?", "ref": "one", "answer": "x", "name": "a"}')
     (case,) = cases(path, input_key="question", expected_key="ref")
 
     assert Case(name="a", input="1?", expected="one", metadata={"input": "context", "answer": "x"}) == case
-    assert "line 1: --expected-key 'refs' (expected_key in Python) is not a column; columns: 'input', 'question'" in refusal(
+    assert "line 1: --expected-key 'refs' (expected_key in Python) is not a column; columns: 'input', 'question'" in error_of(
         path, input_key="question", expected_key="refs"
     )
 
 
 def test_usual_names() -> None:
-    """Capitals do not matter, and beside an id a name is only more to know."""
+    """Usual names are not case sensitive; beside an id, a name is metadata."""
     (case,) = cases([{"ID": 7, "Prompt": "1?", "Target": "one"}])
 
     assert Case(name="7", input="1?", expected="one") == case
@@ -281,7 +279,7 @@ def test_usual_names() -> None:
 
 @pytest.mark.parametrize("wrap", [list, tuple, iter, lambda rows: lambda: iter(rows), lambda rows: (row for row in rows)])
 def test_iterables(wrap: Any) -> None:
-    """Cases, mappings, pairs and plain inputs come from anything that can be iterated, or from a function."""
+    """Cases, mappings, pairs and plain inputs come from any iterable or function."""
     rows = [CASES[0], {"id": "b", "question": "2?", "answer": "two", "topic": "odd"}, ("3?", "three"), "4?", 5, ["6?"]]
     expected = [*CASES, Case(input="3?", expected="three"), Case(input="4?"), Case(input=5), Case(input=["6?"])]
 
@@ -289,7 +287,7 @@ def test_iterables(wrap: Any) -> None:
 
 
 def test_a_generator_is_read_lazily() -> None:
-    """Nothing is taken from a generator before it is needed, and what is wrong with it is said when it is reached."""
+    """A generator is read only as needed, and its errors are raised when they are reached."""
     taken = 0
 
     def endless() -> Iterator[dict[str, Any]]:
@@ -333,7 +331,7 @@ def test_a_generator_is_read_once() -> None:
 )
 def test_a_broken_list_is_refused(source: Source, message: str) -> None:
     """A list is checked before anything runs, like a file."""
-    assert message in refusal(source)
+    assert message in error_of(source)
 
 
 @pytest.mark.parametrize("source", [{"a": 1}, b"qa.jsonl", 3, None, type("DataFrame", (), {"columns": []})()])
@@ -370,10 +368,10 @@ def test_a_selection_of_nothing() -> None:
     """A pattern that fits no name is a mistake, not an empty run."""
     letters = [Case(name=name, input=name) for name in "abcd"]
 
-    assert "no case of the dataset matches only=['z*']; names are, for example, 'a', 'b', 'c'" == refusal(
+    assert "no case of the dataset matches only=['z*']; names are, for example, 'a', 'b', 'c'" == error_of(
         letters, Selection(only="z*")
     )
-    assert "matches only=['a'] and skip=['a', 'b']; names are" in refusal(letters, Selection(only="a", skip=["a", "b"]))
+    assert "matches only=['a'] and skip=['a', 'b']; names are" in error_of(letters, Selection(only="a", skip=["a", "b"]))
 
 
 @pytest.mark.parametrize("limit", [0, -1, True, 1.5])
@@ -388,7 +386,7 @@ def test_what_is_not_read_is_not_checked(tmp_path: Path) -> None:
     path = write(tmp_path, "qa.jsonl", LINES + "broken")
 
     assert CASES == cases(path, Selection(limit=2))
-    assert "line 3" in refusal(path, Selection(limit=2, shuffle=True))
+    assert "line 3" in error_of(path, Selection(limit=2, shuffle=True))
 
 
 @given(
@@ -443,7 +441,7 @@ def test_repeats_do_not_clash(ids: list[str]) -> None:
     """A name that a repeat of another case would have is refused, but only where there is such a repeat."""
     source = [Case(name=name, input=1) for name in ids]
 
-    assert f"case {len(ids)}: the id {ids[-1]!r} is also the id of a repeat of another case" in refusal(source, repeats=3)
+    assert f"case {len(ids)}: the id {ids[-1]!r} is also the id of a repeat of another case" in error_of(source, repeats=3)
     assert ids == [trial.id for trial in Dataset(source).select(repeats=1)]
 
 

@@ -1,7 +1,4 @@
-"""Endpoints, over real sockets, from a real server: what is sent, what is taken for an answer, and what a failure means.
-
-The clock is real, or runs many times as fast where seconds are to pass.
-"""
+"""Endpoints over real sockets: requests, replies, failures, TLS, proxies and secrets, on a real or an accelerated clock."""
 
 import os
 import signal
@@ -50,16 +47,13 @@ def run_fast(it: AnyEvaluation, path: Path, *, rate: float, **options: Any) -> O
 
 
 def failure(path: Path) -> AttemptFailed:
-    """Give the one failure of the one trial."""
+    """Return the only failure."""
     (failed,) = events(path, AttemptFailed)
     return failed
 
 
-# What is sent.
-
-
-def test_a_case_goes_there_as_json(server: Server, path: Path, name: str) -> None:
-    """Without a template, the input is sent as it is if it is an object, and as `input` if not."""
+def test_the_input_is_sent_as_json(server: Server, path: Path, name: str) -> None:
+    """Without a template an object is sent as it is, and any other input as `input`."""
     cases = [Case(name="a", input="x"), Case(name="b", input={"q": 1})]
     run_real(define_real(Endpoint(server.url(name, "ok")), cases, slots=1), path)
 
@@ -69,7 +63,7 @@ def test_a_case_goes_there_as_json(server: Server, path: Path, name: str) -> Non
 
 
 def test_a_body_is_filled_in(server: Server, path: Path, name: str) -> None:
-    """Fields are filled from the input and from what else the row held; a field alone keeps its type; nothing breaks out."""
+    """Fields come from the input and the metadata; a field alone keeps its type; values are escaped."""
     rows = [{"id": "a", "question": 'the "capital"}, {input}', "context": {"n": [1, 2]}, "answer": "no"}]
     body = {"question": "{question}", "n": "{context.n.1}", "text": "Q: {question} {{}} {context}", "k": 5}
     run_real(define_real(Endpoint(server.url(name, "ok"), body=body), rows), path)
@@ -92,7 +86,7 @@ def test_a_body_is_filled_in(server: Server, path: Path, name: str) -> None:
     ],
 )
 def test_an_unknown_field_is_an_error_before_the_start(server: Server, path: Path, name: str, body: Any, said: str) -> None:
-    """A template that names what a case does not have is refused, with the place and what there is; nothing is written."""
+    """A template with a field that a case lacks is rejected with the place and the known fields; nothing is written."""
     rows = [{"id": "a", "question": "x", "context": [1], "answer": "no"}]
 
     with pytest.raises(UsageError) as caught:
@@ -105,14 +99,14 @@ def test_an_unknown_field_is_an_error_before_the_start(server: Server, path: Pat
 
 
 @pytest.mark.parametrize("body", ["{not json", {"q": "{"}, {"q": "{a b}"}, {"q": "{}"}, {"q": "{a.}"}, {"q": "}"}])
-def test_a_broken_template_is_refused_where_it_is_written(body: Any) -> None:
-    """What is not a template is an error of the definition."""
+def test_an_invalid_template_is_rejected(body: Any) -> None:
+    """An invalid template is a usage error."""
     with pytest.raises(UsageError, match="is not"):
         Endpoint("http://localhost/", body=body)
 
 
 def test_get_sends_parameters(server: Server, path: Path, name: str) -> None:
-    """With GET, the members of the body are the parameters."""
+    """With GET, the members of the body are query parameters."""
     run_real(define_real(Endpoint(f"{server.url(name, 'ok')}?v=1", method="GET", body={"q": "{input}", "n": 2}), "a&b"), path)
 
     (seen,) = server.seen(name)
@@ -129,10 +123,10 @@ def test_get_sends_parameters(server: Server, path: Path, name: str) -> None:
         ("POST", "items/{id}", None, ("items/a%2F..%3Fb%20%C3%A9%26", '{"input":"x&y=#"}')),
     ],
 )
-def test_an_address_is_filled_in(
+def test_a_url_is_filled_in(
     server: Server, path: Path, name: str, *, method: Any, end: str, body: Any, sent: tuple[str, str]
 ) -> None:
-    """Fields in a path or in parameters are filled in so that they cannot lead elsewhere; a GET then adds no others."""
+    """Fields in a path or query are escaped; a GET then has no other parameters."""
     rows = [{"id": "a/..?b é&", "question": "x&y=#", "topic": [1]}]
     run_real(define_real(Endpoint(server.url(name, "ok", end), method=method, body=body), rows), path)
 
@@ -140,8 +134,8 @@ def test_an_address_is_filled_in(
     assert sent == (seen["target"].removeprefix(f"/{name}/ok/"), seen["body"])
 
 
-def test_an_unknown_field_in_an_address_is_an_error_before_the_start(path: Path) -> None:
-    """An address that names what a case does not have is refused, and nothing is written."""
+def test_an_unknown_field_in_a_url_is_an_error_before_the_start(path: Path) -> None:
+    """A URL with a field that a case lacks is rejected; nothing is written."""
     with pytest.raises(UsageError, match=r"case 1: the case 'a' has no field {idd}"):
         run_real(define_real(Endpoint("http://127.0.0.1:9/{idd}"), "a"), path)
 
@@ -149,7 +143,7 @@ def test_an_unknown_field_in_an_address_is_an_error_before_the_start(path: Path)
 
 
 def test_a_trial_has_one_idempotency_key(server: Server, path: Path, name: str) -> None:
-    """All attempts at a trial carry the same key, other trials and other runs another."""
+    """All attempts of a trial have the same key; other trials and other runs have others."""
     run_real(define_real(Endpoint(server.url(name, "ok")), [Case(name="a", input=1), Case(name="b", input=2)]), path)
     quick = Retry(base_delay=0.01, max_delay=0.01)
     run_real(define_real(Endpoint(server.url(name + "2", "500,ok")), "a", retry=quick), path.with_name("2"))
@@ -162,8 +156,8 @@ def test_a_trial_has_one_idempotency_key(server: Server, path: Path, name: str) 
     assert not set(keys) & set(others)
 
 
-def test_connections_are_kept(server: Server, path: Path, name: str) -> None:
-    """Calls one after the other go over one connection; there are never more than slots."""
+def test_connections_are_reused(server: Server, path: Path, name: str) -> None:
+    """Consecutive calls share a connection; there are never more connections than slots."""
     cases = [Case(name=str(n), input=n) for n in range(40)]
     run_real(define_real(Endpoint(server.url(name, "ok")), cases, slots=1), path)
     run_real(define_real(Endpoint(server.url(name + "4", "wait:0.005")), cases, slots=4), path.with_name("4"))
@@ -173,21 +167,18 @@ def test_connections_are_kept(server: Server, path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("steps", ["goodbye", "last"])
-def test_a_connection_that_was_closed_is_not_used(server: Server, path: Path, name: str, steps: str) -> None:
-    """A server that closes, with or without a word, costs a new connection, not an attempt."""
+def test_a_closed_connection_is_replaced(server: Server, path: Path, name: str, steps: str) -> None:
+    """A server that closes the connection costs a new connection, not an attempt."""
 
     def cases() -> Iterator[Case[int, Any]]:
         for n in range(5):
-            time.sleep(0.05)  # Until the close has come through.
+            time.sleep(0.05)  # The close must have arrived.
             yield Case(name=str(n), input=n)
 
     outcome = run_real(define_real(Endpoint(server.url(name, steps)), cases, slots=1), path)
 
     assert 5 == outcome.state.completed
     assert 5 == len({seen["connection"] for seen in server.seen(name)})
-
-
-# What comes back.
 
 
 @pytest.mark.parametrize(
@@ -204,7 +195,7 @@ def test_a_connection_that_was_closed_is_not_used(server: Server, path: Path, na
         ("sse:close", {"output_path": "output"}, "LIMA\u2028é"),
         ("ndjson:close", {"output_path": "output", "done_path": "done"}, "LIMA\u2028é"),
         ("ndjson:unended", {"output_path": "output"}, "LIMA\u2028é"),
-        ("sse", {"output_path": "output", "done_path": "nowhere"}, "LIMA\u2028é"),  # It says [DONE].
+        ("sse", {"output_path": "output", "done_path": "nowhere"}, "LIMA\u2028é"),  # Ends with [DONE].
         ("gzip", {"output_path": "output"}, "LIMA"),
         ("deflate", {"output_path": "output"}, "LIMA"),
         ("deflate:bare", {"output_path": "output"}, "LIMA"),
@@ -213,15 +204,15 @@ def test_a_connection_that_was_closed_is_not_used(server: Server, path: Path, na
         ("number:18446744073709551615", {"output_path": "output"}, 18446744073709551615),
     ],
 )
-def test_the_output_is_found(server: Server, path: Path, name: str, *, steps: str, options: Any, expected: Any) -> None:
-    """The output is what the path leads to; a stream is put together; without a path it is all that came."""
+def test_the_output_is_extracted(server: Server, path: Path, name: str, *, steps: str, options: Any, expected: Any) -> None:
+    """The output is the value at the path; a stream is joined; without a path it is the whole reply."""
     run_real(define_real(Endpoint(server.url(name, steps), **options)), path)
 
     assert [expected] == outputs(path)
 
 
 def test_a_stream_is_timed(server: Server, path: Path, name: str) -> None:
-    """Of a stream, the time to its first byte is written down, which is well before its end."""
+    """A stream records the time to its first byte, which is well before its end."""
     run_real(define_real(Endpoint(server.url(name, "sse"), output_path="output"), "a long question, letter by letter"), path)
 
     (noted,) = events(path, Noted)
@@ -230,8 +221,8 @@ def test_a_stream_is_timed(server: Server, path: Path, name: str) -> None:
     assert 0 < noted.value["first_byte"] < answered.elapsed - 0.01
 
 
-def test_an_empty_reply_is_an_answer(server: Server, path: Path, name: str) -> None:
-    """Nothing is an answer too: it is recorded as such, and not asked for again."""
+def test_an_empty_reply_is_an_output(server: Server, path: Path, name: str) -> None:
+    """An empty reply is recorded as output and not repeated."""
     it = define_real(Endpoint(server.url(name, "empty"), output_path="output"), [Case(name="a", input=1)])
     outcome = run_real(it, path)
     again = run_real(it, path, resume=True)
@@ -242,7 +233,7 @@ def test_an_empty_reply_is_an_answer(server: Server, path: Path, name: str) -> N
 
 
 def test_a_large_reply_is_kept(server: Server, path: Path, name: str) -> None:
-    """Ten megabytes come through whole."""
+    """A reply of ten megabytes is recorded completely."""
     run_real(define_real(Endpoint(server.url(name, "big"), output_path="output")), path)
 
     assert [BIG] == [len(output) for output in outputs(path)]
@@ -250,14 +241,11 @@ def test_a_large_reply_is_kept(server: Server, path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("charset", ["iso-8859-1", "ISO-8859-15", '"windows-1252"'])
-def test_text_is_read_in_the_encoding_that_it_names(server: Server, path: Path, name: str, charset: str) -> None:
-    """What is not JSON need not be UTF-8, as long as the reply says what it is."""
+def test_text_has_the_encoding_of_its_header(server: Server, path: Path, name: str, charset: str) -> None:
+    """Text is decoded with the charset of its Content-Type."""
     run_real(define_real(Endpoint(server.url(name, quote(f"charset:{charset}")))), path)
 
     assert ["Bogotá"] == outputs(path)
-
-
-# What goes wrong.
 
 
 @pytest.mark.parametrize(
@@ -311,18 +299,18 @@ def test_text_is_read_in_the_encoding_that_it_names(server: Server, path: Path, 
         ("hang", {"read_timeout": 0.05}, "unavailable", "ReadTimeout"),
     ],
 )
-def test_a_failure_is_what_it_is(
+def test_failures_are_classified(
     server: Server, path: Path, name: str, *, steps: str, options: Any, category: str, said: str
 ) -> None:
-    """Each thing that can go wrong is classified and said, and is never an answer."""
+    """Every kind of failure is classified and described, and never an output."""
     run_real(define_real(Endpoint(server.url(name, steps), **options)), path)
 
     assert (category, True) == (failure(path).category, said in failure(path).message)
     assert [] == outputs(path)
 
 
-def test_a_bomb_is_not_unpacked(server: Server, path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few bytes that stand for very many are refused before they fill the memory, and not asked for again."""
+def test_a_decompression_bomb_is_fatal(server: Server, path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reply that would expand enormously is rejected before it fills the memory, and not retried."""
     monkeypatch.setattr("runner.tasks.reply.MAX_BYTES", 1_000_000)
     run_real(define_real(Endpoint(server.url(name, "gzip:bomb")), retry=Retry()), path)
 
@@ -331,16 +319,16 @@ def test_a_bomb_is_not_unpacked(server: Server, path: Path, name: str, monkeypat
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/", "http://nowhere.invalid/"])
-def test_nobody_there_is_unavailable(path: Path, url: str) -> None:
-    """A host that cannot be reached, or has no address, is unavailable, not wrong."""
+def test_an_unreachable_host_is_unavailable(path: Path, url: str) -> None:
+    """A host that cannot be reached or resolved is unavailable."""
     run_real(define_real(Endpoint(url)), path)
 
     assert "unavailable" == failure(path).category
 
 
-def test_nobody_who_answers_is_waited_for_only_so_long(path: Path) -> None:
-    """A connection that comes to nothing is given up after its own time, within that of the attempt."""
-    with socket.create_server(("127.0.0.1", 0)) as deaf:  # It never shakes hands.
+def test_a_connection_has_its_own_timeout(path: Path) -> None:
+    """A connection attempt ends after its own timeout, within that of the attempt."""
+    with socket.create_server(("127.0.0.1", 0)) as deaf:  # It never accepts.
         url = f"https://127.0.0.1:{deaf.getsockname()[1]}/"
         run_real(define_real(Endpoint(url, connect_timeout=0.05)), path)
 
@@ -349,7 +337,7 @@ def test_nobody_who_answers_is_waited_for_only_so_long(path: Path) -> None:
 
 
 def test_tls_that_fails_is_unavailable(server: Server, path: Path, name: str) -> None:
-    """A handshake that fails is not a wrong answer either."""
+    """A failed TLS handshake is unavailable."""
     run_real(define_real(Endpoint(server.url(name, "ok").replace("http:", "https:"))), path)
 
     assert "unavailable" == failure(path).category
@@ -357,19 +345,19 @@ def test_tls_that_fails_is_unavailable(server: Server, path: Path, name: str) ->
 
 @pytest.fixture
 def secure(tmp_path: Path) -> Iterator[tuple[Server, Path]]:
-    """A server that speaks TLS, and the certificate by which it can be trusted."""
+    """A server with TLS, and the certificate to trust."""
     authority = trustme.CA()
     trusted, own = tmp_path / "authority.pem", tmp_path / "server.pem"
     authority.cert_pem.write_to_path(trusted)
     authority.issue_cert("127.0.0.1", "nowhere.invalid").private_key_and_cert_chain_pem.write_to_path(own)
-    _tls.cache_clear()  # It is built once, from what the environment says then.
+    _tls.cache_clear()  # It is cached, and depends on the environment.
     with serving(str(own)) as server:
         yield server, trusted
     _tls.cache_clear()
 
 
-def test_tls_is_spoken(secure: tuple[Server, Path], path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server whose certificate is trusted is asked over TLS, and its connection is kept."""
+def test_tls(secure: tuple[Server, Path], path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server with a trusted certificate is called over TLS, and its connection is reused."""
     server, trusted = secure
     monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
     cases = [Case(name=str(n), input="lima") for n in range(3)]
@@ -378,8 +366,8 @@ def test_tls_is_spoken(secure: tuple[Server, Path], path: Path, monkeypatch: pyt
     assert [server.root.removeprefix("https://")] * 3 == outputs(path)
 
 
-def test_a_certificate_that_is_not_trusted_is_told(secure: tuple[Server, Path], path: Path) -> None:
-    """A server that cannot show who it is gets no request; why is in the journal."""
+def test_an_untrusted_certificate_is_reported(secure: tuple[Server, Path], path: Path) -> None:
+    """A server without a trusted certificate gets no request; the journal has the reason."""
     server, _ = secure
     run_real(define_real(Endpoint(server.url("tls", "ok"))), path)
 
@@ -387,20 +375,17 @@ def test_a_certificate_that_is_not_trusted_is_told(secure: tuple[Server, Path], 
     assert "CERTIFICATE_VERIFY_FAILED" in failure(path).message
 
 
-# Who passes calls on.
-
-
 @pytest.fixture
 def proxied(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """An environment that names no proxy yet."""
+    """An environment without a proxy."""
     for variable in ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "REQUEST_METHOD"):
         monkeypatch.delenv(variable, raising=False)
         monkeypatch.delenv(variable.upper(), raising=False)
     return monkeypatch
 
 
-def test_a_proxy_passes_calls_on(server: Server, path: Path, name: str, proxied: pytest.MonkeyPatch) -> None:
-    """A proxy from the environment is given the whole address, and its password, which is nowhere in the journal."""
+def test_a_proxy_from_the_environment_is_used(server: Server, path: Path, name: str, proxied: pytest.MonkeyPatch) -> None:
+    """The proxy gets the full URL and its password, which is not in the journal."""
     proxied.setenv("HTTP_PROXY", server.root.replace("http://", "http://me:pass-phrase-2@"))
     cases = [Case(name=str(n), input="lima") for n in range(3)]
     run_real(define_real(Endpoint(f"http://nowhere.invalid/{name}/echo,ok/x", output_path="output"), cases, slots=1), path)
@@ -415,8 +400,8 @@ def test_a_proxy_passes_calls_on(server: Server, path: Path, name: str, proxied:
     assert b"bWU6cGFzcy" not in written
 
 
-def test_a_tunnel_that_is_refused_is_no_answer(server: Server, path: Path, proxied: pytest.MonkeyPatch) -> None:
-    """To an address with TLS a proxy is asked for a tunnel; if it refuses, that is what is told."""
+def test_a_rejected_tunnel_is_a_failure(server: Server, path: Path, proxied: pytest.MonkeyPatch) -> None:
+    """For https a tunnel is requested; if the proxy rejects it, that is the recorded failure."""
     proxied.setenv("HTTPS_PROXY", server.root)
     run_real(define_real(Endpoint("https://nowhere.invalid:9/x")), path)
 
@@ -427,7 +412,7 @@ def test_a_tunnel_that_is_refused_is_no_answer(server: Server, path: Path, proxi
 def test_tls_goes_through_a_tunnel(
     server: Server, secure: tuple[Server, Path], path: Path, name: str, proxied: pytest.MonkeyPatch
 ) -> None:
-    """Through a tunnel, the host behind it is spoken to, with its own certificate, and the connection is kept."""
+    """Through a tunnel, TLS is checked against the host behind it, and the connection is reused."""
     behind, trusted = secure
     proxied.setenv("HTTPS_PROXY", server.root)
     proxied.setenv("SSL_CERT_FILE", str(trusted))
@@ -457,7 +442,7 @@ def test_tls_goes_through_a_tunnel(
 def test_the_environment_names_the_proxy(
     proxied: pytest.MonkeyPatch, url: str, proxy: str, no_proxy: str, expected: str | None
 ) -> None:
-    """HTTP_PROXY is for http, NO_PROXY names whom we ask ourselves, and this machine is never asked through a proxy."""
+    """HTTP_PROXY is for http, NO_PROXY lists exceptions, and localhost never uses a proxy."""
     proxied.setenv("HTTP_PROXY", proxy)
     proxied.setenv("NO_PROXY", no_proxy)
     found = Address.parse(url, {}).proxy
@@ -466,8 +451,8 @@ def test_the_environment_names_the_proxy(
 
 
 @pytest.mark.parametrize("proxy", ["socks5://me:pass-phrase-3@p:1080", "http://", "http://p:99999", "p:no"])
-def test_a_proxy_that_we_cannot_speak_to_is_refused(proxied: pytest.MonkeyPatch, proxy: str) -> None:
-    """SOCKS is not spoken, nor what is no address; that is said before anything starts, with the way around it."""
+def test_an_unsupported_proxy_is_rejected(proxied: pytest.MonkeyPatch, proxy: str) -> None:
+    """SOCKS and invalid URLs are rejected before the start, with what to do."""
     proxied.setenv("ALL_PROXY", proxy)
 
     with pytest.raises(UsageError, match="is not an http:// or https:// URL; change it, or bypass it: NO_PROXY=h") as caught:
@@ -477,8 +462,8 @@ def test_a_proxy_that_we_cannot_speak_to_is_refused(proxied: pytest.MonkeyPatch,
 
 
 @pytest.mark.parametrize("status", ["401", "403", "407"])
-def test_a_refused_key_stops_the_run(server: Server, path: Path, name: str, status: str) -> None:
-    """A key that is refused once would be refused ten thousand times: the run stops at once, and says so once."""
+def test_an_unauthorized_key_stops_the_run(server: Server, path: Path, name: str, status: str) -> None:
+    """An unauthorized key stops the run after the first call, with one message."""
     cases = [Case(name=str(n), input=n) for n in range(1000)]
     outcome = run_real(define_real(Endpoint(server.url(name, status)), cases, slots=4), path)
 
@@ -491,8 +476,8 @@ def test_a_refused_key_stops_the_run(server: Server, path: Path, name: str, stat
 
 
 @pytest.mark.parametrize("policy", ["fixed", "adaptive"])
-def test_a_key_that_was_mended_is_tried_on_all(server: Server, path: Path, name: str, policy: str) -> None:
-    """What stopped a run uses up no trial: those that met it are asked again when the run goes on, with all their attempts."""
+def test_a_fixed_key_is_used_for_all_trials(server: Server, path: Path, name: str, policy: str) -> None:
+    """Trials that met a 401 are repeated with all of their retries when the run is resumed."""
     cases = [Case(name=str(n), input=n) for n in range(8)]
     endpoint = Endpoint(server.url(name, "401,401,401,401,500,ok"))
     it = define_real(endpoint, cases, slots=4, retry=Retry(errors=1, base_delay=0.01))
@@ -509,8 +494,8 @@ def test_a_key_that_was_mended_is_tried_on_all(server: Server, path: Path, name:
     assert () == audit(read(path), rules=session_rules).findings
 
 
-def test_a_refused_judge_stops_the_run(server: Server, path: Path, name: str) -> None:
-    """A judge whose key is refused stops the run as well; what was answered is kept, and only judged when the run goes on."""
+def test_an_unauthorized_judge_stops_the_run(server: Server, path: Path, name: str) -> None:
+    """A judge with an unauthorized key stops the run; outputs are kept and only scored when it is resumed."""
     cases = [Case(name=str(n), input=n) for n in range(20)]
     it = define_real(Endpoint(server.url(name, "ok")), cases, slots=1)
     it.score(scorers.judge("m", base_url=server.url(f"{name}-judge", "401,say:verdict: correct", "v1")))
@@ -524,8 +509,8 @@ def test_a_refused_judge_stops_the_run(server: Server, path: Path, name: str) ->
     assert ["0"] == [noted.trial for noted in events(path, Noted) if noted.name == "evaljournal.unauthorized"]
 
 
-def test_an_account_without_money_stops_the_run(server: Server, path: Path, name: str) -> None:
-    """A 429 that says `insufficient_quota` does not go away by waiting."""
+def test_an_account_without_credit_stops_the_run(server: Server, path: Path, name: str) -> None:
+    """A 429 with `insufficient_quota` stops the run."""
     cases = [Case(name=each, input=each) for each in ("lima", "oslo")]
     outcome = run_real(define_real(Endpoint(server.url(name, "spent")), cases, retry=Retry(), slots=1), path)
 
@@ -533,7 +518,7 @@ def test_an_account_without_money_stops_the_run(server: Server, path: Path, name
 
 
 def test_a_hang_is_a_timeout(server: Server, path: Path, name: str) -> None:
-    """An attempt that gets no answer is cut off at its limit; the next goes over a new connection."""
+    """An attempt without a reply ends at its timeout; the next one uses a new connection."""
     it = define_real(
         Endpoint(server.url(name, "hang,ok"), output_path="output"), timeout=0.1, retry=Retry(timeouts=1, base_delay=0.01)
     )
@@ -545,8 +530,8 @@ def test_a_hang_is_a_timeout(server: Server, path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(("steps", "wait"), [("429:3,ok", 3.0), ("429:date,ok", 2.0), ("429:quota,ok", 1.5)])
-def test_a_refusal_says_how_long(server: Server, path: Path, name: str, steps: str, wait: float) -> None:
-    """`Retry-After` in seconds, as a date, and the reset of a rate limit are all waited for, and cost no attempt."""
+def test_retry_after_is_honoured(server: Server, path: Path, name: str, steps: str, wait: float) -> None:
+    """`Retry-After` in seconds or as a date, and a reset header, are waited for, and use up no retry."""
     outcome = run_fast(define_real(Endpoint(server.url(name, steps)), retry=Retry(errors=0)), path, rate=100)
 
     assert ("rate_limited", wait) == (failure(path).category, failure(path).retry_after)
@@ -565,7 +550,7 @@ def test_a_rate_limit_costs_no_more_than_was_in_flight(server: Server, path: Pat
 
 
 def test_an_outage_loses_nothing(server: Server, path: Path, name: str) -> None:
-    """Half a minute of 503s costs no trial, although each trial has but few attempts."""
+    """Half a minute of 503s fails no trial, although each has few retries."""
     cases = [Case(name=str(n), input=n) for n in range(60)]
     it = define_real(Endpoint(server.url(name, "until:0.3")), cases, slots=8, retry=Retry(errors=4), timeout=100.0)
     outcome = run_fast(it, path, rate=100)  # 30 s are 0.3 s of real time.
@@ -573,11 +558,8 @@ def test_an_outage_loses_nothing(server: Server, path: Path, name: str) -> None:
     assert (60, 0) == (outcome.state.completed, outcome.state.failed)
 
 
-# What must not be written down.
-
-
 def test_a_key_is_nowhere_in_the_journal(server: Server, path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key from the environment, in a header, in the URL, echoed in a reply or in an error: the journal has none of it."""
+    """A key from the environment, a header, the URL, an echoed reply or an error is not in the journal."""
     monkeypatch.setenv("MY_KEY", "plainword-of-no-shape")
     root = server.root.replace("http://", "http://me:pass-phrase-1@")
     headers = {"X-Api-Key": "$MY_KEY", "X-Auth": "literal-of-no-shape", "X-Plain": "visible"}
@@ -598,8 +580,8 @@ def test_a_key_is_nowhere_in_the_journal(server: Server, path: Path, name: str, 
     assert "literal-of" not in repr(endpoint)
 
 
-def test_a_fingerprint_knows_the_settings_and_not_the_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another path or body is another task; another key is not."""
+def test_the_fingerprint_depends_on_settings_not_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Path and body change the fingerprint; the key does not."""
     monkeypatch.setenv("MY_KEY", "one-key-of-mine")
     first = Endpoint("http://h/?key=aaaaaaaaa1", headers={"Authorization": "Bearer $MY_KEY"}, output_path="a").fingerprint
     monkeypatch.setenv("MY_KEY", "another-key-of-mine")
@@ -620,8 +602,8 @@ def test_a_fingerprint_knows_the_settings_and_not_the_secrets(monkeypatch: pytes
         ("http://bücher.test/%20", b"xn--bcher-kva.test", "/%20"),
     ],
 )
-def test_an_address_is_written_as_http_wants_it(url: str, host: bytes, target: str) -> None:
-    """Names, ports and letters of any kind are sent in the form that HTTP has for them."""
+def test_urls_are_normalised(url: str, host: bytes, target: str) -> None:
+    """Host names, ports and non-ASCII letters are sent in the form of HTTP."""
     address = Address.parse(url, {})
 
     assert (host, target) == (dict(address.headers)[b"Host"], address.target)
@@ -642,16 +624,16 @@ def test_an_address_is_written_as_http_wants_it(url: str, host: bytes, target: s
         ("http://h/", {"A": "5 $"}, "has a '$' without a name"),
     ],
 )
-def test_what_cannot_be_called_is_refused_where_it_is_written(url: str, headers: dict[str, str], said: str) -> None:
-    """A wrong address or header, or a variable that is not set, is an error of the definition."""
+def test_invalid_arguments_are_rejected(url: str, headers: dict[str, str], said: str) -> None:
+    """An invalid URL or header, or an unset variable, is a usage error."""
     with pytest.raises(UsageError) as caught:
         Endpoint(url, headers=headers)
 
     assert said in str(caught.value)
 
 
-def test_it_can_be_asked_by_hand(server: Server, name: str) -> None:
-    """An evaluation of an endpoint is still the endpoint."""
+def test_an_endpoint_evaluation_can_be_called(server: Server, name: str) -> None:
+    """An evaluation of an endpoint can be called directly."""
     it = define_real(Endpoint(server.url(name, "ok"), output_path="output"))
 
     assert "LIMA" == trio.run(it, "lima")
@@ -669,8 +651,8 @@ run(evaluation(cases=cases, slots=4)(Endpoint(sys.argv[1], output_path="output")
 """
 
 
-def test_a_kill_keeps_every_item_that_was_finished(server: Server, path: Path, name: str) -> None:
-    """After kill -9 half-way, each item that was done is on disk, and a resumption asks only for the others."""
+def test_a_kill_keeps_every_finished_trial(server: Server, path: Path, name: str) -> None:
+    """After kill -9 half-way, finished trials are on disk, and resuming calls only the others."""
     url = server.url(name, "wait:0.005")
     with Process([sys.executable, "-c", KILLED, url, str(path)]) as process:
         while len(server.seen(name)) < 100:

@@ -1,4 +1,4 @@
-"""A definition says all there is to say, or is refused where it is written."""
+"""Definitions of evaluations: settings, tasks, scorers and fingerprints are checked where they are written."""
 
 import functools
 import importlib.util
@@ -33,17 +33,17 @@ async def capitals(question: str) -> str:
 
 
 async def answer(question: str) -> str:
-    """Stand in for a task; not yet an evaluation."""
+    """Return the capital; a task that is not an evaluation yet."""
     return question
 
 
 def plain(question: str) -> str:
-    """Stand in for a task that is a plain function."""
+    """The same as a plain function."""
     return question
 
 
 async def test_an_evaluation_is_still_its_function() -> None:
-    """It is called, named and documented like the function it was made from."""
+    """An evaluation has the name, docstring and call of its function."""
     assert "France" == await capitals("France?")
     assert "capitals" == capitals.name == capitals.__name__  # type: ignore[attr-defined]  # as of any function
     assert "Name the capital." == capitals.__doc__
@@ -51,7 +51,7 @@ async def test_an_evaluation_is_still_its_function() -> None:
 
 
 def test_settings_are_kept() -> None:
-    """What was said in the decorator is what a run will find, and 30 seconds are 30.0 seconds."""
+    """Settings of the decorator are kept, with numbers as floats."""
     expected = Settings(slots=8, timeout=30.0, deadline=60.0, repeats=2, retry=Retry(errors=1))
     how: dict[str, Any] = {"policy": "aimd", "grace": 1.0, "fail_fast": True, "max_failures": 0.1, "durability": "os"}
     how |= {"limit_key": "model", "fail_under": ("exact=0.9",)}
@@ -61,8 +61,8 @@ def test_settings_are_kept() -> None:
     assert [Case(name="fr", input="France?", expected="Paris")] == [trial.case for trial in capitals.cases.select()]
 
 
-def test_off_is_off() -> None:
-    """No timeout is no timeout."""
+def test_timeout_none_is_kept() -> None:
+    """`timeout=None` means no timeout."""
     assert evaluation(cases=CASES, timeout=None)(plain).settings.timeout is None
 
 
@@ -93,8 +93,8 @@ def test_off_is_off() -> None:
         ({"cases": 3}, "cases must be a file or an iterable, not 3"),
     ],
 )
-def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:
-    """A setting that cannot work is named, with what would be right."""
+def test_invalid_settings_are_rejected(settings: dict[str, Any], message: str) -> None:
+    """The error for an invalid setting names it and what is valid."""
     with pytest.raises(UsageError) as raised:
         evaluation(**{"cases": CASES, **settings})(plain)
 
@@ -102,12 +102,12 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> N
 
 
 def yields(question: str) -> Iterator[str]:
-    """Give the answer in pieces."""
+    """Yield the answer."""
     yield question
 
 
 async def yields_too(question: str) -> AsyncIterator[str]:
-    """Give the answer in pieces, later."""
+    """Yield the answer, in an async generator."""
     yield question
 
 
@@ -123,16 +123,16 @@ async def yields_too(question: str) -> AsyncIterator[str]:
         (capitals, "'capitals' is already an evaluation"),
     ],
 )
-def test_wrong_tasks_are_refused(task: Any, message: str) -> None:
-    """A task must be callable with the input alone, and return."""
+def test_invalid_tasks_are_rejected(task: Any, message: str) -> None:
+    """A task must be callable with the input alone, and return a value."""
     with pytest.raises(UsageError) as raised:
         evaluation(cases=CASES)(task)
 
     assert message in str(raised.value)
 
 
-class Asks:
-    """A task that is an object, as an endpoint is."""
+class CallableTask:
+    """A task that is an object."""
 
     fingerprint = "its own"
 
@@ -143,15 +143,15 @@ class Asks:
 
 @pytest.mark.parametrize(
     ("task", "later"),
-    [(answer, True), (plain, False), (functools.partial(answer), True), (Asks(), True), (len, False)],
+    [(answer, True), (plain, False), (functools.partial(answer), True), (CallableTask(), True), (len, False)],
 )
 def test_async_is_recognised(task: Callable[[str], Any], *, later: bool) -> None:
-    """Coroutine functions are known as such, bound or wrapped in an object."""
+    """Coroutine functions are recognised, also bound or as `__call__`."""
     assert later == evaluation(cases=CASES)(task).is_async
 
 
 def test_scorers() -> None:
-    """Scorers are kept in order, by name, with a retry of their own, and stay what they were."""
+    """Scorers are kept in order, by name, with their own retries, and remain functions."""
     defined = evaluation(cases=CASES, retry=Retry(errors=7))(answer)
 
     @defined.score
@@ -185,8 +185,8 @@ BY_NAME = "parameters are passed by name, any of: output, expected, input, metad
         ("exact", "exact", "a scorer is a function, not 'exact'"),
     ],
 )
-def test_wrong_scorers_are_refused(scorer: Any, name: str | None, message: str) -> None:
-    """A scorer's parameters must have known names, and its own name must be free."""
+def test_invalid_scorers_are_rejected(scorer: Any, name: str | None, message: str) -> None:
+    """The parameters of a scorer must have known names, and its own name must be free."""
     defined = evaluation(cases=CASES)(answer)
     defined.score(name="first")(lambda: True)
     with pytest.raises(UsageError) as raised:
@@ -245,10 +245,10 @@ def test_the_decorator_takes_every_setting() -> None:
 
 
 class Wrapped:
-    """A number as numpy has it."""
+    """A number like numpy's."""
 
     def item(self) -> bool:
-        """Unwrap it."""
+        """Return the number."""
         return True
 
 
@@ -266,7 +266,7 @@ class Wrapped:
     ],
 )
 def test_verdicts(verdicts: Any, scores: dict[str, Score]) -> None:
-    """Every form of a verdict becomes named scores; a bool stays a bool and a number is a float."""
+    """Every kind of verdict becomes named scores; a bool stays a bool, and a number is a float."""
     defined = evaluation(cases=CASES)(answer)
     defined.score(name="s")(lambda: True)
     found = defined.scorers["s"].scores(verdicts)
@@ -276,8 +276,8 @@ def test_verdicts(verdicts: Any, scores: dict[str, Score]) -> None:
 
 
 @pytest.mark.parametrize("verdicts", [None, [True], float("nan"), Decimal(1), {}, {3: True}, {"a": None}, {"a": {"b": True}}])
-def test_wrong_verdicts_are_refused(verdicts: Any) -> None:
-    """What says nothing is not taken for a score, and the message names the scorer."""
+def test_invalid_verdicts_are_rejected(verdicts: Any) -> None:
+    """The error for an invalid verdict names the scorer."""
     defined = evaluation(cases=CASES)(answer)
     defined.score(name="s")(lambda: True)
     with pytest.raises(UsageError, match="scorer 's"):
@@ -285,7 +285,7 @@ def test_wrong_verdicts_are_refused(verdicts: Any) -> None:
 
 
 async def test_notes_reach_the_attempt() -> None:
-    """What is noted goes to the attempt at hand, out of a thread too; outside of one it goes nowhere."""
+    """A note belongs to the current attempt, also from a thread; outside of one it is ignored."""
     kept: list[dict[str, Any]] = []
     threads: set[int] = set()
 
@@ -350,12 +350,12 @@ async def task(question):
     ],
 )
 def test_fingerprint_of_source(tmp_path: Path, source: str, *, same: bool) -> None:
-    """Comments, decorators and blank lines change nothing; a letter of a prompt does, even behind a #."""
+    """Comments, decorators and blank lines do not change it; a letter of a prompt does, even after a #."""
     assert same == (fingerprint_function(task_of(tmp_path, SOURCE)) == fingerprint_function(task_of(tmp_path, source)))
 
 
 def test_fingerprint_of_a_nested_function(tmp_path: Path) -> None:
-    """A function inside another is known by its source too, with a prompt that begins at the margin."""
+    """A nested function is fingerprinted by its source, even with a prompt at the left margin."""
     nested = SOURCE.replace("async def", "def outer():\n    async def").replace('    """Ask."""\n    return', "        return")
     nested += "    return task\n\ntask = outer()\n"
     one, two = task_of(tmp_path, nested), task_of(tmp_path, nested.replace("(question):", "(question):  # asked"))
@@ -365,7 +365,7 @@ def test_fingerprint_of_a_nested_function(tmp_path: Path) -> None:
 
 
 def test_fingerprint_of_settings() -> None:
-    """Settings are JSON, with classes by name and functions by source, and equal ones have one fingerprint."""
+    """Settings are canonical JSON, with classes by name and functions by source."""
     settings = Settings(retry=Retry(on=ValueError, give_up_on=(KeyError, UsageError), classify=lambda _: None), timeout=3)
     facts = settings.facts()
 
@@ -377,15 +377,15 @@ def test_fingerprint_of_settings() -> None:
 
 
 def test_objects_have_fingerprints() -> None:
-    """An object may say itself what makes it the same; what is bound to a function counts; a builtin has its name."""
-    assert "its own" == fingerprint_function(Asks())
+    """An object may define its fingerprint; bound arguments count; a builtin has its name."""
+    assert "its own" == fingerprint_function(CallableTask())
     assert fingerprint_function(functools.partial(plain, "a")) == fingerprint_function(functools.partial(plain, "a"))
     assert fingerprint_function(functools.partial(plain, "a")) != fingerprint_function(functools.partial(plain, "b"))
     assert fingerprint_function(len) != fingerprint_function(abs)
 
 
-def test_fingerprints_hold_across_processes() -> None:
-    """Without source, code and its constants stand in: no address, no path, no order of a set."""
+def test_fingerprints_are_equal_across_processes() -> None:
+    """Without source, bytecode and constants are used: no address, no path, no order of a set."""
     code = """
 import sys
 from runner.data.fingerprint import _normal, fingerprint_function
@@ -404,7 +404,7 @@ print(fingerprint_function(task))
 
 
 def test_retries_may_be_changed_in_part() -> None:
-    """Some numbers of the retries can be given, and the rest stays; a number that there is not is refused."""
+    """Some numbers of `Retry` can be set, and the others stay; an unknown one is rejected."""
     settings = Settings(retry=Retry(errors=1, timeouts=1, on=TypeError))
 
     assert Retry(errors=3, timeouts=1, on=TypeError) == settings.changed({"retry": {"errors": 3}}).retry
@@ -412,7 +412,7 @@ def test_retries_may_be_changed_in_part() -> None:
         settings.changed({"retry": {"eror": 3}})
 
 
-def test_the_door() -> None:
+def test_public_names() -> None:
     """These names are public."""
     assert {
         "Case",

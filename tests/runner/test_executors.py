@@ -1,4 +1,4 @@
-"""Phoenix's executor interface: the six names, what they take, what they give back, line by line."""
+"""Phoenix's executor interface: the six names, their arguments and their results."""
 
 import asyncio
 import inspect
@@ -30,10 +30,10 @@ from tests.journal.disk import SimulatedDisk
 DID_NOT_RUN, COMPLETED, COMPLETED_WITH_RETRIES, FAILED = ExecutionStatus
 
 
-async def go(function: Any, inputs: Iterable[Any], concurrency: int = 3, **given: Any) -> Results:
-    """Execute in one order on the virtual clock."""
+async def execute(function: Any, inputs: Iterable[Any], concurrency: int = 3, **given: Any) -> Results:
+    """Execute in a deterministic order on the virtual clock."""
     executor = AsyncExecutor(function, concurrency, **given, options=repeatable())
-    with trio.fail_after(1_000_000):  # Virtual seconds: what hangs is told, not waited for.
+    with trio.fail_after(1_000_000):  # Virtual seconds.
         return await executor.execute(inputs)
 
 
@@ -47,7 +47,7 @@ async def double(value: int) -> int:
 
 
 def test_the_four_statuses() -> None:
-    """Statuses have the names and values that Phoenix's have."""
+    """Statuses have the names and values of Phoenix's."""
     assert {
         "DID_NOT_RUN": "DID NOT RUN",
         "COMPLETED": "COMPLETED",
@@ -56,8 +56,8 @@ def test_the_four_statuses() -> None:
     } == {status.name: status.value for status in ExecutionStatus}
 
 
-def test_details_can_be_kept_by_hand() -> None:
-    """Details begin as not run, and have the four methods."""
+def test_execution_details() -> None:
+    """Details start as not run, and have the four methods."""
     details = ExecutionDetails()
     assert ([], DID_NOT_RUN, 0) == (details.exceptions, details.status, details.execution_seconds)
     details.complete()
@@ -71,7 +71,7 @@ def test_details_can_be_kept_by_hand() -> None:
 
 
 def test_a_runtime_is_monotonic(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`log_runtime` adds up by the monotonic clock, and refuses a start that is not of it."""
+    """`log_runtime` adds up monotonic times, and rejects other start times."""
     monkeypatch.setattr(time, "monotonic", lambda: 107.5)
     details = ExecutionDetails()
     details.log_runtime(100.0)
@@ -99,7 +99,7 @@ OURS = "journal=None options=None"
     ],
 )
 def test_the_signatures(callable_: Any, expected: str) -> None:
-    """Arguments have Phoenix's names, order and defaults; ours come behind, by keyword."""
+    """Arguments have Phoenix's names, order and defaults; additional ones are keyword-only."""
     found = [
         name if each.default is inspect.Parameter.empty else f"{name}={each.default!r}"
         for name, each in inspect.signature(callable_).parameters.items()
@@ -109,20 +109,20 @@ def test_the_signatures(callable_: Any, expected: str) -> None:
 
 
 async def test_outputs_are_in_the_order_of_inputs() -> None:
-    """Whoever is done first, outputs and details stand in the order of the inputs."""
+    """Outputs and details are in the order of the inputs."""
     task = Scripted(lambda value, _: Answer(f"out {value}", after=10.0 - value))
-    outputs, details = await go(task, range(10), concurrency=10)
+    outputs, details = await execute(task, range(10), concurrency=10)
 
     assert [f"out {n}" for n in range(10)] == outputs
     assert [COMPLETED] * 10 == [each.status for each in details]
     assert [10.0 - n for n in range(10)] == [pytest.approx(each.execution_seconds, abs=1e-5) for each in details]
 
 
-async def test_a_retry_is_told_in_the_details() -> None:
-    """What worked out after failures is COMPLETED_WITH_RETRIES; its exceptions and the time of all attempts are there."""
+async def test_details_of_a_retried_item() -> None:
+    """Success after failures is COMPLETED_WITH_RETRIES, with the exceptions and the time of all attempts."""
     error = ValueError("odd")
     task = Scripted({"a": [Fail(error, 2), Fail(ConnectionError("no"), 3), Answer("x", 4)]})
-    outputs, [details] = await go(task, ["a"])
+    outputs, [details] = await execute(task, ["a"])
 
     assert ["x"] == outputs
     assert COMPLETED_WITH_RETRIES == details.status
@@ -132,9 +132,9 @@ async def test_a_retry_is_told_in_the_details() -> None:
 
 
 async def test_a_failure_never_raises() -> None:
-    """Where an item fails for good, its output is the fallback, and the others have theirs."""
+    """A failed item has the fallback as output, and the others have theirs."""
     task = Scripted(lambda value, _: Fail(ValueError("no")) if value == 1 else Answer(value))
-    results = await go(task, range(3), max_retries=2, exit_on_error=False, fallback_return_value="?")
+    results = await execute(task, range(3), max_retries=2, exit_on_error=False, fallback_return_value="?")
 
     assert [0, "?", 2] == results[0]
     assert [COMPLETED, FAILED, COMPLETED] == statuses(results)
@@ -145,55 +145,55 @@ async def test_a_failure_never_raises() -> None:
 @pytest.mark.parametrize("trouble", [Fail(ValueError("no")), Fail(RateLimited()), Fail(ConnectionError("no")), Hang()])
 @pytest.mark.parametrize("most", [0, 1, 4])
 async def test_max_retries_counts_everything(trouble: Step, most: int) -> None:
-    """`max_retries` further attempts are made, whatever went wrong: an error, a rate limit, a broken line, a timeout."""
+    """`max_retries` counts errors, rate limits and timeouts alike."""
     task = Scripted({"a": [trouble]})
-    results = await go(task, ["a"], max_retries=most, timeout=10)
+    results = await execute(task, ["a"], max_retries=most, timeout=10)
 
     assert most + 1 == task.calls["a"] == len(results[1][0].exceptions) == results[1][0].attempts
     assert [FAILED] == statuses(results)
 
 
 async def test_max_retries_is_one_budget_for_all_causes() -> None:
-    """An error, a timeout and a rate limit together spend three retries."""
+    """An error, a timeout and a rate limit together use up three retries."""
     task = Scripted({"a": [Fail(ValueError("no")), Hang(), Fail(RateLimited()), Answer(1)]})
-    assert [COMPLETED_WITH_RETRIES] == statuses(await go(task, ["a"], max_retries=3, timeout=10))
+    assert [COMPLETED_WITH_RETRIES] == statuses(await execute(task, ["a"], max_retries=3, timeout=10))
 
     task = Scripted({"a": [Fail(ValueError("no")), Hang(), Fail(RateLimited()), Answer(1)]})
-    assert [FAILED] == statuses(await go(task, ["a"], max_retries=2, timeout=10))
+    assert [FAILED] == statuses(await execute(task, ["a"], max_retries=2, timeout=10))
 
 
 async def test_a_timeout_is_an_exception_of_its_attempt() -> None:
-    """An attempt that outlives `timeout` counts as a TimeoutError."""
-    _, [details] = await go(Scripted({"a": [Hang(), Answer(1)]}), ["a"], timeout=30)
+    """An attempt that exceeds `timeout` has a TimeoutError."""
+    _, [details] = await execute(Scripted({"a": [Hang(), Answer(1)]}), ["a"], timeout=30)
 
     assert ["timed out after 30 s"] == [str(exc) for exc in details.exceptions]
     assert isinstance(details.exceptions[0], TimeoutError)
     assert pytest.approx(30.0, abs=1e-5) == details.execution_seconds
 
 
-async def test_what_comes_after_its_timeout_is_not_used() -> None:
-    """A function that answers too late, because it would not be cancelled, has timed out: the fallback stands in its place."""
+async def test_a_late_result_is_discarded() -> None:
+    """A function that ignores its cancellation and returns late has timed out: the output is the fallback."""
 
     async def stubborn(_: Any) -> str:
         with trio.CancelScope(shield=True):
             await trio.sleep(50)
         return "too late"
 
-    outputs, [details] = await go(stubborn, ["a"], timeout=30, max_retries=0, fallback_return_value="none")
+    outputs, [details] = await execute(stubborn, ["a"], timeout=30, max_retries=0, fallback_return_value="none")
 
     assert (["none"], FAILED) == (outputs, details.status)
 
 
 class PhoenixException(Exception):
-    """Stands in for Phoenix's own class, which is known by its name."""
+    """Stand-in for Phoenix's class, which is recognised by its name."""
 
 
 class ContextLimitExceeded(PhoenixException):
-    """One of its kin."""
+    """A subclass that is fatal."""
 
 
 class RateLimitError(PhoenixException):
-    """Its kin that says to come back."""
+    """A subclass that is retried."""
 
 
 @pytest.mark.parametrize(
@@ -201,17 +201,17 @@ class RateLimitError(PhoenixException):
     [(Fatal("never"), 1), (PhoenixException("no"), 1), (ContextLimitExceeded("no"), 1), (RateLimitError("later"), 4)],
 )
 async def test_some_exceptions_bypass_retries(exc: Exception, calls: int) -> None:
-    """`Fatal`, and Phoenix's own exceptions, fail an item at once; but its RateLimitError is retried."""
+    """`Fatal` and Phoenix's exceptions fail an item at once, except its RateLimitError."""
     task = Scripted({"a": [Fail(exc)]})
-    results = await go(task, ["a"], max_retries=3)
+    results = await execute(task, ["a"], max_retries=3)
 
     assert (calls, [FAILED]) == (task.calls["a"], statuses(results))
 
 
 async def test_exit_on_error_ends_the_run() -> None:
-    """The first failure for good ends the run: what is in the air may land, what has not begun says so."""
+    """The first failed item ends the run: attempts in flight may finish, and the others did not run."""
     task = Scripted(lambda value, _: Fail(ValueError("no"), 5) if value == 20 else Answer(value, 1))
-    results = await go(task, range(1000), concurrency=2, max_retries=0)
+    results = await execute(task, range(1000), concurrency=2, max_retries=0)
 
     assert [COMPLETED] * 20 + [FAILED] == statuses(results)[:21]
     assert [DID_NOT_RUN] * 950 == statuses(results)[50:]
@@ -219,25 +219,25 @@ async def test_exit_on_error_ends_the_run() -> None:
     assert [(None, 0, False)] * 950 == [(out, each.attempts, each.interrupted) for out, each in zip(*results, strict=True)][50:]
 
 
-async def test_without_exit_on_error_a_refused_key_does_not_end_the_run() -> None:
-    """`exit_on_error=False` is taken at its word, even where every item meets the same refusal."""
+async def test_without_exit_on_error_an_unauthorized_key_does_not_end_the_run() -> None:
+    """`exit_on_error=False` holds even if every item is unauthorized."""
 
     class Unauthorized(Exception):
         status_code = 401
 
-    results = await go(Scripted(lambda *_: Fail(Unauthorized("no"))), range(50), exit_on_error=False)
+    results = await execute(Scripted(lambda *_: Fail(Unauthorized("no"))), range(50), exit_on_error=False)
 
     assert [FAILED] * 50 == statuses(results)
 
 
 @pytest.mark.parametrize("inputs", [[], (), iter([])])
 async def test_no_inputs_no_outputs(inputs: Iterable[Any]) -> None:
-    """Empty in, empty out; nothing is called."""
-    assert ([], []) == await go(double, inputs)
+    """Without inputs there are no outputs and no calls."""
+    assert ([], []) == await execute(double, inputs)
 
 
 async def test_inputs_are_read_as_they_are_needed() -> None:
-    """A generator is accepted, and not read to its end before the work begins."""
+    """A generator is read lazily."""
     read = 0
 
     def inputs() -> Any:
@@ -247,14 +247,14 @@ async def test_inputs_are_read_as_they_are_needed() -> None:
             yield value
 
     task = Scripted(lambda value, _: Fail(ValueError("no")) if value == 5 else Answer(value, 1))
-    results = await go(task, inputs(), max_retries=0)
+    results = await execute(task, inputs(), max_retries=0)
 
     assert read < 200
     assert read == len(results[0]) == len(results[1])
 
 
 async def test_inputs_and_outputs_may_be_any_object() -> None:
-    """Without a journal an input reaches the function untouched, and the very object that it returns comes back."""
+    """Without a journal, inputs and outputs are passed on as the same objects."""
     made: list[object] = []
 
     async def wrap(value: Any) -> object:
@@ -263,7 +263,7 @@ async def test_inputs_and_outputs_may_be_any_object() -> None:
         return made[-1]
 
     given = [object(), threading.Lock(), float("nan"), {1, 2}, given_twice := object(), given_twice, lambda: 1]
-    outputs, _ = await go(wrap, given, concurrency=1)
+    outputs, _ = await execute(wrap, given, concurrency=1)
 
     assert all(mine is theirs[0] for mine, theirs in zip(given, outputs, strict=True))
     assert all(mine is theirs for mine, theirs in zip(made, outputs, strict=True))
@@ -274,11 +274,11 @@ async def test_inputs_and_outputs_may_be_any_object() -> None:
     [
         lambda value: 2 * value,
         partial(lambda _, value: 2 * value, object()),
-        partial(lambda _, value: _double_in_asyncio(value), object()),  # It returns a coroutine instead of its result.
+        partial(lambda _, value: _double_in_asyncio(value), object()),  # A plain function that returns a coroutine.
     ],
 )
 def test_functions_of_every_kind(function: Any) -> None:
-    """A plain function, a lambda that returns a coroutine, a partial that binds a client: all are called as they should be."""
+    """A plain function, a lambda that returns a coroutine and a partial are called correctly."""
     assert [2, 4, 6] == AsyncExecutor(function).run([1, 2, 3])[0]
 
 
@@ -307,14 +307,14 @@ def test_the_loop_of_an_object_is_that_of_its_call() -> None:
         ({"options": {"listener": print}}, "the option 'listener' is set by the executor"),
     ],
 )
-def test_nonsense_is_refused_at_once(given: dict[str, Any], message: str) -> None:
-    """What cannot be is refused where it is written, with its name."""
+def test_invalid_arguments_are_rejected(given: dict[str, Any], message: str) -> None:
+    """An invalid argument is rejected by name."""
     with pytest.raises(UsageError, match=message):
         AsyncExecutor(double, **given)
 
 
 def test_a_function_and_inputs_are_needed() -> None:
-    """What is no function, and what cannot be iterated over, is refused."""
+    """What is not callable, or not iterable, is rejected."""
     nonsense: Any = 3
     with pytest.raises(UsageError, match="generation_fn=3"):
         AsyncExecutor(nonsense)
@@ -331,8 +331,8 @@ def test_a_function_and_inputs_are_needed() -> None:
         ({"dynamic_window_seconds": 1.0, "dynamic_increase_step": 2}, (20, "start")),
     ],
 )
-async def test_which_policy_is_effective_settings(given: dict[str, Any], limits: tuple[int, str]) -> None:
-    """Ours by default, a fixed number where dynamics are off, Phoenix's AIMD where one of its numbers is given."""
+async def test_the_policy_follows_the_arguments(given: dict[str, Any], limits: tuple[int, str]) -> None:
+    """The adaptive policy by default, a fixed one without dynamics, AIMD with any of Phoenix's numbers."""
     task = Scripted(lambda value, _: Answer(value, 1))
     executor = AsyncExecutor(task, 20, **given, options=repeatable())
     orders = executor._config
@@ -344,8 +344,8 @@ async def test_which_policy_is_effective_settings(given: dict[str, Any], limits:
     assert (expected, expected == "aimd") == (orders.options["policy"], orders.settings.aimd is not None)
 
 
-async def test_the_aimd_moves_as_it_was_told() -> None:
-    """With a window of 1 s and a step of 2, the limit climbs from 4 by 2 a second, and the journal says so."""
+async def test_aimd_follows_its_arguments() -> None:
+    """With a window of 1 s and a step of 2, the limit grows from 4 by 2 per second, and the journal records it."""
     disk = SimulatedDisk()
     task = Scripted(lambda value, _: Answer(value, 0.25))
     options = {**repeatable(), "files": disk}
@@ -358,11 +358,11 @@ async def test_the_aimd_moves_as_it_was_told() -> None:
 
 
 def test_sync_is_one_at_a_time_in_the_callers_thread() -> None:
-    """A SyncExecutor calls in the thread it is run in, one after the other, with the same results."""
+    """A SyncExecutor makes one call at a time in the caller's thread, with the same results."""
     threads: set[threading.Thread] = set()
     at_once = 0
 
-    def double_here(value: int) -> int:
+    def double(value: int) -> int:
         nonlocal at_once
         at_once += 1
         threads.add(threading.current_thread())
@@ -372,7 +372,7 @@ def test_sync_is_one_at_a_time_in_the_callers_thread() -> None:
             raise Fatal("no")
         return 2 * value
 
-    results = SyncExecutor(double_here, exit_on_error=False, fallback_return_value=-1).run(range(5))
+    results = SyncExecutor(double, exit_on_error=False, fallback_return_value=-1).run(range(5))
 
     assert [0, 2, 4, -1, 8] == results[0]
     assert [COMPLETED, COMPLETED, COMPLETED, FAILED, COMPLETED] == statuses(results)
@@ -380,7 +380,7 @@ def test_sync_is_one_at_a_time_in_the_callers_thread() -> None:
 
 
 def test_sync_retries_and_exits_too() -> None:
-    """A SyncExecutor has the retries, the bypass and the exit of its sibling."""
+    """A SyncExecutor has the same retries, fatal exceptions and `exit_on_error`."""
     calls: list[int] = []
 
     def fragile(value: int) -> int:
@@ -398,7 +398,7 @@ def test_sync_retries_and_exits_too() -> None:
 
 
 def test_the_choice_between_the_two() -> None:
-    """Sync where it is asked for or off the main thread; else async, in a running loop too."""
+    """Sync if requested or outside the main thread; otherwise async, also inside a running loop."""
 
     def sync_double(value: int) -> int:
         return 2 * value

@@ -1,4 +1,4 @@
-"""Phoenix's ConcurrencyController: windows, steps up, halves down, collapse, smoothed latency; on a clock of the test's own."""
+"""Phoenix's ConcurrencyController: windows, increase, decrease, collapse and smoothed latency, on a clock of the test."""
 
 import random
 
@@ -8,7 +8,7 @@ from runner.executors import ConcurrencyController
 
 
 class Clock:
-    """A clock that stands still until it is moved."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -17,14 +17,14 @@ class Clock:
         return self.now
 
 
-def test_it_begins_where_it_is_told() -> None:
-    """The target begins at `initial_target`, within [1, max], and is a whole number."""
+def test_initial_target() -> None:
+    """The target starts at `initial_target`, within [1, max], and is an integer."""
     assert [3, 1, 10] == [ConcurrencyController(10, start).target_concurrency for start in (3.9, 0.0, 40)]
     assert 7 == ConcurrencyController(max_concurrency=10, initial_target=7).target_concurrency
 
 
 def test_a_calm_window_adds_a_step() -> None:
-    """Every window of 5 s with a success and no trouble adds 0.5."""
+    """Every window of 5 s with a success and no failure adds 0.5."""
     clock = Clock()
     controller = ConcurrencyController(10, 3, clock=clock)
     targets = []
@@ -37,7 +37,7 @@ def test_a_calm_window_adds_a_step() -> None:
 
 
 def test_an_empty_window_adds_nothing() -> None:
-    """A window in which nothing ended well is no reason to ask for more."""
+    """A window without a success adds nothing."""
     clock = Clock()
     controller = ConcurrencyController(10, 3, clock=clock)
     controller.record_success(1.0)
@@ -50,8 +50,8 @@ def test_an_empty_window_adds_nothing() -> None:
 
 
 @pytest.mark.parametrize("trouble", ["record_error", "record_timeout"])
-def test_a_window_with_trouble_halves(trouble: str) -> None:
-    """One error, or one timeout, in a window multiplies the target by `decrease_ratio` when it is over, once."""
+def test_a_window_with_a_failure_halves(trouble: str) -> None:
+    """One error or timeout in a window multiplies the target by `decrease_ratio` once, at the end of the window."""
     clock = Clock()
     controller = ConcurrencyController(100, 40, clock=clock)
     controller.record_success(1.0)
@@ -64,8 +64,8 @@ def test_a_window_with_trouble_halves(trouble: str) -> None:
 
 
 @pytest.mark.parametrize(("gap", "expected"), [(14.9, 1), (15.1, 10)])
-def test_trouble_that_comes_thick_collapses(gap: float, expected: int) -> None:
-    """Two within 15 s collapse the target to 1 at once; further apart, each only halves it."""
+def test_frequent_failures_collapse_the_target(gap: float, expected: int) -> None:
+    """Two failures within 15 s reduce the target to 1 at once; further apart, each only halves it."""
     clock = Clock()
     controller = ConcurrencyController(100, 40, clock=clock)
     controller.record_error()
@@ -78,7 +78,7 @@ def test_trouble_that_comes_thick_collapses(gap: float, expected: int) -> None:
     assert expected == controller.target_concurrency
 
 
-def test_the_numbers_of_a_collapse_can_be_chosen() -> None:
+def test_collapse_arguments() -> None:
     """`collapse_error_threshold` within `collapse_window_seconds`."""
     controller = ConcurrencyController(100, 40, collapse_error_threshold=4, collapse_window_seconds=60, clock=Clock())
     targets = []
@@ -89,8 +89,8 @@ def test_the_numbers_of_a_collapse_can_be_chosen() -> None:
     assert [40, 40, 40, 1] == targets
 
 
-def test_it_never_leaves_its_bounds() -> None:
-    """After hours of calm the target is the most and not more, so the first trouble is felt; it is never under 1."""
+def test_the_target_stays_within_bounds() -> None:
+    """After hours of success the target is the maximum, so the first failure takes effect; it is never below 1."""
     clock = Clock()
     controller = ConcurrencyController(10, 9, clock=clock)
     for _ in range(3000):
@@ -109,7 +109,7 @@ def test_it_never_leaves_its_bounds() -> None:
 
 
 def test_latency_is_smoothed() -> None:
-    """The latency shown moves a fifth of the way to each new one, or as far as `smoothing_factor` says."""
+    """The average latency moves by `smoothing_factor` (default: 0.2) towards each new one."""
     controller, quick = ConcurrencyController(10, 3), ConcurrencyController(10, 3, smoothing_factor=0.5)
     for latency in (1.0, 2.0):
         controller.record_success(latency)
@@ -119,8 +119,8 @@ def test_latency_is_smoothed() -> None:
     assert ConcurrencyController(10, 3).latency is None
 
 
-def test_no_room_is_refused() -> None:
-    """A controller that allows nothing cannot be made."""
+def test_no_concurrency_is_rejected() -> None:
+    """A controller that allows nothing is rejected."""
     with pytest.raises(ValueError, match="at least one slot"):
         ConcurrencyController(0, 1)
 
@@ -128,8 +128,8 @@ def test_no_room_is_refused() -> None:
 @pytest.mark.parametrize("step", [0.5, 1.0])
 @pytest.mark.parametrize("ratio", [0.5, 0.8])
 @pytest.mark.parametrize("trouble", [0.02, 0.05])
-def test_it_settles_where_steps_and_cuts_balance(trouble: float, step: float, ratio: float) -> None:
-    """With trouble in a part r of the windows, the mean target is a·(1 - r) / ((1 - β)·r), within 10 %."""
+def test_the_mean_target(trouble: float, step: float, ratio: float) -> None:
+    """With failures in a fraction r of the windows, the mean target is a·(1 - r) / ((1 - β)·r), within 10 %."""
     chance, clock = random.Random(7), Clock()
     controller = ConcurrencyController(
         100_000, 3, increase_step=step, decrease_ratio=ratio, collapse_error_threshold=1_000_000, clock=clock
@@ -141,7 +141,7 @@ def test_it_settles_where_steps_and_cuts_balance(trouble: float, step: float, ra
         else:
             controller.record_success(1.0)
         clock.now += 5.0
-        targets.append(controller.target_concurrency + 0.5)  # Half of what rounding down takes off on average.
+        targets.append(controller.target_concurrency + 0.5)  # Rounding down takes off one half on average.
 
     expected = step * (1 - trouble) / ((1 - ratio) * trouble)
     assert pytest.approx(expected, rel=0.1) == sum(targets[5000:]) / len(targets[5000:])

@@ -24,15 +24,15 @@ from runner.testing import Answer, Hang, Scripted, repeatable
 DONE = (ExecutionStatus.COMPLETED, ExecutionStatus.COMPLETED_WITH_RETRIES)
 
 
-def made(function: Any, concurrency: int = 3, **given: Any) -> AsyncExecutor:
-    """Make an executor for the virtual clock."""
+def executor(function: Any, concurrency: int = 3, **given: Any) -> AsyncExecutor:
+    """Return an executor for the virtual clock."""
     options = {**repeatable(), **given.pop("options", {})}
     return AsyncExecutor(function, concurrency, **given, options=options)
 
 
-async def go(function: Any, inputs: Any, concurrency: int = 3, **given: Any) -> Results:
-    with trio.fail_after(1_000_000):  # Virtual seconds: what hangs is told, not waited for.
-        return await made(function, concurrency, **given).execute(inputs)
+async def execute(function: Any, inputs: Any, concurrency: int = 3, **given: Any) -> Results:
+    with trio.fail_after(1_000_000):  # Virtual seconds.
+        return await executor(function, concurrency, **given).execute(inputs)
 
 
 def done(results: Results) -> int:
@@ -40,7 +40,7 @@ def done(results: Results) -> int:
 
 
 def test_4_the_target_does_not_wind_up() -> None:
-    """With at most 10, a thousand calm windows leave the target at 10."""
+    """With a maximum of 10, a thousand successful windows leave the target at 10."""
     now = 0.0
     controller = ConcurrencyController(10, 3, clock=lambda: now)
     for _ in range(1000):
@@ -72,8 +72,8 @@ print(len(calls), outputs == [2 * n for n in range(40)], {each.status.value for 
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_5_what_was_done_survives_a_kill(tmp_path: Path, number: int) -> None:
-    """A process killed at its thirtieth call leaves what came before; to run it again makes the rest of the calls."""
+def test_5_results_survive_a_kill(tmp_path: Path, number: int) -> None:
+    """A process killed at its thirtieth call leaves the earlier results; the next one makes the other calls."""
     script = tmp_path / "script.py"
     script.write_text(KILLED)
     command = [sys.executable, str(script), str(tmp_path / "run")]
@@ -86,7 +86,7 @@ def test_5_what_was_done_survives_a_kill(tmp_path: Path, number: int) -> None:
 
 
 def test_6_a_leaked_cancellation_is_one_items_failure() -> None:
-    """An asyncio.CancelledError out of nowhere fails its attempt, and loses nothing."""
+    """An asyncio.CancelledError that a function raises fails its attempt only."""
     calls: list[int] = []
 
     async def leaks(value: int) -> int:
@@ -102,14 +102,14 @@ def test_6_a_leaked_cancellation_is_one_items_failure() -> None:
 
 
 async def test_6_inputs_that_fail_lose_nothing() -> None:
-    """If the inputs cannot be read to their end, what was done until then comes with the exception."""
+    """If reading the inputs fails, the exception has the results so far."""
 
     def inputs() -> Any:
         yield from range(200)
         raise OSError("the file is gone")
 
     with pytest.raises(Incomplete, match="the file is gone") as raised:
-        await go(Scripted(lambda value, _: Answer(value, 1)), inputs())
+        await execute(Scripted(lambda value, _: Answer(value, 1)), inputs())
 
     outputs, details = raised.value.outputs, raised.value.details
     finished = done((outputs, details))
@@ -119,7 +119,7 @@ async def test_6_inputs_that_fail_lose_nothing() -> None:
 
 
 async def test_7_a_signal_is_noticed_at_once_and_grace_is_bounded() -> None:
-    """While everyone waits, a signal stops the run within its grace; who could land has, who could not says so."""
+    """A signal stops the run within its grace; calls that could finish have, and the others are marked."""
     before = signal.getsignal(signal.SIGINT)
     task = Scripted(lambda value, _: Answer(value, 12) if value == 0 else Hang())
     async with trio.open_nursery() as nursery:
@@ -130,7 +130,7 @@ async def test_7_a_signal_is_noticed_at_once_and_grace_is_bounded() -> None:
 
         nursery.start_soon(press)
         began = trio.current_time()
-        outputs, details = await go(task, range(100))
+        outputs, details = await execute(task, range(100))
     assert 15.0 == pytest.approx(trio.current_time() - began, abs=0.1)
     assert before is signal.getsignal(signal.SIGINT)
     assert ([0] + [None] * 99, ExecutionStatus.COMPLETED) == (outputs, details[0].status)
@@ -139,7 +139,7 @@ async def test_7_a_signal_is_noticed_at_once_and_grace_is_bounded() -> None:
 
 
 async def test_7_a_second_signal_ends_it_at_once() -> None:
-    """Whoever asks twice does not wait for the grace."""
+    """A second signal does not wait for the grace."""
     async with trio.open_nursery() as nursery:
 
         async def press() -> None:
@@ -150,7 +150,7 @@ async def test_7_a_second_signal_ends_it_at_once() -> None:
 
         nursery.start_soon(press)
         began = trio.current_time()
-        results = await go(Scripted(lambda *_: Hang()), range(100))
+        results = await execute(Scripted(lambda *_: Hang()), range(100))
 
     assert 11.0 == pytest.approx(trio.current_time() - began, abs=0.1)
     assert 3 == sum(details.interrupted for details in results[1])
@@ -165,15 +165,15 @@ async def test_7_another_signal_can_be_chosen() -> None:
         handlers.append([signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)])
 
     before = [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)]
-    await go(look, [1], termination_signal=signal.SIGTERM)
-    await go(look, [1], termination_signal=None)
+    await execute(look, [1], termination_signal=signal.SIGTERM)
+    await execute(look, [1], termination_signal=None)
 
     assert [True, False] == [mine == theirs for mine, theirs in zip(before, handlers[0], strict=True)]
     assert before == handlers[1] == [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)]
 
 
-def test_7_off_the_main_thread_no_handler_is_touched() -> None:
-    """In another thread, where signals cannot be heeded, the run goes on without."""
+def test_7_no_handlers_outside_the_main_thread() -> None:
+    """In another thread no handler is installed, and the run works."""
     found: list[Any] = []
 
     async def look(_: Any) -> Any:
@@ -187,13 +187,13 @@ def test_7_off_the_main_thread_no_handler_is_touched() -> None:
     assert [[signal.getsignal(signal.SIGINT)]] == found
 
 
-async def test_7_runs_that_overlap_restore_the_handler_together() -> None:
-    """Of two runs at once, the last to end puts back what was there; a signal in between stops those that are left."""
+async def test_7_overlapping_runs_restore_the_handler() -> None:
+    """Of two overlapping runs, the last to end restores the handler; a signal in between stops the remaining one."""
     before = signal.getsignal(signal.SIGINT)
     ended: list[float] = []
 
     async def one(seconds: float) -> None:
-        await go(Scripted(lambda *_: Answer(1, seconds)), [1], options={"grace": 0.0})
+        await execute(Scripted(lambda *_: Answer(1, seconds)), [1], options={"grace": 0.0})
         ended.append(trio.current_time() - began)
 
     began = trio.current_time()
@@ -207,8 +207,8 @@ async def test_7_runs_that_overlap_restore_the_handler_together() -> None:
     assert before is signal.getsignal(signal.SIGINT)
 
 
-def test_7_a_sync_call_is_let_land_and_the_rest_is_left() -> None:
-    """Ctrl-C during a plain call in the main thread: the call is let end, nothing else is begun."""
+def test_7_a_sync_call_may_finish() -> None:
+    """After Ctrl-C a call in the main thread may finish; nothing else starts."""
 
     def press(value: int) -> int:
         if value == 2:
@@ -223,8 +223,8 @@ def test_7_a_sync_call_is_let_land_and_the_rest_is_left() -> None:
     assert before is signal.getsignal(signal.SIGINT)
 
 
-def test_7_a_sync_call_is_cut_off_by_a_second_signal() -> None:
-    """Ctrl-C twice ends the very call that is being made, and it says so."""
+def test_7_a_second_signal_interrupts_a_sync_call() -> None:
+    """A second Ctrl-C interrupts the call in flight."""
     reached = []
 
     def press(value: int) -> int:
@@ -241,7 +241,7 @@ def test_7_a_sync_call_is_cut_off_by_a_second_signal() -> None:
 
 
 def test_7_the_grace_of_a_sync_call_is_bounded() -> None:
-    """A plain call in the main thread that blocks for ever is cut off when the grace is over."""
+    """A blocking call in the main thread is interrupted at the end of the grace."""
 
     def press(_: int) -> None:
         signal.raise_signal(signal.SIGINT)
@@ -253,7 +253,7 @@ def test_7_the_grace_of_a_sync_call_is_bounded() -> None:
 
 
 def test_8_cancelling_leaves_nothing_running() -> None:
-    """Whoever cancels `execute` in asyncio has no task of it left, and no thread."""
+    """Cancelling `execute` in asyncio leaves no task and no thread."""
     running = 0
 
     async def main() -> int:
@@ -283,20 +283,20 @@ async def test_8_cancelling_in_trio_leaves_nothing_running() -> None:
     """The same for trio."""
     task = Scripted(lambda *_: Hang())
     with trio.move_on_after(5):
-        await go(task, range(10))
+        await execute(task, range(10))
 
     assert (3, 0) == (task.calls.total(), task.in_flight)
 
 
 class Prompt:
-    """A long text that can be watched."""
+    """A long text with weak references."""
 
     def __init__(self, text: str) -> None:
         self.text = text
 
 
-async def test_9_exceptions_do_not_pin_frames() -> None:
-    """What failed is kept without its frames: the prompts, and all that the function held, are let go."""
+async def test_9_exceptions_keep_no_frames() -> None:
+    """Exceptions are kept without their frames, so prompts are freed."""
     watched: list[weakref.ref[Prompt]] = []
 
     async def fails(number: int) -> None:
@@ -308,7 +308,7 @@ async def test_9_exceptions_do_not_pin_frames() -> None:
         except KeyError as exc:
             raise ValueError("no") from exc
 
-    results = await go(fails, range(20), max_retries=2, exit_on_error=False)
+    results = await execute(fails, range(20), max_retries=2, exit_on_error=False)
     gc.collect()
 
     assert 60 == sum(len(details.exceptions) for details in results[1]) == len(watched)
@@ -318,14 +318,14 @@ async def test_9_exceptions_do_not_pin_frames() -> None:
 
 
 @pytest.mark.parametrize("concurrency", [0, -1])
-def test_10_no_concurrency_is_refused(concurrency: int) -> None:
-    """`concurrency=0` is an error at once, not a hang."""
+def test_10_no_concurrency_is_rejected(concurrency: int) -> None:
+    """`concurrency=0` is an error, not a hang."""
     with pytest.raises(UsageError, match=f"concurrency={concurrency}"):
         AsyncExecutor(print, concurrency)
 
 
-async def test_10_no_timeout_is_none() -> None:
+async def test_10_timeout_none() -> None:
     """With `timeout=None` a call may take a day."""
-    results = await go(Scripted(lambda *_: Answer(1, 86_000.0)), ["a"])
+    results = await execute(Scripted(lambda *_: Answer(1, 86_000.0)), ["a"])
 
     assert 86_000.0 == pytest.approx(results[1][0].execution_seconds)

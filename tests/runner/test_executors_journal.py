@@ -1,4 +1,4 @@
-"""An executor with a journal: what is recorded, what a second run makes of it, and what it refuses."""
+"""Executors with a journal: what is recorded, what a second run uses of it, and what is rejected."""
 
 import asyncio
 import json
@@ -31,9 +31,9 @@ PATH = Path("/runs/it")
 COMPLETED, FAILED = ExecutionStatus.COMPLETED, ExecutionStatus.FAILED
 
 
-async def go(function: Any, inputs: Iterable[Any], disk: SimulatedDisk, concurrency: int = 3, **given: Any) -> Results:
+async def execute(function: Any, inputs: Iterable[Any], disk: SimulatedDisk, concurrency: int = 3, **given: Any) -> Results:
     options = {**repeatable(), "files": disk, **given.pop("options", {})}
-    with trio.fail_after(1_000_000):  # Virtual seconds: what hangs is told, not waited for.
+    with trio.fail_after(1_000_000):  # Virtual seconds.
         return await AsyncExecutor(function, concurrency, **given, journal=PATH, options=options).execute(inputs)
 
 
@@ -41,14 +41,14 @@ def of_kind(disk: SimulatedDisk, kind: type) -> list[Any]:
     return [event for event in events_of(PATH, files=disk) if isinstance(event, kind)]
 
 
-def inputs_asked(task: Scripted) -> list[Any]:
+def called_inputs(task: Scripted) -> list[Any]:
     return sorted(task.calls.elements())
 
 
 async def test_a_journal_like_any_other() -> None:
-    """Inputs, outputs and settings are recorded; the journal verifies and folds."""
+    """Inputs, outputs and settings are recorded; the journal verifies and can be folded."""
     disk = SimulatedDisk()
-    outputs, _ = await go(Scripted(lambda value, _: Answer(value.upper(), 1)), ["a", "b"], disk, timeout=30)
+    outputs, _ = await execute(Scripted(lambda value, _: Answer(value.upper(), 1)), ["a", "b"], disk, timeout=30)
 
     assert ["A", "B"] == outputs
     assert ["a", "b"] == [event.input for event in of_kind(disk, TrialEnqueued)]
@@ -63,100 +63,100 @@ async def test_a_journal_like_any_other() -> None:
     assert verify(PATH, files=disk).holds
 
 
-def test_without_a_journal_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No journal, no file: neither where it is run nor where temporary files go."""
+def test_without_a_journal_no_files_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a journal no file is created, neither in the working nor in the temporary directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    outputs, _ = AsyncExecutor(lambda value: value * 400_000).run(["a", "b"])  # Long enough for blobs.
+    outputs, _ = AsyncExecutor(lambda value: value * 400_000).run(["a", "b"])  # Large enough for blobs.
 
     assert [400_000, 400_000] == [len(output) for output in outputs]
     assert [] == list(tmp_path.iterdir())
 
 
-async def test_a_finished_run_is_not_made_again() -> None:
-    """The second run calls nothing, gives the same, and leaves the journal as it is."""
+async def test_a_finished_run_is_not_repeated() -> None:
+    """A second run makes no calls, returns the same, and leaves the journal unchanged."""
     disk, task = SimulatedDisk(), Scripted(lambda value, _: Answer({"got": value}, 1))
-    first = await go(task, ["a", "b", "a"], disk)
+    first = await execute(task, ["a", "b", "a"], disk)
     records = len(events_of(PATH, files=disk))
-    second = await go(task, ["a", "b", "a"], disk)
+    second = await execute(task, ["a", "b", "a"], disk)
 
     assert first == second
     assert ({"a": 2, "b": 1}, records) == (task.calls, len(events_of(PATH, files=disk)))
 
 
-async def test_a_killed_run_goes_on() -> None:
-    """What was in the air is asked again, what was done is not; attempts and times of both lives are told together."""
+async def test_a_killed_run_is_resumed() -> None:
+    """Calls in flight are repeated, completed ones are not; details have attempts and times of both runs."""
     disk = SimulatedDisk()
     first = Scripted(lambda value, _: Answer(value, 10) if value < 20 else Hang())
     with trio.move_on_after(200):
-        await go(first, range(40), disk)
+        await execute(first, range(40), disk)
     second = Scripted(lambda value, _: Answer(value, 1))
-    results = await go(second, range(40), disk.killed())
+    results = await execute(second, range(40), disk.killed())
 
-    assert (list(range(40)), list(range(20, 40))) == (results[0], inputs_asked(second))
+    assert (list(range(40)), list(range(20, 40))) == (results[0], called_inputs(second))
     assert [COMPLETED] * 40 == [details.status for details in results[1]]
     assert [1] * 20 + [2] * 3 + [1] * 17 == [details.attempts for details in results[1]]
     assert 10.0 == pytest.approx(results[1][0].execution_seconds)
 
 
-async def test_what_failed_is_asked_again() -> None:
-    """A second run asks those that failed and those that never ran; earlier failures are told by their record."""
+async def test_failed_items_are_repeated() -> None:
+    """A second run repeats items that failed or did not run; earlier failures are read from the journal."""
     disk = SimulatedDisk()
-    await go(
+    await execute(
         Scripted(lambda value, _: Fail(ValueError("no")) if value == 3 else Answer(value)), range(5), disk, 1, max_retries=0
     )
     task = Scripted(lambda value, _: Answer(value))
-    outputs, details = await go(task, range(5), disk, 1)
+    outputs, details = await execute(task, range(5), disk, 1)
 
-    assert ([0, 1, 2, 3, 4], [3, 4]) == (outputs, inputs_asked(task))
+    assert ([0, 1, 2, 3, 4], [3, 4]) == (outputs, called_inputs(task))
     assert ExecutionStatus.COMPLETED_WITH_RETRIES == details[3].status
     assert ["ValueError: no"] == [str(exc) for exc in details[3].exceptions]
     assert isinstance(details[3].exceptions[0], RecordedFailure)
 
 
 async def test_settings_may_change_between_runs() -> None:
-    """More at once, longer timeouts, more retries: none of it makes another experiment."""
+    """Concurrency, timeouts and retries may change."""
     disk = SimulatedDisk()
-    await go(
+    await execute(
         Scripted(lambda value, _: Fail(ValueError("no")) if value == 1 else Answer(value)), range(3), disk, 1, max_retries=0
     )
     task = Scripted(lambda value, _: Answer(value))
-    outputs, _ = await go(task, range(3), disk, 8, timeout=5, max_retries=3, exit_on_error=False)
+    outputs, _ = await execute(task, range(3), disk, 8, timeout=5, max_retries=3, exit_on_error=False)
 
     assert [0, 1, 2] == outputs
     assert {"slots": 8, "timeout": 5.0}.items() <= of_kind(disk, SessionStarted)[1].settings.items()
 
 
-async def test_inputs_are_found_again_by_content() -> None:
-    """In another order, with others among them, doubled or gone: what was answered stays answered."""
+async def test_inputs_are_matched_by_content() -> None:
+    """Reordered, added, repeated or removed inputs do not repeat completed calls."""
     disk = SimulatedDisk()
-    await go(Scripted(lambda value, _: Answer(f"first {value}")), ["a", "b", "c", "c"], disk)
+    await execute(Scripted(lambda value, _: Answer(f"first {value}")), ["a", "b", "c", "c"], disk)
     task = Scripted(lambda value, _: Answer(f"second {value}"))
-    outputs, _ = await go(task, ["new", "c", "a", "c", "c"], disk)
+    outputs, _ = await execute(task, ["new", "c", "a", "c", "c"], disk)
 
     assert ["second new", "first c", "first a", "first c", "second c"] == outputs
-    assert ["c", "new"] == inputs_asked(task)
+    assert ["c", "new"] == called_inputs(task)
     assert ["removed"] == [event.why for event in of_kind(disk, TrialWithdrawn)]
 
 
-async def test_an_input_that_comes_back_is_asked_again() -> None:
-    """What was withdrawn no longer counts; when it is among the inputs again, it is new."""
+async def test_an_input_that_returns_is_called_again() -> None:
+    """An input that was removed and is added again counts as new."""
     disk, task = SimulatedDisk(), Scripted(lambda value, times: Answer(f"{value} {times}"))
     for inputs in (["a", "b"], ["b"]):
-        await go(task, inputs, disk)
-    outputs, _ = await go(task, ["a", "b"], disk)
+        await execute(task, inputs, disk)
+    outputs, _ = await execute(task, ["a", "b"], disk)
 
     assert ["a 2", "b 1"] == outputs
 
 
-async def test_a_generator_goes_on_as_well() -> None:
-    """Inputs that are read one by one are matched as they come."""
+async def test_a_generator_can_be_resumed() -> None:
+    """Inputs of a generator are matched one by one."""
     disk = SimulatedDisk()
-    await go(
+    await execute(
         Scripted(lambda value, _: Fail(ValueError("no")) if value == 30 else Answer(value)), range(100), disk, max_retries=0
     )
     task = Scripted(lambda value, _: Answer(value))
-    outputs, _ = await go(task, iter(range(100)), disk)
+    outputs, _ = await execute(task, iter(range(100)), disk)
 
     assert list(range(100)) == outputs
     assert 30 in task.calls
@@ -173,40 +173,40 @@ async def second_version(value: int) -> int:
     return value + 1
 
 
-async def test_another_function_is_refused() -> None:
-    """Outputs of two functions are not mixed without a word, and nothing is changed."""
+async def test_another_function_is_rejected() -> None:
+    """A journal of another function is rejected and unchanged."""
     disk = SimulatedDisk()
-    await go(first_version, [1], disk)
+    await execute(first_version, [1], disk)
     with pytest.raises(RunChanged, match="outputs of another function, or of an earlier version of 'second_version'"):
-        await go(second_version, [1, 2], disk)
-    outputs, _ = await go(second_version, [1, 2], disk, options={"adopt": True})
+        await execute(second_version, [1, 2], disk)
+    outputs, _ = await execute(second_version, [1, 2], disk, options={"adopt": True})
 
     assert [1, 3] == outputs
 
 
-async def test_two_writers_are_one_too_many() -> None:
-    """A run that is going on elsewhere is refused, and goes on."""
+async def test_a_second_writer_is_rejected() -> None:
+    """A journal that is being written is rejected, and the first run continues."""
     disk = SimulatedDisk()
     task = Scripted(lambda value, _: Answer(value, 10))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(go, task, range(10), disk)
+        nursery.start_soon(execute, task, range(10), disk)
         await trio.sleep(5)
         with pytest.raises(JournalLocked):
-            await go(task, range(10), disk)
+            await execute(task, range(10), disk)
 
     assert 10 == fold(read(PATH, files=disk)).completed
 
 
 @attrs.frozen
 class Question:
-    """What many inputs are: a few fields."""
+    """A class with a few fields, as inputs often are."""
 
     text: str
     level: int
 
 
 class Strange:
-    """No JSON, but it can be pickled."""
+    """Not JSON, but it can be pickled."""
 
     def __init__(self, value: int) -> None:
         self.value = value
@@ -216,7 +216,7 @@ class Strange:
 
 
 async def test_inputs_that_are_not_json() -> None:
-    """Classes are recorded as their fields; what has no JSON by its looks and a digest; the function gets the object itself."""
+    """Classes are recorded as their fields, other objects as repr and digest; the function gets the object itself."""
     disk = SimulatedDisk()
     seen: list[Any] = []
 
@@ -226,7 +226,7 @@ async def test_inputs_that_are_not_json() -> None:
         return type(value).__name__
 
     given = [Question("why?", 3), Strange(1), Strange(2), {1, 2}, float("nan"), (1, 2), {1: "one"}]
-    outputs, _ = await go(look, given, disk, 1)
+    outputs, _ = await execute(look, given, disk, 1)
     recorded = [event.input for event in of_kind(disk, TrialEnqueued)]
 
     assert ["Question", "Strange", "Strange", "set", "float", "tuple", "dict"] == outputs
@@ -234,34 +234,34 @@ async def test_inputs_that_are_not_json() -> None:
     assert ({"text": "why?", "level": 3}, "<strange>") == (recorded[0], recorded[1]["repr"])
     assert recorded[1]["content"] != recorded[2]["content"]
     seen.clear()
-    await go(look, [Question("why?", 3), Strange(2), Strange(3), (1, 2)], disk, 1)
+    await execute(look, [Question("why?", 3), Strange(2), Strange(3), (1, 2)], disk, 1)
     assert [3] == [each.value for each in seen]
 
 
-async def test_what_cannot_be_recorded_is_refused_beforehand() -> None:
-    """An input that is neither JSON nor can be pickled is named before anything is called, and no journal is begun."""
+async def test_an_input_that_cannot_be_recorded_is_rejected() -> None:
+    """An input that is neither JSON nor can be pickled is named before any call, and no journal is created."""
     disk, task = SimulatedDisk(), Scripted(lambda *_: Answer(1))
     with pytest.raises(UsageError, match="input 1 cannot be journaled"):
-        await go(task, ["a", threading.Lock(), "b"], disk)
+        await execute(task, ["a", threading.Lock(), "b"], disk)
 
     assert (0, False) == (task.calls.total(), disk.is_directory(str(PATH)))
 
 
-async def test_the_very_object_comes_back() -> None:
-    """In the process that made it, an output is the object itself; the next one reads what the journal could keep of it."""
+async def test_outputs_are_the_same_objects() -> None:
+    """In the same process an output is the object itself; a later process reads it from the journal."""
     disk = SimulatedDisk()
     made = [Question("why?", 3), ("a", "tuple"), ["a list"]]
-    outputs, _ = await go(Scripted(lambda value, _: Answer(made[value])), range(3), disk)
-    again, _ = await go(Scripted({}), range(3), disk)
+    outputs, _ = await execute(Scripted(lambda value, _: Answer(made[value])), range(3), disk)
+    again, _ = await execute(Scripted({}), range(3), disk)
 
     assert all(mine is theirs for mine, theirs in zip(made, outputs, strict=True))
     assert [{"text": "why?", "level": 3}, ["a", "tuple"], ["a list"]] == again
 
 
-async def test_an_output_that_cannot_be_kept_fails() -> None:
-    """A journal that promises to give an output back must be able to: one that it cannot keep fails its item, and says so."""
+async def test_an_output_that_is_not_json_fails() -> None:
+    """An output that the journal cannot store fails its item."""
     disk = SimulatedDisk()
-    outputs, details = await go(Scripted(lambda value, _: Answer(object() if value else 0)), range(2), disk)
+    outputs, details = await execute(Scripted(lambda value, _: Answer(object() if value else 0)), range(2), disk)
 
     assert ([0, None], FAILED) == (outputs, details[1].status)
     assert "cannot be written as JSON" in str(details[1].exceptions[0])
@@ -269,7 +269,7 @@ async def test_an_output_that_cannot_be_kept_fails() -> None:
 
 
 async def test_a_disk_that_fails_loses_no_results() -> None:
-    """When the disk fails in the midst, what was done comes with the exception."""
+    """If the disk fails, the exception has the results so far."""
     disk = SimulatedDisk()
     task = Scripted(lambda value, _: Answer(value, 1))
 
@@ -280,18 +280,18 @@ async def test_a_disk_that_fails_loses_no_results() -> None:
 
     disk.before = fail
     with pytest.raises(Incomplete, match="the disk failed") as raised:
-        await go(task, range(100), disk)
+        await execute(task, range(100), disk)
 
     assert isinstance(raised.value.__cause__, WriteFailed)
     assert list(range(10)) == raised.value.outputs[:10]
     assert (100, 100) == (len(raised.value.outputs), len(raised.value.details))
 
 
-async def test_no_inputs_begin_no_journal() -> None:
-    """Nothing asked, nothing recorded."""
+async def test_no_inputs_create_no_journal() -> None:
+    """Without inputs no journal is created."""
     disk = SimulatedDisk()
 
-    assert ([], [], False) == (*await go(Scripted({}), [], disk), disk.is_directory(str(PATH)))
+    assert ([], [], False) == (*await execute(Scripted({}), [], disk), disk.is_directory(str(PATH)))
 
 
 async def answer(value: int) -> int:
@@ -299,8 +299,8 @@ async def answer(value: int) -> int:
     return value * 2
 
 
-def test_the_command_line_reads_it(tmp_path: Path) -> None:
-    """`status` and `verify` work on such a journal as on any other."""
+def test_the_command_line_reads_the_journal(tmp_path: Path) -> None:
+    """`status` and `verify` work on the journal."""
     path = tmp_path / "run"
     AsyncExecutor(answer, journal=path).run(range(5))
     status = CliRunner().invoke(cli, ["status", str(path), "--json"])
@@ -311,8 +311,8 @@ def test_the_command_line_reads_it(tmp_path: Path) -> None:
     assert "holds" in verified.output
 
 
-def test_a_sync_run_is_journaled_too(tmp_path: Path) -> None:
-    """A SyncExecutor records and goes on like its sibling."""
+def test_a_sync_run_has_a_journal(tmp_path: Path) -> None:
+    """A SyncExecutor records and resumes in the same way."""
     calls: list[int] = []
 
     def double(value: int) -> int:
@@ -329,15 +329,15 @@ def test_a_sync_run_is_journaled_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [{}, {"enable_dynamic_concurrency": False}, {"dynamic_window_seconds": 2.0}])
-async def test_every_decision_can_be_made_again(given: dict[str, Any]) -> None:
-    """From the journal alone an audit comes to the same limits, pauses, waits and endings, whatever the policy."""
+async def test_every_decision_is_reproduced(given: dict[str, Any]) -> None:
+    """The audit recomputes limits, pauses, delays and endings from the journal, whatever the policy."""
     disk = SimulatedDisk()
 
     def step(value: int, times: int) -> Step:
         kinds = [RateLimited(2.0), ConnectionError("no"), ValueError("odd"), RateLimited()]
         return Fail(kinds[value % 4], 0.5) if value % 5 == 0 and times <= 1 + value % 3 else Answer(value, 1 + value % 4)
 
-    await go(Scripted(step), range(100), disk, 8, max_retries=2, exit_on_error=False, **given)
+    await execute(Scripted(step), range(100), disk, 8, max_retries=2, exit_on_error=False, **given)
     audited = audit(read(PATH, files=disk), rules=session_rules)
 
     assert ((), ()) == (audited.findings, audited.notes)

@@ -1,4 +1,4 @@
-"""From where an executor may be called, and in which loop and thread its function then runs; with real threads and loops."""
+"""Where an executor may be called, and in which loop and thread its function runs; with real threads and loops."""
 
 import asyncio
 import contextvars
@@ -36,7 +36,7 @@ def plain(value: int) -> tuple[int, str]:
 
 
 def test_from_a_script() -> None:
-    """Functions for asyncio, for trio, and plain ones; context variables are carried along."""
+    """Functions for asyncio and trio and plain ones work; context variables are passed on."""
     WHO.set("me")
 
     assert [(1, "me"), (2, "me")] == [each[:2] for each in AsyncExecutor(in_asyncio).run([1, 2])[0]]
@@ -62,7 +62,7 @@ def test_from_a_thread() -> None:
 
 
 def test_inside_a_running_loop() -> None:
-    """A notebook's cell: `run` works where a loop is running, without anything being patched."""
+    """`run` works inside a running loop, as in a notebook, without patches."""
 
     async def cell() -> list[Any]:
         return [
@@ -76,7 +76,7 @@ def test_inside_a_running_loop() -> None:
 
 
 def test_awaited_in_asyncio_the_function_runs_in_the_callers_loop() -> None:
-    """What was made in the caller's loop, a client or a lock, can be used by the function."""
+    """The function can use clients and locks of the caller's loop."""
 
     async def main() -> tuple[bool, list[int]]:
         gate = asyncio.Event()
@@ -95,7 +95,7 @@ def test_awaited_in_asyncio_the_function_runs_in_the_callers_loop() -> None:
 
 
 def test_several_at_once_in_one_loop() -> None:
-    """Executors can be gathered; each has its own results, and functions that need threads have them."""
+    """Executors can be gathered; each has its own results and threads."""
 
     async def to_thread(value: int) -> int:
         return await asyncio.to_thread(lambda: value + 1)
@@ -108,7 +108,7 @@ def test_several_at_once_in_one_loop() -> None:
 
 
 def test_awaited_in_trio() -> None:
-    """In trio, functions for trio run in the same loop and thread, those for asyncio in one of their own."""
+    """In trio, functions for trio run in the same loop and thread, those for asyncio in their own."""
 
     async def main() -> list[Any]:
         threads: list[threading.Thread] = []
@@ -125,8 +125,8 @@ def test_awaited_in_trio() -> None:
     assert [[1], 1, True] == trio.run(main)
 
 
-def test_a_failure_of_the_caller_does_not_hang_it() -> None:
-    """A KeyboardInterrupt in a plain call, where no signal is heeded, ends the run and reaches the caller."""
+def test_a_keyboard_interrupt_reaches_the_caller() -> None:
+    """A KeyboardInterrupt in a plain call without a signal handler ends the run and reaches the caller."""
 
     def interrupted(_: int) -> None:
         raise KeyboardInterrupt
@@ -136,7 +136,7 @@ def test_a_failure_of_the_caller_does_not_hang_it() -> None:
 
 
 def test_notes_reach_the_journal(tmp_path: Any) -> None:
-    """`runner.note` works in functions of an executor as in tasks of an evaluation."""
+    """`runner.note` works in functions of an executor."""
 
     def noting(value: int) -> int:
         note(tokens=value)
@@ -149,7 +149,7 @@ def test_notes_reach_the_journal(tmp_path: Any) -> None:
 
 
 class Bar:
-    """Stands in for tqdm."""
+    """Stand-in for tqdm."""
 
     made: ClassVar[list["Bar"]] = []
 
@@ -164,8 +164,8 @@ class Bar:
         self.closed = True
 
 
-async def test_a_bar_only_where_asked_for(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    """With a format, tqdm shows on standard error how many are done, in that format; without one, nothing is shown."""
+async def test_a_progress_bar_needs_a_format(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """With a format, tqdm shows progress on standard error; without one, nothing is shown."""
     module: Any = ModuleType("tqdm.auto")
     module.tqdm = Bar
     monkeypatch.setitem(sys.modules, "tqdm", ModuleType("tqdm"))
@@ -182,8 +182,8 @@ async def test_a_bar_only_where_asked_for(monkeypatch: pytest.MonkeyPatch, capfd
     assert ("", "") == capfd.readouterr()
 
 
-async def test_a_line_where_tqdm_is_not_installed(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    """Without tqdm a line of our own does, on standard error."""
+async def test_a_progress_line_without_tqdm(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """Without tqdm a plain line is shown on standard error."""
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     await AsyncExecutor(Scripted(lambda value, _: Answer(value, 1)), tqdm_bar_format="{bar}", options=repeatable()).execute(
         range(5)
@@ -194,7 +194,7 @@ async def test_a_line_where_tqdm_is_not_installed(monkeypatch: pytest.MonkeyPatc
     assert "5 of 5" in captured.err
 
 
-def test_the_documentation_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documented_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The program in docs/migrating.md runs, and runs again from its journal."""
     page = (Path(__file__).parents[2] / "docs" / "migrating.md").read_text()
     program = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "journal=" in block)
