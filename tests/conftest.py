@@ -86,5 +86,5 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """The name of the test, as the server uses it to tell the calls of tests apart."""
-    return "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
+    """The name under which the server counts the calls of this test."""
+    return "".join(letter if letter.isalnum() else "-" for letter in f"{request.path.stem}-{request.node.name}")

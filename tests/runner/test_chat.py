@@ -159,7 +159,7 @@ def test_prices_can_be_replaced(server: Server, path: Path, name: str, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("models = 1", "add a table [models"),
         ("[models.a]\ninput = 1", "needs input and output"),
@@ -169,14 +169,14 @@ def test_prices_can_be_replaced(server: Server, path: Path, name: str, tmp_path:
         ("[models.a", "not TOML"),
     ],
 )
-def test_invalid_prices_are_rejected(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_prices_are_rejected(tmp_path: Path, text: str, message: str) -> None:
     """An invalid price table is a usage error, with its place."""
     file = tmp_path / "prices.toml"
     file.write_text(text)
     with pytest.raises(UsageError) as caught:
         Chat("small", base_url="http://h/", prices=file)
 
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert str(file) in str(caught.value)
 
 
@@ -209,12 +209,12 @@ def test_a_truncated_answer_is_an_output(server: Server, path: Path, name: str) 
     outcome = run_real(define_real(Chat("small", base_url=server.url(name, "say:short", "v1"))), path)
 
     assert (["short"], ["length"], 1) == (outputs(path), notes(path, "evaljournal.finish_reason"), outcome.state.truncated)
-    said = "1 of 1 answer truncated by the token limit; raise --max-tokens"
-    assert said in final_report(outcome.state, path=path)
+    message = "1 of 1 answer truncated by the token limit; raise --max-tokens"
+    assert message in final_report(outcome.state, path=path)
 
 
 @pytest.mark.parametrize(
-    ("steps", "options", "category", "said"),
+    ("steps", "options", "category", "message"),
     [
         ("nooutput", {}, "error", "not a chat completion: no 'choices' in the value"),
         ("notjson", {}, "error", "not JSON"),
@@ -233,17 +233,17 @@ def test_a_truncated_answer_is_an_output(server: Server, path: Path, name: str) 
     ],
 )
 def test_failures_are_classified(
-    server: Server, path: Path, name: str, *, steps: str, options: Any, category: str, said: str
+    server: Server, path: Path, name: str, *, steps: str, options: Any, category: str, message: str
 ) -> None:
     """What is not a completion is a failure."""
     run_real(define_real(Chat("small", base_url=server.url(name, steps, "v1"), **options)), path)
 
     (failed,) = events(path, AttemptFailed)
-    assert (category, True) == (failed.category, said in failed.message)
+    assert (category, True) == (failed.category, message in failed.message)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"prompt": "x", "messages": [{"role": "user", "content": "y"}]}, "pass one of them"),
         ({"messages": [{"content": "y"}]}, "messages must be a non-empty list"),
@@ -256,13 +256,13 @@ def test_failures_are_classified(
         ({"key_env": "NO_SUCH_KEY"}, "needs the environment variable NO_SUCH_KEY"),
     ],
 )
-def test_invalid_arguments_are_rejected(options: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_arguments_are_rejected(options: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An invalid argument is a usage error."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(UsageError) as caught:
         Chat("small", **{"base_url": "http://h/v1", **options})
 
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_an_unknown_field_is_an_error_before_the_start(path: Path) -> None:

@@ -35,7 +35,7 @@ class Response:
         return self.status_code < 400
 
 
-def refusal(name: str, status: int, *, code: str | None = None, message: str = "", **headers: str) -> Exception:
+def status_error(name: str, status: int, *, code: str | None = None, message: str = "", **headers: str) -> Exception:
     """Return an exception like those of the openai and anthropic SDKs."""
     error: Any = type(name, (type("APIStatusError", (Exception,), {}),), {})(message)
     error.status_code, error.code, error.body = status, code, None
@@ -59,7 +59,7 @@ def boto(code: str, status: int, **headers: str) -> Exception:
     return named("ClientError", response={"Error": {"Code": code}, "ResponseMetadata": metadata})
 
 
-def urllib_refusal(status: int, **headers: str) -> Exception:
+def urllib_error(status: int, **headers: str) -> Exception:
     """Return an exception of urllib, which is also an OSError."""
     message = email.message.Message()
     for key, value in headers.items():
@@ -79,26 +79,26 @@ def caused(outer: Exception, inner: BaseException) -> Exception:
         (RateLimited(), ("rate_limited", None)),
         (RateLimited(3), ("rate_limited", 3)),
         (RateLimited(float("nan")), ("rate_limited", None)),
-        (refusal("RateLimitError", 429), ("rate_limited", None)),
-        (refusal("RateLimitError", 429, code="rate_limit_exceeded", retry_after="3"), ("rate_limited", 3)),
-        (refusal("RateLimitError", 429, Retry_After="1.5"), ("rate_limited", 1.5)),
-        (refusal("RateLimitError", 429, x_ratelimit_reset_tokens="6m0s"), ("rate_limited", 360)),
+        (status_error("RateLimitError", 429), ("rate_limited", None)),
+        (status_error("RateLimitError", 429, code="rate_limit_exceeded", retry_after="3"), ("rate_limited", 3)),
+        (status_error("RateLimitError", 429, Retry_After="1.5"), ("rate_limited", 1.5)),
+        (status_error("RateLimitError", 429, x_ratelimit_reset_tokens="6m0s"), ("rate_limited", 360)),
         (named("HTTPStatusError", response=Response(429, {"Retry-After": "3"})), ("rate_limited", 3)),
         (named("ClientResponseError", status=429, headers={"Retry-After": "3"}), ("rate_limited", 3)),
         (named("HTTPError", base=OSError, response=Response(429, {"Retry-After": "3"})), ("rate_limited", 3)),
-        (urllib_refusal(429, Retry_After="3"), ("rate_limited", 3)),
+        (urllib_error(429, Retry_After="3"), ("rate_limited", 3)),
         (boto("ThrottlingException", 400), ("rate_limited", None)),
         (boto("SlowDown", 503, retry_after="3"), ("rate_limited", 3)),
         (named("ResourceExhausted", code=HTTPStatus.TOO_MANY_REQUESTS), ("rate_limited", None)),
         (named("APIError", code="429"), ("rate_limited", None)),
         (named("RateLimitError"), ("rate_limited", None)),
-        (caused(RuntimeError("chain failed"), refusal("RateLimitError", 429, retry_after="3")), ("rate_limited", 3)),
+        (caused(RuntimeError("chain failed"), status_error("RateLimitError", 429, retry_after="3")), ("rate_limited", 3)),
         (ExceptionGroup("", [ValueError(), RateLimited(1), RateLimited(5)]), ("rate_limited", 5)),
-        (refusal("InternalServerError", 500), ("unavailable", None)),
-        (refusal("OverloadedError", 529, retry_after="3"), ("unavailable", 3)),
-        (refusal("InternalServerError", 500, x_ratelimit_reset_tokens="6m0s"), ("unavailable", None)),
-        (refusal("APIStatusError", 408), ("unavailable", None)),
-        (refusal("ConflictError", 409), ("unavailable", None)),
+        (status_error("InternalServerError", 500), ("unavailable", None)),
+        (status_error("OverloadedError", 529, retry_after="3"), ("unavailable", 3)),
+        (status_error("InternalServerError", 500, x_ratelimit_reset_tokens="6m0s"), ("unavailable", None)),
+        (status_error("APIStatusError", 408), ("unavailable", None)),
+        (status_error("ConflictError", 409), ("unavailable", None)),
         (named("APIConnectionError"), ("unavailable", None)),
         (named("TransportError", "NetworkError", "ConnectError"), ("unavailable", None)),
         (named("TransportError", "TimeoutException", "ReadTimeout"), ("unavailable", None)),
@@ -111,8 +111,8 @@ def caused(outer: Exception, inner: BaseException) -> Exception:
         (ssl.SSLError(1, "unexpected eof"), ("unavailable", None)),
         (urllib.error.URLError(ConnectionRefusedError()), ("unavailable", None)),
         (caused(RuntimeError(), ConnectionResetError()), ("unavailable", None)),
-        (refusal("BadRequestError", 400), ("fatal", None)),
-        (refusal("NotFoundError", 404), ("fatal", None)),
+        (status_error("BadRequestError", 400), ("fatal", None)),
+        (status_error("NotFoundError", 404), ("fatal", None)),
         (named("TransportError", "UnsupportedProtocol"), ("fatal", None)),
         (ssl.SSLCertVerificationError(1, "self-signed"), ("fatal", None)),
         (TypeError(), ("fatal", None)),
@@ -139,20 +139,20 @@ def caused(outer: Exception, inner: BaseException) -> Exception:
 )
 def test_meaning(exc: BaseException, meaning: tuple[str, float | None]) -> None:
     """Exceptions of every library have one of four categories, and perhaps a wait."""
-    found = classify(exc, now=NOW)
+    failure = classify(exc, now=NOW)
 
-    assert meaning == (found.category, found.retry_after)
+    assert meaning == (failure.category, failure.retry_after)
 
 
 @pytest.mark.parametrize(
     ("exc", "stops"),
     [
-        (refusal("AuthenticationError", 401), True),
-        (refusal("PermissionDeniedError", 403), True),
-        (refusal("RateLimitError", 429, code="insufficient_quota"), True),
-        (ExceptionGroup("", [ValueError(), refusal("AuthenticationError", 401)]), True),
-        (refusal("BadRequestError", 400), False),
-        (refusal("RateLimitError", 429), False),
+        (status_error("AuthenticationError", 401), True),
+        (status_error("PermissionDeniedError", 403), True),
+        (status_error("RateLimitError", 429, code="insufficient_quota"), True),
+        (ExceptionGroup("", [ValueError(), status_error("AuthenticationError", 401)]), True),
+        (status_error("BadRequestError", 400), False),
+        (status_error("RateLimitError", 429), False),
         (TypeError(), False),
     ],
     ids=lambda value: repr(value)[:60],
@@ -164,7 +164,9 @@ def test_what_stops_a_run(exc: Exception, *, stops: bool) -> None:
 
 def test_a_request_above_the_quota_is_fatal() -> None:
     """A 429 for a request that is larger than the whole quota is not retried."""
-    exc = refusal("RateLimitError", 429, message="Request too large for gpt-x: Limit 10000, Requested 20000", retry_after="3")
+    exc = status_error(
+        "RateLimitError", 429, message="Request too large for gpt-x: Limit 10000, Requested 20000", retry_after="3"
+    )
 
     assert Failure(category="fatal") == classify(exc, now=NOW)
 
@@ -215,9 +217,9 @@ def test_a_cycle_of_causes_ends() -> None:
 )
 def test_requested_wait(headers: dict[str, str], wait: float | None) -> None:
     """Retry-After is in seconds, milliseconds or a date, which counts from the server's own clock."""
-    found = requested_wait(headers, NOW)
+    seconds = requested_wait(headers, NOW)
 
-    assert wait == (found if found is None else pytest.approx(found))
+    assert wait == (seconds if seconds is None else pytest.approx(seconds))
 
 
 @pytest.mark.parametrize(
@@ -252,9 +254,9 @@ def test_requested_wait(headers: dict[str, str], wait: float | None) -> None:
 )
 def test_wait_until_reset(headers: dict[str, str], wait: float | None) -> None:
     """The longest reset of an exhausted limit counts, otherwise the shortest reset."""
-    found = wait_until_reset(headers, NOW)
+    seconds = wait_until_reset(headers, NOW)
 
-    assert wait == (found if found is None else pytest.approx(found))
+    assert wait == (seconds if seconds is None else pytest.approx(seconds))
 
 
 def test_description_is_masked() -> None:

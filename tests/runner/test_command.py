@@ -129,7 +129,7 @@ def test_large_input_and_output_do_not_deadlock(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "category", "said"),
+    ("text", "category", "message"),
     [
         ("echo first >&2; echo the reason >&2; exit 3", "error", "'script.sh' ended with exit code 3: first\nthe reason"),
         ("exit 1", "error", "ended with exit code 1: nothing on stderr"),
@@ -139,11 +139,11 @@ def test_large_input_and_output_do_not_deadlock(path: Path) -> None:
         ("printf '\\377'", "error", "stdout is not UTF-8"),
     ],
 )
-def test_a_failure_has_its_reason(path: Path, script: Callable[[str], str], text: str, category: str, said: str) -> None:
+def test_a_failure_has_its_reason(path: Path, script: Callable[[str], str], text: str, category: str, message: str) -> None:
     """An exit code other than 0 is a failure, with the end of standard error."""
     run_real(define_real(Command(script(text))), path)
 
-    assert (category, True) == (failure(path).category, said in failure(path).message)
+    assert (category, True) == (failure(path).category, message in failure(path).message)
     assert len(failure(path).message) < 3000
 
 
@@ -157,7 +157,7 @@ def test_unexpected_output_fails(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "options", "said"),
+    ("command", "options", "message"),
     [
         ("", {}, "empty"),
         ("no-such-command {input}", {}, "command 'no-such-command' not found"),
@@ -168,21 +168,21 @@ def test_unexpected_output_fails(path: Path) -> None:
         (["echo"], {"shell": True}, "must be a string"),
     ],
 )
-def test_an_invalid_command_is_rejected(command: Any, options: Any, said: str) -> None:
+def test_an_invalid_command_is_rejected(command: Any, options: Any, message: str) -> None:
     """An invalid command is a usage error."""
     with pytest.raises(UsageError) as caught:
         Command(command, **options)
 
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(("line", "said"), [("echo {qestion}", "no field {qestion}"), ("echo {question}", "zero byte")])
-def test_an_invalid_case_is_rejected_before_the_start(path: Path, line: str, said: str) -> None:
+@pytest.mark.parametrize(("line", "message"), [("echo {qestion}", "no field {qestion}"), ("echo {question}", "zero byte")])
+def test_an_invalid_case_is_rejected_before_the_start(path: Path, line: str, message: str) -> None:
     """A missing field, or a value that cannot be an argument, is found before anything runs."""
     with pytest.raises(UsageError) as caught:
         run_real(define_real(Command(line), [{"question": "a\0b"}]), path)
 
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert not path.exists()
 
 
@@ -268,9 +268,9 @@ def test_nothing_is_left_running_after_an_interrupt(path: Path, tmp_path: Path, 
     with process:
         assert wait_until(lambda: len(family(tmp_path)) == 9)
         os.kill(process.pid, signal.SIGINT)
-        said, _ = process.communicate(timeout=10)
+        output, _ = process.communicate(timeout=10)
 
-    assert "interrupted\n" == said
+    assert "interrupted\n" == output
     assert 3 == len(events(path, AttemptInterrupted))
     assert wait_until(lambda: not any(is_alive(pid) for pid in family(tmp_path)))
 

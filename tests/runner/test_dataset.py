@@ -241,10 +241,10 @@ def test_json_round_trips(tmp_path_factory: pytest.TempPathFactory, *, inputs: l
 )
 def test_an_invalid_file_is_rejected(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
     """Before anything runs, the error names the file, the line, the field and the fix."""
-    said = error_of(write(tmp_path, name, content))
+    error = error_of(write(tmp_path, name, content))
 
-    assert message.replace("{folder}", f"{tmp_path}/") in said
-    assert said.startswith(str(tmp_path))
+    assert message.replace("{folder}", f"{tmp_path}/") in error
+    assert error.startswith(str(tmp_path))
 
 
 def test_a_missing_file_is_rejected(tmp_path: Path) -> None:

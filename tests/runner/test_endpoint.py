@@ -76,7 +76,7 @@ def test_a_body_is_filled_in(server: Server, path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ({"q": "{quetsion}"}, "'a' has no field {quetsion}; fields: 'context', 'id', 'question'; did you mean {question}?"),
         ({"q": "{answer}"}, "has no field {answer}"),
@@ -85,14 +85,14 @@ def test_a_body_is_filled_in(server: Server, path: Path, name: str) -> None:
         ({"q": "{context.__class__}"}, "no '__class__' in the value"),
     ],
 )
-def test_an_unknown_field_is_an_error_before_the_start(server: Server, path: Path, name: str, body: Any, said: str) -> None:
+def test_an_unknown_field_is_an_error_before_the_start(server: Server, path: Path, name: str, body: Any, message: str) -> None:
     """A template with a field that a case lacks is rejected with the place and the known fields; nothing is written."""
     rows = [{"id": "a", "question": "x", "context": [1], "answer": "no"}]
 
     with pytest.raises(UsageError) as caught:
         run_real(define_real(Endpoint(server.url(name, "ok"), body=body), rows), path)
 
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert str(caught.value).startswith("case 1: ")
     assert not path.exists()
     assert [] == server.seen(name)
@@ -249,7 +249,7 @@ def test_text_has_the_encoding_of_its_header(server: Server, path: Path, name: s
 
 
 @pytest.mark.parametrize(
-    ("steps", "options", "category", "said"),
+    ("steps", "options", "category", "message"),
     [
         ("404", {}, "fatal", "404 Not Found from http://127.0.0.1"),
         ("422", {}, "fatal", "no: 422"),
@@ -300,12 +300,12 @@ def test_text_has_the_encoding_of_its_header(server: Server, path: Path, name: s
     ],
 )
 def test_failures_are_classified(
-    server: Server, path: Path, name: str, *, steps: str, options: Any, category: str, said: str
+    server: Server, path: Path, name: str, *, steps: str, options: Any, category: str, message: str
 ) -> None:
     """Every kind of failure is classified and described, and never an output."""
     run_real(define_real(Endpoint(server.url(name, steps), **options)), path)
 
-    assert (category, True) == (failure(path).category, said in failure(path).message)
+    assert (category, True) == (failure(path).category, message in failure(path).message)
     assert [] == outputs(path)
 
 
@@ -445,9 +445,9 @@ def test_the_environment_names_the_proxy(
     """HTTP_PROXY is for http, NO_PROXY lists exceptions, and localhost never uses a proxy."""
     proxied.setenv("HTTP_PROXY", proxy)
     proxied.setenv("NO_PROXY", no_proxy)
-    found = Address.parse(url, {}).proxy
+    selected = Address.parse(url, {}).proxy
 
-    assert expected == (found and found.url)
+    assert expected == (selected and selected.url)
 
 
 @pytest.mark.parametrize("proxy", ["socks5://me:pass-phrase-3@p:1080", "http://", "http://p:99999", "p:no"])
@@ -610,7 +610,7 @@ def test_urls_are_normalised(url: str, host: bytes, target: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "headers", "said"),
+    ("url", "headers", "message"),
     [
         ("localhost:80/x", {}, "is not a URL"),
         ("ftp://localhost/", {}, "is not a URL"),
@@ -624,12 +624,12 @@ def test_urls_are_normalised(url: str, host: bytes, target: str) -> None:
         ("http://h/", {"A": "5 $"}, "has a '$' without a name"),
     ],
 )
-def test_invalid_arguments_are_rejected(url: str, headers: dict[str, str], said: str) -> None:
+def test_invalid_arguments_are_rejected(url: str, headers: dict[str, str], message: str) -> None:
     """An invalid URL or header, or an unset variable, is a usage error."""
     with pytest.raises(UsageError) as caught:
         Endpoint(url, headers=headers)
 
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_an_endpoint_evaluation_can_be_called(server: Server, name: str) -> None:

@@ -269,10 +269,10 @@ def test_verdicts(verdicts: Any, scores: dict[str, Score]) -> None:
     """Every kind of verdict becomes named scores; a bool stays a bool, and a number is a float."""
     defined = evaluation(cases=CASES)(answer)
     defined.score(name="s")(lambda: True)
-    found = defined.scorers["s"].scores(verdicts)
+    actual = defined.scorers["s"].scores(verdicts)
 
-    assert scores == found
-    assert [type(score.value) for score in scores.values()] == [type(score.value) for score in found.values()]
+    assert scores == actual
+    assert [type(score.value) for score in scores.values()] == [type(score.value) for score in actual.values()]
 
 
 @pytest.mark.parametrize("verdicts", [None, [True], float("nan"), Decimal(1), {}, {3: True}, {"a": None}, {"a": {"b": True}}])

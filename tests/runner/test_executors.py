@@ -100,12 +100,12 @@ OURS = "journal=None options=None"
 )
 def test_the_signatures(callable_: Any, expected: str) -> None:
     """Arguments have Phoenix's names, order and defaults; additional ones are keyword-only."""
-    found = [
+    actual = [
         name if each.default is inspect.Parameter.empty else f"{name}={each.default!r}"
         for name, each in inspect.signature(callable_).parameters.items()
     ]
 
-    assert expected == " ".join(found)
+    assert expected == " ".join(actual)
 
 
 async def test_outputs_are_in_the_order_of_inputs() -> None:
@@ -410,13 +410,13 @@ def test_the_choice_between_the_two() -> None:
         executor = chosen(concurrency=5)
         return executor, executor.run([1, 2])
 
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(chosen()))
+    executors: list[Any] = []
+    thread = threading.Thread(target=lambda: executors.append(chosen()))
     thread.start()
     thread.join(timeout=30)
     in_loop, results = asyncio.run(in_a_loop())
 
-    kinds = [type(each) for each in (chosen(), chosen(run_sync=True), found[0], in_loop)]
+    kinds = [type(each) for each in (chosen(), chosen(run_sync=True), executors[0], in_loop)]
     assert [AsyncExecutor, SyncExecutor, SyncExecutor, AsyncExecutor] == kinds
     assert [2, 4] == results[0]
     assert 5 == in_loop._config.settings.slots

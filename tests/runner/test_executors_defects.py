@@ -174,17 +174,17 @@ async def test_7_another_signal_can_be_chosen() -> None:
 
 def test_7_no_handlers_outside_the_main_thread() -> None:
     """In another thread no handler is installed, and the run works."""
-    found: list[Any] = []
+    outputs: list[Any] = []
 
     async def look(_: Any) -> Any:
         await asyncio.sleep(0)
         return signal.getsignal(signal.SIGINT)
 
-    thread = threading.Thread(target=lambda: found.append(AsyncExecutor(look).run([1])[0]))
+    thread = threading.Thread(target=lambda: outputs.append(AsyncExecutor(look).run([1])[0]))
     thread.start()
     thread.join()
 
-    assert [[signal.getsignal(signal.SIGINT)]] == found
+    assert [[signal.getsignal(signal.SIGINT)]] == outputs
 
 
 async def test_7_overlapping_runs_restore_the_handler() -> None:

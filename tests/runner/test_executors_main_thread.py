@@ -47,18 +47,18 @@ def test_from_a_script() -> None:
 
 def test_from_a_thread() -> None:
     """The same in a thread that is not the main one."""
-    found: list[Any] = []
+    results: list[Any] = []
 
     def work() -> None:
-        found.append([each[0] for each in AsyncExecutor(in_asyncio).run([1, 2])[0]])
-        found.append(AsyncExecutor(in_trio).run([1, 2])[0])
-        found.append([each[0] for each in SyncExecutor(plain).run([1, 2])[0]])
+        results.append([each[0] for each in AsyncExecutor(in_asyncio).run([1, 2])[0]])
+        results.append(AsyncExecutor(in_trio).run([1, 2])[0])
+        results.append([each[0] for each in SyncExecutor(plain).run([1, 2])[0]])
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join(timeout=30)
 
-    assert [[1, 2]] * 3 == found
+    assert [[1, 2]] * 3 == results
 
 
 def test_inside_a_running_loop() -> None:

@@ -1,7 +1,4 @@
-"""Functions of every kind, in real threads and real loops: called where they belong, cut off in time, and never the run's end.
-
-The clock is real here: a virtual one would jump while a thread works. Nothing takes longer than a fraction of a second.
-"""
+"""Tasks that are plain functions or for asyncio or trio, in real threads and loops. The clock is real; every wait is short."""
 
 import asyncio
 import threading
@@ -58,24 +55,21 @@ def outputs(path: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def released() -> Iterator[threading.Event]:
-    """What a stuck thread waits for; set at the end, so that no thread outlives its test for long."""
+    """An event that stuck threads wait for; set at the end, so that they end."""
     event = threading.Event()
     yield event
     event.set()
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait in trio for something that happens elsewhere; no longer than two seconds."""
+    """Wait in trio for a condition, up to two seconds."""
     with trio.move_on_after(2):
         while not condition():  # noqa: ASYNC110  # a thread cannot set an event of trio
             await trio.sleep(0.005)
 
 
-# Plain functions.
-
-
 def test_a_plain_function_runs_in_threads(path: Path) -> None:
-    """A `def` task blocks a thread, never the run: as many at once as there are slots, none in the run's own thread."""
+    """A `def` task runs in threads, at most one per slot, and never in the run's own thread."""
     together = threading.Barrier(4, timeout=2)
     threads: set[int] = set()
 
@@ -92,7 +86,7 @@ def test_a_plain_function_runs_in_threads(path: Path) -> None:
 
 
 def test_a_thread_that_outlives_its_timeout_is_abandoned(path: Path) -> None:
-    """The attempt is timed out at its limit; what the thread returns later is recorded as late, and not used."""
+    """The attempt times out; a later result of its thread is recorded as late and discarded."""
     ended = threading.Event()
 
     def task(value: str) -> str:
@@ -104,7 +98,7 @@ def test_a_thread_that_outlives_its_timeout_is_abandoned(path: Path) -> None:
     it = define(task, "ab", slots=2, timeout=0.05)
 
     @it.score(timeout=None)
-    async def when_the_other_is_back(output: str, case: Any) -> bool:
+    async def wait_for_the_late_result(output: str, case: Any) -> bool:
         await wait_until(ended.is_set)
         await trio.sleep(0.05)
         return True
@@ -123,7 +117,7 @@ def test_a_thread_that_outlives_its_timeout_is_abandoned(path: Path) -> None:
 
 
 def test_an_abandoned_thread_does_not_keep_its_slot(path: Path, released: threading.Event) -> None:
-    """With one slot, the next trial starts although the thread of the one before still hangs."""
+    """With one slot, the next trial starts although the thread of the previous one still hangs."""
 
     def task(value: str) -> str:
         if value == "a":
@@ -136,8 +130,8 @@ def test_an_abandoned_thread_does_not_keep_its_slot(path: Path, released: thread
     assert (2, 1) == (outcome.state.completed, outcome.state.failed)
 
 
-def test_a_late_failure_of_a_thread_is_said_too(path: Path) -> None:
-    """A thread that raises after its limit is late, and failed."""
+def test_a_late_failure_of_a_thread_is_recorded(path: Path) -> None:
+    """A thread that raises after its timeout is late and failed."""
     ended = threading.Event()
 
     def task(value: str) -> str:
@@ -150,7 +144,7 @@ def test_a_late_failure_of_a_thread_is_said_too(path: Path) -> None:
     it = define(task, "ab", timeout=0.05)
 
     @it.score(timeout=None)
-    async def when_the_other_is_back(output: str, case: Any) -> bool:
+    async def wait_for_the_late_result(output: str, case: Any) -> bool:
         await wait_until(ended.is_set)
         await trio.sleep(0.05)
         return True
@@ -161,12 +155,9 @@ def test_a_late_failure_of_a_thread_is_said_too(path: Path) -> None:
     assert [] == events(path, AttemptFailed)
 
 
-# Functions for asyncio.
-
-
 @pytest.mark.parametrize("loop", ["asyncio", None])
 def test_asyncio_functions_share_one_loop_in_one_thread(path: Path, loop: str | None) -> None:
-    """An `async def` for asyncio, declared or guessed, runs on one loop in a thread of its own, several calls at once."""
+    """`async def` tasks for asyncio, declared or detected, run concurrently on one loop in its own thread."""
     together: list[asyncio.Barrier] = []
     loops: set[tuple[int, asyncio.AbstractEventLoop]] = set()
 
@@ -202,7 +193,7 @@ async def _waits_for_a_future(value: str) -> str:
 
 @pytest.mark.parametrize("task", [_sleeps, _yields, _waits_for_a_future])
 def test_asyncio_code_declared_for_trio_fails_clearly(path: Path, task: Callable[[Any], Any]) -> None:
-    """What needs asyncio and was declared for trio fails its attempt, not the run, and the record says what to do."""
+    """A task for asyncio that is declared for trio fails its attempt, and the record has a hint."""
     outcome = run_and_verify(define(task, "a", loop="trio", retry=Retry(errors=1, base_delay=0.01)), path)
 
     (failed,) = events(path, AttemptFailed)
@@ -213,7 +204,7 @@ def test_asyncio_code_declared_for_trio_fails_clearly(path: Path, task: Callable
 
 
 def test_trio_code_declared_for_asyncio_fails_clearly(path: Path) -> None:
-    """What needs trio and was declared for asyncio fails its attempt, not the run, and the record names trio."""
+    """A task for trio that is declared for asyncio fails its attempt, and the record names trio."""
 
     async def task(value: str) -> str:
         await trio.sleep(0.01)
@@ -226,8 +217,8 @@ def test_trio_code_declared_for_asyncio_fails_clearly(path: Path) -> None:
     assert ("", 1) == (outcome.stopped, outcome.state.failed)
 
 
-def test_a_cancellation_out_of_nowhere_is_a_failure(path: Path) -> None:
-    """A task that raises asyncio.CancelledError itself has failed; the others, and the run, go on."""
+def test_a_task_that_raises_cancelled_error_fails(path: Path) -> None:
+    """A task that raises asyncio.CancelledError itself has failed; the others continue."""
 
     async def task(value: str) -> str:
         await asyncio.sleep(0.01)
@@ -244,8 +235,8 @@ def test_a_cancellation_out_of_nowhere_is_a_failure(path: Path) -> None:
     assert ("", 2, 1) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
 
 
-def test_an_asyncio_task_out_of_time_is_cancelled_and_cleans_up(path: Path) -> None:
-    """At its limit an asyncio task gets its CancelledError, and what it does in `finally` is done, awaiting included."""
+def test_an_asyncio_task_is_cancelled_at_its_timeout(path: Path) -> None:
+    """At its timeout an asyncio task gets a CancelledError, and its `finally` may await."""
     seen: list[str] = []
 
     async def task(value: str) -> str:
@@ -267,8 +258,8 @@ def test_an_asyncio_task_out_of_time_is_cancelled_and_cleans_up(path: Path) -> N
     assert [] == events(path, AttemptReturnedLate)
 
 
-def test_an_asyncio_task_that_answers_its_cancellation_is_late(path: Path) -> None:
-    """An answer given instead of letting itself be cancelled comes too late: said so, and not used."""
+def test_an_asyncio_task_that_returns_when_cancelled_is_late(path: Path) -> None:
+    """A result that is returned instead of the cancellation is late and discarded."""
 
     async def task(value: str) -> str:
         try:
@@ -285,7 +276,7 @@ def test_an_asyncio_task_that_answers_its_cancellation_is_late(path: Path) -> No
 
 
 def test_an_asyncio_task_that_swallows_cancellation_is_abandoned_after_the_grace(path: Path) -> None:
-    """What will not be cancelled is waited for as long as the grace, then left; its result is recorded as late."""
+    """A task that ignores its cancellation is abandoned after the grace; its result is recorded as late."""
     ended = threading.Event()
 
     async def task(value: str) -> str:
@@ -302,7 +293,7 @@ def test_an_asyncio_task_that_swallows_cancellation_is_abandoned_after_the_grace
     it = define(task, "ab", timeout=0.05)
 
     @it.score(timeout=None)
-    async def when_the_other_is_back(output: str, case: Any) -> bool:
+    async def wait_for_the_late_result(output: str, case: Any) -> bool:
         await wait_until(ended.is_set)
         await trio.sleep(0.05)
         return True
@@ -318,7 +309,7 @@ def test_an_asyncio_task_that_swallows_cancellation_is_abandoned_after_the_grace
 
 
 def test_a_run_ends_although_an_asyncio_task_never_does(path: Path) -> None:
-    """A task that swallows every cancellation holds up neither the other trials nor the end of the run for long."""
+    """A task that ignores every cancellation delays neither other trials nor the end of the run."""
     is_over = False
 
     async def task(value: str) -> str:
@@ -342,8 +333,8 @@ def test_a_run_ends_although_an_asyncio_task_never_does(path: Path) -> None:
             assert not thread.is_alive()
 
 
-def test_what_an_asyncio_task_leaves_running_ends_with_the_run(path: Path) -> None:
-    """A background task that outlives its attempt is cancelled when the run is over."""
+def test_background_tasks_end_with_the_run(path: Path) -> None:
+    """A background task of asyncio is cancelled at the end of the run."""
     seen: list[str] = []
     kept: list[asyncio.Task[None]] = []
 
@@ -364,11 +355,8 @@ def test_what_an_asyncio_task_leaves_running_ends_with_the_run(path: Path) -> No
     assert ["cancelled"] == seen
 
 
-# Functions for trio, said and unsaid.
-
-
 def test_trio_is_recognised_by_its_name(path: Path) -> None:
-    """An `async def` that uses trio needs no declaration: it runs in the run's own loop and thread."""
+    """An `async def` that uses trio runs in the run's own loop and thread without a declaration."""
     threads: list[int] = []
 
     async def task(value: str) -> str:
@@ -418,7 +406,7 @@ async def _with_both(value: str) -> str:
 
 @pytest.mark.parametrize("task", [_through_a_function, _through_two_functions, _through_an_object])
 def test_trio_is_recognised_in_the_code_that_a_task_refers_to(path: Path, task: Callable[[Any], Any]) -> None:
-    """The user's functions and classes that a task names are read too; the task itself is called once for each trial."""
+    """Functions and classes of the user that a task names are read, too; the task is called once per trial."""
     outcome = run_and_verify(define(task, "abc"), path)
 
     assert ["trio"] == detect_loops(task)
@@ -426,7 +414,7 @@ def test_trio_is_recognised_in_the_code_that_a_task_refers_to(path: Path, task: 
 
 
 def test_asyncio_is_the_default(path: Path) -> None:
-    """A coroutine function whose code names neither loop is called in asyncio."""
+    """A coroutine function whose code names neither loop runs in asyncio."""
     run_and_verify(define(_without_a_loop, "a"), path)
 
     assert ["asyncio"] == detect_loops(_without_a_loop)
@@ -434,15 +422,12 @@ def test_asyncio_is_the_default(path: Path) -> None:
 
 
 def test_a_task_that_uses_both_loops_must_say_which(path: Path) -> None:
-    """Code that names trio and asyncio is an error before the run, unless `loop` is set."""
+    """Code that names trio and asyncio is a usage error, unless `loop` is set."""
     with pytest.raises(UsageError, match="_with_both uses trio and asyncio; pass loop='trio' or loop='asyncio'"):
         run_and_verify(define(_with_both, "a"), path)
 
     assert not path.exists()
     assert 1 == run_and_verify(define(_with_both, "a", loop="asyncio"), path).state.completed
-
-
-# All kinds alike.
 
 
 def _plain(act: Callable[[], Any]) -> Callable[[Any], Any]:
@@ -473,13 +458,13 @@ Kind = Callable[[Callable[[], Any]], Callable[[Any], Any]]
 
 
 class Ruin(BaseException):
-    """What no library should raise."""
+    """An exception that is not an `Exception`."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("exc", [SystemExit(3), GeneratorExit(), Ruin("all"), StopIteration(1), asyncio.CancelledError()])
 def test_what_a_task_raises_ends_its_attempt_only(path: Path, kind: Kind, exc: BaseException) -> None:
-    """SystemExit and its kin, from a thread or from any loop, fail the trial; the other goes on, and so does the run."""
+    """SystemExit and other BaseExceptions fail their trial; the other trial continues."""
     turns = iter([exc, None])
 
     def act() -> str:
@@ -496,7 +481,7 @@ def test_what_a_task_raises_ends_its_attempt_only(path: Path, kind: Kind, exc: B
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_notes_reach_their_attempt_from_everywhere(path: Path, kind: Kind) -> None:
-    """`note` works in threads and in either loop; what it says is recorded with its own attempt, before the output."""
+    """Notes from threads and from either loop are recorded with their attempt, before the output."""
 
     def act() -> str:
         note(tokens=7)
@@ -514,7 +499,7 @@ def test_notes_reach_their_attempt_from_everywhere(path: Path, kind: Kind) -> No
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_scorers_of_every_kind_are_called_where_they_belong(path: Path, kind: Kind) -> None:
-    """A task of any kind can have plain scorers, and scorers for asyncio and for trio, side by side."""
+    """A task of any kind can have plain scorers and scorers for asyncio and trio."""
     it = define(kind(lambda: "yes"), "ab")
 
     @it.score
@@ -553,7 +538,7 @@ def test_scorers_of_every_kind_are_called_where_they_belong(path: Path, kind: Ki
 
 
 def test_the_loop_of_a_scorer_is_recognised(path: Path) -> None:
-    """Which loop a scorer needs is decided as for a task."""
+    """The loop of a scorer is detected as for a task."""
     answering = Scripted(lambda _, __: Answer(1.0, 0.01))
     it = define(_plain(lambda: "yes"), "abcdefgh", slots=8)
 
@@ -569,7 +554,7 @@ def test_the_loop_of_a_scorer_is_recognised(path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stop_ends_every_kind_in_time(path: Path, kind: Kind, released: threading.Event) -> None:
-    """When the deadline of the run is over, what is in the air is cut after the grace, wherever it runs."""
+    """At the deadline, attempts of every kind are interrupted after the grace."""
 
     async def in_asyncio(_: Any) -> None:
         await asyncio.sleep(5)
@@ -590,9 +575,6 @@ def test_a_stop_ends_every_kind_in_time(path: Path, kind: Kind, released: thread
     assert [("a", 1, "stopped")] == [(cut.trial, cut.attempt, cut.why) for cut in events(path, AttemptInterrupted)]
 
 
-# From everywhere.
-
-
 def _from_a_script(call: Callable[[], Outcome]) -> Outcome:
     return call()
 
@@ -609,7 +591,7 @@ def _inside_asyncio(call: Callable[[], Outcome]) -> Outcome:
     async def main() -> Outcome:
         await asyncio.sleep(0)
         outcome = call()
-        await asyncio.sleep(0)  # The loop is as it was.
+        await asyncio.sleep(0)  # The loop still works.
         return outcome
 
     return asyncio.run(main())
@@ -630,11 +612,8 @@ CALLERS = [_from_a_script, _from_a_thread, _inside_asyncio, _inside_trio]
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("caller", CALLERS)
-def test_a_run_can_be_made_from_everywhere(path: Path, caller: Caller, kind: Kind) -> None:
-    """`run` works in a script, in a thread, and inside a running loop of either kind, for tasks of all kinds.
-
-    Context variables of whoever calls it reach the task.
-    """
+def test_run_can_be_called_from_everywhere(path: Path, caller: Caller, kind: Kind) -> None:
+    """`run` works in a script, in a thread and inside a running loop of either kind, and passes context variables on."""
 
     def call() -> Outcome:
         user.set("me")
@@ -652,8 +631,8 @@ def test_a_run_can_be_made_from_everywhere(path: Path, caller: Caller, kind: Kin
 
 
 @pytest.mark.parametrize("caller", CALLERS)
-def test_what_is_wrong_is_raised_to_the_caller(path: Path, caller: Caller) -> None:
-    """An error of the run itself reaches whoever called it, from wherever."""
+def test_errors_are_raised_in_the_caller(path: Path, caller: Caller) -> None:
+    """An error of the run itself is raised in the caller, wherever `run` is called."""
     path.parent.mkdir(exist_ok=True)
     it = define(_plain(lambda: 1), "a")
     run_and_verify(it, path)
@@ -670,7 +649,7 @@ def test_what_is_wrong_is_raised_to_the_caller(path: Path, caller: Caller) -> No
 
 
 def test_contexts_do_not_mix(path: Path) -> None:
-    """What one attempt sets in its context, no other sees; in threads and in asyncio as in trio."""
+    """Context variables that one attempt sets are not visible to others."""
     for number, kind in enumerate(KINDS):
 
         def act() -> str:

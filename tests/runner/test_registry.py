@@ -174,10 +174,10 @@ def test_runs_in_two_threads_share_a_policy(tmp_path: Path) -> None:
             raise RateLimited(0.1)
         return "yes"
 
-    def go(name: str) -> None:
+    def run_in_thread(name: str) -> None:
         run(evaluation_of(answer, 150, identity), tmp_path / name, policy="adaptive", signals=False)
 
-    threads = [threading.Thread(target=go, args=(name,)) for name in "ab"]
+    threads = [threading.Thread(target=run_in_thread, args=(name,)) for name in "ab"]
     for thread in threads:
         thread.start()
     for thread in threads:

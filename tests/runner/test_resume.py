@@ -232,16 +232,16 @@ async def test_run_and_resume_reject_an_unsuitable_run() -> None:
 
 def results(disk: SimulatedDisk) -> dict[str, Any]:
     """Return the output of every trial, or that it failed."""
-    found: dict[str, Any] = {}
+    endings: dict[str, Any] = {}
     for event in events_of(PATH, files=disk):
         match event:
             case AttemptSucceeded():
-                found[event.trial] = event.output
+                endings[event.trial] = event.output
             case TrialFailed():
-                found[event.trial] = event.cause
+                endings[event.trial] = event.cause
             case _:
                 pass
-    return found
+    return endings
 
 
 def crash_everywhere(count: int, crashes: int, seed: int = 0) -> int:
@@ -357,9 +357,9 @@ async def test_adopted_changes_are_recorded_and_shown() -> None:
     summary = summarise(outcome.state)
     assert [Adoption(2, ("task", "scorer exact"))] == summary.adopted
     assert (2, 2, 2) == (summary.from_older_task, summary.scores["exact"].versions, summary.scores["exact"].from_older_version)
-    told = final_report(outcome.state, path=PATH)
-    assert "\n  session 2 adopted changes: task, scorer exact\n" in told
-    assert "\n  2 of 6 answers are from an older version of the task\n" in told
+    report = final_report(outcome.state, path=PATH)
+    assert "\n  session 2 adopted changes: task, scorer exact\n" in report
+    assert "\n  2 of 6 answers are from an older version of the task\n" in report
     notes = audit(read(PATH, files=disk)).notes
     assert "6 scores of exact from 2 versions of the scorer, 2 from an older one" in notes
     assert summary.adopted == summarise(fold(read(PATH, files=disk))).adopted
@@ -474,17 +474,17 @@ async def test_overridden_settings_hold_for_every_session() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"given": ["slots"], "slots": "many"}, "slots='many': must be a whole number"),
         ({"given": ["only"], "only": 5}, "the journal has an invalid setting"),
     ],
 )
-def test_invalid_settings_in_a_journal_are_rejected(settings: dict[str, Any], said: str) -> None:
+def test_invalid_settings_in_a_journal_are_rejected(settings: dict[str, Any], message: str) -> None:
     """Settings of a journal are validated; they can be overridden."""
     own = define(Scripted({}), numbered_cases(1)).settings
 
-    with pytest.raises(UsageError, match=re.escape(said)):
+    with pytest.raises(UsageError, match=re.escape(message)):
         effective_settings(own, {}, settings)
     name = settings["given"][0]
     assert (own, [name]) == effective_settings(own, {name: getattr(own, name)}, settings)

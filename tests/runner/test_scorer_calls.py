@@ -31,10 +31,10 @@ from tests.journal.samples import inline
 from tests.runner.test_scoring import checked, evaluation_of, run_fixed, yes
 from tests.runs import PATH, AnyEvaluation, events, run_until_power_cut
 
-Told = list[tuple[float, Event]]
+Timed = list[tuple[float, Event]]
 
 
-async def story() -> Told:
+async def story() -> Timed:
     """Record a run of ten trials, whose judge fails once for one and pauses for another."""
     script = Scripted(
         lambda name, n: Fail(OSError("no"), 0.5) if (name, n) == ("case-3", 1) else Answer(output=True, after=1.0)
@@ -52,39 +52,39 @@ async def story() -> Told:
     return [(record.t, record.event) for record in read(PATH, files=disk)]
 
 
-def judged(told: Told) -> set[str]:
-    records = [Record(seq, "", t, event, 0, "", 1, 0) for seq, (t, event) in enumerate(told, 1)]
+def judged(timed: Timed) -> set[str]:
+    records = [Record(seq, "", t, event, 0, "", 1, 0) for seq, (t, event) in enumerate(timed, 1)]
     return {finding.check for finding in audit(records, rules=session_rules).findings}
 
 
-def place(told: Told, kind: type[Any], n: int = 0) -> int:
-    return [at for at, (_, event) in enumerate(told) if isinstance(event, kind)][n]
+def place(timed: Timed, kind: type[Any], n: int = 0) -> int:
+    return [at for at, (_, event) in enumerate(timed) if isinstance(event, kind)][n]
 
 
-def evolved(told: Told, at: int, **fields: Any) -> Told:
-    t, event = told[at]
-    return [*told[:at], (t, attrs.evolve(event, **fields)), *told[at + 1 :]]  # type: ignore[misc]  # a fact is an attrs class
+def evolved(timed: Timed, at: int, **fields: Any) -> Timed:
+    t, event = timed[at]
+    return [*timed[:at], (t, attrs.evolve(event, **fields)), *timed[at + 1 :]]  # type: ignore[misc]  # a fact is an attrs class
 
 
-def above_the_limit(told: Told) -> Told:
+def above_the_limit(timed: Timed) -> Timed:
     """Lower the limit of the judge before its second call."""
-    at = next(at for at, (_, event) in enumerate(told) if isinstance(event, LimitChanged) and event.key)
-    return evolved(told, at, after=1)
+    at = next(at for at, (_, event) in enumerate(timed) if isinstance(event, LimitChanged) and event.key)
+    return evolved(timed, at, after=1)
 
 
-def in_a_pause(told: Told) -> Told:
-    at = place(told, ScorerCallStarted, 4)
-    pause = IntakePaused(until=told[at][0] + 5, cause="retry_after", key="scorer:judge")
-    return [*told[:at], (told[at - 1][0], pause), *told[at:]]
+def in_a_pause(timed: Timed) -> Timed:
+    at = place(timed, ScorerCallStarted, 4)
+    pause = IntakePaused(until=timed[at][0] + 5, cause="retry_after", key="scorer:judge")
+    return [*timed[:at], (timed[at - 1][0], pause), *timed[at:]]
 
 
-CHANGES: dict[str, tuple[str, Callable[[Told], Told]]] = {
+CHANGES: dict[str, tuple[str, Callable[[Timed], Timed]]] = {
     "above the limit": ("limit", above_the_limit),
     "inside a pause": ("intake", in_a_pause),
-    "before its delay": ("delay", lambda told: evolved(told, place(told, ScorerCallFailed), delay=1000.0)),
-    "twice at a time": ("calls", lambda told: [*told[: (at := place(told, ScorerCallStarted))], told[at], *told[at:]]),
-    "out of order": ("calls", lambda told: evolved(told, place(told, ScorerCallStarted), call=2)),
-    "too long": ("elapsed", lambda told: evolved(told, place(told, ScorerCallFailed), elapsed=100.0)),
+    "before its delay": ("delay", lambda timed: evolved(timed, place(timed, ScorerCallFailed), delay=1000.0)),
+    "twice at a time": ("calls", lambda timed: [*timed[: (at := place(timed, ScorerCallStarted))], timed[at], *timed[at:]]),
+    "out of order": ("calls", lambda timed: evolved(timed, place(timed, ScorerCallStarted), call=2)),
+    "too long": ("elapsed", lambda timed: evolved(timed, place(timed, ScorerCallFailed), elapsed=100.0)),
 }
 
 
@@ -98,12 +98,12 @@ async def test_an_audit_finds_a_call_that_breaks_a_rule(name: str) -> None:
 
 async def test_every_call_has_one_ending() -> None:
     """In a run that finished, every call has failed or was scored, and a trial is completed after its last."""
-    told = await story()
-    starts = sum(isinstance(event, ScorerCallStarted) for _, event in told)
-    ends = sum(isinstance(event, ScorerCallFailed | TrialScored) for _, event in told)
+    timed = await story()
+    starts = sum(isinstance(event, ScorerCallStarted) for _, event in timed)
+    ends = sum(isinstance(event, ScorerCallFailed | TrialScored) for _, event in timed)
 
-    assert (11, 11, 10) == (starts, ends, sum(isinstance(event, TrialCompleted) for _, event in told))
-    assert sum(isinstance(event, AttemptEnding) for _, event in told) == 10
+    assert (11, 11, 10) == (starts, ends, sum(isinstance(event, TrialCompleted) for _, event in timed))
+    assert sum(isinstance(event, AttemptEnding) for _, event in timed) == 10
 
 
 def judged_twice() -> AnyEvaluation:

@@ -511,7 +511,7 @@ def summary(state: Any) -> tuple[Any, ...]:
     return state.seq, stages, sorted(state.running), sorted(state.backing_off), tallies, state.attempts, dict(state.limits)
 
 
-def test_the_same_seed_makes_the_same_bytes() -> None:
+def test_the_same_seed_gives_the_same_bytes() -> None:
     """Two runs with the same seed on the same clock write the same journal, byte for byte."""
     disks = [SimulatedDisk(), SimulatedDisk()]
     for disk in disks:

@@ -211,11 +211,15 @@ def test_the_command_shows_figures_side_by_side(run: Path) -> None:
 
 def test_the_command_in_json(run: Path) -> None:
     """The same for a program."""
-    told = orjson.loads(evaljournal("simulate", run, "--policy", "aimd", "--json").stdout)
+    figures = orjson.loads(evaljournal("simulate", run, "--policy", "aimd", "--json").stdout)
 
-    assert (4.0, "fixed") == (told["recorded"]["duration"], told["recorded"]["policy"])
-    assert ("aimd", 12, 3) == (told["simulated"]["policy"], told["simulated"]["calls"], told["simulated"]["most_in_flight"])
-    assert BOUND == told["is_a_bound"]
+    assert (4.0, "fixed") == (figures["recorded"]["duration"], figures["recorded"]["policy"])
+    assert ("aimd", 12, 3) == (
+        figures["simulated"]["policy"],
+        figures["simulated"]["calls"],
+        figures["simulated"]["most_in_flight"],
+    )
+    assert BOUND == figures["is_a_bound"]
 
 
 def test_a_damaged_run_is_simulated_up_to_the_damage(run: Path) -> None:
