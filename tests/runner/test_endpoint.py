@@ -541,8 +541,8 @@ def test_retry_after_is_honoured(server: Server, path: Path, name: str, steps: s
 def test_a_rate_limit_costs_no_more_than_was_in_flight(server: Server, path: Path, name: str) -> None:
     """Once most calls get `Retry-After: 3`, nothing is sent until it is over: few calls are rate limited."""
     cases = [Case(name=str(n), input=n) for n in range(60)]
-    it = define_real(Endpoint(server.url(name, "limit:0.1")), cases, slots=8, retry=Retry(errors=0), timeout=100.0)
-    outcome = run_fast(it, path, rate=30)  # 3 s are 0.1 s of real time.
+    it = define_real(Endpoint(server.url(name, "limit:0.3")), cases, slots=8, retry=Retry(errors=0), timeout=100.0)
+    outcome = run_fast(it, path, rate=10)  # 3 s are 0.3 s of real time.
 
     refused = [failed for failed in events(path, AttemptFailed) if failed.category == "rate_limited"]
     assert (60, 0) == (outcome.state.completed, outcome.state.failed)

@@ -169,7 +169,7 @@ def test_a_cell_is_run_again() -> None:
     "source",
     [
         SCORER.format("==") + SCORER.format("!="),
-        f"def define_scored(it):\n    {SCORER.format('==').replace(chr(10), chr(10) + '    ')}\nmade(it)\nmade(it)",
+        f"def add(it):\n    {SCORER.format('==').replace(chr(10), chr(10) + '    ')}\nadd(it)\nadd(it)",
         "from runner.scorers import exact, iexact\nit.score(name='right')(exact)\nit.score(name='right')(iexact)",
     ],
 )
