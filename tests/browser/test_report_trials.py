@@ -89,6 +89,17 @@ def test_filters_search_and_sort(tmp_path: Path, open_tab: OpenTab) -> None:
     assert [] == tab.messages
 
 
+def test_scorers_are_in_the_order_of_the_definition(tmp_path: Path, open_tab: OpenTab) -> None:
+    """The columns of scorers do not depend on which one scored first."""
+    begin = attrs.evolve(started(), scorers={"exact": "v1", "tone": "v1"})  # type: ignore[misc]  # a fact is an attrs class
+    written(tmp_path / "run", [begin, session(), *answered("a", {"tone": "rude", "exact": True})])
+    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run") + "#trial=a")
+
+    assert ["exact", "tone"] == tab.texts("[data-sort^=score]")
+    assert ("✓ pass", "rude") == (tab.cells("a")["score-0"], tab.cells("a")["score-1"])
+    assert ["exact", "tone"] == tab.texts("#drawer .scores th")
+
+
 def test_large_runs_are_virtualised(tmp_path: Path, open_tab: OpenTab) -> None:
     """Of many rows only those in view are in the document; scrolling shows the others."""
     events = [event for number in range(300) for event in answered(f"case-{number:03}", {"exact": True})]
