@@ -64,8 +64,8 @@ TASK = """
             raise ValueError("the judge has no opinion")
         return {"right": output == case.expected, "length": float(len(output))}
 """
-"""The user's code. One answer in it is refused for two seconds, one fails twice, one for ever, one cannot be written, one is
-out of time once, and one is still in the air when the first session's deadline comes."""
+"""The user's code: one trial is rate limited, one fails twice, one always, one returns what is not JSON, one times out,
+and one is in flight at the deadline of the first session."""
 
 NAMES = ("kenya", "peru", "chile", "cuba", "france", "ghana", "japan", "malta", "nepal", "norway", "oman", "qatar")
 

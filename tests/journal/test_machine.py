@@ -104,7 +104,7 @@ class JournalAndList(RuleBasedStateMachine):
         self.disk.put(name, bytes(changed))
         try:
             list(read(PATH, files=self.disk))
-            raise AssertionError(f"byte {byte} of {len(content)} was flipped, and nobody noticed")
+            raise AssertionError(f"byte {byte} of {len(content)} was flipped, undetected")
         except JournalDamaged:
             pass
         except JournalError:

@@ -295,7 +295,7 @@ class LimitedDisk(Files):
         self.looks = 0
 
     def read(self, path: str) -> BinaryIO:
-        """Count how often somebody looked."""
+        """Count the reads."""
         self.looks += 1
         assert self.looks < 5_000, "what was looked for never came"
         return super().read(path)

@@ -196,8 +196,6 @@ def test_the_fingerprint_depends_on_the_script(script: Callable[[str], str]) -> 
     assert 3 == len({first, changed, Command(f"{script('echo 2')} -v").fingerprint})
 
 
-# What is left behind.
-
 FAMILY = """
 (trap '' TERM HUP INT; echo $$ >> {pids}; exec sleep 60) &
 echo $! >> {pids}

@@ -329,14 +329,14 @@ def test_a_generator_is_read_once() -> None:
         ([], "the dataset has no cases"),
     ],
 )
-def test_a_broken_list_is_refused(source: Source, message: str) -> None:
+def test_an_invalid_list_is_rejected(source: Source, message: str) -> None:
     """A list is checked before anything runs, like a file."""
     assert message in error_of(source)
 
 
 @pytest.mark.parametrize("source", [{"a": 1}, b"qa.jsonl", 3, None, type("DataFrame", (), {"columns": []})()])
-def test_other_sources_are_refused(source: Any) -> None:
-    """What has no rows, or would be iterated by its columns, is refused at once."""
+def test_other_sources_are_rejected(source: Any) -> None:
+    """What has no rows, or would be iterated by its columns, is rejected."""
     with pytest.raises(UsageError, match=r"pass a list|must be a file"):
         Dataset(source)
 
@@ -376,7 +376,7 @@ def test_a_selection_of_nothing() -> None:
 
 @pytest.mark.parametrize("limit", [0, -1, True, 1.5])
 def test_a_limit_is_checked(limit: Any) -> None:
-    """A limit that leaves nothing is refused."""
+    """A limit that leaves nothing is rejected."""
     with pytest.raises(UsageError, match=f"limit={limit}"):
         Selection(limit=limit)
 
@@ -438,7 +438,7 @@ def test_repeats() -> None:
 
 @pytest.mark.parametrize("ids", [["a", "a#2"], ["a#3", "a"], ["a#2#2", "b", "a#2"]])
 def test_repeats_do_not_clash(ids: list[str]) -> None:
-    """A name that a repeat of another case would have is refused, but only where there is such a repeat."""
+    """A name that a repeat of another case would have is rejected, but only where there is such a repeat."""
     source = [Case(name=name, input=1) for name in ids]
 
     assert f"case {len(ids)}: the id {ids[-1]!r} is also the id of a repeat of another case" in error_of(source, repeats=3)

@@ -544,9 +544,9 @@ def test_a_rate_limit_costs_no_more_than_was_in_flight(server: Server, path: Pat
     it = define_real(Endpoint(server.url(name, "limit:0.3")), cases, slots=8, retry=Retry(errors=0), timeout=100.0)
     outcome = run_fast(it, path, rate=10)  # 3 s are 0.3 s of real time.
 
-    refused = [failed for failed in events(path, AttemptFailed) if failed.category == "rate_limited"]
+    limited = [failed for failed in events(path, AttemptFailed) if failed.category == "rate_limited"]
     assert (60, 0) == (outcome.state.completed, outcome.state.failed)
-    assert 1 <= len(refused) <= 16
+    assert 1 <= len(limited) <= 16
 
 
 def test_an_outage_loses_nothing(server: Server, path: Path, name: str) -> None:

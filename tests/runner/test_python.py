@@ -135,9 +135,9 @@ def test_a_run_being_written_is_not_skipped() -> None:
 
     @evaluation(cases=CASES[:1], name="same")
     def from_within(_: int) -> str:
-        with pytest.raises(JournalLocked, match="0001") as refused:
+        with pytest.raises(JournalLocked, match="0001") as error:
             runner.run(from_within, resume=True)
-        return refused.typename
+        return error.typename
 
     assert {"case-0": "JournalLocked"} == dict(load(runner.run(from_within).path).outputs())
 

@@ -30,7 +30,7 @@ def history(*failures: Failed, **counts: Any) -> RetryHistory:
 
 
 def decisions(retry: Retry, failures: list[Failed], seed: int = 0) -> list[RetryIn | GiveUp]:
-    """List every decision about a trial whose attempts fail in these ways, in turn, until it is given up."""
+    """List every decision about a trial whose attempts fail in these ways, in turn, until it fails."""
     failed, decisions = RetryHistory(), list[RetryIn | GiveUp]()
     while not (decisions and isinstance(decisions[-1], GiveUp)):
         attempt = len(decisions) + 1
@@ -123,7 +123,7 @@ def test_the_backoff_doubles() -> None:
 def test_retries_end(
     *, errors: int, timeouts: int, rate_limits: float, base: float, factor: float, seed: int, failures: list[Failed]
 ) -> None:
-    """Whatever fails in whatever order, a trial is given up in the end, and no delay exceeds its bounds."""
+    """Whatever fails in whatever order, a trial fails in the end, and no delay exceeds its bounds."""
     retry = Retry(errors=errors, timeouts=timeouts, rate_limits=rate_limits, base_delay=base, max_delay=base * factor)
     waits = [decision for decision in decisions(retry, failures, seed) if isinstance(decision, RetryIn)]
 
