@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -29,7 +30,6 @@ from runner.executors.inputs import Inputs
 from runner.executors.main_thread import InputTask, await_value
 from runner.executors.progress import show
 from runner.executors.results import ResultCollector
-from runner.executors.stop_handle import StopHandle
 from runner.tasks import Task
 from runner.tasks.function import LOOPS, AsyncioThread, FunctionTask, Loop
 
@@ -85,6 +85,35 @@ class ExecutorConfig:
             return fingerprint_function(self.function)
         except UsageError:
             return fingerprint_function(self.function.func)  # type: ignore[attr-defined]  # only a partial raises
+
+
+class StopHandle:
+    """Stops a run: the first request gracefully, the second at once. Requests may come from any thread, at any time."""
+
+    def __init__(self) -> None:
+        self._pending: deque[None] = deque()
+        self._stop: Callable[[], None] | None = None
+        self.requests = 0
+        """How often `request` was called."""
+
+    def request(self) -> None:
+        """Stop the run, now or as soon as it starts."""
+        self.requests += 1
+        self._pending.append(None)
+        self._forward()
+
+    def attach(self, stop: Callable[[], None]) -> None:
+        """Set the function that stops the run."""
+        self._stop = stop
+        self._forward()
+
+    def _forward(self) -> None:
+        while self._stop is not None:
+            try:
+                self._pending.popleft()  # Atomic, so that each request counts once.
+            except IndexError:
+                return
+            self._stop()
 
 
 class Execution:

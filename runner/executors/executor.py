@@ -12,13 +12,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import attrs
 import trio
 
+from journal.events import FailureCategory
 from runner.api import in_trio, is_in_a_loop
 from runner.errors import UsageError
 from runner.executors.execution import Execution, ExecutorConfig, ExecutorSettings, Results
 from runner.executors.main_thread import MainThreadCaller
-from runner.executors.retrying import MaxRetries
+from runner.retries.classify import Failure
+from runner.retries.retry import OneBudget
 from runner.signals import POLL_INTERVAL, handle_signals
 
 JournalPath = str | os.PathLike[str] | None
@@ -27,6 +30,21 @@ _RESERVED: Final = ("resume", "listener", "limits", "observer")
 """Options of `arun` that the executor sets itself."""
 _AIMD: Final = (5.0, 1, 0.5)
 """Phoenix's defaults: window, step and ratio."""
+
+
+def _bypasses(exc: BaseException) -> FailureCategory | None:
+    """Treat Phoenix's own exceptions as fatal, except that of its rate limiter."""
+    names = {cls.__name__ for cls in type(exc).__mro__}
+    return "fatal" if "PhoenixException" in names and "RateLimitError" not in names else None
+
+
+@attrs.frozen(kw_only=True)
+class _MaxRetries(OneBudget):
+    """One budget for all causes, as in Phoenix; `exit_on_error` decides whether a failure stops the run."""
+
+    def failure(self, exc: BaseException, *, now: float) -> Failure:
+        """Classify an exception; it never stops the run."""
+        return attrs.evolve(super().failure(exc, now=now), stop_run=False)
 
 
 def _check_integer(name: str, value: object, minimum: int) -> None:
@@ -61,9 +79,10 @@ class _Executor:
             if name in _RESERVED:
                 raise UsageError(f"the option {name!r} is set by the executor; remove it from options")
         self._signals = () if termination_signal is None else (termination_signal,)
+        retry = _MaxRetries(total=max_retries, classify=_bypasses)
         self._config = ExecutorConfig(
             function=function,
-            settings=ExecutorSettings(slots=concurrency, timeout=timeout, retry=MaxRetries.of(max_retries), aimd=aimd),
+            settings=ExecutorSettings(slots=concurrency, timeout=timeout, retry=retry, aimd=aimd),
             options={"policy": policy, "fail_fast": exit_on_error, **(options or {})},
             journal=None if journal is None else Path(journal),
             fallback=fallback,

@@ -282,5 +282,5 @@ class _RecordedScorer:
 class _NullFiles(NullFiles):
     """Takes no real time either."""
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         pass
