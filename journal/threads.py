@@ -15,6 +15,7 @@ class InThread(Protocol):
 
     def __call__(self, call: Callable[[], T], /) -> Awaitable[T]:
         """Make the call and return its result."""
+        ...
 
 
 @trio.lowlevel.enable_ki_protection

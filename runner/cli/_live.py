@@ -77,6 +77,7 @@ class Show(Protocol):
 
     def __call__(self, history: LoadedRun, now: float) -> None:
         """Show it."""
+        ...
 
 
 def redraw(screen: "Live", frame: "Group") -> None:

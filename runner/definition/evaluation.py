@@ -50,6 +50,7 @@ class CaseChecker(Protocol):
 
     def check(self, case: Case, /) -> None:
         """Raise a `UsageError` if the case lacks something."""
+        ...
 
 
 class Evaluation(Generic[InputT, OutputT, ReturnT]):

@@ -21,15 +21,19 @@ class TrialSource(Protocol):
     @property
     def ready(self) -> deque[Any]:
         """Trials that were read and are not taken in yet."""
+        ...
 
     def read(self, most: int) -> bool:
         """Read at most so many trials into `ready`; return whether there were any. It is called in a thread and may block."""
+        ...
 
     def admit(self, item: Any) -> TrialWork | None:
         """Record that a trial is taken in; return None if nothing is left to do for it. It must not block."""
+        ...
 
     def close(self) -> None:
         """Record what follows from there being no more trials."""
+        ...
 
 
 class Intake:

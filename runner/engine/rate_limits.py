@@ -25,6 +25,7 @@ class Identified(Protocol):
     @property
     def rate_limit_identity(self) -> str:
         """The same for all calls under one rate limit; it may contain a secret and must not be recorded."""
+        ...
 
 
 def default_slots(called: Callable[..., Any]) -> int:

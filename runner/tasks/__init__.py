@@ -24,10 +24,12 @@ class TrialInput(Protocol):
     @property
     def trial(self) -> str:
         """Its id: the same for all attempts, in all sessions."""
+        ...
 
     @property
     def case(self) -> Case:
         """Its case."""
+        ...
 
 
 class Task(Protocol):
@@ -36,9 +38,11 @@ class Task(Protocol):
     @property
     def takes_trial(self) -> bool:
         """Whether it is called with a `TrialInput` instead of the case's input."""
+        ...
 
     def call(self, value: Any, on_late: OnLateResult, /) -> Awaitable[Any]:
         """Return an output, or raise; `on_late` is called if the call is abandoned and ends later."""
+        ...
 
 
 @runtime_checkable
@@ -47,6 +51,7 @@ class OpenableTask(Protocol):
 
     def open_session(self, run: str, /) -> AbstractAsyncContextManager[Task]:
         """Open what is called during a session of the run with this id; a scorer's is called with a `ScorerInput`."""
+        ...
 
 
 def is_async(function: Callable[..., Any]) -> bool:
