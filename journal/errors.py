@@ -26,7 +26,7 @@ HINTS: Final[dict[Hint, str]] = {
 
 
 class JournalError(Exception):
-    """Something is wrong with a journal, or with an event that it was given."""
+    """A journal, or an event passed to it, is invalid or cannot be used."""
 
     def __init__(self, message: str, *, path: Path | None = None, hint: Hint | None = None) -> None:
         super().__init__(message)
@@ -35,7 +35,7 @@ class JournalError(Exception):
         self.path = path
         """Directory of the run; None if the error is about an event."""
         self.hint: Hint | None = hint
-        """What to do about it."""
+        """Key in `HINTS`."""
 
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message}; {HINTS[self.hint]}"
@@ -46,7 +46,7 @@ class NotAJournal(JournalError):
 
 
 class JournalExists(JournalError):
-    """A new run was to be created at a path that exists."""
+    """The path for a new run already exists or cannot be created."""
 
 
 class JournalLocked(JournalError):

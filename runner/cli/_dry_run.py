@@ -26,7 +26,7 @@ def print_dry_run(loaded: LoadedEvaluation, cases: int | None, path: Path, setti
     at_most = trials if cases is not None or settings.limit is None else settings.limit * settings.repeats
     retry = settings.retry
     calls_per_trial = 1 + retry.errors + retry.timeouts
-    before = _used_before(loaded.evaluation.name)
+    before = _earlier_usage(loaded.evaluation.name)
     if as_json:
         print_json(
             {
@@ -92,7 +92,7 @@ def _stops(settings: Settings) -> Iterator[str]:
 
 
 @attrs.frozen
-class _Used:
+class _EarlierUsage:
     """Usage of an earlier run of the same evaluation."""
 
     path: Path
@@ -101,14 +101,14 @@ class _Used:
     per_call: dict[str, float]
 
 
-def _used_before(name: str) -> _Used | None:
+def _earlier_usage(name: str) -> _EarlierUsage | None:
     """Return the usage of the latest run of this evaluation that recorded it."""
     latest: Iterable[Path] = reversed(list(runs_under(RUNS / name))[-_EARLIER_RUNS:])
     for path in latest:
         state = open_run(path).state
         used = billed_usage(state.usage)
         if used and state.done and state.attempts:
-            return _Used(path, _times(used, 1 / state.done), _times(used, 1 / state.attempts))
+            return _EarlierUsage(path, _times(used, 1 / state.done), _times(used, 1 / state.attempts))
     return None
 
 
@@ -116,10 +116,10 @@ def _times(used: dict[str, float], times: float) -> dict[str, float]:
     return {name: value * times for name, value in used.items()}
 
 
-def _usage_in_words(before: _Used | None, trials: int | None, calls_per_trial: int) -> str:
+def _usage_in_words(before: _EarlierUsage | None, trials: int | None, calls_per_trial: int) -> str:
     if before is None:
-        return "cost: unknown; no earlier run under runs/ recorded its usage (record it with note(tokens=…, cost=…))"
+        return f"cost: unknown; none of the last {_EARLIER_RUNS} runs recorded usage (record it with note(tokens=…, cost=…))"
     where, times = ("per trial", 1) if trials is None else ("in total", trials)
     about, at_most = _times(before.per_trial, times), _times(before.per_call, times * calls_per_trial)
-    words = [f"{printable(name, 24)} {number(about[name])} (at most {number(at_most[name])})" for name in about]
+    words = [f"{printable(name, 24)} {number(about[name])} ({number(at_most[name])} if every retry is used)" for name in about]
     return f"{where} about {', '.join(words)}, based on {before.path}"

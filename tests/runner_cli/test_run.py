@@ -317,7 +317,7 @@ def test_dry_run_writes_nothing() -> None:
         "  retries: 0 after errors, 2 after timeouts, 10 min on rate limits",
         "  at most 2 slots (adaptive), timeout none",
         "  scorers: exact",
-        "  cost: unknown; no earlier run under runs/ recorded its usage (record it with note(tokens=…, cost=…))",
+        "  cost: unknown; none of the last 5 runs recorded usage (record it with note(tokens=…, cost=…))",
     ] == result.stdout.splitlines()
     assert not Path("runs").exists()
 
@@ -347,7 +347,7 @@ def test_dry_run_estimates_from_an_earlier_run() -> None:
     words = evaljournal("run", "evals/capitals.py", "--dry-run")
     answer = orjson.loads(evaljournal("run", "evals/capitals.py", "--dry-run", "--json").stdout)
 
-    message = "  in total about tokens 50 (at most 150), cost 2.5 (at most 7.5), based on runs/capitals/0001\n"
+    message = "  in total about tokens 50 (150 if every retry is used), cost 2.5 (7.5 if every retry is used), based on runs/capitals/0001\n"
     assert words.stdout.endswith(message)
     assert {"at_least": 5, "at_most": 15} == answer["calls"]
     assert {"tokens": 150.0, "cost": 7.5} == answer["projected_usage_at_most"]
