@@ -1,6 +1,6 @@
 """The hash chain: each line ends with a hash of the run's id, the previous hash and the line itself.
 
-One member serves as checksum, order and tamper evidence. Only bytes here; no files and no events.
+The hash detects corruption, reordering and tampering. This module handles bytes, not files or events.
 """
 
 from hashlib import sha256
@@ -21,11 +21,11 @@ LINE_TAIL: Final = TAIL + 1
 
 
 def link(run: bytes, previous: bytes, body: bytes) -> str:
-    """Return the hash of a line with this body."""
+    """Return the hash of a line, given the previous hash and its body."""
     return sha256(run + previous + body).hexdigest()[:HASH_LENGTH]
 
 
-def close(body: bytes, h: bytes) -> bytes:
+def add_hash(body: bytes, h: bytes) -> bytes:
     """Return the line: body, hash member, closing brace and LF."""
     return b"%b%b%b%b" % (body, OPENING, h, LINE_CLOSING)
 

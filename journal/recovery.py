@@ -86,7 +86,7 @@ def survivors(run: bytes, data: bytes, *, seq: int, h: bytes) -> list[Survivor]:
             computed |= _links(run, repaired.get(fragment.seq - 1, ()), fragment.body)
         if fragment.stored is not None and fragment.stored in computed:
             d = _D.search(fragment.body, max(0, len(fragment.body) - _D_LENGTH))
-            line = chain.close(fragment.body, fragment.stored)[:-1]
+            line = chain.add_hash(fragment.body, fragment.stored)[:-1]
             intact.append(Survivor(seq=fragment.seq, d=int(d[1]) if d else 0, h=fragment.stored, line=line))
         elif len(repaired.setdefault(fragment.seq, set())) < _MAX_CANDIDATES:
             repaired[fragment.seq] |= _links(run, previous, fragment.body)

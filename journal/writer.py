@@ -341,7 +341,7 @@ class Journal:
         seq = self._seq + 1
         digits = chain.link(self._run, self._h, body)
         h = digits.encode()
-        line = chain.close(body, h)
+        line = chain.add_hash(body, h)
         segment, batch, length = self._segment, self._batches[-1], len(line)
         record = new_record(Record, (seq, at, t, event, self._durable, digits, segment.number, segment.bytes))
         segment.bytes += length

@@ -13,7 +13,7 @@ _LABELS: Final = 6
 
 
 def trials_in_words(state: RunState) -> str:
-    """Return how many trials succeeded, recovered and were withdrawn."""
+    """Return the counts of succeeded, recovered and withdrawn trials."""
     parts = [f"{state.completed:,} ok of {state.done:,} done"]
     if state.recovered:
         parts.append(f"{state.recovered:,} of {state.completed:,} ok recovered after a failure")
@@ -23,7 +23,7 @@ def trials_in_words(state: RunState) -> str:
 
 
 def score_lines(scores: Mapping[str, Score], *, failed: int) -> Iterator[str]:
-    """Return one line per scorer; `failed` is the number of failed trials."""
+    """Yield one line per scorer; `failed` is the number of failed trials."""
     names = {scorer: printable(scorer, 24) for scorer in scores}
     width = max(map(len, names.values()), default=0)
     for scorer, score in scores.items():
@@ -70,7 +70,7 @@ def _labels(score: Score) -> str:
 
 
 def pass_lines(scores: Mapping[str, Score]) -> Iterator[str]:
-    """Return pass@k and pass^k of each scorer, if cases have repeats."""
+    """Yield pass@k and pass^k of each scorer, if cases have repeats."""
     for scorer, score in scores.items():
         several = [estimate for estimate in score.pass_at_k if estimate.k > 1]
         if several:
@@ -80,7 +80,7 @@ def pass_lines(scores: Mapping[str, Score]) -> Iterator[str]:
 
 
 def group_lines(groups: Mapping[str, Part], by: str, *, limit: int | None = None) -> Iterator[str]:
-    """Return the results of each group, or of the first `limit` groups."""
+    """Yield the results of each group, or of the first `limit` groups."""
     yield f"by {printable(by)}:"
     for label, group in islice(groups.items(), limit):
         trials = group.trials
@@ -101,14 +101,14 @@ def latency_in_words(times: Latency, of: str, *names: str) -> str:
 
 
 def truncated_lines(state: RunState) -> Iterator[str]:
-    """Return how many answers were truncated, if any; a scorer may have failed them for that reason alone."""
+    """Yield how many answers were truncated, if any; a scorer may have failed them for that reason alone."""
     if state.truncated:
         answers = plural(state.stages["completed"] + state.stages["answered"], "answer")
         yield f"{state.truncated:,} of {answers} truncated by the token limit; raise --max-tokens"
 
 
 def billed_usage(usage: Mapping[str, float]) -> dict[str, float]:
-    """Return the tokens and costs in some usage; the sum of other numbers, such as temperatures, means nothing."""
+    """Return the tokens and costs in some usage; sums of other values, such as temperatures, are meaningless."""
     return {name: value for name, value in usage.items() if "token" in name.lower() or "cost" in name.lower()}
 
 
@@ -118,7 +118,7 @@ def usage_in_words(usage: Mapping[str, float]) -> str:
 
 
 def adopted_lines(state: RunState) -> Iterator[str]:
-    """Return what was adopted, and how many answers an older version of the task has made."""
+    """Yield what was adopted, and how many answers come from an older version of the task."""
     for session in state.sessions:
         if session.adopted:
             yield f"session {session.n} adopted changes: {printable(', '.join(session.adopted), 200)}"
@@ -129,7 +129,7 @@ def adopted_lines(state: RunState) -> Iterator[str]:
 
 
 def version_notes(state: RunState) -> Iterator[str]:
-    """Return why the numbers of a run belong to more than one version of the task or of a scorer."""
+    """Yield notes on results from older versions of the task or of a scorer."""
     yield from adopted_lines(state)
     for scorer, tally in state.scores.items():
         if versions := _versions(tally.versions, tally.from_older_version):

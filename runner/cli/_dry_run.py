@@ -16,7 +16,7 @@ from runner.engine.rate_limits import default_slots
 from runner.run_paths import RUNS, runs_under
 
 _EARLIER_RUNS: Final = 5
-"""How many earlier runs are searched for their usage."""
+"""Number of earlier runs searched for recorded usage."""
 
 
 def print_dry_run(loaded: LoadedEvaluation, cases: int | None, path: Path, settings: Settings, *, as_json: bool) -> None:

@@ -44,10 +44,10 @@ _HELP = "\n".join(["\b", *(f"{name:<13} {format_.description}" for name, format_
 @click.option("--rows", type=click.Choice(["trials", "attempts", "events"]), help="Rows of a table (default: trials).")
 @click.option("--force", is_flag=True, help="Replace existing files.")
 def export(path: Path, name: str, target: Path | None, rows: Rows | None, force: bool) -> None:
-    """Export a run in another format; it may be running, stopped, finished or damaged.
+    """Export a run to another format; it may be running, stopped, finished or damaged.
 
     A damaged run is exported up to the damage, with exit code 4. Files are replaced atomically, and only with --force. The same
-    run gives the same bytes.
+    records always give the same bytes.
 
     \b
     evaljournal export > trials.jsonl
@@ -62,12 +62,12 @@ def export(path: Path, name: str, target: Path | None, rows: Rows | None, force:
         try:
             _write(source, format_, target, rows or "trials")
         except OSError:
-            raise  # A closed pipe or a full disk.
+            raise  # Not a journal problem: closed pipe or full disk.
         except Exception as exc:
             problem = verify_journal(path).problem
             if problem is None:
                 raise
-            raise problem from exc  # The journal is damaged.
+            raise problem from exc  # Report the damage, not its consequence.
     if target is not None:
         click.echo(f"{target}: {path} as {name}, up to record {source.run.state.seq:,}", err=True)
     exit_if_damaged(source.problem)

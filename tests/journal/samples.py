@@ -216,6 +216,6 @@ def forge(path: Path, facts: Iterable[Event | dict[str, Any]], *, d: int = 0) ->
         rest = {name: value for name, value in members.items() if name != "d"}
         body = orjson.dumps({**own, **rest, "d": members.get("d", d)})[:-1]
         h = chain.link(RUN.encode(), h, body).encode()
-        lines.append(chain.close(body, h))
+        lines.append(chain.add_hash(body, h))
     overwrite(segment(path), b"".join(lines))
     return path
