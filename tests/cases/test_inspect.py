@@ -139,7 +139,8 @@ async def test_edited_prompts_of_a_generator_are_rejected() -> None:
     outcome = await run_virtual(define(task, lambda: iter(edited), slots=4), disk, resume=True)
 
     assert "dataset_failed" == outcome.stopped
-    assert "case 'case-0' has changed since the run was started; --adopt runs it again" in outcome.why
+    assert "case 'case-0' has changed since the run was started" in outcome.why
+    assert "adopt=True" in outcome.why
     assert asked == task.calls.total()
 
 
