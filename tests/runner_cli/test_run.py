@@ -490,7 +490,7 @@ def test_resume_of_a_changed_task() -> None:
     rejected = evaljournal("resume")
 
     assert (2, True) == (rejected.exit_code, "(its source has changed)" in rejected.stderr)
-    assert "--adopt (adopt=True in Python) accepts the changes" in rejected.stderr
+    assert "--adopt` accepts the changes" in rejected.stderr
     assert 1 == evaljournal("resume", "--adopt").exit_code
 
 
