@@ -34,10 +34,8 @@ if sys.platform == "win32":  # These need POSIX signals, terminals or commands.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    """Add `--seed`; accept the setting `timeout` where pytest-timeout is not installed."""
-    if not pluginmanager.hasplugin("timeout"):
-        parser.addini("timeout", "ignored: pytest-timeout is not installed")
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--seed`."""
     parser.addoption("--seed", type=int, default=0, help="Seed for the order in which trio runs ready tasks (default: 0).")
 
 
