@@ -106,7 +106,7 @@ def _session_of(event: events.Event, lifecycle: Lifecycle) -> int:
 
 def _first_record(source: Path, files: Files) -> tuple[_Intact, bytes]:
     """Return the `RunStarted` record and the run's id; raise if the journal cannot or need not be salvaged."""
-    if verify(source, files=files).holds:
+    if verify(source, files=files).ok:
         raise JournalError(f"{source} is not damaged", path=source, hint="resume")
     scan = Scan(source, files)
     collections.deque(scan, maxlen=0)

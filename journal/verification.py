@@ -42,7 +42,7 @@ class Verification:
     """The first problem; None if there is none."""
 
     @property
-    def holds(self) -> bool:
+    def ok(self) -> bool:
         """Whether the journal is intact."""
         return self.problem is None
 

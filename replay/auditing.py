@@ -185,9 +185,9 @@ class Auditor:
         since = "the session started" if answered is None else "the output"
         self._check_elapsed(record, event.elapsed, 0.0, record.t - (answered or 0.0), since)
 
-    _trial_scored = _scoring_failed = _check_score
+    _on_trial_scored = _on_scoring_failed = _check_score
 
-    def _scorer_call_started(self, event: events.ScorerCallStarted, record: Record) -> None:
+    def _on_scorer_call_started(self, event: events.ScorerCallStarted, record: Record) -> None:
         name, count = (event.trial, event.scorer), self._count
         subject = f"call of {event.scorer!r} for {event.trial!r}"
         if name in self._in_flight:
@@ -205,7 +205,7 @@ class Auditor:
         self._check_open(subject, event.key, record, checked=count != self._count)
         self._inform(record, event.key)
 
-    def _scorer_call_failed(self, event: events.ScorerCallFailed, record: Record) -> None:
+    def _on_scorer_call_failed(self, event: events.ScorerCallFailed, record: Record) -> None:
         name = event.trial, event.scorer
         if name not in self._in_flight or event.call != self._calls[name]:
             message = f"call {event.call} of {event.scorer!r} for {event.trial!r} fails, but is not in flight"
@@ -218,14 +218,14 @@ class Auditor:
         self._check_elapsed(record, elapsed, self._t - since, record.t - since, "the call started")
         self._inform(record, key)
 
-    def _policy_shared(self, event: events.PolicyShared, _: Record) -> None:
+    def _on_policy_shared(self, event: events.PolicyShared, _: Record) -> None:
         self._shared.add(event.key)
         self._due = deque((seq, decision) for seq, decision in self._due if decision.key != event.key)
 
-    def _trial_completed(self, event: events.TrialCompleted, _: Record) -> None:
+    def _on_trial_completed(self, event: events.TrialCompleted, _: Record) -> None:
         self._answered.pop(event.trial, None)
 
-    def _attempt_interrupted(self, event: events.AttemptInterrupted, record: Record) -> None:
+    def _on_attempt_interrupted(self, event: events.AttemptInterrupted, record: Record) -> None:
         if event.why in {"process_died", "forked"}:
             return  # It belongs to an earlier session.
         if event.why == "cancelled" or (self._is_forked and event.elapsed is None):
@@ -240,9 +240,9 @@ class Auditor:
         self._check_end(event, record)
         self._inform(record, key)
 
-    _attempt_succeeded = _attempt_failed = _attempt_timed_out = _check_ending
+    _on_attempt_succeeded = _on_attempt_failed = _on_attempt_timed_out = _check_ending
 
-    def _attempt_started(self, event: events.AttemptStarted, record: Record) -> None:
+    def _on_attempt_started(self, event: events.AttemptStarted, record: Record) -> None:
         state, count = self._state, self._count
         trial = state.trials[event.trial]
         holder = self._slots.get(event.slot)
@@ -346,7 +346,7 @@ class Auditor:
             message = f"the policy decides {_in_words(expected)}, but recorded is {_in_words(event)}"
             self._disagree(record, f"after record {seq:,} {message}")
 
-    _limit_changed = _pace_changed = _intake_paused = _intake_resumed = _check_decision
+    _on_limit_changed = _on_pace_changed = _on_intake_paused = _on_intake_resumed = _check_decision
 
     def _check_invariants(self, event: events.PolicyEvent, record: Record) -> None:
         """Check what holds for decisions of every policy."""
@@ -381,7 +381,7 @@ class Auditor:
             message = f"the retry rules decide {_in_words(expected)}, but recorded is {_in_words(event)}"
             self._differ(record, "retry", f"after attempt {trial.attempts} of {event.trial!r} {message}")
 
-    _retry_scheduled = _trial_failed = _check_settlement
+    _on_retry_scheduled = _on_trial_failed = _check_settlement
 
     def _ask(self, record: Record, ask: Callable[[], T], otherwise: T) -> T:
         try:
@@ -412,7 +412,7 @@ class Auditor:
             return  # The last decisions may be missing: there was no space, or the run was forked before them.
         self._require_no_due(record)
 
-    _run_stopped = _run_finished = _check_end_of_run
+    _on_run_stopped = _on_run_finished = _check_end_of_run
 
     def _check_totals(self, event: events.RunFinished, record: Record) -> None:
         state = self._state

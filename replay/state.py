@@ -263,12 +263,12 @@ class RunState:
             del self.backing_off[name]
         trial.stage = stage
 
-    def _run_started(self, event: events.RunStarted, _: Record) -> None:
+    def _on_run_started(self, event: events.RunStarted, _: Record) -> None:
         self.started = event
         self.planned = event.trials
         self.settings = dict(event.settings)
 
-    def _session_started(self, event: events.SessionStarted, record: Record) -> None:
+    def _on_session_started(self, event: events.SessionStarted, record: Record) -> None:
         for trial in self.backing_off.values():  # `t` restarts; the rest of a backoff still applies.
             trial.due = max(0.0, trial.due - self._ended_at)
         self.sessions.append(Session(n=event.n, seq=record.seq, at=record.at, pid=event.pid, host=event.host))
@@ -300,7 +300,7 @@ class RunState:
             current = (trial for trial in self.trials.values() if trial.stage != "withdrawn")
             self.from_older_task = sum(trial.output_location is not None for trial in current)
 
-    def _trial_enqueued(self, event: events.TrialEnqueued, record: Record) -> None:
+    def _on_trial_enqueued(self, event: events.TrialEnqueued, record: Record) -> None:
         before = self.trials.get(event.trial)
         if before is not None:
             self.stages[before.stage] -= 1
@@ -318,7 +318,7 @@ class RunState:
             scored = ((trial.case, trial.scores) for trial in self.trials.values() if trial.scores)
             tally.group_by_case((case, scores[scorer][1]) for case, scores in scored if scorer in scores)
 
-    def _attempt_started(self, event: events.AttemptStarted, record: Record) -> None:
+    def _on_attempt_started(self, event: events.AttemptStarted, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "running")
         self.running[event.trial] = trial
@@ -332,7 +332,7 @@ class RunState:
             self.interrupted_trials.remove(event.trial)
             self.repeated_calls += 1
 
-    def _attempt_succeeded(self, event: events.AttemptSucceeded, record: Record) -> None:
+    def _on_attempt_succeeded(self, event: events.AttemptSucceeded, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "answered")
         trial._output = packed(record)
@@ -343,7 +343,7 @@ class RunState:
         if event.usage is not None:
             add(self.usage, event.usage)
 
-    def _attempt_failed(self, event: events.AttemptFailed | events.AttemptTimedOut, record: Record) -> None:
+    def _on_attempt_failed(self, event: events.AttemptFailed | events.AttemptTimedOut, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "unsettled")
         history = trial.retry_history = trial.retry_history or RetryHistory()
@@ -360,18 +360,18 @@ class RunState:
         self.last_error = LastError(history.error, record.t, earlier + 1, outputs)
         self._add_unproductive_usage(event.trial, event.usage)
 
-    _attempt_timed_out = _attempt_failed
+    _on_attempt_timed_out = _on_attempt_failed
 
-    def _attempt_interrupted(self, event: events.AttemptInterrupted, _: Record) -> None:
+    def _on_attempt_interrupted(self, event: events.AttemptInterrupted, _: Record) -> None:
         self._move(event.trial, self.trials[event.trial], "interrupted")
         self.interrupted += 1
         self.interrupted_trials.add(event.trial)
         self._add_unproductive_usage(event.trial)
 
-    def _attempt_returned_late(self, _: events.AttemptReturnedLate, __: Record) -> None:
+    def _on_attempt_returned_late(self, _: events.AttemptReturnedLate, __: Record) -> None:
         self.late_returns += 1
 
-    def _retry_scheduled(self, event: events.RetryScheduled, record: Record) -> None:
+    def _on_retry_scheduled(self, event: events.RetryScheduled, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "backing_off")
         self.backing_off[event.trial] = trial
@@ -383,21 +383,21 @@ class RunState:
                 trial.retry_history.count_retry(event.cause, event.delay)
         self.retries[event.cause] += 1
 
-    def _scorer_call_started(self, event: events.ScorerCallStarted, record: Record) -> None:
+    def _on_scorer_call_started(self, event: events.ScorerCallStarted, record: Record) -> None:
         name = event.trial, event.scorer
         self.delayed_calls.pop(name, None)
         self.scorer_calls[name] = OpenCall(event.key, record.t)
         self.calls_started[event.scorer] += 1
         self.scorer_keys.add(event.key)
 
-    def _scorer_call_failed(self, event: events.ScorerCallFailed, record: Record) -> None:
+    def _on_scorer_call_failed(self, event: events.ScorerCallFailed, record: Record) -> None:
         name = event.trial, event.scorer
         self.scorer_calls.pop(name, None)
         if event.delay is not None:
             self.delayed_calls[name] = record.t + event.delay
         self.calls_failed[event.category] += 1
 
-    def _trial_scored(self, event: events.TrialScored, _: Record) -> None:
+    def _on_trial_scored(self, event: events.TrialScored, _: Record) -> None:
         trial = self.trials[event.trial]
         if self.scorer_calls:
             self.scorer_calls.pop((event.trial, event.scorer.partition(".")[0]), None)
@@ -425,7 +425,7 @@ class RunState:
         order = sorted(self.scores, key=lambda scorer: places.get(scorer.partition(".")[0], len(places)))
         self.scores = {scorer: self.scores[scorer] for scorer in order}
 
-    def _scoring_failed(self, event: events.ScoringFailed, _: Record) -> None:
+    def _on_scoring_failed(self, event: events.ScoringFailed, _: Record) -> None:
         trial = self.trials[event.trial]
         self.scorer_calls.pop((event.trial, event.scorer), None)
         if event.scorer in trial.unscored:
@@ -435,7 +435,7 @@ class RunState:
         tally.failed += 1
         tally.error = f"{event.error}: {event.message}"[:_ERROR_CHARS]
 
-    def _trial_completed(self, event: events.TrialCompleted, record: Record) -> None:
+    def _on_trial_completed(self, event: events.TrialCompleted, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "completed")
         trial.since = 0.0
@@ -443,14 +443,14 @@ class RunState:
         if trial.retry_history is not None:
             self.recovered += 1
 
-    def _trial_failed(self, event: events.TrialFailed, record: Record) -> None:
+    def _on_trial_failed(self, event: events.TrialFailed, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "failed")
         self.done_at = record.t
         history = trial.retry_history = trial.retry_history or RetryHistory()
         history.cause = event.cause
 
-    def _trial_withdrawn(self, event: events.TrialWithdrawn, __: Record) -> None:
+    def _on_trial_withdrawn(self, event: events.TrialWithdrawn, __: Record) -> None:
         trial = self.trials[event.trial]
         self.recovered -= trial.recovered
         self._move(event.trial, trial, "withdrawn")
@@ -461,25 +461,25 @@ class RunState:
             self.scores[scorer].failed -= 1
         trial.scores, trial.unscored = None, ()
 
-    def _limit_changed(self, event: events.LimitChanged, _: Record) -> None:
+    def _on_limit_changed(self, event: events.LimitChanged, _: Record) -> None:
         self.limits[event.key] = event.after
         self.limit_changes[event.key] = event
         if event.key.startswith(events.SCORER_PREFIX):
             self.scorer_keys.add(event.key)
 
-    def _pace_changed(self, event: events.PaceChanged, _: Record) -> None:
+    def _on_pace_changed(self, event: events.PaceChanged, _: Record) -> None:
         if event.after is None:
             self.paces.pop(event.key, None)
         else:
             self.paces[event.key] = event.after
 
-    def _intake_paused(self, event: events.IntakePaused, _: Record) -> None:
+    def _on_intake_paused(self, event: events.IntakePaused, _: Record) -> None:
         self.pauses[event.key] = Pause(event.until, event.cause, event.evidence)
 
-    def _intake_resumed(self, event: events.IntakeResumed, _: Record) -> None:
+    def _on_intake_resumed(self, event: events.IntakeResumed, _: Record) -> None:
         self.pauses.pop(event.key, None)
 
-    def _noted(self, event: events.Noted, _: Record) -> None:
+    def _on_noted(self, event: events.Noted, _: Record) -> None:
         usage = noted_usage(event.name, event.value)
         add(self.usage, usage)
         if event.name == _UNAUTHORIZED and isinstance(event.value, dict):
@@ -496,17 +496,17 @@ class RunState:
         elif not is_last or trial.output_location is None:
             add(self.usage_without_output, usage)  # Noted after the attempt had ended without an output.
 
-    def _segment_opened(self, event: events.SegmentOpened | events.JournalRecovered, _: Record) -> None:
+    def _on_segment_opened(self, event: events.SegmentOpened | events.JournalRecovered, _: Record) -> None:
         """Ignore `t` of a record that may precede `session_started`: it belongs to the next session's clock."""
         self.t = self._ended_at
         self.recoveries += isinstance(event, events.JournalRecovered)
 
-    _journal_recovered = _segment_opened
+    _on_journal_recovered = _on_segment_opened
 
-    def _run_stopped(self, event: events.RunStopped, _: Record) -> None:
+    def _on_run_stopped(self, event: events.RunStopped, _: Record) -> None:
         self._end(event.reason)
 
-    def _run_finished(self, _: events.RunFinished, __: Record) -> None:
+    def _on_run_finished(self, _: events.RunFinished, __: Record) -> None:
         self._end("finished")
 
     def _end(self, ending: str) -> None:

@@ -176,14 +176,14 @@ class Timeline:
                 else:
                     times.stage[number] = QUEUED
 
-    def _trial_enqueued(self, event: events.TrialEnqueued, t: float, seq: int) -> None:
+    def _on_trial_enqueued(self, event: events.TrialEnqueued, t: float, seq: int) -> None:
         number = self.times.numbers.get(event.trial)
         if number is None:
             number = self.times.add(event.trial)
         self._open.add(number)
         self._move(number, QUEUED, t, seq)
 
-    def _attempt_started(self, event: events.AttemptStarted, t: float, seq: int) -> None:
+    def _on_attempt_started(self, event: events.AttemptStarted, t: float, seq: int) -> None:
         times, spans = self.times, self.spans
         number = times.numbers[event.trial]
         self._move(number, RUNNING, t, seq)
@@ -198,16 +198,16 @@ class Timeline:
         times.attempts[number] += 1
         spans.start_attempt(times.names[number], event, len(self.sessions), t, seq)
 
-    def _attempt_succeeded(self, event: events.AttemptSucceeded, t: float, seq: int) -> None:
+    def _on_attempt_succeeded(self, event: events.AttemptSucceeded, t: float, seq: int) -> None:
         self._end(event.trial, "succeeded", ANSWERED, t, seq)
 
-    def _attempt_failed(self, event: events.AttemptFailed, t: float, seq: int) -> None:
+    def _on_attempt_failed(self, event: events.AttemptFailed, t: float, seq: int) -> None:
         self._end(event.trial, "failed" if event.category == "error" else event.category, IDLE, t, seq)
 
-    def _attempt_timed_out(self, event: events.AttemptTimedOut, t: float, seq: int) -> None:
+    def _on_attempt_timed_out(self, event: events.AttemptTimedOut, t: float, seq: int) -> None:
         self._end(event.trial, "timed_out", IDLE, t, seq)
 
-    def _attempt_interrupted(self, event: events.AttemptInterrupted, t: float, seq: int) -> None:
+    def _on_attempt_interrupted(self, event: events.AttemptInterrupted, t: float, seq: int) -> None:
         self._end(event.trial, "interrupted", QUEUED, t, seq)
 
     def _end(self, trial: str, ending: str, stage: int, t: float, seq: int) -> None:
@@ -222,7 +222,7 @@ class Timeline:
         else:
             raise KeyError(f"an attempt at {trial}")
 
-    def _retry_scheduled(self, event: events.RetryScheduled, t: float, seq: int) -> None:
+    def _on_retry_scheduled(self, event: events.RetryScheduled, t: float, seq: int) -> None:
         times = self.times
         number = times.numbers[event.trial]
         self._open.add(number)  # It may have failed before.
@@ -238,27 +238,27 @@ class Timeline:
         self._open.discard(number)
         self._move(number, IDLE, t, seq)
 
-    _trial_completed = _trial_failed = _trial_withdrawn = _trial_done
+    _on_trial_completed = _on_trial_failed = _on_trial_withdrawn = _trial_done
 
-    def _limit_changed(self, event: events.LimitChanged, t: float, seq: int) -> None:
+    def _on_limit_changed(self, event: events.LimitChanged, t: float, seq: int) -> None:
         if event.key.startswith(events.SCORER_PREFIX):
             return  # It limits scorer calls, not attempts.
         self._limits[event.key] = event.after
         self._limit.put(sum(self._limits.values()), t, seq)
 
-    def _pace_changed(self, event: events.PaceChanged, t: float, seq: int) -> None:
+    def _on_pace_changed(self, event: events.PaceChanged, t: float, seq: int) -> None:
         if event.key.startswith(events.SCORER_PREFIX):
             return
         self._paces[event.key] = round(1_000 * (event.after or 0.0))
         self._pace.put(sum(self._paces.values()), t, seq)
 
-    def _intake_paused(self, event: events.IntakePaused, t: float, seq: int) -> None:
+    def _on_intake_paused(self, event: events.IntakePaused, t: float, seq: int) -> None:
         is_open = event.cause in PROBING
         if (is_open or event.until > t) and not event.key.startswith(events.SCORER_PREFIX):
             self._pauses[event.key] = math.inf if is_open else event.until
             self._count_paused(t, seq)
 
-    def _intake_resumed(self, event: events.IntakeResumed, t: float, seq: int) -> None:
+    def _on_intake_resumed(self, event: events.IntakeResumed, t: float, seq: int) -> None:
         self._pauses.pop(event.key, None)
         self._count_paused(t, seq)
 

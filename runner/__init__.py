@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from runner.api import RunVerification, arun, rescore, run, verify
+    from runner.api import arun, rescore, run
     from runner.data.case import Case
     from runner.data.dataset import Dataset
     from runner.definition.evaluation import Evaluation, evaluation
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from runner.engine.session import Outcome
     from runner.errors import UsageError
     from runner.notes import note
+    from runner.recompute.verification import RunVerification, verify
     from runner.retries.classify import Fatal, RateLimited
     from runner.retries.retry import Retry
     from runner.scorers.scorer import Score
@@ -65,7 +66,7 @@ _MODULES: Final = {
     "Rescored": "engine.rescore",
     "Retry": "retries.retry",
     "RunOptions": "engine.options",
-    "RunVerification": "api",
+    "RunVerification": "recompute.verification",
     "Score": "scorers.scorer",
     "Settings": "definition.settings",
     "UsageError": "errors",
@@ -74,7 +75,7 @@ _MODULES: Final = {
     "note": "notes",
     "rescore": "api",
     "run": "api",
-    "verify": "api",
+    "verify": "recompute.verification",
 }
 """Public name → the module that defines it."""
 

@@ -10,24 +10,17 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-import attrs
 import trio
 from typing_extensions import Unpack
 
-from journal import Verification
-from journal import verify as verify_journal
-from journal.errors import InvalidRecord
-from replay.audit_types import Audit
-from replay.auditing import Auditor
 from runner.definition.evaluation import Evaluation
 from runner.engine.options import RunOptions
 from runner.engine.rescore import Rescored
 from runner.engine.rescore import rescore as rescore_run
 from runner.engine.session import Outcome, Session
 from runner.errors import UsageError
-from runner.recompute.rules import session_rules
 from runner.run_paths import newest_of, newest_unfinished, next_paths
 from runner.signals import POLL_INTERVAL, STOP_SIGNALS, handle_signals
 
@@ -114,39 +107,6 @@ def rescore(
     scorers, input_name = list(evaluation.scorers.values()), evaluation.cases.input_name
     call = functools.partial(rescore_run, run_path, scorers, again=again, slots=slots, input_name=input_name)
     return _in_new_thread(lambda _: in_trio(call)) if is_in_a_loop() else in_trio(call)
-
-
-@attrs.frozen
-class RunVerification:
-    """The result of `verify`."""
-
-    journal: Verification
-    """Whether the files are as they were written: hash chain, sums and blobs."""
-    audit: Audit
-    """Whether the records follow the rules: slots, pauses, times, totals, and every policy decision recomputed."""
-
-    @property
-    def verdict(self) -> Literal["holds", "damaged", "disagrees"]:
-        """`damaged`: the files changed after they were written; `disagrees`: they are intact, but break a rule."""
-        if self.journal.problem is not None and not isinstance(self.journal.problem, InvalidRecord):
-            return "damaged"
-        return "holds" if self.journal.holds and self.audit.ok else "disagrees"
-
-    @property
-    def holds(self) -> bool:
-        """Whether nothing is wrong."""
-        return self.verdict == "holds"
-
-
-def verify(path: Path | str, *, expect_head: str | None = None) -> RunVerification:
-    """Verify the journal of a run, audit its records and recompute its policy decisions.
-
-    `expect_head` is the hash of a record that must be in the journal, such as `Outcome.head`: it proves that no record was
-    removed from the end since.
-    """
-    auditor = Auditor(session_rules)
-    journal = verify_journal(Path(path), expect_head=expect_head, on_record=auditor.apply)
-    return RunVerification(journal, auditor.result())
 
 
 def _raise_signal(number: int, session: Session) -> None:

@@ -1,6 +1,5 @@
 """The packages `journal`, `replay` and `runner` must be evaljournal's own, and the wheel contains nothing else."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -84,8 +83,6 @@ def test_the_command_line_runs_as_a_module(tmp_path: Path) -> None:
 
 def test_the_wheel_contains_four_packages(tmp_path: Path) -> None:
     """The top level of the built wheel is exactly our packages and the metadata."""
-    if importlib.util.find_spec("hatchling") is None:
-        pytest.skip("hatchling is not installed, so no wheel can be built")
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
         cwd=ROOT,

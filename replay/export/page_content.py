@@ -177,13 +177,13 @@ class Content:
         self.scores.append({})
         self.reasons.append(None)
 
-    def _trial_enqueued(self, event: events.TrialEnqueued, number: int, _: Record) -> None:
+    def _on_trial_enqueued(self, event: events.TrialEnqueued, number: int, _: Record) -> None:
         self.cases[number] = None if event.case == event.trial else event.case
         self.case_data[number] = self._text(event.input), self._text(event.expected), self._text(event.metadata)
         self.outputs[number] = None
         self.scores[number], self.reasons[number], self.causes[number] = {}, None, ""
 
-    def _attempt_started(self, _event: events.AttemptStarted, number: int, record: Record) -> None:
+    def _on_attempt_started(self, _event: events.AttemptStarted, number: int, record: Record) -> None:
         self._open[number] = len(self.span_trial)
         self._mark_changed(record.seq, len(self.span_trial))
         self.span_trial.append(number)
@@ -203,13 +203,13 @@ class Content:
         usage = self._shorten(facts.get("usage"))
         self._detail(span, retry_after=facts.get("retry_after"), why=facts.get("reason"), usage=usage)
 
-    _attempt_succeeded = _attempt_failed = _attempt_timed_out = _attempt_interrupted = _attempt_ended
+    _on_attempt_succeeded = _on_attempt_failed = _on_attempt_timed_out = _on_attempt_interrupted = _attempt_ended
 
-    def _attempt_returned_late(self, event: events.AttemptReturnedLate, number: int, _: Record) -> None:
+    def _on_attempt_returned_late(self, event: events.AttemptReturnedLate, number: int, _: Record) -> None:
         if self.timeline.times.span[number] >= 0:
             self._detail(self.timeline.times.span[number], **attempt_facts(event))
 
-    def _retry_scheduled(self, event: events.RetryScheduled, number: int, record: Record) -> None:
+    def _on_retry_scheduled(self, event: events.RetryScheduled, number: int, record: Record) -> None:
         due = round((self.timeline.times.now + event.delay) * MICRO)
         self._backoff_of[number] = len(self.backoffs)
         self.backoffs.append([number, record.seq, 0, due, event.cause])
@@ -218,7 +218,7 @@ class Content:
             self._detail(span, retry_in=event.delay, retry_cause=event.cause)
             self._mark_changed(record.seq, span)
 
-    def _trial_scored(self, event: events.TrialScored, number: int, record: Record) -> None:
+    def _on_trial_scored(self, event: events.TrialScored, number: int, record: Record) -> None:
         scorer = self.scorers.setdefault(event.scorer, len(self.scorers))
         scores = self.scores[number]
         if scorer in scores:
@@ -228,19 +228,19 @@ class Content:
         if event.reason or self.reasons[number]:
             self._reason(number, scorer, _truncate(event.reason, self._length) if event.reason else None)
 
-    def _scoring_failed(self, event: events.ScoringFailed, number: int, _: Record) -> None:
+    def _on_scoring_failed(self, event: events.ScoringFailed, number: int, _: Record) -> None:
         scorer = self.scorers.setdefault(event.scorer, len(self.scorers))
         self._reason(number, scorer, {"error": f"{event.error}: {event.message}"[:_MESSAGE]})
 
-    def _trial_failed(self, event: events.TrialFailed, number: int, _: Record) -> None:
+    def _on_trial_failed(self, event: events.TrialFailed, number: int, _: Record) -> None:
         self.causes[number] = event.cause
 
-    def _trial_withdrawn(self, event: events.TrialWithdrawn, number: int, record: Record) -> None:
+    def _on_trial_withdrawn(self, event: events.TrialWithdrawn, number: int, record: Record) -> None:
         for scorer, value in self.scores[number].items():
             self._log_score(record.seq, scorer, -1, value)
         self.scores[number], self.reasons[number], self.causes[number] = {}, None, event.why
 
-    def _noted(self, event: events.Noted, number: int, record: Record) -> None:
+    def _on_noted(self, event: events.Noted, number: int, record: Record) -> None:
         span = self.timeline.times.span[number] if number >= 0 else -1
         if span >= 0 and self.timeline.spans.attempt[span] == event.attempt:
             details = self.details[span]
@@ -254,18 +254,18 @@ class Content:
         changes = self.limit_changes if isinstance(event, events.LimitChanged) else self.pace_changes
         changes.append((record.seq, len(self.timeline.sessions), self._now, *change))
 
-    _limit_changed = _pace_changed = _policy_changed
+    _on_limit_changed = _on_pace_changed = _policy_changed
 
-    def _intake_paused(self, event: events.IntakePaused, _: int, record: Record) -> None:
+    def _on_intake_paused(self, event: events.IntakePaused, _: int, record: Record) -> None:
         self._end_pauses(record.seq, event.key)
         until = round(max(event.until, self.timeline.times.now) * MICRO)
         pause = (until, event.cause, event.evidence[:_MESSAGE], event.key)
         self.pauses.append([record.seq, len(self.timeline.sessions), self._now, *pause, 0])
 
-    def _intake_resumed(self, event: events.IntakeResumed, _: int, record: Record) -> None:
+    def _on_intake_resumed(self, event: events.IntakeResumed, _: int, record: Record) -> None:
         self._end_pauses(record.seq, event.key)
 
-    def _session_started(self, _: events.SessionStarted, __: int, record: Record) -> None:
+    def _on_session_started(self, _: events.SessionStarted, __: int, record: Record) -> None:
         self._end_pauses(record.seq, None)
         for span in self._open.values():  # Interrupted: their process has exited.
             self._mark_changed(record.seq, span)

@@ -7,17 +7,13 @@ from typing import Any, Final
 import attrs
 import click
 
-from journal import Verification
-from journal import verify as verify_journal
-from journal.errors import InvalidRecord
-from replay.audit_types import Audit
-from replay.auditing import Auditor
 from replay.text import plural, printable
 from runner.cli import DAMAGED
 from runner.cli._common import run_argument
 from runner.cli._display import print_json
 from runner.cli._errors import render
-from runner.recompute.rules import session_rules
+from runner.recompute.verification import RunVerification
+from runner.recompute.verification import verify as verify_run
 from runner.suggest import command
 
 _LONGEST: Final = 400
@@ -40,30 +36,22 @@ def verify(path: Path, expect_head: str | None, as_json: bool) -> None:
     evaljournal verify runs/capitals/0001 --expect-head 1570f2fd25a77ff678d5b740ccad64ee
     evaljournal verify --json | jq .findings
     """
-    auditor = Auditor(session_rules)
-    result = verify_journal(path, expect_head=expect_head, on_record=auditor.apply)
-    audit = auditor.result()
+    verification = verify_run(path, expect_head=expect_head)
     if as_json:
-        print_json(_as_json(result, audit))
+        print_json(_as_json(verification))
     else:
-        _print(result, audit, expect_head)
-    if _verdict(result, audit) != "holds":
+        _print(verification, expect_head)
+    if not verification.ok:
         sys.exit(DAMAGED)
 
 
-def _verdict(result: Verification, audit: Audit) -> str:
-    """Return `holds`, `damaged` (changed after it was written) or `disagrees` (written against the rules)."""
-    if result.problem is not None and not isinstance(result.problem, InvalidRecord):
-        return "damaged"
-    return "holds" if result.holds and audit.ok else "disagrees"
-
-
-def _as_json(result: Verification, audit: Audit) -> dict[str, Any]:
+def _as_json(verification: RunVerification) -> dict[str, Any]:
+    result, audit = verification.journal, verification.audit
     return {
         "path": str(result.path),
         "run": result.run,
-        "holds": _verdict(result, audit) == "holds",
-        "verdict": _verdict(result, audit),
+        "ok": verification.ok,
+        "verdict": verification.verdict,
         "records": result.records,
         "segments": result.segments,
         "blobs": result.blobs,
@@ -81,11 +69,12 @@ def _as_json(result: Verification, audit: Audit) -> dict[str, Any]:
     }
 
 
-def _print(result: Verification, audit: Audit, expect_head: str | None) -> None:
+def _print(verification: RunVerification, expect_head: str | None) -> None:
     """Print a success to standard output, problems to standard error."""
+    result, audit = verification.journal, verification.audit
     notes = [printable(note, _LONGEST) for note in audit.notes]
-    if _verdict(result, audit) == "holds":
-        click.echo("\n".join([*_in_words(result, audit, expect_head), *notes]))
+    if verification.ok:
+        click.echo("\n".join([*_in_words(verification, expect_head), *notes]))
         return
     for finding in audit.findings:
         click.echo(f"record {finding.seq:,} ({finding.check}): {printable(finding.message, _LONGEST)}", err=True)
@@ -101,7 +90,8 @@ def _print(result: Verification, audit: Audit, expect_head: str | None) -> None:
         click.echo(f"{command('log', result.path)} prints the records", err=True)
 
 
-def _in_words(result: Verification, audit: Audit, expect_head: str | None) -> list[str]:
+def _in_words(verification: RunVerification, expect_head: str | None) -> list[str]:
+    result, audit = verification.journal, verification.audit
     trials = audit.totals
     ends = f"{trials.completed:,} completed + {trials.failed:,} failed + {trials.withdrawn:,} withdrawn + {trials.open:,} open"
     counts = ((result.records, "record"), (result.segments, "file"), (result.blobs, "blob"))

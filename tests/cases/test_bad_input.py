@@ -166,7 +166,7 @@ def test_a_dataset_that_fails_half_way_is_resumed_once_fixed() -> None:
     assert completed >= 1
     assert (0, True) == (fixed.exit_code, "it finished: 60 of 60 trials done" in fixed.stderr)
     assert sorted(range(60)) == sorted(map(int, Path("calls").read_text().split()))
-    assert verify("runs/it/0001").holds
+    assert verify("runs/it/0001").ok
 
 
 @pytest.mark.usefixtures("here")
@@ -209,7 +209,7 @@ def test_a_task_that_kills_the_interpreter(how: str, code: int) -> None:
     outputs = {event.trial: event.output for event in recorded if isinstance(event, AttemptSucceeded)}
     assert {f"t{number}": number for number in range(20)} == outputs
     assert 3 == sum(isinstance(event, SessionStarted) for event in recorded)
-    assert verify("runs/it/0001").holds
+    assert verify("runs/it/0001").ok
 
 
 @pytest.mark.usefixtures("here")
@@ -221,7 +221,7 @@ def test_a_task_that_always_kills_the_interpreter_can_be_skipped() -> None:
 
     assert (1, True) == (result.returncode, "t11: interrupted, and not repeated" in result.stderr)
     assert TrialFailed(trial="t11", attempts=1, cause="ambiguous") in events_of("runs/it/0001")
-    assert verify("runs/it/0001").holds
+    assert verify("runs/it/0001").ok
 
 
 @pytest.mark.usefixtures("here")
@@ -242,7 +242,7 @@ def test_a_task_that_ignores_cancellation_does_not_block_the_exit() -> None:
     result = evaljournal_process("run", "it.py", "--grace", "1.5", "--deadline", "0.4")
 
     assert (3, True) == (result.returncode, "it stopped at its deadline" in result.stderr), result.stderr
-    assert verify("runs/it/0001").holds
+    assert verify("runs/it/0001").ok
 
 
 @pytest.mark.usefixtures("here")
@@ -271,7 +271,7 @@ def test_a_full_disk_ends_with_3() -> None:
     assert int(whole[1]) <= seen.records
     assert full.stderr.endswith("next: evaljournal resume runs/it/0001\n")
     assert (0, True) == (resumed.returncode, "it finished: 60 of 60 trials done" in resumed.stderr)
-    assert verify("runs/it/0001").holds
+    assert verify("runs/it/0001").ok
 
 
 def fail_from(disk: SimulatedDisk, call: str, times: int, number: int, *, takes: int | None = None) -> None:
@@ -313,7 +313,7 @@ async def test_a_disk_that_fills_up_at_any_write_loses_nothing(takes: int | None
 
         assert ("", 8) == (outcome.stopped, outcome.state.completed)
         assert all(asked[trial] == task.calls[trial] for trial in done)
-        assert verify(PATH, files=disk).holds
+        assert verify(PATH, files=disk).ok
     assert stopped >= 10
 
 
@@ -359,7 +359,7 @@ async def test_a_disk_that_fails_confirms_nothing_more(call: str) -> None:
 
     assert error.value.durable <= max(record.seq for record in read(PATH, files=disk))
     assert ("", 8) == ((outcome := await run_virtual(it, disk, resume=True)).stopped, outcome.state.completed)
-    assert verify(PATH, files=disk).holds
+    assert verify(PATH, files=disk).ok
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -426,7 +426,7 @@ def test_two_sessions_at_once_in_two_processes() -> None:
     assert sorted(f"t{number}" for number in range(20)) == sorted(outputs)
     cut = sum(isinstance(event, AttemptInterrupted) for event in events_of("runs/it/0001"))
     assert 20 <= len(Path("calls").read_text().split()) <= 20 + cut  # An interrupted attempt may not have made its call.
-    assert verify("runs/it/0001").holds
+    assert verify("runs/it/0001").ok
 
 
 def test_a_late_thread_of_a_cancelled_run_does_no_harm(tmp_path: Path) -> None:

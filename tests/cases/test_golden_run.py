@@ -108,7 +108,7 @@ def test_the_golden_run_is_reproduced() -> None:
 
 def test_the_golden_run_verifies() -> None:
     """The golden run passes verification."""
-    assert verify(GOLDEN).holds
+    assert verify(GOLDEN).ok
 
 
 def test_the_golden_run_covers_every_outcome() -> None:

@@ -57,7 +57,7 @@ def test_a_moved_run_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     outcome = run(it, tmp_path / "elsewhere" / "there", resume=True, retry_failed=True, policy="fixed")
 
     assert ("", 10, 11) == (outcome.stopped, outcome.state.completed, task.calls.total())
-    assert verify(tmp_path / "elsewhere" / "there", expect_head=outcome.head).holds
+    assert verify(tmp_path / "elsewhere" / "there", expect_head=outcome.head).ok
     assert {} == content(home)
 
 
@@ -199,11 +199,11 @@ def test_a_changed_score_or_output_is_noticed(tmp_path: Path, old: bytes, new: b
         return bool(output == case.expected)
 
     run(it, tmp_path / "run")
-    assert verify(tmp_path / "run").holds
+    assert verify(tmp_path / "run").ok
     file = segment(tmp_path / "run")
     overwrite(file, file.read_bytes().replace(old, new, 1))
 
-    assert not verify(tmp_path / "run").holds
+    assert not verify(tmp_path / "run").ok
     result = CliRunner().invoke(cli, ["verify", str(tmp_path / "run")])
     assert (4, True) == (result.exit_code, "is damaged at record" in result.stderr)
 

@@ -213,7 +213,7 @@ async def test_8_cancelling_the_run_ends_its_tasks() -> None:
 
     assert (5, 0) == (task.calls.total(), task.in_flight)
     assert first == [event.trial for event in events(disk, AttemptStarted)]
-    assert verify(PATH, files=disk).holds
+    assert verify(PATH, files=disk).ok
 
     outcome = await run_virtual(it, disk, resume=True)
     assert first == sorted(event.trial for event in events(disk, AttemptInterrupted))

@@ -117,7 +117,7 @@ class Run:
         self.start()
 
         assert (0, "") == self.end()
-        assert verify(self.path).holds
+        assert verify(self.path).ok
         events = events_of(self.path)
         names = [f"case-{number}" for number in range(CASES)]
         assert sorted(names) == sorted(event.trial for event in events if isinstance(event, TrialCompleted))
@@ -210,7 +210,7 @@ def test_one_signal_lets_attempts_finish(run: Run, number: signal.Signals) -> No
         run.signal(number)
 
         assert (3, "") == run.end(), f"stop {stop + 1}"
-        assert verify(run.path).holds
+        assert verify(run.path).ok
         assert isinstance(events_of(run.path)[-1], RunStopped)
     run.finish()
 
@@ -229,7 +229,7 @@ def test_the_grace_is_bounded(run: Run, number: signal.Signals) -> None:
 
         assert (3, "") == run.end()
         assert 0.2 <= time.monotonic() - began < 3
-        assert verify(run.path).holds
+        assert verify(run.path).ok
     run.finish()
 
     assert 2 * SLOTS == run.repeated_calls == run.count(AttemptInterrupted)
@@ -248,7 +248,7 @@ def test_a_second_interrupt_stops_at_once(run: Run) -> None:
 
         assert (3, "") == run.end(), f"stop {stop + 1}"
         assert time.monotonic() - began < 3
-        assert verify(run.path).holds
+        assert verify(run.path).ok
         assert isinstance(events_of(run.path)[-1], RunStopped)
     run.finish()
 

@@ -92,7 +92,7 @@ def test_a_signal_stops_a_run_and_is_passed_on(  # noqa: PLR0917  # of its param
     events = events_of(tmp_path / "run")
     assert 2 == sum(isinstance(event, AttemptInterrupted) for event in events)
     assert RunStopped(reason="interrupted") == events[-1]
-    assert verify(tmp_path / "run").holds
+    assert verify(tmp_path / "run").ok
 
 
 OWN = textwrap.dedent(
@@ -135,7 +135,7 @@ def test_the_caller_that_handles_signals_is_interrupted(tmp_path: Path, place: s
     assert ended.returncode in {1, -signal.SIGINT}  # It may be in a group of trio's.
     events = events_of(tmp_path / "run")
     assert (1, 0) == tuple(sum(isinstance(event, kind) for event in events) for kind in (AttemptStarted, AttemptFailed))
-    assert verify(tmp_path / "run").holds
+    assert verify(tmp_path / "run").ok
 
 
 def answering() -> Any:

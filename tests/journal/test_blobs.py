@@ -50,7 +50,7 @@ def test_large_value_is_stored_in_a_blob(tmp_path: Path, value: Any) -> None:
     assert text == blobs(tmp_path / "run")[0].read_bytes()
     assert [value] == outputs(tmp_path / "run")
     assert {"output": {"sha256": name, "bytes": len(text)}} == orjson.loads(lines_of(tmp_path / "run")[5])["blobs"]
-    assert verify(tmp_path / "run").holds
+    assert verify(tmp_path / "run").ok
 
 
 @pytest.mark.parametrize(("length", "count"), [(LIMIT - 2, 0), (LIMIT - 1, 1)])
@@ -173,7 +173,7 @@ def test_reference_outside_the_run_is_rejected(tmp_path: Path, sha256: Any) -> N
     with pytest.raises(JournalError, match="not a record"):
         values.extend(read(run))
     assert 3 == len(values)
-    assert not verify(run).holds
+    assert not verify(run).ok
     assert before == content(tmp_path)
 
 
@@ -186,7 +186,7 @@ def test_invalid_references_are_rejected(tmp_path: Path, blobs: Any) -> None:
 
     with pytest.raises(JournalError):
         list(read(run))
-    assert not verify(run).holds
+    assert not verify(run).ok
 
 
 @pytest.mark.parametrize("field", ["seq", "at", "t", "d", "h", "type", "name", "trial"])
@@ -198,4 +198,4 @@ def test_only_the_users_data_can_be_in_a_blob(tmp_path: Path, field: str) -> Non
 
     with pytest.raises(JournalError):
         list(read(run, load_blobs=False))
-    assert not verify(run).holds
+    assert not verify(run).ok

@@ -88,7 +88,7 @@ def assert_kept(disk: SimulatedDisk, progress: Progress) -> None:
     assert genuine.items() <= progress.taken.items()
     after = Progress().write(disk, [session(_sessions(disk) + 1)], new=False) if _started(disk) else None
     assert after is None or after.error is None
-    assert verify(PATH, files=disk).holds
+    assert verify(PATH, files=disk).ok
 
 
 def _sessions(disk: SimulatedDisk) -> int:
@@ -241,7 +241,7 @@ def test_a_full_disk_keeps_complete_lines() -> None:
     assert isinstance(progress.error, DiskFull)
     assert (PATH, "free_space_resume") == (progress.error.path, progress.error.hint)
     left = verify(PATH, files=disk.unplugged(random.Random(0)))
-    assert left.holds
+    assert left.ok
     assert 0 == left.unfinished
     assert progress.error.durable == left.records > 3
 

@@ -208,7 +208,7 @@ def test_a_torn_tail_is_set_aside_and_recorded() -> None:
     assert (len(truth.lines) - 1, len(rest)) == (recovery.after, recovery.bytes)
     assert rest == disk.read(f"{RUN_PATH}/{recovery.file}").read()
     assert session(2) in events
-    assert verify(RUN_PATH, files=disk).holds
+    assert verify(RUN_PATH, files=disk).ok
 
 
 def test_damage_is_described_and_nothing_is_changed() -> None:
@@ -288,7 +288,7 @@ def test_a_sealed_journal_continues_in_a_new_file() -> None:
     written(RUN_PATH, [session(2), RunFinished(completed=0, failed=0, withdrawn=0, head="")], new=False, files=disk)
 
     assert sealed == disk.read(f"{RUN_PATH}/{segments.name(1)}").read()
-    assert verify(RUN_PATH, files=disk).holds
+    assert verify(RUN_PATH, files=disk).ok
     assert 2 == verify(RUN_PATH, files=disk).segments
 
 

@@ -118,11 +118,11 @@ async def test_the_new_run_has_its_own_id(tmp_path: Path) -> None:
     await save(tmp_path / "run", tmp_path / "new")
     result = verify(tmp_path / "new")
 
-    assert result.holds
+    assert result.ok
     assert RUN != result.run
     await write(tmp_path / "new", [session(2), *trial("case-2")], new=False)
 
-    assert verify(tmp_path / "new").holds
+    assert verify(tmp_path / "new").ok
     assert trial("case-2") == of_trial(facts(tmp_path / "new"), "case-2")
 
 
@@ -146,7 +146,7 @@ async def test_counts_add_up(tmp_path: Path, byte: int) -> None:
     saved = await save(tmp_path / "run", tmp_path / "new")
 
     assert total == saved.kept + saved.lost + saved.excluded + 2
-    assert verify(tmp_path / "new").holds
+    assert verify(tmp_path / "new").ok
     assert saved.lost <= 1  # None if the LF was changed: both lines are intact.
 
 
@@ -208,7 +208,7 @@ async def test_damaged_header_costs_only_itself(tmp_path: Path, byte: int, mask:
 
     assert (len(whole_run()), 0) == (saved.kept, saved.excluded)
     assert whole_run() == facts(tmp_path / "new")[:-1]
-    assert verify(tmp_path / "new").holds
+    assert verify(tmp_path / "new").ok
 
 
 @pytest.mark.parametrize("percent", range(0, 101, 5))
@@ -266,7 +266,7 @@ async def test_lost_session_does_not_cost_its_trials(tmp_path: Path, sessions: i
     answers = [event.trial for event in facts(tmp_path / "new") if isinstance(event, AttemptSucceeded)]
 
     assert (["a", "b"], 1, 0) == (answers, saved.lost, saved.excluded)
-    assert verify(tmp_path / "new").holds
+    assert verify(tmp_path / "new").ok
 
 
 async def test_large_values_are_copied(tmp_path: Path) -> None:
@@ -361,6 +361,6 @@ def test_nothing_is_invented(tmp_path_factory: pytest.TempPathFactory, damage: l
 
         assert is_subsequence(new, whole_run(3))
         assert saved.kept - len(new) in (0, 1)  # Whether the session's own record survived.
-        assert verify(path / "new").holds
+        assert verify(path / "new").ok
     else:
         assert not (path / "new").exists()

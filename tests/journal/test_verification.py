@@ -52,7 +52,7 @@ def is_noticed(path: Path) -> bool:
         result = verify(path)
     except UnknownFormat:
         return True  # The first line names another format.
-    return not result.holds or result.unfinished > 0
+    return not result.ok or result.unfinished > 0
 
 
 def test_unchanged_journal_passes(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_open_journal_passes(tmp_path: Path) -> None:
     rewrite(tmp_path / "run", [*whole[:-1], whole[-1][:40]])
     result = verify(str(tmp_path / "run"))
 
-    assert (True, len(whole) - 1, 40) == (result.holds, result.records, result.unfinished)
+    assert (True, len(whole) - 1, 40) == (result.ok, result.records, result.unfinished)
 
 
 def test_verifying_changes_nothing(tmp_path: Path) -> None:
@@ -119,13 +119,13 @@ def test_every_flipped_bit_is_found(tmp_path: Path, mask: int) -> None:
             overwrite(file, data)
 
     assert [] == silent
-    assert verify(tmp_path / "run").holds
+    assert verify(tmp_path / "run").ok
 
 
 def verify_or_none(path: Path, *, holds: bool) -> bool:
     """Return the result, or None if the format is not supported."""
     try:
-        return verify(path).holds is holds
+        return verify(path).ok is holds
     except UnknownFormat:
         return False
 
@@ -235,7 +235,7 @@ def test_lost_blob_is_found(tmp_path: Path) -> None:
     blob.unlink()
     assert isinstance(verify(tmp_path / "run").problem, BlobDamaged)
     blob.write_bytes(data)
-    assert verify(tmp_path / "run").holds
+    assert verify(tmp_path / "run").ok
 
 
 def test_removed_end_needs_a_kept_hash(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_removed_end_needs_a_kept_hash(tmp_path: Path) -> None:
     head = verify(tmp_path / "run").head
     cut_tail(segment(tmp_path / "run"), 3)
 
-    assert verify(tmp_path / "run").holds
+    assert verify(tmp_path / "run").ok
     result = verify(tmp_path / "run", expect_head=head)
 
     assert isinstance(result.problem, HeadMissing)
@@ -258,7 +258,7 @@ def test_removed_last_file_needs_a_kept_hash(tmp_path: Path) -> None:
     result = verify(tmp_path / "run")
     segment(tmp_path / "run", result.segments).unlink()
 
-    assert verify(tmp_path / "run").holds
+    assert verify(tmp_path / "run").ok
     assert isinstance(verify(tmp_path / "run", expect_head=result.head).problem, HeadMissing)
 
 
@@ -269,7 +269,7 @@ def test_kept_hash_is_found_where_it_was(tmp_path: Path) -> None:
     written(tmp_path / "run", [session(2)], new=False)
     result = verify(tmp_path / "run", expect_head=first.head.upper())
 
-    assert (True, first.records, first.records + 3) == (result.holds, result.expected_at, result.records)
+    assert (True, first.records, first.records + 3) == (result.ok, result.expected_at, result.records)
 
 
 def test_hash_that_no_record_has_is_missing(tmp_path: Path) -> None:
@@ -362,7 +362,7 @@ def test_wrong_types_fail(tmp_path: Path, members: dict[str, Any], *, last: bool
         forge(tmp_path, [Noted(name="a", value=1)], d=4)
     result = verify(tmp_path)
 
-    assert not result.holds
+    assert not result.ok
     assert 3 == result.records
 
 
@@ -374,7 +374,7 @@ def test_missing_members_fail(tmp_path: Path, members: dict[str, Any], *, last: 
     if not last:
         forge(tmp_path, [Noted(name="a", value=1)], d=4)
 
-    assert not verify(tmp_path).holds
+    assert not verify(tmp_path).ok
 
 
 @pytest.mark.parametrize(
@@ -390,7 +390,7 @@ def test_misplaced_file_events_fail(tmp_path: Path, event: Event) -> None:
     forge(tmp_path, [opened(), started(), session(), event, Noted(name="a", value=1)], d=3)
     forge(tmp_path, [Noted(name="b", value=1)], d=5)
 
-    assert not verify(tmp_path).holds
+    assert not verify(tmp_path).ok
 
 
 def test_digests_of_segments_are_checked(tmp_path: Path) -> None:
@@ -399,7 +399,7 @@ def test_digests_of_segments_are_checked(tmp_path: Path) -> None:
     size = sum(map(len, lines_of(tmp_path)))
     forge(tmp_path, [SegmentSealed(run=RUN, segment=1, records=2, bytes=size, sha256="0" * 64)], d=2)
 
-    assert not verify(tmp_path).holds
+    assert not verify(tmp_path).ok
 
 
 def test_whole_seconds_pass(tmp_path: Path) -> None:
@@ -416,7 +416,7 @@ def test_copy_passes(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
 
     assert verify(tmp_path / "run").head == verify(tmp_path / "copy").head
-    assert verify(tmp_path / "copy").holds
+    assert verify(tmp_path / "copy").ok
 
 
 def test_any_content_gives_a_result_or_a_journal_error(tmp_path: Path) -> None:
@@ -431,4 +431,4 @@ def test_any_content_gives_a_result_or_a_journal_error(tmp_path: Path) -> None:
             except JournalError:
                 continue
 
-            assert not result.holds or result.unfinished
+            assert not result.ok or result.unfinished

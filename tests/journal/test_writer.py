@@ -282,7 +282,7 @@ async def test_rejected_event_changes_nothing(tmp_path: Path, event: Event, erro
         assert state == (journal.appended, journal.head, journal.lifecycle.stage_of("a"))
         journal.append(AttemptSucceeded(trial="a", attempt=1, output="Lima", elapsed=1))
 
-    assert verify(tmp_path / "run").holds
+    assert verify(tmp_path / "run").ok
     assert 7 == len(list(read(tmp_path / "run")))
 
 
@@ -395,7 +395,7 @@ async def test_block_may_raise_a_group(tmp_path: Path) -> None:
         await write(tmp_path / "run", events())
 
     assert "two" == raised.value.message
-    assert verify(tmp_path / "run").holds
+    assert verify(tmp_path / "run").ok
 
 
 async def rescue(journal: Journal) -> None:
@@ -483,7 +483,7 @@ async def test_reopened_journal_knows_its_state(tmp_path: Path) -> None:
             journal.append(session(1))
         journal.append(session(2))
 
-    assert verify(tmp_path / "run").holds
+    assert verify(tmp_path / "run").ok
 
 
 async def test_second_writer_is_rejected(tmp_path: Path) -> None:
@@ -497,7 +497,7 @@ async def test_second_writer_is_rejected(tmp_path: Path) -> None:
         journal.append(session())
     await write(tmp_path / "run", [session(2)], new=False)
 
-    assert verify(tmp_path / "run").holds
+    assert verify(tmp_path / "run").ok
 
 
 SECOND = """
@@ -562,7 +562,7 @@ def test_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
     )
 
     assert (0, "") == (done.returncode, done.stderr)
-    assert verify(tmp_path / "run").holds
+    assert verify(tmp_path / "run").ok
 
 
 async def test_failed_opening_releases_the_lock(tmp_path: Path) -> None:
@@ -575,7 +575,7 @@ async def test_failed_opening_releases_the_lock(tmp_path: Path) -> None:
         await write(tmp_path / "run", [], clock=clock)
     await write(tmp_path / "run", whole_run())
 
-    assert verify(tmp_path / "run").holds
+    assert verify(tmp_path / "run").ok
 
 
 def mode(path: Path) -> int:
@@ -658,7 +658,7 @@ async def test_files_roll_at_any_length(tmp_path: Path, roll_at: int, *, confirm
     await write(tmp_path / "run", whole_run(), roll_at=roll_at, confirm=confirm)
     result = verify(tmp_path / "run")
 
-    assert (True, len(lines_of(tmp_path / "run"))) == (result.holds, result.records)
+    assert (True, len(lines_of(tmp_path / "run"))) == (result.ok, result.records)
     assert result.segments == len(list((tmp_path / "run").glob("journal-*.jsonl")))
 
 
@@ -681,7 +681,7 @@ async def test_threads_write_the_same_records(tmp_path: Path) -> None:
                 await journal.wait_durable(record.seq)
 
     assert events == [r.event for r in read(tmp_path / "run") if not isinstance(r.event, SegmentOpened | SegmentSealed)]
-    assert verify(tmp_path / "run").holds
+    assert verify(tmp_path / "run").ok
 
 
 async def test_every_run_has_an_id(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def run_virtually(main: Callable[[], Any]) -> Any:
 
 def audited(disk: SimulatedDisk) -> Audit:
     """Return the audit of an intact journal on a simulated disk."""
-    assert verify(PATH, files=disk).holds
+    assert verify(PATH, files=disk).ok
     return audit(read(PATH, files=disk), rules=session_rules)
 
 
@@ -119,7 +119,7 @@ def rewritten(events: Iterable[TimedEvent]) -> list[Record]:
 
     heads = {record.h for record in recorded("adaptive")} | {record.h for record in recorded("aimd")}
     trio.run(main)
-    assert verify(PATH, files=disk).holds
+    assert verify(PATH, files=disk).ok
     return list(read(PATH, files=disk))
 
 
@@ -601,7 +601,7 @@ def test_handwritten_journal() -> None:
     """The golden journal was written by hand, so its hashes are correct, but not its times and head."""
     result = audit(read(GOLDEN), rules=session_rules)
 
-    assert verify(GOLDEN).holds
+    assert verify(GOLDEN).ok
     assert {"elapsed", "delay", "limit", "totals"} == {finding.check for finding in result.findings}
     assert (3, 1, 1, 1, 0) == attrs.astuple(result.totals)
 

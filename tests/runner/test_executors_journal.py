@@ -60,7 +60,7 @@ async def test_a_journal_like_any_other() -> None:
         begun.settings["timeout"],
         begun.settings["retry"]["total"],
     )
-    assert verify(PATH, files=disk).holds
+    assert verify(PATH, files=disk).ok
 
 
 def test_without_a_journal_no_files_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

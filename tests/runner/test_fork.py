@@ -69,8 +69,8 @@ async def test_a_fork_at_any_record_ends_like_its_run(tmp_path: Path) -> None:
         again = await arun(made, new, resume=True, files=files, policy="fixed", **repeatable())
         assert outcome(whole.state) == outcome(again.state)
         assert not done & set(task.calls)
-        assert (True, ()) == (verify(new).holds, audit(read(new), rules=session_rules).findings)
-    assert verify(old, expect_head=whole.head).holds
+        assert (True, ()) == (verify(new).ok, audit(read(new), rules=session_rules).findings)
+    assert verify(old, expect_head=whole.head).ok
 
 
 async def test_attempts_in_flight_at_a_fork_are_recorded_as_forked(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ async def test_attempts_in_flight_at_a_fork_are_recorded_as_forked(tmp_path: Pat
 
     cut = [record.event.why for record in read(new) if isinstance(record.event, AttemptInterrupted)]
     assert ["forked", "process_died"] == cut
-    assert (True, ()) == (verify(new).holds, audit(read(new), rules=session_rules).findings)
+    assert (True, ()) == (verify(new).ok, audit(read(new), rules=session_rules).findings)
 
 
 async def test_an_existing_target_is_rejected(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ async def test_a_full_disk_leaves_no_fork(tmp_path: Path) -> None:
         assert before == content(tmp_path)
     await fork(tmp_path / "old", tmp_path / "new", files=FastDisk(), in_thread=inline)
 
-    assert verify(tmp_path / "new").holds
+    assert verify(tmp_path / "new").ok
 
 
 async def test_a_salvaged_run_repeats_lost_trials(tmp_path: Path) -> None:
@@ -151,4 +151,4 @@ async def test_a_salvaged_run_repeats_lost_trials(tmp_path: Path) -> None:
 
     assert ("", 1) == (before.ending, before.completed)
     assert ("finished", 2) == (outcome.state.ending, outcome.state.completed)
-    assert (True, ()) == (verify(tmp_path / "new").holds, audit(read(tmp_path / "new"), rules=session_rules).findings)
+    assert (True, ()) == (verify(tmp_path / "new").ok, audit(read(tmp_path / "new"), rules=session_rules).findings)

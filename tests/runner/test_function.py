@@ -45,7 +45,7 @@ def run_and_verify(it: AnyEvaluation, path: Path, **options: Any) -> Outcome:
     outcome = run_real(it, path, **{"grace": 0.2, **options})
 
     assert "evaljournal-asyncio" not in {thread.name for thread in threading.enumerate()}
-    assert verify(path, expect_head=outcome.head).holds
+    assert verify(path, expect_head=outcome.head).ok
     return outcome
 
 

@@ -201,7 +201,7 @@ async def test_the_third_signal_interrupts_a_blocked_loop() -> None:
         await session.run()
 
     assert 1 == count(disk, AttemptStarted)
-    assert verify(PATH, files=disk).holds
+    assert verify(PATH, files=disk).ok
 
 
 async def test_run_and_resume_reject_an_unsuitable_run() -> None:
@@ -271,7 +271,7 @@ def crash_everywhere(count: int, crashes: int, seed: int = 0) -> int:
         assert expected == results(disk)
         completed = [e.trial for e in events_of(PATH, files=disk) if isinstance(e, TrialCompleted)]
         assert len(completed) == len(set(completed)), "a completion was recorded twice"
-        assert verify(PATH, files=disk).holds
+        assert verify(PATH, files=disk).ok
         recount = fold(read(PATH, files=disk))
         assert recount.completed == outcome.state.completed == len(completed)
         assert recount.attempts == outcome.state.attempts

@@ -62,7 +62,7 @@ async def test_a_run_records_every_step() -> None:
     ] == kinds
     assert AttemptSucceeded(trial="case-0", attempt=1, output="yes", elapsed=0.5) in events_of(PATH, files=disk)
     assert ("", 1, 0) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
-    assert verify(PATH, files=disk, expect_head=outcome.head).holds
+    assert verify(PATH, files=disk, expect_head=outcome.head).ok
 
 
 async def test_a_failure_is_retried_after_a_delay() -> None:
@@ -355,7 +355,7 @@ async def test_a_dataset_that_fails_half_way_can_be_resumed() -> None:
     assert "dataset_failed" == outcome.stopped
     assert "network share" in outcome.why
     assert 0 < outcome.state.completed <= 30
-    assert verify(PATH, files=disk).holds
+    assert verify(PATH, files=disk).ok
 
 
 async def test_the_limit_holds() -> None:

@@ -120,7 +120,7 @@ def test_verify_of_a_failed_audit_as_json(disagreeing: Path) -> None:
     """JSON has the record, the rule and the text of each finding; the head is found."""
     printed = orjson.loads(evaljournal("verify", disagreeing, "--json", "--expect-head", verify(disagreeing).head).stdout)
 
-    assert (False, "disagrees", None) == (printed["holds"], printed["verdict"], printed["problem"])
+    assert (False, "invalid", None) == (printed["ok"], printed["verdict"], printed["problem"])
     assert [(6, "elapsed"), (7, "elapsed")] == [(each["seq"], each["check"]) for each in printed["findings"][:2]]
 
 
@@ -172,8 +172,8 @@ def test_verify_as_json(run: Path) -> None:
     assert {
         "path": str(run),
         "run": RUN,
-        "holds": True,
-        "verdict": "holds",
+        "ok": True,
+        "verdict": "ok",
         "records": len(lines_of(run)),
         "segments": 1,
         "blobs": 0,
@@ -198,7 +198,7 @@ def test_verify_as_json_of_damage(damaged: Path) -> None:
     answer = orjson.loads(result.stdout)
 
     assert (4, "") == (result.exit_code, result.stderr)
-    assert (False, 9, "JournalDamaged") == (answer["holds"], answer["records"], answer["problem_type"])
+    assert (False, 9, "JournalDamaged") == (answer["ok"], answer["records"], answer["problem_type"])
     assert answer["problem"].startswith(f"{damaged} is damaged at record 10")
 
 
@@ -470,7 +470,7 @@ def test_a_bug_exits_with_70(run: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("runner.cli.verify.verify_journal", broken)
+    monkeypatch.setattr("runner.cli.verify.verify_run", broken)
     monkeypatch.setattr("sys.argv", ["evaljournal", "verify", str(run)])
 
     with pytest.raises(SystemExit) as end:
@@ -539,7 +539,7 @@ def test_real_process_verifies(run: Path) -> None:
     """The installed command prints data to standard output and exits with 0."""
     code, out, err = ended("verify", run, "--json")
 
-    assert (0, "", True) == (code, err, orjson.loads(out)["holds"])
+    assert (0, "", True) == (code, err, orjson.loads(out)["ok"])
 
 
 def test_real_process_ends_with_4(damaged: Path) -> None:

@@ -438,7 +438,7 @@ def test_recorded_options_are_resumed() -> None:
     assert 3 == result.exit_code
     assert 0 == resumed.exit_code, resumed.stderr
     assert {"peru": True, "cuba": True, "chile": False} == scores("runs/qa/0001", "iexact")
-    assert verify("runs/qa/0001").holds
+    assert verify("runs/qa/0001").ok
 
 
 @pytest.mark.parametrize(
@@ -550,7 +550,7 @@ def test_rescore() -> None:
     ]
     assert (1.0, 3, "finished") == (state.scores["exact"].mean, state.completed, state.ending)
     assert () == tuple(audit(read("runs/qa/0001"), rules=session_rules).findings)
-    assert verify("runs/qa/0001").holds
+    assert verify("runs/qa/0001").ok
     shown = evaljournal("show", "chile").stdout
     assert "(superseded)" in shown
     assert [False] == [

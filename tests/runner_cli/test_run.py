@@ -126,7 +126,7 @@ def test_run_to_the_end() -> None:
     assert "capitals finished: 5 of 5 trials done, in runs/capitals/0001" in result.stderr
     assert "exact  100.0 %  5 of 5 passed" in result.stderr
     assert result.stderr.endswith("next: evaljournal verify runs/capitals/0001\n")
-    assert verify("runs/capitals/0001").holds
+    assert verify("runs/capitals/0001").ok
 
 
 def test_what_is_recorded_of_the_command_line() -> None:
@@ -147,7 +147,7 @@ def test_runs_are_numbered() -> None:
     evaljournal("run", "evals/capitals.py", "-o", "elsewhere/mine")
 
     assert {"0001", "0041", "0042"} == {path.name for path in Path("runs/capitals").iterdir()}
-    assert verify("elsewhere/mine").holds
+    assert verify("elsewhere/mine").ok
 
 
 def test_failures_end_with_1_and_come_last() -> None:
@@ -181,7 +181,7 @@ def test_the_summary_on_standard_output() -> None:
 
     assert ("runs/capitals/0001", None, 0) == (answer["path"], answer["stopped"], answer["exit_code"])
     assert (2, 0, 2) == (answer["trials"]["completed"], answer["trials"]["failed"], answer["attempts"]["started"])
-    assert verify("runs/capitals/0001", expect_head=answer["head"]).holds
+    assert verify("runs/capitals/0001", expect_head=answer["head"]).ok
     assert {"tokens": 20, "cost": 1.0} == answer["usage"]
 
 
@@ -443,7 +443,7 @@ def test_retry_failed() -> None:
     result = evaljournal("resume", "--retry-failed")
 
     assert (0, ["asked about cuba"]) == (result.exit_code, re.findall("asked about .*", result.stderr))
-    assert verify("runs/capitals/0001").holds
+    assert verify("runs/capitals/0001").ok
 
 
 def test_resume_keeps_the_options_of_the_run() -> None:
@@ -537,7 +537,7 @@ def test_resume_of_a_run_started_from_python() -> None:
     assert (2, True) == (unsaid.exit_code, "was started from Python" in unsaid.stderr)
     assert (1, True) == (message.exit_code, message.stderr.endswith("next: evaljournal resume r --retry-failed\n"))
     assert (1, True) == (again.exit_code, "1 trial failed" in again.stderr)
-    assert verify("r").holds
+    assert verify("r").ok
 
 
 def test_resume_without_any_run() -> None:
@@ -567,14 +567,14 @@ def test_ctrl_c_then_resume(here: Path) -> None:
     assert "slow interrupted: 6 of 40 trials done, in runs/slow/0001" in err
     assert "4 attempts were interrupted; if repeated" in err
     assert err.endswith("next: evaljournal resume runs/slow/0001\n")
-    assert verify("runs/slow/0001").holds
+    assert verify("runs/slow/0001").ok
 
     with process("resume") as second:
         out, err = second.communicate(timeout=30)
 
     assert (0, "") == (second.returncode, out)
     assert "slow finished: 40 of 40 trials done" in err
-    assert verify("runs/slow/0001").holds
+    assert verify("runs/slow/0001").ok
     asked = Path("calls").read_text().split()
     assert {f"t{number}": 2 for number in range(6, 10)} == {name: times for name in asked if (times := asked.count(name)) > 1}
 
@@ -608,7 +608,7 @@ def test_kill_then_resume(here: Path) -> None:
     assert ("interrupted", False) == (dead["status"], dead["is_live"])
     assert "slow ended without a final record" in evaljournal("status").stdout
     assert 0 == evaljournal("resume").exit_code
-    assert verify("runs/slow/0001").holds
+    assert verify("runs/slow/0001").ok
 
 
 def test_plain_lines(here: Path) -> None:
@@ -696,7 +696,7 @@ def test_the_screen_is_restored_before_a_forced_exit(here: Path) -> None:
         "not responding to cancellation, abandoned: t0 in slot 0",
         "all records are on disk; to continue: `evaljournal resume runs/stuck/0001`",
     ] == re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.rpartition("\x1b[?25h")[2]).strip().split("\r\n")
-    assert verify("runs/stuck/0001").holds
+    assert verify("runs/stuck/0001").ok
 
 
 def test_repeated_ctrl_c_interrupts_a_blocking_task(here: Path) -> None:
@@ -718,7 +718,7 @@ def test_repeated_ctrl_c_interrupts_a_blocking_task(here: Path) -> None:
         running.returncode,
         err.splitlines()[-1],
     )
-    assert verify("runs/blocking/0001").holds
+    assert verify("runs/blocking/0001").ok
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

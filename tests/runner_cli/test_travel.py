@@ -358,7 +358,7 @@ def test_a_fork_copies_the_records(run: Path) -> None:
 
     assert (0, "") == (result.exit_code, result.stdout)
     assert "new: forked from run at record 10; 1 trials done, 2 read so far\nnext: evaljournal resume new\n" == result.stderr
-    assert (before, True) == (content(run), verify("new").holds)
+    assert (before, True) == (content(run), verify("new").ok)
     assert events_of(run)[1:9] == events_of("new")[1:]
     assert {"run": RUN, "seq": 10, "h": list(read(run))[9].h, "session": 1} == forked_from("new")
     assert [record.t for record in read(run)][2:10] == [record.t for record in read("new")][2:10]
@@ -391,7 +391,7 @@ def test_a_fork_is_resumed(here: Path) -> None:
     rest = {"peru", "chile", "cuba", "france", "japan"} - answered
     assert sorted(rest) == sorted(re.findall("asked about (peru|chile|cuba|france|japan)", err))
     assert 3 == len(rest)
-    assert (True, True) == (verify("old").holds, verify("new").holds)
+    assert (True, True) == (verify("old").ok, verify("new").ok)
     assert dict(load("old").outputs()) == dict(load("new").outputs())
 
 
@@ -474,7 +474,7 @@ def test_a_damaged_run_is_forked_before_the_damage(here: Path, run: Path) -> Non
     codes = [evaljournal("fork", run, *at, "-o", "new").exit_code for at in ((), ("--at", 10), ("--at", 9))]
 
     assert [4, 4, 0] == codes
-    assert (1, True) == (load("new").state.done, verify("new").holds)
+    assert (1, True) == (load("new").state.done, verify("new").ok)
 
 
 @pytest.mark.parametrize("loss", ["a blob", "the rules"])

@@ -147,7 +147,7 @@ run(capitals, 1)  # type: ignore[arg-type]
 run(capitals, slotz=4)  # type: ignore[call-arg]
 run(capitals, slots="4")  # type: ignore[arg-type]
 assert_type(run(capitals, only="f*", retry=Retry(errors=1), adopt=True, on_ambiguous="fail", signals=False), Outcome)
-assert_type(verify("runs/capitals/0001", expect_head="1570f2fd").holds, bool)
+assert_type(verify("runs/capitals/0001", expect_head="1570f2fd").ok, bool)
 assert_type(rescore(capitals), Rescored)
 assert_type(rescore(capitals, "runs/capitals/0001", again=True), Rescored)
 history = load("runs/capitals/0001", at=725)

@@ -1,0 +1,46 @@
+"""Verification of a run: the journal's integrity, and the audit of its records with recomputed decisions."""
+
+from pathlib import Path
+from typing import Literal
+
+import attrs
+
+from journal import Verification
+from journal import verify as verify_journal
+from journal.errors import InvalidRecord
+from replay.audit_types import Audit
+from replay.auditing import Auditor
+from runner.recompute.rules import session_rules
+
+
+@attrs.frozen
+class RunVerification:
+    """The result of `verify`."""
+
+    journal: Verification
+    """Whether the files are as they were written: hash chain, sums and blobs."""
+    audit: Audit
+    """Whether the records follow the rules: slots, pauses, times, totals, and every policy decision recomputed."""
+
+    @property
+    def verdict(self) -> Literal["ok", "damaged", "invalid"]:
+        """`damaged`: the files changed after they were written; `invalid`: they are intact, but break a rule."""
+        if self.journal.problem is not None and not isinstance(self.journal.problem, InvalidRecord):
+            return "damaged"
+        return "ok" if self.journal.ok and self.audit.ok else "invalid"
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.verdict == "ok"
+
+
+def verify(path: Path | str, *, expect_head: str | None = None) -> RunVerification:
+    """Verify the journal of a run, audit its records and recompute its policy decisions.
+
+    `expect_head` is the hash of a record that must be in the journal, such as `Outcome.head`: it proves that no record was
+    removed from the end since.
+    """
+    auditor = Auditor(session_rules)
+    journal = verify_journal(Path(path), expect_head=expect_head, on_record=auditor.apply)
+    return RunVerification(journal, auditor.result())
