@@ -42,10 +42,10 @@ def numbers(path: Path, files: Files) -> list[int]:
     return segments
 
 
-def is_run(path: Path) -> bool:
+def is_run(path: Path, files: Files = DISK) -> bool:
     """Whether there is a journal at this path, intact or damaged."""
     try:
-        return bool(numbers(path, DISK))
+        return bool(numbers(path, files))
     except (NotAJournal, OSError):
         return False
 

@@ -59,10 +59,10 @@ def run(
     if signals and not is_main_thread:
         raise UsageError("signals are handled in the main thread only; leave the option out", setting="signals", value=signals)
     session = _session(evaluation, path, options)
-    run_session = _in_own_thread if is_in_a_loop() else _in_this_thread
+    run_session = _in_own_thread if is_in_a_loop() else lambda session: in_trio(session.run)
     if signals is False or not is_main_thread:
         return run_session(session)
-    session.leave = _exit
+    session.leave = lambda _: os._exit(3)
     received: list[int] = []
 
     def stop(number: int, _: object) -> None:
@@ -106,7 +106,7 @@ def rescore(
     run_path = newest_of(name) if path is None else Path(path)
     scorers, input_name = list(evaluation.scorers.values()), evaluation.cases.input_name
     call = functools.partial(rescore_run, run_path, scorers, again=again, slots=slots, input_name=input_name)
-    return _in_new_thread(lambda _: in_trio(call)) if is_in_a_loop() else in_trio(call)
+    return run_async(call)
 
 
 def _raise_signal(number: int, session: Session) -> None:
@@ -119,14 +119,6 @@ def _raise_signal(number: int, session: Session) -> None:
         raise
 
 
-def _exit(_: Outcome) -> None:
-    os._exit(3)
-
-
-def _in_this_thread(session: Session) -> Outcome:
-    return in_trio(session.run)
-
-
 def in_trio(call: Callable[[], Awaitable[T]]) -> T:
     """Run an async call in a new trio loop; a KeyboardInterrupt is taken out of the nurseries' exception groups."""
     try:
@@ -137,12 +129,17 @@ def in_trio(call: Callable[[], Awaitable[T]]) -> T:
         raise
 
 
+def run_async(call: Callable[[], Awaitable[T]]) -> T:
+    """Run an async call in a new trio loop: in this thread, or in a new one if an event loop runs in this one."""
+    return _in_new_thread(lambda _: in_trio(call)) if is_in_a_loop() else in_trio(call)
+
+
 def _in_own_thread(session: Session) -> Outcome:
     """Run a session next to a loop that runs in this thread. If its last attempts do not end, its thread is abandoned."""
 
     def call(leave: Callable[[Outcome], None]) -> Outcome:
         session.leave = leave
-        return _in_this_thread(session)
+        return in_trio(session.run)
 
     return _in_new_thread(call)
 

@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
-from runner.concurrency import Aimd, Failed, Started, Succeeded, TimedOut
+from runner.concurrency import Aimd, Failed, Signal, Started, Succeeded, TimedOut
 
 _ATTEMPT = "call"
 """The policy matches the end of an attempt to its start; here they are recorded together."""
@@ -53,20 +54,17 @@ class ConcurrencyController:
 
     def record_success(self, latency: float) -> None:
         """Record a successful call and its latency in seconds."""
-        now = self._start()
-        self._policy.take(Succeeded(t=now, attempt=_ATTEMPT, elapsed=latency))
+        self._record(Succeeded, elapsed=latency)
 
     def record_error(self) -> None:
         """Record a rate limit, or an error that more load would make worse."""
-        now = self._start()
-        self._policy.take(Failed(t=now, attempt=_ATTEMPT, category="unavailable"))
+        self._record(Failed, category="unavailable")
 
     def record_timeout(self) -> None:
         """Record a timeout."""
-        now = self._start()
-        self._policy.take(TimedOut(t=now, attempt=_ATTEMPT))
+        self._record(TimedOut)
 
-    def _start(self) -> float:
+    def _record(self, ending: Callable[..., Signal], **facts: Any) -> None:
         now = self._clock()
         self._policy.take(Started(t=now, attempt=_ATTEMPT))
-        return now
+        self._policy.take(ending(t=now, attempt=_ATTEMPT, **facts))

@@ -12,7 +12,7 @@ from typing import Any, Final
 import attrs
 
 from journal import read, segments
-from journal.errors import JournalError, NotAJournal
+from journal.errors import JournalError
 from journal.files import DISK, Files
 from journal.threads import InThread, run_in_thread
 from replay import fold
@@ -169,7 +169,7 @@ class Execution:
             path = Path("nowhere")
             here = partial(Environment, pid=0, host="", boot_id="", versions={})
             options = {"environment": here, **options, "files": NULL_FILES, "durability": "os"}
-        elif await self._in_thread(self._has_journal):
+        elif await self._in_thread(partial(segments.is_run, path, self._files)):
             self._is_resumed = True
             if await self._in_thread(self._is_complete):
                 await self._in_thread(self._load_results)
@@ -188,14 +188,6 @@ class Execution:
         if outcome.stopped in ("disk_full", "dataset_failed"):
             raise Incomplete(outcome.why, *self._result_lists()) from self._inputs.failure
         return self._result_lists()
-
-    def _has_journal(self) -> bool:
-        assert self._config.journal is not None
-        try:
-            segments.numbers(self._config.journal, self._files)
-        except NotAJournal:
-            return False
-        return True
 
     def _is_complete(self) -> bool:
         """Whether every input has an output already; raises RunChanged if the function is another one."""

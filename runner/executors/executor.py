@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -16,13 +16,13 @@ import attrs
 import trio
 
 from journal.events import FailureCategory
-from runner.api import in_trio, is_in_a_loop
+from runner.api import in_trio, run_async
 from runner.errors import UsageError
 from runner.executors.execution import Execution, ExecutorConfig, ExecutorSettings, Results
 from runner.executors.main_thread import MainThreadCaller
 from runner.retries.classify import Failure
 from runner.retries.retry import OneBudget
-from runner.signals import POLL_INTERVAL, handle_signals
+from runner.signals import handle_signals
 
 JournalPath = str | os.PathLike[str] | None
 
@@ -153,10 +153,7 @@ class AsyncExecutor(_Executor):
         """Call the function for all inputs: from a script, a thread or a notebook cell."""
         execution = Execution(self._config, inputs)
         with self._stopping_on_signal(execution.stop_handle.request):
-            if not is_in_a_loop():
-                return in_trio(execution.run)
-            with ThreadPoolExecutor(1, "evaljournal") as pool:
-                return _awaited(pool.submit(contextvars.copy_context().run, in_trio, execution.run))
+            return run_async(execution.run)
 
     async def execute(self, inputs: Iterable[Any]) -> Results:
         """Do the same inside asyncio, with the function in the caller's loop, or inside trio."""
@@ -243,12 +240,6 @@ class SyncExecutor(_Executor):
                 stop_handle.request()
                 raise
             return running.result()
-
-
-def _awaited(running: Future[Results]) -> Results:
-    while not running.done():
-        wait([running], POLL_INTERVAL)
-    return running.result()
 
 
 def get_executor_on_sync_context(

@@ -5,10 +5,11 @@ function returned or raised, are kept until the record of their attempt is writt
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Final
 
 from journal import Event, Record, events
+from replay.handlers import handlers
 from runner.executors.details import ExecutionDetails, ExecutionStatus, RecordedFailure
 
 
@@ -51,17 +52,17 @@ class ResultCollector:
         if handler is not None:
             handler(self, event)
 
-    def _started(self, event: events.AttemptStarted) -> None:
+    def _on_attempt_started(self, event: events.AttemptStarted) -> None:
         details = self.details[event.trial]
         details.attempts = event.attempt
         details.interrupted = False
 
-    def _succeeded(self, event: events.AttemptSucceeded) -> None:
+    def _on_attempt_succeeded(self, event: events.AttemptSucceeded) -> None:
         trial = event.trial
         self.details[trial].execution_seconds += event.elapsed
         self.outputs[trial] = self.returned.pop(trial) if trial in self.returned else event.output
 
-    def _failed(self, event: events.AttemptFailed) -> None:
+    def _on_attempt_failed(self, event: events.AttemptFailed) -> None:
         details = self.details[event.trial]
         details.execution_seconds += event.elapsed
         self.returned.pop(event.trial, None)
@@ -69,7 +70,7 @@ class ResultCollector:
         details.log_exception(RecordedFailure(f"{event.error}: {event.message}") if exc is None else exc)
         details.traceback = event.traceback
 
-    def _timed_out(self, event: events.AttemptTimedOut) -> None:
+    def _on_attempt_timed_out(self, event: events.AttemptTimedOut) -> None:
         details = self.details[event.trial]
         details.execution_seconds += event.elapsed
         self.returned.pop(event.trial, None)
@@ -77,19 +78,19 @@ class ResultCollector:
         details.log_exception(TimeoutError(f"timed out after {event.timeout:g} s"))
         details.traceback = ""
 
-    def _interrupted(self, event: events.AttemptInterrupted) -> None:
+    def _on_attempt_interrupted(self, event: events.AttemptInterrupted) -> None:
         details = self.details[event.trial]
         details.execution_seconds += event.elapsed or 0.0
         details.interrupted = True
 
-    def _scheduled(self, event: events.RetryScheduled) -> None:
+    def _on_retry_scheduled(self, event: events.RetryScheduled) -> None:
         self.details[event.trial].status = ExecutionStatus.DID_NOT_RUN  # A failed trial is retried.
 
-    def _completed(self, event: events.TrialCompleted) -> None:
+    def _on_trial_completed(self, event: events.TrialCompleted) -> None:
         self.details[event.trial].complete()
         self._release(event.trial)
 
-    def _trial_failed(self, event: events.TrialFailed) -> None:
+    def _on_trial_failed(self, event: events.TrialFailed) -> None:
         self.details[event.trial].fail()
         self._release(event.trial)
 
@@ -97,19 +98,9 @@ class ResultCollector:
         if self._buffer is None:  # A trial of an earlier session may be called again.
             self._inputs.pop(trial, None)
 
-    def _withdrawn(self, event: events.TrialWithdrawn) -> None:
+    def _on_trial_withdrawn(self, event: events.TrialWithdrawn) -> None:
         self.details.pop(event.trial, None)
         self.outputs.pop(event.trial, None)
 
 
-_HANDLERS: Final[dict[type[Event], Callable[[ResultCollector, Any], None]]] = {
-    events.AttemptStarted: ResultCollector._started,
-    events.AttemptSucceeded: ResultCollector._succeeded,
-    events.AttemptFailed: ResultCollector._failed,
-    events.AttemptTimedOut: ResultCollector._timed_out,
-    events.AttemptInterrupted: ResultCollector._interrupted,
-    events.RetryScheduled: ResultCollector._scheduled,
-    events.TrialCompleted: ResultCollector._completed,
-    events.TrialFailed: ResultCollector._trial_failed,
-    events.TrialWithdrawn: ResultCollector._withdrawn,
-}
+_HANDLERS: Final = handlers(ResultCollector)

@@ -1,39 +1,4 @@
 """Scorers: those that come with the package, and what a scorer is."""
 
-from runner.scorers.builtin import (
-    NAMES,
-    CloseTo,
-    MissingExpected,
-    Regex,
-    Similarity,
-    close_to,
-    contains,
-    exact,
-    f1,
-    iexact,
-    json_equal,
-    judge,
-    named,
-    one_of,
-    regex,
-    similarity,
-)
-
-__all__ = [
-    "NAMES",
-    "CloseTo",
-    "MissingExpected",
-    "Regex",
-    "Similarity",
-    "close_to",
-    "contains",
-    "exact",
-    "f1",
-    "iexact",
-    "json_equal",
-    "judge",
-    "named",
-    "one_of",
-    "regex",
-    "similarity",
-]
+from runner.scorers.builtin import *  # noqa: F403  # its `__all__` are the public names
+from runner.scorers.builtin import __all__ as __all__

@@ -24,6 +24,25 @@ from runner.scorers.scorer import Score
 if TYPE_CHECKING:
     from runner.scorers.llm_judge import Judge
 
+__all__ = [
+    "NAMES",
+    "CloseTo",
+    "MissingExpected",
+    "Regex",
+    "Similarity",
+    "close_to",
+    "contains",
+    "exact",
+    "f1",
+    "iexact",
+    "json_equal",
+    "judge",
+    "named",
+    "one_of",
+    "regex",
+    "similarity",
+]
+
 _WORD: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+")
 """A word; in scripts without spaces, a character."""
 

@@ -17,7 +17,7 @@ from runner.data.templates import Fields, Text
 from runner.errors import UsageError
 from runner.notes import engine_note, note
 from runner.scorers.scorer import Score, ScorerInput
-from runner.tasks.chat import Chat, ChatClient
+from runner.tasks.chat import Chat, OpenChat
 from runner.tasks.reply import InvalidReply
 
 _MAX_REASON: Final = 2_000
@@ -128,9 +128,9 @@ class Judge:
         return Score(values[choice.casefold()], reason if len(reason) <= _MAX_REASON else f"{reason[:_MAX_REASON]}…")
 
     @asynccontextmanager
-    async def open_session(self, _: str, /) -> "AsyncGenerator[_OpenJudge]":
+    async def open_session(self, run: str, /) -> "AsyncGenerator[_OpenJudge]":
         """Keep connections open for a session."""
-        async with self.chat.connect() as client:
+        async with self.chat.open_session(run) as client:
             yield _OpenJudge(self, client)
 
     async def __call__(self, output: Any, case: Case) -> Score:
@@ -140,16 +140,14 @@ class Judge:
                 return await judge.call(ScorerInput(output, case), None)
 
 
+@attrs.frozen
 class _OpenJudge:
-    """A judge with open connections."""
+    takes_trial = False
 
-    takes_trial: bool = False
+    _judge: Judge
+    _client: OpenChat
 
-    def __init__(self, judge: Judge, client: ChatClient) -> None:
-        self._judge = judge
-        self._client = client
-
-    async def call(self, scorer_input: ScorerInput, _: object) -> Score:
+    async def call(self, scorer_input: ScorerInput, _: object, /) -> Score:
         """Score an output; after a reply without a verdict, remind the judge of it."""
         judge = self._judge
         prompt = judge.prompt(scorer_input.output, scorer_input.case)

@@ -24,7 +24,7 @@ from runner.tasks import TrialInput
 from runner.tasks.address import Address, masked_headers
 from runner.tasks.client import Client
 from runner.tasks.endpoint import call_once, idempotency_headers, note_stream, raise_error_in
-from runner.tasks.prices import DEFAULT_PRICES, Prices, read_prices
+from runner.tasks.prices import DEFAULT_PRICES, Price, price_of, read_prices
 from runner.tasks.reply import InvalidReply, Reply, TruncatedReply
 
 OPENAI: Final = "https://api.openai.com/v1"
@@ -131,7 +131,7 @@ class Chat:
     _schema: Any = attrs.field(
         init=False, repr=False, default=attrs.Factory(lambda self: _contents(self.schema, "the schema"), takes_self=True)
     )
-    _prices: Prices = attrs.field(
+    _prices: Mapping[str, Price] = attrs.field(
         init=False, repr=False, default=attrs.Factory(lambda self: read_prices(Path(self.prices)), takes_self=True)
     )
     _address: Address = attrs.field(init=False, repr=False, default=attrs.Factory(_address, takes_self=True))
@@ -195,29 +195,44 @@ class Chat:
         return [*messages, {"role": "user", "content": as_text(case.input)}]
 
     @asynccontextmanager
-    async def connect(self) -> "AsyncGenerator[ChatClient]":
-        """Keep connections to the API open."""
-        async with Client(self._address, connect_timeout=self.connect_timeout, read_timeout=self.read_timeout) as client:
-            yield ChatClient(self, client, self._prices)
-
-    @asynccontextmanager
-    async def open_session(self, run: str, /) -> "AsyncGenerator[_OpenChat]":
+    async def open_session(self, run: str, /) -> "AsyncGenerator[OpenChat]":
         """Keep connections open for a session."""
-        async with self.connect() as client:
-            yield _OpenChat(self, client, run)
+        async with Client(self._address, connect_timeout=self.connect_timeout, read_timeout=self.read_timeout) as client:
+            yield OpenChat(self, client, self._prices, run)
 
     async def __call__(self, value: Any, /) -> Any:
         """Make one call, inside trio, without a run."""
         return await call_once(self, value)
 
 
-class ChatClient:
-    """Sends messages and returns completions."""
+@attrs.frozen
+class OpenChat:
+    """A chat model with open connections."""
 
-    def __init__(self, chat: Chat, client: Client, prices: Prices) -> None:
-        self._chat = chat
-        self._client = client
-        self._prices = prices
+    takes_trial = True
+
+    _chat: Chat
+    _client: Client
+    _prices: Mapping[str, Price]
+    _run: str
+
+    async def call(self, trial: TrialInput, _: object, /) -> Any:
+        """Send the messages for the case and return the reply."""
+        key = idempotency_headers("Idempotency-Key", self._run, trial.trial)
+        model = self._chat.model_for(trial.case)
+        completion = await self.complete(self._chat.conversation(trial.case), *key, model=model)
+        if completion.usage:
+            note(usage=completion.usage)
+        if completion.finish_reason not in {"", "stop"}:
+            engine_note(finish_reason=completion.finish_reason)
+        if completion.message.get("tool_calls"):
+            return dict(completion.message)
+        if self._chat.schema is None:
+            return completion.text
+        try:
+            return read_json(completion.text)
+        except ValueError as exc:
+            raise InvalidReply(f"the model's reply is not JSON ({exc}): {completion.text[:300]!r}") from exc
 
     async def complete(
         self, messages: Sequence[Mapping[str, Any]], *headers: tuple[bytes, bytes], model: str | None = None
@@ -289,36 +304,7 @@ class ChatClient:
         cached_tokens = count("prompt_tokens_details.cached_tokens") or 0
         counts = {"input_tokens": input_tokens, "output_tokens": output_tokens, "cached_tokens": cached_tokens or None}
         usage: dict[str, float] = {name: value for name, value in counts.items() if value is not None}
-        price = self._prices.of(model)
+        price = price_of(model, self._prices)
         if price is not None and input_tokens is not None and output_tokens is not None:
             usage["cost"] = price.cost(input_tokens=input_tokens, output_tokens=output_tokens, cached_tokens=cached_tokens)
         return usage
-
-
-class _OpenChat:
-    """A chat model with open connections."""
-
-    takes_trial: bool = True
-
-    def __init__(self, chat: Chat, client: ChatClient, run: str) -> None:
-        self._chat = chat
-        self._client = client
-        self._run = run
-
-    async def call(self, trial: TrialInput, _: object) -> Any:
-        """Send the messages for the case and return the reply."""
-        key = idempotency_headers("Idempotency-Key", self._run, trial.trial)
-        model = self._chat.model_for(trial.case)
-        completion = await self._client.complete(self._chat.conversation(trial.case), *key, model=model)
-        if completion.usage:
-            note(usage=completion.usage)
-        if completion.finish_reason not in {"", "stop"}:
-            engine_note(finish_reason=completion.finish_reason)
-        if completion.message.get("tool_calls"):
-            return dict(completion.message)
-        if self._chat.schema is None:
-            return completion.text
-        try:
-            return read_json(completion.text)
-        except ValueError as exc:
-            raise InvalidReply(f"the model's reply is not JSON ({exc}): {completion.text[:300]!r}") from exc

@@ -155,16 +155,14 @@ class Command:
         return await call_once(self, value)
 
 
+@attrs.frozen
 class _OpenCommand:
-    """A command during a session."""
+    takes_trial = True
 
-    takes_trial: bool = True
+    _command: Command
+    _run: str
 
-    def __init__(self, command: Command, run: str) -> None:
-        self._command = command
-        self._run = run
-
-    async def call(self, trial: TrialInput, _: object) -> Any:
+    async def call(self, trial: TrialInput, _: object, /) -> Any:
         """Run the command and return its output."""
         line = self._command.arguments(trial.case)
         key = idempotency_key(self._run, trial.trial)

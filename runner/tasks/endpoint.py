@@ -119,18 +119,16 @@ class Endpoint:
         return await call_once(self, value)
 
 
+@attrs.frozen
 class _OpenEndpoint:
-    """An endpoint with open connections."""
+    takes_trial = True
 
-    takes_trial: bool = True
+    _endpoint: Endpoint
+    _address: Address
+    _client: Client
+    _run: str
 
-    def __init__(self, endpoint: Endpoint, address: Address, client: Client, run: str) -> None:
-        self._endpoint = endpoint
-        self._address = address
-        self._client = client
-        self._run = run
-
-    async def call(self, trial: TrialInput, _: object) -> Any:
+    async def call(self, trial: TrialInput, _: object, /) -> Any:
         """Send the case and return the output in the reply."""
         endpoint = self._endpoint
         target, content = endpoint.target(trial.case), endpoint.content(trial.case)

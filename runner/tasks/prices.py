@@ -7,6 +7,7 @@ import functools
 import math
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -35,29 +36,24 @@ class Price:
         return round((input_cost + output_tokens * self.output) / 1_000_000, 9)
 
 
-class Prices:
-    """Prices by model."""
+@functools.cache
+def read_prices(path: Path) -> Mapping[str, Price]:
+    """Read the prices by model from a TOML file, which is read once."""
+    try:
+        table = tomllib.loads(path.read_text())
+    except OSError as exc:
+        raise UsageError(f"cannot read the prices: {exc.strerror}", path=path) from exc
+    except ValueError as exc:  # not TOML, or not text
+        raise UsageError(f"not TOML: {exc}", path=path) from exc
+    models = table.get("models")
+    if not isinstance(models, dict) or not models:
+        raise UsageError('no prices; add a table [models."NAME"]', path=path)
+    return {name: _price(price, f"price of {name!r}", path) for name, price in cast("Any", models).items()}
 
-    def __init__(self, models: dict[str, Price]) -> None:
-        self._models = models
 
-    @classmethod
-    def read(cls, path: Path = DEFAULT_PRICES) -> "Prices":
-        """Read a TOML file."""
-        try:
-            table = tomllib.loads(path.read_text())
-        except OSError as exc:
-            raise UsageError(f"cannot read the prices: {exc.strerror}", path=path) from exc
-        except ValueError as exc:  # not TOML, or not text
-            raise UsageError(f"not TOML: {exc}", path=path) from exc
-        models = table.get("models")
-        if not isinstance(models, dict) or not models:
-            raise UsageError('no prices; add a table [models."NAME"]', path=path)
-        return cls({name: _price(price, f"price of {name!r}", path) for name, price in cast("Any", models).items()})
-
-    def of(self, model: str) -> Price | None:
-        """Return the price of a model; a dated version has the price of its name without the date."""
-        return self._models.get(model) or self._models.get(_DATED.sub("", model))
+def price_of(model: str, prices: Mapping[str, Price]) -> Price | None:
+    """Return the price of a model; a dated version has the price of its name without the date."""
+    return prices.get(model) or prices.get(_DATED.sub("", model))
 
 
 def _price(value: object, what: str, path: Path) -> Price:
@@ -71,9 +67,3 @@ def _price(value: object, what: str, path: Path) -> Price:
     if not {"input", "output"} <= set(table):
         raise UsageError(f"{what} needs input and output", path=path)
     return Price(**cast("dict[str, float]", table))
-
-
-@functools.cache
-def read_prices(path: Path) -> Prices:
-    """Read a file once."""
-    return Prices.read(path)

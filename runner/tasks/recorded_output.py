@@ -5,7 +5,7 @@ Outputs from elsewhere can so be scored, compared and reported.
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import attrs
 import trio
@@ -22,6 +22,7 @@ class RecordedOutput:
 
     __name__ = "recorded_output"
     default_slots: ClassVar[int] = 32
+    takes_trial = True
 
     output_key: str
 
@@ -39,22 +40,16 @@ class RecordedOutput:
         return Fields(case).get(self.output_key)
 
     @asynccontextmanager
-    async def open_session(self, _: str, /) -> "AsyncGenerator[_OpenRecordedOutput]":
+    async def open_session(self, _: str, /) -> AsyncGenerator[Self]:
         """Nothing is kept open."""
         await trio.lowlevel.checkpoint()
-        yield _OpenRecordedOutput(self)
+        yield self
+
+    async def call(self, trial: TrialInput, _: object, /) -> Any:
+        """Return the output in the case of a trial."""
+        return self.output(trial.case)
 
     async def __call__(self, value: Any, /) -> Any:
         """Return the output in an input."""
         await trio.lowlevel.checkpoint()
         return self.output(Case(input=value))
-
-
-class _OpenRecordedOutput:
-    takes_trial: bool = True
-
-    def __init__(self, recorded: RecordedOutput) -> None:
-        self._recorded = recorded
-
-    async def call(self, trial: TrialInput, _: object) -> Any:
-        return self._recorded.output(trial.case)

@@ -14,7 +14,7 @@ from journal.events import AttemptFailed, AttemptSucceeded, Noted
 from replay.ending import final_report
 from runner import Case, UsageError
 from runner.tasks.chat import Chat
-from runner.tasks.prices import DEFAULT_PRICES, Prices
+from runner.tasks.prices import DEFAULT_PRICES, read_prices
 from tests.runs import define_real, events, outputs, run_real
 from tests.server import Server
 
@@ -182,7 +182,7 @@ def test_invalid_prices_are_rejected(tmp_path: Path, text: str, message: str) ->
 
 def test_cached_tokens_cost_less() -> None:
     """Cached tokens have their own price; without one, they cost as much as the others."""
-    price = Prices.read(DEFAULT_PRICES).of("gpt-4o")
+    price = read_prices(DEFAULT_PRICES)["gpt-4o"]
 
     assert price is not None
     assert 1.25 == price.cost(input_tokens=1_000_000, output_tokens=0, cached_tokens=1_000_000)
