@@ -253,6 +253,6 @@ def _reject_non_finite(value: Any, event: str, path: str = "") -> None:
 def _shortened(value: Any) -> str:
     try:
         text = repr(value)
-    except Exception as exc:  # noqa: BLE001  # user code
+    except (Exception, SystemExit) as exc:  # noqa: BLE001  # user code
         return f"(repr() raised {type(exc).__name__})"
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"

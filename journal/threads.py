@@ -22,7 +22,8 @@ class InThread(Protocol):
 async def run_in_thread(call: Callable[[], T], /, *, abandon_on_cancel: bool = False) -> T:
     """Make a blocking call in a thread, in half the time of `trio.to_thread.run_sync`.
 
-    It uses no limiter, so it never waits for other tasks. Use `abandon_on_cancel` only for calls that change nothing.
+    It uses no limiter, so it never waits for other tasks. Use `abandon_on_cancel` only for calls that change nothing. If the
+    system allows no more threads, the call is made here, and blocks the event loop.
     """
     task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
     is_awaited = True
@@ -40,6 +41,10 @@ async def run_in_thread(call: Callable[[], T], /, *, abandon_on_cancel: bool = F
         is_awaited = not abandon_on_cancel
         return trio.lowlevel.Abort.SUCCEEDED if abandon_on_cancel else trio.lowlevel.Abort.FAILED
 
-    trio.lowlevel.start_thread_soon(call, deliver, name="evaljournal")
+    try:
+        trio.lowlevel.start_thread_soon(call, deliver, name="evaljournal")
+    except RuntimeError:
+        await trio.lowlevel.checkpoint()
+        return call()
     result: T = await trio.lowlevel.wait_task_rescheduled(abort)
     return result

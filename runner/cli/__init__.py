@@ -12,6 +12,7 @@ from collections.abc import Generator
 from importlib import import_module
 from typing import Any, Final
 
+from runner.cli._stdio import prepare_streams
 from runner.signals import STOP_SIGNALS, handle_signals
 
 with handle_signals(lambda number, _: os._exit(128 + number), signal.SIGINT):  # Without a traceback of the import.
@@ -181,6 +182,7 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line; the console script `evaljournal`."""
+    prepare_streams()
     try:
         cli()
     except SystemExit:

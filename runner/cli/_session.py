@@ -12,6 +12,8 @@ import click
 import trio
 
 from journal import segments
+from journal.errors import RecordTooLarge
+from journal.threads import run_in_thread
 from replay.ending import final_report
 from replay.screen import panel, stopping_in_words
 from replay.summary import in_json, summarise
@@ -22,11 +24,13 @@ from runner.cli._common import OFF
 from runner.cli._display import print_json, terminal
 from runner.cli._ending import exit_code, print_missed_gates
 from runner.cli._live import FRAME, ProgressPrinter, is_screen, redraw, tenth
+from runner.cli._stdio import restore_streams
 from runner.definition.gates import Gate
 from runner.definition.loading import LoadedEvaluation
 from runner.engine.options import LiveRun
 from runner.engine.session import Outcome
 from runner.errors import UsageError
+from runner.retries.classify import describe
 from runner.run_paths import next_paths
 from runner.signals import handle_signals
 from runner.suggest import command, suggest
@@ -55,9 +59,19 @@ def check_gates(gates: Iterable[str], scorers: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def user_code() -> Generator[None]:
-    """Redirect the prints of the user's code to standard error, and let SIGTERM interrupt it as Ctrl-C does."""
-    with handle_signals(signal.default_int_handler, signal.SIGTERM), contextlib.redirect_stdout(sys.stderr):
-        yield
+    """Redirect the prints of the user's code to standard error, and let SIGTERM interrupt it as Ctrl-C does.
+
+    What it does to the standard streams is undone, and its SystemExit does not end the command.
+    """
+    with (
+        restore_streams(),
+        handle_signals(signal.default_int_handler, signal.SIGTERM),
+        contextlib.redirect_stdout(sys.stderr),
+    ):
+        try:
+            yield
+        except SystemExit as exc:  # Its code would be taken for the exit code of the command.
+            raise UsageError(f"the evaluation's code called sys.exit({exc.code!r})") from exc
 
 
 class CommandSession:
@@ -72,6 +86,7 @@ class CommandSession:
         self._nat_output = nat_output(options)
         self._total: int | None = None
         self._path = Path()
+        self._is_started = False
         self._options: dict[str, Any] = {
             **settings,
             "resume": resume,
@@ -85,13 +100,17 @@ class CommandSession:
         observer = self._draw if not self._plain and is_screen(sys.stderr) else self._print_lines
         try:
             with unwrap_exception_groups():
-                return run_evaluation(
-                    self._evaluation, path, signals=True, observer=self._with_nat_output(observer), **self._options
-                )
+                return run_evaluation(self._evaluation, path, signals=True, observer=self._observer(observer), **self._options)
         except KeyboardInterrupt:
             if not segments.is_run(self._path):
                 raise
             raise Unfinished(f"interrupted; continue with {command('resume', self._path)}") from None
+        except (OSError, SystemExit, RecordTooLarge) as exc:  # Such as a task that closes all files, the journal's too.
+            if not self._is_started or isinstance(exc, BrokenPipeError):
+                raise
+            error = describe(exc)
+            message = f"{error.type}: {error.message}; to continue: {command('resume', self._path)}"
+            raise Unfinished(f"the run ended early: {message}") from exc
 
     def run_numbered(self) -> Outcome:
         """Run under the next free number; if another process takes it first, under the one after."""
@@ -104,18 +123,20 @@ class CommandSession:
         self._options["next_path"] = next_path
         return self.run(next(paths))
 
-    def _with_nat_output(self, observer: Callable[[LiveRun], Awaitable[None]]) -> Callable[[LiveRun], Awaitable[None]]:
-        """Keep the files of `--nat-output` up to date while the run is observed."""
+    def _observer(self, show: Callable[[LiveRun], Awaitable[None]]) -> Callable[[LiveRun], Awaitable[None]]:
+        """Return the observer of the run: it shows the run, and keeps the files of `--nat-output` up to date."""
         output = self._nat_output
-        if output is None:
-            return observer
 
-        async def both(live: LiveRun) -> None:
+        async def observe(live: LiveRun) -> None:
+            self._is_started = True
+            if output is None:
+                await show(live)
+                return
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(output.keep, live.journal.path)
-                nursery.start_soon(observer, live)
+                nursery.start_soon(show, live)
 
-        return both
+        return observe
 
     def finish(self, outcome: Outcome) -> NoReturn:
         """Print the summary and exit."""
@@ -150,8 +171,6 @@ class CommandSession:
         console = terminal(stderr=True)
         for line in _changed_settings(live):
             click.echo(line, err=True)
-        # A thread of its own: a terminal that is stopped with Ctrl-S must not block the run, nor the user's threads the screen.
-        limiter = trio.CapacityLimiter(1)
         with Screen(console=console, auto_refresh=False, transient=True) as screen:
             while True:
                 frame = panel(
@@ -164,7 +183,7 @@ class CommandSession:
                     title=str(self._path),
                     stopping=live.stopping(),
                 )
-                await trio.to_thread.run_sync(functools.partial(redraw, screen, frame), limiter=limiter)
+                await run_in_thread(functools.partial(redraw, screen, frame))  # Ctrl-S must not block the run.
                 await trio.sleep(FRAME)
 
     async def _print_lines(self, live: LiveRun) -> None:

@@ -19,6 +19,7 @@ from runner.cli._ending import exit_code, print_missed_gates
 from runner.cli._locate import locate_evaluation
 from runner.cli._no_code_options import scorers_from_options
 from runner.cli._options import GroupedCommand, grouped_option, scorer_options
+from runner.cli._session import user_code
 from runner.data.dataset import Dataset
 from runner.definition.evaluation import Evaluation
 from runner.definition.settings import Settings
@@ -56,9 +57,9 @@ def rescore(path: Path, again: bool, reference: str | None, slots: int | None, a
     values = {name: value for name, value in options.items() if value is not None and value != ()}
     if values and reference is not None:
         raise InvalidUsage("--task locates the evaluation's own scorers, but other scorers were named; pass one of them")
-    evaluation = _with_scorers(values) if values else locate_evaluation(path, reference, verb="rescore").evaluation
-    scorers, input_name = list(evaluation.scorers.values()), evaluation.cases.input_name
-    with unwrap_exception_groups():
+    with user_code(), unwrap_exception_groups():
+        evaluation = _with_scorers(values) if values else locate_evaluation(path, reference, verb="rescore").evaluation
+        scorers, input_name = list(evaluation.scorers.values()), evaluation.cases.input_name
         done: Rescored = trio.run(
             functools.partial(rescore_run, path, scorers, again=again, slots=slots, input_name=input_name, signals=True)
         )

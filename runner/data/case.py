@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Generic, cast
+from typing import Any, Final, Generic, cast
 
 from attrs import Attribute, Factory, field, frozen
 from typing_extensions import TypeVar
@@ -15,6 +15,8 @@ InputT_co = TypeVar("InputT_co", covariant=True, default=Any)
 ExpectedT_co = TypeVar("ExpectedT_co", covariant=True, default=Any)
 
 
+MAX_NAME: Final = 10_000
+"""Characters of a case's name, and of a rate-limit key: every record of a trial contains them."""
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -29,6 +31,8 @@ def _nameable(_: "Case[Any, Any]", __: "Attribute[str]", name: object) -> None:
         raise UsageError(f"the name of a case must be a string, not {name!r}")
     if not name.strip():
         raise UsageError(f"the name {name!r} is empty; leave it out to name the case after its content")
+    if len(name) > MAX_NAME:
+        raise UsageError(f"the name {name[:40]!r}… has {len(name):,} characters; at most {MAX_NAME:,} are allowed")
     if not name.isprintable() and _UNPRINTABLE.search(name):  # isprintable is faster, but rejects a no-break space.
         raise UsageError(f"the name {name!r} contains a control character or a lone surrogate, which cannot be printed")
 

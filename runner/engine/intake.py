@@ -10,6 +10,7 @@ from journal.threads import InThread
 from runner.engine.scheduler import Scheduler
 from runner.engine.trial_work import TrialWork, limit_key_of
 from runner.retries.classify import describe
+from runner.signals import is_from_signal
 
 READ_TIME: Final = 0.02
 """Seconds after which the trials read so far are taken in, for datasets that are slow to read."""
@@ -57,8 +58,8 @@ class Intake:
                 if not await self._read(source, room):
                     source.close()
                     break
-        except Exception as exc:
-            if isinstance(exc, JournalError):
+        except BaseException as exc:
+            if isinstance(exc, JournalError | trio.Cancelled) or is_from_signal(exc):
                 raise
             error = describe(exc)
             shutdown.stop("dataset_failed", f"reading the cases failed: {error.type}: {error.message}")

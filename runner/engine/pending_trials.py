@@ -38,7 +38,7 @@ class PendingTrials:
         self._settings = settings
         self._options = options
         self._pending = self._find(trials)
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
         self.is_closed = False
         """Whether every case was read, and every recorded trial is accounted for."""
         self.ready: deque[PendingTrial] = deque()
@@ -57,7 +57,7 @@ class PendingTrials:
                 self.ready.append(pending)
                 if number == most or now() > until:
                     break
-        except Exception as exc:
+        except BaseException as exc:
             if not number:
                 raise
             self._failure = exc  # Raised by the next call: what was read before it counts.

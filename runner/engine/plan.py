@@ -20,6 +20,7 @@ from runner.engine.rate_limits import default_slots, scorer_slots
 from runner.engine.trial_work import limit_key_of
 from runner.errors import RunChanged, UsageError
 from runner.retries.classify import describe
+from runner.signals import is_from_signal
 from runner.tasks import OpenableTask
 from runner.tasks.function import resolve_loop
 
@@ -99,9 +100,9 @@ def _select(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> tuple[
             cases = cases.checked(lambda case: limit_key_of(case, field))
         selected = cases.select(settings, repeats=settings.repeats)
         return selected, selected if selected.cases else _with_first(selected)
-    except UsageError:
-        raise
-    except Exception as exc:
+    except BaseException as exc:
+        if isinstance(exc, UsageError) or is_from_signal(exc):
+            raise
         error = describe(exc)
         raise UsageError(f"the cases cannot be read: {error.type}: {error.message}") from exc
 

@@ -9,14 +9,13 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-import attrs
 import trio
 
 from journal import Event, Journal, Record
 from journal.clock import system_clock
-from journal.errors import Unserialisable
+from journal.errors import JournalError, Unserialisable
 from journal.events import AttemptInterrupted, AttemptReturnedLate, Noted, RunFinished
 from replay import RunState
 from replay.summary import forked_sessions
@@ -24,6 +23,11 @@ from runner.data.to_json import to_json
 from runner.engine.shutdown import Shutdown
 from runner.engine.trial_work import TrialWork
 from runner.notes import Sink
+from runner.retries.classify import describe
+from runner.signals import is_from_signal
+
+_MAX_NOTE_NAME: Final = 1_000
+"""Characters of a note's name that are recorded."""
 
 
 class Clock:
@@ -111,8 +115,12 @@ class LateRecorder:
 
     def _note(self, trial: str, attempt: int, values: dict[str, Any]) -> None:
         for name, value in values.items():
-            event = Noted(name=name, value=to_json(value), trial=trial, attempt=attempt)
+            noted = partial(Noted, name=name[:_MAX_NOTE_NAME], trial=trial, attempt=attempt)
             try:
-                self.record(event)
-            except Unserialisable as exc:
-                self.record(attrs.evolve(event, value=str(exc)))  # type: ignore[misc]  # a fact is an attrs class
+                self.record(noted(value=to_json(value)))
+            except BaseException as exc:
+                if (isinstance(exc, JournalError) and not isinstance(exc, Unserialisable)) or is_from_signal(exc):
+                    raise
+                error = describe(exc)
+                text = error.message if isinstance(exc, Unserialisable) else f"{error.type}: {error.message}"
+                self.record(noted(value=text))

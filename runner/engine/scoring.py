@@ -11,7 +11,7 @@ from typing import Any, Final
 import trio
 
 from journal import events
-from journal.errors import JournalError, Unserialisable
+from journal.errors import JournalError, RecordTooLarge, Unserialisable
 from journal.threads import InThread
 from runner.concurrency import POISONED, call_id
 from runner.engine.call import CallOutcome, CallScope, Interrupted, Returned, TimedOut
@@ -21,6 +21,7 @@ from runner.engine.trial_work import ScorerCall, TrialWork
 from runner.retries.classify import Description, describe
 from runner.retries.retry import GiveUp, RetryIn, jitter
 from runner.scorers.scorer import OpenScorer, Scorer, ScorerInput
+from runner.signals import is_from_signal
 from runner.tasks import Ending
 
 LARGE: Final = 16_384
@@ -107,7 +108,7 @@ class Scoring:
 
     def _failed(self, call: ScorerCall, exc: BaseException, elapsed: float) -> None:
         scorer, work = call.scorer.scorer, call.work
-        failure, error = scorer.retry.failure(exc, now=self._clock.wall()), describe(exc)
+        failure, error = scorer.retry.described_failure(exc, now=self._clock.wall())
         self._settle(call, error, failure.category, failure.retry_after, elapsed, stop_run=failure.stop_run)
         if failure.stop_run:
             details = {"scorer": scorer.name, "message": f"{error.type}: {error.message}"}
@@ -175,8 +176,9 @@ class Scoring:
                 if call is not None:
                     self._scheduler.inform_policy(record, call)
                     call = None
-        except Exception as exc:  # The value is not a score.
-            if isinstance(exc, JournalError) and not isinstance(exc, Unserialisable):
+        except BaseException as exc:  # The value is not a score; its class may raise anything.
+            is_foreign = not isinstance(exc, JournalError) or isinstance(exc, Unserialisable | RecordTooLarge)
+            if not is_foreign or is_from_signal(exc):
                 raise
             self._fail(scorer, work, describe(exc), elapsed, call)
 

@@ -6,8 +6,9 @@ import attrs
 
 from replay.text import as_text
 from replay.trial_state import RetryHistory, TrialState
-from runner.data.case import Case
+from runner.data.case import MAX_NAME, Case
 from runner.data.templates import Fields
+from runner.errors import UsageError
 from runner.scorers.scorer import OpenScorer, ScorerInput
 
 
@@ -89,4 +90,7 @@ Job = TrialWork | ScorerCall
 
 def limit_key_of(case: Case, field: str) -> str:
     """Return the rate-limit key of a case."""
-    return as_text(Fields(case).get(field))
+    key = as_text(Fields(case).get(field))
+    if len(key) > MAX_NAME:
+        raise UsageError(f"the rate-limit key {key[:40]!r}… has {len(key):,} characters; at most {MAX_NAME:,} are allowed")
+    return key

@@ -8,10 +8,10 @@ import os
 import socket
 import ssl
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import outcome
 from attrs import evolve, frozen
@@ -19,6 +19,9 @@ from attrs import evolve, frozen
 from journal.events import FailureCategory
 from runner.retries.retry_after import requested_wait, wait_until_reset
 from runner.secrets import mask
+from runner.signals import is_from_signal
+
+T = TypeVar("T")
 
 
 class RateLimited(Exception):
@@ -159,22 +162,29 @@ def describe(exc: BaseException) -> Description:
     """Describe an exception as text."""
     cls = type(exc)
     name = public_name(cls)
-    try:
-        message = str(exc)
-    except Exception as second:  # noqa: BLE001 - the user's class may raise anything here
-        message = f"(str() of it raised {type(second).__name__})"
-    if cls.__module__.startswith(_OWN_TASKS):
+    message = _guarded(lambda: str(exc), lambda second: f"(str() of it raised {type(second).__name__})")
+    if str(cls.__module__).startswith(_OWN_TASKS):
         return Description(type=name, message=_shorten(message, _MAX_MESSAGE), traceback="")
-    try:
-        trace = "".join(traceback.format_exception(cls, exc, _user_frames(exc.__traceback__)))
-    except Exception as second:  # noqa: BLE001 - the same
-        trace = f"(formatting its traceback raised {type(second).__name__})"
+    trace = _guarded(
+        lambda: "".join(traceback.format_exception(cls, exc, _user_frames(exc.__traceback__))),
+        lambda second: f"(formatting its traceback raised {type(second).__name__})",
+    )
     return Description(type=name, message=_shorten(message, _MAX_MESSAGE), traceback=_shorten(trace, _MAX_TRACEBACK))
+
+
+def _guarded(call: Callable[[], T], fallback: Callable[[BaseException], T]) -> T:
+    """Call code of a foreign exception class, which may raise anything, even SystemExit; a signal still interrupts."""
+    try:
+        return call()
+    except BaseException as exc:
+        if is_from_signal(exc):
+            raise
+        return fallback(exc)
 
 
 def public_name(cls: type) -> str:
     """Return the name under which a class is recorded; that of one of ours does not depend on the module it is defined in."""
-    package = cls.__module__.partition(".")[0]
+    package = str(cls.__module__).partition(".")[0]
     if package == "builtins":
         return cls.__qualname__
     return f"{'evaljournal' if package in _OUR_PACKAGES else cls.__module__}.{cls.__qualname__}"
@@ -233,7 +243,7 @@ def _rate_limited(exc: BaseException, code: str, wait: float | None) -> Failure:
     """Tell a temporary 429 from one for lack of credit and one for a request that is too large."""
     if code in _NO_CREDIT:
         return Failure(category="fatal", stop_run=True)
-    if _TOO_LARGE in str(exc)[:_MAX_MESSAGE].lower():
+    if _TOO_LARGE in _guarded(lambda: str(exc), lambda _: "")[:_MAX_MESSAGE].lower():
         return Failure(category="fatal")
     return Failure(category="rate_limited", retry_after=wait)
 
@@ -288,18 +298,12 @@ def _wait(exc: BaseException, now: float, *, rate_limited: bool = False) -> floa
 
 def _lower(headers: Any) -> dict[str, str]:
     """Return headers of any class as a dict with lower-case names."""
-    try:
-        return {str(name).lower(): str(value) for name, value in headers.items()}
-    except Exception:  # noqa: BLE001 - these are not headers
-        return {}
+    return _guarded(lambda: {str(name).lower(): str(value) for name, value in headers.items()}, lambda _: {})
 
 
 def _attribute(thing: Any, name: str) -> Any:
-    """Read an attribute, or None; a property of a foreign exception may raise anything."""
-    try:
-        return getattr(thing, name, None)
-    except Exception:  # noqa: BLE001 - see above
-        return None
+    """Read an attribute, or None."""
+    return _guarded(lambda: getattr(thing, name, None), lambda _: None)
 
 
 def _member(thing: Any, name: str) -> Any:

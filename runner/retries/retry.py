@@ -13,7 +13,8 @@ from attrs import Attribute, evolve, field, frozen
 from journal.events import FailureCategory
 from replay.trial_state import RetryHistory
 from runner.errors import UsageError
-from runner.retries.classify import Failure, classify, leaves, worst
+from runner.retries.classify import Description, Failure, classify, describe, leaves, worst
+from runner.signals import is_from_signal
 
 _MAX_DOUBLINGS: Final = 60
 """Doublings of the backoff that are computed; more would overflow a float."""
@@ -116,6 +117,17 @@ class Retry:
     def failure(self, exc: BaseException, *, now: float) -> Failure:
         """Classify an exception under these settings; `now` is wall time in seconds since 1970."""
         return worst([self._failure(leaf, now) for leaf in leaves(exc)])
+
+    def described_failure(self, exc: BaseException, *, now: float) -> tuple[Failure, Description]:
+        """Classify and describe an exception. If `classify` itself raises, that is the failure, and it is fatal."""
+        try:
+            return self.failure(exc, now=now), describe(exc)
+        except BaseException as error:
+            if is_from_signal(error):
+                raise
+            if error is not exc and error.__cause__ is None:
+                error.__cause__ = exc
+            return Failure(category="fatal"), describe(error)
 
     def _failure(self, exc: BaseException, now: float) -> Failure:
         failure = classify(exc, now=now)

@@ -222,23 +222,46 @@ class AsyncioThread:
         self._loop = loop
         """A loop that already runs elsewhere may be used instead: clients created in it work in no other."""
         self._thread: threading.Thread | None = None
+        self._is_closing = False
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if self._loop is not None and self._thread is not None:
+            self._is_closing = True
             self._loop.call_soon_threadsafe(self._loop.stop)
             thread = self._thread
-            with trio.CancelScope(shield=True), trio.move_on_after(self._grace):
+            # The thread is a daemon: without another one to wait in, it is abandoned.
+            with trio.CancelScope(shield=True), trio.move_on_after(self._grace), suppress(RuntimeError):
                 await trio.to_thread.run_sync(thread.join, abandon_on_cancel=True)
 
     def _start(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
-            loop = self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=_serve, args=(loop,), name="evaljournal-asyncio", daemon=True)
-            self._thread.start()
+            loop = asyncio.new_event_loop()
+            thread = threading.Thread(target=self._serve, args=(loop,), name="evaljournal-asyncio", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # No thread is left; the next call tries again.
+                loop.close()
+                raise
+            self._loop, self._thread = loop, thread
         return self._loop
+
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            while not self._is_closing:  # A task may stop the loop that it shares with others, or raise SystemExit in it.
+                with suppress(SystemExit, KeyboardInterrupt):
+                    loop.run_forever()
+            pending = asyncio.all_tasks(loop)
+            for task in pending:
+                task.cancel()
+            if pending and loop.run_until_complete(asyncio.wait(pending, timeout=1))[1]:
+                loop.run_forever()  # A task that ignores its cancellation would spin when it is destroyed, so it is kept.
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            loop.close()
 
     async def call(self, function: Callable[[Any], Awaitable[Any]], value: Any, on_late: OnLateResult) -> Any:
         """Await an asyncio function from trio. Cancellation is passed on, and waits for the function for `grace` seconds."""
@@ -281,17 +304,3 @@ class AsyncioThread:
                 raise
             # It returned although it was cancelled: the caller treats the result as late.
         return results[0].unwrap()
-
-
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-        pending = asyncio.all_tasks(loop)
-        for task in pending:
-            task.cancel()
-        if pending and loop.run_until_complete(asyncio.wait(pending, timeout=1))[1]:
-            loop.run_forever()  # A task that ignores its cancellation would spin when it is destroyed, so it is kept.
-        loop.run_until_complete(loop.shutdown_asyncgens())
-    finally:
-        loop.close()

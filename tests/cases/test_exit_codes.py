@@ -1,0 +1,358 @@
+"""Exit codes when the user's code, the standard streams or the system misbehave: they mean what docs/guarantees.md says."""
+
+import inspect
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from journal import verify
+from journal.events import AttemptFailed, Noted, ScoringFailed
+from runner import Retry, Score, note
+from runner.cli import cli
+from tests.journal.disk import SimulatedDisk
+from tests.processes import ROOT
+from tests.runs import define, define_real, events, numbered_cases, run_real, run_virtual
+
+
+class Exits:
+    """An object whose attributes, methods and conversions end the process, as far as they can."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise SystemExit(0)
+
+    def __str__(self) -> str:
+        raise SystemExit(0)
+
+    __repr__ = __str__
+
+
+class ExitingError(Exception):
+    """An exception that cannot be examined."""
+
+    def __str__(self) -> str:
+        raise SystemExit(9)
+
+    @property
+    def response(self) -> Any:
+        raise SystemExit(9)
+
+
+class Model:
+    """An output that cannot be converted."""
+
+    def model_dump(self, **_: Any) -> Any:
+        raise SystemExit(0)
+
+
+def exit_0(*_: Any) -> Any:
+    """End the process, as if all had been well."""
+    raise SystemExit(0)
+
+
+def fails(_: BaseException) -> Any:
+    """Fail, as a function with a mistake in it."""
+    return 1 // 0
+
+
+def no_category(_: BaseException) -> Any:
+    """Return what is not a category."""
+    return "no such category"
+
+
+def raise_error(_: str) -> None:
+    """Fail with an exception that cannot be examined."""
+    raise ExitingError
+
+
+async def run_one(task: Any, disk: SimulatedDisk, *, score: Any = None, **options: Any) -> Any:
+    async def call(value: str) -> Any:
+        result = task(value)
+        return await result if inspect.isawaitable(result) else result
+
+    it = define(call, numbered_cases(1), **{"retry": Retry(errors=0), **options})
+    if score is not None:
+        it.score(name="exact")(score)
+    return await run_virtual(it, disk)
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "error"),
+    [
+        (exit_0, {}, "SystemExit"),
+        (raise_error, {}, f"{__name__}.ExitingError"),
+        (raise_error, {"retry": Retry(classify=exit_0)}, "SystemExit"),
+        (raise_error, {"retry": Retry(classify=fails)}, "ZeroDivisionError"),
+        (raise_error, {"retry": Retry(classify=no_category)}, "evaljournal.UsageError"),
+        (lambda _: Exits(), {}, "Unserialisable"),
+        (lambda _: Model(), {}, "Unserialisable"),
+    ],
+    ids=["task", "exception", "classify", "classify fails", "wrong category", "attribute", "model_dump"],
+)
+async def test_a_system_exit_in_a_task_fails_its_trial(task: Any, options: Any, error: str) -> None:
+    """Whatever a task, its exception, its output or `Retry(classify=…)` raises is the failure of that trial."""
+    disk = SimulatedDisk()
+    outcome = await run_one(task, disk, **options)
+
+    assert ("", 1) == (outcome.stopped, outcome.state.failed)
+    assert [error] == [event.error for event in events(disk, AttemptFailed)]
+
+
+SCORES: dict[str, Any] = {
+    "a call": exit_0,
+    "a value": Exits,
+    "a value in a mapping": lambda: {"a": Exits()},
+    "a long reason": lambda: Score(value=True, reason="x" * 2_000_000),
+}
+
+
+@pytest.mark.parametrize("kind", SCORES)
+async def test_a_system_exit_in_a_scorer_fails_its_score(kind: str) -> None:
+    """Whatever a scorer or its score raises is the failure of that score; so is a score that is too large to record."""
+
+    def score(**_: Any) -> Any:
+        return SCORES[kind]()
+
+    disk = SimulatedDisk()
+    outcome = await run_one(lambda _: 1, disk, score=score)
+
+    assert ("", 1) == (outcome.stopped, outcome.state.completed)
+    assert ["exact"] == [event.scorer for event in events(disk, ScoringFailed)]
+
+
+def test_a_system_exit_in_a_note_is_recorded(path: Path) -> None:
+    """A note that cannot be converted is replaced by the error; a plain function sends it from another thread."""
+
+    def task(_: str) -> int:
+        note(model=Model(), **{"n" * 2_000_000: 1})
+        return 1
+
+    outcome = run_real(define_real(task), path)
+
+    assert ("", 1) == (outcome.stopped, outcome.state.completed)
+    assert ["SystemExit: 0", 1] == [event.value for event in events(path, Noted)]
+
+
+@pytest.mark.parametrize("count", [0, 20])
+def test_a_system_exit_in_a_generator_of_cases(tmp_path: Path, count: int) -> None:
+    """A generator that ends the process is a usage error before the run, and an unfinished run (3) after its start."""
+    result = run_file(
+        tmp_path,
+        f"""
+        def cases():
+            for number in range({count}):
+                yield Case(name=str(number), input=number)
+            raise SystemExit(0)
+
+        @evaluation(cases=cases)
+        async def task(number):
+            return number
+        """,
+    )
+
+    assert (3 if count else 2) == result.exit_code
+    assert "SystemExit: 0" in result.stderr
+
+
+def test_a_system_exit_in_a_dry_run(tmp_path: Path) -> None:
+    """A list of cases that ends the process is a usage error."""
+    source = """
+        class Cases(list):
+            def __iter__(self):
+                raise SystemExit(0)
+
+        @evaluation(cases=Cases([1]))
+        async def task(number):
+            return number
+        """
+
+    assert 2 == run_file(tmp_path, source, "--dry-run").exit_code
+    assert 2 == run_file(tmp_path, source).exit_code
+
+
+def test_a_name_that_is_too_long_stops_the_run(tmp_path: Path) -> None:
+    """A case whose name no record can contain ends an unfinished run with 3."""
+    result = run_file(
+        tmp_path,
+        """
+        @evaluation(cases=(Case(name="n" * 600_000 if number == 20 else str(number), input=number) for number in range(30)))
+        async def task(number):
+            return number
+        """,
+    )
+
+    assert 3 == result.exit_code
+    assert "600,000 characters" in result.stderr
+
+
+def test_a_limit_key_that_is_too_long_starts_nothing(tmp_path: Path) -> None:
+    """A rate-limit key that no record can contain is a usage error."""
+    result = run_file(
+        tmp_path,
+        """
+        @evaluation(cases=[Case(name="a", input=1, metadata={"key": "k" * 600_000})], limit_key="key")
+        async def task(number):
+            return number
+        """,
+    )
+
+    assert 2 == result.exit_code
+    assert "600,000 characters" in result.stderr
+
+
+def test_a_task_that_stops_its_event_loop(tmp_path: Path) -> None:
+    """A task that stops the asyncio loop, or raises SystemExit in it, harms no other call."""
+    result = run_file(
+        tmp_path,
+        """
+        import asyncio
+
+        async def exits():
+            raise SystemExit(0)
+
+        @evaluation(cases=range(8), timeout=20, retry=Retry(errors=0))
+        async def task(number):
+            if number == 2:
+                asyncio.get_running_loop().stop()
+            if number == 3:
+                asyncio.create_task(exits()).add_done_callback(lambda task: task.exception())
+            await asyncio.sleep(0.001)
+            return number
+        """,
+    )
+
+    assert 0 == result.exit_code, result.stderr
+    assert "8 ok of 8 done" in result.output
+
+
+DRIVER = """
+import json, os, sys, time
+sys.path.insert(0, {root!r})
+import runner, runner.api, runner.cli, runner.cli.run, runner.cli._live  # Once, for all scenarios.
+
+def run(prepare, *arguments):
+    child = os.fork()
+    if not child:
+        log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        prepare()
+        sys.argv = ["evaljournal", "run", *arguments, "--plain"]
+        try:
+            runner.cli.main()
+        except SystemExit as exc:
+            try:
+                sys.stderr.flush()
+            finally:
+                os._exit(exc.code or 0)
+        finally:
+            os._exit(99)
+    deadline = time.monotonic() + 30
+    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+        if time.monotonic() > deadline:
+            os.kill(child, 9)
+        time.sleep(0.005)
+    return os.waitstatus_to_exitcode(ended[1])
+
+def full():
+    os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
+    sys.stderr = open(2, "w", closefd=False)
+
+def closed():
+    os.closerange(0, 3)
+    sys.stdin = sys.stdout = sys.stderr = None
+
+nothing = lambda: None
+print(json.dumps({{
+    "full": [run(full, "it.py:good"), run(full, "it.py:stopped")],
+    "closed": [run(closed, "it.py:good"), run(closed, "it.py:stopped")],
+    "closes standard output": [run(nothing, "it.py:closes", "--json"), run(nothing, "it.py:closes_and_stops", "--json")],
+    "closes everything": [run(nothing, "it.py:closes_everything")],
+    "no threads": [run(nothing, "it.py:no_threads")],
+    "no asyncio": [run(nothing, "it.py:no_threads_in_asyncio")],
+}}))
+"""
+
+TASKS = """
+import os, threading
+from runner import Case, Retry, evaluation
+
+CASES = [Case(name=str(number), input=number) for number in range(12)]
+ONCE = Retry(errors=0)
+
+@evaluation(cases=CASES)
+async def good(number):
+    print("prints to standard error")
+    return number
+
+@evaluation(cases=CASES, slots=1, fail_fast=True, retry=ONCE)
+async def stopped(number):
+    return 1 // (number - 5)
+
+@evaluation(cases=CASES, slots=1)
+async def closes(number):
+    if number == 5:
+        os.close(1)
+        assert os.open("taken", os.O_WRONLY | os.O_CREAT) == 1
+    return number
+
+@evaluation(cases=CASES, slots=1, fail_fast=True, retry=ONCE)
+async def closes_and_stops(number):
+    if number == 5:
+        os.close(1)
+        raise ValueError
+    return number
+
+@evaluation(cases=CASES, slots=1)
+async def closes_everything(number):
+    if number == 5:
+        os.closerange(3, 100)
+    return number
+
+def no_more_threads():
+    for number in range(12):
+        if number == 3:
+            threading.stack_size(1 << 46)
+        yield Case(name=str(number), input=number)
+
+@evaluation(cases=no_more_threads, slots=4, retry=ONCE)
+def no_threads(number):
+    return number
+
+def no_threads_at_all():
+    threading.stack_size(1 << 46)
+    yield Case(name="a", input=1)
+
+@evaluation(cases=no_threads_at_all, loop="asyncio", retry=ONCE)
+async def no_threads_in_asyncio(number):
+    return number
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_streams_files_and_threads(tmp_path: Path) -> None:
+    """Closed or full standard streams do not change the exit code; without files or threads, it is 3 or 1."""
+    (tmp_path / "it.py").write_text(TASKS)
+    driver = [sys.executable, "-c", DRIVER.format(root=str(ROOT))]
+    done = subprocess.run(driver, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+
+    log, codes = (tmp_path / "log").read_text(), json.loads(done.stdout)
+    expected = {"full": [0, 3], "closed": [0, 3], "closes standard output": [0, 3], "closes everything": [3], "no asyncio": [1]}
+    assert codes.pop("no threads") in ([0], [1])  # Threads that are idle already can still be used.
+    assert expected == codes
+    assert not (tmp_path / "taken").read_bytes()
+    assert 2 == log.count('"exit_code"')
+    for journal in (tmp_path / "runs").glob("*/*"):
+        assert verify(journal).ok, journal
+
+
+def run_file(directory: Path, source: str, *arguments: str) -> Result:
+    """Run an evaluation that is written to a file, in this process."""
+    file = directory / f"it{len(list(directory.glob('*.py')))}.py"
+    file.write_text("from runner import Case, Retry, evaluation\n" + textwrap.dedent(source))
+    return CliRunner().invoke(cli, ["run", str(file), *arguments])
