@@ -11,9 +11,11 @@ _THREE_DIGITS: Final = tuple(f"{number:03}" for number in range(1000))
 """Faster than formatting a number with leading zeros."""
 
 
-def system_clock(monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> Clock:
-    """Return a clock whose `t` counts from this call."""
-    start = monotonic()
+def system_clock(
+    monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time, *, start: float | None = None
+) -> Clock:
+    """Return a clock whose `t` counts from `start`, a reading of `monotonic` (default: now)."""
+    start = monotonic() if start is None else start
     since, until, text = 0.0, 0.0, ""
 
     def read() -> tuple[str, float]:

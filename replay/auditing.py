@@ -57,6 +57,8 @@ class Auditor:
 
         self._t = 0.0
         """`t` of the previous record in this session."""
+        self._t_before_notes = 0.0
+        """`t` of the previous record in this session that is not a note."""
         self._hash = ""
         """Hash of the last record that is not a file event."""
         self._slots: dict[int, str] = {}
@@ -146,9 +148,11 @@ class Auditor:
             if check is not None:
                 check(self, event, record)
             self._t = max(self._t, record.t)
+            if event.__class__ is not events.Noted:
+                self._t_before_notes = self._t
 
     def _begin_session(self, event: events.SessionStarted, record: Record) -> None:
-        self._t, self._highest, self._rules = record.t, 0, None
+        self._t, self._t_before_notes, self._highest, self._rules = record.t, record.t, 0, None
         self._hung = 0
         for of_session in (self._slots, self._in_flight, self._calls, self._shared, self._shared_trials, self._answered):
             of_session.clear()
@@ -215,7 +219,7 @@ class Auditor:
 
     def _check_call_end(self, name: tuple[str, str], elapsed: float, record: Record) -> None:
         key, since = self._in_flight.end(name), self._state.scorer_calls[name].since
-        self._check_elapsed(record, elapsed, self._t - since, record.t - since, "the call started")
+        self._check_elapsed(record, elapsed, self._t_before_notes - since, record.t - since, "the call started")
         self._inform(record, key)
 
     def _on_policy_shared(self, event: events.PolicyShared, _: Record) -> None:
@@ -291,8 +295,9 @@ class Auditor:
             self._answered[event.trial] = record.t
         if event.elapsed is None:
             return
-        # It is measured when the attempt returns and recorded at once, with no record in between.
-        earliest, latest = self._t - trial.since, record.t - trial.since
+        # It is measured when the attempt returns and recorded at once. Only notes may come between: an exception's text and an
+        # output's conversion to JSON are user code.
+        earliest, latest = self._t_before_notes - trial.since, record.t - trial.since
         self._check_elapsed(record, event.elapsed, earliest, latest, "the attempt started")
         if isinstance(event, events.AttemptTimedOut):
             timeout = self._state.settings.get("timeout", event.timeout)

@@ -147,8 +147,8 @@ def events_of(path: Path | str, *, files: Files = DISK) -> list[Event]:
 
 
 async def inline(call: Callable[[], T], /) -> T:
-    """Make a blocking call without a thread, so that the order of events is deterministic."""
-    await trio.lowlevel.checkpoint()
+    """Make a blocking call without a thread, so that the order of events is deterministic. A call cannot be cancelled."""
+    await trio.lowlevel.cancel_shielded_checkpoint()
     return call()
 
 

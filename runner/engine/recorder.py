@@ -37,7 +37,7 @@ class Clock:
         self._time = trio.lowlevel.current_clock().current_time  # Cheaper than `trio.current_time`.
         self.began = self._time()
         self.wall = wall
-        self.read = system_clock(self._time, wall)
+        self.read = system_clock(self._time, wall, start=self.began)  # A second reading would be later.
 
     def now(self) -> float:
         """Return the seconds since the session started."""

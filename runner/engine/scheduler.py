@@ -243,7 +243,7 @@ class Scheduler:
 
     def _apply(self, lane: Lane, events: Sequence[PolicyEvent], when: float | None = None) -> None:
         """Record what a policy has decided, and act on it."""
-        self._record_shared(lane)
+        self._record_shared(lane, when)
         for event in events:
             self._record(event, *() if when is None else (when,))
             if isinstance(event, IntakePaused) and event.cause == NO_RESPONSE:
@@ -257,11 +257,11 @@ class Scheduler:
             lane.closed_until = 0.0
             self._apply(lane, lane.steering.adopt(lane.member.received()))
 
-    def _record_shared(self, lane: Lane) -> None:
+    def _record_shared(self, lane: Lane, when: float | None = None) -> None:
         """Record the runs that have joined the policy of a lane."""
         if lane.member is not None:
             for run in lane.member.joined():
-                self._record(PolicyShared(key=lane.key, run=run))
+                self._record(PolicyShared(key=lane.key, run=run), when)
 
     def _set_timer(self, lane: Lane, now: float) -> None:
         """Ask the policy again when the passing of time may change its decision, although its limit is reached."""

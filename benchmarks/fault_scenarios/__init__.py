@@ -1,0 +1,1 @@
+"""The scenarios of `python -m benchmarks faults`, by what goes wrong in them."""

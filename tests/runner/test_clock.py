@@ -1,0 +1,187 @@
+"""The clock of a session is read at any moment, and preempted between any two readings: a valid run has no findings."""
+
+import functools
+import random
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import pytest
+import trio
+import trio.testing
+from trio._core import _run as scheduler
+
+from benchmarks.fault_scenarios.verdicts import false_findings
+from journal import read
+from journal.events import IntakePaused
+from replay.auditing import audit
+from runner import note, run
+from runner.engine.queues import Lane, Queues
+from runner.recompute.rules import session_rules
+from runner.recompute.verification import verify
+from runner.testing import SimulatedEndpoint
+from tests.journal.disk import SimulatedDisk
+from tests.runner.test_policy_timer import hung_run
+from tests.runner.test_registry import at_once, evaluation_of, fresh
+from tests.runs import PATH, AnyEvaluation, define_real, events, flaky_evaluation, numbered_cases, run_virtual
+
+T = TypeVar("T")
+
+STEP = 0.005
+"""Seconds for which the process is preempted."""
+
+
+class SteppingClock:
+    """A virtual clock that moves on before some of its readings."""
+
+    def __init__(self, steps: Callable[[int], float]) -> None:
+        """Move on by `steps(number)` seconds before each reading."""
+        self.clock = trio.testing.MockClock(autojump_threshold=0)
+        self.readings = 0
+        self._steps = steps
+        self._read = self.clock.current_time
+        self.clock.current_time = self._current_time  # type: ignore[method-assign]  # the class is final
+
+    def run(self, main: Callable[[], Awaitable[T]], seed: int = 0) -> T:
+        """Run a coroutine function in a loop with this clock, in one order."""
+        scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]  # trio's own switch for tests, declared Final
+        scheduler._r.seed(seed)
+        return trio.run(main, clock=self.clock)
+
+    def _current_time(self) -> float:
+        self.readings += 1
+        self.clock.jump(self._steps(self.readings))
+        return self._read()
+
+
+def flaky_run(steps: Callable[[int], float]) -> tuple[int, list[SimulatedDisk]]:
+    """Run an evaluation with failures, retries and scores; return how often the clock was read, and the disk."""
+    clock, disk = SteppingClock(steps), SimulatedDisk()
+    clock.run(functools.partial(run_virtual, flaky_evaluation(5)[0], disk))
+    return clock.readings, [disk]
+
+
+def shared_runs(steps: Callable[[int], float]) -> tuple[int, list[SimulatedDisk]]:
+    """Run two evaluations that share a policy."""
+    endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5, rate=8.0, burst=4, retry_after=1.0), fresh()
+    runs = [evaluation_of(endpoint, 12, identity) for _ in range(2)]
+    clock = SteppingClock(steps)
+    disks = clock.run(functools.partial(at_once, runs, stagger=1.0, policy="adaptive"))
+    return clock.readings, disks
+
+
+def findings(disks: list[SimulatedDisk]) -> list[Any]:
+    return [finding for disk in disks for finding in audit(read(PATH, files=disk), rules=session_rules).findings]
+
+
+@pytest.mark.parametrize(
+    ("runs", "first"),
+    [
+        (flaky_run, 14),
+        pytest.param(flaky_run, None, marks=pytest.mark.exhaustive),
+        pytest.param(shared_runs, None, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_preempted_between_any_two_readings(runs: Callable[..., tuple[int, list[SimulatedDisk]]], first: int | None) -> None:
+    """A run that is preempted before the nth reading of the clock, for the `first` n or for any, has no findings."""
+    readings, disks = runs(lambda _: 0.0)
+    assert [] == findings(disks)
+
+    for place in range(1, (first or readings) + 1):
+        assert [] == findings(runs(lambda number, place=place: STEP if number == place else 0.0)[1]), place
+
+
+@pytest.mark.parametrize("runs", [flaky_run, shared_runs])
+def test_preempted_before_every_reading(runs: Callable[..., tuple[int, list[SimulatedDisk]]]) -> None:
+    """A run that is preempted before every reading of the clock, for a while each time, has no findings."""
+    chance = random.Random(0)
+
+    assert [] == findings(runs(lambda _: chance.random() * STEP)[1])
+
+
+class Joined:
+    """A shared policy that another run has joined, from its own thread, before every decision."""
+
+    def joined(self) -> list[str]:
+        return ["fedcba9876543210fedcba9876543210"]
+
+    def leave(self, t: float) -> None:
+        pass
+
+
+def test_a_run_that_joins_while_time_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that joins before a decision that time alone has caused is recorded with the time of that decision."""
+    open_lane = Queues.open
+
+    def open_shared(self: Queues, *arguments: Any, **options: Any) -> Lane:
+        lane = open_lane(self, *arguments, **options)
+        lane.member = cast("Any", Joined())
+        return lane
+
+    monkeypatch.setattr(Queues, "open", open_shared)
+    disk = SteppingClock(lambda _: STEP).run(hung_run)
+
+    assert [IntakePaused] == [type(event) for event in events(disk, IntakePaused)]
+    assert [] == findings([disk])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("runs", [3, pytest.param(1000, marks=pytest.mark.exhaustive)])
+def test_forked_children(tmp_path: Path, runs: int) -> None:
+    """Runs in forked children, where the first accesses to memory are slow, have no findings."""
+    assert [] == list(false_findings(tmp_path, runs))
+
+
+def test_busy_threads(path: Path) -> None:
+    """A run whose thread is preempted by others all the time has no findings."""
+    is_over = threading.Event()
+
+    def work() -> None:
+        while not is_over.is_set():
+            pass
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    for thread in threads:
+        thread.start()
+    try:
+        run(_instant(), path, durability="os", signals=False)
+    finally:
+        is_over.set()
+        sys.setswitchinterval(interval)
+        for thread in threads:
+            thread.join()
+
+    assert () == verify(path).audit.findings
+
+
+def _instant() -> AnyEvaluation:
+    async def task(value: str) -> str:
+        await trio.lowlevel.checkpoint()
+        return value
+
+    return define_real(task, numbered_cases(10), loop="trio", slots=4)
+
+
+class Talkative(Exception):
+    """An error whose text makes a note."""
+
+    def __str__(self) -> str:
+        note(asked=True)
+        return "talkative"
+
+
+def test_a_note_while_an_ending_is_recorded(path: Path) -> None:
+    """A note that is made after an attempt was measured and before it is recorded is not a finding."""
+
+    async def task(value: str) -> str:
+        await trio.lowlevel.checkpoint()
+        raise Talkative
+
+    run(define_real(task, loop="trio"), path, durability="os")
+
+    assert () == verify(path).audit.findings
