@@ -66,7 +66,7 @@ async def journaled(path: Path, count: int, files: Files = DISK) -> tuple[float,
     """Write a run until the last record is durable; return CPU and wall-clock seconds."""
     async with journal.writing(path, new=True, files=files) as log:
         log.append(_started())
-        log.append(SessionStarted(n=1, pid=os.getpid(), host="here", boot_id=""))
+        log.append(SessionStarted(session=1, pid=os.getpid(), host="here", boot_id=""))
         cpu, wall = time.process_time(), time.perf_counter()
         await _trials(log.append, count)
         await log.wait_durable(log.appended)

@@ -127,8 +127,8 @@ async def _write(path: Path, trials: int) -> None:
 
     async with journal.writing(path, new=True, clock=read_clock, durability="os") as log:
         log.append(_started(trials))
-        log.append(SessionStarted(n=1, pid=os.getpid(), host="here", boot_id=""))
-        log.append(LimitChanged(before=0, after=SLOTS, cause="start"))
+        log.append(SessionStarted(session=1, pid=os.getpid(), host="here", boot_id=""))
+        log.append(LimitChanged(before=0, after=SLOTS, reason="start"))
         free = [(0.0, slot) for slot in range(SLOTS)]
         order = itertools.count()
         coming: list[tuple[float, int, Event]] = []
@@ -177,7 +177,7 @@ def _life(dice: random.Random, t: float, number: int, slot: int) -> Iterator[tup
             trial=name, attempt=1, error="RateLimited", message="429", category="rate_limited", elapsed=elapsed, retry_after=1
         )
         yield t, refused
-        yield t, RetryScheduled(trial=name, attempt=2, delay=0.1, cause="rate_limited")
+        yield t, RetryScheduled(trial=name, attempt=2, delay=0.1, reason="rate_limited")
         attempt, t = 2, t + 0.1
         yield t, AttemptStarted(trial=name, attempt=2, slot=slot)
     elapsed = math.exp(dice.gauss(-1, 0.4))

@@ -78,9 +78,9 @@ class Watched:
                     self.limits.append((t, change.after))
                 case PaceMoved():
                     self.paces.append((t, change.after))
-                case Paused(cause="unavailable") if self._since is None:
+                case Paused(reason="unavailable") if self._since is None:
                     self._since = t
-                case Resumed(cause="unavailable") if self._since is not None:
+                case Resumed(reason="unavailable") if self._since is not None:
                     self.open.append((self._since, t))
                     self._since = None
                 case _:

@@ -82,8 +82,8 @@ class SegmentSealed:
 class JournalRecovered:
     """A crash left an incomplete tail; it was moved to `torn/`, and the journal continues after the last complete record."""
 
-    after: int
-    """The last complete record."""
+    last_seq: int
+    """Number of the last complete record."""
     bytes: int
     """Number of bytes that were set aside."""
     file: str
@@ -133,7 +133,7 @@ class RunStarted:
 class SessionStarted:
     """A process started or resumed the run; `t` counts from here."""
 
-    n: int
+    session: int
     """Number of the session, from 1."""
     pid: int
     host: str
@@ -225,7 +225,7 @@ class AttemptInterrupted:
 
     trial: str
     attempt: int
-    why: Literal["cancelled", "forked", "process_died", "stopped"]
+    reason: Literal["cancelled", "forked", "process_died", "stopped"]
     """`forked`: it was in flight at the point where this run was forked; it may have ended differently in the original run."""
     elapsed: float | None = None
     """Seconds; null if the process died or the run was forked."""
@@ -237,7 +237,7 @@ class AttemptReturnedLate:
 
     trial: str
     attempt: int
-    ending: Literal["succeeded", "failed"]
+    outcome: Literal["succeeded", "failed"]
     elapsed: float
 
 
@@ -250,7 +250,7 @@ class RetryScheduled:
     """Number of the coming attempt; the first retry is attempt 2."""
     delay: float
     """Seconds until it may start, counted from this record, jitter included."""
-    cause: str
+    reason: str
 
 
 @fact
@@ -328,7 +328,7 @@ class TrialFailed:
 
     trial: str
     attempts: int
-    cause: Literal["exhausted", "fatal", "timed_out", "ambiguous", "unserialisable"]
+    reason: Literal["exhausted", "fatal", "timed_out", "ambiguous", "unserialisable"]
 
 
 @fact
@@ -336,7 +336,7 @@ class TrialWithdrawn:
     """The trial no longer counts, because its case was removed from the dataset or changed."""
 
     trial: str
-    why: Literal["removed", "changed"]
+    reason: Literal["removed", "changed"]
 
 
 @fact
@@ -345,7 +345,7 @@ class LimitChanged:
 
     before: int
     after: int
-    cause: str
+    reason: str
     evidence: str = ""
     """Observations behind the decision, such as `3 × 429 in 2.1 s at 41 in flight`."""
     key: str = ""
@@ -360,7 +360,7 @@ class PaceChanged:
     """Starts per second; null: starts were not paced."""
     after: float | None = None
     """Starts per second; null: starts are not paced."""
-    cause: str
+    reason: str
     evidence: str = ""
     key: str = ""
     """The rate-limit key it applies to, if there are several."""
@@ -372,7 +372,7 @@ class IntakePaused:
 
     until: float
     """Time at which the next attempt or probe may start, in the seconds of `t`."""
-    cause: str
+    reason: str
     """`retry_after` or `rate_limited`; with an open circuit breaker `unavailable`, `no_response` or `all_rate_limited`."""
     evidence: str = ""
     """Observations behind the decision."""
@@ -383,8 +383,8 @@ class IntakePaused:
 class IntakeResumed:
     """Attempts may start again."""
 
-    cause: str
-    """Cause of the pause that ended."""
+    reason: str
+    """Reason of the pause that ended."""
     evidence: str = ""
     key: str = ""
 

@@ -20,7 +20,7 @@ STAGES: Final = (
     "absent",
     "queued",
     "running",
-    "answered",
+    "scoring",
     "unsettled",
     "interrupted",
     "backing_off",
@@ -28,7 +28,7 @@ STAGES: Final = (
     "failed",
     "withdrawn",
 )
-"""Stages of a trial. `answered`: has an output, scores are missing; `unsettled`: failed, retry not decided yet."""
+"""Stages of a trial. `scoring`: has an output, scores are missing; `unsettled`: failed, retry not decided yet."""
 
 ENDED: Final = frozenset({"completed", "failed", "withdrawn"})
 
@@ -37,17 +37,17 @@ _ENQUEUED: Final = STAGES[1:]
 TRIAL: Final[dict[type[TrialEvent], dict[str, str]]] = {
     events.TrialEnqueued: {"absent": "queued", "withdrawn": "queued"},
     events.AttemptStarted: {"queued": "running", "backing_off": "running", "interrupted": "running"},
-    events.AttemptSucceeded: {"running": "answered"},
+    events.AttemptSucceeded: {"running": "scoring"},
     events.AttemptFailed: {"running": "unsettled"},
     events.AttemptTimedOut: {"running": "unsettled"},
     events.AttemptInterrupted: {"running": "interrupted"},
     AttemptReturnedLate: {stage: stage for stage in _ENQUEUED},
     events.RetryScheduled: {"unsettled": "backing_off", "interrupted": "backing_off", "failed": "backing_off"},
-    events.ScorerCallStarted: {"answered": "answered", "completed": "completed"},
-    events.ScorerCallFailed: {"answered": "answered", "completed": "completed"},
-    events.TrialScored: {"answered": "answered", "completed": "completed"},
-    events.ScoringFailed: {"answered": "answered", "completed": "completed"},
-    events.TrialCompleted: {"answered": "completed"},
+    events.ScorerCallStarted: {"scoring": "scoring", "completed": "completed"},
+    events.ScorerCallFailed: {"scoring": "scoring", "completed": "completed"},
+    events.TrialScored: {"scoring": "scoring", "completed": "completed"},
+    events.ScoringFailed: {"scoring": "scoring", "completed": "completed"},
+    events.TrialCompleted: {"scoring": "completed"},
     events.TrialFailed: {"unsettled": "failed", "interrupted": "failed"},
     events.TrialWithdrawn: {stage: "withdrawn" for stage in _ENQUEUED if stage not in ("running", "withdrawn")},
 }
@@ -176,10 +176,10 @@ class Lifecycle:
         if after is None:
             raise IllegalEvent(name, _RUN_STAGE_TEXT[self.stage])
         match event:
-            case events.SessionStarted(n=n):
-                if n != self.sessions + 1:
-                    raise IllegalEvent(name, f"expected session {self.sessions + 1}, got session {n}")
-                self.sessions = n
+            case events.SessionStarted(session=number):
+                if number != self.sessions + 1:
+                    raise IllegalEvent(name, f"expected session {self.sessions + 1}, got session {number}")
+                self.sessions = number
             case events.RunFinished():
                 if self.open:
                     raise IllegalEvent(name, f"{self.open} {'trial is' if self.open == 1 else 'trials are'} open")

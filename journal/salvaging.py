@@ -68,9 +68,9 @@ async def salvage(
                 seq = record.seq
                 if isinstance(record.event, events.FileEvent | events.JournalSalvaged):
                     continue  # They describe the files of the source.
-                for n in range(journal.lifecycle.sessions + 1, _session_of(record.event, journal.lifecycle) + 1):
+                for number in range(journal.lifecycle.sessions + 1, _session_of(record.event, journal.lifecycle) + 1):
                     # A record of this session is intact, so it did start; its process is unknown.
-                    journal.append(events.SessionStarted(n=n, pid=0, host="", boot_id=""))
+                    journal.append(events.SessionStarted(session=number, pid=0, host="", boot_id=""))
                 try:
                     journal.append(_adapted(record.event, journal))
                     kept += 1
@@ -96,8 +96,8 @@ def _adapted(event: events.Event, journal: Journal) -> events.Event:
 def _session_of(event: events.Event, lifecycle: Lifecycle) -> int:
     """Return the number of sessions that must have started before this event."""
     match event:
-        case events.SessionStarted(n=n):
-            return n - 1
+        case events.SessionStarted(session=number):
+            return number - 1
         case events.RunStarted() | events.JournalRecovered() | events.Extension():
             return 0
         case _:

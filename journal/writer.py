@@ -182,7 +182,7 @@ class Journal:
         if not end.is_open:
             self._open_segment(*self._time())
         if end.torn:
-            self.recovered = self.append(JournalRecovered(after=end.seq, bytes=end.torn.bytes, file=end.torn.file))
+            self.recovered = self.append(JournalRecovered(last_seq=end.seq, bytes=end.torn.bytes, file=end.torn.file))
 
     @property
     def appended(self) -> int:

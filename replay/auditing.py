@@ -75,7 +75,7 @@ class Auditor:
         self._shared_trials: set[str] = set()
         """Trials whose last attempt used one of these keys."""
         self._not_reproduced = 0
-        self._answered: dict[str, float] = {}
+        self._output_times: dict[str, float] = {}
         """Trial that waits for scores → `t` of its output in this session."""
         self._rules: Rules | None = None
         self._due: deque[tuple[int, events.PolicyEvent]] = deque()
@@ -154,7 +154,7 @@ class Auditor:
     def _begin_session(self, event: events.SessionStarted, record: Record) -> None:
         self._t, self._t_before_notes, self._highest, self._rules = record.t, record.t, 0, None
         self._hung = 0
-        for of_session in (self._slots, self._in_flight, self._calls, self._shared, self._shared_trials, self._answered):
+        for of_session in (self._slots, self._in_flight, self._calls, self._shared, self._shared_trials, self._output_times):
             of_session.clear()
         self._due.clear()  # Its process crashed; its last decisions may not be on disk.
         started = self._state.started
@@ -163,7 +163,7 @@ class Auditor:
         settings = {**self._state.settings, **(event.settings if isinstance(event.settings, dict) else {})}
         rules = self._rules_of_session(started, settings, event.trials or self._state.planned)
         if isinstance(rules, str):
-            self._notes[f"decisions of session {event.n} were not recomputed: {rules}"] = None
+            self._notes[f"decisions of session {event.session} were not recomputed: {rules}"] = None
             return
         self._rules = rules
 
@@ -185,9 +185,9 @@ class Auditor:
         if name in self._in_flight:
             self._check_call_end(name, event.elapsed, record)
             return
-        answered = self._answered.get(event.trial)
-        since = "the session started" if answered is None else "the output"
-        self._check_elapsed(record, event.elapsed, 0.0, record.t - (answered or 0.0), since)
+        output_at = self._output_times.get(event.trial)
+        since = "the session started" if output_at is None else "the output"
+        self._check_elapsed(record, event.elapsed, 0.0, record.t - (output_at or 0.0), since)
 
     _on_trial_scored = _on_scoring_failed = _check_score
 
@@ -227,12 +227,12 @@ class Auditor:
         self._due = deque((seq, decision) for seq, decision in self._due if decision.key != event.key)
 
     def _on_trial_completed(self, event: events.TrialCompleted, _: Record) -> None:
-        self._answered.pop(event.trial, None)
+        self._output_times.pop(event.trial, None)
 
     def _on_attempt_interrupted(self, event: events.AttemptInterrupted, record: Record) -> None:
-        if event.why in {"process_died", "forked"}:
+        if event.reason in {"process_died", "forked"}:
             return  # It belongs to an earlier session.
-        if event.why == "cancelled" or (self._is_forked and event.elapsed is None):
+        if event.reason == "cancelled" or (self._is_forked and event.elapsed is None):
             self._check_end(event, record)
             self._rules = None  # The run was cancelled or forked here; the policy did not process it.
             self._due.clear()
@@ -267,12 +267,12 @@ class Auditor:
 
     def _check_room(self, subject: str, key: str, in_flight: int, record: Record) -> bool:
         """Check a start against the limit and the pause of its rate-limit key; return whether it is within the limit."""
-        until, cause, _ = self._state.pauses.get(key, Pause(0.0, ""))
+        until, reason, _ = self._state.pauses.get(key, Pause(0.0, ""))
         if record.t < until - TIME_TOLERANCE:
-            message = f"{subject} starts at {record.t:.6f} s, while starts are paused until {until:.6f} s ({cause!r})"
+            message = f"{subject} starts at {record.t:.6f} s, while starts are paused until {until:.6f} s ({reason!r})"
             self._find(record, "intake", message)
         limit = self._state.limits.get(key, in_flight)
-        if in_flight > limit and cause not in PROBING:  # A probe may start although hung attempts fill every slot.
+        if in_flight > limit and reason not in PROBING:  # A probe may start although hung attempts fill every slot.
             self._find(record, "limit", f"{subject} starts with {in_flight} in flight, above the limit of {limit}")
             return False
         return key in self._state.limits
@@ -292,7 +292,7 @@ class Auditor:
         if self._slots.get(trial.slot) == event.trial:
             del self._slots[trial.slot]
         if isinstance(event, events.AttemptSucceeded):
-            self._answered[event.trial] = record.t
+            self._output_times[event.trial] = record.t
         if event.elapsed is None:
             return
         # It is measured when the attempt returns and recorded at once. Only notes may come between: an exception's text and an
@@ -369,7 +369,7 @@ class Auditor:
                 self._find(record, "limit", f"it sets a limit of {event.after}, but the settings have slots={slots!r}")
         elif isinstance(event, events.IntakeResumed) and event.key not in state.pauses:
             self._find(record, "intake", "it ends a pause, but starts were not paused")
-        elif isinstance(event, events.IntakePaused) and event.cause == NO_RESPONSE:
+        elif isinstance(event, events.IntakePaused) and event.reason == NO_RESPONSE:
             self._in_flight.exclude_hung(event.key)
             self._hung = len(self._slots)
 

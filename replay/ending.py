@@ -9,14 +9,14 @@ from typing import Final
 from replay import summary_text
 from replay.state import RunState
 from replay.summary import Summary, crashes, forked_sessions, summarise
-from replay.text import one_line, plural, printable
+from replay.text import one_line, plural, printable, spaced
 from replay.trial_state import TrialState
 
 _FAILURES: Final = 5
 """Failed trials shown one by one."""
 
 CRASHED: Final = "ended without a final record (killed, power loss or disk full)"
-_ENDINGS: Final = {
+_OUTCOMES: Final = {
     "finished": "finished",
     "interrupted": "interrupted",
     "failed_fast": "stopped (too many trials failed)",
@@ -28,25 +28,25 @@ _ENDINGS: Final = {
 """How a session ended, in words."""
 
 
-def final_report(state: RunState, *, path: Path | str, total: int | None = None, stopped: str = "", reason: str = "") -> str:
+def final_report(state: RunState, *, path: Path | str, total: int | None = None, stopped: str = "", detail: str = "") -> str:
     """Return the final summary of a run and the next command."""
-    summary = final_summary(state, path=path, total=total, stopped=stopped, reason=reason)
+    summary = final_summary(state, path=path, total=total, stopped=stopped, detail=detail)
     return f"{summary}\nnext: {next_command(state, path)}"
 
 
-def final_summary(state: RunState, *, path: Path | str, total: int | None = None, stopped: str = "", reason: str = "") -> str:
+def final_summary(state: RunState, *, path: Path | str, total: int | None = None, stopped: str = "", detail: str = "") -> str:
     """Return how a run ended: the counts, the scores, repeated calls, and what failed.
 
-    `stopped` is the ending if it could not be recorded because the disk was full; `reason` is the error that stopped the run.
+    `stopped` is the outcome if it could not be recorded because the disk was full; `detail` is the error that stopped the run.
     """
     summary = summarise(state)
     name = printable(state.started.evaluation) if state.started else "the run"
     progress, where = progress_in_words(state, total), printable(str(path), 500)
     lines = [f"{name} {ending_in_words(state, stopped)}: {progress} done, in {where}"]
-    if reason:
-        lines.append(f"  {one_line(reason, 500)}")
+    if detail:
+        lines.append(f"  {one_line(detail, 500)}")
     lines += [f"  {row}" for row in _summary_lines(state, summary)]
-    lines += [f"  {row}" for row in _events(state, reason)]
+    lines += [f"  {row}" for row in _events(state, detail)]
     lines += _failures(state)
     lines += [f"details: {command}" for command in _detail_commands(state, path)]
     lines += unscored_lines(summary.unscored, path)
@@ -56,10 +56,10 @@ def final_summary(state: RunState, *, path: Path | str, total: int | None = None
 
 def ending_in_words(state: RunState, stopped: str = "") -> str:
     """Return how the last session ended, in words."""
-    ending = state.ending or stopped
-    if not ending and state.sessions and state.sessions[-1].n in forked_sessions(state):
+    outcome = state.outcome or stopped
+    if not outcome and state.sessions and state.sessions[-1].number in forked_sessions(state):
         return "forked while running"
-    return _ENDINGS.get(ending, printable(ending)) if ending else CRASHED
+    return _OUTCOMES.get(outcome, printable(outcome)) if outcome else CRASHED
 
 
 def progress_in_words(state: RunState, total: int | None = None) -> str:
@@ -70,7 +70,7 @@ def progress_in_words(state: RunState, total: int | None = None) -> str:
 
 def total_trials(state: RunState, total: int | None = None) -> int | None:
     """Return how many trials a run has, including those not enqueued yet; None if unknown."""
-    if state.ending == "finished":
+    if state.outcome == "finished":
         return max(total or 0, state.total)
     return max(total or 0, state.total, state.planned) if total or state.planned else None
 
@@ -80,7 +80,7 @@ def next_command(state: RunState, path: Path | str) -> str:
     run = _quoted(path)
     has_task = state.started is not None and state.started.task
     task = "" if has_task else " --task FILE.py:NAME"  # A run started from Python does not record where its task is.
-    if state.ending != "finished":
+    if state.outcome != "finished":
         return f"evaljournal resume {run}{task}"
     if state.failed:
         return f"evaljournal resume {run} --retry-failed{task}"
@@ -108,13 +108,13 @@ def _summary_lines(state: RunState, summary: Summary) -> Iterator[str]:
         yield f"{summary_text.usage_in_words(usage)}{part}"
 
 
-def _events(state: RunState, reason: str) -> Iterator[str]:
+def _events(state: RunState, detail: str) -> Iterator[str]:
     """Return what happened on the way: adoptions, retries, interruptions, errors, crashes."""
     yield from summary_text.adopted_lines(state)
     if state.retries:
-        words = {"asked": "requested", "stopped": "run stopped"}
-        causes = ", ".join(f"{count:,} × {words.get(cause, printable(cause))}" for cause, count in state.retries.most_common())
-        yield f"{plural(sum(state.retries.values()), 'retry', 'retries')}: {causes}"
+        words = {"stopped": "run stopped"}
+        counts = [f"{count:,} × {words.get(reason) or spaced(reason)}" for reason, count in state.retries.most_common()]
+        yield f"{plural(sum(state.retries.values()), 'retry', 'retries')}: {', '.join(counts)}"
     if state.interrupted:
         were = "was" if state.interrupted == 1 else "were"
         calls = "its call" if state.interrupted == 1 else "their calls"
@@ -124,12 +124,12 @@ def _events(state: RunState, reason: str) -> Iterator[str]:
             all_of = "" if state.repeated_calls == state.interrupted else f"{state.repeated_calls:,} "
             repeated = f" and {all_of}repeated; up to {calls} may have been paid for twice"
         yield f"{plural(state.interrupted, 'attempt')} {were} interrupted{repeated}"
-    if state.ending == "unauthorized" and (unauthorized := state.unauthorized_scorer) is not None:
-        message = f": {one_line(unauthorized.message, 200)}" if unauthorized.message not in reason else ""
+    if state.outcome == "unauthorized" and (unauthorized := state.unauthorized_scorer) is not None:
+        message = f": {one_line(unauthorized.message, 200)}" if unauthorized.message not in detail else ""
         yield f"scorer {printable(unauthorized.scorer, 24)}: unauthorized{message}"
     error = state.last_error
-    is_last = error is not None and error.outputs == len(state.latencies) and state.ending != "finished"
-    if error is not None and is_last and error.message not in reason:
+    is_last = error is not None and error.outputs == len(state.latencies) and state.outcome != "finished"
+    if error is not None and is_last and error.message not in detail:
         yield f"no answer since the last error{', ' if error.consecutive > 1 else ': '}{summary_text.error_in_words(error)}"
     if state.running:
         yield f"{plural(len(state.running), 'attempt')} in flight at the end, to be repeated on resume"
@@ -150,15 +150,15 @@ def _failures(state: RunState) -> Iterator[str]:
     errors: set[tuple[str, str]] = set()
     repeated: list[tuple[str, TrialState]] = []
     for name, trial in failed_trials(state):
-        if (trial.cause, trial.error) in errors:
+        if (trial.reason, trial.error) in errors:
             repeated += [(name, trial)] if len(repeated) < _FAILURES else []
         elif len(shown) < _FAILURES:
-            errors.add((trial.cause, trial.error))
+            errors.add((trial.reason, trial.error))
             shown[name] = trial
     shown.update(islice(repeated, _FAILURES - len(shown)))
     for name, trial in shown.items():
-        error = "interrupted, and not repeated" if trial.cause == "ambiguous" else one_line(trial.error, 200)
-        yield f"  {printable(name)}: {error} ({printable(trial.cause)}, {plural(trial.attempts, 'attempt')})"
+        error = "interrupted, and not repeated" if trial.reason == "ambiguous" else one_line(trial.error, 200)
+        yield f"  {printable(name)}: {error} ({spaced(trial.reason)}, {plural(trial.attempts, 'attempt')})"
     if state.failed > len(shown):
         yield f"  and {state.failed - len(shown):,} more"
 
@@ -180,7 +180,7 @@ def _rescore_lines(state: RunState, path: Path | str) -> Iterator[str]:
     """Return the command that scores what scorers failed on, and that replaces scores of older versions."""
     rescore = f"evaljournal rescore {_quoted(path)}"
     scorers = state.started.scorers if state.started and state.started.task else {}
-    if state.ending == "finished" and any(tally.failed and scorer in scorers for scorer, tally in state.scores.items()):
+    if state.outcome == "finished" and any(tally.failed and scorer in scorers for scorer, tally in state.scores.items()):
         yield f"after fixing the scorer, score the outputs it failed on: {rescore}"
     older = [printable(scorer, 24) for scorer, tally in state.scores.items() if tally.from_older_version]
     if older:

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import attrs
 
 from journal.events import SCORER_PREFIX
-from replay.intake import CAUSES, PROBING, Pause
+from replay.intake import PAUSE_REASONS, PROBING, Pause
 from replay.state import RunState
 from replay.text import digits, duration, plural, printable
 
@@ -45,7 +45,7 @@ def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Re
 
     `total` is the number of trials, if known.
     """
-    if state.ending or not state.sessions:
+    if state.outcome or not state.sessions:
         return []
     ready = state.stages["queued"] + state.stages["interrupted"] + state.stages["unsettled"]
     ready += len(state.backing_off) - in_backoff(state, now)
@@ -81,10 +81,10 @@ def slots_of(state: RunState, key: str) -> int | None:
 
 def pause_in_words(pause: Pause, now: float) -> str:
     """Return what a pause waits for: `Retry-After: 12 s left`, `endpoint unavailable; probing, next probe in 3 s`."""
-    left, cause = pause.until - now, CAUSES.get(pause.cause) or printable(pause.cause)
-    if pause.cause in PROBING:
-        return f"{cause}; probing" + (f", next probe in {duration(left)}" if left > 0 else "")
-    return f"{cause}: {duration(left)} left"
+    left, reason = pause.until - now, PAUSE_REASONS.get(pause.reason) or printable(pause.reason)
+    if pause.reason in PROBING:
+        return f"{reason}; probing" + (f", next probe in {duration(left)}" if left > 0 else "")
+    return f"{reason}: {duration(left)} left"
 
 
 def pace_in_words(pace: float) -> str:
@@ -103,7 +103,7 @@ def _attempt_reasons(state: RunState, keys: list[str], now: float, ready: int, t
     to_come = None if total is None else max(0, total - state.total)
     is_held = state.holds_attempts
     if is_held:
-        outputs = state.stages["answered"]
+        outputs = state.stages["scoring"]
         yield Reason(reason="scorers", number=outputs, text=f"waiting for scorers: {plural(outputs, 'output')}")
     if ready or state.backing_off or to_come:
         yield from _key_reasons(state, keys, now, waiting=ready > 0 and not is_held, named=len(keys) > 1)
@@ -118,7 +118,7 @@ def _attempt_reasons(state: RunState, keys: list[str], now: float, ready: int, t
     elif to_come is None:
         yield Reason(reason="cases", text="waiting for cases")
     elif not state.backing_off:
-        outputs = state.stages["answered"] if not state.running else 0
+        outputs = state.stages["scoring"] if not state.running else 0
         scoring = f"; waiting for scorers: {plural(outputs, 'output')}" if outputs else ""
         yield Reason(reason="none_left", text=f"no trials left to start{scoring}")
 
@@ -133,14 +133,14 @@ def _key_reasons(state: RunState, keys: list[str], now: float, *, waiting: bool,
             continue
         if pause is not None and pause.is_in_force(now):
             kind: IdleReason = (
-                "breaker" if pause.cause in PROBING else "retry_after" if pause.cause == "retry_after" else "pause"
+                "breaker" if pause.reason in PROBING else "retry_after" if pause.reason == "retry_after" else "pause"
             )
             left = pause.until - now if pause.until > now else None
             text = f"{name}{pause_in_words(pause, now)}"
             yield Reason(key=key, reason=kind, seconds=left, evidence=pause.evidence, text=text)
         elif waiting and is_full and limit is not None and slots is not None and limit < slots:
             change = state.limit_changes[key]
-            evidence = change.evidence or (_FIRST_LIMIT if change.cause == "start" else "")
+            evidence = change.evidence or (_FIRST_LIMIT if change.reason == "start" else "")
             text = f"{name}{limit_in_words(limit, slots, evidence)}"
             yield Reason(key=key, reason="limit", number=limit, evidence=change.evidence, text=text)
         elif waiting and not is_full and key in state.paces:
@@ -149,11 +149,11 @@ def _key_reasons(state: RunState, keys: list[str], now: float, *, waiting: bool,
 
 def _scorer_reasons(state: RunState, attempt_keys: list[str], now: float) -> Iterator[Reason]:
     """Return what delays scorer calls whose rate-limit keys are not those of attempts."""
-    if not state.stages["answered"]:
+    if not state.stages["scoring"]:
         return
     keys = [key for key in {**state.limits, **state.paces, **state.pauses} if key not in attempt_keys]
     started = {trial for trial, _ in (*state.scorer_calls, *state.delayed_calls)}
-    yield from _key_reasons(state, keys, now, waiting=state.stages["answered"] > len(started), named=True)
+    yield from _key_reasons(state, keys, now, waiting=state.stages["scoring"] > len(started), named=True)
 
 
 def _name(key: str) -> str:

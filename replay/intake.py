@@ -1,6 +1,6 @@
-"""Pauses of a rate-limit key: their causes, and the causes in words.
+"""Pauses of a rate-limit key: their reasons, and the reasons in words.
 
-`intake_paused` records the causes. `runner.concurrency` decides what may start during a pause.
+`intake_paused` records the reasons. `runner.concurrency` decides what may start during a pause.
 """
 
 from typing import Final, NamedTuple
@@ -9,16 +9,16 @@ NO_RESPONSE: Final = "no_response"
 """No attempt has ended for long; those in flight then no longer count against the limit."""
 
 PROBING: Final = frozenset({"unavailable", NO_RESPONSE, "all_rate_limited"})
-"""Causes that open the circuit breaker: only probes start, whatever the limit, until a record ends the pause."""
+"""Reasons that open the circuit breaker: only probes start, whatever the limit, until a record ends the pause."""
 
-CAUSES: Final = {
+PAUSE_REASONS: Final = {
     "retry_after": "Retry-After",
     "rate_limited": "429, short pause",
     "unavailable": "endpoint unavailable",
     NO_RESPONSE: "endpoint does not respond",
     "all_rate_limited": "every call is rate limited",
 }
-"""Cause of a pause → its text; any other cause is shown as recorded."""
+"""Reason of a pause → its text; any other reason is shown as recorded."""
 
 
 class Pause(NamedTuple):
@@ -26,10 +26,10 @@ class Pause(NamedTuple):
 
     until: float
     """When the next attempt or probe may start, in seconds of `t`."""
-    cause: str
+    reason: str
     evidence: str = ""
     """What the policy observed, in words."""
 
     def is_in_force(self, now: float) -> bool:
         """Return whether it applies; an open circuit breaker does until a record closes it."""
-        return self.until > now or self.cause in PROBING
+        return self.until > now or self.reason in PROBING

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from replay import summary_text
 from replay.idle import in_backoff, one_line, reasons
-from replay.intake import CAUSES, PROBING
+from replay.intake import PAUSE_REASONS, PROBING
 from replay.state import RunState
 from replay.summary import latency, score_of
 from replay.text import digits, duration, plural, printable
@@ -62,14 +62,14 @@ def stall_reason(state: RunState, *, now: float, done_before: int, min_pause: fl
 
 def _paused(state: RunState, now: float, min_pause: float = LONG_PAUSE) -> str:
     """Return why the attempts of all rate-limit keys are paused; empty if those of one are not."""
-    if state.ending:
+    if state.outcome:
         return ""
     paused = {key: pause for key, pause in state.pauses.items() if pause.is_in_force(now)}
     if not paused or not paused.keys() >= (state.attempt_limits or state.limits).keys():
         return ""
     for pause in paused.values():
-        if pause.cause in PROBING:
-            return f"{CAUSES[pause.cause]}; probing"
+        if pause.reason in PROBING:
+            return f"{PAUSE_REASONS[pause.reason]}; probing"
     left = min(pause.until for pause in paused.values()) - now
     return f"paused for {duration(left)}" if left > min_pause else ""
 
@@ -78,7 +78,7 @@ def _quiet(state: RunState, now: float, done_before: int) -> str:
     """Return for how long no trial has ended, if that is long."""
     quiet, done = now - state.done_at, state.done - done_before
     is_waiting = state.running or state.backing_off or any(pause.is_in_force(now) for pause in state.pauses.values())
-    if not state.ending and is_waiting and quiet > max(_QUIET_SECONDS, _QUIET_TRIALS * now / done if done > 0 else 0.0):
+    if not state.outcome and is_waiting and quiet > max(_QUIET_SECONDS, _QUIET_TRIALS * now / done if done > 0 else 0.0):
         return f"no trial done for {duration(quiet)}"
     return ""
 
@@ -154,7 +154,7 @@ def _pace(state: RunState, *, now: float, total: int | None, done_before: int) -
 
 def stopping_in_words(state: RunState, reason: str, left: float) -> str:
     """Return how many attempts are in flight in a run that is being stopped, and how long they may still take."""
-    in_flight = len(state.running) + state.stages["answered"]
+    in_flight = len(state.running) + state.stages["scoring"]
     because, again = ("", " again") if reason == "interrupted" else (f"{_STOP_REASONS.get(reason, printable(reason))}; ", "")
     if not in_flight:
         return f"{because}no attempt in flight"
@@ -198,8 +198,8 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
 def _slots(state: RunState, now: float, total: int | None) -> str:
     limit = state.limit
     parts = [f"{len(state.running):,}{'' if limit is None else f' of {limit:,}'} busy"]
-    if state.stages["answered"]:
-        parts.append(f"{state.stages['answered']:,} being scored")
+    if state.stages["scoring"]:
+        parts.append(f"{state.stages['scoring']:,} being scored")
     backoff = in_backoff(state, now)
     parts.append(f"{state.stages['queued'] + state.stages['interrupted'] + len(state.backing_off) - backoff:,} queued")
     if backoff:

@@ -79,12 +79,12 @@ class OpenCall:
 class Session:
     """One session: one process lifetime of the run."""
 
-    n: int
+    number: int
     seq: int
     at: str
     pid: int
     host: str
-    ended: str = ""
+    outcome: str = ""
     """`finished`, or the reason it stopped; empty while it runs or if it crashed."""
     adopted: tuple[str, ...] = ()
     """What had changed since the previous session: `task`, `cases`, `scorer exact`."""
@@ -113,7 +113,7 @@ class RunState:
     settings: dict[str, Any] = attrs.field(factory=dict[str, Any])
     """The settings of the current session."""
     sessions: list[Session] = attrs.field(factory=list[Session])
-    ending: str = ""
+    outcome: str = ""
     """`finished`, or the reason the last session stopped; empty while it runs or if it crashed."""
 
     trials: dict[str, TrialState] = attrs.field(factory=dict[str, TrialState])
@@ -234,7 +234,7 @@ class RunState:
     @property
     def holds_attempts(self) -> bool:
         """Whether no attempt starts because too many outputs wait for scores."""
-        return not self.ending and self.stages["answered"] > max_unscored_outputs(sum(self.scorer_limits.values()))
+        return not self.outcome and self.stages["scoring"] > max_unscored_outputs(sum(self.scorer_limits.values()))
 
     @property
     def done(self) -> int:
@@ -249,7 +249,7 @@ class RunState:
     def is_truncated(self, name: str) -> bool:
         """Return whether a trial's current output was truncated by the token limit."""
         trial = self.trials[name]
-        return self._truncated_attempts.get(name) == trial.attempts and trial.stage in {"answered", "completed"}
+        return self._truncated_attempts.get(name) == trial.attempts and trial.stage in {"scoring", "completed"}
 
     def _move(self, name: str, trial: TrialState, stage: str) -> None:
         before, stages = trial.stage, self.stages
@@ -271,12 +271,12 @@ class RunState:
     def _on_session_started(self, event: events.SessionStarted, record: Record) -> None:
         for trial in self.backing_off.values():  # `t` restarts; the rest of a backoff still applies.
             trial.due = max(0.0, trial.due - self._ended_at)
-        self.sessions.append(Session(n=event.n, seq=record.seq, at=record.at, pid=event.pid, host=event.host))
+        self.sessions.append(Session(number=event.session, seq=record.seq, at=record.at, pid=event.pid, host=event.host))
         if event.adopted is not None:
             self._adopt(event.adopted, record)
         self.settings.update(event.settings or {})
         self.planned = event.trials or self.planned
-        self.ending = ""
+        self.outcome = ""
         self.last_error = self.unauthorized_scorer = None
         self.done_at = 0.0
         for of_session in (self.pauses, self.paces, self.limits, self.limit_changes, self.scorer_calls, self.delayed_calls):
@@ -334,7 +334,7 @@ class RunState:
 
     def _on_attempt_succeeded(self, event: events.AttemptSucceeded, record: Record) -> None:
         trial = self.trials[event.trial]
-        self._move(event.trial, trial, "answered")
+        self._move(event.trial, trial, "scoring")
         trial._output = packed(record)
         trial.elapsed = event.elapsed
         self.latencies.append(event.elapsed)
@@ -377,11 +377,11 @@ class RunState:
         self.backing_off[event.trial] = trial
         trial.due = record.t + event.delay
         if trial.retry_history is not None:
-            if event.cause == "asked":
-                trial.retry_history = RetryHistory(error=trial.error, cause=trial.cause)
+            if event.reason == "requested":
+                trial.retry_history = RetryHistory(error=trial.error, reason=trial.reason)
             else:
-                trial.retry_history.count_retry(event.cause, event.delay)
-        self.retries[event.cause] += 1
+                trial.retry_history.count_retry(event.reason, event.delay)
+        self.retries[event.reason] += 1
 
     def _on_scorer_call_started(self, event: events.ScorerCallStarted, record: Record) -> None:
         name = event.trial, event.scorer
@@ -448,7 +448,7 @@ class RunState:
         self._move(event.trial, trial, "failed")
         self.done_at = record.t
         history = trial.retry_history = trial.retry_history or RetryHistory()
-        history.cause = event.cause
+        history.reason = event.reason
 
     def _on_trial_withdrawn(self, event: events.TrialWithdrawn, __: Record) -> None:
         trial = self.trials[event.trial]
@@ -474,7 +474,7 @@ class RunState:
             self.paces[event.key] = event.after
 
     def _on_intake_paused(self, event: events.IntakePaused, _: Record) -> None:
-        self.pauses[event.key] = Pause(event.until, event.cause, event.evidence)
+        self.pauses[event.key] = Pause(event.until, event.reason, event.evidence)
 
     def _on_intake_resumed(self, event: events.IntakeResumed, _: Record) -> None:
         self.pauses.pop(event.key, None)
@@ -509,10 +509,10 @@ class RunState:
     def _on_run_finished(self, _: events.RunFinished, __: Record) -> None:
         self._end("finished")
 
-    def _end(self, ending: str) -> None:
-        self.ending = ending
+    def _end(self, outcome: str) -> None:
+        self.outcome = outcome
         if self.sessions:
-            self.sessions[-1].ended = ending
+            self.sessions[-1].outcome = outcome
 
     def _add_unproductive_usage(self, trial: str, usage: Any = None) -> None:
         """Count the usage of an attempt that returned no output."""

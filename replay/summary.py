@@ -25,7 +25,7 @@ class Trials:
 
     enqueued: int
     """All that were not withdrawn."""
-    answered: int
+    with_output: int
     """With an output: completed or being scored."""
     completed: int
     failed: int
@@ -36,7 +36,7 @@ class Trials:
     """Neither completed nor failed: the sum of the next six."""
     queued: int
     running: int
-    being_scored: int
+    scoring: int
     unsettled: int
     interrupted: int
     backing_off: int
@@ -122,7 +122,7 @@ class Attempts:
 class Scoring:
     """Outputs that wait for scores, and scorer calls; built-in scorers that only compute make none."""
 
-    outputs_waiting: int
+    unscored_outputs: int
     """Outputs that are not fully scored yet."""
     calls_in_flight: Mapping[str, int]
     """By scorer."""
@@ -169,9 +169,9 @@ class Summary:
     sessions: int
     crashes: int
     """Sessions before the last one that ended without a final record; sessions cut by a fork do not count."""
-    ending: str | None
+    outcome: str | None
     """`finished`, or the reason the last session stopped; None while it runs or if it crashed."""
-    planned: int
+    planned_trials: int
     """Planned number of trials; 0 if unknown."""
     adopted: Sequence["Adoption"]
     """The sessions that adopted changes."""
@@ -188,8 +188,8 @@ class Summary:
     """The last failure in the current session."""
     unauthorized_scorer: UnauthorizedScorer | None
     """The scorer whose unauthorized call has stopped the run."""
-    failures: Mapping[str, int]
-    """Cause → failed trials."""
+    failed_by_reason: Mapping[str, int]
+    """Reason → failed trials."""
     scores: Mapping[str, Score]
     unscored: Mapping[str, int]
     """Scorer of the run → completed trials without its score, because the scorer is newer or the score was lost;
@@ -216,9 +216,9 @@ def summarise(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         seq=state.seq,
         sessions=len(state.sessions),
         crashes=crashes(state),
-        ending=state.ending or None,
-        planned=state.planned,
-        adopted=[Adoption(session.n, session.adopted) for session in state.sessions if session.adopted],
+        outcome=state.outcome or None,
+        planned_trials=state.planned,
+        adopted=[Adoption(session.number, session.adopted) for session in state.sessions if session.adopted],
         from_older_task=state.from_older_task,
         truncated=state.truncated,
         trials=_trials(state.stages, state.recovered),
@@ -232,7 +232,7 @@ def summarise(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
             returned_late=state.late_returns,
         ),
         scoring=Scoring(
-            outputs_waiting=state.stages["answered"],
+            unscored_outputs=state.stages["scoring"],
             calls_in_flight=dict(Counter(scorer for _, scorer in state.scorer_calls)),
             calls_delayed=len(state.delayed_calls),
             calls_started=dict(state.calls_started),
@@ -243,8 +243,8 @@ def summarise(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         retries=dict(state.retries),
         errors=dict(state.errors),
         last_error=state.last_error,
-        unauthorized_scorer=state.unauthorized_scorer if state.ending == "unauthorized" else None,
-        failures=dict(Counter(trial.cause for trial in state.trials.values() if trial.stage == "failed")),
+        unauthorized_scorer=state.unauthorized_scorer if state.outcome == "unauthorized" else None,
+        failed_by_reason=dict(Counter(trial.reason for trial in state.trials.values() if trial.stage == "failed")),
         scores=_scores(state.scores),
         unscored=unscored(state),
         latency=latency(_times(state)),
@@ -259,7 +259,7 @@ def unscored(state: RunState) -> dict[str, int]:
     """Return, for each scorer of the run, the number of completed trials that it has neither scored nor failed to score."""
     declared = state.started.scorers if state.started else {}
     scorers = set(declared)
-    if not state.stages["answered"]:  # A scorer with as many scores as completed trials has missed none.
+    if not state.stages["scoring"]:  # A scorer with as many scores as completed trials has missed none.
         scorers -= {name for name, tally in state.scores.items() if tally.scored == state.completed}
     missing: Counter[str] = Counter()
     for trial in state.trials.values() if scorers else ():
@@ -272,7 +272,7 @@ def unscored(state: RunState) -> dict[str, int]:
 def crashes(state: RunState) -> int:
     """Return the number of earlier sessions that ended without a final record, except those cut by a fork."""
     forked = forked_sessions(state)
-    return sum(not session.ended and session.n not in forked for session in state.sessions[:-1])
+    return sum(not session.outcome and session.number not in forked for session in state.sessions[:-1])
 
 
 def forked_sessions(state: RunState) -> set[int]:
@@ -293,20 +293,19 @@ def in_json(summary: Summary) -> dict[str, Any]:
 def _trials(stages: Mapping[str, int], recovered: int) -> Trials:
     count = {stage: stages.get(stage, 0) for stage in STAGES}
     enqueued = sum(count.values()) - count["withdrawn"]
-    names = ("completed", "failed", "queued", "running", "unsettled", "interrupted", "backing_off", "withdrawn")
+    names = ("completed", "failed", "queued", "running", "scoring", "unsettled", "interrupted", "backing_off", "withdrawn")
     return Trials(
         enqueued=enqueued,
-        answered=count["completed"] + count["answered"],
+        with_output=count["completed"] + count["scoring"],
         recovered=recovered,
         open=enqueued - count["completed"] - count["failed"],
-        being_scored=count["answered"],
         **{name: count[name] for name in names},
     )
 
 
 def _times(state: RunState) -> Iterable[float]:
     """Return the seconds of all current outputs."""
-    if len(state.latencies) == state.stages["completed"] + state.stages["answered"]:
+    if len(state.latencies) == state.stages["completed"] + state.stages["scoring"]:
         return state.latencies
     return (trial.elapsed for trial in state.trials.values() if _has_output(trial))
 

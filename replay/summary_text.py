@@ -103,7 +103,7 @@ def latency_in_words(times: Latency, of: str, *names: str) -> str:
 def truncated_lines(state: RunState) -> Iterator[str]:
     """Yield how many answers were truncated, if any; a scorer may have failed them for that reason alone."""
     if state.truncated:
-        answers = plural(state.stages["completed"] + state.stages["answered"], "answer")
+        answers = plural(state.stages["completed"] + state.stages["scoring"], "answer")
         yield f"{state.truncated:,} of {answers} truncated by the token limit; raise --max-tokens"
 
 
@@ -121,9 +121,9 @@ def adopted_lines(state: RunState) -> Iterator[str]:
     """Yield what was adopted, and how many answers come from an older version of the task."""
     for session in state.sessions:
         if session.adopted:
-            yield f"session {session.n} adopted changes: {printable(', '.join(session.adopted), 200)}"
+            yield f"session {session.number} adopted changes: {printable(', '.join(session.adopted), 200)}"
     if state.from_older_task:
-        answers = plural(state.stages["completed"] + state.stages["answered"], "answer")
+        answers = plural(state.stages["completed"] + state.stages["scoring"], "answer")
         are = "is" if state.from_older_task == 1 else "are"
         yield f"{state.from_older_task:,} of {answers} {are} from an older version of the task"
 

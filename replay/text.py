@@ -42,6 +42,11 @@ def one_line(text: str, width: int = _WIDTH) -> str:
     return printable(" ".join(text.split()), width)
 
 
+def spaced(name: str) -> str:
+    """Return a recorded name as words: `rate limited`."""
+    return printable(name).replace("_", " ")
+
+
 def duration(seconds: float) -> str:
     """Return a time with its unit: `0.93 ms`, `0.24 s`, `12 s`, `3 min 20 s`, `10 min`, `2 h 5 min`."""
     if 0 < seconds < 0.1:  # noqa: PLR2004

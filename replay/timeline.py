@@ -15,12 +15,12 @@ from journal import Record, events
 from replay.handlers import handlers
 from replay.intake import PROBING
 from replay.timeline_columns import (
-    ANSWERED,
     BACKING_OFF,
-    ENDINGS,
     IDLE,
+    OUTCOMES,
     QUEUED,
     RUNNING,
+    SCORING,
     SessionTime,
     Span,
     Spans,
@@ -90,9 +90,9 @@ class Timeline:
         joined: list[Step] = []
         for following in self.sessions:
             if joined and joined[-1][1]:
-                before = self.sessions[following.n - 2]
+                before = self.sessions[following.number - 2]
                 joined.append((before.offset + before.end, 0, following.seq - 1))
-            joined += ((following.offset + t, value, seq) for t, value, seq in steps.steps(following.n))
+            joined += ((following.offset + t, value, seq) for t, value, seq in steps.steps(following.number))
         return joined
 
     def columns(self, name: StepName) -> "tuple[array[float], array[int], list[int]]":
@@ -199,7 +199,7 @@ class Timeline:
         spans.start_attempt(times.names[number], event, len(self.sessions), t, seq)
 
     def _on_attempt_succeeded(self, event: events.AttemptSucceeded, t: float, seq: int) -> None:
-        self._end(event.trial, "succeeded", ANSWERED, t, seq)
+        self._end(event.trial, "succeeded", SCORING, t, seq)
 
     def _on_attempt_failed(self, event: events.AttemptFailed, t: float, seq: int) -> None:
         self._end(event.trial, "failed" if event.category == "error" else event.category, IDLE, t, seq)
@@ -210,14 +210,14 @@ class Timeline:
     def _on_attempt_interrupted(self, event: events.AttemptInterrupted, t: float, seq: int) -> None:
         self._end(event.trial, "interrupted", QUEUED, t, seq)
 
-    def _end(self, trial: str, ending: str, stage: int, t: float, seq: int) -> None:
+    def _end(self, trial: str, outcome: str, stage: int, t: float, seq: int) -> None:
         times, spans = self.times, self.spans
         number = times.numbers[trial]
         index = times.span[number]
         if times.stage[number] == RUNNING:
-            spans.end_attempt(index, t, ending, seq)
+            spans.end_attempt(index, t, outcome, seq)
             self._move(number, stage, t, seq)
-        elif index >= 0 and ending == ENDINGS[spans.ending[index]] == "interrupted":
+        elif index >= 0 and outcome == OUTCOMES[spans.outcome[index]] == "interrupted":
             spans.end_seq[index] = seq  # It ended with its process; this record says so.
         else:
             raise KeyError(f"an attempt at {trial}")
@@ -253,7 +253,7 @@ class Timeline:
         self._pace.put(sum(self._paces.values()), t, seq)
 
     def _on_intake_paused(self, event: events.IntakePaused, t: float, seq: int) -> None:
-        is_open = event.cause in PROBING
+        is_open = event.reason in PROBING
         if (is_open or event.until > t) and not event.key.startswith(events.SCORER_PREFIX):
             self._pauses[event.key] = math.inf if is_open else event.until
             self._count_paused(t, seq)

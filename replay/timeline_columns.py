@@ -14,12 +14,12 @@ from journal.events import AttemptStarted
 Step = tuple[float, int, int]
 """A time, the value from then on, and the last record before it."""
 
-ENDINGS: Final = ("", "succeeded", "failed", "rate_limited", "unavailable", "fatal", "timed_out", "interrupted")
+OUTCOMES: Final = ("", "succeeded", "failed", "rate_limited", "unavailable", "fatal", "timed_out", "interrupted")
 """How an attempt ended: empty while in flight, otherwise the category of its failure (`failed` for the category `error`)."""
 
-_ENDING_NUMBER: Final = {ending: number for number, ending in enumerate(ENDINGS)}
+_OUTCOME_NUMBER: Final = {outcome: number for number, outcome in enumerate(OUTCOMES)}
 
-IDLE, QUEUED, BACKING_OFF, RUNNING, ANSWERED = range(5)
+IDLE, QUEUED, BACKING_OFF, RUNNING, SCORING = range(5)
 """What a trial spends its time on; idle is before it is enqueued and after it is done."""
 
 
@@ -35,7 +35,7 @@ class Span(NamedTuple):
     """In seconds of `t` of that session, like `end`."""
     end: float
     """While in flight: the time of the last record. After a crash: the end of the session."""
-    ending: str
+    outcome: str
     """One of `ENDINGS`."""
     seq: int
     """The record of its start."""
@@ -66,7 +66,7 @@ class Times:
 class SessionTime:
     """When a session took place."""
 
-    n: int
+    number: int
     """From 1."""
     seq: int
     at: str
@@ -89,7 +89,7 @@ class Spans(Sequence[Span]):
         self.session = array("l")
         self.start = array("d")
         self.end = array("d")
-        self.ending = bytearray()
+        self.outcome = bytearray()
         self.seq = array("q")
         self.end_seq = array("q")
         self.queue_time = array("d")
@@ -109,15 +109,15 @@ class Spans(Sequence[Span]):
     def __getitem__(self, at: int | slice) -> Span | list[Span]:
         if isinstance(at, slice):
             return [self[index] for index in range(*at.indices(len(self)))]
-        ending = ENDINGS[self.ending[at]]
+        outcome = OUTCOMES[self.outcome[at]]
         return Span(
             trial=self.trial[at],
             attempt=self.attempt[at],
             slot=self.slot[at],
             session=self.session[at],
             start=self.start[at],
-            end=self.end[at] if ending else self.now,
-            ending=ending,
+            end=self.end[at] if outcome else self.now,
+            outcome=outcome,
             seq=self.seq[at],
             end_seq=self.end_seq[at],
             queue_time=self.queue_time[at],
@@ -132,13 +132,13 @@ class Spans(Sequence[Span]):
         self.session.append(session)
         self.start.append(t)
         self.end.append(t)
-        self.ending.append(0)
+        self.outcome.append(0)
         self.seq.append(seq)
         self.end_seq.append(0)
 
-    def end_attempt(self, index: int, t: float, ending: str, seq: int) -> None:
+    def end_attempt(self, index: int, t: float, outcome: str, seq: int) -> None:
         """Record the end of an attempt."""
-        self.ending[index] = _ENDING_NUMBER[ending]
+        self.outcome[index] = _OUTCOME_NUMBER[outcome]
         self.end[index] = t
         self.end_seq[index] = seq
 

@@ -10,6 +10,7 @@ import attrs
 
 from journal import Event, Record, events
 from journal.errors import BlobDamaged
+from replay.text import spaced
 from replay.timeline import Timeline
 from replay.timeline_columns import Span, Times
 from replay.usage import add, noted_usage
@@ -30,12 +31,12 @@ def attempt_facts(event: Event) -> dict[str, Any]:  # noqa: PLR0911  # one for e
             timeout, message = event.timeout, f"timed out after {event.timeout:g} s"
             return {"category": "timed_out", "error": "timeout", "message": message, "timeout": timeout, "usage": event.usage}
         case events.AttemptInterrupted():
-            message = f"interrupted: {event.why.replace('_', ' ')}"
-            return {"category": "interrupted", "error": "interrupted", "message": message, "reason": event.why}
+            message = f"interrupted: {spaced(event.reason)}"
+            return {"category": "interrupted", "error": "interrupted", "message": message, "reason": event.reason}
         case events.AttemptReturnedLate():
-            return {"late_ending": event.ending}
+            return {"late_outcome": event.outcome}
         case events.RetryScheduled():
-            return {"retry_delay": event.delay, "retry_cause": event.cause}
+            return {"retry_delay": event.delay, "retry_reason": event.reason}
         case _:
             return {}
 
@@ -66,11 +67,11 @@ class AttemptDetails:
     output: Any = None
     usage: Any = None
     notes: list[tuple[str, Any]] = attrs.field(factory=list)
-    late_ending: str = ""
+    late_outcome: str = ""
     """How it ended after it had timed out or been abandoned."""
     retry_delay: float | None = None
     """Seconds of backoff before its retry."""
-    retry_cause: str = ""
+    retry_reason: str = ""
 
     def apply(self, event: Event) -> None:
         """Add what an event says about the attempt."""
@@ -82,7 +83,7 @@ class AttemptDetails:
     @property
     def succeeded(self) -> bool:
         """Whether it returned an output."""
-        return self.span.ending == "succeeded"
+        return self.span.outcome == "succeeded"
 
     @property
     def total_usage(self) -> dict[str, float]:
@@ -129,7 +130,7 @@ class ScorerCallDetails:
     """The record of its start."""
     waits: Sequence[Wait] = ()
     """What its start waited for, longest first."""
-    ending: str = ""
+    outcome: str = ""
     """`succeeded`, or the category of its failure; empty while in flight or if its process ended first."""
     elapsed: float | None = None
     error: str = ""
@@ -155,7 +156,7 @@ class TrialDetails:
     """Its last record."""
     stage: str = "queued"
     """One of `journal.lifecycle.STAGES`."""
-    cause: str = ""
+    reason: str = ""
     """Why it failed or was withdrawn."""
     input: Any = None
     expected: Any = None
@@ -183,13 +184,13 @@ class TrialDetails:
             case events.TrialEnqueued():
                 self.case, self.repeat, self.fingerprint = event.case, event.repeat, event.fingerprint
                 self.input, self.expected, self.metadata = event.input, event.expected, event.metadata
-                self.enqueued_at, self.ended_at, self.output, self.cause = record.at, "", None, ""
+                self.enqueued_at, self.ended_at, self.output, self.reason = record.at, "", None, ""
                 self.scores.clear()  # It may have been withdrawn, and is enqueued again with other content.
                 self.superseded_scores.clear()
             case events.AttemptSucceeded():
                 self.output = event.output
             case events.RetryScheduled():
-                self.ended_at = self.cause = ""
+                self.ended_at = self.reason = ""
             case events.ScorerCallStarted():
                 self.scorer_calls.append(ScorerCallDetails(event.scorer, event.call, len(timeline.sessions), record.seq, waits))
             case events.ScorerCallFailed():
@@ -200,9 +201,9 @@ class TrialDetails:
             case events.TrialCompleted():
                 self.ended_at = record.at
             case events.TrialFailed():
-                self.ended_at, self.cause = record.at, event.cause
+                self.ended_at, self.reason = record.at, event.reason
             case events.TrialWithdrawn():
-                self.ended_at, self.cause = "", event.why
+                self.ended_at, self.reason = "", event.reason
             case events.Noted(attempt=0):
                 self.notes.append((event.name, event.value))
             case _:
@@ -231,7 +232,7 @@ class TrialDetails:
     def failure(self) -> str:
         """Why the trial failed, with its last error, in one line."""
         last = self.last_error
-        return f"{self.cause}: {last.error}: {last.message}" if last else self.cause
+        return f"{self.reason}: {last.error}: {last.message}" if last else self.reason
 
     @property
     def last_error(self) -> AttemptDetails | None:
@@ -260,12 +261,12 @@ class TrialDetails:
 
     def _end_call(self, event: events.ScorerCallFailed | events.TrialScored | events.ScoringFailed) -> None:
         scorer = event.scorer.partition(".")[0]
-        call = next((call for call in reversed(self.scorer_calls) if call.scorer == scorer and not call.ending), None)
+        call = next((call for call in reversed(self.scorer_calls) if call.scorer == scorer and not call.outcome), None)
         if call is None:
             return
-        call.ending, call.elapsed = "succeeded", event.elapsed
+        call.outcome, call.elapsed = "succeeded", event.elapsed
         if isinstance(event, events.ScorerCallFailed):
-            call.ending, call.error, call.message = event.category, event.error, event.message
+            call.outcome, call.error, call.message = event.category, event.error, event.message
             call.retry_after, call.retry_delay = event.retry_after, event.delay
 
     def _score(self, event: events.TrialScored | events.ScoringFailed, record: Record) -> None:

@@ -45,7 +45,7 @@ class RetryHistory:
     """Type and message of the last failure, shortened."""
     error_type: str = ""
     """Its type; empty after a timeout."""
-    cause: str = ""
+    reason: str = ""
     """Why the trial failed, the last time that it did."""
 
     def count_failure(self, category: str, retry_after: float | None = None) -> None:
@@ -53,11 +53,11 @@ class RetryHistory:
         self.category, self.retry_after = category, retry_after
         self._count(1)
 
-    def count_retry(self, cause: str, delay: float) -> None:
+    def count_retry(self, reason: str, delay: float) -> None:
         """Count the retry after the last failure; a probe, or a stop of the run, is not charged to the retry budget."""
-        if cause == "rate_limited":
+        if reason == "rate_limited":
             self.rate_limit_wait += delay
-        elif cause in {"probe", "stopped"}:
+        elif reason in {"probe", "stopped"}:
             self._count(-1)
 
     def _count(self, change: int) -> None:
@@ -112,9 +112,9 @@ class TrialState:
         return "" if self.retry_history is None else self.retry_history.error
 
     @property
-    def cause(self) -> str:
+    def reason(self) -> str:
         """Why the trial failed, the last time that it did."""
-        return "" if self.retry_history is None else self.retry_history.cause
+        return "" if self.retry_history is None else self.retry_history.reason
 
     @property
     def recovered(self) -> bool:

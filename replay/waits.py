@@ -12,7 +12,7 @@ import attrs
 from journal import Record
 from journal.events import AttemptStarted, AttemptSucceeded, ScorerCallFailed, ScorerCallStarted, SessionStarted
 from replay.idle import limit_in_words, pace_in_words, slots_of
-from replay.intake import CAUSES
+from replay.intake import PAUSE_REASONS
 from replay.state import RunState
 from replay.text import printable
 
@@ -114,7 +114,7 @@ class WaitLog:
         """Return what delays starts of a rate-limit key at a time: the reason, and the reason in words."""
         state, pause = self._state, self._state.pauses.get(key)
         if pause is not None and pause.is_in_force(at):
-            return "pause", CAUSES.get(pause.cause) or printable(pause.cause)
+            return "pause", PAUSE_REASONS.get(pause.reason) or printable(pause.reason)
         if name == _ATTEMPT and state.holds_attempts:
             return "scorers", "too many outputs waiting for scorers"
         limit, slots = state.limits.get(key), slots_of(state, key)

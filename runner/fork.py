@@ -66,8 +66,8 @@ def _check(source: Path, target: Path, at: int | None, files: Files) -> tuple[Lo
             run = record.event.run
         lifecycle.replay_record(record, source)
     origin = {"run": run, "seq": history.seq, "h": history.state.head}
-    if history.state.sessions and not history.state.ending:
-        origin["session"] = history.state.sessions[-1].n  # It ends here, but may continue in the source.
+    if history.state.sessions and not history.state.outcome:
+        origin["session"] = history.state.sessions[-1].number  # It ends here, but may continue in the source.
     earlier = history.state.started.forked_from
     return history, origin if earlier is None else {**origin, "forked_from": earlier}
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from replay.idle import IdleReason, limit_in_words, pace_in_words, pause_in_words
-from replay.intake import CAUSES, Pause
+from replay.intake import PAUSE_REASONS, Pause
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "concurrency.md").read_text()
@@ -41,8 +41,8 @@ def test_the_pictures_are_there() -> None:
         pause_in_words(Pause(12.0, "retry_after"), 0.0),
         pause_in_words(Pause(0.8, "rate_limited"), 0.0),
         pause_in_words(Pause(3.0, "unavailable"), 0.0),
-        CAUSES["no_response"],
-        CAUSES["all_rate_limited"],
+        PAUSE_REASONS["no_response"],
+        PAUSE_REASONS["all_rate_limited"],
     ],
 )
 def test_the_page_has_the_words_of_the_screen(text: str) -> None:

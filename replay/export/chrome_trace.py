@@ -1,7 +1,7 @@
 """The concurrency history as a trace for Perfetto (ui.perfetto.dev) and chrome://tracing.
 
 A session is a process, a slot is a thread, an attempt is a slice. Attempts in flight, queued, in backoff and the limit are
-counters; changes of limit and pace, pauses and retries are instant events with their causes.
+counters; changes of limit and pace, pauses and retries are instant events with their reasons.
 """
 
 from collections.abc import Iterator
@@ -43,19 +43,19 @@ def _events(source: Source, timeline: Timeline) -> Iterator[dict[str, Any]]:
         yield _attempt(span, timeline)
     for session in timeline.sessions:
         for name, label in _COUNTERS.items():
-            for t, value, _ in timeline.steps(name, session.n):
-                time = _microseconds(timeline, session.n, t)
-                yield {"ph": "C", "pid": session.n, "ts": time, "name": label, "args": {label: value}}
+            for t, value, _ in timeline.steps(name, session.number):
+                time = _microseconds(timeline, session.number, t)
+                yield {"ph": "C", "pid": session.number, "ts": time, "name": label, "args": {label: value}}
     yield from _instants(source, timeline)
 
 
 def _names(source: Source, timeline: Timeline) -> Iterator[dict[str, Any]]:
     slots = sorted({(span.session, span.slot) for span in timeline.spans})
     for session, times in zip(source.run.state.sessions, timeline.sessions, strict=True):
-        name = f"session {session.n}: process {session.pid} on {session.host}"
-        yield {"ph": "M", "pid": times.n, "name": "process_name", "args": {"name": name}}
-        yield {"ph": "M", "pid": times.n, "name": "process_sort_index", "args": {"sort_index": times.n}}
-        yield {"ph": "M", "pid": times.n, "tid": _RUN_THREAD, "name": "thread_name", "args": {"name": "run"}}
+        name = f"session {session.number}: process {session.pid} on {session.host}"
+        yield {"ph": "M", "pid": times.number, "name": "process_name", "args": {"name": name}}
+        yield {"ph": "M", "pid": times.number, "name": "process_sort_index", "args": {"sort_index": times.number}}
+        yield {"ph": "M", "pid": times.number, "tid": _RUN_THREAD, "name": "thread_name", "args": {"name": "run"}}
     for number, slot in slots:
         thread = {"pid": number, "tid": slot + 1}
         yield {"ph": "M", **thread, "name": "thread_name", "args": {"name": f"slot {slot}"}}
@@ -71,8 +71,8 @@ def _attempt(span: Span, timeline: Timeline) -> dict[str, Any]:
         "ts": start,
         "dur": _microseconds(timeline, span.session, span.end) - start,
         "name": span.trial if span.attempt == 1 else f"{span.trial} (attempt {span.attempt})",
-        "cat": span.ending or "open",
-        "args": {"trial": span.trial, "attempt": span.attempt, "ending": span.ending or None, "seq": span.seq},
+        "cat": span.outcome or "open",
+        "args": {"trial": span.trial, "attempt": span.attempt, "outcome": span.outcome or None, "seq": span.seq},
     }
 
 
@@ -93,16 +93,16 @@ def _instants(source: Source, timeline: Timeline) -> Iterator[dict[str, Any]]:
                 continue
             case events.LimitChanged() | events.PaceChanged():
                 kind = "limit" if isinstance(event, events.LimitChanged) else "pace"
-                name = f"{kind} {event.before} → {event.after}: {event.cause}"
-                args: dict[str, Any] = {"cause": event.cause, "evidence": event.evidence, "key": event.key}
+                name = f"{kind} {event.before} → {event.after}: {event.reason}"
+                args: dict[str, Any] = {"reason": event.reason, "evidence": event.evidence, "key": event.key}
             case events.IntakePaused():
-                name = f"paused: {event.cause}"
+                name = f"paused: {event.reason}"
                 args = {"seconds": event.until - record.t, "evidence": event.evidence, "key": event.key}
             case events.IntakeResumed():
-                name = f"resumed: {event.cause}"
+                name = f"resumed: {event.reason}"
                 args = {"evidence": event.evidence, "key": event.key}
             case events.RetryScheduled():
-                name, thread = f"retry of {event.trial}: {event.cause}", threads.get(event.trial, _RUN_THREAD)
+                name, thread = f"retry of {event.trial}: {event.reason}", threads.get(event.trial, _RUN_THREAD)
                 args = {"trial": event.trial, "attempt": event.attempt, "delay": event.delay}
             case _:
                 continue

@@ -113,7 +113,7 @@ def _header(index: TrialIndex) -> dict[str, Any]:
     }
     header: dict[str, Any] = {
         "version": _VERSION,
-        "status": _STATUSES.get(state.ending, "error"),
+        "status": _STATUSES.get(state.outcome, "error"),
         "eval": spec,
         "plan": {"name": "plan", "steps": [{"solver": task or name, "params": {}}], "config": {}},
         "results": {
@@ -121,10 +121,10 @@ def _header(index: TrialIndex) -> dict[str, Any]:
             "completed_samples": state.completed,
             "scores": [_score(scorer, score_of(tally), state.done) for scorer, tally in state.scores.items()],
         },
-        "stats": {"started_at": created, "completed_at": state.at if state.ending else "", "model_usage": _usage(state.usage)},
+        "stats": {"started_at": created, "completed_at": state.at if state.outcome else "", "model_usage": _usage(state.usage)},
     }
     if header["status"] == "error":
-        header["error"] = _error(f"the run was stopped: {state.ending}", "")
+        header["error"] = _error(f"the run was stopped: {state.outcome}", "")
     return header
 
 
@@ -170,7 +170,7 @@ def _sample(index: TrialIndex, trial: TrialDetails) -> dict[str, Any]:
         choice = {"message": message, "stop_reason": "max_tokens" if trial.truncated else "stop"}
         sample["output"] = {"model": _MODEL, "choices": [choice], "completion": answer, "time": times.run_time}
     else:
-        sample["error"] = _attempt_error(trial.failures[-1]) if trial.failures else _error(trial.cause, "")
+        sample["error"] = _attempt_error(trial.failures[-1]) if trial.failures else _error(trial.reason, "")
     return {key: value for key, value in {**sample, "messages": messages}.items() if value is not None}
 
 
@@ -187,7 +187,7 @@ def _summary(index: TrialIndex, trial: TrialDetails) -> dict[str, Any]:
         "input": as_text(trial.input)[:_SUMMARY_CHARS],
         "target": target[:_SUMMARY_CHARS] if isinstance(target, str) else target,
         "scores": {scorer: _value(score.value, "") for scorer, score in trial.values.items()},
-        "error": (f"{last.error}: {last.message}" if last else trial.cause) if trial.stage == "failed" else None,
+        "error": (f"{last.error}: {last.message}" if last else trial.reason) if trial.stage == "failed" else None,
         "retries": len(_retried(trial)) or None,
         "completed": True,
     }

@@ -44,7 +44,7 @@ def junit(source: Source) -> Iterator[bytes]:
     }
     yield b'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n'
     yield _tag("testsuite", suite) + b"\n  <properties>\n"
-    properties = {"run": source.run_id, "seq": state.seq, "head": state.head, "ended": state.ending or "not ended"}
+    properties = {"run": source.run_id, "seq": state.seq, "head": state.head, "outcome": state.outcome or "not ended"}
     if started is not None:
         properties |= {"task": started.task, "dataset": started.dataset} | dict(started.environment)
     for key, value in properties.items():
@@ -81,12 +81,12 @@ def _error(trial: TrialDetails) -> bytes:
     if trial.stage == "failed":
         last = trial.last_error
         kind, message = (last.error, last.message) if last is not None else ("", "")
-        parts = [f"failed after {plural(len(trial.attempts), 'attempt')}: {trial.cause}", *map(_attempt, trial.failures)]
+        parts = [f"failed after {plural(len(trial.attempts), 'attempt')}: {trial.reason}", *map(_attempt, trial.failures)]
     else:
         scorer, failure = next(iter(trial.scorer_failures.items()))
         kind, message = failure.error, f"{scorer} failed: {failure.message}"
         parts = [f"{name}: {score.error}: {score.message}\n{score.traceback}" for name, score in trial.scorer_failures.items()]
-    return _tag("error", {"message": message, "type": kind or trial.cause}) + _text("\n\n".join(parts)) + b"</error>"
+    return _tag("error", {"message": message, "type": kind or trial.reason}) + _text("\n\n".join(parts)) + b"</error>"
 
 
 def _failure(trial: TrialDetails) -> bytes:

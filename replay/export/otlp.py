@@ -78,7 +78,7 @@ def _trial(index: TrialIndex, trial: TrialDetails) -> dict[str, Any]:
     status: dict[str, Any] = {"code": _OK} if trial.stage == "completed" else {}
     if trial.stage == "failed":
         status = {"code": _ERROR, "message": trial.failure}
-        attributes["error.type"] = (trial.last_error.error if trial.last_error else "") or trial.cause
+        attributes["error.type"] = (trial.last_error.error if trial.last_error else "") or trial.reason
     return _span(_ids(index, trial.trial), f"trial {trial.trial}", (start, end), attributes, status)
 
 

@@ -69,7 +69,7 @@ class PageRun:
             "status": self.status,
             "problem": None if self.problem is None else str(self.problem),
             "headline": headline(summary, self.status if next_verb else ending_in_words(state)),
-            "next": f"evaljournal {next_verb} {quoted}" if next_verb else next_command(state, path),
+            "next_command": f"evaljournal {next_verb} {quoted}" if next_verb else next_command(state, path),
             "show": f"evaljournal show {quoted}",
             "verify": f"evaljournal verify {quoted}",
             "head": state.head,
@@ -100,11 +100,11 @@ def _definition(started: RunStarted) -> dict[str, str]:
 def headline(summary: Summary, status: str) -> str:
     """Return the result of a run in a line: `capitals: finished. All 60 trials done, 93.3 % exact, none failed.`"""
     trials = summary.trials
-    done, total = trials.completed + trials.failed, max(summary.planned, trials.enqueued)
+    done, total = trials.completed + trials.failed, max(summary.planned_trials, trials.enqueued)
     name = printable(summary.evaluation) if summary.evaluation else "Run"
     if not total:
         progress = "No trials yet"
-    elif not summary.planned and summary.ending != "finished":
+    elif not summary.planned_trials and summary.outcome != "finished":
         progress = f"{plural(done, 'trial')} done"
     else:
         progress = f"{done:,} of {plural(total, 'trial')} done" if done < total else f"All {plural(total, 'trial')} done"
@@ -132,18 +132,18 @@ def _brief_score(scorer: str, score: Score) -> str:
 
 
 def comparison_data(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison with a headline and the outcome of each paired difference in a few words."""
-    outcomes = {scorer: short_verdict(paired) for scorer, paired in comparison.scores.items()}
+    """Return a comparison with a headline and the verdict on each paired difference in a few words."""
+    verdicts = {scorer: short_verdict(paired) for scorer, paired in comparison.scores.items()}
     return {
         **comparison_in_json(comparison),
-        "headline": _comparison_headline(comparison, outcomes),
-        "outcomes": outcomes,
-        "latency_outcome": short_verdict(comparison.latency, higher="slower", lower="faster"),
+        "headline": _comparison_headline(comparison, verdicts),
+        "verdicts": verdicts,
+        "latency_verdict": short_verdict(comparison.latency, higher="slower", lower="faster"),
     }
 
 
-def _comparison_headline(comparison: Comparison, outcomes: Mapping[str, str]) -> str:
-    first = "".join(f"{printable(scorer, 40)}: {outcomes[scorer]}. " for scorer, _ in _first(comparison.scores))
+def _comparison_headline(comparison: Comparison, verdicts: Mapping[str, str]) -> str:
+    first = "".join(f"{printable(scorer, 40)}: {verdicts[scorer]}. " for scorer, _ in _first(comparison.scores))
     changed = f", {len(comparison.changed):,} changed" if comparison.changed else ""
     same = f"{comparison.unchanged:,} of {plural(comparison.compared, 'trial')} unchanged"
     return f"{first}{len(comparison.fixed):,} fixed, {len(comparison.broken):,} broken{changed}, {same}."

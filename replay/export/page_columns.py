@@ -16,7 +16,7 @@ from journal.lifecycle import STAGES
 from replay.export.page_content import MICRO, TYPES, Content
 from replay.state import RunState
 from replay.timeline import StepName
-from replay.timeline_columns import ENDINGS
+from replay.timeline_columns import OUTCOMES
 
 _SERIES: Final[tuple[StepName, ...]] = get_args(StepName)
 
@@ -60,7 +60,7 @@ def columns(content: Content, state: RunState, cursor: Cursor = Cursor()) -> dic
         "seq": len(content.t),
         "types": TYPES,
         "stages": STAGES,
-        "endings": ENDINGS,
+        "outcomes": OUTCOMES,
         "scorers": list(content.scorers),
         "events": {
             "t": _deltas(content.t[first:]),
@@ -100,7 +100,7 @@ def _spans(content: Content, indexes: Sequence[int]) -> dict[str, Any]:
         "session": _select(spans.session, indexes),
         "start": _deltas(starts),
         "duration": list(map(sub, ends, starts)),
-        "ending": _select(spans.ending, indexes),
+        "outcome": _select(spans.outcome, indexes),
         "seq": _deltas(_select(spans.seq, indexes)),
         "end_seq": _deltas(_select(spans.end_seq, indexes)),
         "waited": _micro(spans.queue_time, indexes),
@@ -124,13 +124,13 @@ def _trials(content: Content, indexes: Sequence[int], state: RunState) -> dict[s
         "backed_off": [round(each.backoff_time * MICRO) for each in spent],
         "served": [round(each.run_time * MICRO) for each in spent],
         "scored": [round(each.scoring_time * MICRO) for each in spent],
-        "cause": [content.causes[index] or 0 for index in indexes],
+        "reason": [content.reasons[index] or 0 for index in indexes],
         "input": [content.case_data[index][0] for index in indexes],
         "expected": [content.case_data[index][1] for index in indexes],
         "metadata": [content.case_data[index][2] for index in indexes],
         "output": [content.outputs[index] for index in indexes],
         "scores": [[_finite(content.scores[index].get(scorer)) for index in indexes] for scorer in content.scorers.values()],
-        "reasons": [content.reasons[index] or 0 for index in indexes],
+        "score_reasons": [content.score_reasons[index] or 0 for index in indexes],
     }
 
 

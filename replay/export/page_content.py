@@ -80,13 +80,13 @@ class Content:
         self.limits: list[tuple[int, int | None]] = []
         """The record, and the concurrency limit from it on."""
         self.limit_changes: list[tuple[Any, ...]] = []
-        """seq, session, t, before, after, cause, evidence, key."""
+        """seq, session, t, before, after, reason, evidence, key."""
         self.pace_changes: list[tuple[Any, ...]] = []
         """The same, in starts per second; None where starts are not paced."""
         self.pauses: list[list[Any]] = []
-        """seq, session, t, planned end, cause, evidence, key; and the record that ended it, 0 until then."""
+        """seq, session, t, planned end, reason, evidence, key; and the record that ended it, 0 until then."""
         self.backoffs: list[list[Any]] = []
-        """Trial, the record that began it, the record that ended it (0 until then), due time, cause."""
+        """Trial, the record that began it, the record that ended it (0 until then), due time, reason."""
 
         # One entry for each trial.
         self.stage = bytearray()
@@ -95,11 +95,11 @@ class Content:
         self.case_data: list[tuple[Text, Text, Text]] = []
         """Input, expected output, metadata."""
         self.outputs: list[Text] = []
-        self.causes: list[str] = []
+        self.reasons: list[str] = []
         """Why a trial failed or was withdrawn."""
         self.scores: list[dict[int, Any]] = []
         """Scorer → value."""
-        self.reasons: list[dict[int, Any] | None] = []
+        self.score_reasons: list[dict[int, Any] | None] = []
         """Scorer → the reason for its value, or the error if it failed."""
 
         self.scorers: dict[str, int] = {}
@@ -173,15 +173,15 @@ class Content:
         self.cases.append(None)
         self.case_data.append((None, None, None))
         self.outputs.append(None)
-        self.causes.append("")
+        self.reasons.append("")
         self.scores.append({})
-        self.reasons.append(None)
+        self.score_reasons.append(None)
 
     def _on_trial_enqueued(self, event: events.TrialEnqueued, number: int, _: Record) -> None:
         self.cases[number] = None if event.case == event.trial else event.case
         self.case_data[number] = self._text(event.input), self._text(event.expected), self._text(event.metadata)
         self.outputs[number] = None
-        self.scores[number], self.reasons[number], self.causes[number] = {}, None, ""
+        self.scores[number], self.score_reasons[number], self.reasons[number] = {}, None, ""
 
     def _on_attempt_started(self, _event: events.AttemptStarted, number: int, record: Record) -> None:
         self._open[number] = len(self.span_trial)
@@ -201,7 +201,7 @@ class Content:
             category, error, message = facts["category"], facts["error"], facts["message"]
             self._detail(span, error=self._error(record.seq, category, error, message, facts.get("traceback", "")))
         usage = self._shorten(facts.get("usage"))
-        self._detail(span, retry_after=facts.get("retry_after"), why=facts.get("reason"), usage=usage)
+        self._detail(span, retry_after=facts.get("retry_after"), reason=facts.get("reason"), usage=usage)
 
     _on_attempt_succeeded = _on_attempt_failed = _on_attempt_timed_out = _on_attempt_interrupted = _attempt_ended
 
@@ -212,10 +212,10 @@ class Content:
     def _on_retry_scheduled(self, event: events.RetryScheduled, number: int, record: Record) -> None:
         due = round((self.timeline.times.now + event.delay) * MICRO)
         self._backoff_of[number] = len(self.backoffs)
-        self.backoffs.append([number, record.seq, 0, due, event.cause])
+        self.backoffs.append([number, record.seq, 0, due, event.reason])
         span = self.timeline.times.span[number]
         if span >= 0:
-            self._detail(span, retry_in=event.delay, retry_cause=event.cause)
+            self._detail(span, retry_in=event.delay, retry_reason=event.reason)
             self._mark_changed(record.seq, span)
 
     def _on_trial_scored(self, event: events.TrialScored, number: int, record: Record) -> None:
@@ -225,7 +225,7 @@ class Content:
             self._log_score(record.seq, scorer, -1, scores[scorer])
         self._log_score(record.seq, scorer, 1, event.value)
         scores[scorer] = event.value
-        if event.reason or self.reasons[number]:
+        if event.reason or self.score_reasons[number]:
             self._reason(number, scorer, _truncate(event.reason, self._length) if event.reason else None)
 
     def _on_scoring_failed(self, event: events.ScoringFailed, number: int, _: Record) -> None:
@@ -233,12 +233,12 @@ class Content:
         self._reason(number, scorer, {"error": f"{event.error}: {event.message}"[:_MESSAGE]})
 
     def _on_trial_failed(self, event: events.TrialFailed, number: int, _: Record) -> None:
-        self.causes[number] = event.cause
+        self.reasons[number] = event.reason
 
     def _on_trial_withdrawn(self, event: events.TrialWithdrawn, number: int, record: Record) -> None:
         for scorer, value in self.scores[number].items():
             self._log_score(record.seq, scorer, -1, value)
-        self.scores[number], self.reasons[number], self.causes[number] = {}, None, event.why
+        self.scores[number], self.score_reasons[number], self.reasons[number] = {}, None, event.reason
 
     def _on_noted(self, event: events.Noted, number: int, record: Record) -> None:
         span = self.timeline.times.span[number] if number >= 0 else -1
@@ -250,7 +250,7 @@ class Content:
             self._mark_changed(record.seq, span)
 
     def _policy_changed(self, event: events.LimitChanged | events.PaceChanged, _: int, record: Record) -> None:
-        change = (event.before, event.after, event.cause, event.evidence[:_MESSAGE], event.key)
+        change = (event.before, event.after, event.reason, event.evidence[:_MESSAGE], event.key)
         changes = self.limit_changes if isinstance(event, events.LimitChanged) else self.pace_changes
         changes.append((record.seq, len(self.timeline.sessions), self._now, *change))
 
@@ -259,7 +259,7 @@ class Content:
     def _on_intake_paused(self, event: events.IntakePaused, _: int, record: Record) -> None:
         self._end_pauses(record.seq, event.key)
         until = round(max(event.until, self.timeline.times.now) * MICRO)
-        pause = (until, event.cause, event.evidence[:_MESSAGE], event.key)
+        pause = (until, event.reason, event.evidence[:_MESSAGE], event.key)
         self.pauses.append([record.seq, len(self.timeline.sessions), self._now, *pause, 0])
 
     def _on_intake_resumed(self, event: events.IntakeResumed, _: int, record: Record) -> None:
@@ -297,11 +297,11 @@ class Content:
             self.details[span] = {**(self.details[span] or {}), **details}
 
     def _reason(self, number: int, scorer: int, reason: Any) -> None:
-        reasons = self.reasons[number] or {}
+        reasons = self.score_reasons[number] or {}
         reasons.pop(scorer, None)
         if reason is not None:
             reasons[scorer] = reason
-        self.reasons[number] = reasons or None
+        self.score_reasons[number] = reasons or None
 
     def _error(self, seq: int, category: str, error: str, message: str, traceback: str) -> int:
         message = message[:_MESSAGE]

@@ -127,7 +127,7 @@ TRIAL: Final[dict[str, Kind]] = {
     "output": "any",
     "truncated": "boolean",
     "attempts": "integer",
-    "cause": "text",
+    "reason": "text",
     "error": "text",
     "message": "text",
     "enqueued_at": "text",
@@ -164,12 +164,12 @@ def _trial(trial: TrialDetails) -> Row:
         "expected": trial.expected,
         "metadata": trial.metadata,
         "output": trial.output,
-        "truncated": trial.truncated if trial.stage in {"answered", "completed"} else None,
+        "truncated": trial.truncated if trial.stage in {"scoring", "completed"} else None,
         "scores": {scorer: score.value for scorer, score in trial.values.items()},
         "reasons": {scorer: score.reason for scorer, score in trial.values.items() if score.reason},
         "scorer_errors": {scorer: f"{score.error}: {score.message}" for scorer, score in trial.scorer_failures.items()},
         "attempts": len(trial.attempts),
-        "cause": trial.cause or None,
+        "reason": trial.reason or None,
         "error": last.error if last else None,
         "message": last.message if last else None,
         "enqueued_at": trial.enqueued_at,
@@ -192,7 +192,7 @@ ATTEMPT: Final[dict[str, Kind]] = {
     "start": "number",
     "ended_at": "text",
     "end": "number",
-    "ending": "text",
+    "outcome": "text",
     "elapsed": "number",
     "output": "any",
     "error": "text",
@@ -214,7 +214,7 @@ def _attempts(source: Source) -> Iterator[Row]:
         event = record.event
         match event:
             case events.SessionStarted():
-                session = event.n
+                session = event.session
             case events.AttemptStarted():
                 in_flight[event.trial] = dict.fromkeys(ATTEMPT) | {
                     "trial": event.trial,
@@ -230,7 +230,7 @@ def _attempts(source: Source) -> Iterator[Row]:
                 row, facts = in_flight.pop(event.trial), attempt_facts(source.with_blobs(event))
                 usage = _merged(row["usage"], facts.pop("usage", None))
                 times = {"ended_at": record.at, "end": record.t, "elapsed": event.elapsed}
-                row |= times | facts | {"ending": event_type(event).removeprefix("attempt_"), "usage": usage}
+                row |= times | facts | {"outcome": event_type(event).removeprefix("attempt_"), "usage": usage}
                 yield row | {"traceback": row["traceback"] or None}
             case _:
                 pass

@@ -18,7 +18,7 @@ function measure() {
 // The size must be an integer: uPlot parses it to scale it to the screen.
 const font = (size, weight = "normal") => `${weight} ${Math.round(size * UNIT)}px system-ui, sans-serif`;
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-const palette = () => Object.fromEntries(Object.keys(ENDINGS).map((ending) => [ending, colour(endingClass(ending))]));
+const palette = () => Object.fromEntries(Object.keys(OUTCOMES).map((outcome) => [outcome, colour(outcomeClass(outcome))]));
 
 // Labels of the time axis, all in one form: 2.5 s, 1:05 or 2:01:05, with enough decimals to differ.
 function timeLabels(splits) {
@@ -60,7 +60,7 @@ function drawLanes(canvas, run, view, width) {
   pen.clip();
   const shade = (from, to, tint, least = 0) => { pen.fillStyle = colour(tint); pen.fillRect(GUTTER + (from - view[0]) * scale, 0, Math.max(least, (to - from) * scale), height); };
   for (let at = 1; at < run.sessions.length; at++) shade(run.base[at - 1] + run.sessions[at - 1].end, run.base[at] + run.sessions[at].start, "hair", 1);
-  for (const { from, to, cause } of pauseRanges(run)) shade(from, to, PROBING.has(cause) ? "breaker" : "pause");
+  for (const { from, to, reason } of pauseRanges(run)) shade(from, to, PROBING.has(reason) ? "breaker" : "pause");
   pen.restore();
   pen.textBaseline = "middle";
   const every = Math.max(1, Math.ceil((14 * UNIT) / high));
@@ -79,7 +79,7 @@ function drawLanes(canvas, run, view, width) {
 function drawLane(pen, run, lane, place) {
   const { view, scale, wide, top, high, colours, inks } = place;
   const { spans } = run, gap = high > 6 ? 1.5 : high > 3 ? 0.5 : 0;
-  // Attempts shorter than a pixel share a column of pixels, divided by the time of each ending, the longest on top.
+  // Attempts shorter than a pixel share a column of pixels, divided by the time of each outcome, the longest on top.
   let column = -1, times = new Map();
   const drawColumn = () => {
     const all = [...times.values()].reduce((sum, time) => sum + time, 0), [main, ...others] = [...times.entries()].sort((a, b) => b[1] - a[1]);
@@ -88,9 +88,9 @@ function drawLane(pen, run, lane, place) {
     let bottom = top + high - gap;
     pen.fillStyle = colours[main[0]];
     pen.fillRect(GUTTER + column, top + gap, 1, high - 2 * gap);
-    for (const [ending, time] of others) {
+    for (const [outcome, time] of others) {
       const part = Math.min(bottom - top - gap, Math.max(2, (time / all) * (high - 2 * gap))); // At least 2 pixels, to be visible.
-      pen.fillStyle = colours[ending];
+      pen.fillStyle = colours[outcome];
       pen.fillRect(GUTTER + column, bottom - part, 1, part);
       bottom -= part;
     }
@@ -98,19 +98,19 @@ function drawLane(pen, run, lane, place) {
   for (let at = firstSpan(run, lane, view[0]); at < lane.length; at++) {
     const span = lane[at], start = run.startOf(span);
     if (start > view[1]) break;
-    const ending = run.endings[spans.ending[span]];
+    const outcome = run.outcomes[spans.outcome[span]];
     let left = (start - view[0]) * scale, right = (run.endOf(span) - view[0]) * scale;
     if (right - left < 1) {
       const middle = Math.min(Math.max(0, Math.floor((left + right) / 2)), wide - 1);
       if (middle !== column) drawColumn();
       column = middle;
-      times.set(ending, (times.get(ending) || 0) + right - left);
+      times.set(outcome, (times.get(outcome) || 0) + right - left);
       continue;
     }
     left = Math.max(left, 0);
     right = Math.min(right, wide);
     if (right - left > 3) right -= 0.8;
-    drawBar(pen, ending, { left: GUTTER + left, wide: right - left, top: top + gap, high: high - 2 * gap, colours, ...inks }, spans.attempt[span]);
+    drawBar(pen, outcome, { left: GUTTER + left, wide: right - left, top: top + gap, high: high - 2 * gap, colours, ...inks }, spans.attempt[span]);
   }
   drawColumn();
 }
@@ -118,20 +118,20 @@ function drawLane(pen, run, lane, place) {
 // Index of the first attempt in a lane that ends at a time or later.
 const firstSpan = (run, lane, x) => countWhile(lane, (span) => run.endOf(span) < x);
 
-function drawBar(pen, ending, { left, wide, top, high, colours, ink, ground, onBar, onPale }, attempt) {
-  pen.fillStyle = colours[ending];
-  if (ending === "interrupted" && wide > 3) {
-    pen.strokeStyle = colours[ending];
+function drawBar(pen, outcome, { left, wide, top, high, colours, ink, ground, onBar, onPale }, attempt) {
+  pen.fillStyle = colours[outcome];
+  if (outcome === "interrupted" && wide > 3) {
+    pen.strokeStyle = colours[outcome];
     pen.lineWidth = 1;
     pen.setLineDash([3, 2]);
     pen.strokeRect(left + 0.5, top + 0.5, wide - 1, high - 1);
     pen.setLineDash([]);
   } else {
-    pen.globalAlpha = ending === "" ? 0.55 : 1;
+    pen.globalAlpha = outcome === "" ? 0.55 : 1;
     pen.fillRect(left, top, wide, high);
     pen.globalAlpha = 1;
   }
-  const isFailure = ending !== "succeeded" && ending !== "" && ending !== "interrupted";
+  const isFailure = outcome !== "succeeded" && outcome !== "" && outcome !== "interrupted";
   if (isFailure && wide > 8 && high > 8) {
     pen.save();
     pen.beginPath();
@@ -148,11 +148,11 @@ function drawBar(pen, ending, { left, wide, top, high, colours, ink, ground, onB
     pen.stroke();
     pen.restore();
   }
-  const label = `${ENDINGS[ending].letter}${attempt > 1 ? attempt : ""}`;
+  const label = `${OUTCOMES[outcome].letter}${attempt > 1 ? attempt : ""}`;
   if (label && high > 9 && wide > (7 * label.length + 4) * UNIT) {
     pen.font = font(10, "600");
     pen.textAlign = "left";
-    pen.fillStyle = ending === "interrupted" ? ink : ["", "succeeded", "rate_limited"].includes(ending) ? onPale : onBar;
+    pen.fillStyle = outcome === "interrupted" ? ink : ["", "succeeded", "rate_limited"].includes(outcome) ? onPale : onBar;
     pen.fillText(label, left + 3, top + high / 2 + 0.5);
   }
 }

@@ -39,10 +39,10 @@ function table(kind, heads, rows) {
 
 const numberCell = (text) => el("td", { class: "num", text });
 const sectionHead = (id, title, hint) => el("div", { class: "section-head" }, el("h2", { id, text: title }), hint ? el("p", { class: "hint" }, hint) : "");
-const endingClass = (ending) => `end-${(ending || "open").replaceAll("_", "-")}`;
+const outcomeClass = (outcome) => `end-${(outcome || "open").replaceAll("_", "-")}`;
 
-// A small square with the colour and the letter of an ending.
-const endingMark = (ending, attributes) => el("i", { class: `pip ${endingClass(ending)}`, text: ENDINGS[ending]?.letter ?? "?", ...attributes });
+// A small square with the colour and the letter of an outcome.
+const outcomeMark = (outcome, attributes) => el("i", { class: `pip ${outcomeClass(outcome)}`, text: OUTCOMES[outcome]?.letter ?? "?", ...attributes });
 
 function scoreMark(value) {
   if (value === true) return el("span", { class: "pass", text: "✓ pass" });

@@ -90,9 +90,9 @@ class Drawer {
   }
 
   status(run, trial, label) {
-    const { trials } = run, cause = trials.cause[trial] ? ` (${spaced(trials.cause[trial])})` : "";
+    const { trials } = run, reason = trials.reason[trial] ? ` (${spaced(trials.reason[trial])})` : "";
     return [
-      el("p", { class: "status" }, label ? el("b", { text: `${label} ` }) : "", stageMark(run.stageOf(trial)), `${cause}, ${plural(trials.attempts[trial].length, "attempt")}`, trials.recovered[trial] ? ", recovered after a failure" : ""),
+      el("p", { class: "status" }, label ? el("b", { text: `${label} ` }) : "", stageMark(run.stageOf(trial)), `${reason}, ${plural(trials.attempts[trial].length, "attempt")}`, trials.recovered[trial] ? ", recovered after a failure" : ""),
       el("p", { class: "faint", text: `waited ${microseconds(trials.waited[trial])} · backoff ${microseconds(trials.backed_off[trial])} · in attempts ${microseconds(trials.served[trial])} · scoring ${microseconds(trials.scored[trial])}` }),
     ];
   }
@@ -100,7 +100,7 @@ class Drawer {
   scores(sides) {
     const names = [...new Set(sides.flatMap(([run]) => run.scorerNames))];
     const rows = names.flatMap((name) => sides.map(([run, trial, label]) => {
-      const scorer = run.scorers.indexOf(name), value = run.scoreOf(scorer, trial), reason = run.trials.reasons[trial]?.[scorer];
+      const scorer = run.scorers.indexOf(name), value = run.scoreOf(scorer, trial), reason = run.trials.score_reasons[trial]?.[scorer];
       if (value === null && !reason) return null;
       return el("tr", {}, el("th", { scope: "row", text: `${visible(name)}${label ? ` in ${label}` : ""}` }),
         el("td", {}, value === null ? el("span", { class: "unscored", text: "scoring error" }) : scoreMark(value)),
@@ -117,7 +117,7 @@ class Drawer {
       const marks = difference(fullText(a) ?? "", fullText(b) ?? "");
       return [expectedBlock(), el("div", { class: "pair" }, sides.map(([side, number, label], index) => this.block(`Output in ${label}`, side.trials.output[number], side, number, marks[index])))];
     }
-    if (!run.trials.attempts[trial].some((span) => run.endingOf(span) === "succeeded")) return [expectedBlock()];
+    if (!run.trials.attempts[trial].some((span) => run.outcomeOf(span) === "succeeded")) return [expectedBlock()];
     if (expected === null || a === null) return [expectedBlock(), this.block("Output", a, run, trial)];
     if (fullText(expected) === fullText(a)) return [this.block("Output (as expected)", a, run, trial)];
     const [removed, added] = difference(fullText(expected), fullText(a));
@@ -132,20 +132,20 @@ class Drawer {
   }
 
   attempt(run, span) {
-    const { spans } = run, details = spans.details[span] || {}, ending = run.endingOf(span);
+    const { spans } = run, details = spans.details[span] || {}, outcome = run.outcomeOf(span);
     const error = details.error === undefined ? null : run.errors[details.error];
     const notes = Object.entries({ ...(details.usage === undefined ? {} : { usage: details.usage }), ...(details.notes || {}) });
     const line = (text) => el("p", { class: "faint", text });
     return el("li", {},
-      el("div", { class: "attempt-head" }, endingMark(ending, { "aria-hidden": "true" }),
-        el("b", { text: `attempt ${spans.attempt[span]}` }), ` ${ENDINGS[ending].label}${details.why ? ` (${spaced(details.why)})` : ""} after ${duration(run.endOf(span) - run.startOf(span))}`,
+      el("div", { class: "attempt-head" }, outcomeMark(outcome, { "aria-hidden": "true" }),
+        el("b", { text: `attempt ${spans.attempt[span]}` }), ` ${OUTCOMES[outcome].label}${details.reason ? ` (${spaced(details.reason)})` : ""} after ${duration(run.endOf(span) - run.startOf(span))}`,
         link(`seq ${grouped(spans.seq[span])}`, () => this.onSeq(run, spans.seq[span]), { title: "Show the state at the start of this attempt" })),
       line(`waited ${microseconds(spans.waited[span])} · backoff ${microseconds(spans.backed_off[span])} · slot ${spans.slot[span]} · session ${spans.session[span]}`),
       error ? el("pre", { class: "error", tabindex: 0, text: visible(`${error[1]}: ${error[2]}`) }) : "",
       error && error[3] ? el("details", {}, el("summary", { text: "Traceback" }), el("pre", { tabindex: 0, text: visible(error[3]) })) : "",
       details.retry_after === undefined ? "" : line(`Retry-After: ${duration(details.retry_after)}`),
-      details.late_ending ? line(`returned late (${spaced(details.late_ending)}); result discarded`) : "",
-      details.retry_in === undefined ? "" : line(`retry in ${duration(details.retry_in)} (${spaced(details.retry_cause)})`),
+      details.late_outcome ? line(`returned late (${spaced(details.late_outcome)}); result discarded`) : "",
+      details.retry_in === undefined ? "" : line(`retry in ${duration(details.retry_in)} (${spaced(details.retry_reason)})`),
       notes.length ? line(notes.map(([name, value]) => `${oneLine(name, 40)} ${typeof value === "number" ? number(value) : oneLine(value, 200)}`).join(" · ")) : "");
   }
 }

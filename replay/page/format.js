@@ -1,4 +1,4 @@
-// Formatting of numbers, times and untrusted text, and the labels of stages and endings.
+// Formatting of numbers, times and untrusted text, and the labels of stages and outcomes.
 "use strict";
 
 const NONE = "–";
@@ -77,7 +77,7 @@ function scoreText(value) {
   return typeof value === "number" ? digits(value, 3) : oneLine(value, 24);
 }
 
-const ENDINGS = {
+const OUTCOMES = {
   "": { letter: "…", label: "in flight" },
   succeeded: { letter: "", label: "succeeded" },
   failed: { letter: "E", label: "error" },
@@ -91,7 +91,7 @@ const ENDINGS = {
 const STAGES = {
   queued: { glyph: "○", label: "queued" },
   running: { glyph: "◔", label: "running" },
-  answered: { glyph: "◑", label: "being scored" },
+  scoring: { glyph: "◑", label: "being scored" },
   unsettled: { glyph: "◌", label: "unsettled" },
   interrupted: { glyph: "◌", label: "interrupted" },
   backing_off: { glyph: "◷", label: "in backoff" },

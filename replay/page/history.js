@@ -2,7 +2,7 @@
 "use strict";
 
 const COUNTERS = [
-  ["running", "running"], ["queued", "queued"], ["backing_off", "in backoff"], ["being_scored", "being scored"],
+  ["running", "running"], ["queued", "queued"], ["backing_off", "in backoff"], ["scoring", "being scored"],
   ["completed", "ok"], ["failed", "failed"], ["recovered", "recovered"], ["limit", "limit"], ["attempts", "attempts"],
 ];
 
@@ -46,7 +46,7 @@ class HistoryView {
     this.decisionLine = el("p", { class: "state-line", id: "decision" });
     this.running = el("ul", { class: "slots", "aria-label": "Attempts in flight" });
     this.backingOff = el("ul", { class: "slots", "aria-label": "Trials in backoff" });
-    this.legend = el("ul", { class: "legend", "aria-label": "Attempts by ending" });
+    this.legend = el("ul", { class: "legend", "aria-label": "Attempts by outcome" });
     this.idle = el("p", { class: "idle", id: "idle" });
     this.decisionList = el("div", {});
     this.element = el("section", { "aria-labelledby": "history-title" },
@@ -120,7 +120,7 @@ class HistoryView {
     const error = details.error === undefined ? null : run.errors[details.error];
     return [
       el("strong", { text: oneLine(run.trials.name[spans.trial[span]], 60) }),
-      el("span", { text: `attempt ${spans.attempt[span]}, ${ENDINGS[run.endingOf(span)].label} after ${duration(run.endOf(span) - run.startOf(span))}` }),
+      el("span", { text: `attempt ${spans.attempt[span]}, ${OUTCOMES[run.outcomeOf(span)].label} after ${duration(run.endOf(span) - run.startOf(span))}` }),
       error ? el("span", { text: oneLine(`${error[1]}: ${error[2]}`, 100) }) : "",
       el("span", { class: "faint", text: `slot ${spans.slot[span]} · seq ${grouped(spans.seq[span])}` }),
     ];
@@ -209,7 +209,7 @@ class HistoryView {
     const pace = paceAt(run, run.x[seq - 1]);
     if (pace) this.event.append(el("span", { class: "paced", text: ` · ${paceText(pace)}` }));
     const last = this.decisions[lastIndex(this.decisions.map((decision) => decision.seq), seq)];
-    if (last) this.decisionLine.replaceChildren("last decision: ", link(`seq ${grouped(last.seq)}`, () => this.go(last.seq)), ` · ${last.decision}: ${last.cause}`);
+    if (last) this.decisionLine.replaceChildren("last decision: ", link(`seq ${grouped(last.seq)}`, () => this.go(last.seq)), ` · ${last.decision}: ${last.reason}`);
     else setText(this.decisionLine, "no policy decision yet");
   }
 
@@ -234,14 +234,14 @@ class HistoryView {
     this.show();
   }
 
-  // Changes of the limit and the pace, and pauses, in order, with cause and evidence.
+  // Changes of the limit and the pace, and pauses, in order, with reason and evidence.
   decisionsOf(run) {
     const rate = (pace) => (pace === null ? "unlimited" : `${digits(pace, 3)}/s`);
-    const entry = (seq, t, decision, cause, evidence, key) => ({ seq, t, decision: `${decision}${key ? ` (${oneLine(key, 40)})` : ""}`, cause: `${oneLine(spaced(cause), 40)}${evidence ? `, ${oneLine(evidence, 200)}` : ""}` });
+    const entry = (seq, t, decision, reason, evidence, key) => ({ seq, t, decision: `${decision}${key ? ` (${oneLine(key, 40)})` : ""}`, reason: `${oneLine(spaced(reason), 40)}${evidence ? `, ${oneLine(evidence, 200)}` : ""}` });
     return [
-      ...run.limitChanges.map(([seq, , t, before, after, ...cause]) => entry(seq, t, `limit ${before} → ${after}`, ...cause)),
-      ...run.paceChanges.map(([seq, , t, before, after, ...cause]) => entry(seq, t, `pace ${rate(before)} → ${rate(after)}`, ...cause)),
-      ...run.pauses.map(([seq, , t, until, ...cause]) => entry(seq, t, `${PROBING.has(cause[0]) ? "probe in" : "paused for"} ${microseconds(until - t)}`, ...cause.slice(0, 3))),
+      ...run.limitChanges.map(([seq, , t, before, after, ...reason]) => entry(seq, t, `limit ${before} → ${after}`, ...reason)),
+      ...run.paceChanges.map(([seq, , t, before, after, ...reason]) => entry(seq, t, `pace ${rate(before)} → ${rate(after)}`, ...reason)),
+      ...run.pauses.map(([seq, , t, until, ...reason]) => entry(seq, t, `${PROBING.has(reason[0]) ? "probe in" : "paused for"} ${microseconds(until - t)}`, ...reason.slice(0, 3))),
     ].sort((a, b) => a.seq - b.seq);
   }
 
@@ -253,11 +253,11 @@ class HistoryView {
 
   drawLegend() {
     const { run } = this, counts = new Map();
-    for (const ending of run.spans.ending) counts.set(ending, (counts.get(ending) || 0) + 1);
-    const entries = [...counts.entries()].sort((a, b) => a[0] - b[0]).map(([ending, count]) =>
-      el("li", {}, endingMark(run.endings[ending], { "aria-hidden": "true" }), `${ENDINGS[run.endings[ending]].label} `, el("b", { text: grouped(count) })));
+    for (const outcome of run.spans.outcome) counts.set(outcome, (counts.get(outcome) || 0) + 1);
+    const entries = [...counts.entries()].sort((a, b) => a[0] - b[0]).map(([outcome, count]) =>
+      el("li", {}, outcomeMark(run.outcomes[outcome], { "aria-hidden": "true" }), `${OUTCOMES[run.outcomes[outcome]].label} `, el("b", { text: grouped(count) })));
     if (run.pauses.length) entries.push(el("li", {}, el("i", { class: "swatch pause" }), "pauses ", el("b", { text: grouped(run.pauses.length) })));
-    const outages = pauseRanges(run).filter(({ cause }) => PROBING.has(cause)).length;
+    const outages = pauseRanges(run).filter(({ reason }) => PROBING.has(reason)).length;
     if (outages) entries.push(el("li", {}, el("i", { class: "swatch breaker" }), "circuit breaker open ", el("b", { text: grouped(outages) })));
     if (run.sessions.length > 1) entries.push(el("li", {}, el("i", { class: "swatch gap" }), "gaps between sessions ", el("b", { text: grouped(run.sessions.length - 1) })));
     this.legend.replaceChildren(...entries);
@@ -268,8 +268,8 @@ class HistoryView {
     if (!decisions.length) return this.decisionList.replaceChildren();
     refill(this.decisionList, el("details", {},
       el("summary", { text: `${plural(decisions.length, "decision")} about limit, pace and pauses` }),
-      table("decisions", ["seq", "time", "decision", "cause"], decisions.slice(0, shown).map(({ seq, t, decision, cause }) => el("tr", {},
-        el("td", {}, link(grouped(seq), () => this.go(seq))), numberCell(`${(t / 1e6).toFixed(3)} s`), el("td", { class: "tight", text: decision }), el("td", { text: cause })))),
+      table("decisions", ["seq", "time", "decision", "reason"], decisions.slice(0, shown).map(({ seq, t, decision, reason }) => el("tr", {},
+        el("td", {}, link(grouped(seq), () => this.go(seq))), numberCell(`${(t / 1e6).toFixed(3)} s`), el("td", { class: "tight", text: decision }), el("td", { text: reason })))),
       decisions.length > shown ? el("p", { class: "faint", text: `and ${grouped(decisions.length - shown)} more` }) : ""));
   }
 

@@ -4,7 +4,7 @@
 // Causes with which the circuit breaker is open: only probes start, until a record ends the pause.
 const PROBING = new Set(["unavailable", "no_response", "all_rate_limited"]);
 
-const CAUSES = {
+const PAUSE_REASONS = {
   retry_after: "Retry-After",
   rate_limited: "429, short pause",
   unavailable: "endpoint unavailable",
@@ -17,16 +17,16 @@ const SCORER = "scorer:";
 const pausesAttempts = (pause) => !pause[6].startsWith(SCORER);
 
 // "Retry-After", "endpoint unavailable; probing"; with the rate-limit key, if there is one.
-function causeText(cause, key) {
-  const text = Object.hasOwn(CAUSES, cause) ? CAUSES[cause] : oneLine(spaced(cause), 60);
+function reasonText(reason, key) {
+  const text = Object.hasOwn(PAUSE_REASONS, reason) ? PAUSE_REASONS[reason] : oneLine(spaced(reason), 60);
   const name = key.startsWith(SCORER) ? `scorer ${oneLine(key.slice(SCORER.length), 24)}: ` : key ? `${oneLine(key, 24)}: ` : "";
-  return `${name}${text}${PROBING.has(cause) ? "; probing" : ""}`;
+  return `${name}${text}${PROBING.has(reason) ? "; probing" : ""}`;
 }
 
 // "Retry-After: 12 s", "endpoint unavailable; probing".
 function pauseText(pause, seconds) {
-  const [, , , , cause, , key] = pause;
-  return `${causeText(cause, key)}${PROBING.has(cause) ? "" : `: ${duration(seconds)}`}`;
+  const [, , , , reason, , key] = pause;
+  return `${reasonText(reason, key)}${PROBING.has(reason) ? "" : `: ${duration(seconds)}`}`;
 }
 
 const paceNumber = (pace) => digits(pace, pace < 100 ? 2 : 3);
@@ -42,14 +42,14 @@ function paceAt(run, x) {
 function pauseRanges(run) {
   const ranges = [];
   for (const pause of run.pauses.filter(pausesAttempts)) {
-    const [from, to] = run.pauseRange(pause), [seq, , , , cause, , key, endSeq] = pause;
+    const [from, to] = run.pauseRange(pause), [seq, , , , reason, , key, endSeq] = pause;
     const before = ranges.findLast((range) => range.key === key);
-    if (PROBING.has(cause) && before && before.cause === cause && before.endSeq === seq) {
+    if (PROBING.has(reason) && before && before.reason === reason && before.endSeq === seq) {
       before.to = to;
       before.endSeq = endSeq;
     } else {
       const seconds = (pause[3] - pause[2]) / 1e6;
-      ranges.push({ from, to, cause, key, endSeq, text: pauseText(pause, seconds), short: PROBING.has(cause) ? "probing" : duration(seconds) });
+      ranges.push({ from, to, reason, key, endSeq, text: pauseText(pause, seconds), short: PROBING.has(reason) ? "probing" : duration(seconds) });
     }
   }
   return ranges;
@@ -79,8 +79,8 @@ function pacedTime(run) {
 // Why slots were idle, in words, the longest time first: "rate limit: 4.2 starts/s, 58 s".
 function idleReasons(run) {
   const totals = new Map();
-  for (const { from, to, cause, key } of pauseRanges(run)) {
-    const text = causeText(cause, key), total = totals.get(text) || { seconds: 0, count: 0 };
+  for (const { from, to, reason, key } of pauseRanges(run)) {
+    const text = reasonText(reason, key), total = totals.get(text) || { seconds: 0, count: 0 };
     totals.set(text, { seconds: total.seconds + to - from, count: total.count + 1 });
   }
   const reasons = [...totals].map(([text, { seconds, count }]) => ({ seconds, text: `${text}: ${duration(seconds)}${count > 1 ? ` in ${plural(count, "pause")}` : ""}` }));
@@ -106,8 +106,8 @@ function clipped(plot, draw) {
 // Shade the pauses behind the lines of a chart.
 function shadePauses(plot, run) {
   clipped(plot, (pen) => {
-    for (const { from, to, cause } of pauseRanges(run)) {
-      pen.fillStyle = colour(PROBING.has(cause) ? "breaker" : "pause");
+    for (const { from, to, reason } of pauseRanges(run)) {
+      pen.fillStyle = colour(PROBING.has(reason) ? "breaker" : "pause");
       const start = plot.valToPos(from, "x", true);
       pen.fillRect(start, plot.bbox.top, Math.max(1, plot.valToPos(to, "x", true) - start), plot.bbox.height);
     }

@@ -39,9 +39,9 @@ class Run {
     this.x = []; // Seconds of each event on the common axis of all sessions.
     this.base = []; // Where t = 0 of each session is on that axis.
     this.checkpoints = [new Int32Array(16 + COUNTS.length)];
-    this.spans = { trial: [], attempt: [], slot: [], session: [], start: [], duration: [], ending: [], seq: [], end_seq: [], waited: [], backed_off: [], details: [] };
+    this.spans = { trial: [], attempt: [], slot: [], session: [], start: [], duration: [], outcome: [], seq: [], end_seq: [], waited: [], backed_off: [], details: [] };
     this.lanes = []; // Slot → its attempts, in order.
-    this.trials = { name: [], case: [], stage: [], recovered: [], elapsed: [], waited: [], backed_off: [], served: [], scored: [], cause: [], input: [], expected: [], metadata: [], output: [], scores: [], reasons: [], attempts: [] };
+    this.trials = { name: [], case: [], stage: [], recovered: [], elapsed: [], waited: [], backed_off: [], served: [], scored: [], reason: [], input: [], expected: [], metadata: [], output: [], scores: [], score_reasons: [], attempts: [] };
     this.numbers = new Map(); // Name → number of a trial.
     this.metadata = []; // Trial → its parsed metadata, once they were needed.
     this.series = {};
@@ -54,8 +54,8 @@ class Run {
   take(data) {
     const { columns, ...info } = data;
     this.info = info;
-    const { types, stages, endings, scorers, limits, limit_changes: limitChanges, pace_changes: paceChanges, pauses, error_groups: errorGroups } = columns;
-    Object.assign(this, { types, stages, endings, scorers, limits, limitChanges, paceChanges, pauses, errorGroups });
+    const { types, stages, outcomes, scorers, limits, limit_changes: limitChanges, pace_changes: paceChanges, pauses, error_groups: errorGroups } = columns;
+    Object.assign(this, { types, stages, outcomes, scorers, limits, limitChanges, paceChanges, pauses, errorGroups });
     this.effects = types.map((type) => EFFECTS[type]);
     for (const error of columns.errors) this.errors.push(error);
     for (const backoff of columns.backoffs) this.backoffs.set(backoff[1], backoff);
@@ -171,8 +171,8 @@ class Run {
   stateAt(seq) {
     const counts = this.countsAt(seq);
     const stage = Object.fromEntries(this.stages.map((name, index) => [name, counts[index]]));
-    const { queued, running, answered, unsettled, interrupted, backing_off, completed, failed, withdrawn } = stage;
-    const open = queued + running + answered + unsettled + interrupted + backing_off;
+    const { queued, running, scoring, unsettled, interrupted, backing_off, completed, failed, withdrawn } = stage;
+    const open = queued + running + scoring + unsettled + interrupted + backing_off;
     const limit = lastIndex(this.limits.map(([from]) => from), seq);
     const scores = {};
     this.scorerNames.forEach((name) => {
@@ -182,8 +182,8 @@ class Run {
     return {
       seq,
       trials: {
-        enqueued: open + completed + failed, answered: completed + answered, completed, failed, recovered: counts[COUNT.recovered],
-        open, queued, running, being_scored: answered, unsettled, interrupted, backing_off, withdrawn,
+        enqueued: open + completed + failed, with_output: completed + scoring, completed, failed, recovered: counts[COUNT.recovered],
+        open, queued, running, scoring, unsettled, interrupted, backing_off, withdrawn,
       },
       attempts: Object.fromEntries(COUNTS.slice(1).map((name) => [name, counts[COUNT[name]]])),
       limit: limit < 0 ? null : this.limits[limit][1],
@@ -207,8 +207,8 @@ class Run {
   // Begin and end of a pause on the axis. It ends at its planned time, or earlier by a record or with its session; an open
   // circuit breaker is closed by a record only.
   pauseRange(pause) {
-    const [, session, from, until, cause, , , endSeq] = pause, base = this.base[session - 1];
-    const ended = Math.min(PROBING.has(cause) ? Infinity : until / 1e6, Math.max(this.sessions[session - 1].end, from / 1e6));
+    const [, session, from, until, reason, , , endSeq] = pause, base = this.base[session - 1];
+    const ended = Math.min(PROBING.has(reason) ? Infinity : until / 1e6, Math.max(this.sessions[session - 1].end, from / 1e6));
     return [base + from / 1e6, Math.min(base + ended, endSeq ? this.x[endSeq - 1] : Infinity)];
   }
 
@@ -217,8 +217,8 @@ class Run {
 
   // Begin and end of an attempt on the axis; one in flight lasts until the last known time.
   startOf(span) { return this.base[this.spans.session[span] - 1] + this.spans.start[span] / 1e6; }
-  endOf(span) { return this.spans.ending[span] ? this.startOf(span) + this.spans.duration[span] / 1e6 : this.endX; }
-  endingOf(span) { return this.endings[this.spans.ending[span]]; }
+  endOf(span) { return this.spans.outcome[span] ? this.startOf(span) + this.spans.duration[span] / 1e6 : this.endX; }
+  outcomeOf(span) { return this.outcomes[this.spans.outcome[span]]; }
 
   // All scorers in the order of the definition; `scorers` has them in the order of their first scores.
   get scorerNames() { return Object.keys(this.info.summary.scores); }

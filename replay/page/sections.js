@@ -17,7 +17,7 @@ function errorsSection(run, { onTrials, onSeq }) {
   const rows = groups.slice(0, SHOWN_ERRORS).map(({ category, error, message, group, attempts, trials, last }) => el("tr", {}, numberCell(grouped(attempts)),
     el("td", { class: "num" }, link(grouped(trials.size), () => onTrials(group), { "aria-label": `Show the ${plural(trials.size, "trial")} with this error` })),
     el("td", { class: "num" }, link(`seq ${grouped(last)}`, () => onSeq(last), { title: "Show the state at this record" })),
-    el("td", { class: "tight" }, endingMark(category === "error" ? "failed" : category), ` ${spaced(category)}`), el("td", { class: "tight", text: oneLine(error, 60) }), el("td", { text: oneLine(message, 300) })));
+    el("td", { class: "tight" }, outcomeMark(category === "error" ? "failed" : category), ` ${spaced(category)}`), el("td", { class: "tight", text: oneLine(error, 60) }), el("td", { text: oneLine(message, 300) })));
   return [sectionHead("errors-title", "Errors", "grouped by class and message; numbers in messages are ignored"),
     table("errors", ["attempts", "trials", "last", "class", "error", "message"], rows),
     groups.length > SHOWN_ERRORS ? el("p", { class: "faint", text: `and ${plural(groups.length - SHOWN_ERRORS, "more group")}` }) : ""];
@@ -64,13 +64,13 @@ class TimesView {
 const pairs = (entries) => el("dl", { class: "pairs" }, entries.map(([name, value]) => el("div", {}, el("dt", { text: oneLine(name, 60) }), el("dd", { text: visible(value) }))));
 const foldedPairs = (title, entries) => el("details", {}, el("summary", { text: title }), pairs(entries));
 
-function sessionText({ at, pid, host, ended, adopted }) {
+function sessionText({ at, pid, host, outcome, adopted }) {
   const names = Array.isArray(adopted) ? adopted : Object.keys(adopted || {});
-  return `${at}, process ${pid} on ${host}: ${ended ? spaced(ended) : "no ending recorded"}${names.length ? `; adopted changes: ${names.join(", ")}` : ""}`;
+  return `${at}, process ${pid} on ${host}: ${outcome ? spaced(outcome) : "no final record"}${names.length ? `; adopted changes: ${names.join(", ")}` : ""}`;
 }
 
 function auditSection({ info, seq }) {
-  const { audit, next, verify } = info, { totals } = audit;
+  const { audit, next_command, verify } = info, { totals } = audit;
   const problems = audit.findings.length + audit.findings_omitted;
   const result = audit.ok
     ? `✓ Audit OK: ${plural(totals.enqueued, "trial")} = ${grouped(totals.completed)} completed + ${grouped(totals.failed)} failed + ${grouped(totals.withdrawn)} withdrawn + ${grouped(totals.open)} open; ${plural(audit.decisions_reproduced, "policy decision")} reproduced.`
@@ -80,11 +80,11 @@ function auditSection({ info, seq }) {
     el("p", { class: audit.ok ? "audit ok" : "audit failed", text: result }),
     audit.findings.length ? el("ul", {}, audit.findings.slice(0, 20).map((finding) => el("li", { text: `record ${grouped(finding.seq)} (${finding.check}): ${visible(finding.message)}` }))) : "",
     el("p", { class: "faint", text: audit.notes.map((note) => visible(note)).join(" · ") }),
-    el("p", { class: "faint" }, "The hash of every record was checked when this page was written, up to ", el("code", { text: `seq ${grouped(seq)}` }), ", head ", el("code", { id: "head", text: info.head }), ". To check files and blobs as well: ", el("code", { text: verify }), ".", next === verify ? "" : [" Next: ", el("code", { text: next })]),
+    el("p", { class: "faint" }, "The hash of every record was checked when this page was written, up to ", el("code", { text: `seq ${grouped(seq)}` }), ", head ", el("code", { id: "head", text: info.head }), ". To check files and blobs as well: ", el("code", { text: verify }), ".", next_command === verify ? "" : [" Next: ", el("code", { text: next_command })]),
     el("div", { class: "more" },
       foldedPairs("Settings", Object.entries(info.settings)),
       foldedPairs("Environment", Object.entries(info.environment)),
       foldedPairs("Definition", Object.entries(info.definition)),
-      foldedPairs("Sessions", info.sessions.map((session) => [`${session.n}`, sessionText(session)]))),
+      foldedPairs("Sessions", info.sessions.map((session) => [`${session.number}`, sessionText(session)]))),
   ];
 }

@@ -56,12 +56,12 @@ function fitTiles(tiles) {
 
 const signed = (value, format) => `${value > 0 ? "+" : value < 0 ? "−" : ""}${format(Math.abs(value))}`;
 
-function pairedRow(name, paired, outcome, format, formatDifference, unit = "") {
+function pairedRow(name, paired, verdict, format, formatDifference, unit = "") {
   const optional = (value, text) => numberCell(value === null ? NONE : text(value));
   return el("tr", {}, el("th", { scope: "row", text: name }), optional(paired.mean_a, format), optional(paired.mean_b, format),
     optional(paired.difference, (value) => `${signed(value, formatDifference)}${unit}`),
     optional(paired.low, (low) => `${signed(low, formatDifference)} to ${signed(paired.high, formatDifference)}`),
-    numberCell(grouped(paired.n)), el("td", { class: paired.significant ? "distinct" : "faint", text: visible(outcome) }));
+    numberCell(grouped(paired.n)), el("td", { class: paired.significant ? "distinct" : "faint", text: visible(verdict) }));
 }
 
 // A row with the figure of each run and no interval.
@@ -71,8 +71,8 @@ function countRow(name, a, b) {
 
 function comparisonTable(comparison, [a, b]) {
   const points = (value) => (100 * value).toFixed(1), plain = (value) => digits(value, 3);
-  const rows = Object.entries(comparison.scores).map(([name, paired]) => (paired.kind === "pass" ? pairedRow(oneLine(name, 40), paired, comparison.outcomes[name], percent, points, " points") : pairedRow(oneLine(name, 40), paired, comparison.outcomes[name], plain, plain)));
-  rows.push(pairedRow("latency", comparison.latency, comparison.latency_outcome, duration, duration));
+  const rows = Object.entries(comparison.scores).map(([name, paired]) => (paired.kind === "pass" ? pairedRow(oneLine(name, 40), paired, comparison.verdicts[name], percent, points, " points") : pairedRow(oneLine(name, 40), paired, comparison.verdicts[name], plain, plain)));
+  rows.push(pairedRow("latency", comparison.latency, comparison.latency_verdict, duration, duration));
   const names = new Set([...Object.keys(a.info.usage), ...Object.keys(b.info.usage)]), used = ({ info }, name) => (Object.hasOwn(info.usage, name) ? info.usage[name] : 0);
   rows.push(countRow("failed trials", a.info.summary.trials.failed, b.info.summary.trials.failed));
   for (const name of [...names].slice(0, 5)) rows.push(countRow(oneLine(spaced(name), 30), used(a, name), used(b, name)));

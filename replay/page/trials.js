@@ -174,7 +174,7 @@ class TrialsView {
   }
 
   scoreCell(scorer, trial) {
-    const [run] = this.runs, value = run.scoreOf(scorer, trial), error = run.trials.reasons[trial]?.[scorer]?.error;
+    const [run] = this.runs, value = run.scoreOf(scorer, trial), error = run.trials.score_reasons[trial]?.[scorer]?.error;
     if (value === null) return error ? el("span", { class: "unscored", title: visible(error), text: "error" }) : NONE;
     return scoreMark(value);
   }
@@ -365,11 +365,11 @@ function stageMark(stage, isShort) {
   return el("span", { class: `stage ${stage}`, title: isShort ? label : null }, el("i", { text: glyph, role: isShort ? "img" : null, "aria-label": isShort ? label : null, "aria-hidden": isShort ? null : "true" }), isShort ? "" : ` ${label}`);
 }
 
-// A mark for each attempt, with the colour and the letter of its ending.
+// A mark for each attempt, with the colour and the letter of its outcome.
 function attemptMarks(run, trial) {
   const attempts = run.trials.attempts[trial], shown = attempts.slice(-SHOWN_ATTEMPTS);
-  const label = (span) => ENDINGS[run.endingOf(span)].label;
+  const label = (span) => OUTCOMES[run.outcomeOf(span)].label;
   return el("span", { class: "pips", role: "img", "aria-label": `${plural(attempts.length, "attempt")}: ${shown.map(label).join(", ")}` },
     attempts.length > shown.length ? el("span", { class: "faint", text: `+${attempts.length - shown.length}` }) : "",
-    shown.map((span) => endingMark(run.endingOf(span), { title: `attempt ${run.spans.attempt[span]}: ${label(span)}` })));
+    shown.map((span) => outcomeMark(run.outcomeOf(span), { title: `attempt ${run.spans.attempt[span]}: ${label(span)}` })));
 }

@@ -60,21 +60,21 @@ class RunView:
             return "damaged"
         if self.is_live:
             return "running"
-        return {"": "interrupted", "finished": "finished"}.get(self.state.ending, "stopped")
+        return {"": "interrupted", "finished": "finished"}.get(self.state.outcome, "stopped")
 
 
 def short_ending(view: RunView) -> str:
     """Return how a run ended in a few words, for a table."""
     if view.problem is not None or view.is_live:
         return view.status
-    return ending_in_words(view.state) if view.state.ending else "no final record"
+    return ending_in_words(view.state) if view.state.outcome else "no final record"
 
 
 def open_run(path: Path, at: int | None = None) -> RunView:
     """Read a run, in any status, up to record `at`."""
     is_live = is_held(path)  # Before reading: if the process ends meanwhile, its last record is read.
     history = load(path, at)
-    return RunView(history, is_live if history.is_last else not history.state.ending)
+    return RunView(history, is_live if history.is_last else not history.state.outcome)
 
 
 def groups_by(view: RunView, by: str) -> dict[str, str]:
@@ -109,8 +109,8 @@ def summary_of(view: RunView, by: str | None = None) -> dict[str, Any]:
         "status": view.status,
         "is_live": view.is_live,
         "problem": None if view.problem is None else str(view.problem),
-        "durable": view.history.durable,
-        "next": _next(view),
+        "durable_seq": view.history.durable,
+        "next_command": _next(view),
         "waiting": waiting_of(view),
         **in_json(summarise(state, groups=None if by is None else groups_by(view, by))),
     }

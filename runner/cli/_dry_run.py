@@ -35,14 +35,14 @@ def print_dry_run(loaded: LoadedEvaluation, cases: int | None, path: Path, setti
                 "path": str(path),
                 "cases": cases,
                 "trials": trials,
-                "trials_at_most": at_most,
-                "calls": None if at_most is None else {"at_least": trials, "at_most": at_most * calls_per_trial},
+                "max_trials": at_most,
+                "calls": None if at_most is None else {"min": trials, "max": at_most * calls_per_trial},
                 "scorers": list(loaded.evaluation.scorers),
                 "settings": settings.facts(),
                 "usage_per_trial": before.per_trial if before else None,
-                "usage_from": str(before.path) if before else None,
-                "projected_usage": _times(before.per_trial, trials) if before and trials else None,
-                "projected_usage_at_most": _times(before.per_call, trials * calls_per_trial) if before and trials else None,
+                "usage_source": str(before.path) if before else None,
+                "expected_usage": _times(before.per_trial, trials) if before and trials else None,
+                "expected_usage_max": _times(before.per_call, trials * calls_per_trial) if before and trials else None,
             }
         )
         return

@@ -58,7 +58,7 @@ class ProgressPrinter:
         """Print a line if one is due."""
         done = tenth(state, total)
         is_stalled = bool(stall_reason(state, now=now, done_before=before, min_pause=0.0 if self.is_stalled else LONG_PAUSE))
-        continues = self.is_stalled and not is_stalled and not state.ending
+        continues = self.is_stalled and not is_stalled and not state.outcome
         changed = continues or (is_stalled and not self.is_stalled and not _is_recent(self.stalled_at, now))
         if done != self.printed or changed or not _is_recent(self.at, now):
             if is_stalled and not self.is_stalled:

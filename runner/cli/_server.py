@@ -54,7 +54,7 @@ class LiveRun:
     @property
     def page_run(self) -> PageRun:
         """The run as it is now. After its last record it has ended, even if the process still holds the lock."""
-        return self._reader.run(RunView(self.history, self._is_live and not self.history.state.ending))
+        return self._reader.run(RunView(self.history, self._is_live and not self.history.state.outcome))
 
     async def follow(self) -> None:
         """Read the journal and follow it as it grows; if it is damaged, record the problem and return."""

@@ -142,10 +142,12 @@ class CommandSession:
         """Print the summary and exit."""
         if outcome.stopped and outcome.state.started is None:
             kind = Interrupted if outcome.stopped == "interrupted" else Unfinished
-            raise kind(f"{outcome.why or outcome.stopped}; nothing was recorded; start again")
+            raise kind(f"{outcome.detail or outcome.stopped}; nothing was recorded; start again")
         if self._nat_output is not None:
             self._nat_output.finish(outcome.path)
-        report = final_report(outcome.state, path=outcome.path, total=self._total, stopped=outcome.stopped, reason=outcome.why)
+        report = final_report(
+            outcome.state, path=outcome.path, total=self._total, stopped=outcome.stopped, detail=outcome.detail
+        )
         click.echo(report, err=True)
         if not outcome.stopped:
             print_missed_gates(outcome.state)
@@ -155,7 +157,7 @@ class CommandSession:
                 {
                     "path": str(outcome.path),
                     "stopped": outcome.stopped or None,
-                    "why": outcome.why or None,
+                    "detail": outcome.detail or None,
                     "head": outcome.head,
                     "exit_code": code,
                     **in_json(summarise(outcome.state)),

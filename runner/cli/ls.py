@@ -55,13 +55,13 @@ def _entry(path: Path) -> dict[str, Any]:
                 "failed": done.failed,
                 "trials": done.completed + done.failed,
                 "status": "finished",
-                "ended": "finished",
+                "outcome": "finished",
             }
     try:
         view = open_run(path)
     except (JournalError, OSError) as exc:  # List the other runs.
         none = dict.fromkeys(("evaluation", "started_at", "completed", "failed", "trials"))
-        return entry | none | {"status": "unreadable", "ended": str(exc)}
+        return entry | none | {"status": "unreadable", "outcome": str(exc)}
     state = view.state
     return entry | {
         "evaluation": state.started.evaluation if state.started else None,
@@ -70,7 +70,7 @@ def _entry(path: Path) -> dict[str, Any]:
         "failed": state.failed,
         "trials": total_trials(state),
         "status": view.status,
-        "ended": short_ending(view),
+        "outcome": short_ending(view),
     }
 
 
@@ -81,4 +81,4 @@ def _columns(entry: dict[str, Any]) -> tuple[str, ...]:
 
     started = cell("started_at")[:19].replace("T", " ")
     counts = cell("completed"), cell("failed"), cell("trials")
-    return printable(entry["path"], 200), cell("evaluation"), started, *counts, cell("ended")
+    return printable(entry["path"], 200), cell("evaluation"), started, *counts, cell("outcome")

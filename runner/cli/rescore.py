@@ -68,10 +68,10 @@ def rescore(path: Path, again: bool, reference: str | None, slots: int | None, a
     text += f"; {done.current:,} already scored" if done.current else ""
     text += f"; {done.left:,} left: run the same command again" if done.left else ""
     click.echo(text, err=True)
-    click.echo(final_report(outcome.state, path=path, stopped=outcome.stopped, reason=outcome.why), err=True)
+    click.echo(final_report(outcome.state, path=path, stopped=outcome.stopped, detail=outcome.detail), err=True)
     if not outcome.stopped:
         print_missed_gates(outcome.state)
-    code = exit_code(outcome.state, stopped=outcome.state.ending != "finished", scorers=names)
+    code = exit_code(outcome.state, stopped=outcome.state.outcome != "finished", scorers=names)
     if as_json:
         print_json({"path": str(path), "outputs": done.outputs, "exit_code": code, **in_json(summarise(outcome.state))})
     sys.exit(code)

@@ -9,7 +9,7 @@ import orjson
 
 from journal import Blob
 from replay.loaded_run import reject_invalid_record
-from replay.text import as_text, duration, number, plural, printable
+from replay.text import as_text, duration, number, plural, printable, spaced
 from replay.trial import AttemptDetails, ScoreDetails, ScorerCallDetails, TrialDetails
 from replay.trial_state import TrialState
 from replay.waits import Wait
@@ -79,7 +79,7 @@ def _entry(name: str, trial: TrialState) -> dict[str, Any]:
         "trial": name,
         "case": trial.case,
         "stage": trial.stage,
-        "cause": trial.cause or None,
+        "reason": trial.reason or None,
         "error": trial.error or None,
         "attempts": trial.attempts,
         "elapsed": trial.elapsed if trial.output_location is not None else None,
@@ -90,9 +90,9 @@ def _entry(name: str, trial: TrialState) -> dict[str, Any]:
 
 def _columns(name: str, trial: TrialState, scorers: Sequence[str]) -> Sequence[str]:
     values = [_cell(trial, scorer) for scorer in scorers]
-    cause = f" ({printable(trial.cause)})" if trial.stage == "failed" and trial.cause else ""
+    reason = f" ({spaced(trial.reason)})" if trial.stage == "failed" and trial.reason else ""
     took = duration(trial.elapsed) if trial.output_location is not None else "–"
-    return (printable(name, 60), f"{printable(trial.stage)}{cause}", str(trial.attempts), took, *values)
+    return (printable(name, 60), f"{printable(trial.stage)}{reason}", str(trial.attempts), took, *values)
 
 
 def _cell(trial: TrialState, scorer: str) -> str:
@@ -138,9 +138,9 @@ def _plain(value: Any) -> Any:
 
 def _in_words(trial_details: TrialDetails) -> Iterator[str]:
     times = trial_details.times
-    cause = f" ({printable(trial_details.cause)})" if trial_details.cause else ""
+    reason = f" ({spaced(trial_details.reason)})" if trial_details.reason else ""
     attempts = plural(len(trial_details.attempts), "attempt")
-    yield f"{printable(trial_details.trial, _LINE)}  {trial_details.stage}{cause}, {attempts}"
+    yield f"{printable(trial_details.trial, _LINE)}  {trial_details.stage}{reason}, {attempts}"
     yield (
         f"queued at {printable(trial_details.enqueued_at)} · waited {duration(times.queue_time)} · "
         f"backoff {duration(times.backoff_time)} · attempts {duration(times.run_time)} · scoring {duration(times.scoring_time)}"
@@ -151,7 +151,7 @@ def _in_words(trial_details: TrialDetails) -> Iterator[str]:
             yield from _block(label, value)
     for attempt in trial_details.attempts:
         yield from _attempt(attempt)
-    if any(attempt.span.ending == "succeeded" for attempt in trial_details.attempts):
+    if any(attempt.span.outcome == "succeeded" for attempt in trial_details.attempts):
         yield from _block("output", trial_details.output)
     for call in trial_details.scorer_calls:
         yield from _call(call)
@@ -164,11 +164,11 @@ def _in_words(trial_details: TrialDetails) -> Iterator[str]:
 def _attempt(attempt: AttemptDetails) -> Iterator[str]:
     span = attempt.span
     waits = f"waited {duration(span.queue_time)}{_reason(attempt.waits)}, backoff {duration(span.backoff_time)}"
-    how = span.ending.replace("_", " ") or "in flight"
-    why = f" ({printable(attempt.reason).replace('_', ' ')})" if attempt.reason else ""
+    how = spaced(span.outcome) or "in flight"
+    reason = f" ({spaced(attempt.reason)})" if attempt.reason else ""
     limit = f" of {duration(attempt.timeout)}" if attempt.timeout is not None else ""
     yield (
-        f"attempt {span.attempt}  {how}{why} after {duration(span.end - span.start)}{limit}  "
+        f"attempt {span.attempt}  {how}{reason} after {duration(span.end - span.start)}{limit}  "
         f"slot {span.slot} · session {span.session} · seq {span.seq:,}{f'–{span.end_seq:,}' if span.end_seq else ''} · {waits}"
     )
     if attempt.category not in {"", "timed_out", "interrupted"}:
@@ -183,10 +183,10 @@ def _attempt(attempt: AttemptDetails) -> Iterator[str]:
     for name, value in attempt.notes:
         if isinstance(value, Mapping):  # Such as a judge's prompt, answer and usage.
             yield from _block("", f"{name}: {' · '.join(f'{key} {printable(part)}' for key, part in value.items())}")
-    if attempt.late_ending:
-        yield f"{_INDENT}returned late ({printable(attempt.late_ending)}); result discarded"
+    if attempt.late_outcome:
+        yield f"{_INDENT}returned late ({printable(attempt.late_outcome)}); result discarded"
     if attempt.retry_delay is not None:
-        yield f"{_INDENT}retry in {duration(attempt.retry_delay)}: {printable(attempt.retry_cause).replace('_', ' ')}"
+        yield f"{_INDENT}retry in {duration(attempt.retry_delay)}: {spaced(attempt.retry_reason)}"
 
 
 def _reason(waits: Sequence[Wait]) -> str:
@@ -196,7 +196,7 @@ def _reason(waits: Sequence[Wait]) -> str:
 
 def _call(call: ScorerCallDetails) -> Iterator[str]:
     """Show one call of a scorer."""
-    how = call.ending.replace("_", " ") or "in flight"
+    how = spaced(call.outcome) or "in flight"
     after = "" if call.elapsed is None else f" after {duration(call.elapsed)}"
     waited = sum(wait.seconds for wait in call.waits)
     waits = f" · waited {duration(waited)}{_reason(call.waits)}" if waited else ""

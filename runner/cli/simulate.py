@@ -10,7 +10,7 @@ from runner.cli._common import run_argument
 from runner.cli._display import exit_if_damaged, open_run, print_json
 from runner.concurrency import POLICIES
 from runner.errors import UsageError
-from runner.recompute.simulation import BOUND, Figures, Recording
+from runner.recompute.simulation import LIMITATION, Figures, Recording
 
 
 @click.command()
@@ -23,7 +23,7 @@ from runner.recompute.simulation import BOUND, Figures, Recording
 def simulate(path: Path, policy: str | None, slots: int | None, as_json: bool) -> None:
     """Simulate a run on a virtual clock with another policy or other slots, and compare the figures.
 
-    Latencies and failures are those that were recorded, so the figures are a bound, not a forecast: under more load, an
+    Latencies and failures are those that were recorded, so the figures are estimates: under more load, an
     endpoint may be slower and limit more. Nothing is called or written.
 
     \b
@@ -50,7 +50,7 @@ def _as_json(path: Path, recording: Recording, figures: Figures) -> dict[str, ob
         "simulated": attrs.asdict(figures),
         "trials": len(recording.ended),
         "trials_excluded": recording.excluded,
-        "is_a_bound": BOUND,
+        "limitation": LIMITATION,
     }
 
 
@@ -77,4 +77,4 @@ def _in_words(path: Path, recording: Recording, figures: Figures) -> str:
     head = f"{path}: {plural(len(recording.ended), 'trial')} simulated on a virtual clock"
     if recording.excluded:
         head += f"; excluded: {recording.excluded:,} unfinished"
-    return "\n".join([head, *table, BOUND])
+    return "\n".join([head, *table, LIMITATION])

@@ -56,7 +56,7 @@ def watch(path: Path, as_json: bool) -> None:
             writer = view.state.sessions[-1]
             click.echo(f"process {writer.pid} on {printable(writer.host)} exited without ending the run", err=True)
     exit_if_damaged(view.problem, quiet=as_json)
-    sys.exit(exit_code(view.state, stopped=view.state.ending != "finished"))
+    sys.exit(exit_code(view.state, stopped=view.state.outcome != "finished"))
 
 
 def _watch_live(path: Path, *, quiet: bool) -> RunView:
@@ -117,7 +117,7 @@ class RunWatcher:
         now = self._clock.now()
         if self._is_broken:
             return True
-        if now - max(self._checked_at, -math.inf if self.history.state.ending else self._record_at) < SILENCE:
+        if now - max(self._checked_at, -math.inf if self.history.state.outcome else self._record_at) < SILENCE:
             return False
         self._checked_at = now
         if await trio.to_thread.run_sync(is_held, self.history.path):

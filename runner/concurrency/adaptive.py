@@ -311,11 +311,11 @@ class Adaptive:
         evidence = self._breaker.answered(start, self._now, self._started)
         if evidence is None:
             return False
-        cause = self._breaker.cause
-        if cause == "all_rate_limited":
+        reason = self._breaker.reason
+        if reason == "all_rate_limited":
             self._pace.resume(start, self._now)
         self._pause.current = None
-        self._changes.append(Resumed(cause=cause, evidence=evidence))
+        self._changes.append(Resumed(reason=reason, evidence=evidence))
         return True
 
     def _grow(self, start: Start) -> None:
@@ -402,7 +402,7 @@ class Adaptive:
         """Record that only probes may start."""
         self._pace.anchor = None  # The bucket runs over meanwhile.
         self._cancel_test()
-        self._pause.current = Paused(until=self._breaker.next_probe, cause=self._breaker.cause, evidence=evidence)
+        self._pause.current = Paused(until=self._breaker.next_probe, reason=self._breaker.reason, evidence=evidence)
         self._changes.append(self._pause.current)
 
     def _rate_limited(self, start: Start, arrived: float, retry_after: float | None) -> None:
@@ -454,7 +454,7 @@ class Adaptive:
         breaker = self._breaker
         if start.order <= breaker.barrier:
             return
-        if breaker.cause == "all_rate_limited":
+        if breaker.reason == "all_rate_limited":
             self._suspend(breaker.probe_failed(self._now, not_before=arrived + min(retry_after or 0.0, 30.0)))
         else:
             self._close(start)
@@ -513,12 +513,12 @@ class Adaptive:
 
     # What is published.
 
-    def _show_limit(self, cause: str, evidence: str, *, coarse: bool = False) -> None:
+    def _show_limit(self, reason: str, evidence: str, *, coarse: bool = False) -> None:
         before, after = self.limit, min(max(self._in_flight.limit, 1), self._in_flight.most)
         if after == before or (coarse and before < after < min(before + before // COARSE, self._in_flight.most)):
             return
         self.limit = after
-        self._changes.append(LimitMoved(before=before, after=after, cause=cause, evidence=evidence))
+        self._changes.append(LimitMoved(before=before, after=after, reason=reason, evidence=evidence))
 
     def _show_pace(self) -> None:
         """Publish the pace where it differs by a tenth from what was published."""
@@ -528,6 +528,6 @@ class Adaptive:
                 return
         elif shown is not None and 0.9 * shown < pace < 1.1 * shown:  # a tenth
             return
-        cause = "test" if self._pace.test is not None else "no_limit" if pace is None else "rate_limit"
+        reason = "test" if self._pace.test is not None else "no_limit" if pace is None else "rate_limit"
         self._shown_pace = pace if pace is None else round(pace, 3)
-        self._changes.append(PaceMoved(before=shown, after=self._shown_pace, cause=cause, evidence=""))
+        self._changes.append(PaceMoved(before=shown, after=self._shown_pace, reason=reason, evidence=""))

@@ -136,4 +136,4 @@ class Aimd:
         before = self.limit
         self.target = min(max(target, 1.0), float(self.most))
         after = self.limit
-        return [LimitMoved(before=before, after=after, cause="window", evidence=evidence)] if after != before else []
+        return [LimitMoved(before=before, after=after, reason="window", evidence=evidence)] if after != before else []

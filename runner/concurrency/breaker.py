@@ -26,7 +26,7 @@ class Breaker:
     """The failures since the last answer, and the outage if there is one."""
 
     open: bool = False
-    cause: str = ""
+    reason: str = ""
     """`unavailable`, `no_response`, or `all_rate_limited` where every call is rate limited whatever the pace."""
     since: float = 0.0
     """When the outage began."""
@@ -57,9 +57,9 @@ class Breaker:
         self.begin("unavailable", began, t, newest)
         return evidence
 
-    def begin(self, cause: str, since: float, t: float, newest: int, *, probe_at: float | None = None) -> None:
+    def begin(self, reason: str, since: float, t: float, newest: int, *, probe_at: float | None = None) -> None:
         """Open the breaker: only probes start from here on."""
-        self.open, self.cause, self.since, self.barrier = True, cause, since, newest
+        self.open, self.reason, self.since, self.barrier = True, reason, since, newest
         self.failures.clear()
         self.next_probe = t + self._gap(t) if probe_at is None else max(probe_at, t)
 
@@ -83,5 +83,5 @@ class Breaker:
 
     def _gap(self, t: float) -> float:
         # A probe that is rate limited may use up quota, so these are rarer.
-        share = 4 if self.cause == "all_rate_limited" else 10
+        share = 4 if self.reason == "all_rate_limited" else 10
         return min(max((t - self.since) / share, PROBE_SOONEST), PROBE_LATEST)

@@ -25,11 +25,11 @@ class Pause:
         asked = f"Retry-After: {seconds:.6g} s" if wait == seconds else f"Retry-After: {seconds:.6g} s, limited to {wait:.6g} s"
         return self.begin(t, t + wait, "retry_after", f"{evidence}; {asked}")
 
-    def begin(self, t: float, until: float, cause: str, evidence: str) -> list[Change]:
+    def begin(self, t: float, until: float, reason: str, evidence: str) -> list[Change]:
         """Pause until then, unless a longer pause is in force."""
         if until <= t or (self.current is not None and until <= self.current.until):
             return []
-        self.current = Paused(until=until, cause=cause, evidence=evidence)
+        self.current = Paused(until=until, reason=reason, evidence=evidence)
         return [self.current]
 
     def end(self, t: float) -> list[Change]:
@@ -38,4 +38,4 @@ class Pause:
         if pause is None or t < pause.until:
             return []
         self.current = None
-        return [Resumed(cause=pause.cause, evidence="pause over")]
+        return [Resumed(reason=pause.reason, evidence="pause over")]

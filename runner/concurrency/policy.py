@@ -68,7 +68,7 @@ class LimitMoved:
 
     before: int
     after: int
-    cause: str
+    reason: str
     """One word: climbing, trying, in_flight, latency, timeouts, no_response, random_429s; from `Aimd`: window."""
     evidence: str
 
@@ -82,7 +82,7 @@ class Paused:
 
     until: float
     """When the next start may come, on the clock of the signals."""
-    cause: str
+    reason: str
     """retry_after, rate_limited (a short pause), or unavailable, no_response, all_rate_limited (only probes start)."""
     evidence: str
 
@@ -91,7 +91,7 @@ class Paused:
 class Resumed:
     """The pause is over; to be recorded as `IntakeResumed`. Said by the first signal that shows it."""
 
-    cause: str
+    reason: str
     """The cause of the pause that ended."""
     evidence: str
 
@@ -103,7 +103,7 @@ class PaceMoved:
     before: float | None
     after: float | None
     """Starts per second; None: not paced."""
-    cause: str
+    reason: str
     """One word: rate_limit, test or no_limit."""
     evidence: str
 

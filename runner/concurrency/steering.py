@@ -75,7 +75,7 @@ class Steering:
 
     def begin(self) -> LimitChanged:
         """Return what holds before the first start."""
-        return LimitChanged(before=0, after=self.limit, cause="start", key=self._key)
+        return LimitChanged(before=0, after=self.limit, reason="start", key=self._key)
 
     def take(self, record: Record) -> list[PolicyEvent]:
         """Learn from a start or an ending; return what is to be recorded after it.
@@ -159,11 +159,15 @@ _CALL_EVENTS: Final = frozenset(get_args(CallEvent))
 def _event(change: Change, key: str) -> PolicyEvent:
     match change:
         case LimitMoved():
-            return LimitChanged(before=change.before, after=change.after, cause=change.cause, evidence=change.evidence, key=key)
+            return LimitChanged(
+                before=change.before, after=change.after, reason=change.reason, evidence=change.evidence, key=key
+            )
         case PaceMoved():
-            return PaceChanged(before=change.before, after=change.after, cause=change.cause, evidence=change.evidence, key=key)
+            return PaceChanged(
+                before=change.before, after=change.after, reason=change.reason, evidence=change.evidence, key=key
+            )
         case Paused():
-            return IntakePaused(until=round(change.until, 6), cause=change.cause, evidence=change.evidence, key=key)
+            return IntakePaused(until=round(change.until, 6), reason=change.reason, evidence=change.evidence, key=key)
         case Resumed():
-            return IntakeResumed(cause=change.cause, evidence=change.evidence, key=key)
+            return IntakeResumed(reason=change.reason, evidence=change.evidence, key=key)
     assert_never(change)

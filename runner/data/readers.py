@@ -113,8 +113,8 @@ def _json(path: Path) -> Iterator[Placed]:
         space = _SPACE.match(text, start)
         return space.end() if space else start
 
-    def wrong(start: int, why: str) -> UsageError:
-        return UsageError(why, path=path, line=text.count("\n", 0, start) + 1)
+    def wrong(start: int, reason: str) -> UsageError:
+        return UsageError(reason, path=path, line=text.count("\n", 0, start) + 1)
 
     start = skip(0)
     if not text.startswith("[", start):

@@ -55,4 +55,4 @@ class Gate:
 
 def missed(gates: Iterable[str], state: RunState) -> list[str]:
     """Return the reasons of failed gates."""
-    return [why for gate in gates if (why := Gate.parse(gate).missed(state)) is not None]
+    return [reason for gate in gates if (reason := Gate.parse(gate).missed(state)) is not None]

@@ -19,7 +19,7 @@ from runner.engine.trial_work import TrialWork
 from runner.retries.classify import describe
 from runner.retries.settle import UNSERIALISABLE, settle
 from runner.signals import is_from_signal
-from runner.tasks import Ending, Task
+from runner.tasks import LateOutcome, Task
 
 
 class Attempts:
@@ -61,8 +61,8 @@ class Attempts:
         self._scheduler.queues.lanes[work.key].end(work)
         if self._scheduler.shutdown.is_over:  # It was abandoned and recorded as interrupted, and has returned after all.
             if not isinstance(outcome, Interrupted):
-                ending: Ending = "succeeded" if isinstance(outcome, Returned) else "failed"
-                self._record(events.AttemptReturnedLate(trial=trial, attempt=number, ending=ending, elapsed=elapsed))
+                late_outcome: LateOutcome = "succeeded" if isinstance(outcome, Returned) else "failed"
+                self._record(events.AttemptReturnedLate(trial=trial, attempt=number, outcome=late_outcome, elapsed=elapsed))
             return False
         match outcome:
             case Returned():
@@ -71,12 +71,14 @@ class Attempts:
                 timeout = self._settings.timeout
                 assert timeout is not None
                 self._inform(events.AttemptTimedOut(trial=trial, attempt=number, timeout=timeout, elapsed=elapsed), work)
-                if outcome.late_ending is not None:
-                    late = events.AttemptReturnedLate(trial=trial, attempt=number, ending=outcome.late_ending, elapsed=elapsed)
+                if outcome.late_outcome is not None:
+                    late = events.AttemptReturnedLate(
+                        trial=trial, attempt=number, outcome=outcome.late_outcome, elapsed=elapsed
+                    )
                     self._record(late)
                 self._settle(work)
             case Interrupted():
-                self._inform(events.AttemptInterrupted(trial=trial, attempt=number, why="stopped", elapsed=elapsed), work)
+                self._inform(events.AttemptInterrupted(trial=trial, attempt=number, reason="stopped", elapsed=elapsed), work)
                 self._scheduler.release()
             case exc:
                 self._failed(work, exc, elapsed)
@@ -85,12 +87,12 @@ class Attempts:
     def cancel(self, work: TrialWork) -> None:
         """Record that an attempt was interrupted because the whole run was cancelled."""
         attempt, elapsed = work.state.attempts, self._elapsed(work)
-        self._late.record(events.AttemptInterrupted(trial=work.trial, attempt=attempt, why="cancelled", elapsed=elapsed))
+        self._late.record(events.AttemptInterrupted(trial=work.trial, attempt=attempt, reason="cancelled", elapsed=elapsed))
 
     def abandon(self, work: TrialWork) -> None:
         """Record that an attempt was interrupted although it does not respond to its cancellation."""
         if work.state.stage == "running":
-            self._inform(events.AttemptInterrupted(trial=work.trial, attempt=work.state.attempts, why="stopped"), work)
+            self._inform(events.AttemptInterrupted(trial=work.trial, attempt=work.state.attempts, reason="stopped"), work)
 
     def _inform(
         self, event: events.AttemptFailed | events.AttemptTimedOut | events.AttemptInterrupted, work: TrialWork
@@ -119,7 +121,7 @@ class Attempts:
             return False
         self._scheduler.inform_policy(record, work)
         self._scheduler.queues.unscored += 1
-        work.is_answered = True
+        work.has_output = True
         work.output = json_round_trip(output)  # Scorers see the same value now and after a resume.
         return True
 
@@ -149,7 +151,7 @@ class Attempts:
         match settle(work.trial, state, settings.retry, settings.seed, probe=probe, stop_run=stop_run):
             case events.RetryScheduled() as event:
                 self._record(event)
-                work.delay, work.is_last = event.delay, event.cause == "probe" or work.rate_limits >= POISONED
+                work.delay, work.is_last = event.delay, event.reason == "probe" or work.rate_limits >= POISONED
                 self._scheduler.put(work)
             case events.TrialFailed() as event:
                 self._fail(event)
@@ -161,9 +163,9 @@ class Attempts:
         if self._failures > self._most_failures:
             self._scheduler.shutdown.stop("failed_fast", f"{plural(self._failures, 'trial')} failed")
 
-    def _returned_late(self, trial: str, attempt: int, began: float, ending: Ending) -> None:
+    def _returned_late(self, trial: str, attempt: int, began: float, outcome: LateOutcome) -> None:
         elapsed = round(self._now() - began, 6)
-        self._late.record(events.AttemptReturnedLate(trial=trial, attempt=attempt, ending=ending, elapsed=elapsed))
+        self._late.record(events.AttemptReturnedLate(trial=trial, attempt=attempt, outcome=outcome, elapsed=elapsed))
 
     def _elapsed(self, work: TrialWork) -> float:
         return round(self._now() - work.began, 6)

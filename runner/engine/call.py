@@ -10,7 +10,7 @@ from journal.events import fact
 from runner.engine.timer import Timer
 from runner.notes import Sink, set_note_sink
 from runner.signals import is_from_signal
-from runner.tasks import Ending, Task
+from runner.tasks import LateOutcome, Task
 
 
 @fact
@@ -24,7 +24,7 @@ class Returned:
 class TimedOut:
     """The call exceeded its timeout."""
 
-    late_ending: Ending | None = None
+    late_outcome: LateOutcome | None = None
     """How it ended, if it did not respond to its cancellation and returned late."""
 
 
@@ -65,7 +65,7 @@ class CallScope:
         self.scope.cancel()
 
     @property
-    def ending(self) -> TimedOut | Interrupted:
+    def outcome(self) -> TimedOut | Interrupted:
         """Why the call was cancelled."""
         return Interrupted() if self._is_interrupted else TimedOut()
 
@@ -76,7 +76,7 @@ class CallScope:
         *,
         timeout: float | None,  # noqa: ASYNC109  # one timer enforces the timeouts of all calls
         sink: Sink,
-        late: Callable[[Ending], None],
+        late: Callable[[LateOutcome], None],
     ) -> CallOutcome:
         """Call a task; its notes go to `sink`, and the ending of an abandoned call to `late`."""
         if timeout is not None:
@@ -96,7 +96,7 @@ class CallScope:
             await trio.lowlevel.checkpoint()  # The task replaced the cancellation by an error: it is cancelled all the same.
         self.due = math.inf
         if self.is_over and not self._is_interrupted:
-            return TimedOut(late_ending="succeeded" if isinstance(outcome, Returned) else "failed")
+            return TimedOut(late_outcome="succeeded" if isinstance(outcome, Returned) else "failed")
         return outcome
 
 

@@ -31,7 +31,7 @@ def effective_settings(own: Settings, overrides: Mapping[str, Any], recorded: Ma
     A setting is overridden now, or was by an earlier session (`recorded`), or is the evaluation's `own`.
     """
     names = [field.name for field in attrs.fields(Settings) if field.name != "retry"]
-    earlier = recorded.get("given")
+    earlier = recorded.get("overridden")
     earlier = earlier if isinstance(earlier, list) else []
     kept = {name: recorded[name] for name in names if name in earlier and name in recorded and name not in overrides}
     # Of `retry`, only the numbers can be read from a journal: the other fields are functions and classes.

@@ -105,12 +105,12 @@ class Executor:
                 with scope.scope:
                     await self._serve(scope)
                 if scope in self._in_flight:
-                    self._end_cancelled(self._in_flight.pop(scope), scope.ending)
+                    self._end_cancelled(self._in_flight.pop(scope), scope.outcome)
                 elif not scope.is_over:
                     break  # There are more workers than the limits allow.
         except trio.Cancelled:
             job = self._in_flight.get(scope)
-            if isinstance(job, TrialWork) and not job.is_answered and self._attempts is not None:
+            if isinstance(job, TrialWork) and not job.has_output and self._attempts is not None:
                 self._attempts.cancel(job)
             raise
         finally:
@@ -135,7 +135,7 @@ class Executor:
             if isinstance(job, ScorerCall):
                 assert scoring is not None
                 await scoring.call(job, scope)
-            elif job.is_answered or (attempts is not None and await attempts.attempt(job, scope)):
+            elif job.has_output or (attempts is not None and await attempts.attempt(job, scope)):
                 if scoring is None:
                     scheduler.complete(job)
                 else:
@@ -145,15 +145,15 @@ class Executor:
                 await trio.lowlevel.checkpoint()
                 self._turn_ends = self._now() + TURN
 
-    def _end_cancelled(self, job: Job, ending: TimedOut | Interrupted) -> None:
+    def _end_cancelled(self, job: Job, outcome: TimedOut | Interrupted) -> None:
         """Record the end of a cancelled job."""
         if isinstance(job, ScorerCall):
             assert self._scoring is not None
-            self._scoring.end(job, ending)
-        elif job.is_answered:
+            self._scoring.end(job, outcome)
+        elif job.has_output:
             self.scheduler.release()  # The output is scored when the run is resumed.
         elif self._attempts is not None:
-            self._attempts.end(job, ending)
+            self._attempts.end(job, outcome)
 
     def _time_out(self, at: float) -> None:
         """Cancel the calls that have exceeded their timeout."""
@@ -188,7 +188,7 @@ class Executor:
         for job in self._in_flight.values():
             if isinstance(job, ScorerCall):
                 self.stuck.append(f"{job.work.trial} in scorer {job.scorer.scorer.name}")
-            elif job.is_answered:
+            elif job.has_output:
                 self.stuck.append(f"{job.trial} in a scorer")
             elif self._attempts is not None:
                 self.stuck.append(f"{job.trial} in slot {job.slot}")

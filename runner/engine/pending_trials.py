@@ -71,7 +71,7 @@ class PendingTrials:
                 self._missing.discard(trial.id)
                 if state.stage == "completed" or (state.stage == "failed" and not self._options.retry_failed):
                     continue
-                if state.output_location is not None and state.stage == "answered":
+                if state.output_location is not None and state.stage == "scoring":
                     event = fetch(self._path, *state.output_location, files=self._options.files).event
                     assert isinstance(event, AttemptSucceeded)
                     output = event.output
@@ -88,7 +88,7 @@ class PendingTrials:
                     "runs it again and keeps the results of the others",
                 )
             self._missing.discard(trial.id)
-            self._recorder.record(TrialWithdrawn(trial=trial.id, why="changed"))
+            self._recorder.record(TrialWithdrawn(trial=trial.id, reason="changed"))
             state = None
         if state is None or state.stage == "withdrawn":
             return self._enqueue(trial)
@@ -115,8 +115,8 @@ class PendingTrials:
     def _resume(self, work: TrialWork, state: TrialState) -> TrialWork | None:
         """Continue with a recorded trial where its last session left it."""
         match state.stage:
-            case "answered":
-                work.is_answered = True
+            case "scoring":
+                work.has_output = True
                 work.scored = frozenset(name.partition(".")[0] for name in (*(state.scores or ()), *state.unscored))
             case "backing_off":
                 work.delay = state.due
@@ -144,5 +144,5 @@ class PendingTrials:
             removed = f"{plural(len(self._missing), 'trial')} were removed: {examples(sorted(self._missing))}"
             raise self._changed(f"the cases of {removed}", "withdraws them")
         for trial in sorted(self._missing):
-            self._recorder.record(TrialWithdrawn(trial=trial, why="removed"))
+            self._recorder.record(TrialWithdrawn(trial=trial, reason="removed"))
         self.is_closed = True

@@ -44,7 +44,7 @@ class Plan:
 
 def is_done(state: RunState, options: Options) -> bool:
     """Whether there is nothing left to do in a run."""
-    return state.ending == "finished" and not (options.adopt or options.retry_failed)
+    return state.outcome == "finished" and not (options.adopt or options.retry_failed)
 
 
 def make_plan(
@@ -76,7 +76,7 @@ def make_plan(
         dataset=str(source) if isinstance(source, Path) else f"{type(source).__name__} in Python",
         dataset_fingerprint=selected.fingerprint or "",
         trials=(selected.cases or 0) * settings.repeats,
-        settings={**facts, "scorer_slots": slots, "given": overridden},
+        settings={**facts, "scorer_slots": slots, "overridden": overridden},
         settings_fingerprint=settings.fingerprint,
         durability=settings.durability,
         environment=environment.versions,

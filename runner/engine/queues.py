@@ -115,7 +115,7 @@ class Queues:
     def __init__(self) -> None:
         self.lanes: dict[str, Lane] = {}
         """By rate-limit key; without keys, all attempts use one lane."""
-        self.answered: deque[TrialWork] = deque()
+        self.to_score: deque[TrialWork] = deque()
         """Trials that were taken in with their output."""
         self.delayed = Delays()
         self.waiting = 0
@@ -182,7 +182,7 @@ class Queues:
 
     def has_startable(self, now: float, *, for_probe: bool = False) -> bool:
         """Whether a queued job may be able to start; a breaker's probe may exceed the limit."""
-        if self.answered:
+        if self.to_score:
             return True
         is_behind = self.unscored > self.max_unscored_outputs
         for lane in self.lanes.values():
@@ -196,7 +196,7 @@ class Queues:
         """Whether an output waits for scorer calls that may start before `until`."""
         lanes = self.lanes.values()
         return (
-            bool(self.answered)
+            bool(self.to_score)
             or any(lane.calls and lane.closed_until <= until for lane in lanes)
             or self.delayed.has_calls(until)
         )

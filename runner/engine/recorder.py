@@ -85,9 +85,11 @@ class Recorder:
         It is called after the new session was recorded; the attempts belong to the one before.
         """
         before, forked = self.state.sessions[-2:-1], forked_sessions(self.state)
-        why: Literal["forked", "process_died"] = "forked" if any(session.n in forked for session in before) else "process_died"
+        reason: Literal["forked", "process_died"] = (
+            "forked" if any(session.number in forked for session in before) else "process_died"
+        )
         for trial, state in list(self.state.running.items()):
-            self.record(AttemptInterrupted(trial=trial, attempt=state.attempts, why=why))
+            self.record(AttemptInterrupted(trial=trial, attempt=state.attempts, reason=reason))
 
     def finish(self) -> None:
         """Record that every trial is done, with the totals."""

@@ -34,7 +34,7 @@ from runner.retries.retry import Retry
 from runner.scorers.scorer import Scorer
 from runner.signals import STOP_SIGNALS, handle_signals
 
-_HAS_OUTPUT: Final = ("answered", "completed")
+_HAS_OUTPUT: Final = ("scoring", "completed")
 
 
 @attrs.frozen
@@ -76,12 +76,12 @@ async def rescore(
         state = await in_thread(lambda: fold(read(path, load_blobs=False, files=files), at=journal.initial_seq))
         if state.started is None:
             raise UsageError(f"{path} was interrupted before its definition was recorded; there is nothing to score")
-        ending = "finished" if _is_finished(state) else state.ending
+        outcome = "finished" if _is_finished(state) else state.outcome
         recorder, settings = Recorder(journal, state, clock), _settings(state.settings)
         limits = scorer_slots({scorer.name: scorer for scorer in scorers}, None, None, slots)
         changed = None if state.settings.get("scorer_slots") == limits else {"scorer_slots": limits}
         number, pid, host = len(state.sessions) + 1, environment.pid, environment.host
-        recorder.record(SessionStarted(n=number, pid=pid, host=host, boot_id=environment.boot_id, settings=changed))
+        recorder.record(SessionStarted(session=number, pid=pid, host=host, boot_id=environment.boot_id, settings=changed))
         recorder.close_attempts()
         outputs = _Outputs(recorder, scorers, again=again, files=files, input_name=input_name)
 
@@ -97,12 +97,12 @@ async def rescore(
             await _execute(executor, outputs, signals=signals)
         scored = executor.scheduler.completed
         reason = None if scored == outputs.total else executor.shutdown.reason
-        if reason is None and ending == "finished":
+        if reason is None and outcome == "finished":
             recorder.finish()
         else:
-            recorder.record(RunStopped(reason=reason or cast("StopReason", ending or "interrupted")))
-    outcome = Outcome(path, state, journal.head, reason or "", executor.shutdown.detail)
-    return Rescored(outcome, scored, _count_outputs(state) - outputs.total, outputs.total - scored)
+            recorder.record(RunStopped(reason=reason or cast("StopReason", outcome or "interrupted")))
+    result = Outcome(path, state, journal.head, reason or "", executor.shutdown.detail)
+    return Rescored(result, scored, _count_outputs(state) - outputs.total, outputs.total - scored)
 
 
 async def _execute(executor: Executor, outputs: "_Outputs", *, signals: bool) -> None:
@@ -128,7 +128,7 @@ def _settings(recorded: Mapping[str, Any]) -> Settings:
 
 def _is_finished(state: RunState) -> bool:
     """Whether every trial is done, even if a later re-scoring was stopped."""
-    return any(session.ended == "finished" for session in state.sessions) and state.done >= max(state.total, state.planned)
+    return any(session.outcome == "finished" for session in state.sessions) and state.done >= max(state.total, state.planned)
 
 
 def _count_outputs(state: RunState) -> int:
@@ -187,8 +187,8 @@ class _Outputs:
             trial=trial,
             case=case,
             state=state,
-            is_answered=True,
-            completes=state.stage == "answered" and self._completes(state),
+            has_output=True,
+            completes=state.stage == "scoring" and self._completes(state),
             output=succeeded.output,
             scored=scored,
         )

@@ -109,9 +109,9 @@ class Scheduler:
     def admit(self, work: TrialWork) -> None:
         """Queue a trial that was taken in."""
         self._unfinished += 1
-        if work.is_answered:
+        if work.has_output:
             self.queues.unscored += 1
-            self.queues.answered.append(work)
+            self.queues.to_score.append(work)
         else:
             if self.settings.limit_key is not None:
                 self.open_lane(work.key, trials=True)
@@ -202,8 +202,8 @@ class Scheduler:
             self.timer.schedule(queues.put_due(now))
         if self._is_intake_waiting:
             self.request_intake()
-        if queues.answered:
-            work = queues.answered.popleft()
+        if queues.to_score:
+            work = queues.to_score.popleft()
             self.wake()
             return work
         for lane in queues.lanes.values():
@@ -246,7 +246,7 @@ class Scheduler:
         self._record_shared(lane, when)
         for event in events:
             self._record(event, *() if when is None else (when,))
-            if isinstance(event, IntakePaused) and event.cause == NO_RESPONSE:
+            if isinstance(event, IntakePaused) and event.reason == NO_RESPONSE:
                 lane.discount_in_flight()
         self.queues.count(lane)
         self.wake()

@@ -22,7 +22,7 @@ from runner.retries.classify import Description, describe
 from runner.retries.retry import GiveUp, RetryIn, jitter
 from runner.scorers.scorer import OpenScorer, Scorer, ScorerInput
 from runner.signals import is_from_signal
-from runner.tasks import Ending
+from runner.tasks import LateOutcome
 
 LARGE: Final = 16_384
 """Characters from which on a built-in scorer computes in a thread, so that it does not block the loop for long."""
@@ -153,8 +153,8 @@ class Scoring:
             self._fail(scorer, work, error, elapsed)
             self._done(work)
             return
-        call.retry_history.count_retry(decision.cause, decision.delay)
-        call.delay, call.is_last = decision.delay, decision.cause == "probe" or call.rate_limits >= POISONED
+        call.retry_history.count_retry(decision.reason, decision.delay)
+        call.delay, call.is_last = decision.delay, decision.reason == "probe" or call.rate_limits >= POISONED
         scheduler.put(call)
 
     def _record_scores(
@@ -208,7 +208,7 @@ class Scoring:
         return round(self._clock.now() - began, 6)
 
 
-def _discard(_: Ending) -> None:
+def _discard(_: LateOutcome) -> None:
     """Ignore the late ending of an abandoned call."""
 
 

@@ -53,12 +53,12 @@ class Outcome:
     """Hash of the journal's last record. Kept elsewhere, it proves that no records were removed from the end."""
     stopped: str
     """Why the run is not finished; empty if it is."""
-    why: str
+    detail: str
     """More about that, as text."""
 
     def __str__(self) -> str:
         """Return the final summary, as the command prints it at the end of a run."""
-        return final_summary(self.state, path=self.path, stopped=self.stopped, reason=self.why)
+        return final_summary(self.state, path=self.path, stopped=self.stopped, detail=self.detail)
 
 
 class Session:
@@ -219,7 +219,7 @@ class Session:
         changed = {name: value for name, value in plan.started.settings.items() if name not in before or before[name] != value}
         recorder.record(
             SessionStarted(
-                n=len(state.sessions) + 1,
+                session=len(state.sessions) + 1,
                 pid=environment.pid,
                 host=environment.host,
                 boot_id=environment.boot_id,
@@ -228,7 +228,7 @@ class Session:
                 adopted=adopted_changes(state.started or plan.started, plan.started),
             )
         )
-        shown = changed.keys() & before.keys() - {"given", "scorer_slots"}
+        shown = changed.keys() & before.keys() - {"overridden", "scorer_slots"}
         return {name: (before[name], value) for name, value in changed.items() if name in shown}
 
     async def _open_tasks(self, stack: AsyncExitStack, plan: Plan, run: str) -> tuple[Task, list[OpenScorer]]:

@@ -26,7 +26,7 @@ class TrialWork:
     """Slot of the attempt in flight."""
     rate_limits: int = 0
     """Consecutive rate-limited attempts in this session."""
-    is_answered: bool = False
+    has_output: bool = False
     """Whether it has an output, and only scores are missing."""
     completes: bool = True
     """Whether its last score completes it; not where re-scoring adds scores to a completed trial."""

@@ -41,8 +41,8 @@ _NOT_IN_NAMES: Final = re.compile(r"[^\w.-]")
 class Incomplete(Exception):
     """The run could not continue, for a reason other than the function; it has the results so far."""
 
-    def __init__(self, why: str, outputs: list[Any], details: list[ExecutionDetails]) -> None:
-        super().__init__(why)
+    def __init__(self, reason: str, outputs: list[Any], details: list[ExecutionDetails]) -> None:
+        super().__init__(reason)
         self.outputs = outputs
         self.details = details
 
@@ -186,7 +186,7 @@ class Execution:
                 raise
             raise Incomplete(str(exc), *self._result_lists()) from exc
         if outcome.stopped in ("disk_full", "dataset_failed"):
-            raise Incomplete(outcome.why, *self._result_lists()) from self._inputs.failure
+            raise Incomplete(outcome.detail, *self._result_lists()) from self._inputs.failure
         return self._result_lists()
 
     def _is_complete(self) -> bool:
@@ -202,7 +202,7 @@ class Execution:
             )
         names = self._inputs.names
         is_completed = all(name in state.trials and state.trials[name].stage == "completed" for name in names)
-        return state.ending == "finished" and is_completed and len(names) == state.total
+        return state.outcome == "finished" and is_completed and len(names) == state.total
 
     def _load_results(self) -> None:
         path = self._config.journal

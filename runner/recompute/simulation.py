@@ -1,7 +1,7 @@
 """Simulate a recorded run on a virtual clock under another policy or with other slots.
 
 The engine is the real one; the task is replaced by one that replays the recorded latencies and failures. Both depend on the
-load, and here they are those of the recorded policy, so the figures are a bound and not a forecast.
+load, and here they are those of the recorded policy, so the figures are estimates.
 """
 
 from collections import defaultdict
@@ -26,9 +26,9 @@ from runner.retries.classify import Failure, RateLimited
 from runner.retries.retry import Retry
 from runner.testing import Answer, Fail, Hang, Scripted, Step, repeatable
 
-BOUND: Final = (
-    "a bound, not a forecast: latencies and rate limits are those of the recorded load; "
-    "more concurrent calls may make both worse, fewer may make them better"
+LIMITATION: Final = (
+    "an estimate: latencies and rate limits are those of the recorded load; "
+    "both may be worse with more concurrent calls, and better with fewer"
 )
 
 _KEY: Final = "key"
@@ -151,7 +151,7 @@ class Recording:
             case events.AttemptTimedOut():
                 self._longest_timeout = max(self._longest_timeout, event.timeout)
                 script.steps.append(Hang())
-            case events.RetryScheduled(cause="asked" | "stopped"):
+            case events.RetryScheduled(reason="requested" | "stopped"):
                 script.steps.clear()
             case _:
                 pass

@@ -31,14 +31,14 @@ class RetryIn:
 
     delay: float = field(converter=_to_microseconds)
     """Seconds from the failure until the next attempt may start, jitter included, as recorded."""
-    cause: Literal["error", "unavailable", "rate_limited", "timed_out", "probe", "stopped"]
+    reason: Literal["error", "unavailable", "rate_limited", "timed_out", "probe", "stopped"]
 
 
 @frozen(kw_only=True)
 class GiveUp:
     """Do not retry."""
 
-    cause: Literal["exhausted", "fatal", "timed_out"]
+    reason: Literal["exhausted", "fatal", "timed_out"]
 
 
 def jitter(seed: str | int, name: str, attempt: int) -> float:
@@ -152,35 +152,35 @@ class Retry:
         is resumed.
         """
         if stop_run:
-            return RetryIn(delay=0.0, cause="stopped")
+            return RetryIn(delay=0.0, reason="stopped")
         decision = self._after(history, jitter)
-        if not probe or decision == GiveUp(cause="fatal"):
+        if not probe or decision == GiveUp(reason="fatal"):
             return decision
-        return RetryIn(delay=decision.delay if isinstance(decision, RetryIn) else self.base_delay, cause="probe")
+        return RetryIn(delay=decision.delay if isinstance(decision, RetryIn) else self.base_delay, reason="probe")
 
     def _after(self, history: RetryHistory, jitter: float) -> RetryIn | GiveUp:
         retry_after = history.retry_after or 0.0
         match history.category:
             case "fatal":
-                return GiveUp(cause="fatal")
+                return GiveUp(reason="fatal")
             case "rate_limited":
                 return self._after_rate_limit(history, jitter)
             case "timed_out":
                 if history.timeouts > self.timeouts:
-                    return GiveUp(cause="timed_out")
-                return RetryIn(delay=self._backoff(history.timeouts, jitter), cause="timed_out")
+                    return GiveUp(reason="timed_out")
+                return RetryIn(delay=self._backoff(history.timeouts, jitter), reason="timed_out")
             case category:
                 if history.errors > self.errors or retry_after > self.rate_limits:
-                    return GiveUp(cause="exhausted")
+                    return GiveUp(reason="exhausted")
                 delay = max(retry_after, self._backoff(history.errors, jitter))
-                return RetryIn(delay=delay, cause="unavailable" if category == "unavailable" else "error")
+                return RetryIn(delay=delay, reason="unavailable" if category == "unavailable" else "error")
 
     def _after_rate_limit(self, history: RetryHistory, jitter: float) -> RetryIn | GiveUp:
         left, retry_after = self.rate_limits - history.rate_limit_wait, history.retry_after or 0.0
         if left <= 0 or retry_after > left:
-            return GiveUp(cause="exhausted")
+            return GiveUp(reason="exhausted")
         return RetryIn(
-            delay=min(max(retry_after, self._backoff(history.rate_limit_failures, jitter)), left), cause="rate_limited"
+            delay=min(max(retry_after, self._backoff(history.rate_limit_failures, jitter)), left), reason="rate_limited"
         )
 
     def _backoff(self, failures: int, jitter: float) -> float:
@@ -210,9 +210,9 @@ class OneBudget(Retry):
         """Decide what follows the last failure of a history."""
         category, retry_after = history.category, history.retry_after or 0.0
         if category == "fatal":
-            return GiveUp(cause="fatal")
+            return GiveUp(reason="fatal")
         failures = history.errors + history.timeouts + history.rate_limit_failures
         if failures > self.total or retry_after > self.rate_limits:
-            return GiveUp(cause="timed_out" if category == "timed_out" else "exhausted")
+            return GiveUp(reason="timed_out" if category == "timed_out" else "exhausted")
         delay = max(retry_after, self._backoff(failures, jitter))
-        return RetryIn(delay=delay, cause=category)  # type: ignore[arg-type]  # a category as recorded
+        return RetryIn(delay=delay, reason=category)  # type: ignore[arg-type]  # a category as recorded

@@ -21,14 +21,14 @@ def settle(
     A failed trial is retried because the user asked for it. An interrupted one is settled only where it must not be repeated.
     """
     if state.stage == "failed":
-        return RetryScheduled(trial=trial, attempt=state.attempts + 1, delay=0.0, cause="asked")
+        return RetryScheduled(trial=trial, attempt=state.attempts + 1, delay=0.0, reason="requested")
     if state.stage == "interrupted":
-        return TrialFailed(trial=trial, attempts=state.attempts, cause="ambiguous")
+        return TrialFailed(trial=trial, attempts=state.attempts, reason="ambiguous")
     history = state.retry_history
     assert history is not None
     if history.category == "fatal" and history.error_type == UNSERIALISABLE:
-        return TrialFailed(trial=trial, attempts=state.attempts, cause="unserialisable")
+        return TrialFailed(trial=trial, attempts=state.attempts, reason="unserialisable")
     decision = retry.after(history, jitter(seed, trial, state.attempts), probe=probe, stop_run=stop_run)
     if isinstance(decision, RetryIn):
-        return RetryScheduled(trial=trial, attempt=state.attempts + 1, delay=decision.delay, cause=decision.cause)
-    return TrialFailed(trial=trial, attempts=state.attempts, cause=decision.cause)
+        return RetryScheduled(trial=trial, attempt=state.attempts + 1, delay=decision.delay, reason=decision.reason)
+    return TrialFailed(trial=trial, attempts=state.attempts, reason=decision.reason)

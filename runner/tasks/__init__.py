@@ -11,10 +11,10 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from runner.data.case import Case
 
-Ending = Literal["succeeded", "failed"]
+LateOutcome = Literal["succeeded", "failed"]
 """How an abandoned call ended."""
 
-OnLateResult = Callable[[Ending], None]
+OnLateResult = Callable[[LateOutcome], None]
 """Called when an abandoned call ends."""
 
 

@@ -19,7 +19,7 @@ from runner.data.templates import Body, Fields, MissingField, find
 from runner.errors import UsageError
 from runner.notes import engine_note
 from runner.secrets import mask
-from runner.tasks import Ending, TrialInput
+from runner.tasks import LateOutcome, TrialInput
 from runner.tasks.address import Address, masked_headers
 from runner.tasks.client import Client
 from runner.tasks.reply import ErrorReply, InvalidReply, Reply, TruncatedReply, error_code
@@ -226,7 +226,7 @@ class _SingleCall:
 async def call_once(task: Any, value: Any) -> Any:
     """Open a task, make one call, and close it."""
 
-    def ignore(_: Ending) -> None: ...
+    def ignore(_: LateOutcome) -> None: ...
 
     async with task.open_session("") as opened:
         return await opened.call(_SingleCall(Case(input=value)), ignore)

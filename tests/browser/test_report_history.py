@@ -23,7 +23,7 @@ from tests.journal.samples import session, started, written
 from tests.replay.eventful_run import eventful_run
 from tests.replay.trial_events import enqueued
 
-COUNTERS = ("running", "queued", "backing_off", "being_scored", "completed", "failed", "recovered")
+COUNTERS = ("running", "queued", "backing_off", "scoring", "completed", "failed", "recovered")
 MARKUP = "<img src=x onerror=alert(1)>"
 
 
@@ -124,7 +124,7 @@ def test_labels_of_the_time_axis(tmp_path: Path, open_tab: OpenTab) -> None:
 
 
 def test_last_decision(tmp_path: Path, open_tab: OpenTab) -> None:
-    """Each record shows the last policy decision with its evidence; the pointer over a pause shows its cause."""
+    """Each record shows the last policy decision with its evidence; the pointer over a pause shows its reason."""
     run = eventful_run(tmp_path / "run")
     pause = next(record for record in read(run) if isinstance(record.event, IntakePaused))
     tab = open_tab(write_report(tmp_path / "report.html", run))
@@ -146,17 +146,17 @@ def test_last_decision(tmp_path: Path, open_tab: OpenTab) -> None:
 def paused_run(path: Path, *, queued: int = 0) -> Path:
     """Write a run that is paced, then paused, then probes an unavailable endpoint, with some trials queued."""
     timed: list[tuple[float, Event]] = [
-        (0.0, LimitChanged(before=0, after=4, cause="start")),
+        (0.0, LimitChanged(before=0, after=4, reason="start")),
         (0.1, enqueued("a")),
         *((0.1, enqueued(f"queued-{number}")) for number in range(queued)),
         (0.2, AttemptStarted(trial="a", attempt=1, slot=0)),
-        (2.0, PaceChanged(after=4.21, cause="rate_limit", evidence=MARKUP)),
-        (10.0, IntakePaused(until=22.0, cause="retry_after", evidence=MARKUP)),
-        (22.0, IntakeResumed(cause="retry_after")),
-        (40.0, IntakePaused(until=41.0, cause="unavailable", evidence="12 in a row")),
-        (45.0, IntakePaused(until=46.0, cause="unavailable", evidence="probe failed")),
-        (60.0, IntakeResumed(cause="unavailable")),
-        (70.0, IntakePaused(until=90.0, cause=MARKUP)),
+        (2.0, PaceChanged(after=4.21, reason="rate_limit", evidence=MARKUP)),
+        (10.0, IntakePaused(until=22.0, reason="retry_after", evidence=MARKUP)),
+        (22.0, IntakeResumed(reason="retry_after")),
+        (40.0, IntakePaused(until=41.0, reason="unavailable", evidence="12 in a row")),
+        (45.0, IntakePaused(until=46.0, reason="unavailable", evidence="probe failed")),
+        (60.0, IntakeResumed(reason="unavailable")),
+        (70.0, IntakePaused(until=90.0, reason=MARKUP)),
         (80.0, AttemptSucceeded(trial="a", attempt=1, output="Lima", elapsed=79.8)),
     ]
     times = itertools.chain([0.0, 0.0, 0.0], (t for t, _ in timed), itertools.repeat(80.0))

@@ -105,7 +105,7 @@ def hostile_run(path: Path) -> Path:
             environment={HOSTILE[0]: HOSTILE[1]},
         ),
         session(),
-        LimitChanged(before=0, after=2, cause=HOSTILE[0], evidence=HOSTILE[1], key=HOSTILE[2]),
+        LimitChanged(before=0, after=2, reason=HOSTILE[0], evidence=HOSTILE[1], key=HOSTILE[2]),
     ]
     for number, text in enumerate(HOSTILE):
         name = text[:1_000] + f" {number}" if number % 2 else text[:1_000]
@@ -127,7 +127,7 @@ def hostile_run(path: Path) -> Path:
                 AttemptFailed(
                     trial=name, attempt=1, error=text[:100], message=text, traceback=trace, category="fatal", elapsed=0.5
                 ),
-                TrialFailed(trial=name, attempts=1, cause="fatal"),
+                TrialFailed(trial=name, attempts=1, reason="fatal"),
             ]
     written(path, [*events, RunFinished(completed=8, failed=4, withdrawn=0, head="")])
     return path

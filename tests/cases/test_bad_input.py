@@ -177,7 +177,7 @@ def test_an_output_that_is_not_json_is_reported() -> None:
 
     assert (1, True) == (result.exit_code, "1 ok of 2 done" in result.stderr)
     assert "Unserialisable: output.n[1] of AttemptSucceeded cannot be written as JSON" in result.stderr
-    assert {"unserialisable"} == {event.cause for event in events_of("runs/it/0001") if isinstance(event, TrialFailed)}
+    assert {"unserialisable"} == {event.reason for event in events_of("runs/it/0001") if isinstance(event, TrialFailed)}
 
 
 DEADLY = """
@@ -205,7 +205,7 @@ def test_a_task_that_kills_the_interpreter(how: str, code: int) -> None:
     assert "it finished: 20 of 20 trials done" in resumed.stderr
     recorded = events_of("runs/it/0001")
     for attempt in (1, 2):
-        assert AttemptInterrupted(trial="t11", attempt=attempt, why="process_died") in recorded
+        assert AttemptInterrupted(trial="t11", attempt=attempt, reason="process_died") in recorded
     outputs = {event.trial: event.output for event in recorded if isinstance(event, AttemptSucceeded)}
     assert {f"t{number}": number for number in range(20)} == outputs
     assert 3 == sum(isinstance(event, SessionStarted) for event in recorded)
@@ -220,7 +220,7 @@ def test_a_task_that_always_kills_the_interpreter_can_be_skipped() -> None:
     result = evaljournal_process("resume", "--on-ambiguous", "fail", DIE="os._exit(9)")
 
     assert (1, True) == (result.returncode, "t11: interrupted, and not repeated" in result.stderr)
-    assert TrialFailed(trial="t11", attempts=1, cause="ambiguous") in events_of("runs/it/0001")
+    assert TrialFailed(trial="t11", attempts=1, reason="ambiguous") in events_of("runs/it/0001")
     assert verify("runs/it/0001").ok
 
 
@@ -305,7 +305,7 @@ async def test_a_disk_that_fills_up_at_any_write_loses_nothing(takes: int | None
             break
         stopped += 1
         assert "disk_full" == outcome.stopped
-        assert "no space left" in outcome.why
+        assert "no space left" in outcome.detail
         disk.before = lambda _: None
         done = completed(disk)
         asked = dict(task.calls)
@@ -369,16 +369,16 @@ def test_two_sessions_at_once_in_one_process(seed: int) -> None:
 
     task = Scripted(lambda *_: Answer("yes", 1))
     it = define(task, numbered_cases(10), slots=2)
-    endings: list[Outcome | JournalLocked] = []
+    outcomes: list[Outcome | JournalLocked] = []
 
     async def main() -> SimulatedDisk:
         disk = await run_killed(it, SimulatedDisk(), after=2.5, policy="fixed")
 
         async def resume() -> None:
             try:
-                endings.append(await run_virtual(it, disk, resume=True, policy="fixed"))
+                outcomes.append(await run_virtual(it, disk, resume=True, policy="fixed"))
             except JournalLocked as exc:
-                endings.append(exc)
+                outcomes.append(exc)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(resume)
@@ -388,7 +388,7 @@ def test_two_sessions_at_once_in_one_process(seed: int) -> None:
     scheduler._r.seed(seed)
     disk = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
-    rejected, finished = endings
+    rejected, finished = outcomes
     assert isinstance(rejected, JournalLocked)
     assert "is being written by" in str(rejected)
     assert isinstance(finished, Outcome)
@@ -448,7 +448,7 @@ def test_a_late_thread_of_a_cancelled_run_does_no_harm(tmp_path: Path) -> None:
         return await trio.to_thread.run_sync(came_back.wait, 10)
 
     assert trio.run(main)
-    assert "interrupted" == fold(read(tmp_path / "run")).ending
+    assert "interrupted" == fold(read(tmp_path / "run")).outcome
 
 
 @pytest.mark.parametrize("where", ["trio", "asyncio", "thread"])
@@ -542,6 +542,6 @@ async def test_a_cancelled_run_is_recorded() -> None:
     with trio.move_on_after(10):
         await run_virtual(it, disk)
 
-    assert ["cancelled"] * 2 == [event.why for event in events(disk, AttemptInterrupted)]
+    assert ["cancelled"] * 2 == [event.reason for event in events(disk, AttemptInterrupted)]
     assert [RunStopped(reason="interrupted")] == events(disk, RunStopped)
     assert 2 == (await run_virtual(it, disk, resume=True)).state.completed

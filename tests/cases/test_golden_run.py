@@ -117,8 +117,8 @@ def test_the_golden_run_covers_every_outcome() -> None:
 
     categories = {event.category for event in events if isinstance(event, AttemptFailed)}
     assert {"rate_limited", "unavailable", "error", "fatal"} == categories
-    assert {"exhausted", "unserialisable"} == {event.cause for event in events if isinstance(event, TrialFailed)}
-    causes = {event.cause for event in events if isinstance(event, RetryScheduled)}
+    assert {"exhausted", "unserialisable"} == {event.reason for event in events if isinstance(event, TrialFailed)}
+    causes = {event.reason for event in events if isinstance(event, RetryScheduled)}
     assert {"rate_limited", "unavailable", "error", "timed_out"} <= causes
     for kind in (AttemptTimedOut, AttemptInterrupted, IntakePaused, ScoringFailed, TrialScored, RunStopped, RunFinished):
         assert any(isinstance(event, kind) for event in events), kind

@@ -139,8 +139,8 @@ async def test_edited_prompts_of_a_generator_are_rejected() -> None:
     outcome = await run_virtual(define(task, lambda: iter(edited), slots=4), disk, resume=True)
 
     assert "dataset_failed" == outcome.stopped
-    assert "case 'case-0' has changed since the run was started" in outcome.why
-    assert "adopt=True" in outcome.why
+    assert "case 'case-0' has changed since the run was started" in outcome.detail
+    assert "adopt=True" in outcome.detail
     assert asked == task.calls.total()
 
 
@@ -154,7 +154,7 @@ async def test_removing_a_case_repeats_no_call() -> None:
 
     assert ("", 39, 39) == (outcome.stopped, outcome.state.completed, outcome.state.total)
     assert {f"case-{number}": 1 for number in range(40)} == task.calls
-    assert [TrialWithdrawn(trial="case-3", why="removed")] == events(disk, TrialWithdrawn)
+    assert [TrialWithdrawn(trial="case-3", reason="removed")] == events(disk, TrialWithdrawn)
 
 
 def test_a_run_in_which_everything_failed_ends_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +186,7 @@ async def test_retries_have_an_end(exc: Exception, policy: str) -> None:
     assert ("", 3) == (outcome.stopped, outcome.state.failed)
     assert trio.current_time() - before <= 3_600
     assert task.calls.total() == len(events(disk, AttemptFailed)) <= 1_000
-    assert {"exhausted"} == {event.cause for event in events(disk, TrialFailed)}
+    assert {"exhausted"} == {event.reason for event in events(disk, TrialFailed)}
 
 
 @pytest.mark.parametrize(("old", "new"), [(b'"value":true', b'"value":false'), (b'"output":"no"', b'"output":"yes"')])
@@ -215,6 +215,6 @@ async def test_interrupted_attempts_are_not_failures() -> None:
     disk = await run_killed(it, SimulatedDisk(), after=15, policy="fixed")
     outcome = await run_virtual(it, disk, resume=True, policy="fixed")
 
-    cut = [AttemptInterrupted(trial=f"case-{number}", attempt=1, why="process_died") for number in (3, 4, 5)]
+    cut = [AttemptInterrupted(trial=f"case-{number}", attempt=1, reason="process_died") for number in (3, 4, 5)]
     assert cut == events(disk, AttemptInterrupted)
     assert (6, 0, 9) == (outcome.state.completed, outcome.state.recovered, task.calls.total())

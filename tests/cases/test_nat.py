@@ -149,7 +149,7 @@ async def test_a_failed_trial_is_recorded() -> None:
     (failed,) = events(disk, AttemptFailed)
     assert ("case-0", "KeyError", "'case-0'", "error") == (failed.trial, failed.error, failed.message, failed.category)
     assert "raise KeyError(question)" in failed.traceback
-    assert [TrialFailed(trial="case-0", attempts=1, cause="exhausted")] == events(disk, TrialFailed)
+    assert [TrialFailed(trial="case-0", attempts=1, reason="exhausted")] == events(disk, TrialFailed)
     assert "case-0" == events(disk, TrialEnqueued)[0].input
 
 
@@ -263,7 +263,7 @@ async def test_an_unscored_output_is_only_scored() -> None:
 
     disk = await run_killed(it, SimulatedDisk(), after=50)
     before = fold(read(PATH, files=disk))
-    assert ({"answered": 3}, []) == ({stage: count for stage, count in before.stages.items() if count}, judged)
+    assert ({"scoring": 3}, []) == ({stage: count for stage, count in before.stages.items() if count}, judged)
     outcome = await run_virtual(it, disk, resume=True)
 
     assert (3, 3) == (task.calls.total(), outcome.state.completed)

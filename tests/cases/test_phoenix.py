@@ -46,7 +46,7 @@ async def test_1_a_straggler_that_times_out_does_not_hang_the_run(policy: str) -
     outcome = await run_virtual(define(task, numbered_cases(40)), disk, policy=policy)
 
     assert ("", 39, 1) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
-    assert [TrialFailed(trial="case-9", attempts=3, cause="timed_out")] == events(disk, TrialFailed)
+    assert [TrialFailed(trial="case-9", attempts=3, reason="timed_out")] == events(disk, TrialFailed)
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "aimd", "fixed"])
@@ -184,13 +184,13 @@ async def test_7_a_second_ctrl_c_does_not_wait() -> None:
     assert 9.5 == pytest.approx(trio.current_time() - before, abs=0.1)
 
 
-@pytest.mark.parametrize("ending", ["finished", "interrupted", "unauthorized"])
-async def test_7_signal_handlers_are_restored(ending: str) -> None:
+@pytest.mark.parametrize("outcome", ["finished", "interrupted", "unauthorized"])
+async def test_7_signal_handlers_are_restored(outcome: str) -> None:
     """However a run ends, earlier handlers of SIGINT and SIGTERM are restored."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.getsignal(number) for number in numbers]
     it, disk = define(Scripted(lambda *_: Answer("yes", 5)), numbered_cases(2)), SimulatedDisk()
-    match ending:
+    match outcome:
         case "finished":
             await run_virtual(it, disk, signals=True)
         case "interrupted":

@@ -189,7 +189,7 @@ def test_killed_again_and_again(tmp_path: Path, seed: int, write_ahead: bool) ->
         run.close()
 
     interrupted = [event for event in events_of(run.path) if isinstance(event, AttemptInterrupted)]
-    assert {"process_died"} >= {event.why for event in interrupted}
+    assert {"process_died"} >= {event.reason for event in interrupted}
     assert len(interrupted) <= KILLS * SLOTS
     if write_ahead:
         assert 0 <= run.repeated_calls <= len(interrupted)

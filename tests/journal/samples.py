@@ -100,7 +100,7 @@ def started() -> RunStarted:
 
 def session(n: int = 1) -> SessionStarted:
     """Return the start of a session."""
-    return SessionStarted(n=n, pid=4711, host="here", boot_id="b1")
+    return SessionStarted(session=n, pid=4711, host="here", boot_id="b1")
 
 
 def finished(completed: int = 1) -> RunFinished:
@@ -120,7 +120,7 @@ def trial(name: str, output: Any = "Lima", *, retries: int = 0) -> list[Event]:
         events += [
             AttemptStarted(trial=name, attempt=attempt, slot=0),
             AttemptFailed(trial=name, attempt=attempt, error="OSError", message="no", category="unavailable", elapsed=0.25),
-            RetryScheduled(trial=name, attempt=attempt + 1, delay=0.5, cause="unavailable"),
+            RetryScheduled(trial=name, attempt=attempt + 1, delay=0.5, reason="unavailable"),
         ]
     last = retries + 1
     return [

@@ -151,7 +151,7 @@ def test_wrong_types_are_rejected(field: str, value: Any) -> None:
 
     with pytest.raises(Exception, match="AttemptFailed") as error:
         CHECKED_DECODERS["attempt_failed"]({**members_of(event), field: value})
-    assert [f"{field} is {value!r}"] == [str(cause) for cause in error.value.exceptions]  # type: ignore[attr-defined]  # a group
+    assert [f"{field} is {value!r}"] == [str(reason) for reason in error.value.exceptions]  # type: ignore[attr-defined]  # a group
 
 
 @pytest.mark.parametrize("scorers", [[], "exact", {"exact": 1}])
@@ -166,7 +166,7 @@ def test_types_in_mappings_are_checked(scorers: Any) -> None:
     [
         AttemptSucceeded(trial="a", attempt=1, output=None, elapsed=2),
         AttemptFailed(trial="a", attempt=1, error="E", message="m", category="fatal", retry_after=30, elapsed=0.5),
-        AttemptInterrupted(trial="a", attempt=1, why="stopped", elapsed=2),
+        AttemptInterrupted(trial="a", attempt=1, reason="stopped", elapsed=2),
     ],
 )
 def test_an_integer_is_a_valid_float(event: KnownEvent) -> None:

@@ -36,7 +36,7 @@ WRITER = textwrap.dedent(
         async with writing(path, new=new, roll_at=20_000) as journal:
             if journal.lifecycle.stage == "new":
                 journal.append(started())
-            journal.append(SessionStarted(n=sessions + 1, pid=os.getpid(), host="", boot_id=""))
+            journal.append(SessionStarted(session=sessions + 1, pid=os.getpid(), host="", boot_id=""))
             for number in range(1_000_000):
                 for event in trial(f"{sessions}-{number}", "x" * (number % 700), retries=number % 2):
                     record = journal.append(event)

@@ -51,7 +51,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
 """A run in two sessions, three segments, with a blob."""
 CALLS = GOLDEN.with_name("v1-calls")
 """Scorer calls and a shared policy, which were added to version 1 later."""
-HEAD = "5e09e5b8cad66e84bbaa01c2478791e0"
+HEAD = "e13eab8d618b78562ae3a03b6ce49eff"
 """Hash of the last record of the golden journal."""
 
 ROOT = Path(__file__).parents[2]
@@ -122,17 +122,17 @@ def golden_events() -> list[list[Event]]:
         started(),
         session(1),
         *trial("lima", {"text": "Lima ✓", "tokens": [1, 2.5, None, True]}, retries=1),
-        LimitChanged(before=4, after=8, cause="growth", evidence="8 successes at 4 in flight"),
+        LimitChanged(before=4, after=8, reason="growth", evidence="8 successes at 4 in flight"),
         enqueued("quito", "x" * 262_200),
         AttemptStarted(trial="quito", attempt=1, slot=1),
         Noted(name="usage", value={"tokens": 12}, trial="quito", attempt=1),
         AttemptTimedOut(trial="quito", attempt=1, timeout=30.0, elapsed=30.001),
-        RetryScheduled(trial="quito", attempt=2, delay=0.75, cause="timed_out"),
-        AttemptReturnedLate(trial="quito", attempt=1, ending="succeeded", elapsed=31.5),
-        IntakePaused(until=44.5, cause="Retry-After"),
-        IntakeResumed(cause="Retry-After is over"),
+        RetryScheduled(trial="quito", attempt=2, delay=0.75, reason="timed_out"),
+        AttemptReturnedLate(trial="quito", attempt=1, outcome="succeeded", elapsed=31.5),
+        IntakePaused(until=44.5, reason="Retry-After"),
+        IntakeResumed(reason="Retry-After is over"),
         AttemptStarted(trial="quito", attempt=2, slot=1),
-        AttemptInterrupted(trial="quito", attempt=2, why="stopped", elapsed=0.5),
+        AttemptInterrupted(trial="quito", attempt=2, reason="stopped", elapsed=0.5),
         Extension(type="x-weather", data={"sky": "blue"}),
         RunStopped(reason="interrupted"),
     ]
@@ -140,9 +140,9 @@ def golden_events() -> list[list[Event]]:
         session(2),
         AttemptStarted(trial="quito", attempt=3, slot=0),
         AttemptFailed(trial="quito", attempt=3, error="ValueError", message="no", category="fatal", elapsed=0.1),
-        TrialFailed(trial="quito", attempts=3, cause="fatal"),
+        TrialFailed(trial="quito", attempts=3, reason="fatal"),
         enqueued("sucre"),
-        TrialWithdrawn(trial="sucre", why="removed"),
+        TrialWithdrawn(trial="sucre", reason="removed"),
         ScoringFailed(trial="lima", scorer="judge", version="v2", error="OSError", message="no", elapsed=0.2),
         RunFinished(completed=1, failed=1, withdrawn=1, head="0123456789abcdef0123456789abcdef"),
     ]
@@ -158,8 +158,8 @@ def scorer_call_events() -> list[Event]:
         started(),
         session(1),
         *opening,
-        LimitChanged(before=0, after=16, cause="start", key="scorer:judge"),
-        PaceChanged(before=None, after=4.25, cause="rate_limit", evidence="429 at 9 in flight", key="scorer:judge"),
+        LimitChanged(before=0, after=16, reason="start", key="scorer:judge"),
+        PaceChanged(before=None, after=4.25, reason="rate_limit", evidence="429 at 9 in flight", key="scorer:judge"),
         ScorerCallStarted(call=1, **call),
         scored,
         ScorerCallFailed(call=1, message="429", category="rate_limited", retry_after=2.0, delay=2.0, **failed),

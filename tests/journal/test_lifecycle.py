@@ -44,19 +44,19 @@ TO: dict[str, list[Event]] = {
     "absent": [],
     "queued": [enqueued("a")],
     "running": trial("a")[:2],
-    "answered": trial("a")[:3],
+    "scoring": trial("a")[:3],
     "unsettled": trial("a", retries=1)[:3],
-    "interrupted": [*trial("a")[:2], AttemptInterrupted(trial="a", attempt=1, why="stopped")],
+    "interrupted": [*trial("a")[:2], AttemptInterrupted(trial="a", attempt=1, reason="stopped")],
     "backing_off": trial("a", retries=1)[:4],
     "completed": trial("a"),
-    "failed": [*trial("a", retries=1)[:3], TrialFailed(trial="a", attempts=1, cause="exhausted")],
-    "withdrawn": [enqueued("a"), TrialWithdrawn(trial="a", why="removed")],
+    "failed": [*trial("a", retries=1)[:3], TrialFailed(trial="a", attempts=1, reason="exhausted")],
+    "withdrawn": [enqueued("a"), TrialWithdrawn(trial="a", reason="removed")],
 }
 """Stage → a way to it."""
 
 TO_AGAIN: dict[str, list[Event]] = {
-    "queued": [*trial("a"), TrialWithdrawn(trial="a", why="changed"), enqueued("a")],
-    "withdrawn": [*trial("a"), TrialWithdrawn(trial="a", why="changed")],
+    "queued": [*trial("a"), TrialWithdrawn(trial="a", reason="changed"), enqueued("a")],
+    "withdrawn": [*trial("a"), TrialWithdrawn(trial="a", reason="changed")],
 }
 """A way to those stages that a trial can stand in without any attempt, with an attempt behind it."""
 
@@ -78,26 +78,26 @@ def event_of(kind: type[Event], name: str = "a", attempts: int = 0, sessions: in
         AttemptSucceeded(**this, output=1, elapsed=0.5),
         AttemptFailed(**this, error="E", message="m", category="error", elapsed=0.5),
         AttemptTimedOut(**this, timeout=1.0, elapsed=1.0),
-        AttemptInterrupted(**this, why="cancelled"),
-        AttemptReturnedLate(**this, ending="failed", elapsed=9.0),
-        RetryScheduled(**following, delay=0.5, cause="error"),
+        AttemptInterrupted(**this, reason="cancelled"),
+        AttemptReturnedLate(**this, outcome="failed", elapsed=9.0),
+        RetryScheduled(**following, delay=0.5, reason="error"),
         ScorerCallStarted(trial=name, scorer="exact", call=1),
         ScorerCallFailed(trial=name, scorer="exact", call=1, error="E", message="m", category="error", elapsed=0.5),
         TrialScored(**scored, value=1.0),
         ScoringFailed(**scored, error="E", message="m"),
         TrialCompleted(trial=name, attempts=attempts),
-        TrialFailed(trial=name, attempts=attempts, cause="fatal"),
-        TrialWithdrawn(trial=name, why="changed"),
+        TrialFailed(trial=name, attempts=attempts, reason="fatal"),
+        TrialWithdrawn(trial=name, reason="changed"),
         started(),
         session(sessions + 1),
         RunStopped(reason="interrupted"),
         finished(0),
-        JournalRecovered(after=1, bytes=1, file="torn/a"),
+        JournalRecovered(last_seq=1, bytes=1, file="torn/a"),
         JournalSalvaged(run="r", kept=1, lost=1, excluded=0),
-        LimitChanged(before=1, after=2, cause="calm"),
-        PaceChanged(before=None, after=4.25, cause="rate_limit"),
-        IntakePaused(until=1.5, cause="429"),
-        IntakeResumed(cause="over"),
+        LimitChanged(before=1, after=2, reason="calm"),
+        PaceChanged(before=None, after=4.25, reason="rate_limit"),
+        IntakePaused(until=1.5, reason="429"),
+        IntakeResumed(reason="over"),
         PolicyShared(key="", run="r"),
         Noted(name="cost", value=0.5),
         Extension(type="x-a", data={}),
@@ -173,10 +173,10 @@ def test_trials_need_a_session(kind: type[TrialEvent], stage: str) -> None:
     assert reason == rejected(lifecycle_after(*TO_RUN[stage]), event_of(kind)).reason
 
 
-@pytest.mark.parametrize("ending", [RunStopped(reason="deadline"), JournalRecovered(after=1, bytes=1, file="torn/a")])
-def test_open_trials_continue_in_the_next_session(ending: Event) -> None:
+@pytest.mark.parametrize("outcome", [RunStopped(reason="deadline"), JournalRecovered(last_seq=1, bytes=1, file="torn/a")])
+def test_open_trials_continue_in_the_next_session(outcome: Event) -> None:
     """A trial that was open when a session ended continues in the next."""
-    lifecycle = in_session(*TO["queued"], ending)
+    lifecycle = in_session(*TO["queued"], outcome)
 
     assert "no session is open" == rejected(lifecycle, event_of(AttemptStarted)).reason
     lifecycle.advance(session(2))
@@ -213,10 +213,10 @@ def test_file_events_are_rejected(kind: type[Event]) -> None:
         ("backing_off", AttemptStarted(trial="a", attempt=1, slot=0), "expected attempt 2, got attempt 1"),
         ("running", AttemptSucceeded(trial="a", attempt=2, output=1, elapsed=1), "expected attempt 1, got attempt 2"),
         ("running", AttemptTimedOut(trial="a", attempt=0, timeout=1, elapsed=1), "expected attempt 1, got attempt 0"),
-        ("running", AttemptInterrupted(trial="a", attempt=2, why="stopped"), "expected attempt 1, got attempt 2"),
-        ("unsettled", RetryScheduled(trial="a", attempt=1, delay=1, cause="c"), "expected attempt 2, got attempt 1"),
-        ("unsettled", TrialFailed(trial="a", attempts=2, cause="fatal"), "expected attempt 1, got attempt 2"),
-        ("answered", TrialCompleted(trial="a", attempts=0), "expected attempt 1, got attempt 0"),
+        ("running", AttemptInterrupted(trial="a", attempt=2, reason="stopped"), "expected attempt 1, got attempt 2"),
+        ("unsettled", RetryScheduled(trial="a", attempt=1, delay=1, reason="c"), "expected attempt 2, got attempt 1"),
+        ("unsettled", TrialFailed(trial="a", attempts=2, reason="fatal"), "expected attempt 1, got attempt 2"),
+        ("scoring", TrialCompleted(trial="a", attempts=0), "expected attempt 1, got attempt 0"),
     ],
 )
 def test_attempts_are_numbered(stage: str, event: Event, expected: str) -> None:
@@ -227,7 +227,7 @@ def test_attempts_are_numbered(stage: str, event: Event, expected: str) -> None:
 def test_late_return_may_be_of_any_attempt() -> None:
     """An abandoned attempt may return while a later one is in flight."""
     lifecycle = in_session(*trial("a", retries=2))
-    lifecycle.advance(AttemptReturnedLate(trial="a", attempt=1, ending="succeeded", elapsed=60))
+    lifecycle.advance(AttemptReturnedLate(trial="a", attempt=1, outcome="succeeded", elapsed=60))
 
     assert ("completed", 3) == (lifecycle.stage_of("a"), lifecycle.attempts_of("a"))
 
@@ -235,14 +235,14 @@ def test_late_return_may_be_of_any_attempt() -> None:
 @pytest.mark.parametrize("attempt", [0, 4])
 def test_late_return_needs_a_start(attempt: int) -> None:
     """An attempt that was not started cannot return."""
-    late = AttemptReturnedLate(trial="a", attempt=attempt, ending="succeeded", elapsed=60)
+    late = AttemptReturnedLate(trial="a", attempt=attempt, outcome="succeeded", elapsed=60)
 
     assert f"attempt {attempt} was never started" == rejected(in_session(*trial("a", retries=2)), late).reason
 
 
 def test_attempts_of_a_trial_that_returns_are_counted_on() -> None:
     """A trial that is withdrawn and enqueued again does not reuse attempt numbers."""
-    lifecycle = in_session(*trial("a"), TrialWithdrawn(trial="a", why="changed"), enqueued("a"))
+    lifecycle = in_session(*trial("a"), TrialWithdrawn(trial="a", reason="changed"), enqueued("a"))
 
     assert "expected attempt 2, got attempt 1" == rejected(lifecycle, AttemptStarted(trial="a", attempt=1, slot=0)).reason
     lifecycle.advance(AttemptStarted(trial="a", attempt=2, slot=0))
@@ -251,7 +251,7 @@ def test_attempts_of_a_trial_that_returns_are_counted_on() -> None:
 def test_failed_trial_can_be_retried() -> None:
     """A failed trial may be retried in a later session, with the next attempt."""
     lifecycle = in_session(*TO["failed"], RunStopped(reason="interrupted"), session(2))
-    lifecycle.advance(RetryScheduled(trial="a", attempt=2, delay=0, cause="asked for"))
+    lifecycle.advance(RetryScheduled(trial="a", attempt=2, delay=0, reason="asked for"))
 
     assert ("backing_off", 1) == (lifecycle.stage_of("a"), lifecycle.open)
 

@@ -68,7 +68,7 @@ def test_empty_directory_is_not_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "why"),
+    ("data", "reason"),
     [
         (b"", "the file is empty"),
         (b"hello\n", "the first line of the file is not JSON"),
@@ -80,11 +80,11 @@ def test_empty_directory_is_not_a_run(tmp_path: Path) -> None:
         (b'{"question":"Where?","answer":"Lima"}\n', "the file does not start with segment_opened"),
     ],
 )
-def test_file_that_is_not_a_segment_is_rejected(tmp_path: Path, data: bytes, why: str) -> None:
+def test_file_that_is_not_a_segment_is_rejected(tmp_path: Path, data: bytes, reason: str) -> None:
     """The error for a file with the name of a segment says what is wrong with its first line."""
     segment(tmp_path).write_bytes(data)
 
-    with pytest.raises(JournalError, match=why):
+    with pytest.raises(JournalError, match=reason):
         list(read(tmp_path))
     assert data == segment(tmp_path).read_bytes()
 

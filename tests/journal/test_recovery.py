@@ -205,7 +205,7 @@ def test_a_torn_tail_is_set_aside_and_recorded() -> None:
     events = [record.event for record in read(RUN_PATH, files=disk)]
     rest = torn[torn.rindex(b"\n") + 1 :]
     recovery = next(event for event in events if isinstance(event, JournalRecovered))
-    assert (len(truth.lines) - 1, len(rest)) == (recovery.after, recovery.bytes)
+    assert (len(truth.lines) - 1, len(rest)) == (recovery.last_seq, recovery.bytes)
     assert rest == disk.read(f"{RUN_PATH}/{recovery.file}").read()
     assert session(2) in events
     assert verify(RUN_PATH, files=disk).ok

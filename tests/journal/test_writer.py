@@ -700,7 +700,7 @@ def test_line_is_what_the_format_says(tmp_path: Path) -> None:
     written(tmp_path / "run", [started(), session()])
     line = lines_of(tmp_path / "run")[2]
 
-    assert line.startswith(b'{"seq":3,"at":"2026-11-15T00:00:00.003000Z","t":0.003,"type":"session_started","n":1,')
+    assert line.startswith(b'{"seq":3,"at":"2026-11-15T00:00:00.003000Z","t":0.003,"type":"session_started","session":1,')
     assert ["d", "h"] == list(orjson.loads(line))[-2:]
     assert b" " not in line
 

@@ -47,13 +47,13 @@ class _Generator:
     def session(self) -> Iterator[Event]:
         """Start a session, and interrupt the attempts of the previous one."""
         if self.lifecycle.sessions and self.rng.random() < 0.5:
-            yield JournalRecovered(after=1, bytes=1, file="torn/x")
-        yield SessionStarted(n=self.lifecycle.sessions + 1, pid=1, host="here", boot_id="")
+            yield JournalRecovered(last_seq=1, bytes=1, file="torn/x")
+        yield SessionStarted(session=self.lifecycle.sessions + 1, pid=1, host="here", boot_id="")
         for trial in list(self.slots):
-            yield AttemptInterrupted(trial=trial, attempt=self.lifecycle.attempts_of(trial), why="process_died")
+            yield AttemptInterrupted(trial=trial, attempt=self.lifecycle.attempts_of(trial), reason="process_died")
         self.slots.clear()
         self.limit = self.rng.randint(1, 4)
-        yield LimitChanged(before=0, after=self.limit, cause="start")
+        yield LimitChanged(before=0, after=self.limit, reason="start")
 
     def step(self, now: float) -> Iterator[Event]:
         """Return some events that are legal now."""
@@ -63,11 +63,11 @@ class _Generator:
             yield enqueued(self.trials[-1])
         elif kind < 0.19:
             before, self.limit = self.limit, self.rng.randint(1, 4)
-            yield LimitChanged(before=before, after=self.limit, cause="random")
+            yield LimitChanged(before=before, after=self.limit, reason="random")
         elif kind < 0.22:
-            yield IntakePaused(until=now + self.rng.uniform(-1, 5), cause="retry_after", key=self.rng.choice(["", "b"]))
+            yield IntakePaused(until=now + self.rng.uniform(-1, 5), reason="retry_after", key=self.rng.choice(["", "b"]))
         elif kind < 0.24:
-            yield IntakeResumed(cause="retry_after", key=self.rng.choice(["", "b"]))
+            yield IntakeResumed(reason="retry_after", key=self.rng.choice(["", "b"]))
         elif kind < 0.25:
             yield SegmentOpened(format="evaljournal", version="1.0", run="r", segment=2)
         elif kind < 0.26:
@@ -90,10 +90,10 @@ class _Generator:
                 yield self._ending(trial, attempts)
             case "unsettled" | "failed" if self.rng.random() < 0.8:
                 delay = self.rng.choice([0.0, self.rng.uniform(0, 4)])
-                yield RetryScheduled(trial=trial, attempt=attempts + 1, delay=delay, cause="error")
+                yield RetryScheduled(trial=trial, attempt=attempts + 1, delay=delay, reason="error")
             case "unsettled" | "interrupted":
-                yield TrialFailed(trial=trial, attempts=attempts, cause="exhausted")
-            case "answered":
+                yield TrialFailed(trial=trial, attempts=attempts, reason="exhausted")
+            case "scoring":
                 yield TrialScored(trial=trial, scorer="exact", version="1", value=True, elapsed=0.0)
                 yield ScoringFailed(trial=trial, scorer="judge", version="1", error="E", message="", elapsed=0.0)
                 yield TrialCompleted(trial=trial, attempts=attempts)
@@ -101,9 +101,9 @@ class _Generator:
                 yield enqueued(trial)
             case _:
                 if attempts:
-                    yield AttemptReturnedLate(trial=trial, attempt=attempts, ending="failed", elapsed=1.0)
+                    yield AttemptReturnedLate(trial=trial, attempt=attempts, outcome="failed", elapsed=1.0)
                 yield Noted(name="tokens", value=1, trial=trial, attempt=attempts)
-                yield TrialWithdrawn(trial=trial, why="removed")
+                yield TrialWithdrawn(trial=trial, reason="removed")
 
     def _ending(self, trial: str, attempt: int) -> Event:
         match self.rng.randrange(4):
@@ -112,7 +112,7 @@ class _Generator:
             case 1:
                 return AttemptTimedOut(trial=trial, attempt=attempt, timeout=1.0, elapsed=1.0)
             case 2:
-                return AttemptInterrupted(trial=trial, attempt=attempt, why="cancelled", elapsed=0.5)
+                return AttemptInterrupted(trial=trial, attempt=attempt, reason="cancelled", elapsed=0.5)
             case _:
                 category = self.rng.choice(["error", "rate_limited", "unavailable", "fatal"])
                 return AttemptFailed(trial=trial, attempt=attempt, error="E", message="", category=category, elapsed=0.1)  # type: ignore[arg-type]  # one of the literals

@@ -144,11 +144,11 @@ def changed(events: list[TimedEvent], at: int, **fields: Any) -> list[TimedEvent
 
 
 def end_of(events: list[TimedEvent], trial: str, attempt: int) -> int:
-    endings = AttemptSucceeded | AttemptFailed | AttemptTimedOut
+    outcomes = AttemptSucceeded | AttemptFailed | AttemptTimedOut
     return next(
         at
         for at, (_, event) in enumerate(events)
-        if isinstance(event, endings) and (event.trial, event.attempt) == (trial, attempt)
+        if isinstance(event, outcomes) and (event.trial, event.attempt) == (trial, attempt)
     )
 
 
@@ -304,7 +304,7 @@ def test_cancelled_runs_pass() -> None:
 
     run_virtually(main)
     result = audited(disk)
-    causes = [record.event.why for record in read(PATH, files=disk) if isinstance(record.event, AttemptInterrupted)]
+    causes = [record.event.reason for record in read(PATH, files=disk) if isinstance(record.event, AttemptInterrupted)]
 
     assert ((), ()) == (result.findings, result.notes)
     assert causes.count("cancelled") > 3
@@ -372,16 +372,16 @@ CHANGES: dict[str, tuple[str, Change]] = {
     "wrong number withdrawn": ("totals", changing(RunFinished, withdrawn=1)),
     "wrong head": ("totals", changing(RunFinished, head="0" * 32)),
     "missing initial limit": ("policy", removing(LimitChanged)),
-    "other initial limit": ("policy", changing(LimitChanged, cause="climbing")),
+    "other initial limit": ("policy", changing(LimitChanged, reason="climbing")),
     "missing limit": ("policy", removing(LimitChanged, 1)),
     "missing pause": ("policy", removing(IntakePaused)),
     "repeated pause": ("policy", doubling(IntakePaused, -1)),
     "other evidence": ("policy", changing(IntakePaused, evidence="because")),
     "other category": ("policy", changing(AttemptFailed, where={"category": "unavailable"}, category="error")),
     "other delay": ("retry", changing(RetryScheduled, delay=0.0)),
-    "other cause of a retry": ("retry", changing(RetryScheduled, cause="asked")),
-    "other cause of a failure": ("retry", changing(TrialFailed, cause="exhausted")),
-    "unserialisable": ("retry", changing(TrialFailed, cause="unserialisable")),
+    "other cause of a retry": ("retry", changing(RetryScheduled, reason="requested")),
+    "other cause of a failure": ("retry", changing(TrialFailed, reason="exhausted")),
+    "unserialisable": ("retry", changing(TrialFailed, reason="unserialisable")),
 }
 
 
@@ -670,8 +670,8 @@ def test_start_ahead_of_its_pace() -> None:
     (t, event), earlier = events[at], events[at - 1][0]
     assert isinstance(event, AttemptStarted)
     end = end_of(events, event.trial, event.attempt)
-    ending: Any = events[end][1]
-    events = changed([*events[:at], (earlier, event), *events[at + 1 :]], end, elapsed=round(ending.elapsed + t - earlier, 6))
+    outcome: Any = events[end][1]
+    events = changed([*events[:at], (earlier, event), *events[at + 1 :]], end, elapsed=round(outcome.elapsed + t - earlier, 6))
 
     result = audit(rewritten(events), rules=session_rules)
     assert "policy" in {finding.check for finding in result.findings}

@@ -154,7 +154,7 @@ def test_nothing_in_common() -> None:
 
 def test_withdrawn_trials() -> None:
     """A withdrawn trial is not part of its run."""
-    a = side(answered("x"), answered("y"), [TrialWithdrawn(trial="y", why="removed")])
+    a = side(answered("x"), answered("y"), [TrialWithdrawn(trial="y", reason="removed")])
 
     assert (["y"], 1) == ((comparison := compare(a, side(answered("x"), answered("y")))).only_b, comparison.common)
 

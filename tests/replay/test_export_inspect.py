@@ -104,12 +104,12 @@ def test_summaries(file: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ending", "status"), [("finished", "success"), ("interrupted", "cancelled"), ("failed_fast", "error"), ("", "started")]
+    ("outcome", "status"), [("finished", "success"), ("interrupted", "cancelled"), ("failed_fast", "error"), ("", "started")]
 )
-def test_status(tmp_path: Path, ending: str, status: str) -> None:
+def test_status(tmp_path: Path, outcome: str, status: str) -> None:
     """A finished run is a success, a stopped one is not, and one without an end has started."""
     ends: dict[str, list[Any]] = {"": [], "finished": [finished()]}
-    last = ends.get(ending, [RunStopped(reason=ending)])  # type: ignore[arg-type]  # one of the reasons
+    last = ends.get(outcome, [RunStopped(reason=outcome)])  # type: ignore[arg-type]  # one of the reasons
     written(tmp_path / "run", [started(), session(), *trial("a"), *last])
 
     assert status == read(tmp_path / "run").status

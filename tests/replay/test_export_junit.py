@@ -98,7 +98,7 @@ def test_exception_without_name_or_message(tmp_path: Path) -> None:
     """An exception without a name or a message is an error with a type."""
     failed = AttemptFailed(trial="a", attempt=1, error="", message="", category="fatal", elapsed=0.1)
     attempt = AttemptStarted(trial="a", attempt=1, slot=0)
-    trial_failed = TrialFailed(trial="a", attempts=1, cause="fatal")
+    trial_failed = TrialFailed(trial="a", attempts=1, reason="fatal")
     written(tmp_path / "run", [started(), session(), enqueued("a"), attempt, failed, trial_failed])
     (case,) = next(iter(parsed(tmp_path / "run")))
 

@@ -60,7 +60,7 @@ def test_trial_row(run: Path) -> None:
         "reasons": {"tone": "+ it says please"},
         "scorer_errors": {},
         "attempts": 1,
-        "cause": None,
+        "reason": None,
         "error": None,
         "message": None,
         "enqueued_at": "2026-11-15T00:00:00.005000Z",
@@ -102,7 +102,7 @@ def test_failed_trial(run: Path) -> None:
     chad = rows_of(run)[1]
 
     assert ("timed_out", "timeout", "timed out after 30 s", None, {}) == tuple(
-        chad[name] for name in ("cause", "error", "message", "output", "scores")
+        chad[name] for name in ("reason", "error", "message", "output", "scores")
     )
 
 
@@ -164,7 +164,7 @@ def test_parquet(run: Path) -> None:
     assert (1, True, "polite", 1.0, 12.0, 0.006) == tuple(
         peru[name] for name in ("repeat", "score.exact", "score.tone", "score.closeness", "usage.tokens", "queue_time")
     )
-    assert (None, None, "timed_out") == (chad["output"], chad["score.exact"], chad["cause"])
+    assert (None, None, "timed_out") == (chad["output"], chad["score.exact"], chad["reason"])
     assert NASTY == again["reason.exact"]
     assert (FORMULA, LARGE, {"exact": "ValueError: no verdict"}) == (
         oslo["input"],
@@ -196,7 +196,7 @@ def test_attempt_rows(run: Path) -> None:
         ("chad#2", 2, 2, 0, "succeeded"),
         ("oslo", 1, 2, 1, "succeeded"),
         ("later", 1, 2, 0, None),
-    ] == [(row["trial"], row["attempt"], row["session"], row["slot"], row["ending"]) for row in rows]
+    ] == [(row["trial"], row["attempt"], row["session"], row["slot"], row["outcome"]) for row in rows]
     assert ("RateLimited", "slow down", "rate_limited", 1.5) == tuple(
         rows[1][name] for name in ("error", "message", "category", "retry_after")
     )
@@ -216,10 +216,10 @@ def test_notes_of_mixed_types(tmp_path: Path) -> None:
 
 def test_attempts_agree_across_formats(run: Path) -> None:
     """CSV and Parquet have the same attempts as JSONL, with the same endings."""
-    endings = [row["ending"] for row in rows_of(run, "attempts")]
+    outcomes = [row["outcome"] for row in rows_of(run, "attempts")]
 
-    assert [ending or "" for ending in endings] == [row["ending"] for row in cells_of(run, "attempts")]
-    assert endings == [row["ending"] for row in columns_of(run, "attempts")]
+    assert [outcome or "" for outcome in outcomes] == [row["outcome"] for row in cells_of(run, "attempts")]
+    assert outcomes == [row["outcome"] for row in columns_of(run, "attempts")]
 
 
 def test_event_rows(run: Path) -> None:

@@ -23,7 +23,7 @@ from replay.intake import PROBING, Pause
 from tests.replay.trial_events import answered, attempt_started, queued, rate_limited, run_state
 
 NOW = 100.0
-START = LimitChanged(before=0, after=8, cause="start")
+START = LimitChanged(before=0, after=8, reason="start")
 
 
 def texts(events: Iterable[Event], *, total: int | None = 9, slots: int = 8) -> list[str]:
@@ -40,15 +40,15 @@ def outputs_of(*names: str) -> list[Event]:
 @pytest.mark.parametrize(
     ("events", "text"),
     [
-        ([IntakePaused(until=112.0, cause="retry_after")], "Retry-After: 12 s left"),
-        ([IntakePaused(until=100.8, cause="rate_limited")], "429, short pause: 0.8 s left"),
-        ([IntakePaused(until=103.0, cause="\x1b[31m")], "\\x1b[31m: 3 s left"),
-        ([IntakePaused(until=103.0, cause="unavailable")], "endpoint unavailable; probing, next probe in 3 s"),
-        ([IntakePaused(until=99.0, cause="unavailable")], "endpoint unavailable; probing"),
-        ([IntakePaused(until=103.0, cause="no_response")], "endpoint does not respond; probing, next probe in 3 s"),
-        ([IntakePaused(until=103.0, cause="all_rate_limited")], "every call is rate limited; probing, next probe in 3 s"),
-        ([PaceChanged(after=4.21, cause="rate_limit")], "rate limit: 4.2 starts/s"),
-        ([PaceChanged(after=1234.5, cause="rate_limit")], "rate limit: 1,234 starts/s"),
+        ([IntakePaused(until=112.0, reason="retry_after")], "Retry-After: 12 s left"),
+        ([IntakePaused(until=100.8, reason="rate_limited")], "429, short pause: 0.8 s left"),
+        ([IntakePaused(until=103.0, reason="\x1b[31m")], "\\x1b[31m: 3 s left"),
+        ([IntakePaused(until=103.0, reason="unavailable")], "endpoint unavailable; probing, next probe in 3 s"),
+        ([IntakePaused(until=99.0, reason="unavailable")], "endpoint unavailable; probing"),
+        ([IntakePaused(until=103.0, reason="no_response")], "endpoint does not respond; probing, next probe in 3 s"),
+        ([IntakePaused(until=103.0, reason="all_rate_limited")], "every call is rate limited; probing, next probe in 3 s"),
+        ([PaceChanged(after=4.21, reason="rate_limit")], "rate limit: 4.2 starts/s"),
+        ([PaceChanged(after=1234.5, reason="rate_limit")], "rate limit: 1,234 starts/s"),
     ],
 )
 def test_reasons_of_the_policy(events: list[Event], text: str) -> None:
@@ -58,7 +58,7 @@ def test_reasons_of_the_policy(events: list[Event], text: str) -> None:
 
 def test_limit_below_the_slots() -> None:
     """A limit that is reached and lower than the slots is a reason, with its evidence."""
-    lowered = LimitChanged(before=8, after=2, cause="in_flight", evidence="429 at 3 in flight")
+    lowered = LimitChanged(before=8, after=2, reason="in_flight", evidence="429 at 3 in flight")
     events = [START, *queued("a", "b", "c"), attempt_started("a"), attempt_started("b"), lowered]
 
     assert ["concurrency limit 2 of 8: 429 at 3 in flight"] == texts(events)
@@ -67,30 +67,30 @@ def test_limit_below_the_slots() -> None:
 
 def test_initial_limit() -> None:
     """A limit that has not changed yet is shown as the initial limit, without evidence."""
-    events = [LimitChanged(before=0, after=1, cause="start"), *queued("a", "b"), attempt_started("a")]
+    events = [LimitChanged(before=0, after=1, reason="start"), *queued("a", "b"), attempt_started("a")]
 
     assert ["concurrency limit 1 of 8: first limit, rises while calls succeed"] == texts(events)
 
 
 def test_limit_before_pace() -> None:
     """When the limit is reached, the limit is the reason, not the pace."""
-    events = [LimitChanged(before=0, after=1, cause="start"), *queued("a", "b"), attempt_started("a")]
+    events = [LimitChanged(before=0, after=1, reason="start"), *queued("a", "b"), attempt_started("a")]
 
     assert ["limit"] == [
-        reason.reason for reason in reasons(run_state([*events, PaceChanged(after=2.0, cause="rate_limit")]), now=NOW, total=9)
+        reason.reason for reason in reasons(run_state([*events, PaceChanged(after=2.0, reason="rate_limit")]), now=NOW, total=9)
     ]
 
 
 def test_no_pace() -> None:
     """A pace of null means that starts are not paced."""
-    paced = [PaceChanged(after=4.2, cause="rate_limit"), PaceChanged(before=4.2, cause="no_limit")]
+    paced = [PaceChanged(after=4.2, reason="rate_limit"), PaceChanged(before=4.2, reason="no_limit")]
 
     assert [] == texts([START, *queued("a"), *paced])
 
 
 def test_waiting_for_scorers() -> None:
     """When too many outputs are unscored, that is the reason, not the pace."""
-    events = [START, PaceChanged(after=4.2, cause="rate_limit"), *outputs_of(*map(str, range(65))), *queued("z")]
+    events = [START, PaceChanged(after=4.2, reason="rate_limit"), *outputs_of(*map(str, range(65))), *queued("z")]
 
     assert ["waiting for scorers: 65 outputs"] == texts(events, total=66)
 
@@ -110,7 +110,7 @@ def test_trial_after_its_backoff_is_ready() -> None:
         *queued("a"),
         attempt_started("a"),
         *rate_limited("a", delay=5.0),
-        PaceChanged(after=4.2, cause="rate_limit"),
+        PaceChanged(after=4.2, reason="rate_limit"),
     ]
 
     assert ["rate limit: 4.2 starts/s"] == texts(events, total=1)
@@ -132,13 +132,15 @@ def test_end_of_a_run() -> None:
 
 def test_busy_slots() -> None:
     """When every slot is busy there is no reason, whatever the pace."""
-    assert [] == texts([*queued("a", "b"), attempt_started("a"), PaceChanged(after=1.0, cause="rate_limit")], slots=1)
+    assert [] == texts([*queued("a", "b"), attempt_started("a"), PaceChanged(after=1.0, reason="rate_limit")], slots=1)
 
 
-@pytest.mark.parametrize("over", [RunStopped(reason="interrupted"), SessionStarted(n=2, pid=1, host="here", boot_id="b1")])
+@pytest.mark.parametrize(
+    "over", [RunStopped(reason="interrupted"), SessionStarted(session=2, pid=1, host="here", boot_id="b1")]
+)
 def test_decisions_end_with_their_session(over: Event) -> None:
     """Decisions of a policy do not apply after the run has stopped or in the next session."""
-    decided: list[Event] = [PaceChanged(after=1.0, cause="rate_limit"), IntakePaused(until=500.0, cause="unavailable")]
+    decided: list[Event] = [PaceChanged(after=1.0, reason="rate_limit"), IntakePaused(until=500.0, reason="unavailable")]
 
     assert [] == texts([START, *queued("a"), *decided, over])
 
@@ -146,11 +148,11 @@ def test_decisions_end_with_their_session(over: Event) -> None:
 def test_several_keys() -> None:
     """With several rate-limit keys, each reason names its key and counts only its attempts."""
     events: list[Event] = [
-        LimitChanged(before=0, after=1, cause="start", key="small"),
-        LimitChanged(before=0, after=8, cause="start", key="la\nrge"),
+        LimitChanged(before=0, after=1, reason="start", key="small"),
+        LimitChanged(before=0, after=8, reason="start", key="la\nrge"),
         *queued("a", "b"),
         AttemptStarted(trial="a", attempt=1, slot=0, key="small"),
-        PaceChanged(after=0.5, cause="rate_limit", key="la\nrge"),
+        PaceChanged(after=0.5, reason="rate_limit", key="la\nrge"),
     ]
 
     assert [
@@ -171,8 +173,8 @@ def test_in_flight_per_key() -> None:
 
 def test_key_of_a_scorer() -> None:
     """A pause of a scorer's own key is a reason only while an output is unscored."""
-    limit = LimitChanged(before=0, after=8, cause="start", key="scorer:judge")
-    paused = IntakePaused(until=112.0, cause="retry_after", key="scorer:judge")
+    limit = LimitChanged(before=0, after=8, reason="start", key="scorer:judge")
+    paused = IntakePaused(until=112.0, reason="retry_after", key="scorer:judge")
     events = [START, limit, paused, *outputs_of("a"), *queued("b")]
 
     assert ["scorer judge: Retry-After: 12 s left"] == texts(events, total=2)
@@ -181,7 +183,7 @@ def test_key_of_a_scorer() -> None:
 
 def test_json() -> None:
     """In JSON a reason has its key, reason, seconds, number, evidence and text."""
-    state = run_state([START, *queued("a"), IntakePaused(until=112.0, cause="unavailable", evidence="12 in a row")])
+    state = run_state([START, *queued("a"), IntakePaused(until=112.0, reason="unavailable", evidence="12 in a row")])
 
     expected = {"key": "", "reason": "breaker", "seconds": 12.0, "number": None, "evidence": "12 in a row"}
     assert [{**expected, "text": "endpoint unavailable; probing, next probe in 12 s"}] == in_json(reasons(state, now=NOW))
@@ -194,15 +196,15 @@ def test_line_has_three_reasons() -> None:
     assert ("a · b · c · 2 more", "") == (one_line(found), one_line([]))
 
 
-@pytest.mark.parametrize("cause", sorted(PROBING))
-def test_open_breaker(cause: str) -> None:
+@pytest.mark.parametrize("reason", sorted(PROBING))
+def test_open_breaker(reason: str) -> None:
     """An open breaker is in force after its next probe is due; any other pause ends by itself."""
-    state = run_state([IntakePaused(until=5.0, cause=cause, evidence="seen")])
+    state = run_state([IntakePaused(until=5.0, reason=reason, evidence="seen")])
 
-    assert {"": Pause(5.0, cause, "seen")} == state.pauses
+    assert {"": Pause(5.0, reason, "seen")} == state.pauses
     assert state.pauses[""].is_in_force(NOW)
     assert not Pause(5.0, "retry_after").is_in_force(NOW)
-    assert {} == run_state([IntakePaused(until=5.0, cause=cause), IntakeResumed(cause=cause)]).pauses
+    assert {} == run_state([IntakePaused(until=5.0, reason=reason), IntakeResumed(reason=reason)]).pauses
 
 
 def test_before_the_first_session() -> None:

@@ -88,7 +88,7 @@ def test_outputs(tmp_path: Path) -> None:
         slow[0],
         quick[0],
         *gone,
-        TrialWithdrawn(trial="gone", why="removed"),
+        TrialWithdrawn(trial="gone", reason="removed"),
         *quick[1:],
         *slow[1:],
     ]
@@ -165,9 +165,9 @@ def test_trial(tmp_path: Path) -> None:
 
     assert ("completed", "Where is the capital?", "Lima") == (loaded.stage, loaded.input, loaded.output)
     first, second = loaded.attempts
-    assert (1, "unavailable", "OSError", "no") == (first.span.attempt, first.span.ending, first.error, first.message)
-    assert (0.5, "unavailable") == (first.retry_delay, first.retry_cause)
-    assert (2, "succeeded", [("tokens", 7)]) == (second.span.attempt, second.span.ending, second.notes)
+    assert (1, "unavailable", "OSError", "no") == (first.span.attempt, first.span.outcome, first.error, first.message)
+    assert (0.5, "unavailable") == (first.retry_delay, first.retry_reason)
+    assert (2, "succeeded", [("tokens", 7)]) == (second.span.attempt, second.span.outcome, second.notes)
     assert (0.001, 0.0) == pytest.approx((first.span.queue_time, first.span.backoff_time))
     assert (0.0, 0.001) == pytest.approx((second.span.queue_time, second.span.backoff_time))
     assert {"exact": True} == {name: score.value for name, score in loaded.scores.items()}

@@ -139,13 +139,13 @@ def test_contrast(sheets: tuple[str, ...]) -> None:
     for sheet in sheets:
         colours |= re.findall(r"--([\w-]+): (#[0-9a-f]{6})", (PAGE / sheet).read_text())
     pale = {"end-open", "end-succeeded", "end-rate-limited"}
-    endings = {name for name in colours if name.startswith("end-")}
+    outcomes = {name for name in colours if name.startswith("end-")}
 
     pairs = [(name, ground) for name in ("ink", "soft", "faint", "accent", "bad", "pace") for ground in ("ground", "raised")]
     pairs += [(name, "accent-soft") for name in ("ink", "soft", "accent", "bad")]  # On the selected row.
-    pairs += [("on-pale" if name in pale else "on-bar", name) for name in endings - {"end-interrupted"}]
+    pairs += [("on-pale" if name in pale else "on-bar", name) for name in outcomes - {"end-interrupted"}]
     assert [] == [pair for pair in pairs if _contrast(*(colours[name] for name in pair)) < 4.5]
-    assert [] == [name for name in endings if _contrast(colours[name], colours["ground"]) < 3]
+    assert [] == [name for name in outcomes if _contrast(colours[name], colours["ground"]) < 3]
 
 
 def _contrast(one: str, other: str) -> float:
@@ -245,7 +245,7 @@ def test_damaged_run(tmp_path: Path) -> None:
 
     (run_data,) = data_of(tmp_path / "report.html")["runs"]
     assert (4, "damaged", 20) == (result.exit_code, run_data["status"], run_data["columns"]["seq"])
-    assert f"evaljournal verify {run}" == run_data["next"]
+    assert f"evaljournal verify {run}" == run_data["next_command"]
     assert "shown up to the damage" in result.stderr
 
 

@@ -78,7 +78,7 @@ def test_panel() -> None:
     """The panel of a running run, with every row and denominator."""
     state = run_state(
         [
-            LimitChanged(before=0, after=4, cause="start"),
+            LimitChanged(before=0, after=4, reason="start"),
             *queued("peru", "chile", "cuba", "france", "japan", "kenya"),
             attempt_started("peru"),
             *rate_limited("peru", delay=1.0),
@@ -94,7 +94,7 @@ def test_panel() -> None:
             Noted(name="tokens", value=1200, trial="japan", attempt=1),
             Noted(name="cost", value=0.25, trial="japan", attempt=1),
             Noted(name="temperature", value=0.7, trial="japan", attempt=1),
-            IntakePaused(until=30.0, cause="retry_after"),
+            IntakePaused(until=30.0, reason="retry_after"),
         ],
     )
 
@@ -161,7 +161,7 @@ def test_last_error() -> None:
     assert not [each for each in drawn(recovered, now=125.5) if each.startswith("error")]
     assert "\n  no answer since the last error, 2 in a row: timed out after 5 s\n" in final_report(state, path="r")
     assert "the last error" not in final_report(recovered, path="r")
-    assert None is run_state([*errors, SessionStarted(n=2, pid=1, host="here", boot_id="b1")]).last_error
+    assert None is run_state([*errors, SessionStarted(session=2, pid=1, host="here", boot_id="b1")]).last_error
 
 
 def test_consecutive_errors() -> None:
@@ -182,12 +182,12 @@ DONE = list(itertools.chain.from_iterable(ok(f"t{number}") for number in range(8
         ([], 25.0, "· 0.32/s · about 6 s left"),
         ([], 60.0, "· no trial done for 42 s"),
         (rate_limited("x"), 60.0, "· no trial done for 42 s"),
-        ([IntakePaused(until=29.0, cause="retry_after")], 25.0, "· 0.32/s · about 6 s left"),
-        ([IntakePaused(until=85.0, cause="retry_after")], 25.0, "· paused for 1 min"),
-        ([IntakePaused(until=20.0, cause="unavailable")], 25.0, "· endpoint unavailable; probing"),
-        ([IntakePaused(until=20.0, cause="unavailable"), IntakeResumed(cause="unavailable")], 25.0, "· about 6 s left"),
+        ([IntakePaused(until=29.0, reason="retry_after")], 25.0, "· 0.32/s · about 6 s left"),
+        ([IntakePaused(until=85.0, reason="retry_after")], 25.0, "· paused for 1 min"),
+        ([IntakePaused(until=20.0, reason="unavailable")], 25.0, "· endpoint unavailable; probing"),
+        ([IntakePaused(until=20.0, reason="unavailable"), IntakeResumed(reason="unavailable")], 25.0, "· about 6 s left"),
         (
-            [LimitChanged(before=0, after=4, cause="start", key="b"), IntakePaused(until=85.0, cause="retry_after", key="a")],
+            [LimitChanged(before=0, after=4, reason="start", key="b"), IntakePaused(until=85.0, reason="retry_after", key="a")],
             25.0,
             "about 6 s left",
         ),
@@ -205,7 +205,7 @@ def test_no_remaining_time_while_held_up(events: list[Event], now: float, text: 
 def test_open_breaker() -> None:
     """An unavailable endpoint is shown until the breaker closes, also while a probe is due or in flight."""
     state = run_state(
-        [*DONE, *queued("x", "y"), attempt_started("x"), *rate_limited("x"), IntakePaused(until=25.0, cause="unavailable")]
+        [*DONE, *queued("x", "y"), attempt_started("x"), *rate_limited("x"), IntakePaused(until=25.0, reason="unavailable")]
     )
 
     assert "endpoint unavailable; probing, next probe in 2 s" == row(drawn(state, now=23.0, total=10), "waiting")
@@ -248,8 +248,8 @@ def test_longest_attempts() -> None:
 
 def test_ended_pause() -> None:
     """A pause that has ended, by its time or by a record, is not shown."""
-    over = run_state([IntakePaused(until=5.0, cause="retry_after")])
-    lifted = run_state([IntakePaused(until=50.0, cause="retry_after"), IntakeResumed(cause="retry_after")])
+    over = run_state([IntakePaused(until=5.0, reason="retry_after")])
+    lifted = run_state([IntakePaused(until=50.0, reason="retry_after"), IntakeResumed(reason="retry_after")])
 
     assert "paused" not in drawn(over, now=6.0, total=9)[1]
     assert "waiting for cases: 9 to come" == row(drawn(over, now=6.0, total=9), "waiting")
@@ -291,7 +291,7 @@ def state_with_control_characters() -> RunState:
             TrialScored(trial=f"{CONTROL}2", scorer=CONTROL, version="v1", value=CONTROL, elapsed=0.0),
             TrialCompleted(trial=f"{CONTROL}2", attempts=1),
             attempt_started(f"{CONTROL}3"),
-            IntakePaused(until=99.0, cause=CONTROL),
+            IntakePaused(until=99.0, reason=CONTROL),
             Noted(name=f"tokens{CONTROL}", value=1),
         ]
     )
@@ -302,7 +302,7 @@ def test_control_characters() -> None:
     state = state_with_control_characters()
     console = Console(file=(out := io.StringIO()), width=300, force_terminal=True, color_system=None)
     console.print(panel(state, now=1.0, durable=1, total=None, width=300, title=CONTROL))
-    everything = [out.getvalue(), line(state, now=1.0, durable=1, total=9), final_report(state, path=CONTROL, reason=CONTROL)]
+    everything = [out.getvalue(), line(state, now=1.0, durable=1, total=9), final_report(state, path=CONTROL, detail=CONTROL)]
 
     assert "[bold]red" in everything[0]
     assert all(char == "\n" or char.isprintable() for text in everything for char in text)
@@ -369,22 +369,22 @@ def test_causes_of_failures() -> None:
         *queued("a", "b"),
         attempt_started("a"),
         AttemptTimedOut(trial="a", attempt=1, timeout=5.0, elapsed=5.0),
-        RetryScheduled(trial="a", attempt=2, delay=1.0, cause="timed_out"),
+        RetryScheduled(trial="a", attempt=2, delay=1.0, reason="timed_out"),
         attempt_started("a", 2),
         AttemptTimedOut(trial="a", attempt=2, timeout=5.0, elapsed=5.0),
-        TrialFailed(trial="a", attempts=2, cause="timed_out"),
+        TrialFailed(trial="a", attempts=2, reason="timed_out"),
         attempt_started("b"),
         *rate_limited("b"),
         attempt_started("b", 2),
-        AttemptInterrupted(trial="b", attempt=2, why="process_died"),
-        TrialFailed(trial="b", attempts=2, cause="ambiguous"),
+        AttemptInterrupted(trial="b", attempt=2, reason="process_died"),
+        TrialFailed(trial="b", attempts=2, reason="ambiguous"),
     ]
 
     assert [
-        "  a: timed out after 5 s (timed_out, 2 attempts)",
+        "  a: timed out after 5 s (timed out, 2 attempts)",
         "  b: interrupted, and not repeated (ambiguous, 2 attempts)",
     ] == final_report(run_state(events), path="r").splitlines()[-4:-2]
-    assert {"timed_out": 1, "ambiguous": 1} == summarise(run_state(events)).failures
+    assert {"timed_out": 1, "ambiguous": 1} == summarise(run_state(events)).failed_by_reason
 
 
 def test_interrupted_and_late_attempts() -> None:
@@ -393,19 +393,19 @@ def test_interrupted_and_late_attempts() -> None:
         [
             *queued("a", "b", "c"),
             attempt_started("a"),
-            AttemptInterrupted(trial="a", attempt=1, why="process_died"),
+            AttemptInterrupted(trial="a", attempt=1, reason="process_died"),
             attempt_started("b"),
             AttemptTimedOut(trial="b", attempt=1, timeout=5.0, elapsed=5.0),
-            AttemptReturnedLate(trial="b", attempt=1, ending="succeeded", elapsed=7.0),
-            RetryScheduled(trial="b", attempt=2, delay=1.0, cause="timed_out"),
+            AttemptReturnedLate(trial="b", attempt=1, outcome="succeeded", elapsed=7.0),
+            RetryScheduled(trial="b", attempt=2, delay=1.0, reason="timed_out"),
             attempt_started("c"),
-            JournalRecovered(after=9, bytes=12, file="torn/1"),
+            JournalRecovered(last_seq=9, bytes=12, file="torn/1"),
         ]
     )
     report = final_report(state, path="r")
 
     assert "capitals ended without a final record (killed, power loss or disk full): 0 trials done, in r" in report
-    assert "1 retry: 1 × timed_out" in report
+    assert "1 retry: 1 × timed out" in report
     assert "1 attempt was interrupted; if repeated, its call may be paid for twice" in report
     assert "1 attempt in flight at the end, to be repeated on resume" in report
     assert "1 attempt returned late; results discarded" in report
@@ -417,7 +417,7 @@ def test_reason_of_a_stop() -> None:
     """The reason of a stop is shown with its details, and with the total number of trials."""
     state = run_state([*ok("a"), RunStopped(reason="failed_fast")])
 
-    assert final_report(state, path="r", total=9, reason="401: the\nkey was rate_limited").startswith(
+    assert final_report(state, path="r", total=9, detail="401: the\nkey was rate_limited").startswith(
         "capitals stopped (too many trials failed): 1 of 9 trials done, in r\n  401: the key was rate_limited\n"
     )
 
@@ -429,7 +429,7 @@ def test_full_disk() -> None:
 
 def test_withdrawn_trials_do_not_count() -> None:
     """A withdrawn trial is in no denominator; it is counted separately."""
-    state = run_state([*ok("a", PASS), *ok("b", FAIL), TrialWithdrawn(trial="b", why="removed")])
+    state = run_state([*ok("a", PASS), *ok("b", FAIL), TrialWithdrawn(trial="b", reason="removed")])
 
     assert "1 ok of 1 done · 1 withdrawn" == row(drawn(state), "trials")
     assert "100.0 %  1 of 1 passed" in row(drawn(state), "scores")
@@ -508,14 +508,14 @@ def test_next_command_is_quoted() -> None:
 def test_next_command_without_a_task() -> None:
     """If the run does not record its task, the next command has a placeholder for it."""
     failed = RunState()
-    failed.ending, failed.stages["failed"] = "finished", 1
+    failed.outcome, failed.stages["failed"] = "finished", 1
 
     assert "evaljournal resume a --task FILE.py:NAME" == next_command(RunState(), "a")
     assert "evaljournal resume a --retry-failed --task FILE.py:NAME" == next_command(failed, "a")
 
 
 @pytest.mark.parametrize(
-    ("in_flight", "why", "left", "text"),
+    ("in_flight", "reason", "left", "text"),
     [
         (3, "interrupted", 4.2, "3 attempts in flight, 4.2 s left; press Ctrl-C again to interrupt them"),
         (1, "interrupted", 4.2, "1 attempt in flight, 4.2 s left; press Ctrl-C again to interrupt it"),
@@ -525,13 +525,13 @@ def test_next_command_without_a_task() -> None:
         (1, CONTROL, 0.0, "\\x1b]0;owned\\x07\\x1b[31m[bold]red[/bold]\\r\\n\\u202eevil; interrupting 1 attempt in flight"),
     ],
 )
-def test_stopping(in_flight: int, why: str, left: float, text: str) -> None:
+def test_stopping(in_flight: int, reason: str, left: float, text: str) -> None:
     """While a run stops, the screen shows the attempts in flight, the time left, and what another Ctrl-C does."""
     names = [str(number) for number in range(in_flight)]
     state = run_state([*queued(*names), *(attempt_started(name) for name in names)])
 
-    assert text == stopping_in_words(state, why, left)
-    drawn = panel(state, now=1.0, durable=0, total=9, width=200, stopping=(why, left))
+    assert text == stopping_in_words(state, reason, left)
+    drawn = panel(state, now=1.0, durable=0, total=9, width=200, stopping=(reason, left))
     out = io.StringIO()
     Console(file=out, width=200, highlight=False).print(drawn)
     assert f"stopping {text}" == out.getvalue().splitlines()[2].rstrip()

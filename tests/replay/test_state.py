@@ -46,12 +46,12 @@ def test_golden_journal() -> None:
     """The state at the end of the golden journal, number by number."""
     state = fold(RECORDS)
 
-    assert ("finished", 1, 1, 1) == (state.ending, state.completed, state.failed, state.recovered)
+    assert ("finished", 1, 1, 1) == (state.outcome, state.completed, state.failed, state.recovered)
     assert {"lima": "completed", "quito": "failed", "sucre": "withdrawn"} == {
         name: trial.stage for name, trial in state.trials.items()
     }
     assert (5, 1, 1, 1) == (state.attempts, state.timeouts, state.interrupted, state.late_returns)
-    assert [(1, "interrupted"), (2, "finished")] == [(session.n, session.ended) for session in state.sessions]
+    assert [(1, "interrupted"), (2, "finished")] == [(session.number, session.outcome) for session in state.sessions]
     assert 12 == state.usage["tokens"]
     assert 1.0 == state.scores["exact"].mean
     assert 1 == state.scores["judge"].failed
@@ -67,7 +67,7 @@ def test_remaining_delay_after_a_restart(tmp_path: Path, end: str) -> None:
     failed_attempt: list[Event] = [
         AttemptStarted(trial="a", attempt=1, slot=0),
         AttemptFailed(trial="a", attempt=1, error="OSError", message="no", category="unavailable", elapsed=1.0),
-        RetryScheduled(trial="a", attempt=2, delay=60.0, cause="unavailable"),
+        RetryScheduled(trial="a", attempt=2, delay=60.0, reason="unavailable"),
         enqueued("b"),
     ]
     times = [0.0, 0.0, 0.0, 499.0, 499.0, 500.0, 500.0, 520.0, 520.0]
@@ -87,7 +87,7 @@ def test_failed_probe_does_not_count(tmp_path: Path) -> None:
     probe: list[Event] = [
         AttemptStarted(trial="a", attempt=1, slot=0),
         failed_attempt,
-        RetryScheduled(trial="a", attempt=2, delay=1.0, cause="probe"),
+        RetryScheduled(trial="a", attempt=2, delay=1.0, reason="probe"),
     ]
     written(tmp_path / "run", [started(), session(), enqueued("a"), *probe])
 

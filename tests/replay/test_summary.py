@@ -56,7 +56,7 @@ def test_scores_are_in_the_order_of_the_definition() -> None:
     """The order of the scorers is that of `run_started`, whichever scored first; adopted scorers change it."""
     begin = attrs.evolve(started(), scorers={"exact": "v1", "judge": "v1", "tone": "v1"})  # type: ignore[misc]  # a fact
     scored = answered("a", {"tone": "rude", "other": 1, "judge.style": 0.5, "judge.length": 1, "exact": PASS})
-    adopted = attrs.evolve(session(), n=2, adopted={"scorers": {"tone": "v1", "exact": "v1"}})  # type: ignore[misc]  # as above
+    adopted = attrs.evolve(session(), session=2, adopted={"scorers": {"tone": "v1", "exact": "v1"}})  # type: ignore[misc]  # as above
     first = list(records(scored))
     first[0] = first[0]._replace(event=begin)
     later = first[-1]._replace(seq=len(first) + 1, event=adopted)
@@ -85,21 +85,21 @@ def test_json() -> None:
         "seq": state.seq,
         "sessions": 1,
         "crashes": 0,
-        "ending": None,
-        "planned": 0,
+        "outcome": None,
+        "planned_trials": 0,
         "adopted": [],
         "from_older_task": 0,
         "truncated": 0,
         "trials": {
             "enqueued": 4,
-            "answered": 2,
+            "with_output": 2,
             "completed": 2,
             "failed": 1,
             "recovered": 1,
             "open": 1,
             "queued": 0,
             "running": 1,
-            "being_scored": 0,
+            "scoring": 0,
             "unsettled": 0,
             "interrupted": 0,
             "backing_off": 0,
@@ -115,7 +115,7 @@ def test_json() -> None:
             "returned_late": 0,
         },
         "scoring": {
-            "outputs_waiting": 0,
+            "unscored_outputs": 0,
             "calls_in_flight": {},
             "calls_delayed": 0,
             "calls_started": {},
@@ -127,7 +127,7 @@ def test_json() -> None:
         "errors": {"OSError": 1, "ValueError": 1},
         "last_error": {"message": "ValueError: no", "t": pytest.approx(11.0), "consecutive": 1, "outputs": 2},
         "unauthorized_scorer": None,
-        "failures": {"fatal": 1},
+        "failed_by_reason": {"fatal": 1},
         "scores": {
             "exact": {
                 "kind": "pass",
@@ -211,7 +211,7 @@ def test_truncated_answers() -> None:
         truncated(answered("short at last", failures=1), 2),
         truncated(answered("whole at last", failures=1), 1),
         truncated(failed("never"), 1),
-        [*truncated(answered("gone"), 1), TrialWithdrawn(trial="gone", why="removed")],
+        [*truncated(answered("gone"), 1), TrialWithdrawn(trial="gone", reason="removed")],
         [*answered("judged"), Noted(name="evaljournal.finish_reason", value="length", trial="judged", attempt=1)],
         answered("whole"),
     ]
@@ -225,7 +225,7 @@ def test_failures_are_excluded_from_the_mean() -> None:
     trials = [answered(f"a{at}", {"exact": at < 72}) for at in range(81)] + [failed(f"b{at}") for at in range(9)]
     summary = summary_of(*trials)
 
-    assert (90, 81, 9) == (summary.trials.enqueued, summary.trials.answered, summary.trials.failed)
+    assert (90, 81, 9) == (summary.trials.enqueued, summary.trials.with_output, summary.trials.failed)
     assert "88.9 %  72 of 81 passed (95 % CI 80.2–94.0 %); excluded: 9 failed" == score_in_words(
         summary.scores["exact"], failed=summary.trials.failed
     )
@@ -244,7 +244,7 @@ def test_no_trial_done() -> None:
     """Without a finished trial there is no mean, no quantile, and no error."""
     summary = summary_of([enqueued("a")])
 
-    assert (1, 1, 0) == (summary.trials.enqueued, summary.trials.open, summary.trials.answered)
+    assert (1, 1, 0) == (summary.trials.enqueued, summary.trials.open, summary.trials.with_output)
     assert ({}, None, 0) == (summary.scores, summary.latency.p50, summary.latency.count)
     assert in_json(summarise(RunState()))["evaluation"] is None
 
@@ -331,7 +331,7 @@ def test_number_of_scorer_versions(steps: list[Any]) -> None:
     for step in steps:
         if isinstance(step, int):
             if step in versions_by_trial:
-                events += [TrialWithdrawn(trial=str(step), why="changed"), *answered(str(step), {})]
+                events += [TrialWithdrawn(trial=str(step), reason="changed"), *answered(str(step), {})]
                 del versions_by_trial[step]
             continue
         number, last, value = step
@@ -379,7 +379,7 @@ def test_unscored_outputs() -> None:
         answered("in parts", {"exact.tone": PASS, "exact.facts": FAIL}),
         answered("failed at", {"exact": ValueError()}),
         failed("no output"),
-        [*answered("gone"), TrialWithdrawn(trial="gone", why="removed")],
+        [*answered("gone"), TrialWithdrawn(trial="gone", reason="removed")],
     ]
 
     assert {"exact": 1} == summary_of(*trials).unscored
@@ -389,7 +389,7 @@ def test_unscored_outputs() -> None:
 def test_withdrawn_trial() -> None:
     """A withdrawn trial is counted as withdrawn only: in no mean, and not as recovered."""
     gone = answered("b", {"exact": FAIL, "judge": ValueError()}, failures=1)
-    summary = summary_of(answered("a", {"exact": PASS}), gone, [TrialWithdrawn(trial="b", why="removed")])
+    summary = summary_of(answered("a", {"exact": PASS}), gone, [TrialWithdrawn(trial="b", reason="removed")])
 
     assert (1, 1, 0, 1) == (
         summary.trials.enqueued,
@@ -413,13 +413,13 @@ def test_usage_without_output() -> None:
         AttemptStarted(trial="a", attempt=1, slot=0),
         noted("a", 1, 1),
         AttemptTimedOut(trial="a", attempt=1, timeout=5.0, elapsed=5.0, usage={"tokens": 10}),
-        RetryScheduled(trial="a", attempt=2, delay=1.0, cause="timed_out"),
+        RetryScheduled(trial="a", attempt=2, delay=1.0, reason="timed_out"),
         noted("a", 1, 100),
         AttemptStarted(trial="a", attempt=2, slot=0),
         noted("a", 2, 1_000),
-        AttemptInterrupted(trial="a", attempt=2, why="process_died"),
+        AttemptInterrupted(trial="a", attempt=2, reason="process_died"),
         AttemptStarted(trial="a", attempt=3, slot=0),
-        AttemptReturnedLate(trial="a", attempt=1, ending="succeeded", elapsed=9.0),
+        AttemptReturnedLate(trial="a", attempt=1, outcome="succeeded", elapsed=9.0),
         noted("a", 1, 10_000),
         noted("a", 3, 100_000),
         AttemptSucceeded(trial="a", attempt=3, output=1, elapsed=1.0, usage={"tokens": 1_000_000}),
@@ -439,13 +439,13 @@ def test_repeated_calls() -> None:
     def interrupted(trial: str, attempt: int) -> list[Event]:
         return [
             AttemptStarted(trial=trial, attempt=attempt, slot=0),
-            AttemptInterrupted(trial=trial, attempt=attempt, why="process_died"),
+            AttemptInterrupted(trial=trial, attempt=attempt, reason="process_died"),
         ]
 
     events = chain(
         [enqueued("at-once"), *interrupted("at-once", 1), *interrupted("at-once", 2)],
-        [enqueued("given-up"), *interrupted("given-up", 1), TrialFailed(trial="given-up", attempts=1, cause="ambiguous")],
-        [RetryScheduled(trial="given-up", attempt=2, delay=0.0, cause="asked")],
+        [enqueued("given-up"), *interrupted("given-up", 1), TrialFailed(trial="given-up", attempts=1, reason="ambiguous")],
+        [RetryScheduled(trial="given-up", attempt=2, delay=0.0, reason="requested")],
         [AttemptStarted(trial="given-up", attempt=2, slot=0)],
         [enqueued("never-again"), *interrupted("never-again", 1)],
     )
@@ -462,12 +462,12 @@ def test_sessions_and_crashes() -> None:
     trials: list[Event] = [session(2), RunStopped(reason="interrupted"), session(3), session(4)]
     summary = summary_of(trials)
 
-    assert (4, 2, None) == (summary.sessions, summary.crashes, summary.ending)
+    assert (4, 2, None) == (summary.sessions, summary.crashes, summary.outcome)
     assert "2 of 4 sessions ended without a final record (killed, power loss or disk full)" in final_report(
         state_of(trials), path="r"
     )
     done = summary_of([*trials, RunFinished(completed=0, failed=0, withdrawn=0, head="")])
-    assert (2, "finished") == (done.crashes, done.ending)
+    assert (2, "finished") == (done.crashes, done.outcome)
 
 
 def test_latency_quantiles() -> None:
@@ -567,7 +567,7 @@ def test_groups_add_up(trials: list[tuple[str, Any]], repeats: int) -> None:
     whole = grouped(events, "part")
     parts = list((whole.groups or {}).values())
 
-    for name in ("enqueued", "answered", "completed", "failed", "recovered", "open"):
+    for name in ("enqueued", "with_output", "completed", "failed", "recovered", "open"):
         assert getattr(whole.trials, name) == sum(getattr(part.trials, name) for part in parts)
     assert whole.trials.enqueued == whole.trials.completed + whole.trials.failed + whole.trials.open
     scores = [part.scores["s"] for part in parts if "s" in part.scores]
@@ -582,6 +582,6 @@ def test_summary_after_any_record(at: int) -> None:
     """After every record of the golden journal there is a summary, and its counts add up."""
     trials = summarise(fold(read(GOLDEN), at=at)).trials
 
-    stages = ("queued", "running", "being_scored", "unsettled", "interrupted", "backing_off", "completed", "failed")
+    stages = ("queued", "running", "scoring", "unsettled", "interrupted", "backing_off", "completed", "failed")
     assert trials.enqueued == sum(getattr(trials, stage) for stage in stages)
     assert len(stages) + 2 == len(STAGES)

@@ -59,11 +59,11 @@ def failure(trial: str = "a", attempt: int = 1) -> AttemptFailed:
 RETRIED = (
     (0.0, started()),
     (0.0, session()),
-    (0.5, LimitChanged(before=0, after=2, cause="start")),
+    (0.5, LimitChanged(before=0, after=2, reason="start")),
     (1.0, enqueued("a")),
     (3.0, start()),
     (4.0, failure()),
-    (4.0, RetryScheduled(trial="a", attempt=2, delay=5.0, cause="unavailable")),
+    (4.0, RetryScheduled(trial="a", attempt=2, delay=5.0, reason="unavailable")),
     (9.5, start(attempt=2, slot=1)),
     (11.5, success(attempt=2)),
     (12.0, TrialCompleted(trial="a", attempts=2)),
@@ -74,7 +74,7 @@ RETRIED = (
 def test_spans() -> None:
     """Each attempt has its slot, times, ending and records."""
     assert [
-        Span("a", 1, slot=0, session=1, start=3.0, end=4.0, ending="unavailable", seq=5, end_seq=6, queue_time=2.0),
+        Span("a", 1, slot=0, session=1, start=3.0, end=4.0, outcome="unavailable", seq=5, end_seq=6, queue_time=2.0),
         Span("a", 2, 1, 1, 9.5, 11.5, "succeeded", seq=8, end_seq=9, queue_time=0.5, backoff_time=5.0),
     ] == list(timeline_of(*RETRIED).spans)
 
@@ -107,12 +107,12 @@ def test_pause() -> None:
     history = timeline_of(
         (0.0, started()),
         (0.0, session()),
-        (1.0, IntakePaused(until=3.0, cause="retry_after")),
-        (2.0, IntakePaused(until=4.0, cause="retry_after")),
-        (2.0, IntakePaused(until=9.0, cause="retry_after", key="other")),
+        (1.0, IntakePaused(until=3.0, reason="retry_after")),
+        (2.0, IntakePaused(until=4.0, reason="retry_after")),
+        (2.0, IntakePaused(until=9.0, reason="retry_after", key="other")),
         (6.0, enqueued("a")),
-        (7.0, IntakeResumed(cause="retry_after", key="other")),
-        (8.0, IntakePaused(until=8.0, cause="retry_after")),
+        (7.0, IntakeResumed(reason="retry_after", key="other")),
+        (8.0, IntakePaused(until=8.0, reason="retry_after")),
     )
 
     assert [(0.0, 0, 2), (1.0, 1, 3), (2.0, 2, 5), (4.0, 1, 5), (7.0, 0, 7)] == history.steps("paused", session=1)
@@ -123,9 +123,9 @@ def test_open_breaker() -> None:
     history = timeline_of(
         (0.0, started()),
         (0.0, session()),
-        (1.0, IntakePaused(until=3.0, cause="unavailable")),
-        (5.0, IntakePaused(until=5.0, cause="unavailable")),
-        (9.0, IntakeResumed(cause="unavailable")),
+        (1.0, IntakePaused(until=3.0, reason="unavailable")),
+        (5.0, IntakePaused(until=5.0, reason="unavailable")),
+        (9.0, IntakeResumed(reason="unavailable")),
     )
 
     assert [(0.0, 0, 2), (1.0, 1, 3), (9.0, 0, 5)] == history.steps("paused", session=1)
@@ -136,10 +136,10 @@ def test_pace() -> None:
     history = timeline_of(
         (0.0, started()),
         (0.0, session()),
-        (1.0, PaceChanged(after=4.25, cause="rate_limit")),
-        (2.0, PaceChanged(after=1.0, cause="rate_limit", key="other")),
-        (2.5, PaceChanged(after=9.0, cause="rate_limit", key="scorer:judge")),
-        (3.0, PaceChanged(before=4.25, cause="no_limit")),
+        (1.0, PaceChanged(after=4.25, reason="rate_limit")),
+        (2.0, PaceChanged(after=1.0, reason="rate_limit", key="other")),
+        (2.5, PaceChanged(after=9.0, reason="rate_limit", key="scorer:judge")),
+        (3.0, PaceChanged(before=4.25, reason="no_limit")),
         (0.5, session(2)),
     )
 
@@ -152,9 +152,9 @@ def test_limits_of_several_keys_add_up() -> None:
     history = timeline_of(
         (0.0, started()),
         (0.0, session()),
-        (1.0, LimitChanged(before=0, after=4, cause="start")),
-        (1.0, LimitChanged(before=0, after=2, cause="start", key="other")),
-        (5.0, LimitChanged(before=4, after=1, cause="rate_limited")),
+        (1.0, LimitChanged(before=0, after=4, reason="start")),
+        (1.0, LimitChanged(before=0, after=2, reason="start", key="other")),
+        (5.0, LimitChanged(before=4, after=1, reason="rate_limited")),
     )
 
     assert [(1.0, 4, 3), (1.0, 6, 4), (5.0, 3, 5)] == history.steps("limit", session=1)
@@ -165,7 +165,7 @@ INTERRUPTED = (
     (2.0, enqueued("b")),
     (3.0, start()),
     (4.0, failure()),
-    (4.0, RetryScheduled(trial="a", attempt=2, delay=5.0, cause="unavailable")),
+    (4.0, RetryScheduled(trial="a", attempt=2, delay=5.0, reason="unavailable")),
     (5.0, start("b")),
     (6.0, enqueued("c")),
 )
@@ -191,7 +191,7 @@ def test_attempt_of_a_dead_process() -> None:
 
     assert (1, 5.0, 6.0, "interrupted", 9, 12) == history.spans[1][3:9]
     assert [(0.5, 0, 12)] == history.steps("in_flight", session=2)
-    history.apply(Record(14, "", 5.0, AttemptInterrupted(trial="b", attempt=1, why="process_died"), 0, "", 2, 0))
+    history.apply(Record(14, "", 5.0, AttemptInterrupted(trial="b", attempt=1, reason="process_died"), 0, "", 2, 0))
     assert (1, 5.0, 6.0, "interrupted", 9, 14) == history.spans[1][3:9]
 
 
@@ -216,7 +216,7 @@ def test_sessions_never_overlap(at: str, offset: float) -> None:
     """The wall clock gives the time between sessions; if it went back, they follow each other at once."""
     history = resumed(at)
 
-    assert [(1, 0.0, 6.0, 0.0), (2, 0.5, 4.0, offset)] == [(s.n, s.start, s.end, s.offset) for s in history.sessions]
+    assert [(1, 0.0, 6.0, 0.0), (2, 0.5, 4.0, offset)] == [(s.number, s.start, s.end, s.offset) for s in history.sessions]
 
 
 def test_gap_between_sessions() -> None:
@@ -272,7 +272,7 @@ def test_timeline_agrees_with_state(seed: int) -> None:
     for record in random_records(seed):
         history.apply(record)
         state.apply(record)
-        spans = [span for span in history.spans if not span.ending]
+        spans = [span for span in history.spans if not span.outcome]
         last = (
             {name: (history.steps(name, session=len(history.sessions)) or [(0.0, 0, 0)])[-1][1] for name in NAMES}
             if history.sessions
@@ -296,7 +296,7 @@ def test_times_are_the_areas_under_the_steps(seed: int) -> None:
     history = apply_all(random_records(seed, length=400))
 
     spent = {
-        name: sum(area(history.steps(name, session=part.n), part.end) for part in history.sessions)
+        name: sum(area(history.steps(name, session=part.number), part.end) for part in history.sessions)
         for name in ("in_flight", "queued", "backing_off")
     }
     assert sum(times.run_time for times in history.times.values()) == pytest.approx(spent["in_flight"])
@@ -313,7 +313,7 @@ def test_steps_are_in_order_and_within_their_session(seed: int) -> None:
 
     for name in NAMES:
         for part in history.sessions:
-            steps = history.steps(name, session=part.n)
+            steps = history.steps(name, session=part.number)
             assert steps == sorted(steps, key=lambda step: (step[0], step[2]))
             assert all(part.start <= t <= part.end and value >= 0 and seq >= part.seq for t, value, seq in steps)
         axis = [t for t, _, _ in history.steps(name)]

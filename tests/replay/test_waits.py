@@ -21,7 +21,7 @@ from replay.waits import Wait, WaitLog
 from tests.journal.samples import enqueued, session, started
 from tests.replay.trial_events import attempt_started
 
-START = LimitChanged(before=0, after=2, cause="start")
+START = LimitChanged(before=0, after=2, reason="start")
 """A limit of all slots, unless a test has more of them."""
 
 
@@ -44,10 +44,10 @@ def waits(*events: Moment, slots: int = 2) -> list[list[tuple[str, float, str]]]
 @pytest.mark.parametrize(
     ("decision", "wait"),
     [
-        (PaceChanged(after=4.2, cause="rate_limit"), ("pace", 2.0, "rate limit: 4.2 starts/s")),
-        (IntakePaused(until=9.0, cause="retry_after"), ("pause", 2.0, "Retry-After")),
-        (IntakePaused(until=1.0, cause="unavailable"), ("pause", 2.0, "endpoint unavailable")),
-        (IntakePaused(until=9.0, cause="\x1b"), ("pause", 2.0, "\\x1b")),
+        (PaceChanged(after=4.2, reason="rate_limit"), ("pace", 2.0, "rate limit: 4.2 starts/s")),
+        (IntakePaused(until=9.0, reason="retry_after"), ("pause", 2.0, "Retry-After")),
+        (IntakePaused(until=1.0, reason="unavailable"), ("pause", 2.0, "endpoint unavailable")),
+        (IntakePaused(until=9.0, reason="\x1b"), ("pause", 2.0, "\\x1b")),
     ],
 )
 def test_waits_for_the_policy(decision: Event, wait: tuple[str, float, str]) -> None:
@@ -72,8 +72,8 @@ def test_busy_slots() -> None:
 def test_pause_that_ends_by_itself() -> None:
     """Between two records, only the time until the end of a pause counts as the pause."""
     paused: list[Moment] = [
-        (1.0, IntakePaused(until=3.0, cause="retry_after")),
-        (1.0, PaceChanged(after=1.0, cause="rate_limit")),
+        (1.0, IntakePaused(until=3.0, reason="retry_after")),
+        (1.0, PaceChanged(after=1.0, reason="rate_limit")),
     ]
 
     expected = [("pace", 5.0, "rate limit: 1 starts/s"), ("pause", 2.0, "Retry-After")]
@@ -83,17 +83,17 @@ def test_pause_that_ends_by_itself() -> None:
 def test_backoff_is_no_wait() -> None:
     """Only the time after the delay counts as waiting."""
     failed = AttemptFailed(trial="a", attempt=1, error="E", message="", category="rate_limited", elapsed=1.0)
-    again = RetryScheduled(trial="a", attempt=2, delay=5.0, cause="rate_limited")
+    again = RetryScheduled(trial="a", attempt=2, delay=5.0, reason="rate_limited")
     story: list[Moment] = [(1.0, START), (1.0, enqueued("a")), (1.0, attempt_started("a")), (2.0, failed), (2.0, again)]
-    story += [(2.0, IntakePaused(until=30.0, cause="retry_after")), (9.0, attempt_started("a", 2))]
+    story += [(2.0, IntakePaused(until=30.0, reason="retry_after")), (9.0, attempt_started("a", 2))]
 
     assert [[], [("pause", 2.0, "Retry-After")]] == waits(*story)
 
 
 def test_other_keys_do_not_count() -> None:
     """Waits for other rate-limit keys do not count."""
-    paused: list[Moment] = [(1.0, IntakePaused(until=9.0, cause="retry_after", key=key)) for key in ("x", "y")]
-    story: list[Moment] = [(1.0, enqueued("a")), *paused, (2.0, IntakeResumed(cause="retry_after", key="x"))]
+    paused: list[Moment] = [(1.0, IntakePaused(until=9.0, reason="retry_after", key=key)) for key in ("x", "y")]
+    story: list[Moment] = [(1.0, enqueued("a")), *paused, (2.0, IntakeResumed(reason="retry_after", key="x"))]
 
     assert [[("pause", 1.0, "Retry-After")]] == waits(*story, (5.0, attempt_started("a", key="x")))
 
@@ -101,14 +101,14 @@ def test_other_keys_do_not_count() -> None:
 def test_waits_start_over_in_a_new_session() -> None:
     """The time between sessions, and decisions of the previous policy, do not count."""
     story: list[Moment] = [
-        (1.0, IntakePaused(until=9.0, cause="retry_after")),
+        (1.0, IntakePaused(until=9.0, reason="retry_after")),
         (1.0, enqueued("a")),
         (4.0, enqueued("b")),
         (0.0, session(2)),
     ]
 
     assert [[("pause", 3.0, "Retry-After"), ("pace", 2.0, "rate limit: 3 starts/s")]] == waits(
-        *story, (1.0, PaceChanged(after=3.0, cause="rate_limit")), (3.0, attempt_started("a"))
+        *story, (1.0, PaceChanged(after=3.0, reason="rate_limit")), (3.0, attempt_started("a"))
     )
 
 
@@ -123,10 +123,10 @@ def test_scorer_calls() -> None:
         (1.0, enqueued("a")),
         (1.0, attempt_started("a")),
         (2.0, AttemptSucceeded(trial="a", attempt=1, output="x", elapsed=1.0)),
-        (2.0, PaceChanged(after=0.5, cause="rate_limit", key=key)),
+        (2.0, PaceChanged(after=0.5, reason="rate_limit", key=key)),
         (5.0, ScorerCallStarted(trial="a", scorer="judge", call=1, key=key)),
         (6.0, failed),
-        (6.0, IntakePaused(until=12.0, cause="retry_after", key=key)),
+        (6.0, IntakePaused(until=12.0, reason="retry_after", key=key)),
         (12.0, ScorerCallStarted(trial="a", scorer="judge", call=2, key=key)),
         (13.0, TrialCompleted(trial="a", attempts=1)),
     ]

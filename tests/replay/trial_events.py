@@ -75,7 +75,7 @@ def rate_limited(name: str, attempt: int = 1, *, delay: float = 12.0) -> list[Ev
     failure = AttemptFailed(
         trial=name, attempt=attempt, error="RateLimited", message="slow down", category="rate_limited", elapsed=0.1
     )
-    return [failure, RetryScheduled(trial=name, attempt=attempt + 1, delay=delay, cause="rate_limited")]
+    return [failure, RetryScheduled(trial=name, attempt=attempt + 1, delay=delay, reason="rate_limited")]
 
 
 def answered(
@@ -100,7 +100,7 @@ def answered(
             AttemptFailed(
                 trial=name, attempt=attempt, error="OSError", message="no", category="error", elapsed=0.1, usage=usage
             ),
-            RetryScheduled(trial=name, attempt=attempt + 1, delay=0.5, cause="error"),
+            RetryScheduled(trial=name, attempt=attempt + 1, delay=0.5, reason="error"),
         ]
     events += [
         attempt_started(name, failures + 1),
@@ -118,7 +118,7 @@ def answered(
 def fatal(name: str, error: str = "ValueError", message: str = "no", *, usage: Any = None) -> list[Event]:
     """Return the end of a running trial that fails."""
     failure = AttemptFailed(trial=name, attempt=1, error=error, message=message, category="fatal", elapsed=0.1, usage=usage)
-    return [failure, TrialFailed(trial=name, attempts=1, cause="fatal")]
+    return [failure, TrialFailed(trial=name, attempts=1, reason="fatal")]
 
 
 def failed(

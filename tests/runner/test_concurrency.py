@@ -115,7 +115,7 @@ def test_the_limit_grows_while_calls_succeed() -> None:
 
     moves = [change for change in drive.changes() if isinstance(change, LimitMoved)]
     assert 100 == max(move.after for move in moves)
-    assert all(move.before < move.after and move.cause == "climbing" for move in moves[:3])
+    assert all(move.before < move.after and move.reason == "climbing" for move in moves[:3])
 
 
 def test_unused_slots_do_not_grow() -> None:
@@ -190,10 +190,10 @@ def test_retry_after_pauses_the_key_when_most_calls_are_rate_limited() -> None:
     assert not gate.open
     assert gate.at is not None
     assert gate.at >= 7.1
-    assert "retry_after" == drive.pauses[-1].cause
+    assert "retry_after" == drive.pauses[-1].reason
     assert pytest.approx(7.1) == drive.pauses[-1].until
     drive.wait(gate.at - drive.t)
-    assert Resumed(cause="retry_after", evidence="pause over") in drive.changes()
+    assert Resumed(reason="retry_after", evidence="pause over") in drive.changes()
     assert drive.policy.may_start(drive.t).open
 
 
@@ -222,7 +222,7 @@ def test_a_poisoned_trial_teaches_nothing() -> None:
             drive.t += 0.01
             drive.succeed(name)
 
-    assert [] == [pause for pause in drive.pauses if pause.cause == "retry_after"]
+    assert [] == [pause for pause in drive.pauses if pause.reason == "retry_after"]
 
 
 def broken(drive: Drive) -> None:
@@ -242,7 +242,7 @@ def test_the_breaker_opens_when_every_call_fails() -> None:
     drive = Drive(8)
     broken(drive)
 
-    assert "unavailable" == drive.pauses[-1].cause
+    assert "unavailable" == drive.pauses[-1].reason
     assert 8 == drive.policy.limit
     gate = drive.policy.may_start(drive.t)
     assert not gate.open
@@ -304,7 +304,7 @@ def test_calls_that_never_end_count_as_no_response() -> None:
     assert gate.at is not None
     drive.wait(gate.at - drive.t)
 
-    assert "no_response" == drive.pauses[-1].cause
+    assert "no_response" == drive.pauses[-1].reason
     assert drive.policy.may_start(drive.t).probe
 
 

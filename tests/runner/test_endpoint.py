@@ -468,7 +468,7 @@ def test_an_unauthorized_key_stops_the_run(server: Server, path: Path, name: str
     outcome = run_real(define_real(Endpoint(server.url(name, status)), cases, slots=4), path)
 
     assert "unauthorized" == outcome.stopped
-    assert status in outcome.why
+    assert status in outcome.detail
     assert len(server.seen(name)) <= 4
     assert "unauthorized: check the key, its permissions and the credit): 0 of 1,000 trials done" in final_report(
         outcome.state, path=path
@@ -503,7 +503,7 @@ def test_an_unauthorized_judge_stops_the_run(server: Server, path: Path, name: s
     again = run_real(it, path, resume=True)
 
     assert ("unauthorized", 0, {}) == (outcome.stopped, outcome.state.completed, dict(outcome.state.scores))
-    assert "401" in outcome.why
+    assert "401" in outcome.detail
     assert ("", 20, 20) == (again.stopped, again.state.completed, again.state.scores["judge"].numbers)
     assert (20, 21) == (len(server.seen(name)), len(server.seen(f"{name}-judge")))
     assert ["0"] == [noted.trial for noted in events(path, Noted) if noted.name == "evaljournal.unauthorized"]

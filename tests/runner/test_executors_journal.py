@@ -136,7 +136,7 @@ async def test_inputs_are_matched_by_content() -> None:
 
     assert ["second new", "first c", "first a", "first c", "second c"] == outputs
     assert ["c", "new"] == called_inputs(task)
-    assert ["removed"] == [event.why for event in of_kind(disk, TrialWithdrawn)]
+    assert ["removed"] == [event.reason for event in of_kind(disk, TrialWithdrawn)]
 
 
 async def test_an_input_that_returns_is_called_again() -> None:
@@ -265,7 +265,7 @@ async def test_an_output_that_is_not_json_fails() -> None:
 
     assert ([0, None], FAILED) == (outputs, details[1].status)
     assert "cannot be written as JSON" in str(details[1].exceptions[0])
-    assert ["unserialisable"] == [event.cause for event in of_kind(disk, TrialFailed)]
+    assert ["unserialisable"] == [event.reason for event in of_kind(disk, TrialFailed)]
 
 
 async def test_a_disk_that_fails_loses_no_results() -> None:

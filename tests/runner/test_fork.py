@@ -89,7 +89,7 @@ async def test_attempts_in_flight_at_a_fork_are_recorded_as_forked(tmp_path: Pat
     os.truncate(segment(new, behind.segment), behind.offset)
     await arun(one(), new, resume=True, files=files, **repeatable())
 
-    cut = [record.event.why for record in read(new) if isinstance(record.event, AttemptInterrupted)]
+    cut = [record.event.reason for record in read(new) if isinstance(record.event, AttemptInterrupted)]
     assert ["forked", "process_died"] == cut
     assert (True, ()) == (verify(new).ok, audit(read(new), rules=session_rules).findings)
 
@@ -149,6 +149,6 @@ async def test_a_salvaged_run_repeats_lost_trials(tmp_path: Path) -> None:
     before = load(tmp_path / "new").state
     outcome = await arun(one(), tmp_path / "new", resume=True, files=FastDisk(), **repeatable())
 
-    assert ("", 1) == (before.ending, before.completed)
-    assert ("finished", 2) == (outcome.state.ending, outcome.state.completed)
+    assert ("", 1) == (before.outcome, before.completed)
+    assert ("finished", 2) == (outcome.state.outcome, outcome.state.completed)
     assert (True, ()) == (verify(tmp_path / "new").ok, audit(read(tmp_path / "new"), rules=session_rules).findings)

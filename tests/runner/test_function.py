@@ -109,10 +109,10 @@ def test_a_thread_that_outlives_its_timeout_is_abandoned(path: Path) -> None:
     assert ("a", 1, 0.05) == (out.trial, out.attempt, out.timeout)
     assert out.elapsed < 0.15
     (late,) = events(path, AttemptReturnedLate)
-    assert ("a", 1, "succeeded") == (late.trial, late.attempt, late.ending)
+    assert ("a", 1, "succeeded") == (late.trial, late.attempt, late.outcome)
     assert late.elapsed >= 0.2
     assert {"b": "b"} == outputs(path)
-    assert TrialFailed(trial="a", attempts=1, cause="timed_out") in events_of(path)
+    assert TrialFailed(trial="a", attempts=1, reason="timed_out") in events_of(path)
     assert (1, 1) == (outcome.state.completed, outcome.state.failed)
 
 
@@ -151,7 +151,7 @@ def test_a_late_failure_of_a_thread_is_recorded(path: Path) -> None:
 
     run_and_verify(it, path)
 
-    assert [("a", "failed")] == [(late.trial, late.ending) for late in events(path, AttemptReturnedLate)]
+    assert [("a", "failed")] == [(late.trial, late.outcome) for late in events(path, AttemptReturnedLate)]
     assert [] == events(path, AttemptFailed)
 
 
@@ -199,7 +199,7 @@ def test_asyncio_code_declared_for_trio_fails_clearly(path: Path, task: Callable
     (failed,) = events(path, AttemptFailed)
     assert "asyncio" in failed.message
     assert "loop" in failed.message
-    assert TrialFailed(trial="a", attempts=1, cause="fatal") in events_of(path)
+    assert TrialFailed(trial="a", attempts=1, reason="fatal") in events_of(path)
     assert ("", 1) == (outcome.stopped, outcome.state.failed)
 
 
@@ -271,7 +271,7 @@ def test_an_asyncio_task_that_returns_when_cancelled_is_late(path: Path) -> None
     run_and_verify(define(task, "a", timeout=0.05), path)
 
     assert ["a"] == [out.trial for out in events(path, AttemptTimedOut)]
-    assert [("a", "succeeded")] == [(late.trial, late.ending) for late in events(path, AttemptReturnedLate)]
+    assert [("a", "succeeded")] == [(late.trial, late.outcome) for late in events(path, AttemptReturnedLate)]
     assert {} == outputs(path)
 
 
@@ -303,7 +303,7 @@ def test_an_asyncio_task_that_swallows_cancellation_is_abandoned_after_the_grace
     (out,) = events(path, AttemptTimedOut)
     assert 0.15 <= out.elapsed < 0.4
     (late,) = events(path, AttemptReturnedLate)
-    assert ("a", 1, "succeeded") == (late.trial, late.attempt, late.ending)
+    assert ("a", 1, "succeeded") == (late.trial, late.attempt, late.outcome)
     assert late.elapsed >= 0.5
     assert {"b": "b"} == outputs(path)
 
@@ -572,7 +572,7 @@ def test_a_stop_ends_every_kind_in_time(path: Path, kind: Kind, released: thread
 
     assert time.monotonic() - began < 2
     assert "deadline" == outcome.stopped
-    assert [("a", 1, "stopped")] == [(cut.trial, cut.attempt, cut.why) for cut in events(path, AttemptInterrupted)]
+    assert [("a", 1, "stopped")] == [(cut.trial, cut.attempt, cut.reason) for cut in events(path, AttemptInterrupted)]
 
 
 def _from_a_script(call: Callable[[], Outcome]) -> Outcome:
@@ -644,7 +644,7 @@ def test_errors_are_raised_in_the_caller(path: Path, caller: Caller) -> None:
 
     outcome = caller(call)
 
-    assert "already finished" == outcome.why
+    assert "already finished" == outcome.detail
     assert 1 == len(events(path, TrialCompleted))
 
 

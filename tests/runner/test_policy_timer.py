@@ -32,7 +32,7 @@ class Patient:
         changes: tuple[LimitMoved | Paused | Resumed, ...] = ()
         if isinstance(signal, Started):
             if self._until is not None:
-                self._until, self._heard, changes = None, signal.t, (Resumed(cause="no_response", evidence=""),)
+                self._until, self._heard, changes = None, signal.t, (Resumed(reason="no_response", evidence=""),)
             self._in_flight.add(signal.attempt)
         else:
             self._in_flight.discard(signal.attempt)
@@ -51,7 +51,7 @@ class Patient:
             return Decision(limit=self.limit)
         self._in_flight.clear()
         self._until = t + 1.0
-        return Decision(limit=self.limit, changes=(Paused(until=self._until, cause="no_response", evidence=f"silent at {t}"),))
+        return Decision(limit=self.limit, changes=(Paused(until=self._until, reason="no_response", evidence=f"silent at {t}"),))
 
 
 def session_rules(*_: Any) -> SessionRules:
@@ -84,7 +84,7 @@ async def test_attempts_start_beside_those_that_hang() -> None:
         record.t for record in read(PATH, files=disk) if getattr(record.event, "trial", "") == "case-11" and record.t > 6
     )
 
-    assert ["no_response"] == [event.cause for event in events if isinstance(event, IntakePaused)]
+    assert ["no_response"] == [event.reason for event in events if isinstance(event, IntakePaused)]
     assert 1 == sum(isinstance(event, IntakeResumed) for event in events)
     assert {0, 1, 2, 3} == {event.slot for event in events if isinstance(event, AttemptStarted)}
     assert ended < 15

@@ -40,7 +40,7 @@ def test_an_outcome_is_printed_as_a_summary(tmp_path: Path) -> None:
     assert f"same finished: 3 of 3 trials done, in {tmp_path / 'run'}" == first
     assert ("  3 ok of 3 done", True) == (counts, scores.startswith("  right  100.0 %  3 of 3 passed"))
     assert "resume" not in str(outcome)  # The evaluation is not in a file, so there is no command to resume it.
-    assert f"Outcome(path={tmp_path / 'run'!r}, head={outcome.head!r}, stopped='', why='')" == repr(outcome)
+    assert f"Outcome(path={tmp_path / 'run'!r}, head={outcome.head!r}, stopped='', detail='')" == repr(outcome)
 
 
 def test_what_cannot_be_run_is_rejected(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ async def test_a_stop_gives_grace_then_cancels() -> None:
 
     assert ("interrupted", 1) == (outcome.stopped, outcome.state.completed)
     cut = [event for event in events_of(PATH, files=disk) if isinstance(event, AttemptInterrupted)]
-    assert [("case-1", 1, "stopped")] == [(event.trial, event.attempt, event.why) for event in cut]
+    assert [("case-1", 1, "stopped")] == [(event.trial, event.attempt, event.reason) for event in cut]
     assert 6.0 == trio.current_time() - before
     assert RunStopped(reason="interrupted") in events_of(PATH, files=disk)
 
@@ -123,7 +123,7 @@ async def test_a_second_stop_does_not_wait_for_stuck_attempts() -> None:
     outcome = await run_virtual(it, disk, observer=twice, grace=100)
 
     assert [2.0] == [record.t for record in read(PATH, files=disk) if isinstance(record.event, AttemptInterrupted)]
-    assert AttemptReturnedLate(trial="case-0", attempt=1, ending="succeeded", elapsed=50.0) in events_of(PATH, files=disk)
+    assert AttemptReturnedLate(trial="case-0", attempt=1, outcome="succeeded", elapsed=50.0) in events_of(PATH, files=disk)
     assert ("interrupted", 0) == (outcome.stopped, outcome.state.completed)
 
 
@@ -213,7 +213,7 @@ async def test_run_and_resume_reject_an_unsuitable_run() -> None:
     with pytest.raises(JournalExists, match="resume"):
         await run_virtual(it, disk)
     outcome = await run_virtual(it, disk, resume=True)
-    assert ("", "already finished") == (outcome.stopped, outcome.why)
+    assert ("", "already finished") == (outcome.stopped, outcome.detail)
     assert 2 == outcome.state.completed
 
     waiting = define(Scripted(lambda *_: Answer(1, 5)), numbered_cases(1))
@@ -232,16 +232,16 @@ async def test_run_and_resume_reject_an_unsuitable_run() -> None:
 
 def results(disk: SimulatedDisk) -> dict[str, Any]:
     """Return the output of every trial, or that it failed."""
-    endings: dict[str, Any] = {}
+    outcomes: dict[str, Any] = {}
     for event in events_of(PATH, files=disk):
         match event:
             case AttemptSucceeded():
-                endings[event.trial] = event.output
+                outcomes[event.trial] = event.output
             case TrialFailed():
-                endings[event.trial] = event.cause
+                outcomes[event.trial] = event.reason
             case _:
                 pass
-    return endings
+    return outcomes
 
 
 def crash_everywhere(count: int, crashes: int, seed: int = 0) -> int:
@@ -316,8 +316,8 @@ async def test_changed_cases_are_rejected_or_adopted() -> None:
     outcome = await run_virtual(define(task, changed, slots=1), disk, resume=True, adopt=True)
 
     events = events_of(PATH, files=disk)
-    assert TrialWithdrawn(trial="case-1", why="changed") in events
-    assert TrialWithdrawn(trial="case-2", why="removed") in events
+    assert TrialWithdrawn(trial="case-1", reason="changed") in events
+    assert TrialWithdrawn(trial="case-2", reason="removed") in events
     assert (7, 1) == (outcome.state.completed, task.calls["case-0"])
     assert 1 == task.calls["another"]
 
@@ -439,7 +439,7 @@ async def test_other_settings_may_change() -> None:
     first, second = settings_of_sessions(disk)
     assert first is None
     assert second is not None
-    assert {"slots", "deadline", "policy", "retry", "given"} == set(second)
+    assert {"slots", "deadline", "policy", "retry", "overridden"} == set(second)
     assert (2, None, "fixed", 9) == (second["slots"], second["deadline"], second["policy"], second["retry"]["errors"])
     assert {"slots": (1, 2), "deadline": (5.0, None), "policy": ("adaptive", "fixed")} == {
         name: values for name, values in seen.items() if name != "retry"
@@ -468,7 +468,7 @@ async def test_overridden_settings_hold_for_every_session() -> None:
 
     kept = {name: begun.settings[name] for name in given}
     assert {**given, "skip": ["case-0"]} == kept
-    assert ["skip", "limit"] == [name for name in begun.settings["given"] if name in ("skip", "limit")]
+    assert ["skip", "limit"] == [name for name in begun.settings["overridden"] if name in ("skip", "limit")]
     assert ("", 6, 1) == (outcome.stopped, outcome.state.completed, task.most_in_flight)
     assert [None, None, None, {"deadline": None}] == settings_of_sessions(disk)
 
@@ -476,8 +476,8 @@ async def test_overridden_settings_hold_for_every_session() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"given": ["slots"], "slots": "many"}, "slots='many': must be a whole number"),
-        ({"given": ["only"], "only": 5}, "the journal has an invalid setting"),
+        ({"overridden": ["slots"], "slots": "many"}, "slots='many': must be a whole number"),
+        ({"overridden": ["only"], "only": 5}, "the journal has an invalid setting"),
     ],
 )
 def test_invalid_settings_in_a_journal_are_rejected(settings: dict[str, Any], message: str) -> None:
@@ -486,12 +486,13 @@ def test_invalid_settings_in_a_journal_are_rejected(settings: dict[str, Any], me
 
     with pytest.raises(UsageError, match=re.escape(message)):
         effective_settings(own, {}, settings)
-    name = settings["given"][0]
+    name = settings["overridden"][0]
     assert (own, [name]) == effective_settings(own, {name: getattr(own, name)}, settings)
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"given": None}, {"given": ["no such", "slots", 7, ["x"]]}, {"given": {"slots": 1}}, {"given": 5}]
+    "settings",
+    [{}, {"overridden": None}, {"overridden": ["no such", "slots", 7, ["x"]]}, {"overridden": {"slots": 1}}, {"overridden": 5}],
 )
 def test_missing_settings_in_a_journal_are_ignored(settings: dict[str, Any]) -> None:
     """If a journal lacks settings, or has them in an unknown form, the evaluation's own apply."""
@@ -514,7 +515,7 @@ def test_an_ambiguous_attempt_is_retried_or_failed(choice: str, failed: int, cal
     outcome = run_until_power_cut(it, disk, 10**9, resume=True, on_ambiguous=choice)
 
     assert outcome is not None
-    assert AttemptInterrupted(trial="case-0", attempt=1, why="process_died") in events_of(PATH, files=disk)
+    assert AttemptInterrupted(trial="case-0", attempt=1, reason="process_died") in events_of(PATH, files=disk)
     assert (failed, calls) == (outcome.state.failed, task.calls["case-0"])
 
 

@@ -38,13 +38,13 @@ def decisions(retry: Retry, failures: list[Failed], seed: int = 0) -> list[Retry
         decision = retry.after(failed, jitter(seed, "a", attempt))
         decisions.append(decision)
         if isinstance(decision, RetryIn):
-            failed.count_retry(decision.cause, decision.delay)
+            failed.count_retry(decision.reason, decision.delay)
         assert attempt < 10_000, "the budgets do not end"
     return decisions
 
 
 @pytest.mark.parametrize(
-    ("failure", "attempts", "cause"),
+    ("failure", "attempts", "reason"),
     [
         (ERROR, 5, "exhausted"),
         (("unavailable", None), 5, "exhausted"),
@@ -52,12 +52,12 @@ def decisions(retry: Retry, failures: list[Failed], seed: int = 0) -> list[Retry
         (("fatal", None), 1, "fatal"),
     ],
 )
-def test_each_cause_has_a_budget(failure: Failed, attempts: int, cause: Any) -> None:
+def test_each_cause_has_a_budget(failure: Failed, attempts: int, reason: Any) -> None:
     """Errors are retried 4 times, timeouts twice, fatal failures never."""
     made = decisions(Retry(), [failure])
 
     assert attempts == len(made)
-    assert GiveUp(cause=cause) == made[-1]
+    assert GiveUp(reason=reason) == made[-1]
 
 
 def test_budgets_are_separate() -> None:
@@ -65,14 +65,14 @@ def test_budgets_are_separate() -> None:
     made = decisions(Retry(errors=4, timeouts=2), [ERROR, TIMED_OUT])
 
     assert 6 == len(made)
-    assert GiveUp(cause="timed_out") == made[-1]
+    assert GiveUp(reason="timed_out") == made[-1]
 
 
 def test_one_budget_counts_every_failure() -> None:
     """`OneBudget` counts errors, timeouts and rate limits together."""
     made = decisions(OneBudget(total=3), [ERROR, TIMED_OUT, RATE_LIMITED])
 
-    assert ["error", "timed_out", "rate_limited", "exhausted"] == [decision.cause for decision in made]
+    assert ["error", "timed_out", "rate_limited", "exhausted"] == [decision.reason for decision in made]
 
 
 def test_rate_limits_use_up_no_retries() -> None:
@@ -82,7 +82,7 @@ def test_rate_limits_use_up_no_retries() -> None:
 
     assert len(waits) > 10
     assert 600 == pytest.approx(sum(waits))
-    assert GiveUp(cause="exhausted") == made[-1]
+    assert GiveUp(reason="exhausted") == made[-1]
 
 
 def test_rate_limits_leave_the_errors_alone() -> None:
@@ -95,13 +95,13 @@ def test_rate_limits_leave_the_errors_alone() -> None:
 @pytest.mark.parametrize("category", ["rate_limited", "unavailable", "error"])
 def test_retry_after_is_a_lower_bound(category: Any) -> None:
     """A retry does not start before Retry-After, even if that is longer than the longest delay."""
-    assert RetryIn(delay=90, cause=category) == Retry().after(history((category, 90.0)), 0.99)
+    assert RetryIn(delay=90, reason=category) == Retry().after(history((category, 90.0)), 0.99)
 
 
 @pytest.mark.parametrize("category", ["rate_limited", "unavailable"])
 def test_a_wait_beyond_the_budget_fails_at_once(category: str) -> None:
     """With a Retry-After of an hour and ten minutes to spend, a trial fails now and not after ten minutes."""
-    assert GiveUp(cause="exhausted") == Retry().after(history((category, 3600.0)), 0.5)
+    assert GiveUp(reason="exhausted") == Retry().after(history((category, 3600.0)), 0.5)
 
 
 def test_the_backoff_doubles() -> None:
@@ -128,9 +128,9 @@ def test_retries_end(
     waits = [decision for decision in decisions(retry, failures, seed) if isinstance(decision, RetryIn)]
 
     assert all(0 <= wait.delay <= max(retry.max_delay, 7) + 1e-6 for wait in waits)  # Rounded to the microsecond.
-    assert sum(wait.delay for wait in waits if wait.cause == "rate_limited") <= rate_limits * 1.000001 + 1e-6
-    assert sum(wait.cause == "error" for wait in waits) <= errors
-    assert sum(wait.cause == "timed_out" for wait in waits) <= timeouts
+    assert sum(wait.delay for wait in waits if wait.reason == "rate_limited") <= rate_limits * 1.000001 + 1e-6
+    assert sum(wait.reason == "error" for wait in waits) <= errors
+    assert sum(wait.reason == "timed_out" for wait in waits) <= timeouts
 
 
 def state(stage: str, *failures: Failed) -> TrialState:
@@ -141,20 +141,20 @@ def state(stage: str, *failures: Failed) -> TrialState:
 @pytest.mark.parametrize(
     ("trial", "options", "expected"),
     [
-        (state("unsettled", ("error", 9.0)), {}, RetryScheduled(trial="a", attempt=3, delay=9.0, cause="error")),
-        (state("unsettled", ("fatal", None)), {}, TrialFailed(trial="a", attempts=2, cause="fatal")),
+        (state("unsettled", ("error", 9.0)), {}, RetryScheduled(trial="a", attempt=3, delay=9.0, reason="error")),
+        (state("unsettled", ("fatal", None)), {}, TrialFailed(trial="a", attempts=2, reason="fatal")),
         (
             state("unsettled", ("fatal", None)),
             {"stop_run": True},
-            RetryScheduled(trial="a", attempt=3, delay=0.0, cause="stopped"),
+            RetryScheduled(trial="a", attempt=3, delay=0.0, reason="stopped"),
         ),
         (
             state("unsettled", *[("timed_out", None)] * 3),
             {"probe": True},
-            RetryScheduled(trial="a", attempt=3, delay=1.0, cause="probe"),
+            RetryScheduled(trial="a", attempt=3, delay=1.0, reason="probe"),
         ),
-        (state("failed", ERROR), {}, RetryScheduled(trial="a", attempt=3, delay=0.0, cause="asked")),
-        (state("interrupted"), {}, TrialFailed(trial="a", attempts=2, cause="ambiguous")),
+        (state("failed", ERROR), {}, RetryScheduled(trial="a", attempt=3, delay=0.0, reason="requested")),
+        (state("interrupted"), {}, TrialFailed(trial="a", attempts=2, reason="ambiguous")),
     ],
 )
 def test_settle_decides_from_the_state_of_a_trial(

@@ -74,7 +74,7 @@ def above_the_limit(timed: Timed) -> Timed:
 
 def in_a_pause(timed: Timed) -> Timed:
     at = place(timed, ScorerCallStarted, 4)
-    pause = IntakePaused(until=timed[at][0] + 5, cause="retry_after", key="scorer:judge")
+    pause = IntakePaused(until=timed[at][0] + 5, reason="retry_after", key="scorer:judge")
     return [*timed[:at], (timed[at - 1][0], pause), *timed[at:]]
 
 

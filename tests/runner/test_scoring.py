@@ -225,7 +225,7 @@ async def test_no_attempt_starts_while_too_many_outputs_wait() -> None:
 
     def look(_: Record) -> None:
         nonlocal most, behind
-        most = max(most, live.stages["answered"])
+        most = max(most, live.stages["scoring"])
         behind = behind or live.holds_attempts
 
     disk, live = SimulatedDisk(), fold([])
@@ -365,5 +365,5 @@ async def test_outputs_that_cannot_be_scored_within_the_grace_are_left() -> None
     stopped = await run_fixed(it, disk, deadline=1.0, grace=30.0)
     resumed = await run_fixed(it, disk, resume=True, deadline=None)
 
-    assert ("deadline", 1, 0) == (stopped.stopped, stopped.state.stages["answered"], stopped.state.completed)
+    assert ("deadline", 1, 0) == (stopped.stopped, stopped.state.stages["scoring"], stopped.state.completed)
     assert ("", 1) == (resumed.stopped, resumed.state.completed)

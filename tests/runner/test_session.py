@@ -98,7 +98,7 @@ async def test_a_timeout_ends_one_attempt() -> None:
     assert [AttemptTimedOut(trial="a", attempt=n, timeout=30.0, elapsed=30.0) for n in (1, 2, 3)] == [
         event for event in events if isinstance(event, AttemptTimedOut)
     ]
-    assert TrialFailed(trial="a", attempts=3, cause="timed_out") in events
+    assert TrialFailed(trial="a", attempts=3, reason="timed_out") in events
     assert ("", 1) == (outcome.stopped, outcome.state.failed)
 
 
@@ -119,7 +119,7 @@ async def test_a_programming_error_is_not_retried() -> None:
     await run_virtual(define(task, [Case(name="a", input="a")]), disk)
 
     assert 1 == task.calls["a"]
-    assert TrialFailed(trial="a", attempts=1, cause="fatal") in events_of(PATH, files=disk)
+    assert TrialFailed(trial="a", attempts=1, reason="fatal") in events_of(PATH, files=disk)
 
 
 async def test_fatal_and_rate_limited_are_honoured() -> None:
@@ -154,7 +154,7 @@ async def test_an_unserialisable_output_fails_its_trial_only() -> None:
 
     failed = next(event for event in events_of(PATH, files=disk) if isinstance(event, AttemptFailed))
     assert "output.deep[0]" in failed.message
-    assert TrialFailed(trial="a", attempts=1, cause="unserialisable") in events_of(PATH, files=disk)
+    assert TrialFailed(trial="a", attempts=1, reason="unserialisable") in events_of(PATH, files=disk)
     assert (1, 1) == (outcome.state.completed, outcome.state.failed)
 
 
@@ -172,7 +172,7 @@ async def test_an_output_after_the_timeout_is_discarded() -> None:
 
     events = events_of(PATH, files=disk)
     assert AttemptTimedOut(trial="a", attempt=1, timeout=30.0, elapsed=50.0) in events
-    assert AttemptReturnedLate(trial="a", attempt=1, ending="succeeded", elapsed=50.0) in events
+    assert AttemptReturnedLate(trial="a", attempt=1, outcome="succeeded", elapsed=50.0) in events
     assert 0 == count(disk, AttemptSucceeded)
 
 
@@ -290,7 +290,7 @@ async def test_an_unauthorized_key_stops_the_run() -> None:
     )
 
     assert "unauthorized" == outcome.stopped
-    assert "bad key" in outcome.why
+    assert "bad key" in outcome.detail
     assert 1 == str(outcome).count("bad key")
     assert (0, 2) == (outcome.state.failed, count(disk, AttemptStarted))
 
@@ -318,7 +318,7 @@ async def test_a_stop_with_the_last_trial_leaves_nothing_to_resume(read: Callabl
     disk = SimulatedDisk()
     outcome = await run_virtual(define(task, read(numbered_cases(3)), slots=3), disk, policy="fixed", fail_fast=True)
 
-    assert ("", "finished", 2, 1) == (outcome.stopped, outcome.state.ending, outcome.state.completed, outcome.state.failed)
+    assert ("", "finished", 2, 1) == (outcome.stopped, outcome.state.outcome, outcome.state.completed, outcome.state.failed)
 
 
 async def test_max_failures_may_be_a_fraction() -> None:
@@ -353,7 +353,7 @@ async def test_a_dataset_that_fails_half_way_can_be_resumed() -> None:
     outcome = await run_virtual(define(task, broken, slots=2), disk)
 
     assert "dataset_failed" == outcome.stopped
-    assert "network share" in outcome.why
+    assert "network share" in outcome.detail
     assert 0 < outcome.state.completed <= 30
     assert verify(PATH, files=disk).ok
 
@@ -437,7 +437,7 @@ async def test_a_retry_after_beyond_the_budget_fails_its_trial_only() -> None:
     cases = [Case(name=name, input=name) for name in "ab"]
     outcome = await run_virtual(define(task, cases, retry=Retry(rate_limits=60)), disk, slots=1)
 
-    assert [TrialFailed(trial="a", attempts=1, cause="exhausted")] == [
+    assert [TrialFailed(trial="a", attempts=1, reason="exhausted")] == [
         event for event in events_of(PATH, files=disk) if isinstance(event, TrialFailed)
     ]
     assert (1, True) == (outcome.state.completed, outcome.state.t < 5)

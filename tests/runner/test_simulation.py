@@ -17,7 +17,7 @@ from journal.events import AttemptFailed, AttemptSucceeded, AttemptTimedOut
 from runner import Case, Fatal, RateLimited, Retry, UsageError
 from runner.api import arun
 from runner.cli import cli
-from runner.recompute.simulation import BOUND, Recording
+from runner.recompute.simulation import LIMITATION, Recording
 from runner.testing import Answer, Fail, Hang, Scripted, Step, repeatable
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import FLEETING, enqueued, flip, session, started, whole_run, written
@@ -194,7 +194,7 @@ def evaljournal(*arguments: object) -> Result:
 
 
 def test_the_command_shows_figures_side_by_side(run: Path) -> None:
-    """Recorded and simulated figures, line by line, with a note that they are a bound; nothing is written."""
+    """Recorded and simulated figures, line by line, with their limitation; nothing is written."""
     before = sorted(run.parent.rglob("*"))
     result = evaljournal("simulate", run, "--slots", "6")
 
@@ -205,7 +205,7 @@ def test_the_command_shows_figures_side_by_side(run: Path) -> None:
     assert ["duration", "4", "s", "2", "s"] in lines
     assert ["calls", "12", "12"] in lines
     assert ["rate", "limited", "0", "0"] in lines
-    assert BOUND.split() == lines[-1]
+    assert LIMITATION.split() == lines[-1]
     assert before == sorted(run.parent.rglob("*"))
 
 
@@ -219,7 +219,7 @@ def test_the_command_in_json(run: Path) -> None:
         figures["simulated"]["calls"],
         figures["simulated"]["most_in_flight"],
     )
-    assert BOUND == figures["is_a_bound"]
+    assert LIMITATION == figures["limitation"]
 
 
 def test_a_damaged_run_is_simulated_up_to_the_damage(run: Path) -> None:

@@ -139,7 +139,7 @@ def test_status_and_diff_agree_about_a_damaged_run(tmp_path: Path, a: Path) -> N
 
     assert "3 of 20 · 15 %" == status.stdout.splitlines()[1].lstrip("━─ ")
     assert f"B  {broken}: capitals, damaged, 3 ok of 20" in evaljournal("diff", a, broken).stdout
-    assert ("damaged", f"evaljournal salvage {broken} -o NEW") == (printed["status"], printed["next"])
+    assert ("damaged", f"evaljournal salvage {broken} -o NEW") == (printed["status"], printed["next_command"])
 
 
 def test_status_by_a_key_of_the_metadata(a: Path) -> None:

@@ -135,19 +135,19 @@ def test_no_export_goes_into_a_run(run: Path, inside: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "why"),
+    ("target", "reason"),
     [
         ("", "exists and is not a file"),
         ("nowhere/out.csv", "nowhere does not exist; create it with `mkdir -p "),
         ("fifo", "exists and is not a file"),
     ],
 )
-def test_an_invalid_target(run: Path, tmp_path: Path, target: str, why: str) -> None:
+def test_an_invalid_target(run: Path, tmp_path: Path, target: str, reason: str) -> None:
     """A directory, a pipe or a missing parent is rejected, even with --force."""
     os.mkfifo(tmp_path / "fifo")
     result = evaljournal("export", run, "-f", "csv", "-o", tmp_path / target, "--force")
 
-    assert (2, True) == (result.exit_code, why in result.stderr)
+    assert (2, True) == (result.exit_code, reason in result.stderr)
     assert ["fifo", "run"] == sorted(os.listdir(tmp_path))
 
 
@@ -199,8 +199,8 @@ def test_a_torn_end_is_no_damage(run: Path) -> None:
         {"type": "attempt_started", "trial": "nobody", "attempt": 1, "slot": 0},
         {"type": "trial_scored", "trial": "a", "scorer": 7, "version": "", "value": {}, "elapsed": "long"},
         {"type": "attempt_succeeded", "trial": "a", "attempt": "one", "output": "x", "elapsed": None},
-        {"type": "session_started", "n": "two", "pid": "x", "host": 5, "boot_id": None},
-        {"type": "limit_changed", "before": None, "after": "many", "cause": 1},
+        {"type": "session_started", "session": "two", "pid": "x", "host": 5, "boot_id": None},
+        {"type": "limit_changed", "before": None, "after": "many", "reason": 1},
     ],
     ids=lambda nonsense: nonsense["type"],
 )

@@ -237,7 +237,7 @@ def test_a_configuration_file() -> None:
     assert (2, 7.5, 2, ["exact=0.5"]) == tuple(
         started_event.settings[each] for each in ("slots", "timeout", "limit", "fail_under")
     )
-    assert ["slots"] == started_event.settings["given"]
+    assert ["slots"] == started_event.settings["overridden"]
     assert "--config eval.toml" == started_event.task
     assert {"exact", "iexact"} == set(started_event.scorers)
 
@@ -290,7 +290,7 @@ def test_retry_options(server: Server, name: str) -> None:
 
     assert (1, 2) == (result.exit_code, asked)
     assert numbers == {each: started_event.settings["retry"][each] for each in numbers}
-    assert ["retry.errors"] == started_event.settings["given"]
+    assert ["retry.errors"] == started_event.settings["overridden"]
     later = [session.settings["retry"] for session in sessions[1:]]
     assert [(1, 7, 5.0), (1, 7, 6.0)] == [(each["errors"], each["timeouts"], each["rate_limits"]) for each in later]
     assert 6 == len(server.seen(name))
@@ -508,7 +508,7 @@ def test_a_gate_decides_the_exit_code(gate: str, code: int, message: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("message", "gate", "code", "why"),
+    ("message", "gate", "code", "reason"),
     [
         ("1.0", "mine>=0.9@lower", 1, "the lower end of mine is 0.4385"),
         ("1.0", "mine>=0.9", 0, ""),
@@ -520,13 +520,13 @@ def test_a_gate_decides_the_exit_code(gate: str, code: int, message: str) -> Non
         ),
     ],
 )
-def test_a_gate_on_an_interval_of_equal_scores(message: str, gate: str, code: int, why: str) -> None:
+def test_a_gate_on_an_interval_of_equal_scores(message: str, gate: str, code: int, reason: str) -> None:
     """Three equal scores give no confidence interval."""
     Path("mine.py").write_text(f"def mine(output, case):\n    return {message}\n")
     result = evaljournal(*COMMANDED, "--score", "mine.py:mine", "--fail-under", gate)
 
     assert code == result.exit_code
-    assert why in result.stderr.splitlines()[-1]
+    assert reason in result.stderr.splitlines()[-1]
 
 
 # Re-scoring.
@@ -548,7 +548,7 @@ def test_rescore() -> None:
         )
         for version in dict.fromkeys(event.version for event in events("runs/qa/0001", TrialScored) if event.scorer == "exact")
     ]
-    assert (1.0, 3, "finished") == (state.scores["exact"].mean, state.completed, state.ending)
+    assert (1.0, 3, "finished") == (state.scores["exact"].mean, state.completed, state.outcome)
     assert () == tuple(audit(read("runs/qa/0001"), rules=session_rules).findings)
     assert verify("runs/qa/0001").ok
     shown = evaljournal("show", "chile").stdout

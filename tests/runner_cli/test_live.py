@@ -19,7 +19,7 @@ BEGAN = 5.0
 
 def printed(capsys: pytest.CaptureFixture[str], happens: dict[int, Event], *, seconds: int) -> list[tuple[int, str]]:
     """Play events in a half-finished run; return the start of each line and its second."""
-    state = state_of([LimitChanged(before=0, after=4, cause="start"), *answered("a"), enqueued("b")])
+    state = state_of([LimitChanged(before=0, after=4, reason="start"), *answered("a"), enqueued("b")])
     printer, lines = ProgressPrinter(tenth(state, 2), BEGAN), list[tuple[int, str]]()
     for second in range(seconds):
         if second in happens:
@@ -31,7 +31,7 @@ def printed(capsys: pytest.CaptureFixture[str], happens: dict[int, Event], *, se
 
 def pause(second: int, until: int) -> dict[int, Event]:
     """Start nothing from one second to another."""
-    return {second: IntakePaused(until=BEGAN + until, cause="retry_after")}
+    return {second: IntakePaused(until=BEGAN + until, reason="retry_after")}
 
 
 def test_a_pause_is_reported_at_its_start_and_end(capsys: pytest.CaptureFixture[str]) -> None:

@@ -246,7 +246,7 @@ def test_a_retried_trial_is_written_once() -> None:
     before = ids("again")
     answered = AttemptSucceeded(trial="chad", attempt=3, output="N'Djamena", elapsed=0.1)
     started_event = AttemptStarted(trial="chad", attempt=3, slot=0)
-    asked = RetryScheduled(trial="chad", attempt=3, delay=0.0, cause="asked")
+    asked = RetryScheduled(trial="chad", attempt=3, delay=0.0, reason="requested")
     done = trial("chad")[-1]
     done.attempts = 3  # type: ignore[misc,union-attr]  # the last event of a life
     written(Path("run"), [session(3), asked, started_event, answered, done], new=False, clock=minute_clock(20))

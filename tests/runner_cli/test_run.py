@@ -135,7 +135,7 @@ def test_what_is_recorded_of_the_command_line() -> None:
     started_event = events("runs/capitals/0001", RunStarted)[0]
 
     assert "evals/capitals.py:capitals" == started_event.task
-    given = {name: started_event.settings[name] for name in started_event.settings["given"]}
+    given = {name: started_event.settings[name] for name in started_event.settings["overridden"]}
     assert {"slots": 1, "timeout": None, "only": ["c*"], "seed": 7, "policy": "fixed"} == given
 
 
@@ -350,10 +350,10 @@ def test_dry_run_estimates_from_an_earlier_run() -> None:
     usage = "tokens 50 (150 if every retry is used), cost 2.5 (7.5 if every retry is used)"
     message = f"  in total about {usage}, based on runs/capitals/0001\n"
     assert words.stdout.endswith(message)
-    assert {"at_least": 5, "at_most": 15} == answer["calls"]
-    assert {"tokens": 150.0, "cost": 7.5} == answer["projected_usage_at_most"]
+    assert {"min": 5, "max": 15} == answer["calls"]
+    assert {"tokens": 150.0, "cost": 7.5} == answer["expected_usage_max"]
     assert ({"tokens": 50.0, "cost": 2.5}, 5, "runs/capitals/0002") == (
-        answer["projected_usage"],
+        answer["expected_usage"],
         answer["trials"],
         answer["path"],
     )
@@ -370,7 +370,7 @@ def test_dry_run_of_cases_that_can_be_read_only_once() -> None:
     assert "  at most 2 cases (they can only be read once), 1 trial each\n" in limited
     assert "  at least 1, at most 6 calls, plus retries after rate limits\n" in limited
     answer = orjson.loads(evaljournal("run", "evals/capitals.py", "--dry-run", "--limit", "2", "--json").stdout)
-    assert (None, 2, 6) == (answer["trials"], answer["trials_at_most"], answer["calls"]["at_most"])
+    assert (None, 2, 6) == (answer["trials"], answer["max_trials"], answer["calls"]["max"])
 
 
 @pytest.mark.parametrize("flags", [[], ["--dry-run"]])
@@ -478,7 +478,7 @@ def test_resume_with_other_settings() -> None:
     ] == re.findall(r".* \(was .*", again.stderr)
     assert ["fail_fast: false (was true)"] == re.findall(r".* \(was .*", result.stderr)
     changes = [event.settings for event in events("runs/capitals/0001", SessionStarted)]
-    assert {"fail_fast": False, "given": ["slots", "policy", "fail_fast", "max_failures"]} == changes[2]
+    assert {"fail_fast": False, "overridden": ["slots", "policy", "fail_fast", "max_failures"]} == changes[2]
     assert 2 == changes[1]["slots"]
 
 
@@ -530,8 +530,8 @@ def test_resume_of_a_run_started_from_python() -> None:
     unsaid = evaljournal("resume", "r")
     message = evaljournal("resume", "r", "--task", "evals/capitals.py", "--no-fail-fast")
     cut_tail(segment(Path("r"), 2), 1)
-    with segment(Path("r"), 2).open("ab") as file:
-        file.write(b'{"seq":99,"at":"2026-11-15T00:00:00.000000Z","t":0.0,"type":"session_started","n":3')  # A crash tore it.
+    with segment(Path("r"), 2).open("ab") as file:  # A torn line.
+        file.write(b'{"seq":99,"at":"2026-11-15T00:00:00.000000Z","t":0.0,"type":"session_started","session":3')
     again = evaljournal("resume", "r", "--retry-failed")
 
     assert (2, True) == (unsaid.exit_code, "was started from Python" in unsaid.stderr)
@@ -863,7 +863,7 @@ def test_ls() -> None:
         "failed": 0,
         "trials": None,
         "status": "interrupted",
-        "ended": "no final record",
+        "outcome": "no final record",
     }
 
 

@@ -43,10 +43,10 @@ TROUBLED: list[Event] = [
         elapsed=0.25,
         usage={"tokens": 3},
     ),
-    RetryScheduled(trial="peru", attempt=2, delay=0.0005, cause="rate_limited"),
+    RetryScheduled(trial="peru", attempt=2, delay=0.0005, reason="rate_limited"),
     AttemptStarted(trial="peru", attempt=2, slot=0),
     AttemptTimedOut(trial="peru", attempt=2, timeout=30.0, elapsed=30.0),
-    TrialFailed(trial="peru", attempts=2, cause="timed_out"),
+    TrialFailed(trial="peru", attempts=2, reason="timed_out"),
 ]
 """A trial that is refused, tried again, and given up: records 4 to 11, a millisecond apart."""
 
@@ -70,7 +70,7 @@ def test_a_trial_as_text() -> None:
 
     assert (0, "") == (result.exit_code, result.stderr)
     assert [
-        "peru  failed (timed_out), 2 attempts",
+        "peru  failed (timed out), 2 attempts",
         "queued at 2026-11-15T00:00:00.004000Z · waited 1.5 ms · backoff 0.5 ms · attempts 3 ms · scoring 0 s",
         'input     {"question":"Where?\\n\\tReally?"}',
         "attempt 1  rate limited after 2 ms  slot 3 · session 1 · seq 5–7 · waited 1 ms, backoff 0 s",
@@ -119,10 +119,10 @@ def test_a_trial_as_json() -> None:
     written(Path("run"), TROUBLED)
     printed = shown("run", "peru")
 
-    assert ("run", None, "failed", "timed_out") == (printed["path"], printed["problem"], printed["stage"], printed["cause"])
+    assert ("run", None, "failed", "timed_out") == (printed["path"], printed["problem"], printed["stage"], printed["reason"])
     assert {"question": "Where?\n\tReally?"} == printed["input"]
     first, second = printed["attempts"]
-    assert ["rate_limited", "timed_out"] == [first["ending"], second["ending"]]
+    assert ["rate_limited", "timed_out"] == [first["outcome"], second["outcome"]]
     assert (3, 5, 7, 2.0, [["tokens", 7]]) == tuple(first[name] for name in ("slot", "seq", "end_seq", "retry_after", "notes"))
     assert printed["times"]["queue_time"] == pytest.approx(first["queue_time"] + second["queue_time"])
     assert printed["times"]["backoff_time"] == pytest.approx(first["backoff_time"] + second["backoff_time"])
@@ -172,14 +172,14 @@ def test_the_list_of_trials() -> None:
     assert (0, "") == (result.exit_code, result.stderr)
     assert [
         ["TRIAL", "STAGE", "ATTEMPTS", "TOOK", "exact", "judge"],
-        ["peru", "failed (timed_out)", "2", "–", "–", "–"],
+        ["peru", "failed (timed out)", "2", "–", "–", "–"],
         ["a", "completed", "1", "0.25 s", "true", "–"],
         ["b", "completed", "1", "0.25 s", "true", "failed"],
         ["c\\x1b", "queued", "0", "–", "–", "–"],
     ] == [re.split(r"  +", line) for line in result.stdout.splitlines()]
     assert {"exact": True} == printed["trials"][1]["scores"]
     assert ("failed", "timed_out", 2, None) == tuple(
-        printed["trials"][0][each] for each in ("stage", "cause", "attempts", "elapsed")
+        printed["trials"][0][each] for each in ("stage", "reason", "attempts", "elapsed")
     )
     assert ["peru", "a"] == [each["trial"] for each in shown("run", "--at", 16)["trials"]]
 
@@ -190,7 +190,7 @@ def test_a_trial_of_a_damaged_run() -> None:
     flip(segment(Path("run")), list(read("run"))[11].offset + 60)
     half, gone = evaljournal("show", "run", "case-2"), evaljournal("show", "run", "case-3")
 
-    assert (4, True) == (half.exit_code, half.stdout.startswith("case-2  answered, 1 attempt"))
+    assert (4, True) == (half.exit_code, half.stdout.startswith("case-2  scoring, 1 attempt"))
     assert (4, "") == (gone.exit_code, gone.stdout)
     assert "run is damaged at record 12" in half.stderr
     assert "run is damaged at record 12" in gone.stderr
@@ -234,7 +234,7 @@ def test_calls_of_scorers() -> None:
         delay=0.0,
     )
     calls: list[Event] = [
-        PaceChanged(after=4.2, cause="rate_limit", key=key),
+        PaceChanged(after=4.2, reason="rate_limit", key=key),
         ScorerCallStarted(trial="a", scorer="judge", call=1, key=key),
         failed,
         ScorerCallStarted(trial="a", scorer="judge", call=2, key=key),
@@ -251,14 +251,14 @@ def test_calls_of_scorers() -> None:
         "call 2    judge succeeded after 1 ms  session 1 · seq 11 · waited 1 ms (rate limit: 4.2 starts/s)",
     ] == lines[lines.index("output    Lima") + 1 : -2]
     assert [("rate_limited", "pace"), ("succeeded", "pace")] == [
-        (call["ending"], call["waits"][0]["reason"]) for call in story["scorer_calls"]
+        (call["outcome"], call["waits"][0]["reason"]) for call in story["scorer_calls"]
     ]
 
 
 def test_what_an_attempt_waited_for() -> None:
     """The longest wait of an attempt is shown with its reason; JSON lists all."""
     life = trial("a")
-    paced = PaceChanged(after=4.2, cause="rate_limit")
+    paced = PaceChanged(after=4.2, reason="rate_limit")
     written(Path("run"), [started(), session(), life[0], paced, *life[1:]])
 
     assert "waited 2 ms (rate limit: 4.2 starts/s), backoff 0 s" in evaljournal("show", "run", "a").stdout

@@ -116,8 +116,8 @@ def test_a_point_as_json(run: Path) -> None:
 
     assert orjson.loads(evaljournal("status", run, "--json").stdout) == now
     assert list(now) == list(then)
-    assert (6, "running", True, 1) == (then["seq"], then["status"], then["is_live"], then["trials"]["being_scored"])
-    assert "evaljournal fork run --at 6 -o NEW" == then["next"]
+    assert (6, "running", True, 1) == (then["seq"], then["status"], then["is_live"], then["trials"]["scoring"])
+    assert "evaljournal fork run --at 6 -o NEW" == then["next_command"]
 
 
 def test_idle_slots_as_json(run: Path) -> None:
@@ -402,7 +402,7 @@ def test_a_fork_of_a_finished_run_is_finished(run: Path) -> None:
     end = next(record for record in read("new") if isinstance(record.event, RunFinished))
     assert isinstance(end.event, RunFinished)
     assert list(read("new"))[end.seq - 2].h == end.event.head
-    assert "finished" == load("new").state.ending
+    assert "finished" == load("new").state.outcome
 
 
 def test_a_fork_of_a_fork(run: Path) -> None:
@@ -437,7 +437,7 @@ def test_open_attempts_of_a_fork() -> None:
 def test_a_fork_copies_blobs_and_foreign_events() -> None:
     """Blobs, foreign events and dead sessions are copied; records about files are not."""
     extension = Extension(type="x-mine", data={"a": 1})
-    recovered = JournalRecovered(after=1, bytes=1, file="torn/x")
+    recovered = JournalRecovered(last_seq=1, bytes=1, file="torn/x")
     events = [started(), session(), *trial("a", "x" * 300_000), extension, recovered, session(2), *trial("b", retries=1)]
     written(Path("old"), events)
     evaljournal("fork", "old", "-o", "new")
@@ -495,7 +495,7 @@ def test_an_invalid_record_is_no_bug(command: str) -> None:
     """An intact journal with an invalid record exits with 4 and names it."""
     forge(
         Path("odd"),
-        [opened(), started(), session(), {"type": "limit_changed", "t": "soon", "before": 0, "after": 1, "cause": ""}],
+        [opened(), started(), session(), {"type": "limit_changed", "t": "soon", "before": 0, "after": 1, "reason": ""}],
     )
     forge(
         Path("odd"), [*trial("a")[:2], {"type": "attempt_succeeded", "trial": "b", "attempt": 1, "output": 1, "elapsed": 1.0}]
