@@ -1,28 +1,45 @@
 """Conversion of a task's output to JSON values."""
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 import attrs
 
+from journal.errors import Unserialisable
+from runner.signals import is_from_signal
 
-def to_json(value: Any) -> Any:  # noqa: PLR0911  # one return for each kind of value
+
+def to_json(value: Any) -> Any:
     """Convert dataclasses, attrs classes, pydantic models, mappings and sequences to JSON values.
 
-    Anything else is returned unchanged; the journal rejects what it cannot store.
+    Anything else is returned unchanged; the journal rejects what it cannot store. Whatever the value's class raises becomes an
+    `Unserialisable`.
     """
+    try:
+        return _to_json(value)
+    except BaseException as exc:
+        if is_from_signal(exc):
+            raise
+        error = type(exc).__name__
+        with contextlib.suppress(BaseException):  # Its text may be the user's code as well.
+            error += f": {exc}"
+        raise Unserialisable(type(value).__name__, "", f"cannot be converted: {error}") from exc
+
+
+def _to_json(value: Any) -> Any:  # noqa: PLR0911  # one return for each kind of value
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: _to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if attrs.has(type(value)):
-        return {field.name: to_json(getattr(value, field.name)) for field in attrs.fields(type(value))}
+        return {field.name: _to_json(getattr(value, field.name)) for field in attrs.fields(type(value))}
     dump = getattr(value, "model_dump", None)
     if callable(dump) and not isinstance(value, type):
-        return to_json(dump(mode="json"))
+        return _to_json(dump(mode="json"))
     if isinstance(value, Mapping):
-        return {key: to_json(item) for key, item in value.items()}
+        return {key: _to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [to_json(item) for item in value]
+        return [_to_json(item) for item in value]
     return value

@@ -7,7 +7,7 @@ import attrs
 
 from journal import events
 from journal.codec import json_round_trip
-from journal.errors import JournalError, Unserialisable
+from journal.errors import Unserialisable
 from replay.text import plural
 from runner.concurrency import POISONED
 from runner.data.to_json import to_json
@@ -18,7 +18,6 @@ from runner.engine.scheduler import Scheduler
 from runner.engine.trial_work import TrialWork
 from runner.retries.classify import describe
 from runner.retries.settle import UNSERIALISABLE, settle
-from runner.signals import is_from_signal
 from runner.tasks import LateOutcome, Task
 
 
@@ -107,12 +106,8 @@ class Attempts:
             except (Unserialisable, RecursionError):
                 output = to_json(output)
                 record = self._record(attrs.evolve(event, output=output))  # type: ignore[misc]  # a fact is an attrs class
-        except BaseException as exc:
-            is_unserialisable = isinstance(exc, Unserialisable)
-            if (isinstance(exc, JournalError) and not is_unserialisable) or is_from_signal(exc):
-                raise
-            error = describe(exc)  # Whatever the output's class raised while it was converted.
-            number, message = work.state.attempts, error.message if is_unserialisable else f"{error.type}: {error.message}"
+        except (Unserialisable, RecursionError) as exc:
+            number, message = work.state.attempts, describe(exc).message
             failed = events.AttemptFailed(
                 trial=work.trial, attempt=number, error=UNSERIALISABLE, message=message, category="fatal", elapsed=elapsed
             )

@@ -15,7 +15,7 @@ import trio
 
 from journal import Event, Journal, Record
 from journal.clock import system_clock
-from journal.errors import JournalError, Unserialisable
+from journal.errors import Unserialisable
 from journal.events import AttemptInterrupted, AttemptReturnedLate, Noted, RunFinished
 from replay import RunState
 from replay.summary import forked_sessions
@@ -24,7 +24,6 @@ from runner.engine.shutdown import Shutdown
 from runner.engine.trial_work import TrialWork
 from runner.notes import Sink
 from runner.retries.classify import describe
-from runner.signals import is_from_signal
 
 _MAX_NOTE_NAME: Final = 1_000
 """Characters of a note's name that are recorded."""
@@ -120,9 +119,5 @@ class LateRecorder:
             noted = partial(Noted, name=name[:_MAX_NOTE_NAME], trial=trial, attempt=attempt)
             try:
                 self.record(noted(value=to_json(value)))
-            except BaseException as exc:
-                if (isinstance(exc, JournalError) and not isinstance(exc, Unserialisable)) or is_from_signal(exc):
-                    raise
-                error = describe(exc)
-                text = error.message if isinstance(exc, Unserialisable) else f"{error.type}: {error.message}"
-                self.record(noted(value=text))
+            except (Unserialisable, RecursionError) as exc:
+                self.record(noted(value=describe(exc).message))

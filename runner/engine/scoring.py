@@ -11,7 +11,7 @@ from typing import Any, Final
 import trio
 
 from journal import events
-from journal.errors import JournalError, RecordTooLarge, Unserialisable
+from journal.errors import RecordTooLarge, Unserialisable
 from journal.threads import InThread
 from runner.concurrency import POISONED, call_id
 from runner.engine.call import CallOutcome, CallScope, Interrupted, Returned, TimedOut
@@ -162,7 +162,14 @@ class Scoring:
     ) -> None:
         """Record what a scorer returned; the first record ends its call."""
         try:
-            for name, score in scorer.scores(value).items():
+            scores = scorer.scores(value)
+        except BaseException as exc:  # The value is not a score; its class may raise anything.
+            if is_from_signal(exc):
+                raise
+            self._fail(scorer, work, describe(exc), elapsed, call)
+            return
+        try:
+            for name, score in scores.items():
                 record = self._record(
                     events.TrialScored(
                         trial=work.trial,
@@ -176,10 +183,7 @@ class Scoring:
                 if call is not None:
                     self._scheduler.inform_policy(record, call)
                     call = None
-        except BaseException as exc:  # The value is not a score; its class may raise anything.
-            is_foreign = not isinstance(exc, JournalError) or isinstance(exc, Unserialisable | RecordTooLarge)
-            if not is_foreign or is_from_signal(exc):
-                raise
+        except (Unserialisable, RecordTooLarge) as exc:
             self._fail(scorer, work, describe(exc), elapsed, call)
 
     def _fail(

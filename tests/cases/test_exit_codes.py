@@ -135,7 +135,7 @@ def test_a_system_exit_in_a_note_is_recorded(path: Path) -> None:
     outcome = run_real(define_real(task), path)
 
     assert ("", 1) == (outcome.stopped, outcome.state.completed)
-    assert ["SystemExit: 0", 1] == [event.value for event in events(path, Noted)]
+    assert ["Model cannot be converted: SystemExit: 0", 1] == [event.value for event in events(path, Noted)]
 
 
 @pytest.mark.parametrize("count", [0, 20])
