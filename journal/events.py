@@ -114,6 +114,8 @@ class RunStarted:
     task_fingerprint: str
     scorers: Mapping[str, str]
     """Name → version of each scorer."""
+    definition: Json = None
+    """What is evaluated, with secrets masked: `task` and `scorers`, each with its prompts, parameters, address or source."""
     dataset: str
     """Description of the source of the cases."""
     dataset_fingerprint: str
@@ -145,6 +147,8 @@ class SessionStarted:
     """New number of trials to run; 0 if unchanged or not known in advance."""
     adopted: Json = None
     """New values of members of `run_started` that changed (`evaluation`, `task`, `scorers`, fingerprints)."""
+    definition: Json = None
+    """The definition that was adopted with them."""
 
 
 @fact
@@ -174,6 +178,8 @@ class AttemptStarted:
     """The slot that it occupies until it ends, from 0."""
     key: str = ""
     """Its rate-limit key, if the run has several."""
+    request: Json = None
+    """What is sent, with secrets masked. Null: unknown, or the same as in the previous attempt at the trial."""
 
 
 @fact

@@ -273,7 +273,7 @@ class RunState:
             trial.due = max(0.0, trial.due - self._ended_at)
         self.sessions.append(Session(number=event.session, seq=record.seq, at=record.at, pid=event.pid, host=event.host))
         if event.adopted is not None:
-            self._adopt(event.adopted, record)
+            self._adopt(event.adopted, event.definition, record)
         self.settings.update(event.settings or {})
         self.planned = event.trials or self.planned
         self.outcome = ""
@@ -283,11 +283,12 @@ class RunState:
             of_session.clear()
         self.scorer_keys.clear()
 
-    def _adopt(self, adopted: Any, record: Record) -> None:
+    def _adopt(self, adopted: Any, definition: Any, record: Record) -> None:
         """Apply adopted changes to the definition."""
         if self.started is None or not isinstance(adopted, dict):
             return
         before, changes = self.started, {name: adopted[name] for name in (*PINNED, "task") if name in adopted}
+        changes["definition"] = before.definition if definition is None else definition
         now = self.started = attrs.evolve(before, **changes)  # type: ignore[misc]  # a fact is an attrs class
         self.sessions[-1].adopted = tuple(_adopted(before, now))
         for scorer, tally in self.scores.items():

@@ -64,6 +64,8 @@ class AttemptDetails:
     retry_after: float | None = None
     timeout: float | None = None
     """The timeout that it exceeded, in seconds."""
+    request: Any = None
+    """What was sent; None if it is not recorded."""
     output: Any = None
     usage: Any = None
     notes: list[tuple[str, Any]] = attrs.field(factory=list)
@@ -161,6 +163,8 @@ class TrialDetails:
     input: Any = None
     expected: Any = None
     metadata: Any = None
+    request: Any = None
+    """What its last attempt sent."""
     output: Any = None
     truncated: bool = False
     """Whether the output was truncated by the token limit."""
@@ -187,6 +191,8 @@ class TrialDetails:
                 self.enqueued_at, self.ended_at, self.output, self.reason = record.at, "", None, ""
                 self.scores.clear()  # It may have been withdrawn, and is enqueued again with other content.
                 self.superseded_scores.clear()
+            case events.AttemptStarted(request=request) if request is not None:
+                self.request = request
             case events.AttemptSucceeded():
                 self.output = event.output
             case events.RetryScheduled():
@@ -214,6 +220,8 @@ class TrialDetails:
             self.attempts += [AttemptDetails(span, waits) for span in spans]
         if 1 <= number <= len(self.attempts):
             self.attempts[number - 1].apply(event)
+            if isinstance(event, events.AttemptStarted):
+                self.attempts[number - 1].request = self.request
 
     def finish(self, timeline: Timeline) -> None:
         """Take the final times and spans from the timeline, after the last record."""

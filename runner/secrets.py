@@ -4,7 +4,8 @@ Error messages quote requests, and requests contain keys. A secret is replaced b
 """
 
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final, cast
 
 _KEYS = (
     r"sk-[\w*-]{8,}",  # OpenAI, Anthropic and compatible APIs, some partly masked by asterisks
@@ -54,6 +55,8 @@ _SHAPES = (
 
 _SECRET_NAME = re.compile(r"(?i)key|token|secret|auth|cookie|passw|pwd|credential|signature|\bsig\b")
 
+_SECRET_MEMBER = re.compile(rf"(?i){_NAMES}|{_HEADERS}")
+
 SHORTEST: Final = 8
 """Characters; shorter values occur in texts by chance."""
 
@@ -70,6 +73,20 @@ def add_secret(value: str) -> None:
     """Mask a value in all texts from now on."""
     if len(value) >= SHORTEST:
         _added.add(value)
+
+
+def mask_values(value: Any) -> Any:
+    """Return a JSON value with the secrets in its texts masked, and those that the name of a member suggests."""
+    if isinstance(value, str):
+        return mask(value)
+    if isinstance(value, Mapping):
+        members = cast("Mapping[str, Any]", value).items()
+        return {key: "***" if _is_secret_member(key, each) else mask_values(each) for key, each in members}
+    return [mask_values(each) for each in cast("list[Any]", value)] if isinstance(value, list | tuple) else value
+
+
+def _is_secret_member(name: str, value: object) -> bool:
+    return isinstance(value, str) and "$" not in value and _SECRET_MEMBER.fullmatch(name) is not None
 
 
 def mask(text: str) -> str:

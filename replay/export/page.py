@@ -11,6 +11,7 @@ import html
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -23,6 +24,7 @@ from replay.audit_types import Audit
 from replay.comparison import Comparison, Paired
 from replay.comparison import in_json as comparison_in_json
 from replay.comparison_text import short_verdict
+from replay.definition import definition_lines, load_definition
 from replay.ending import ending_in_words, next_command
 from replay.export.page_columns import Cursor, columns
 from replay.export.page_content import Content
@@ -44,6 +46,7 @@ _STYLES: Final = {"uPlot.min.css": "", "page.css": "", "dark.css": ' id="dark" m
 """Style sheet → attributes of its element; the page changes `media` of the last one when the user chooses a theme."""
 _BASE64_CHUNK: Final = 57 * 1024
 """Bytes; a multiple of three, so that chunks can be joined."""
+_DEFINITION_LINES: Final = 2_000
 _Scored = TypeVar("_Scored", Score, Paired)
 
 
@@ -85,6 +88,7 @@ class PageRun:
             "settings": {name: printable(value, 500) for name, value in state.settings.items()},
             "environment": {} if started is None else dict(started.environment),
             "definition": {} if started is None else _definition(started),
+            "definition_text": "" if started is None else _definition_text(started),
             "sessions": [attrs.asdict(session) for session in state.sessions],
             "columns": columns(self.content, state, cursor),
         }
@@ -95,6 +99,10 @@ def _definition(started: RunStarted) -> dict[str, str]:
     return {name: str(getattr(started, name)) for name in names} | {
         f"scorer {name}": version for name, version in started.scorers.items()
     }
+
+
+def _definition_text(started: RunStarted) -> str:
+    return "\n".join(islice(definition_lines(load_definition(started.definition)), _DEFINITION_LINES))
 
 
 def headline(summary: Summary, status: str) -> str:

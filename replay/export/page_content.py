@@ -35,6 +35,8 @@ _TRACEBACK: Final = 6_000
 """Characters of a traceback, from its end."""
 _MESSAGE: Final = 1_000
 _NOTE: Final = 300
+_MAX_NOTES: Final = 100
+"""Notes of one attempt that a page has."""
 _SCALARS: Final = frozenset({bool, int, float})
 
 _TYPE: Final[dict[type[Event], int]] = {**{kind: at for at, kind in enumerate(TYPE_NAMES)}, events.Extension: len(TYPE_NAMES)}
@@ -183,11 +185,11 @@ class Content:
         self.outputs[number] = None
         self.scores[number], self.score_reasons[number], self.reasons[number] = {}, None, ""
 
-    def _on_attempt_started(self, _event: events.AttemptStarted, number: int, record: Record) -> None:
+    def _on_attempt_started(self, event: events.AttemptStarted, number: int, record: Record) -> None:
         self._open[number] = len(self.span_trial)
         self._mark_changed(record.seq, len(self.span_trial))
         self.span_trial.append(number)
-        self.details.append(None)
+        self.details.append(None if event.request is None else {"request": self._text(event.request)})
 
     def _attempt_ended(self, event: events.AttemptEnding, number: int, record: Record) -> None:
         span = self._open.pop(number, None)
@@ -246,7 +248,11 @@ class Content:
             details = self.details[span]
             if details is None:
                 details = self.details[span] = {}
-            details.setdefault("notes", {})[event.name] = self._shorten(event.value)
+            notes = details.setdefault("notes", [])
+            if len(notes) < _MAX_NOTES:
+                notes.append((event.name, self._shorten(event.value)))
+            else:
+                details["more_notes"] = details.get("more_notes", 0) + 1
             self._mark_changed(record.seq, span)
 
     def _policy_changed(self, event: events.LimitChanged | events.PaceChanged, _: int, record: Record) -> None:

@@ -53,16 +53,20 @@ class Source:
         record = self._finder.find(*location)
         return record._replace(event=self.with_blobs(record.event))
 
+    def load(self, value: Any) -> Any:
+        """Load a value if it is a blob; a damaged one becomes None and is reported as a problem."""
+        try:
+            return value.load() if isinstance(value, Blob) else value
+        except BlobDamaged as exc:
+            self.problem = self.problem or exc
+            return None
+
     def with_blobs(self, event: Event) -> Event:
-        """Load the large values of an event; a damaged one becomes None and is reported as a problem."""
+        """Load the large values of an event."""
         values: dict[str, Any] = {}
         for field in PAYLOAD_FIELDS.get(type(event), ()):
             value = getattr(event, field)
             if isinstance(value, Blob):
-                try:
-                    values[field] = value.load()
-                except BlobDamaged as exc:
-                    self.problem = self.problem or exc
-                    values[field] = None
+                values[field] = self.load(value)
         evolvable: Any = event
         return attrs.evolve(evolvable, **values) if values else event

@@ -124,6 +124,7 @@ TRIAL: Final[dict[str, Kind]] = {
     "input": "any",
     "expected": "any",
     "metadata": "any",
+    "request": "any",
     "output": "any",
     "truncated": "boolean",
     "attempts": "integer",
@@ -163,6 +164,7 @@ def _trial(trial: TrialDetails) -> Row:
         "input": trial.input,
         "expected": trial.expected,
         "metadata": trial.metadata,
+        "request": trial.request,
         "output": trial.output,
         "truncated": trial.truncated if trial.stage in {"scoring", "completed"} else None,
         "scores": {scorer: score.value for scorer, score in trial.values.items()},
@@ -194,6 +196,7 @@ ATTEMPT: Final[dict[str, Kind]] = {
     "end": "number",
     "outcome": "text",
     "elapsed": "number",
+    "request": "any",
     "output": "any",
     "error": "text",
     "message": "text",
@@ -210,12 +213,16 @@ def _attempts(source: Source) -> Iterator[Row]:
     """Return the attempts in the order of their ends; those in flight come last."""
     session = 0
     in_flight: dict[str, Row] = {}
+    requests: dict[str, Any] = {}
+    """Trial that is not done → what its last attempt sent."""
     for record in source.records():
         event = record.event
         match event:
             case events.SessionStarted():
                 session = event.session
             case events.AttemptStarted():
+                if event.request is not None:
+                    requests[event.trial] = event.request
                 in_flight[event.trial] = dict.fromkeys(ATTEMPT) | {
                     "trial": event.trial,
                     "attempt": event.attempt,
@@ -223,7 +230,10 @@ def _attempts(source: Source) -> Iterator[Row]:
                     "slot": event.slot,
                     "started_at": record.at,
                     "start": record.t,
+                    "request": requests.get(event.trial),
                 }
+            case events.TrialCompleted() | events.TrialFailed() | events.TrialWithdrawn():
+                requests.pop(event.trial, None)
             case events.Noted(trial=trial) if trial in in_flight and in_flight[trial]["attempt"] == event.attempt:
                 in_flight[trial]["usage"] = _merged(in_flight[trial]["usage"], noted_usage(event.name, event.value))
             case _ if isinstance(event, events.AttemptEnding) and event.trial in in_flight:
@@ -231,7 +241,7 @@ def _attempts(source: Source) -> Iterator[Row]:
                 usage = _merged(row["usage"], facts.pop("usage", None))
                 times = {"ended_at": record.at, "end": record.t, "elapsed": event.elapsed}
                 row |= times | facts | {"outcome": event_type(event).removeprefix("attempt_"), "usage": usage}
-                yield row | {"traceback": row["traceback"] or None}
+                yield row | {"traceback": row["traceback"] or None, "request": source.load(row["request"])}
             case _:
                 pass
     yield from in_flight.values()

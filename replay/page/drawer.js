@@ -120,32 +120,38 @@ class Drawer {
     if (!run.trials.attempts[trial].some((span) => run.outcomeOf(span) === "succeeded")) return [expectedBlock()];
     if (expected === null || a === null) return [expectedBlock(), this.block("Output", a, run, trial)];
     if (fullText(expected) === fullText(a)) return [this.block("Output (as expected)", a, run, trial)];
-    const [removed, added] = difference(fullText(expected), fullText(a));
+    const passes = run.scorers.map((_, scorer) => run.scoreOf(scorer, trial)).filter((value) => typeof value === "boolean");
+    const [removed, added] = passes.length && passes.every(Boolean) ? [] : difference(fullText(expected), fullText(a));
     return [el("div", { class: "pair" }, expectedBlock(removed), this.block("Output", a, run, trial, added))];
   }
 
   block(title, value, run, trial, content) {
+    return el("div", { class: "block" }, el("h3", { text: title }), this.content(value, run, trial, content));
+  }
+
+  content(value, run, trial, marked) {
     const isTruncated = value && typeof value === "object" && !Array.isArray(value);
-    return el("div", { class: "block" }, el("h3", { text: title }),
-      el("pre", { tabindex: 0, dir: "auto" }, content || visible(fullText(value) ?? "null")),
-      isTruncated ? el("p", { class: "truncated" }, `First ${grouped(value.beginning.length)} of ${grouped(value.length)} characters. In full: `, el("code", { text: `${run.info.show} ${quoted(run.trials.name[trial])} --json` })) : "");
+    return [el("pre", { tabindex: 0, dir: "auto" }, marked || visible(fullText(value) ?? "null")),
+      isTruncated ? el("p", { class: "truncated" }, `First ${grouped(value.beginning.length)} of ${grouped(value.length)} characters. In full: `, el("code", { text: `${run.info.show} ${quoted(run.trials.name[trial])} --json` })) : ""];
   }
 
   attempt(run, span) {
-    const { spans } = run, details = spans.details[span] || {}, outcome = run.outcomeOf(span);
+    const { spans } = run, trial = spans.trial[span], details = spans.details[span] || {}, outcome = run.outcomeOf(span);
     const error = details.error === undefined ? null : run.errors[details.error];
-    const notes = Object.entries({ ...(details.usage === undefined ? {} : { usage: details.usage }), ...(details.notes || {}) });
+    const notes = [...(details.usage === undefined ? [] : [["usage", details.usage]]), ...(details.notes || [])];
     const line = (text) => el("p", { class: "faint", text });
     return el("li", {},
       el("div", { class: "attempt-head" }, outcomeMark(outcome, { "aria-hidden": "true" }),
         el("b", { text: `attempt ${spans.attempt[span]}` }), ` ${OUTCOMES[outcome].label}${details.reason ? ` (${spaced(details.reason)})` : ""} after ${duration(run.endOf(span) - run.startOf(span))}`,
         link(`seq ${grouped(spans.seq[span])}`, () => this.onSeq(run, spans.seq[span]), { title: "Show the state at the start of this attempt" })),
       line(`waited ${microseconds(spans.waited[span])} · backoff ${microseconds(spans.backed_off[span])} · slot ${spans.slot[span]} · session ${spans.session[span]}`),
+      details.request === undefined ? "" : el("details", {}, el("summary", { text: "Request" }), this.content(details.request, run, trial)),
       error ? el("pre", { class: "error", tabindex: 0, text: visible(`${error[1]}: ${error[2]}`) }) : "",
       error && error[3] ? el("details", {}, el("summary", { text: "Traceback" }), el("pre", { tabindex: 0, text: visible(error[3]) })) : "",
       details.retry_after === undefined ? "" : line(`Retry-After: ${duration(details.retry_after)}`),
       details.late_outcome ? line(`returned late (${spaced(details.late_outcome)}); result discarded`) : "",
       details.retry_in === undefined ? "" : line(`retry in ${duration(details.retry_in)} (${spaced(details.retry_reason)})`),
-      notes.length ? line(notes.map(([name, value]) => `${oneLine(name, 40)} ${typeof value === "number" ? number(value) : oneLine(value, 200)}`).join(" · ")) : "");
+      notes.length ? line(notes.map(([name, value]) => `${oneLine(name, 40)} ${typeof value === "number" ? number(value) : oneLine(value, 200)}`).join(" · ")) : "",
+      details.more_notes ? line(`and ${plural(details.more_notes, "more note")}; in full: ${run.info.show} ${quoted(run.trials.name[trial])}`) : "");
   }
 }

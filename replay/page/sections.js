@@ -84,7 +84,7 @@ function auditSection({ info, seq }) {
     el("div", { class: "more" },
       foldedPairs("Settings", Object.entries(info.settings)),
       foldedPairs("Environment", Object.entries(info.environment)),
-      foldedPairs("Definition", Object.entries(info.definition)),
+      el("details", {}, el("summary", { text: "Definition" }), pairs(Object.entries(info.definition)), info.definition_text ? el("pre", { tabindex: 0, text: visible(info.definition_text) }) : ""),
       foldedPairs("Sessions", info.sessions.map((session) => [`${session.number}`, sessionText(session)]))),
   ];
 }

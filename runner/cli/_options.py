@@ -378,6 +378,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option(
             "--write-ahead", "Sync the start of each attempt to disk before its call (needed for at-most-once).", "settings"
         ),
+        Option("--requests/--no-requests", "Record the rendered request of each attempt.", "settings.record_requests"),
         Option(
             "--nat-output DIR", "Also write the output files of `nat eval` to DIR, updated with each trial.", example='"nat"'
         ),

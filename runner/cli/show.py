@@ -8,6 +8,7 @@ import click
 import orjson
 
 from journal import Blob
+from replay.definition import definition_lines, load_definition
 from replay.loaded_run import reject_invalid_record
 from replay.text import as_text, duration, number, plural, printable, spaced
 from replay.trial import AttemptDetails, ScoreDetails, ScorerCallDetails, TrialDetails
@@ -31,19 +32,24 @@ _LAST: Final = 12
 @click.argument("run", type=TrialType(), required=False, metavar="[RUN]")
 @click.argument("trial", type=TrialType(), required=False)
 @click.option("--at", type=int, metavar="SEQ", help="As of this record.")
+@click.option("--definition", is_flag=True, help="Show what is evaluated: prompts, parameters, addresses, source.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-def show(run: str | None, trial: str | None, at: int | None, as_json: bool) -> None:
-    """Show one TRIAL in full: input, output, every attempt and its waits, and the scores.
+def show(run: str | None, trial: str | None, at: int | None, definition: bool, as_json: bool) -> None:
+    """Show one TRIAL in full: input, request, output, every attempt and its waits, and the scores.
 
     Without TRIAL, the trials are listed. A damaged run is shown up to the damage, with exit code 4.
 
     \b
     evaljournal show peru
+    evaljournal show runs/capitals/0001 --definition
     evaljournal show runs/capitals/0001 peru --json | jq .output
     evaljournal show runs/capitals/0001 | grep false
     """
     path, trial = run_and_trial(run, trial)
     view = open_run(path, at)
+    if definition:
+        _definition(view, as_json=as_json)
+        return
     if trial is None:
         _list(view, as_json=as_json)
         return
@@ -59,6 +65,19 @@ def show(run: str | None, trial: str | None, at: int | None, as_json: bool) -> N
         with reject_invalid_record(path, lambda: trial_details.seq):
             click.echo("\n".join(_in_words(trial_details)))
     exit_if_damaged(problem, quiet=as_json)
+
+
+def _definition(view: RunView, *, as_json: bool) -> None:
+    """Show the definition of the run, with adopted changes applied."""
+    started = view.state.started
+    recorded = None if started is None else load_definition(started.definition)
+    if as_json:
+        print_json(
+            {"path": str(view.path), "problem": None if view.problem is None else str(view.problem), "definition": recorded}
+        )
+    else:
+        click.echo("\n".join(definition_lines(recorded)) or "this run has no recorded definition")
+    exit_if_damaged(view.problem, quiet=as_json)
 
 
 def _list(view: RunView, *, as_json: bool) -> None:
@@ -149,8 +168,10 @@ def _in_words(trial_details: TrialDetails) -> Iterator[str]:
     for label, value in (("expected", trial_details.expected), ("metadata", trial_details.metadata)):
         if value is not None:
             yield from _block(label, value)
+    request = None
     for attempt in trial_details.attempts:
-        yield from _attempt(attempt)
+        yield from _attempt(attempt, None if attempt.request == request else attempt.request)
+        request = attempt.request
     if any(attempt.span.outcome == "succeeded" for attempt in trial_details.attempts):
         yield from _block("output", trial_details.output)
     for call in trial_details.scorer_calls:
@@ -161,7 +182,7 @@ def _in_words(trial_details: TrialDetails) -> Iterator[str]:
         yield from _score(score)
 
 
-def _attempt(attempt: AttemptDetails) -> Iterator[str]:
+def _attempt(attempt: AttemptDetails, new_request: Any) -> Iterator[str]:
     span = attempt.span
     waits = f"waited {duration(span.queue_time)}{_reason(attempt.waits)}, backoff {duration(span.backoff_time)}"
     how = spaced(span.outcome) or "in flight"
@@ -171,6 +192,8 @@ def _attempt(attempt: AttemptDetails) -> Iterator[str]:
         f"attempt {span.attempt}  {how}{reason} after {duration(span.end - span.start)}{limit}  "
         f"slot {span.slot} · session {span.session} · seq {span.seq:,}{f'–{span.end_seq:,}' if span.end_seq else ''} · {waits}"
     )
+    if new_request is not None:
+        yield from _block("  request", new_request)
     if attempt.category not in {"", "timed_out", "interrupted"}:
         yield from _block("", f"{attempt.error}: {attempt.message}")
         yield from _block("", "\n".join(attempt.traceback.splitlines()[-_LAST:])) if attempt.traceback else ()

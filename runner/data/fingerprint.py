@@ -1,4 +1,4 @@
-"""Fingerprints: short digests of content, equal in all processes and on all machines.
+"""Fingerprints: short digests of content, equal in all processes and on all machines; and what they are taken from.
 
 They depend on nothing else: no addresses, paths, dict order or hash seed. A resumed run is compared with its journal by them.
 """
@@ -9,6 +9,7 @@ import hashlib
 import inspect
 import io
 import math
+import textwrap
 import tokenize
 import types
 from collections.abc import Callable, Mapping
@@ -56,14 +57,36 @@ def fingerprint_function(function: Callable[..., Any]) -> str:
         bound = cast("Any", function)
         arguments = canonical([bound.args, bound.keywords], "arguments of the partial")
         return digest(fingerprint_function(bound.func).encode() + arguments)
-    function = inspect.unwrap(function)
-    if not (inspect.isroutine(function) or inspect.isclass(function)):
-        function = type(function)
+    function = _with_source(function)
     try:
         content = _normal(inspect.getsource(function))
     except (OSError, TypeError, SyntaxError):  # No source, or a fragment, such as a lambda.
         content = _compiled(function)
     return digest(content.encode())
+
+
+def definition_of(function: Any) -> dict[str, Any]:
+    """Return what a run records about a task or a scorer: the name and the source of a function, the fields of an object.
+
+    It contains whatever the user wrote, secrets included.
+    """
+    if isinstance(function, functools.partial):
+        bound = cast("Any", function)
+        return {**definition_of(bound.func), "arguments": [*bound.args], "keyword_arguments": dict(bound.keywords)}
+    name: str = getattr(function, "__name__", type(function).__name__)
+    own = getattr(function, "definition", None)
+    if isinstance(own, Mapping):
+        return {"name": name, "address": getattr(function, "address", None), **own}
+    try:
+        return {"name": name, "source": textwrap.dedent(inspect.getsource(_with_source(function)))}
+    except (OSError, TypeError):
+        return {"name": name}
+
+
+def _with_source(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function or class that has the source of a function or an object."""
+    function = inspect.unwrap(function)
+    return function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
 
 
 def _normal(source: str) -> str:

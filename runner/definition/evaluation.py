@@ -16,11 +16,12 @@ from typing_extensions import TypeVar, Unpack
 
 from runner.data.case import Case
 from runner.data.dataset import Dataset, Source
-from runner.data.fingerprint import fingerprint_function
+from runner.data.fingerprint import definition_of, fingerprint_function
 from runner.definition.settings import DURATION, SettingOptions, Settings, as_float, is_duration
 from runner.errors import UsageError
 from runner.retries.retry import Retry
 from runner.scorers.scorer import Scorer, Verdicts
+from runner.secrets import mask_values
 from runner.suggest import suggest
 from runner.tasks import OpenableTask, is_async
 
@@ -63,6 +64,7 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         self.task = task
         self.fingerprint = fingerprint_function(task)
         """Digest of the task's source, computed now because the file may change during a run."""
+        self._task_definition = definition_of(task)
         self.cases = _checked(cases, task)
         self.settings = settings
         self.scorers: dict[str, Scorer] = {}
@@ -75,6 +77,13 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
 
     def __repr__(self) -> str:
         return f"<evaluation {self.name!r}, scorers: {', '.join(self.scorers) or 'none'}, {self.settings}>"
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What a run records about the task and the scorers, with secrets masked."""
+        scorers = {name: scorer.definition for name, scorer in self.scorers.items()}
+        masked: dict[str, Any] = mask_values({"task": self._task_definition, "scorers": scorers})
+        return masked
 
     @property
     def is_async(self) -> bool:

@@ -93,6 +93,8 @@ class Settings(Selection):
     """The event loop of an `async def` task."""
     write_ahead: bool = field(default=False, validator=_of_type(bool))
     """Whether the start of each attempt is synced to disk before its call."""
+    record_requests: bool = field(default=True, validator=_of_type(bool))
+    """Whether the requests to endpoints, chat models and commands are recorded."""
     retry: Retry = field(factory=Retry, validator=_of_type(Retry))
     """Which failed attempts are retried."""
     policy: str = field(default="adaptive", validator=_one_of(*POLICIES))
@@ -177,6 +179,7 @@ class SettingOptions(TypedDict, total=False):
     repeats: int
     loop: Literal["trio", "asyncio"] | None
     write_ahead: bool
+    record_requests: bool
     retry: Retry | Mapping[str, float]
     policy: str
     grace: float

@@ -18,6 +18,7 @@ from runner.engine.scheduler import Scheduler
 from runner.engine.trial_work import TrialWork
 from runner.retries.classify import describe
 from runner.retries.settle import UNSERIALISABLE, settle
+from runner.secrets import mask_values
 from runner.tasks import LateOutcome, Task
 
 
@@ -26,6 +27,7 @@ class Attempts:
 
     def __init__(self, task: Task, scheduler: Scheduler, late: LateRecorder, *, most_failures: float) -> None:
         self._task = task
+        self._request = getattr(task, "request", None) if scheduler.settings.record_requests else None
         self._scheduler = scheduler
         self._late = late
         self._settings = scheduler.settings
@@ -38,7 +40,11 @@ class Attempts:
         """Make one attempt; return whether it gave an output."""
         trial, number = work.trial, work.state.attempts + 1
         work.slot = self._slots.take()
-        started = self._record(events.AttemptStarted(trial=trial, attempt=number, slot=work.slot, key=work.key))
+        request = None
+        if self._request is not None and not work.is_request_recorded:
+            request, work.is_request_recorded = mask_values(self._request(work.case)), True
+        event = events.AttemptStarted(trial=trial, attempt=number, slot=work.slot, key=work.key, request=request)
+        started = self._record(event)
         work.began = started.t
         self._scheduler.inform_policy(started, work)
         if self._settings.write_ahead:

@@ -8,6 +8,7 @@ import attrs
 
 from journal.events import RunStarted
 from replay import RunState
+from replay.definition import definition_diff
 from replay.state import PINNED
 from replay.text import plural
 from runner.data.case import Trial
@@ -19,9 +20,9 @@ _EXAMPLES: Final = 5
 """Cases that are named as examples."""
 
 _EXPLANATIONS: Final = {
-    "task_fingerprint": " (its source has changed)",
-    "dataset_fingerprint": " (the cases have changed)",
-    "scorers": " (scorers were added, removed or changed)",
+    "task_fingerprint": "the task has changed",
+    "dataset_fingerprint": "the cases have changed",
+    "scorers": "scorers were added, removed or changed",
 }
 
 
@@ -60,19 +61,21 @@ def adopted_changes(before: RunStarted, now: RunStarted) -> dict[str, Any] | Non
 
 
 def differences(before: RunStarted, now: RunStarted, settings: Mapping[str, Any]) -> list[str]:
-    """Describe the changes, field by field, that make the run another experiment.
+    """Describe the changes, field by field, that make the run another experiment; with a diff of the definition.
 
     Slots, timeouts, retries and other settings may change from one session to the next.
     """
+    changed = changes(before, now)
     fields = [
-        f"{field.replace('_', ' ')}: {getattr(before, field)!r} is now {new!r}{_EXPLANATIONS.get(field, '')}"
-        for field, new in changes(before, now).items()
+        _EXPLANATIONS.get(field) or f"{field}: {getattr(before, field)!r} is now {new!r}" for field, new in changed.items()
     ]
-    return fields + [
+    diff = [f"  {line}" for line in definition_diff(before.definition, now.definition)] if changed else []
+    experiment = [
         f"setting {name}: {settings[name]!r} is now {now.settings[name]!r}"
         for name in EXPERIMENT_SETTINGS
         if name in settings and settings[name] != now.settings[name]
     ]
+    return [*fields, *diff, *experiment]
 
 
 def changed_cases(state: RunState, trials: Iterable[Trial]) -> Iterator[str]:

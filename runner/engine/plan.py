@@ -11,6 +11,7 @@ from journal.events import RunStarted
 from replay import RunState
 from runner.data.case import Trial
 from runner.data.dataset import Trials
+from runner.data.to_json import to_json
 from runner.definition.evaluation import Evaluation
 from runner.definition.settings import Settings
 from runner.engine.changes import changed_cases, differences, effective_settings
@@ -73,6 +74,7 @@ def make_plan(
         task=options.task,
         task_fingerprint=evaluation.fingerprint,
         scorers={scorer.name: scorer.version for scorer in evaluation.scorers.values()},
+        definition=to_json(evaluation.definition),
         dataset=str(source) if isinstance(source, Path) else f"{type(source).__name__} in Python",
         dataset_fingerprint=selected.fingerprint or "",
         trials=(selected.cases or 0) * settings.repeats,

@@ -216,6 +216,7 @@ class Session:
         if state.started is None:
             recorder.record(plan.started)
         before = dict(state.settings)
+        adopted = adopted_changes(state.started or plan.started, plan.started)
         changed = {name: value for name, value in plan.started.settings.items() if name not in before or before[name] != value}
         recorder.record(
             SessionStarted(
@@ -225,7 +226,8 @@ class Session:
                 boot_id=environment.boot_id,
                 settings=changed or None,
                 trials=0 if plan.started.trials == state.planned else plan.started.trials,
-                adopted=adopted_changes(state.started or plan.started, plan.started),
+                adopted=adopted,
+                definition=plan.started.definition if adopted is not None else None,
             )
         )
         shown = changed.keys() & before.keys() - {"overridden", "scorer_slots"}

@@ -26,6 +26,8 @@ class TrialWork:
     """Slot of the attempt in flight."""
     rate_limits: int = 0
     """Consecutive rate-limited attempts in this session."""
+    is_request_recorded: bool = False
+    """Whether this session has recorded what is sent for it."""
     has_output: bool = False
     """Whether it has an output, and only scores are missing."""
     completes: bool = True

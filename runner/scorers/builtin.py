@@ -100,6 +100,7 @@ class LocalScorer:
     """A scorer that only computes."""
 
     is_local: ClassVar[bool] = True
+    definition: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, function: Callable[[Any, Any], Score]) -> None:
         functools.update_wrapper(self, function)
@@ -184,6 +185,11 @@ class Regex:
             _compiled(self.pattern)
 
     @property
+    def definition(self) -> Mapping[str, Any]:
+        """The pattern."""
+        return attrs.asdict(self)
+
+    @property
     def fingerprint(self) -> str:
         """Digest of the pattern."""
         return digest(canonical(["regex", 1, self.pattern], "the pattern"))
@@ -217,6 +223,11 @@ class CloseTo:
         for name, value in attrs.asdict(self).items():
             if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
                 raise UsageError(f"close_to({name}={value!r}): expected a number, 0 or more")
+
+    @property
+    def definition(self) -> Mapping[str, Any]:
+        """The tolerances."""
+        return attrs.asdict(self)
 
     @property
     def fingerprint(self) -> str:
@@ -276,6 +287,7 @@ class Similarity:
             raise UsageError("similarity needs rapidfuzz: pip install 'evaljournal[similarity]'") from exc
 
     fingerprint: ClassVar[str] = digest(b"similarity 1")
+    definition: ClassVar[Mapping[str, Any]] = {}
 
     def __call__(self, output: Any, expected: Any) -> Score:
         """Score an output; of a list of expected answers, the most similar counts."""

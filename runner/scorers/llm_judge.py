@@ -84,6 +84,16 @@ class Judge:
         return self.chat.rate_limit_identity
 
     @property
+    def definition(self) -> dict[str, Any]:
+        """The model, the rubric and the choices."""
+        return {**self.chat.definition, "rubric": self.rubric, "choices": dict(self.choices)}
+
+    @property
+    def address(self) -> str:
+        """The URL with environment variables replaced and secrets masked."""
+        return self.chat.address
+
+    @property
     def fingerprint(self) -> str:
         """Digest of the model, the rubric and the choices."""
         return digest(canonical([self.chat.fingerprint, self.rubric, dict(self.choices)], "the judge"))

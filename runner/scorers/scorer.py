@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from attrs import Attribute, Factory, define, evolve, field, frozen
 
 from runner.data.case import Case
-from runner.data.fingerprint import fingerprint_function
+from runner.data.fingerprint import definition_of, fingerprint_function
 from runner.errors import UsageError
 from runner.retries.retry import Retry
 from runner.tasks import Task, is_async
@@ -62,6 +62,10 @@ Verdicts = Verdict | Mapping[str, bool] | Mapping[str, float] | Mapping[str, str
 
 def _version(scorer: "Scorer") -> str:
     return fingerprint_function(scorer.function)
+
+
+def _definition(scorer: "Scorer") -> dict[str, Any]:
+    return definition_of(scorer.function)
 
 
 def _call(scorer: "Scorer") -> Callable[[Any, Case], Any]:
@@ -124,6 +128,8 @@ class Scorer:
     """Whether the timeout of the run's attempts is used instead."""
     version: str = field(default=Factory(_version, takes_self=True))
     """Fingerprint of its source, taken when it was defined."""
+    definition: Mapping[str, Any] = field(init=False, repr=False, eq=False, default=Factory(_definition, takes_self=True))
+    """What a run records about it, taken then, too."""
     call: Callable[[Any, Case], Any] = field(init=False, repr=False, eq=False, default=Factory(_call, takes_self=True))
     """Calls the function with the parameters that it takes."""
 

@@ -137,17 +137,26 @@ class Chat:
     _address: Address = attrs.field(init=False, repr=False, default=attrs.Factory(_address, takes_self=True))
 
     @property
-    def fingerprint(self) -> str:
-        """Digest of everything that affects the outputs, except secrets."""
-        facts = {
+    def definition(self) -> dict[str, Any]:
+        """Everything that affects the outputs, with secrets masked."""
+        return {
+            **self.body([]),
             "base_url": mask(self.base_url),
             "headers": masked_headers(self.headers),
+            "system": self.system,
             "messages": _contents(self.messages, "the messages"),
             "prompt": self.prompt,
-            "system": self.system,
-            **self.body([]),
         }
-        return digest(canonical(facts, "the chat"))
+
+    @property
+    def address(self) -> str:
+        """The URL with environment variables replaced and secrets masked."""
+        return self._address.shown
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the definition."""
+        return digest(canonical(self.definition, "the chat"))
 
     @property
     def rate_limit_identity(self) -> str:
@@ -194,6 +203,10 @@ class Chat:
             return [*messages, *case.input]
         return [*messages, {"role": "user", "content": as_text(case.input)}]
 
+    def request(self, case: Case) -> dict[str, Any]:
+        """Return what is sent for a case."""
+        return self.body(self.conversation(case), self.model_for(case))
+
     @asynccontextmanager
     async def open_session(self, run: str, /) -> "AsyncGenerator[OpenChat]":
         """Keep connections open for a session."""
@@ -215,6 +228,10 @@ class OpenChat:
     _client: Client
     _prices: Mapping[str, Price]
     _run: str
+
+    def request(self, case: Case) -> dict[str, Any]:
+        """Return what is sent for a case."""
+        return self._chat.request(case)
 
     async def call(self, trial: TrialInput, _: object, /) -> Any:
         """Send the messages for the case and return the reply."""

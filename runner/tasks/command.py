@@ -85,6 +85,14 @@ def _is_script(word: str) -> bool:
         return False
 
 
+def _content(file: bytes) -> str:
+    """Return the text of a script; the digest of a program."""
+    try:
+        return file.decode()
+    except ValueError:
+        return f"sha256 {digest(file)}"
+
+
 @attrs.frozen(kw_only=True)
 class Command:
     """A command and how its output is read.
@@ -111,18 +119,22 @@ class Command:
         return max(4, os.cpu_count() or 1)
 
     @property
-    def fingerprint(self) -> str:
-        """Digest of the command line, the files it names (such as a script), and how its output is read."""
+    def definition(self) -> dict[str, Any]:
+        """The command line, the files it names (such as a script), and how its output is read."""
         line = self.command if isinstance(self.command, str) else list(self.command)
         words = line if isinstance(line, list) else line.split()
-        facts = {
+        return {
             "command": line,
-            "files": {word: digest(Path(word).read_bytes()) for word in words if _is_script(word)},
+            "files": {word: _content(Path(word).read_bytes()) for word in words if _is_script(word)},
             "shell": self.shell,
             "output": self.output,
             "output_path": self.output_path,
         }
-        return digest(canonical(facts, "the command"))
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the definition."""
+        return digest(canonical(self.definition, "the command"))
 
     def check(self, case: Case) -> None:
         """Raise a UsageError if the case lacks a field or contains a zero byte."""
@@ -144,6 +156,11 @@ class Command:
             return b""
         return orjson.dumps(case.input) + b"\n"
 
+    def request(self, case: Case) -> dict[str, Any]:
+        """Return the command line and the input for a case, as they are recorded."""
+        stdin = {} if self.stdin(case) == b"" else {"stdin": case.input}
+        return {"command": self.arguments(case), **stdin}
+
     @asynccontextmanager
     async def open_session(self, run: str, /) -> "AsyncGenerator[_OpenCommand]":
         """Nothing is kept open between attempts."""
@@ -161,6 +178,9 @@ class _OpenCommand:
 
     _command: Command
     _run: str
+
+    def request(self, case: Case) -> dict[str, Any]:
+        return self._command.request(case)
 
     async def call(self, trial: TrialInput, _: object, /) -> Any:
         """Run the command and return its output."""

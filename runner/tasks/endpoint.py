@@ -69,18 +69,27 @@ class Endpoint:
     )
 
     @property
-    def fingerprint(self) -> str:
-        """Digest of everything that affects the outputs, except secrets."""
-        facts = {
+    def definition(self) -> dict[str, Any]:
+        """Everything that affects the outputs, with secrets masked."""
+        return {
             "url": mask(self.url),
             "method": self.method,
             "body": self.body,
             "headers": masked_headers(self.headers),
             "output_path": self.output_path,
             "error_path": self.error_path,
-            **({} if self.done_path is None else {"done_path": self.done_path}),
+            "done_path": self.done_path,
         }
-        return digest(canonical(facts, "the endpoint"))
+
+    @property
+    def address(self) -> str:
+        """The URL with environment variables replaced and secrets masked."""
+        return self._address.shown
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the definition."""
+        return digest(canonical(self.definition, "the endpoint"))
 
     @property
     def rate_limit_identity(self) -> str:
@@ -108,6 +117,11 @@ class Endpoint:
             raise UsageError(f"with GET, the body must be an object of parameters, not {type(content).__name__}")
         return content
 
+    def request(self, case: Case) -> dict[str, Any]:
+        """Return what is sent for a case, as it is recorded."""
+        target, content = self.target(case), self.content(case)
+        return {**({} if target is None else {"path": target}), ("query" if self.method == "GET" else "body"): content}
+
     @asynccontextmanager
     async def open_session(self, run: str, /) -> "AsyncGenerator[_OpenEndpoint]":
         """Keep connections open for a session."""
@@ -127,6 +141,9 @@ class _OpenEndpoint:
     _address: Address
     _client: Client
     _run: str
+
+    def request(self, case: Case) -> dict[str, Any]:
+        return self._endpoint.request(case)
 
     async def call(self, trial: TrialInput, _: object, /) -> Any:
         """Send the case and return the output in the reply."""

@@ -27,6 +27,11 @@ class RecordedOutput:
     output_key: str
 
     @property
+    def definition(self) -> dict[str, Any]:
+        """The column's name; the outputs are part of the dataset."""
+        return {"output_key": self.output_key}
+
+    @property
     def fingerprint(self) -> str:
         """Digest of the column's name; the outputs are part of the dataset's fingerprint."""
         return digest(f"recorded output {self.output_key}".encode())

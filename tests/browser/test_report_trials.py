@@ -1,5 +1,6 @@
 """The results on a report: the table of trials, the drawer, the breakdown by metadata and the comparison of two runs."""
 
+import json
 from pathlib import Path
 
 import attrs
@@ -179,6 +180,31 @@ def test_difference_is_marked(tmp_path: Path, open_tab: OpenTab) -> None:
     assert ["Lima"] == tab.texts("mark.removed")
     assert ["Cusco"] == tab.texts("mark.added")
     assert "another city" in tab.text("#drawer .scores")
+
+
+def test_no_difference_is_marked_in_a_passed_trial(tmp_path: Path, open_tab: OpenTab) -> None:
+    """An output that passed may differ from the expected one; nothing is struck through."""
+    life = trial("a", output="The capital is Lima", expected="Lima", passed=True)
+    written(tmp_path / "run", [started(), session(), *life])
+    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run") + "#trial=a")
+    assert ([], []) == (tab.texts("mark.removed"), tab.texts("mark.added"))
+
+
+def test_drawer_shows_request_and_all_notes(tmp_path: Path, open_tab: OpenTab) -> None:
+    """The request of an attempt is shown as text, and of several notes with one name each one; the definition is below."""
+    life = trial("a", output="Lima", expected="Lima", passed=True)
+    life[1] = AttemptStarted(trial="a", attempt=1, slot=0, request={"body": {"q": "<b>Peru</b>"}})
+    life[2:2] = [Noted(name="step", value=value, trial="a", attempt=1) for value in ("search", "read", "answer")]
+    definition = {"task": {"name": "chat", "prompt": "Answer: {input}\n<i>briefly</i>"}}
+    begin = attrs.evolve(started(), definition=definition)  # type: ignore[misc]  # a fact is an attrs class
+    written(tmp_path / "run", [begin, session(), *life])
+
+    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run") + "#trial=a")
+    request = tab.evaluate("() => document.querySelector('.attempts details pre').textContent")
+    assert {"body": {"q": "<b>Peru</b>"}} == json.loads(request)
+    assert "step search · step read · step answer" in tab.text("#drawer .attempts")
+    shown = tab.evaluate("() => [...document.querySelectorAll('details pre')].at(-1).textContent")
+    assert "task:\n  name: chat\n  prompt:\n    Answer: {input}\n    <i>briefly</i>" == shown
 
 
 def test_deep_link(tmp_path: Path, open_tab: OpenTab) -> None:

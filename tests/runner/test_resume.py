@@ -306,7 +306,7 @@ async def test_changed_cases_are_rejected_or_adopted() -> None:
     await run_virtual(define(task, numbered_cases(6), slots=1), disk, observer=stop)
     changed = [*numbered_cases(5)[:1], Case(name="case-1", input="another"), *numbered_cases(8)[3:]]
 
-    with pytest.raises(RunChanged, match="dataset fingerprint") as error:
+    with pytest.raises(RunChanged, match="the cases have changed") as error:
         await run_virtual(define(task, changed, slots=1), disk, resume=True)
     assert ["1 case changed: 'case-1'", "1 case removed: 'case-2'"] == error.value.changes[1:]
     assert error.value.hint.startswith("`run(…, resume=True, adopt=True)` accepts")
@@ -348,7 +348,7 @@ async def test_adopted_changes_are_recorded_and_shown() -> None:
     disk = SimulatedDisk()
     await stopped_after(judged("old", verdict=False), disk, 2.5)
     await stopped_after(judged("new", verdict=True), disk, 1.5, resume=True, adopt=True)
-    with pytest.raises(RunChanged, match="task fingerprint: 'task new' is now 'task old'"):
+    with pytest.raises(RunChanged, match="the task has changed"):
         await run_virtual(judged("old", verdict=True), disk, resume=True)
     outcome = await run_virtual(judged("new", verdict=True), disk, resume=True, deadline=None)
 

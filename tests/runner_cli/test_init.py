@@ -482,7 +482,8 @@ def test_a_changed_configuration_file_is_not_resumed() -> None:
     adopted = evaljournal("resume", "--retry-failed", "--adopt")
 
     assert 2 == rejected.exit_code
-    assert "task fingerprint" in rejected.stderr
+    assert "-  command: sh -c" in rejected.stderr
+    assert "+  command: ./answer.sh" in rejected.stderr
     assert 0 == adopted.exit_code
 
 

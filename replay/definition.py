@@ -1,0 +1,51 @@
+"""The definition that a run records, as text; and what has changed between two of them."""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, cast
+
+from journal import Blob
+from journal.errors import BlobDamaged
+from replay.text import as_text, printable
+
+_WIDTH: Final = 500
+"""Characters of a line that are shown."""
+_MAX_DIFF: Final = 60
+"""Lines of a diff that are shown."""
+
+
+def load_definition(recorded: Any) -> Any:
+    """Load a definition that is stored as a blob; None if the blob is damaged, which `verify` reports."""
+    try:
+        return recorded.load() if isinstance(recorded, Blob) else recorded
+    except BlobDamaged:
+        return None
+
+
+def definition_lines(definition: Any, indent: str = "") -> Iterator[str]:
+    """Yield a definition as indented lines without control characters; members without a value are left out."""
+    if not isinstance(definition, Mapping):
+        return
+    for name, value in cast("Mapping[str, Any]", definition).items():
+        label = printable(name)
+        if value is None or value in ({}, []):
+            continue
+        if isinstance(value, Mapping):
+            yield f"{indent}{label}:"
+            yield from definition_lines(value, f"{indent}  ")
+        elif isinstance(value, str) and "\n" in value:
+            yield f"{indent}{label}:"
+            yield from (f"{indent}  {printable(line.expandtabs(4), _WIDTH)}".rstrip() for line in value.splitlines())
+        else:
+            yield f"{indent}{label}: {printable(as_text(value), _WIDTH)}"
+
+
+def definition_diff(before: Any, now: Any) -> list[str]:
+    """Return the lines that were removed (`-`) and added (`+`), with the lines around them; empty if one is not recorded."""
+    before = load_definition(before)
+    if before is None or now is None:
+        return []
+    old, new = list(definition_lines(before)), list(definition_lines(now))
+    diff = [line for line in difflib.unified_diff(old, new, lineterm="", n=2) if not line.startswith(("---", "+++", "@@"))]
+    more = len(diff) - _MAX_DIFF
+    return diff if more <= 0 else [*diff[:_MAX_DIFF], f"… {more:,} more lines"]
