@@ -1,7 +1,8 @@
 """The HTTP client of tasks: it keeps connections open, and makes each call once.
 
-A call uses the connection that was used last, or opens one, so there are never more connections than concurrent calls. Nothing
-is retried here: errors are raised, and the run's retries decide.
+A call uses the connection that was used last, or opens one, so there are never more connections than concurrent calls. A
+connection with unread bytes is not used again: they would be taken for the next reply. Errors are raised, and the run's retries
+decide; only a call on a connection that the server had closed meanwhile is repeated, on a new one.
 """
 
 import functools
@@ -13,6 +14,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Final, Self, TypeVar, cast
 
+import attrs
 import httpcore2
 import trio
 
@@ -23,9 +25,6 @@ T = TypeVar("T")
 
 _MAX_IDLE: Final = 60.0
 """Seconds after which an unused connection is closed."""
-
-_FRESH: Final = 0.001
-"""Seconds for which a connection is assumed to be still open; to check costs a system call."""
 
 _FAILURES: Final = (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProtocolError, httpcore2.ProxyError)
 
@@ -45,9 +44,17 @@ class _Stream(httpcore2.AsyncNetworkStream):
         self._stream = stream
         self._socket = socket
         self._written: list[bytes] = []
+        self.has_received = False
+        """Whether a byte has come since the last request."""
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether bytes were received that TLS has not decrypted yet; on the socket, they are noticed by `is_readable`."""
+        return isinstance(self._stream, trio.SSLStream) and bool(self._stream._incoming.pending)  # noqa: SLF001  # no other way
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109  # httpcore's signature
         self._written.append(buffer)
+        self.has_received = False
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109  # the same
         try:
@@ -55,11 +62,13 @@ class _Stream(httpcore2.AsyncNetworkStream):
                 written, self._written = b"".join(self._written), []
                 with suppress(trio.BrokenResourceError):  # A server that stops reading may have replied already.
                     await _within(timeout, self._stream.send_all, written)
-            return bytes(await _within(timeout, self._stream.receive_some, max_bytes))
+            data = bytes(await _within(timeout, self._stream.receive_some, max_bytes))
         except trio.TooSlowError as exc:
             raise httpcore2.ReadTimeout from exc
         except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
             raise httpcore2.ReadError from exc
+        self.has_received = self.has_received or bool(data)
+        return data
 
     async def aclose(self) -> None:
         await self._stream.aclose()
@@ -112,13 +121,37 @@ class _Request(httpcore2.Request):
         self.extensions = extensions
 
 
+@attrs.define(eq=False)
+class _Connection:
+    http: httpcore2.AsyncConnectionInterface
+    stream: _Stream | None
+    """None if it goes through a proxy."""
+    idle_since: float | None = None
+    """None if it was not used yet."""
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether something was received after the end of the reply."""
+        if self.stream is not None and self.stream.has_unread:
+            return True
+        http: Any = self.http
+        while (inner := getattr(http, "_connection", None)) is not None:  # That of a proxy is wrapped.
+            http = inner
+        return bool(http._h11_state.trailing_data != (b"", False))  # noqa: SLF001  # httpcore does not tell
+
+    @property
+    def was_closed_meanwhile(self) -> bool:
+        """Whether the last call failed without a byte of a reply, on a connection that had been idle."""
+        return self.idle_since is not None and self.stream is not None and not self.stream.has_received
+
+
 class Client:
     """The connections to one address; the idle ones are a stack."""
 
     def __init__(self, address: Address, *, connect_timeout: float | None, read_timeout: float | None) -> None:
         self._address = address
         self._timeouts = {"connect": connect_timeout, "read": read_timeout, "write": read_timeout}
-        self._idle: deque[tuple[float, httpcore2.AsyncConnectionInterface]] = deque()
+        self._idle: deque[_Connection] = deque()
         self._proxy: httpcore2.AsyncHTTPProxy | None = None
         """Opens connections through a proxy, if there is one."""
         self._url = _Url(address.origin, address.target)
@@ -140,27 +173,27 @@ class Client:
 
     async def __aexit__(self, *_: object) -> None:
         while self._idle:
-            await _drop(self._idle.pop()[1])
+            await _drop(self._idle.pop().http)
 
     async def call(self, method: str, content: bytes | None, *headers: tuple[bytes, bytes], target: str | None = None) -> Reply:
         """Make one call and return its reply; raise an error for any status but 2xx."""
         started = trio.current_time()
-        try:
-            connection = await self._connection()
-        except _FAILURES as exc:
-            raise NoResponse(exc, self._address.shown) from exc
         sent = [*self._address.headers, *headers]
         if content is not None:
             sent.append((b"Content-Length", b"%d" % len(content)))
         url = self._url if target is None else _Url(self._address.origin, target)
+        request = _Request(method, url, sent, content, self._extensions)
         try:
-            response = await connection.handle_async_request(_Request(method, url, sent, content, self._extensions))
-            body, first_byte = await _body(response, started)
-        except BaseException as exc:
-            await _drop(connection)
-            if isinstance(exc, _FAILURES):
-                raise NoResponse(exc, self._address.shown) from exc
-            raise
+            connection = await self._idle_connection() or await self._new_connection()
+            try:
+                response, body, first_byte = await _exchange(connection, request, started)
+            except (httpcore2.NetworkError, httpcore2.ProtocolError):
+                if not connection.was_closed_meanwhile:
+                    raise
+                connection = await self._new_connection()
+                response, body, first_byte = await _exchange(connection, request, started)
+        except _FAILURES as exc:
+            raise NoResponse(exc, self._address.shown) from exc
         await self._keep(connection)
         reply_headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
         reply = Reply(response.status, reply_headers, body, first_byte)
@@ -174,17 +207,22 @@ class Client:
             raise Redirected(reply, self._address.shown)
         return reply
 
-    async def _connection(self) -> httpcore2.AsyncConnectionInterface:
+    async def _idle_connection(self) -> _Connection | None:
+        """Return the connection that was used last, unless the server has closed it or sent something unsolicited."""
         while self._idle:
-            since, connection = self._idle.pop()
-            if trio.current_time() - since < _FRESH or not connection.has_expired():
+            connection = self._idle.pop()
+            if not connection.http.has_expired():
                 return connection
-            await _drop(connection)
-        if self._proxy is not None:
-            return self._proxy.create_connection(self._address.origin)
-        return httpcore2.AsyncHTTP11Connection(self._address.origin, await self._connect())
+            await _drop(connection.http)
+        return None
 
-    async def _connect(self) -> httpcore2.AsyncNetworkStream:
+    async def _new_connection(self) -> _Connection:
+        if self._proxy is not None:
+            return _Connection(self._proxy.create_connection(self._address.origin), None)
+        stream = await self._connect()
+        return _Connection(httpcore2.AsyncHTTP11Connection(self._address.origin, stream), stream)
+
+    async def _connect(self) -> _Stream:
         origin, timeout = self._address.origin, self._timeouts["connect"]
         host = origin.host.decode()
         try:
@@ -203,14 +241,27 @@ class Client:
             raise httpcore2.ConnectError from exc
         return _Stream(stream, socket)
 
-    async def _keep(self, connection: httpcore2.AsyncConnectionInterface) -> None:
+    async def _keep(self, connection: _Connection) -> None:
         """Keep a connection for the next call; close the one that has been idle longest if it is too old."""
-        if connection.is_closed():
+        if connection.http.is_closed():
             return
-        now = trio.current_time()
-        self._idle.append((now, connection))
-        if self._idle[0][0] < now - _MAX_IDLE:
-            await _drop(self._idle.popleft()[1])
+        if connection.has_unread:
+            await _drop(connection.http)
+            return
+        connection.idle_since = now = trio.current_time()
+        self._idle.append(connection)
+        if (self._idle[0].idle_since or now) < now - _MAX_IDLE:
+            await _drop(self._idle.popleft().http)
+
+
+async def _exchange(connection: _Connection, request: _Request, started: float) -> tuple[httpcore2.Response, bytes, float]:
+    """Send a request; return the response, its body and the time to its first byte. The connection is closed on an error."""
+    try:
+        response = await connection.http.handle_async_request(request)
+        return response, *await _body(response, started)
+    except BaseException:
+        await _drop(connection.http)
+        raise
 
 
 async def _drop(connection: httpcore2.AsyncConnectionInterface | trio.abc.AsyncResource) -> None:

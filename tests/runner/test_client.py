@@ -1,0 +1,166 @@
+"""Connections of the HTTP client: what a server sends unasked never becomes the reply of a later call."""
+
+import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import pytest
+import trio
+import trustme
+
+from runner.tasks.address import Address
+from runner.tasks.client import Client
+from runner.tasks.reply import NoResponse
+
+Handler = Callable[[trio.abc.Stream, int, int, bytes], Awaitable[bool]]
+"""Handles a request: the connection, its number, the number of the request on it, the body. Returns whether to read on."""
+
+
+def reply(body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+async def _exchange(handler: Handler, count: int, pause: float, tls: ssl.SSLContext | None) -> tuple[list[bytes], int]:
+    """Make calls with the bodies 0, 1, …; return the replies and the number of connections."""
+    connections = 0
+
+    async def serve(stream: trio.abc.Stream) -> None:
+        with suppress(trio.BrokenResourceError):  # The client may reset a connection.
+            await serve_connection(stream)
+
+    async def serve_connection(stream: trio.abc.Stream) -> None:
+        nonlocal connections
+        connections, number, requests, read = connections + 1, connections, 0, b""
+        async with stream:
+            while chunk := bytes(await stream.receive_some()):
+                read += chunk
+                head, found, body = read.partition(b"\r\n\r\n")
+                if not found or len(body) < int(head.lower().partition(b"content-length: ")[2].split(b"\r")[0]):
+                    continue
+                read = b""
+                if not await handler(stream, number, requests, body):
+                    return
+                requests += 1
+
+    replies: list[bytes] = []
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+            port = listener.socket.getsockname()[1]
+            serving = listener if tls is None else trio.SSLListener(listener, tls, https_compatible=True)
+            nursery.start_soon(trio.serve_listeners, serve, [serving])
+            address = Address.parse(f"{'http' if tls is None else 'https'}://127.0.0.1:{port}/", {})
+            try:
+                async with Client(address, connect_timeout=5, read_timeout=5) as client:
+                    for n in range(count):
+                        replies.append((await client.call("POST", b"%d" % n)).body)
+                        await trio.sleep(pause)
+            finally:
+                nursery.cancel_scope.cancel()
+    return replies, connections
+
+
+def exchange(
+    handler: Handler, count: int = 5, *, pause: float = 0.0, tls: ssl.SSLContext | None = None
+) -> tuple[list[bytes], int]:
+    try:
+        return trio.run(_exchange, handler, count, pause, tls)
+    except* NoResponse as group:
+        raise group.exceptions[0] from None
+
+
+@pytest.fixture
+def tls(monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
+    """The context of a server with a certificate that clients trust."""
+    authority = trustme.CA()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    trusted = ssl.create_default_context()
+    authority.configure_trust(trusted)
+    monkeypatch.setattr("runner.tasks.client._tls", lambda: trusted)
+    return context
+
+
+NUMBERS = [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def answer(stream: trio.abc.Stream, _: int, __: int, body: bytes) -> bool:
+    await stream.send_all(reply(body))
+    return True
+
+
+async def answer_twice_at_once(stream: trio.abc.Stream, _: int, __: int, body: bytes) -> bool:
+    await stream.send_all(reply(body) + reply(b"unasked"))
+    return True
+
+
+async def answer_twice(stream: trio.abc.Stream, _: int, __: int, body: bytes) -> bool:
+    await stream.send_all(reply(body))
+    await stream.send_all(reply(b"unasked"))
+    return True
+
+
+async def send_half_a_reply_too_many(stream: trio.abc.Stream, _: int, __: int, body: bytes) -> bool:
+    await stream.send_all(reply(body) + b"HTTP/1.1 200 OK\r\nContent-Le")
+    return True
+
+
+def test_connections_are_reused(tls: ssl.SSLContext) -> None:
+    """Calls share a connection, with and without TLS."""
+    assert (NUMBERS, 1) == exchange(answer)
+    assert (NUMBERS, 1) == exchange(answer, tls=tls)
+
+
+@pytest.mark.parametrize("handler", [answer_twice_at_once, send_half_a_reply_too_many])
+def test_unread_bytes(handler: Handler, tls: ssl.SSLContext) -> None:
+    """A connection on which something follows the reply is closed."""
+    assert (NUMBERS, 5) == exchange(handler)
+    assert (NUMBERS, 5) == exchange(handler, tls=tls)
+
+
+def test_bytes_that_come_later(tls: ssl.SSLContext) -> None:
+    """A connection on which something arrives while it is idle is closed."""
+    assert NUMBERS == exchange(answer_twice, pause=0.02)[0]
+    assert NUMBERS == exchange(answer_twice, pause=0.02, tls=tls)[0]
+
+
+async def close_at_second_request(stream: trio.abc.Stream, _: int, request: int, body: bytes) -> bool:
+    if not request:
+        await stream.send_all(reply(body))
+    return not request
+
+
+def test_idle_connection_that_the_server_closes() -> None:
+    """The request is repeated on a new connection: it costs no attempt."""
+    assert (NUMBERS, 5) == exchange(close_at_second_request)
+
+
+async def close(*_: object) -> bool:
+    return False
+
+
+async def close_after_first_reply(stream: trio.abc.Stream, connection: int, request: int, body: bytes) -> bool:
+    return connection == 0 and await close_at_second_request(stream, connection, request, body)
+
+
+async def half_a_reply_to_the_second(stream: trio.abc.Stream, _: int, request: int, body: bytes) -> bool:
+    await stream.send_all(reply(body) if not request else reply(body)[:20])
+    return not request
+
+
+@pytest.mark.parametrize(
+    ("handler", "calls"),
+    [(close, 1), (close_after_first_reply, 3), (half_a_reply_to_the_second, 2)],
+    ids=["new", "twice", "half"],
+)
+def test_requests_that_may_have_been_processed_are_not_repeated(handler: Handler, calls: int) -> None:
+    """On a new connection, after one repetition, or after the first byte of a reply, the call fails."""
+    requests: list[bytes] = []
+
+    async def count(stream: trio.abc.Stream, connection: int, request: int, body: bytes) -> bool:
+        requests.append(body)
+        return await handler(stream, connection, request, body)
+
+    with pytest.raises(NoResponse):
+        exchange(count)
+    assert calls == len(requests)
