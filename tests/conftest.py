@@ -39,6 +39,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=0, help="Seed for the order in which trio runs ready tasks (default: 0).")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Run the suite in a process per core; tests named on the command line run in one process, without its start-up."""
+    is_suite = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    if is_suite and config.getoption("numprocesses", 0) is None and not hasattr(config, "workerinput"):
+        config.option.numprocesses = "auto"
+        config.option.dist = "worksteal"
+
+
 def pytest_report_header() -> str:
     """Show which copy of the package is tested: the source tree or an installed wheel."""
     return f"evaljournal from {Path(runner.__file__).parents[1]}"

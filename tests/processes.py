@@ -1,6 +1,13 @@
 """Child processes of tests: every wait has a limit, and none outlives its test."""
 
+import contextlib
+import json
+import os
+import signal
+import socket
+import struct
 import subprocess
+import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -31,3 +38,81 @@ class Process(subprocess.Popen[str]):
         except subprocess.TimeoutExpired:
             self.kill()
             raise
+
+
+_NUMBER = struct.Struct("i")
+
+
+class Forks:
+    """Processes that run one script and start at once: a first process imports what it needs, and forks for each of them."""
+
+    def __init__(self, script: Path) -> None:
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._server = Process([sys.executable, str(script), str(ROOT)], stdin=theirs, env={"PATH": ""})
+
+    def start(self, *arguments: object) -> "Forked":
+        """Start a process, after the end of the one before it; `forked_arguments` returns its arguments to the script."""
+        self._socket.settimeout(TIMEOUT)
+        pipes = [os.pipe(), os.pipe()]
+        socket.send_fds(self._socket, [json.dumps([str(each) for each in arguments]).encode()], [theirs for _, theirs in pipes])
+        for _, theirs in pipes:
+            os.close(theirs)
+        return Forked(self._socket, *(ours for ours, _ in pipes))
+
+    def close(self) -> None:
+        self._socket.close()
+        self._server.wait()
+
+
+class Forked:
+    """A process of `Forks`."""
+
+    def __init__(self, server: socket.socket, out: int, err: int) -> None:
+        self._server = server
+        self.stdout, self._stderr = open(out, encoding="utf-8"), open(err, encoding="utf-8")  # noqa: SIM115  # closed in `end`
+        self._pid = self._receive()
+        self._is_running = True
+
+    def _receive(self) -> int:
+        (number,) = _NUMBER.unpack(self._server.recv(_NUMBER.size))
+        return int(number)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, number)
+
+    def end(self, timeout: float = TIMEOUT) -> tuple[int, str, str]:
+        """Wait for the end of the process; return its exit code, the rest of its output and its standard error."""
+        self._server.settimeout(timeout)
+        code = self._receive()
+        self._is_running = False
+        with self.stdout as out, self._stderr as err:
+            return code, out.read(), err.read()
+
+    def close(self) -> None:
+        """Kill the process if it is still running."""
+        if self._is_running:
+            self.send_signal(signal.SIGKILL)
+            self.end()
+
+
+def forked_arguments() -> list[str]:
+    """Fork for each request of `Forks`, and return its arguments in the new process; call it after the imports."""
+    server = socket.socket(fileno=0)
+    while True:
+        request, pipes, _, _ = socket.recv_fds(server, 65_536, 2)
+        if not request:
+            sys.exit()
+        if not (pid := os.fork()):
+            break
+        for pipe in pipes:
+            os.close(pipe)
+        server.sendall(_NUMBER.pack(pid))
+        server.sendall(_NUMBER.pack(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
+    server.detach()
+    for pipe, number in zip([os.open(os.devnull, os.O_RDONLY), *pipes], range(3), strict=True):
+        os.dup2(pipe, number)
+        os.close(pipe)
+    arguments: list[str] = json.loads(request)
+    return arguments

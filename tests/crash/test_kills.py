@@ -2,8 +2,6 @@
 
 import random
 import signal
-import subprocess
-import sys
 import textwrap
 import time
 from collections import Counter
@@ -23,7 +21,7 @@ from journal.events import (
     TrialCompleted,
 )
 from runner.testing import events_of
-from tests.processes import Process
+from tests.processes import Forked, Forks
 
 CASES = 60
 SLOTS = 3
@@ -36,9 +34,12 @@ SCRIPT = textwrap.dedent(
     """
     import os, sys
     import trio
+    import runner.engine.session
     from runner import Case, evaluation, run
+    sys.path.append(sys.argv[1])
+    from tests.processes import forked_arguments
 
-    path, calls, write_ahead, seconds, grace = sys.argv[1:]
+    path, calls, write_ahead, seconds, grace = forked_arguments()
     log = os.open(calls, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     @evaluation(
@@ -67,30 +68,22 @@ SCRIPT = textwrap.dedent(
 class Run:
     """One run, continued by one process after the other."""
 
-    def __init__(self, folder: Path, *, write_ahead: bool = False) -> None:
+    def __init__(self, forks: Forks, folder: Path, *, write_ahead: bool = False) -> None:
         self.path = folder / "run"
+        self._forks = forks
         self._calls = folder / "calls"
-        self._script = folder / "it.py"
-        self._script.write_text(SCRIPT)
         self._write_ahead = write_ahead
-        self._process: Process | None = None
+        self._process: Forked | None = None
 
     def start(self, *, seconds: float = 0.02, grace: float = 5.0) -> None:
         """Start the next process, whose attempts take `seconds`, and wait until it is about to run."""
-        command = [sys.executable, str(self._script), str(self.path), str(self._calls)]
-        self._process = Process(
-            [*command, str(self._write_ahead), str(seconds), str(grace)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={"PATH": ""},
-        )
-        assert self._process.stdout is not None
+        self._process = self._forks.start(self.path, self._calls, self._write_ahead, seconds, grace)
         assert "ready\n" == self._process.stdout.readline(), self.end()
 
     def wait_called(self, calls: int) -> None:
         """Wait until the task has been called `calls` times in all processes together: then signals are handled."""
         until = time.monotonic() + TIMEOUT
-        while self.calls.total() < calls and self._running.poll() is None:
+        while self.calls.total() < calls:
             assert time.monotonic() < until, "no call"
             time.sleep(0.002)
 
@@ -106,11 +99,8 @@ class Run:
 
     def end(self) -> tuple[int, str]:
         """Wait for the process to end; return its exit code and standard error."""
-        try:
-            _, err = self._running.communicate(timeout=TIMEOUT)
-        finally:
-            self._running.kill()
-        return self._running.returncode, err
+        code, _, err = self._running.end(TIMEOUT)
+        return code, err
 
     def finish(self) -> None:
         """Resume until the run is finished, and check that every trial was completed once."""
@@ -143,32 +133,40 @@ class Run:
         return self.calls.total() - CASES
 
     @property
-    def _running(self) -> Process:
+    def _running(self) -> Forked:
         assert self._process is not None
         return self._process
 
     def close(self) -> None:
         if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
+            self._process.close()
+
+
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    script = tmp_path_factory.mktemp("script") / "it.py"
+    script.write_text(SCRIPT)
+    forks = Forks(script)
+    yield forks
+    forks.close()
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
-    run = Run(tmp_path)
+def run(forks: Forks, tmp_path: Path) -> Iterator[Run]:
+    run = Run(forks, tmp_path)
     yield run
     run.close()
 
 
 @pytest.mark.parametrize(("seed", "write_ahead"), [(0, False), (1, False), (2, False), (3, True), (4, True)])
-def test_killed_again_and_again(tmp_path: Path, seed: int, write_ahead: bool) -> None:  # noqa: FBT001  # one of two modes
+def test_killed_again_and_again(forks: Forks, tmp_path: Path, seed: int, write_ahead: bool) -> None:  # noqa: FBT001  # one of two modes
     """A run that is killed five times with SIGKILL can be resumed each time; only attempts in flight are repeated.
 
     A start may reach the disk after its call has left. With `write_ahead` it is on disk before, so that every repeated call has
     an `AttemptInterrupted`, and there are at most as many as slots.
     """
     chance = random.Random(seed)
-    run = Run(tmp_path, write_ahead=write_ahead)
+    run = Run(forks, tmp_path, write_ahead=write_ahead)
     unrecorded = 0
     try:
         for kill in range(KILLS):

@@ -1,19 +1,17 @@
 """Real processes that are killed: every acknowledged record is in the journal afterwards."""
 
 import random
-import subprocess
-import sys
+import signal
 import textwrap
 import time
 from pathlib import Path
 
-import pytest
 import trio
 
 from journal import read, verify
 from journal.events import SessionStarted
 from tests.journal.samples import fake_clock, session, write
-from tests.processes import ROOT, Process
+from tests.processes import Forks
 
 KILLS = 50
 
@@ -24,8 +22,10 @@ WRITER = textwrap.dedent(
     from journal import read, writing
     from journal.errors import NotAJournal
     from journal.events import SessionStarted
-    from tests.journal.samples import started, trial
     from pathlib import Path
+    sys.path.append(sys.argv[1])
+    from tests.journal.samples import started, trial
+    from tests.processes import forked_arguments
 
     async def main(path):
         try:
@@ -46,31 +46,33 @@ WRITER = textwrap.dedent(
                 else:
                     await trio.lowlevel.checkpoint()
 
-    trio.run(main, Path(sys.argv[1]))
+    trio.run(main, Path(*forked_arguments()))
     """
 )
 
 
-@pytest.mark.timeout(600)  # fifty processes
 def test_fifty_kills_lose_no_acknowledged_record(tmp_path: Path) -> None:
     """A writer is killed fifty times at random moments; no acknowledged record is lost."""
     chance = random.Random(0)
     run = tmp_path / "run"
     acknowledged: dict[int, str] = {}
+    (tmp_path / "it.py").write_text(WRITER)
+    forks = Forks(tmp_path / "it.py")
     for kill in range(KILLS):
-        with Process([sys.executable, "-c", WRITER, str(run)], stdout=subprocess.PIPE, cwd=ROOT) as writer:
-            assert writer.stdout is not None
-            first = writer.stdout.readline()
-            time.sleep(chance.uniform(0, 0.03))  # Real time: the writer is a real process.
-            writer.kill()
-            printed = first + writer.stdout.read()
-        for line in printed.splitlines(keepends=True):
+        writer = forks.start(run)
+        first = writer.stdout.readline()
+        time.sleep(chance.uniform(0, 0.03))  # Real time: the writer is a real process.
+        writer.send_signal(signal.SIGKILL)
+        code, printed, err = writer.end()
+        assert (-signal.SIGKILL, "") == (code, err)
+        for line in (first + printed).splitlines(keepends=True):
             if line.endswith("\n"):
                 seq, h = line.split()
                 acknowledged[int(seq)] = h
 
         present = {record.seq: record.h for record in read(run)}
         assert acknowledged.items() <= present.items(), f"after kill {kill + 1}"
+    forks.close()
 
     async def resume() -> None:
         sessions = sum(isinstance(record.event, SessionStarted) for record in read(run))
