@@ -46,13 +46,13 @@ def rewrite(path: Path, lines: list[bytes]) -> None:
     overwrite(segment(path), b"".join(lines))
 
 
-def is_noticed(path: Path) -> bool:
-    """Return whether a change to a closed journal is detected."""
+def is_noticed(path: Path, *, as_damage: bool = False) -> bool:
+    """Return whether a change to a closed journal is detected, as damage or also as an incomplete last line."""
     try:
         result = verify(path)
     except UnknownFormat:
         return True  # The first line names another format.
-    return not result.ok or result.unfinished > 0
+    return not result.ok or (result.unfinished > 0 and not as_damage)
 
 
 def test_unchanged_journal_passes(tmp_path: Path) -> None:
@@ -112,22 +112,12 @@ def test_every_flipped_bit_is_found(tmp_path: Path, mask: int) -> None:
         data = file.read_bytes()
         for byte in range(number + mask % 7, len(data), 7):
             flip(file, byte, mask)
-            if not is_noticed(tmp_path / "run"):
-                silent.append((number, byte))
-            if (number, byte) < (last.segment, last.offset) and verify_or_none(tmp_path / "run", holds=True):
+            if not is_noticed(tmp_path / "run", as_damage=(number, byte) < (last.segment, last.offset)):
                 silent.append((number, byte))
             overwrite(file, data)
 
     assert [] == silent
     assert verify(tmp_path / "run").ok
-
-
-def verify_or_none(path: Path, *, holds: bool) -> bool:
-    """Return the result, or None if the format is not supported."""
-    try:
-        return verify(path).ok is holds
-    except UnknownFormat:
-        return False
 
 
 EDITS: dict[str, Callable[[list[bytes], int], list[bytes]]] = {
