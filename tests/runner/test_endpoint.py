@@ -172,6 +172,9 @@ def test_a_closed_connection_is_replaced(server: Server, path: Path, name: str, 
 
     def cases() -> Iterator[Case[int, Any]]:
         for n in range(5):
+            until = time.monotonic() + 30
+            while len(server.seen(name)) < n and time.monotonic() < until:
+                time.sleep(0.005)
             time.sleep(0.05)  # The close must have arrived.
             yield Case(name=str(n), input=n)
 
@@ -520,7 +523,7 @@ def test_an_account_without_credit_stops_the_run(server: Server, path: Path, nam
 def test_a_hang_is_a_timeout(server: Server, path: Path, name: str) -> None:
     """An attempt without a reply ends at its timeout; the next one uses a new connection."""
     it = define_real(
-        Endpoint(server.url(name, "hang,ok"), output_path="output"), timeout=0.1, retry=Retry(timeouts=1, base_delay=0.01)
+        Endpoint(server.url(name, "hang,ok"), output_path="output"), timeout=0.5, retry=Retry(timeouts=1, base_delay=0.01)
     )
     run_real(it, path)
 

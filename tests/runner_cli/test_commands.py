@@ -464,7 +464,7 @@ def test_long_values_are_shortened(tmp_path: Path) -> None:
     assert max(map(len, out.splitlines())) < 1000
 
 
-def test_a_bug_exits_with_70(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bug_exits_with_70(run: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """A bug exits with 70, a traceback and a request to report it."""
 
     def broken(*_: object, **__: object) -> None:
@@ -472,10 +472,11 @@ def test_a_bug_exits_with_70(run: Path, monkeypatch: pytest.MonkeyPatch, capsys:
 
     monkeypatch.setattr("runner.cli.verify.verify_run", broken)
     monkeypatch.setattr("sys.argv", ["evaljournal", "verify", str(run)])
+    monkeypatch.setattr("sys.stderr", sys.stderr)  # `main` replaces it.
 
     with pytest.raises(SystemExit) as end:
         main()
-    out, err = capsys.readouterr()
+    out, err = capfd.readouterr()
     assert (70, "") == (end.value.code, out)
     assert "ZeroDivisionError: a bug" in err
     assert "This is a bug in evaljournal" in err
