@@ -246,6 +246,11 @@ class RunState:
         """Current outputs that were truncated by the token limit."""
         return sum(map(self.is_truncated, self._truncated_attempts))
 
+    def has_noted_tokens(self, name: str) -> bool:
+        """Return whether the attempt in flight at a trial has noted tokens or a cost."""
+        noted = self._usage_in_flight.get(name, ())
+        return any(isinstance(usage, dict) and any("token" in key or "cost" in key for key in usage) for usage in noted)
+
     def is_truncated(self, name: str) -> bool:
         """Return whether a trial's current output was truncated by the token limit."""
         trial = self.trials[name]

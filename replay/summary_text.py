@@ -6,7 +6,7 @@ from typing import Final
 
 from replay.state import LastError, RunState
 from replay.summary import Latency, Part, Score
-from replay.text import digits, duration, number, one_line, plural, printable
+from replay.text import digits, duration, money, number, one_line, plural, printable
 
 _LABELS: Final = 6
 """Labels shown of a scorer, most frequent first."""
@@ -109,12 +109,19 @@ def truncated_lines(state: RunState) -> Iterator[str]:
 
 def billed_usage(usage: Mapping[str, float]) -> dict[str, float]:
     """Return the tokens and costs in some usage; sums of other values, such as temperatures, are meaningless."""
-    return {name: value for name, value in usage.items() if "token" in name.lower() or "cost" in name.lower()}
+    return {name: value for name, value in usage.items() if any(word in name.lower() for word in ("token", "cost", "unpriced"))}
 
 
 def usage_in_words(usage: Mapping[str, float]) -> str:
-    """Return sums of usage: `input_tokens 1,200 · cost 0.034`."""
-    return " · ".join(f"{printable(name, 24)} {number(value)}" for name, value in usage.items())
+    """Return sums of usage: `input_tokens 1,200 · cost $0.034 · 3 calls without a price`."""
+    return " · ".join(_amount(name, value) for name, value in usage.items())
+
+
+def _amount(name: str, value: float) -> str:
+    label = printable(name.replace("judge.", "judge "), 32)
+    if name in {"unpriced_calls", "judge.unpriced_calls"}:
+        return f"{plural(int(value), label.replace('unpriced_calls', 'call'))} without a price"
+    return f"{label} {money(value) if 'cost' in name.lower() else number(value)}"
 
 
 def adopted_lines(state: RunState) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Values, numbers and times as short text, safe to print on a terminal."""
 
 import json
+import math
 from typing import Any, Final
 
 import orjson
@@ -70,6 +71,14 @@ def digits(value: float, significant: int) -> str:
     """Return a number with so many significant digits, and never fewer than it has before the point: `0.0123`, `1,235`."""
     text = f"{value:.{significant}g}"
     return f"{value:,.0f}" if "e+" in text and abs(value) < _MAX_IN_FULL else text
+
+
+def money(dollars: float) -> str:
+    """Return an amount of money, below a dollar with three significant digits: `$1,234.50`, `$0.0234`, `$0.0000234`."""
+    if not abs(dollars) < 1:
+        return f"${dollars:,.2f}"
+    decimals = 2 if dollars == 0 else max(2, 2 - math.floor(math.log10(abs(dollars))))
+    return f"${dollars:.{decimals}f}"
 
 
 def plural(count: int, singular: str, plural_form: str = "") -> str:

@@ -1,7 +1,12 @@
 """Sums of what attempts use (tokens, cost), as reported with attempts and in notes."""
 
 from collections.abc import MutableMapping
-from typing import Any, TypeGuard
+from typing import Any, Final, TypeGuard
+
+from journal.events import OWN_NOTE
+
+_JUDGE: Final = f"{OWN_NOTE}judge"
+"""The note of a judge's call."""
 
 
 def is_amount(value: object) -> TypeGuard[float]:
@@ -10,7 +15,13 @@ def is_amount(value: object) -> TypeGuard[float]:
 
 
 def noted_usage(name: str, value: Any) -> Any:
-    """Return a note as usage: the value of the note `usage` itself, and `{name: value}` for any other note."""
+    """Return a note as usage: the value of the note `usage` itself, and `{name: value}` for any other note.
+
+    A judge's usage is counted apart: `judge.cost`.
+    """
+    if name == _JUDGE:
+        usage = value.get("usage") if isinstance(value, dict) else None
+        return {f"judge.{each}": amount for each, amount in usage.items()} if isinstance(usage, dict) else None
     return value if name == "usage" else {name: value}
 
 

@@ -16,6 +16,19 @@ function number(value) {
   return Number.isInteger(value) ? grouped(value) : digits(value, 4);
 }
 
+// $1,234.50, $0.0234, $0.0000234: the same as replay.text.money.
+function money(dollars) {
+  if (!(Math.abs(dollars) < 1)) return `$${grouped(Math.trunc(dollars))}${dollars.toFixed(2).slice(-3)}`;
+  return `$${dollars.toFixed(dollars === 0 ? 2 : Math.min(12, Math.max(2, 2 - Math.floor(Math.log10(Math.abs(dollars))))))}`;
+}
+
+// A sum of usage: the same as in replay.summary_text.
+function amount(name, value) {
+  const label = oneLine(spaced(name.replace("judge.", "judge ")), 30);
+  if (/^(?:judge\.)?unpriced_calls$/.test(name)) return `${plural(value, label.replace("unpriced calls", "call"))} without a price`;
+  return `${label} ${/cost/i.test(name) ? money(value) : number(value)}`;
+}
+
 // 0.93 ms, 0.24 s, 12 s, 3 min 20 s, 10 min, 2 h 5 min: the same as replay.text.duration.
 function duration(seconds) {
   if (seconds === null || seconds === undefined) return NONE;

@@ -1,5 +1,6 @@
 """The command `evaljournal show`."""
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -201,10 +202,11 @@ def _attempt(attempt: AttemptDetails, new_request: Any) -> Iterator[str]:
         yield f"{_INDENT}Retry-After: {duration(attempt.retry_after)}"
     if attempt.usage is not None:
         yield from _block("", f"usage {printable(attempt.usage)}")
-    if few := [f"{name} {printable(value)}" for name, value in attempt.notes if not isinstance(value, Mapping)]:
-        yield from _block("", " · ".join(few))
-    for name, value in attempt.notes:
-        if isinstance(value, Mapping):  # Such as a judge's prompt, answer and usage.
+    for is_mapping, notes in itertools.groupby(attempt.notes, lambda note: isinstance(note[1], Mapping)):
+        if not is_mapping:
+            yield from _block("", " · ".join(f"{name} {printable(value)}" for name, value in notes))
+            continue
+        for name, value in notes:  # Such as a judge's prompt, reply and usage.
             yield from _block("", f"{name}: {' · '.join(f'{key} {printable(part)}' for key, part in value.items())}")
     if attempt.late_outcome:
         yield f"{_INDENT}returned late ({printable(attempt.late_outcome)}); result discarded"

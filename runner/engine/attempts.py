@@ -20,6 +20,7 @@ from runner.retries.classify import describe
 from runner.retries.settle import UNSERIALISABLE, settle
 from runner.secrets import mask_values
 from runner.tasks import LateOutcome, Task
+from runner.tasks.usage import usage_of_response
 
 
 class Attempts:
@@ -105,13 +106,15 @@ class Attempts:
         self._scheduler.inform_policy(self._record(event), work)
 
     def _succeeded(self, work: TrialWork, output: Any, elapsed: float) -> bool:
+        state = self._recorder.state
         event = events.AttemptSucceeded(trial=work.trial, attempt=work.state.attempts, output=output, elapsed=elapsed)
         try:
             try:
                 record = self._record(event)
             except (Unserialisable, RecursionError):
                 output = to_json(output)
-                record = self._record(attrs.evolve(event, output=output))  # type: ignore[misc]  # a fact is an attrs class
+                usage = None if state.has_noted_tokens(work.trial) else usage_of_response(output) or None
+                record = self._record(attrs.evolve(event, output=output, usage=usage))  # type: ignore[misc]  # a fact is an attrs class
         except (Unserialisable, RecursionError) as exc:
             number, message = work.state.attempts, describe(exc).message
             failed = events.AttemptFailed(

@@ -286,7 +286,8 @@ def _wait(exc: BaseException, now: float, *, rate_limited: bool = False) -> floa
         return float(seconds)
     response = _attribute(exc, "response")
     aws = _member(_member(response, "ResponseMetadata"), "HTTPHeaders")
-    for headers in (_attribute(response, "headers"), _attribute(exc, "headers"), aws):
+    litellm = _attribute(exc, "litellm_response_headers")
+    for headers in (_attribute(response, "headers"), _attribute(exc, "headers"), aws, litellm):
         values = _lower(headers)
         wait = requested_wait(values, now)
         if wait is None and rate_limited:

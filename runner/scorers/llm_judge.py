@@ -15,7 +15,7 @@ from runner.data.case import Case
 from runner.data.fingerprint import canonical, digest
 from runner.data.templates import Fields, Text
 from runner.errors import UsageError
-from runner.notes import engine_note, note
+from runner.notes import engine_note
 from runner.scorers.scorer import Score, ScorerInput
 from runner.tasks.chat import Chat, OpenChat
 from runner.tasks.reply import InvalidReply
@@ -169,10 +169,7 @@ class _OpenJudge:
                 {"role": "user", "content": judge.reminder},
             ]
         completion = await self._client.complete(messages)
-        usage = dict(completion.usage)
-        engine_note(judge={"model": judge.chat.model, **request, "reply": completion.text, "usage": usage})
-        if usage:
-            note(usage=usage)
+        engine_note(judge={"model": judge.chat.model, **request, "reply": completion.text, "usage": dict(completion.usage)})
         try:
             return judge.verdict(completion.text)
         except InvalidReply:

@@ -24,8 +24,9 @@ from runner.tasks import TrialInput
 from runner.tasks.address import Address, masked_headers
 from runner.tasks.client import Client
 from runner.tasks.endpoint import call_once, idempotency_headers, note_stream, raise_error_in
-from runner.tasks.prices import DEFAULT_PRICES, Price, price_of, read_prices
+from runner.tasks.prices import DEFAULT_PRICES, Price, read_prices
 from runner.tasks.reply import InvalidReply, Reply, TruncatedReply
+from runner.tasks.usage import priced_usage
 
 OPENAI: Final = "https://api.openai.com/v1"
 
@@ -300,28 +301,6 @@ class OpenChat:
         return Completion(
             text=content if isinstance(content, str) else "",
             message=message,
-            usage=self._usage(model, reply.get("usage")),
+            usage=priced_usage(reply.get("usage"), model, self._prices),
             finish_reason=str(finish_reason or ""),
         )
-
-    def _usage(self, model: str, reported: object) -> dict[str, float]:
-        """Return tokens and cost, with the price of the model that the reply names."""
-
-        def count(path: str) -> int | None:
-            try:
-                number = find(reported, path)
-            except MissingField:
-                return None
-            is_number = isinstance(number, int | float) and not isinstance(number, bool)
-            return int(number) if is_number and number >= 0 else None
-
-        if not isinstance(reported, Mapping):
-            return {}
-        input_tokens, output_tokens = count("prompt_tokens"), count("completion_tokens")
-        cached_tokens = count("prompt_tokens_details.cached_tokens") or 0
-        counts = {"input_tokens": input_tokens, "output_tokens": output_tokens, "cached_tokens": cached_tokens or None}
-        usage: dict[str, float] = {name: value for name, value in counts.items() if value is not None}
-        price = price_of(model, self._prices)
-        if price is not None and input_tokens is not None and output_tokens is not None:
-            usage["cost"] = price.cost(input_tokens=input_tokens, output_tokens=output_tokens, cached_tokens=cached_tokens)
-        return usage

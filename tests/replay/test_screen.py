@@ -110,7 +110,7 @@ def test_panel() -> None:
         "         closeness  0.75  mean of 2 scored (95 % CI 0 to 1); excluded: 1 failed",
         "         tone       polite 50 %, rude 50 %  of 2 scored; excluded: 1 failed",
         "answers  p50 0.25 s · p95 0.25 s of 2 answers",
-        "usage    tokens 1,200 · cost 0.25",
+        "usage    tokens 1,200 · cost $0.250",
         "longest  slot   1  japan                 attempt 1  2.5 s of 30 s",
         f"journal  seq {state.seq} · on disk to {state.seq - 1}",
     ] == drawn(state, now=18.0, total=10)

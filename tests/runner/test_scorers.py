@@ -260,7 +260,7 @@ def test_a_judge(server: Server, path: Path, name: str) -> None:
     assert "It names the city. verdict: correct" == call["reply"]
     assert {"input_tokens": 1000, "output_tokens": 100, "cost": 0.0035} == call["usage"]
     assert "Expected answer:\nLIMA" in call["prompt"]
-    assert 0.0035 == outcome.state.usage["cost"]
+    assert 0.0035 == outcome.state.usage["judge.cost"]
 
 
 def test_a_judge_has_its_own_retries(server: Server, path: Path, name: str) -> None:

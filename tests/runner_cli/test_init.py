@@ -135,7 +135,7 @@ def test_a_chat_model_with_a_judge(server: Server, name: str) -> None:
     assert {"peru": 0.5} == scores("runs/qa/0001", "judge")
     (judged,) = [event.value for event in events("runs/qa/0001", Noted) if event.name == "evaljournal.judge"]
     assert "Fine. verdict: so so" == judged["reply"]
-    assert "cost 0.0035" in result.stderr
+    assert "cost $0.00350" in result.stderr
 
 
 def test_recorded_outputs_are_scored() -> None:

@@ -1,0 +1,123 @@
+"""Tokens and cost: what is priced, what is not, and whose they are."""
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from click.testing import CliRunner
+
+from journal.events import AttemptSucceeded
+from replay.summary_text import billed_usage, usage_in_words
+from replay.text import money
+from runner import Case, evaluation, note, scorers
+from runner.cli import cli
+from runner.retries.classify import classify
+from runner.tasks.chat import Chat
+from runner.tasks.prices import Price
+from runner.tasks.usage import priced_usage
+from tests.runs import define_real, events, run_real
+from tests.server import Server
+
+PRICES = {"small": Price(input=1.0, output=2.0, cached=0.5)}
+
+
+@pytest.mark.parametrize(
+    ("reported", "expected"),
+    [
+        ({"prompt_tokens": 1000, "completion_tokens": 500}, {"input_tokens": 1000, "output_tokens": 500, "cost": 0.002}),
+        ({"input_tokens": 1000, "output_tokens": 500}, {"input_tokens": 1000, "output_tokens": 500, "cost": 0.002}),
+        (
+            {"prompt_tokens": 1000, "completion_tokens": 0, "prompt_tokens_details": {"cached_tokens": 400}},
+            {"input_tokens": 1000, "output_tokens": 0, "cached_tokens": 400, "cost": 0.0008},
+        ),
+        (
+            {"input_tokens": 600, "output_tokens": 0, "cache_read_input_tokens": 400},
+            {"input_tokens": 1000, "output_tokens": 0, "cached_tokens": 400, "cost": 0.0008},
+        ),
+        (
+            {"input_tokens": 600, "output_tokens": 0, "cache_creation_input_tokens": 400},
+            {"input_tokens": 1000, "output_tokens": 0, "unpriced_calls": 1},
+        ),
+        ({"prompt_tokens": True, "completion_tokens": -1}, {}),
+        ("1000", {}),
+    ],
+    ids=["chat", "responses", "cached", "anthropic cached", "cache written", "invalid", "text"],
+)
+def test_usage_of_providers(reported: Any, expected: dict[str, float]) -> None:
+    """Both spellings are read; tokens without a known price are counted as an unpriced call."""
+    assert expected == priced_usage(reported, "small", PRICES)
+
+
+def test_unpriced_calls_and_judges_are_shown(server: Server, path: Path, name: str) -> None:
+    """A cost that is not complete says so, and a judge's cost is shown apart."""
+    url = server.url(name, "ok", "v1")
+    it = define_real(Chat("no-such-model", base_url=url), [Case(name=each, input="lima") for each in "ab"])
+    it.score(name="judge")(
+        scorers.judge("gpt-4o", base_url=url, rubric="{output}\n\nverdict: correct", choices={"correct": 1, "b": 0})
+    )
+    outcome = run_real(it, path, retry={"errors": 0})
+
+    usage = outcome.state.usage
+    assert (2, 2000, 2000) == (usage["unpriced_calls"], usage["input_tokens"], usage["judge.input_tokens"])
+    assert ("cost" not in usage, 0.007) == (True, round(usage["judge.cost"], 6))
+    text = usage_in_words(billed_usage(usage))
+    assert "2 calls without a price" in text
+    assert "judge cost $0.00700" in text
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"), [(0, "$0.00"), (2.34e-05, "$0.0000234"), (0.0342, "$0.0342"), (0.5, "$0.500"), (1234.5, "$1,234.50")]
+)
+def test_money(amount: float, text: str) -> None:
+    """Amounts have a currency and no exponent."""
+    assert text == money(amount)
+
+
+@attrs.frozen
+class Response:
+    """An SDK's response, as a task may return it."""
+
+    usage: dict[str, int]
+    model: str = "gpt-4o-2024-11-20"
+
+
+@pytest.mark.parametrize("noted", [False, True])
+def test_usage_of_a_returned_response(path: Path, *, noted: bool) -> None:
+    """The usage of a response that a task returns is recorded, unless the task has noted it."""
+
+    @evaluation(cases=[Case(name="a", input="a")])
+    def answer(_: str) -> Response:
+        response = Response({"prompt_tokens": 1000, "completion_tokens": 100})
+        if noted:
+            note(usage=response.usage)
+        return response
+
+    run_real(answer, path)
+    (ended,) = events(path, AttemptSucceeded)
+    assert (None if noted else {"input_tokens": 1000, "output_tokens": 100, "cost": 0.0035}) == ended.usage
+
+
+def test_litellm_retry_after() -> None:
+    """With litellm, the headers of the response are in an attribute of its own."""
+
+    class RateLimitError(Exception):
+        litellm_response_headers = {"retry-after": "7"}  # noqa: RUF012  # as litellm does
+
+    failure = classify(RateLimitError(), now=0.0)
+    assert ("rate_limited", 7.0) == (failure.category, failure.retry_after)
+
+
+def test_notes_keep_their_order(path: Path) -> None:
+    """`show` lists notes in the order in which they were made."""
+
+    @evaluation(cases=[Case(name="a", input="a")])
+    def answer(_: str) -> str:
+        note(first=1)
+        note(second={"k": 2})
+        note(third=3)
+        return "a"
+
+    run_real(answer, path)
+    shown = CliRunner().invoke(cli, ["show", str(path), "a"]).output
+    assert shown.index("first 1") < shown.index("second: k 2") < shown.index("third 3")
