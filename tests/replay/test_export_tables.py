@@ -54,6 +54,7 @@ def test_trial_row(run: Path) -> None:
         "input": "The capital of Peru?",
         "expected": "Lima",
         "metadata": {"difficulty": "easy", "id": 7},
+        "request": None,
         "output": "Lima",
         "truncated": False,
         "scores": {"exact": True, "tone": "polite", "closeness": 1.0},
