@@ -14,16 +14,16 @@ PAYLOAD = object()
 Json = Annotated[Any, PAYLOAD]
 """User data: any JSON. A large value is stored as a blob."""
 
-FailureCategory = Literal["error", "rate_limited", "unavailable", "fatal"]
+FailureCategory = Literal["error", "parse_error", "rate_limited", "unavailable", "fatal"]
 """Kinds of failure of an attempt."""
 
 SCORER_PREFIX: Final = "scorer:"
 """Prefix of the rate-limit key of a scorer that does not share the key of the task."""
 
-ScorerFailureCategory = Literal["error", "rate_limited", "unavailable", "fatal", "timed_out"]
+ScorerFailureCategory = Literal["error", "parse_error", "rate_limited", "unavailable", "fatal", "timed_out"]
 """Kinds of failure of a scorer call."""
 
-StopReason = Literal["interrupted", "failed_fast", "unauthorized", "deadline", "disk_full", "dataset_failed"]
+StopReason = Literal["interrupted", "failed_fast", "same_error", "unauthorized", "deadline", "disk_full", "dataset_failed"]
 """Why a run stopped before it was finished."""
 
 
@@ -205,6 +205,8 @@ class AttemptFailed:
     """Type of the exception."""
     message: str
     traceback: str = ""
+    where: str = ""
+    """The innermost line of the user's own code in the traceback, as `file:line`."""
     category: FailureCategory
     """Kind of failure; retries depend on it."""
     retry_after: float | None = None

@@ -253,6 +253,8 @@ class Auditor:
         if holder is not None:
             self._find(record, "slots", f"{event.trial!r} starts in slot {event.slot}, which {holder!r} still holds")
         self._slots[event.slot] = event.trial
+        if state.repeated_error.stops_run(state.settings):
+            self._find(record, "stop", f"{event.trial!r} starts, although the first trials had failed with the same error")
         in_flight, subject = self._in_flight.start(event.trial, event.key), repr(event.trial)
         is_known = self._check_room(subject, event.key, in_flight, record)
         if is_known and not 0 <= event.slot < max(self._highest + self._hung, len(self._slots)):
@@ -410,11 +412,20 @@ class Auditor:
         else:
             self._find(record, check, message)
 
+    def _check_same_error(self, event: events.RunStopped, record: Record) -> None:
+        if event.reason == "same_error":
+            if self._state.repeated_error.stops_run(self._state.settings):
+                self._reproduced += 1
+            else:
+                self._find(record, "stop", "it stops the run for the same error, but the first trials did not fail with one")
+
     def _check_end_of_run(self, event: events.RunStopped | events.RunFinished, record: Record) -> None:
         if isinstance(event, events.RunFinished):
             self._check_totals(event, record)
         elif event.reason == "disk_full" or self._is_forked:
             return  # The last decisions may be missing: there was no space, or the run was forked before them.
+        else:
+            self._check_same_error(event, record)
         self._require_no_due(record)
 
     _on_run_stopped = _on_run_finished = _check_end_of_run

@@ -20,6 +20,7 @@ _OUTCOMES: Final = {
     "finished": "finished",
     "interrupted": "interrupted",
     "failed_fast": "stopped (too many trials failed)",
+    "same_error": "stopped (every trial failed with the same error)",
     "unauthorized": "stopped (unauthorized: check the key, its permissions and the credit)",
     "deadline": "stopped at its deadline",
     "disk_full": "stopped (disk full)",
@@ -81,7 +82,8 @@ def next_command(state: RunState, path: Path | str) -> str:
     has_task = state.started is not None and state.started.task
     task = "" if has_task else " --task FILE.py:NAME"  # A run started from Python does not record where its task is.
     if state.outcome != "finished":
-        return f"evaljournal resume {run}{task}"
+        options = " --adopt --retry-failed" if state.outcome == "same_error" else ""
+        return f"evaljournal resume {run}{options}{task}"
     if state.failed:
         return f"evaljournal resume {run} --retry-failed{task}"
     return f"evaljournal verify {run}"

@@ -36,6 +36,7 @@ _MINUTE: Final = 60
 
 _STOP_REASONS: Final = {
     "failed_fast": "too many trials failed",
+    "same_error": "every trial failed with the same error",
     "unauthorized": "unauthorized",
     "deadline": "deadline reached",
     "disk_full": "disk full",

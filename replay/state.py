@@ -17,6 +17,7 @@ from journal import Record, events
 from journal.lifecycle import STAGES
 from replay.handlers import handlers
 from replay.intake import Pause
+from replay.repeated_error import RepeatedError
 from replay.tally import Tally
 from replay.trial_state import RetryHistory, TrialState, packed
 from replay.usage import add, noted_usage
@@ -169,6 +170,8 @@ class RunState:
     """Rate-limit keys of scorer calls in the current session."""
 
     last_error: LastError | None = None
+    repeated_error: RepeatedError = attrs.field(factory=RepeatedError)
+    """The error that every trial of this session has failed with."""
     unauthorized_scorer: UnauthorizedScorer | None = None
     """The scorer whose call was unauthorized in the current session."""
     done_at: float = 0.0
@@ -283,6 +286,7 @@ class RunState:
         self.planned = event.trials or self.planned
         self.outcome = ""
         self.last_error = self.unauthorized_scorer = None
+        self.repeated_error = RepeatedError()
         self.done_at = 0.0
         for of_session in (self.pauses, self.paces, self.limits, self.limit_changes, self.scorer_calls, self.delayed_calls):
             of_session.clear()
@@ -341,6 +345,7 @@ class RunState:
     def _on_attempt_succeeded(self, event: events.AttemptSucceeded, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "scoring")
+        self.repeated_error.is_over = True
         trial._output = packed(record)
         trial.elapsed = event.elapsed
         self.latencies.append(event.elapsed)
@@ -356,10 +361,11 @@ class RunState:
         if isinstance(event, events.AttemptFailed):
             history.count_failure(event.category, event.retry_after)
             history.error, history.error_type = f"{event.error}: {event.message}"[:_ERROR_CHARS], event.error
+            history.where = event.where
             self.errors[event.error] += 1
         else:
             history.count_failure("timed_out")
-            history.error, history.error_type = f"timed out after {event.timeout:g} s", ""
+            history.error, history.error_type, history.where = f"timed out after {event.timeout:g} s", "", ""
             self.timeouts += 1
         last, outputs = self.last_error, len(self.latencies)
         earlier = last.consecutive if last is not None and last.outputs == outputs else 0
@@ -454,6 +460,7 @@ class RunState:
         self._move(event.trial, trial, "failed")
         self.done_at = record.t
         history = trial.retry_history = trial.retry_history or RetryHistory()
+        self.repeated_error.count("" if event.reason == "ambiguous" else history.error_type, history.where)
         history.reason = event.reason
 
     def _on_trial_withdrawn(self, event: events.TrialWithdrawn, __: Record) -> None:

@@ -202,7 +202,7 @@ class Timeline:
         self._end(event.trial, "succeeded", SCORING, t, seq)
 
     def _on_attempt_failed(self, event: events.AttemptFailed, t: float, seq: int) -> None:
-        self._end(event.trial, "failed" if event.category == "error" else event.category, IDLE, t, seq)
+        self._end(event.trial, "failed" if event.category in ("error", "parse_error") else event.category, IDLE, t, seq)
 
     def _on_attempt_timed_out(self, event: events.AttemptTimedOut, t: float, seq: int) -> None:
         self._end(event.trial, "timed_out", IDLE, t, seq)

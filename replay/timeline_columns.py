@@ -15,7 +15,8 @@ Step = tuple[float, int, int]
 """A time, the value from then on, and the last record before it."""
 
 OUTCOMES: Final = ("", "succeeded", "failed", "rate_limited", "unavailable", "fatal", "timed_out", "interrupted")
-"""How an attempt ended: empty while in flight, otherwise the category of its failure (`failed` for the category `error`)."""
+"""How an attempt ended: empty while in flight, otherwise the category of its failure. The categories `error` and `parse_error`
+are both `failed`."""
 
 _OUTCOME_NUMBER: Final = {outcome: number for number, outcome in enumerate(OUTCOMES)}
 

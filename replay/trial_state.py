@@ -34,6 +34,7 @@ class RetryHistory:
     """The failures of a trial so far; what is left of its retry budgets follows from it."""
 
     errors: int = 0
+    parse_errors: int = 0
     timeouts: int = 0
     rate_limit_failures: int = 0
     rate_limit_wait: float = 0.0
@@ -45,6 +46,8 @@ class RetryHistory:
     """Type and message of the last failure, shortened."""
     error_type: str = ""
     """Its type; empty after a timeout."""
+    where: str = ""
+    """The line of the user's code that raised it."""
     reason: str = ""
     """Why the trial failed, the last time that it did."""
 
@@ -63,6 +66,8 @@ class RetryHistory:
     def _count(self, change: int) -> None:
         if self.category == "timed_out":
             self.timeouts += change
+        elif self.category == "parse_error":
+            self.parse_errors += change
         elif self.category == "rate_limited":
             self.rate_limit_failures += change
         else:

@@ -25,7 +25,7 @@ def print_dry_run(loaded: LoadedEvaluation, cases: int | None, path: Path, setti
     settings.failure_limit(trials)  # It raises the error that the run would raise.
     at_most = trials if cases is not None or settings.limit is None else settings.limit * settings.repeats
     retry = settings.retry
-    calls_per_trial = 1 + retry.errors + retry.timeouts
+    calls_per_trial = 1 + retry.errors + min(retry.parse_errors, retry.errors) + retry.timeouts
     before = _earlier_usage(loaded.evaluation.name)
     if as_json:
         print_json(

@@ -38,6 +38,13 @@ def failures(text: str) -> int | float | str:
     raise click.BadParameter(f"{text!r} is not a number of trials (such as 10), a percentage (such as 5%) or {OFF!r}")
 
 
+def count(text: str) -> int | str:
+    """Parse a number of trials, or `none`."""
+    if text == OFF or text.isdecimal():
+        return text if text == OFF else int(text)
+    raise click.BadParameter(f"{text!r} is not a number of trials (such as 20) or {OFF!r}")
+
+
 def complete_scorers(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete the built-in scorers; anything else is a file."""
     names = [CompletionItem(name) for name in scorers.NAMES if name.startswith(incomplete)]
@@ -95,7 +102,7 @@ class Option:
     @property
     def can_be_off(self) -> bool:
         """Whether the value `none` turns it off."""
-        return self.type in (seconds, failures)
+        return self.type in (seconds, failures, count)
 
     def arguments(self, target: str) -> Iterator[str]:
         """Yield the names under which a target takes the value."""
@@ -320,6 +327,9 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
     ),
     "Retries": (
         Option("--retry-errors N", "Retries of a trial after errors.", "retry.errors", "4"),
+        Option(
+            "--retry-parse-errors N", "Retries of a trial after KeyError, IndexError or ValueError.", "retry.parse_errors", "1"
+        ),
         Option("--retry-timeouts N", "Retries of a trial after timeouts.", "retry.timeouts", "2"),
         Option("--retry-rate-limits S", "Total seconds a trial may wait on rate limits.", "retry.rate_limits", "600"),
         Option(
@@ -357,6 +367,13 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--deadline S", "Stop after this many seconds; `resume` continues.", "settings", "3600", type=seconds),
         Option(
             "--max-failures N", "Stop when more than N trials, or N% of them, have failed.", "settings", '"5%"', type=failures
+        ),
+        Option(
+            "--stop-on-same-error N",
+            f"Stop when the first N trials all fail with the same error; '{OFF}' turns it off.",
+            "settings",
+            "20",
+            type=count,
         ),
         Option("--fail-fast/--no-fail-fast", "Stop at the first failed trial.", "settings"),
         Option("--grace S", "Seconds that in-flight attempts get to finish when the run is stopped.", "settings", "5"),

@@ -111,6 +111,14 @@ class Settings(Selection):
         default=None, validator=_valid(_is_tolerance, "must be a number of trials, or a fraction of all such as 0.05")
     )
     """How many trials may fail in a session (an int), or which fraction of all (a float), before the run is stopped."""
+    stop_on_same_error: int | None = field(
+        default=20,
+        validator=_valid(
+            lambda value: value is None or _is_count(value), "must be a whole number, 1 or more", "None turns it off"
+        ),
+    )
+    """How many trials, the first of a session, must fail with the same error at the same line, without any output, to stop the
+    run. None: it continues."""
     limit_key: str | None = field(
         default=None,
         validator=_valid(
@@ -185,6 +193,7 @@ class SettingOptions(TypedDict, total=False):
     grace: float
     fail_fast: bool
     max_failures: float | None
+    stop_on_same_error: int | None
     limit_key: str | None
     fail_under: str | Iterable[str]
     durability: Durability

@@ -137,6 +137,7 @@ class Attempts:
             error=error.type,
             message=error.message,
             traceback=error.traceback,
+            where=error.where,
             category=failure.category,
             retry_after=failure.retry_after,
             elapsed=elapsed,
@@ -166,6 +167,7 @@ class Attempts:
         self._scheduler.release()
         if self._failures > self._most_failures:
             self._scheduler.shutdown.stop("failed_fast", f"{plural(self._failures, 'trial')} failed")
+        self._scheduler.stop_on_same_error()
 
     def _returned_late(self, trial: str, attempt: int, began: float, outcome: LateOutcome) -> None:
         elapsed = round(self._now() - began, 6)

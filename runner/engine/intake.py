@@ -95,4 +95,5 @@ class Intake:
                 if self._limit_key is not None:
                     work.key = limit_key_of(work.case, self._limit_key)
                 self._scheduler.admit(work)
+        self._scheduler.stop_on_same_error()
         self._scheduler.wake()

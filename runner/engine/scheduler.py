@@ -162,6 +162,13 @@ class Scheduler:
             self.shutdown.end()
             self.close()
 
+    def stop_on_same_error(self) -> None:
+        """Stop the session if its first trials have all failed with the same error."""
+        error = self.recorder.state.repeated_error
+        if error.stops_run(self.recorder.state.settings):
+            name = f"{error.type} at {error.where}" if error.where else error.type
+            self.shutdown.stop("same_error", f"the first {error.trials:,} trials failed with {name}; fix it, then resume")
+
     # Workers.
 
     def put(self, job: Job) -> None:

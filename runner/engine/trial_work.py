@@ -50,7 +50,7 @@ class TrialWork:
     def has_failed(self) -> bool:
         """Whether an attempt ended in an error or a timeout."""
         history = self.state.retry_history
-        return history is not None and bool(history.errors or history.timeouts)
+        return history is not None and bool(history.errors or history.parse_errors or history.timeouts)
 
 
 @attrs.define(eq=False)

@@ -20,7 +20,7 @@ from runner.api import in_trio, run_async
 from runner.errors import UsageError
 from runner.executors.execution import Execution, ExecutorConfig, ExecutorSettings, Results
 from runner.executors.main_thread import MainThreadCaller
-from runner.retries.classify import Failure
+from runner.retries.classify import PROGRAMMING_ERRORS, Failure
 from runner.retries.retry import OneBudget
 from runner.signals import handle_signals
 
@@ -43,8 +43,10 @@ class _MaxRetries(OneBudget):
     """One budget for all causes, as in Phoenix; `exit_on_error` decides whether a failure stops the run."""
 
     def failure(self, exc: BaseException, *, now: float) -> Failure:
-        """Classify an exception; it never stops the run."""
-        return attrs.evolve(super().failure(exc, now=now), stop_run=False)
+        """Classify an exception; programming errors are retried, and nothing stops the run."""
+        failure = super().failure(exc, now=now)
+        category = "error" if failure.category == "fatal" and isinstance(exc, PROGRAMMING_ERRORS) else failure.category
+        return attrs.evolve(failure, category=category, stop_run=False)
 
 
 def _check_integer(name: str, value: object, minimum: int) -> None:
@@ -83,7 +85,7 @@ class _Executor:
         self._config = ExecutorConfig(
             function=function,
             settings=ExecutorSettings(slots=concurrency, timeout=timeout, retry=retry, aimd=aimd),
-            options={"policy": policy, "fail_fast": exit_on_error, **(options or {})},
+            options={"policy": policy, "fail_fast": exit_on_error, "stop_on_same_error": None, **(options or {})},
             journal=None if journal is None else Path(journal),
             fallback=fallback,
             bar_format=bar_format,

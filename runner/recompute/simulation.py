@@ -224,6 +224,7 @@ class Recording:
             cases=[Case(name=name, input=name, metadata={_KEY: script.key}) for name, script in scripts.items()],
             loop="trio",
             timeout=timeout,
+            stop_on_same_error=None,
             retry=attrs.evolve(retry, classify=_category),
         )(task)
 

@@ -9,7 +9,9 @@ import socket
 import ssl
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from http import HTTPStatus
+from traceback import walk_tb
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
@@ -46,8 +48,8 @@ class Failure:
     """What an exception means for its trial."""
 
     category: FailureCategory
-    """`error`: may succeed next time. `rate_limited`. `unavailable`: 5xx or a connection error. `fatal`: the next attempt would
-    fail in the same way."""
+    """`error`: may succeed next time. `parse_error`: the output may have been invalid. `rate_limited`. `unavailable`: 5xx or a
+    connection error. `fatal`: the next attempt would fail in the same way."""
     retry_after: float | None = None
     """Seconds that the endpoint asked to wait, counted from the failure."""
     stop_run: bool = False
@@ -64,6 +66,8 @@ class Description:
     """Secrets masked, length bounded."""
     traceback: str
     """Secrets masked, length bounded."""
+    where: str = ""
+    """The innermost line of the user's own code, as `file:line`; empty if there is none."""
 
 
 _TEMPORARY = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_EARLY}
@@ -99,12 +103,14 @@ _WRONG_ADDRESS = {"UnsupportedProtocol", "LocalProtocolError", "InvalidURL"}
 _NETWORK = {errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL}
 """The last means that no local port is left."""
 
-_PROGRAMMING = (TypeError, AttributeError, NameError, ImportError, NotImplementedError)
-"""Programming errors: the same line fails in the same way each time.
+PROGRAMMING_ERRORS = (TypeError, AttributeError, NameError, ImportError, NotImplementedError, AssertionError)
+"""Errors that are fatal where the user's own code raised them: the same line fails in the same way each time.
 
-KeyError, IndexError, ValueError, AssertionError and SyntaxError are not among them: often they come from parsing the model's
-output, and the next output may pass.
+Raised inside a library, they may depend on what an endpoint returned.
 """
+
+_PARSE_ERRORS = (KeyError, IndexError, ValueError)
+"""Errors that often come from parsing an output; the next output may be valid."""
 
 _MAX_CAUSES = 20
 """Length at which a chain of causes is cut; it may contain a cycle."""
@@ -119,6 +125,18 @@ _OWN_FRAMES = (
 """Directories of the frames between the engine and a task."""
 
 _OUR_PACKAGES = ("journal", "replay", "runner")
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+_LIBRARIES = (
+    "<frozen ",
+    "<attrs generated ",
+    os.path.join(os.path.dirname(os.__file__), ""),
+    *(os.path.join(_ROOT, package, "") for package in (*_OUR_PACKAGES, "evaljournal")),
+)
+"""How the file names of the standard library and of evaljournal start."""
+_FAKES = os.path.join(_ROOT, "runner", "testing.py")
+"""The tasks in it stand for the user's own."""
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+"""Folders of installed packages."""
 _OWN_TASKS = "runner.tasks."
 """Module prefix of our own task errors, whose traceback would only show our own code."""
 
@@ -144,8 +162,10 @@ def _classify(exc: BaseException, now: float) -> Failure:
     for link in _chain(exc):
         if isinstance(link, Exception) and (failure := _by_shape(link, now)):
             return failure
-    if isinstance(exc, _PROGRAMMING):
-        return Failure(category="fatal")
+    if isinstance(exc, PROGRAMMING_ERRORS):
+        return Failure(category="fatal" if _is_raised_by_user(exc) else "error")
+    if isinstance(exc, _PARSE_ERRORS):
+        return Failure(category="parse_error")
     if not isinstance(exc, Exception) and type(exc).__name__ != "CancelledError":  # asyncio's leaks from some libraries.
         return Failure(category="fatal")  # SystemExit and KeyboardInterrupt are intended.
     return Failure(category="error")
@@ -153,7 +173,7 @@ def _classify(exc: BaseException, now: float) -> Failure:
 
 def worst(failures: list[Failure]) -> Failure:
     """Merge the failures of a group: fatal before rate limited, and the longest wait."""
-    order: tuple[FailureCategory, ...] = ("fatal", "rate_limited", "unavailable", "error")
+    order: tuple[FailureCategory, ...] = ("fatal", "rate_limited", "unavailable", "parse_error", "error")
     worst = min(failures, key=lambda failure: (order.index(failure.category), -(failure.retry_after or 0)))
     return evolve(worst, stop_run=any(failure.stop_run for failure in failures))
 
@@ -169,7 +189,12 @@ def describe(exc: BaseException) -> Description:
         lambda: "".join(traceback.format_exception(cls, exc, _user_frames(exc.__traceback__))),
         lambda second: f"(formatting its traceback raised {type(second).__name__})",
     )
-    return Description(type=name, message=_shorten(message, _MAX_MESSAGE), traceback=_shorten(trace, _MAX_TRACEBACK))
+    return Description(
+        type=name,
+        message=_shorten(message, _MAX_MESSAGE),
+        traceback=_shorten(trace, _MAX_TRACEBACK),
+        where=_user_line(exc),
+    )
 
 
 def _guarded(call: Callable[[], T], fallback: Callable[[BaseException], T]) -> T:
@@ -196,6 +221,30 @@ def _user_frames(trace: TracebackType | None) -> TracebackType | None:
     while link is not None and link.tb_frame.f_code.co_filename.startswith(_OWN_FRAMES):
         link = link.tb_next
     return link or trace
+
+
+def _user_line(exc: BaseException) -> str:
+    """Return the innermost line of the user's own code in the traceback of an exception, or of the first in a group."""
+    where = ""
+    for trace in (exc.__traceback__, next(leaves(exc)).__traceback__):
+        for frame, line in walk_tb(trace):
+            if not _is_library(frame.f_code.co_filename):
+                where = f"{frame.f_code.co_filename}:{line}"
+    return where
+
+
+def _is_raised_by_user(exc: BaseException) -> bool:
+    """Whether the user's own code raised an exception: its innermost frame is neither of a library nor of evaljournal."""
+    files = [frame.f_code.co_filename for frame, _ in walk_tb(exc.__traceback__)]
+    return not files or not _is_library(files[-1])
+
+
+@cache
+def _is_library(file: str) -> bool:
+    """Whether a file belongs to the standard library, an installed package or evaljournal."""
+    if file == _FAKES:
+        return False
+    return file.startswith(_LIBRARIES) or not _INSTALLED.isdisjoint(file.replace("\\", "/").split("/"))
 
 
 def _shorten(text: str, most: int) -> str:

@@ -86,6 +86,8 @@ class Retry:
 
     errors: int = field(default=4, validator=_count)
     """Retries after errors, and after the endpoint was unavailable."""
+    parse_errors: int = field(default=1, validator=_count)
+    """Retries after a KeyError, IndexError or ValueError, which often come from parsing an output; at most `errors`."""
     timeouts: int = field(default=2, validator=_count)
     """Retries after attempts that exceeded the timeout."""
     rate_limits: float = field(default=600.0, validator=_seconds)
@@ -96,7 +98,7 @@ class Retry:
     max_delay: float = field(default=60.0, validator=_seconds)
     """Seconds at which the doubling ends. A longer `Retry-After` is honoured all the same."""
     on: tuple[type[BaseException], ...] = field(default=(), converter=_types, validator=_only_types)
-    """Exceptions that are retried although they would be classified as fatal.
+    """Exceptions that are retried as errors although they would be classified as fatal or as parse errors.
     Where an exception matches `on` and `give_up_on`, the class nearer to its own counts:
     `Retry(on=ValueError, give_up_on=Exception)` retries after a ValueError only."""
     give_up_on: tuple[type[BaseException], ...] = field(default=(), converter=_types, validator=_only_types)
@@ -142,7 +144,8 @@ class Retry:
             if cls in self.give_up_on:
                 return evolve(failure, category="fatal")
             if cls in self.on:
-                return evolve(failure, category="error", stop_run=False) if failure.category == "fatal" else failure
+                is_kept = failure.category not in ("fatal", "parse_error")
+                return failure if is_kept else evolve(failure, category="error", stop_run=False)
         return failure
 
     def after(self, history: RetryHistory, jitter: float, *, probe: bool = False, stop_run: bool = False) -> RetryIn | GiveUp:
@@ -159,21 +162,23 @@ class Retry:
         return RetryIn(delay=decision.delay if isinstance(decision, RetryIn) else self.base_delay, reason="probe")
 
     def _after(self, history: RetryHistory, jitter: float) -> RetryIn | GiveUp:
-        retry_after = history.retry_after or 0.0
-        match history.category:
-            case "fatal":
-                return GiveUp(reason="fatal")
-            case "rate_limited":
-                return self._after_rate_limit(history, jitter)
-            case "timed_out":
-                if history.timeouts > self.timeouts:
-                    return GiveUp(reason="timed_out")
-                return RetryIn(delay=self._backoff(history.timeouts, jitter), reason="timed_out")
-            case category:
-                if history.errors > self.errors or retry_after > self.rate_limits:
-                    return GiveUp(reason="exhausted")
-                delay = max(retry_after, self._backoff(history.errors, jitter))
-                return RetryIn(delay=delay, reason="unavailable" if category == "unavailable" else "error")
+        category, retry_after = history.category, history.retry_after or 0.0
+        if category == "fatal":
+            return GiveUp(reason="fatal")
+        if category == "rate_limited":
+            return self._after_rate_limit(history, jitter)
+        if category == "timed_out":
+            if history.timeouts > self.timeouts:
+                return GiveUp(reason="timed_out")
+            return RetryIn(delay=self._backoff(history.timeouts, jitter), reason="timed_out")
+        is_parsing = category == "parse_error"
+        failures, most = (
+            (history.parse_errors, min(self.parse_errors, self.errors)) if is_parsing else (history.errors, self.errors)
+        )
+        if failures > most or retry_after > self.rate_limits:
+            return GiveUp(reason="exhausted")
+        delay = max(retry_after, self._backoff(failures, jitter))
+        return RetryIn(delay=delay, reason="unavailable" if category == "unavailable" else "error")
 
     def _after_rate_limit(self, history: RetryHistory, jitter: float) -> RetryIn | GiveUp:
         left, retry_after = self.rate_limits - history.rate_limit_wait, history.retry_after or 0.0
@@ -188,7 +193,7 @@ class Retry:
         return jitter * min(self.max_delay, self.base_delay * float(1 << min(max(failures - 1, 0), _MAX_DOUBLINGS)))
 
 
-NUMBERS: Final = ("errors", "timeouts", "rate_limits", "base_delay", "max_delay")
+NUMBERS: Final = ("errors", "parse_errors", "timeouts", "rate_limits", "base_delay", "max_delay")
 """The fields of `Retry` that are numbers, which can be recorded and read back."""
 
 
@@ -211,8 +216,9 @@ class OneBudget(Retry):
         category, retry_after = history.category, history.retry_after or 0.0
         if category == "fatal":
             return GiveUp(reason="fatal")
-        failures = history.errors + history.timeouts + history.rate_limit_failures
+        failures = history.errors + history.parse_errors + history.timeouts + history.rate_limit_failures
         if failures > self.total or retry_after > self.rate_limits:
             return GiveUp(reason="timed_out" if category == "timed_out" else "exhausted")
         delay = max(retry_after, self._backoff(failures, jitter))
-        return RetryIn(delay=delay, reason=category)  # type: ignore[arg-type]  # a category as recorded
+        reason: Any = "error" if category == "parse_error" else category
+        return RetryIn(delay=delay, reason=reason)

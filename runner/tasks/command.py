@@ -28,7 +28,7 @@ from runner.retries.classify import Fatal
 from runner.secrets import mask
 from runner.tasks import TrialInput
 from runner.tasks.endpoint import call_once, idempotency_key
-from runner.tasks.reply import InvalidReply
+from runner.tasks.reply import InvalidReply, OutputMissing
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 """The largest output that is read; a command that never stops printing must not fill the memory."""
@@ -220,7 +220,7 @@ class _OpenCommand:
         except ValueError as exc:
             raise InvalidReply(f"stdout is not JSON ({exc}): {text[:300]!r}") from exc
         except MissingField as exc:
-            raise InvalidReply(f"the JSON on stdout has no {command.output_path!r}: {exc}") from exc
+            raise OutputMissing(f"the JSON on stdout has no {command.output_path!r}: {exc}") from exc
 
 
 def _exit(code: int) -> str:

@@ -22,7 +22,7 @@ from runner.secrets import mask
 from runner.tasks import LateOutcome, TrialInput
 from runner.tasks.address import Address, masked_headers
 from runner.tasks.client import Client
-from runner.tasks.reply import ErrorReply, InvalidReply, Reply, TruncatedReply, error_code
+from runner.tasks.reply import ErrorReply, OutputMissing, Reply, TruncatedReply, error_code
 
 _JSON: Final = ((b"Content-Type", b"application/json"), (b"Accept", b"application/json, text/event-stream;q=0.9, */*;q=0.8"))
 
@@ -192,7 +192,7 @@ def output_of(reply: Reply, output_path: str | None, error_path: str | None, don
     try:
         return value if output_path is None else find(value, output_path)
     except MissingField as exc:
-        raise InvalidReply(f"the reply has no {output_path!r}: {exc}") from exc
+        raise OutputMissing(f"the reply has no {output_path!r}: {exc}") from exc
 
 
 def _joined(reply: Reply, output_path: str | None, error_path: str | None, done_path: str | None) -> Any:
@@ -211,7 +211,7 @@ def _joined(reply: Reply, output_path: str | None, error_path: str | None, done_
     if not is_done:
         raise TruncatedReply(f"the stream ended before {done_path!r} was true")
     if not outputs and output_path is not None:
-        raise InvalidReply(f"no piece of the stream has {output_path!r}: {reply.body[:300].decode(errors='replace')!r}")
+        raise OutputMissing(f"no piece of the stream has {output_path!r}: {reply.body[:300].decode(errors='replace')!r}")
     return "".join(outputs) if all(isinstance(output, str) for output in outputs) else outputs
 
 

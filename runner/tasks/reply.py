@@ -69,6 +69,10 @@ class InvalidReply(Exception):
     """The call succeeded, but its reply is not of the expected form; the next one may be."""
 
 
+class OutputMissing(InvalidReply, Fatal):
+    """The reply has nothing at the output path: the path is wrong, and the next call would be paid for in vain."""
+
+
 class ErrorReply(Exception):
     """The status is a success, but the reply contains an error."""
 

@@ -116,7 +116,7 @@ def test_the_golden_run_covers_every_outcome() -> None:
     events = events_of(GOLDEN)
 
     categories = {event.category for event in events if isinstance(event, AttemptFailed)}
-    assert {"rate_limited", "unavailable", "error", "fatal"} == categories
+    assert {"rate_limited", "unavailable", "parse_error", "fatal"} == categories
     assert {"exhausted", "unserialisable"} == {event.reason for event in events if isinstance(event, TrialFailed)}
     causes = {event.reason for event in events if isinstance(event, RetryScheduled)}
     assert {"rate_limited", "unavailable", "error", "timed_out"} <= causes

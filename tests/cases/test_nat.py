@@ -147,7 +147,7 @@ async def test_a_failed_trial_is_recorded() -> None:
     await run_virtual(define(task, numbered_cases(1), retry=Retry(errors=0)), disk)
 
     (failed,) = events(disk, AttemptFailed)
-    assert ("case-0", "KeyError", "'case-0'", "error") == (failed.trial, failed.error, failed.message, failed.category)
+    assert ("case-0", "KeyError", "'case-0'", "parse_error") == (failed.trial, failed.error, failed.message, failed.category)
     assert "raise KeyError(question)" in failed.traceback
     assert [TrialFailed(trial="case-0", attempts=1, reason="exhausted")] == events(disk, TrialFailed)
     assert "case-0" == events(disk, TrialEnqueued)[0].input

@@ -38,6 +38,7 @@ from journal.events import (
     TrialScored,
     fields_of,
 )
+from replay import fold
 from replay.audit_types import Audit, Finding
 from replay.auditing import MAX_FINDINGS, TIME_TOLERANCE, Auditor, audit
 from runner import Case, Fatal, RateLimited, Retry
@@ -289,6 +290,27 @@ def test_each_key_has_its_own_policy(policy: str) -> None:
     assert {"a", "b"} == {record.event.key for record in records if isinstance(record.event, LimitChanged)}
     assert result.decisions_reproduced > 10
     assert {"limit", "policy"} & {finding.check for finding in audit(swapped, rules=session_rules).findings}
+
+
+def test_a_stop_for_the_same_error_is_recomputed() -> None:
+    """A stop without twenty equal failures is a finding, and so is an attempt after them."""
+    disk = SimulatedDisk()
+    evaluation = define(Scripted(lambda *_: Fail(Fatal("no"), 1)), numbered_cases(60), slots=4)
+    run_virtually(functools.partial(arun, evaluation, PATH, **repeatable(), files=disk))
+    records = list(read(PATH, files=disk))
+
+    def with_changed(kind: type, **fields: Any) -> Audit:
+        at = next(at for at, record in enumerate(records) if isinstance(record.event, kind))
+        event: Any = records[at].event
+        changed = records[at]._replace(event=attrs.evolve(event, **fields))
+        return audit([*records[:at], changed, *records[at + 1 :]], rules=session_rules)
+
+    result, settings = audited(disk), {**fold(records).settings, "stop_on_same_error": 10}
+    decided = LimitChanged | PaceChanged | IntakePaused | IntakeResumed | TrialFailed | RunStopped
+    assert ((), ()) == (result.findings, result.notes)
+    assert sum(isinstance(record.event, decided) for record in records) == result.decisions_reproduced
+    for kind, fields in ((AttemptFailed, {"where": "elsewhere.py:1"}), (RunStarted, {"settings": settings})):
+        assert {"stop"} == {finding.check for finding in with_changed(kind, **fields).findings}
 
 
 def test_cancelled_runs_pass() -> None:

@@ -123,10 +123,11 @@ def caused(outer: Exception, inner: BaseException) -> Exception:
         (Fatal("no"), ("fatal", None)),
         (SystemExit(429), ("fatal", None)),
         (ExceptionGroup("", [RateLimited(1), ExceptionGroup("", [TypeError()])]), ("fatal", None)),
-        (ValueError(), ("error", None)),
-        (json.JSONDecodeError("no", "", 0), ("error", None)),
-        (KeyError("answer"), ("error", None)),
-        (AssertionError(), ("error", None)),
+        (ValueError(), ("parse_error", None)),
+        (json.JSONDecodeError("no", "", 0), ("parse_error", None)),
+        (KeyError("answer"), ("parse_error", None)),
+        (IndexError(), ("parse_error", None)),
+        (AssertionError(), ("fatal", None)),
         (SyntaxError(), ("error", None)),
         (FileNotFoundError(2, "no such file"), ("error", None)),
         (asyncio.CancelledError(), ("error", None)),
@@ -310,6 +311,50 @@ def test_description_keeps_no_frames() -> None:
 
     assert "ValueError" == words.type
     assert [None] == [reference() for reference in seen]
+
+
+def compiled(source: str, file: str) -> Any:
+    """Return the function `call` that a file of this name would define."""
+    names: dict[str, Any] = {}
+    exec(compile(source, file, "exec"), names)  # noqa: S102  # the file name is what is tested
+    return names["call"]
+
+
+PROGRAMMING = (TypeError, AttributeError, NameError, ImportError, NotImplementedError, AssertionError)
+RAISES = "def call(error):\n    raise error"
+
+
+@pytest.mark.parametrize("error", PROGRAMMING)
+@pytest.mark.parametrize(
+    ("file", "category"),
+    [
+        ("evals/qa.py", "fatal"),
+        ("<ipython-input-1>", "fatal"),
+        ("/usr/lib/python3/dist-packages/sdk/client.py", "error"),
+        (r"C:\python\Lib\site-packages\sdk\client.py", "error"),
+        (json.__file__, "error"),
+        (classify.__code__.co_filename, "error"),
+    ],
+)
+def test_a_programming_error_is_fatal_in_the_users_own_code(error: type[Exception], file: str, category: str) -> None:
+    """Where a library or evaljournal raises it, it may depend on the reply, and is retried."""
+    with pytest.raises(error) as raised:
+        compiled(RAISES, file)(error("no"))
+
+    assert category == classify(raised.value, now=0).category
+
+
+def test_the_innermost_line_of_the_users_code_is_described() -> None:
+    """Frames of libraries below it are skipped; without one of the user, there is none."""
+    outer = "def call(error):\n    # A comment.\n    inner(error)"
+    call = compiled(outer, "evals/qa.py")
+    call.__globals__["inner"] = compiled(RAISES, "/site-packages/sdk.py")
+    with pytest.raises(OSError, match="no") as raised:
+        call(OSError("no"))
+
+    assert "evals/qa.py:3" == describe(raised.value).where
+    assert "evals/qa.py:3" == describe(ExceptionGroup("", [raised.value])).where
+    assert "" == describe(OSError("no")).where
 
 
 def their_task(_: str) -> str:

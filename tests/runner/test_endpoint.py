@@ -275,10 +275,10 @@ def test_text_has_the_encoding_of_its_header(server: Server, path: Path, name: s
         (
             "nooutput",
             {"output_path": "output"},
-            "error",
+            "fatal",
             "no 'output': no 'output' in the value, which is an object with 'answer'",
         ),
-        ("sse", {"output_path": "outptu"}, "error", "no piece of the stream has 'outptu'"),
+        ("sse", {"output_path": "outptu"}, "fatal", "no piece of the stream has 'outptu'"),
         ("error", {"output_path": "output", "error_path": "error"}, "error", "the model is asleep"),
         ("error:503", {"error_path": "error"}, "unavailable", "the model is asleep"),
         ("ndjson:piece", {"output_path": "output"}, "unavailable", "overloaded"),

@@ -153,6 +153,15 @@ async def test_max_retries_counts_everything(trouble: Step, most: int) -> None:
     assert [FAILED] == statuses(results)
 
 
+async def test_programming_errors_are_retried() -> None:
+    """As in Phoenix, every error is; equal errors of many inputs do not stop the rest."""
+    task = Scripted(lambda value, _: Fail(TypeError("no")) if value < 30 else Answer(value))
+    results = await execute(task, range(40), max_retries=2, exit_on_error=False)
+
+    assert [FAILED] * 30 + [COMPLETED] * 10 == statuses(results)
+    assert 3 * 30 + 10 == task.calls.total()
+
+
 async def test_max_retries_is_one_budget_for_all_causes() -> None:
     """An error, a timeout and a rate limit together use up three retries."""
     task = Scripted({"a": [Fail(ValueError("no")), Hang(), Fail(RateLimited()), Answer(1)]})

@@ -47,17 +47,24 @@ def decisions(retry: Retry, failures: list[Failed], seed: int = 0) -> list[Retry
     ("failure", "attempts", "reason"),
     [
         (ERROR, 5, "exhausted"),
+        (("parse_error", None), 2, "exhausted"),
         (("unavailable", None), 5, "exhausted"),
         (TIMED_OUT, 3, "timed_out"),
         (("fatal", None), 1, "fatal"),
     ],
 )
 def test_each_cause_has_a_budget(failure: Failed, attempts: int, reason: Any) -> None:
-    """Errors are retried 4 times, timeouts twice, fatal failures never."""
+    """Errors are retried 4 times, parse errors once, timeouts twice, fatal failures never."""
     made = decisions(Retry(), [failure])
 
     assert attempts == len(made)
     assert GiveUp(reason=reason) == made[-1]
+
+
+@pytest.mark.parametrize(("errors", "parse_errors", "attempts"), [(0, 1, 1), (4, 0, 1), (4, 3, 4), (2, 3, 3)])
+def test_parse_errors_have_a_budget_within_that_of_errors(errors: int, parse_errors: int, attempts: int) -> None:
+    """`Retry(errors=0)` retries no parse errors either."""
+    assert attempts == len(decisions(Retry(errors=errors, parse_errors=parse_errors), [("parse_error", None)]))
 
 
 def test_budgets_are_separate() -> None:

@@ -27,12 +27,14 @@ from journal.events import (
     TrialFailed,
     TrialScored,
 )
-from replay import fold
+from replay import audit, fold
+from replay.ending import next_command
 from runner import Case, Fatal, RateLimited, Retry, UsageError, note
 from runner.engine.session import Outcome
+from runner.recompute.rules import session_rules
 from runner.testing import Answer, Fail, Hang, Scripted, SimulatedEndpoint, Step, events_of
 from tests.journal.disk import SimulatedDisk
-from tests.runs import PATH, count, define, flaky_evaluation, numbered_cases, run_until_power_cut, run_virtual
+from tests.runs import PATH, count, define, events, flaky_evaluation, numbered_cases, run_until_power_cut, run_virtual
 
 
 async def test_a_run_records_every_step() -> None:
@@ -71,7 +73,7 @@ async def test_a_failure_is_retried_after_a_delay() -> None:
     disk = SimulatedDisk()
     outcome = await run_virtual(define(task, [Case(name="a", input="a")]), disk)
 
-    assert ["unavailable", "error"] == [e.category for e in events_of(PATH, files=disk) if isinstance(e, AttemptFailed)]
+    assert ["unavailable", "parse_error"] == [e.category for e in events_of(PATH, files=disk) if isinstance(e, AttemptFailed)]
     delays = [e.delay for e in events_of(PATH, files=disk) if isinstance(e, RetryScheduled)]
     assert 2 == len(delays)
     assert all(0 <= delay <= 2 for delay in delays)
@@ -328,6 +330,69 @@ async def test_max_failures_may_be_a_fraction() -> None:
     outcome = await run_virtual(define(task, numbered_cases(50), slots=1), disk, max_failures=0.1)
 
     assert ("failed_fast", 6) == (outcome.stopped, outcome.state.failed)
+
+
+def fail_at_one_line(value: str) -> str:
+    """Fail with an error that depends on the input, always at the same line."""
+    raise {"6": OSError, "7": EOFError}.get(value[5:], RuntimeError)
+
+
+def fail_at_two_lines(value: str) -> str:
+    """Fail at another line for one input."""
+    if value == "case-6":
+        raise RuntimeError
+    raise RuntimeError
+
+
+async def run_failing(disk: SimulatedDisk, fail: Callable[[str], str], cases: Any, **options: Any) -> Outcome:
+    """Run a task that fails after a second, in two slots."""
+
+    async def task(value: str) -> str:
+        await trio.sleep(1)
+        return fail(value)
+
+    it = define(task, cases, slots=2, retry=Retry(errors=0))
+    return await run_virtual(it, disk, policy="fixed", **options)
+
+
+@pytest.mark.parametrize("read_cases", [list, iter])
+async def test_the_same_error_stops_the_run(read_cases: Callable[[Any], Any]) -> None:
+    """If the first 20 trials fail with one error at one line, the run stops; each session that resumes it does too."""
+    disk, cases = SimulatedDisk(), numbered_cases(90, 100)
+    outcome = await run_failing(disk, fail_at_one_line, read_cases(cases))
+
+    assert ("same_error", 20) == (outcome.stopped, outcome.state.failed)
+    assert outcome.detail.startswith("the first 20 trials failed with RuntimeError at ")
+    assert outcome.detail.endswith("; fix it, then resume")
+    assert f"evaljournal resume {PATH} --adopt --retry-failed" in next_command(outcome.state, PATH)
+
+    outcome = await run_failing(disk, fail_at_one_line, read_cases(cases), resume=True)
+
+    assert ("same_error", 40) == (outcome.stopped, outcome.state.failed)
+    assert [RunStopped(reason="same_error")] * 2 == events(disk, RunStopped)
+    audited = audit(read(PATH, files=disk), rules=session_rules)
+    assert ((), ()) == (audited.findings, audited.notes)
+
+
+@pytest.mark.parametrize(
+    ("fail", "count", "options"),
+    [
+        (fail_at_one_line, 30, {"stop_on_same_error": None}),
+        (fail_at_one_line, 30, {"stop_on_same_error": 31}),
+        (fail_at_one_line, 30, {}),  # Cases 6 and 7 fail with other errors.
+        (fail_at_two_lines, 30, {}),
+        (lambda value: value if value == "case-6" else fail_at_two_lines(value), 30, {}),
+        (fail_at_two_lines, 6, {"stop_on_same_error": 6}),
+    ],
+    ids=["off", "more", "another error", "another line", "an output", "the last trial"],
+)
+async def test_other_failures_do_not_stop_the_run(fail: Callable[[str], str], count: int, options: dict[str, Any]) -> None:
+    """Different errors, errors at different lines, or a single output let the run continue; so does its last trial."""
+    cases = numbered_cases(count, 100 if "stop_on_same_error" in options and count > 6 else 0)
+    outcome = await run_failing(SimulatedDisk(), fail, cases, **options)
+
+    assert "" == outcome.stopped
+    assert count == outcome.state.done
 
 
 async def test_a_deadline_stops_the_run() -> None:

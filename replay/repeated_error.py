@@ -1,0 +1,30 @@
+"""The error that every trial of a session has failed with: a task that cannot work is stopped early."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+
+@attrs.define
+class RepeatedError:
+    """The error of the first trials that ended in a session, as long as all failed with it and none has an output."""
+
+    type: str = ""
+    where: str = ""
+    """The line of the user's code that raised it."""
+    trials: int = 0
+    """Trials that failed with it, until one had an output or failed in another way."""
+    is_over: bool = False
+    """Whether one did."""
+
+    def count(self, type_: str, where: str) -> None:
+        """Count a failed trial; without a type, it failed for another reason than an error."""
+        self.is_over = self.is_over or not type_ or (self.trials > 0 and (type_, where) != (self.type, self.where))
+        if not self.is_over:
+            self.type, self.where, self.trials = type_, where, self.trials + 1
+
+    def stops_run(self, settings: Mapping[str, Any]) -> bool:
+        """Whether it stops a run with these settings, or has stopped it."""
+        limit = settings.get("stop_on_same_error")
+        return isinstance(limit, int) and self.trials >= limit
