@@ -1,7 +1,7 @@
 """Templates: strings and JSON values with fields in braces that a case fills, as in `Answer briefly: {question}`.
 
-A field names members and list indexes (`{user.name}`, `{turns.0.text}`), never attributes, because datasets are untrusted.
-`{{` and `}}` are literal braces. Missing fields are found before the run starts.
+A field names a column (`{Question text}`), members and list indexes (`{user.name}`, `{turns.0.text}`), never attributes,
+because datasets are untrusted. `{{` and `}}` are literal braces. Missing fields are found before the run starts.
 """
 
 import re
@@ -18,7 +18,9 @@ from runner.errors import UsageError
 from runner.suggest import suggest
 
 _PIECE: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
-_FIELD: Final = re.compile(r"[^\s.{}]+(?:\.[^\s.{}]+)*")
+_FIELD: Final = re.compile(r"(?!\s)[^.{}\n\r]+(?:\.[^.{}\n\r]+)*(?<!\s)")
+_PLAIN_FIELD: Final = re.compile(r"[\w.-]+")
+"""A field that is not meant as a literal brace."""
 _MISSING: Final = object()
 _MAX_LISTED: Final = 12
 
@@ -76,10 +78,15 @@ class Fields:
 
     def get(self, path: str) -> Any:
         """Return the value of a field; raise `MissingField` if there is none."""
+        value = self._find(path)  # A column may have a dot in its name.
+        if value is not _MISSING:
+            return value
         name, _, inner = path.partition(".")
         value = self._find(name)
         if value is _MISSING:
             hint = suggest(name, [*self._names(), *sorted(INPUT_NAMES)], limit=1, shown="{{{}}}".format)
+            if not hint and not _PLAIN_FIELD.fullmatch(path):
+                hint = "; write {{ and }} for literal braces"
             raise MissingField(f"the case {self.case.name!r} has no field {{{path}}}; fields: {listed(self._names())}{hint}")
         try:
             return find(value, inner) if inner else value

@@ -26,7 +26,7 @@ from journal.events import (
 from replay import fold
 from replay.auditing import audit
 from replay.ending import final_report
-from runner import Case, Outcome, Retry, UsageError, arun, evaluation, scorers
+from runner import Case, Dataset, Outcome, Retry, UsageError, arun, evaluation, scorers
 from runner.recompute.rules import session_rules
 from runner.secrets import mask
 from runner.tasks.address import Address
@@ -83,6 +83,7 @@ def test_a_body_is_filled_in(server: Server, path: Path, name: str) -> None:
         ({"q": "{expected}"}, "has no field {expected}"),
         ({"q": "{context.x}"}, "has no field {context.x}: no 'x' in the value, which is a list of length 1"),
         ({"q": "{context.__class__}"}, "no '__class__' in the value"),
+        ({"q": '{"n": 1}'}, "has no field {\"n\": 1}; fields: 'context', 'id', 'question'; write {{ and }} for literal braces"),
     ],
 )
 def test_an_unknown_field_is_an_error_before_the_start(server: Server, path: Path, name: str, body: Any, message: str) -> None:
@@ -98,11 +99,22 @@ def test_an_unknown_field_is_an_error_before_the_start(server: Server, path: Pat
     assert [] == server.seen(name)
 
 
-@pytest.mark.parametrize("body", ["{not json", {"q": "{"}, {"q": "{a b}"}, {"q": "{}"}, {"q": "{a.}"}, {"q": "}"}])
+@pytest.mark.parametrize(
+    "body", ["{not json", {"q": "{"}, {"q": "{ a}"}, {"q": "{a\nb}"}, {"q": "{}"}, {"q": "{a.}"}, {"q": "}"}]
+)
 def test_an_invalid_template_is_rejected(body: Any) -> None:
     """An invalid template is a usage error."""
     with pytest.raises(UsageError, match="is not"):
         Endpoint("http://localhost/", body=body)
+
+
+def test_columns_with_spaces_are_fields(server: Server, path: Path, name: str) -> None:
+    """A field may have spaces and dots in its name, whether it is the input or metadata."""
+    cases = Dataset([{"Question text": "1?", "No. of words": 2, "user.name": "Eva"}], input_key="Question text")
+    body = {"q": "{Question text}", "n": "{No. of words}", "u": "{user.name}"}
+    run_real(define_real(Endpoint(server.url(name, "ok"), body=body), cases), path)
+
+    assert ['{"q":"1?","n":2,"u":"Eva"}'] == [seen["body"] for seen in server.seen(name)]
 
 
 def test_get_sends_parameters(server: Server, path: Path, name: str) -> None:
