@@ -14,7 +14,7 @@ import attrs
 from journal import JournalError, Record, read
 from journal.blobs import with_loaded_blobs
 from journal.errors import BlobDamaged, InvalidRecord, JournalDamaged
-from journal.events import AttemptSucceeded, SessionStarted
+from journal.events import AttemptSucceeded, SessionStarted, TrialEnqueued
 from journal.files import DISK
 from journal.reader import Finder
 from journal.scan import ScanStop
@@ -63,6 +63,14 @@ class LoadedRun:
                 yield record
                 if record.seq >= self.seq:
                     return
+
+    def inputs(self) -> Iterator[tuple[str, Any]]:
+        """Read the name and input of each trial, in the order of enqueueing; large inputs stay on disk."""
+        with Finder(self.path, load_blobs=False) as finder:
+            for name, trial in self.state.trials.items():
+                event = finder.find(*trial.input_location).event
+                assert isinstance(event, TrialEnqueued)
+                yield name, event.input
 
     def outputs(self) -> Iterator[tuple[str, Any]]:
         """Read the name and output of each trial that has one, in the order of enqueueing."""

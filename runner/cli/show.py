@@ -11,7 +11,7 @@ import orjson
 from journal import Blob
 from replay.definition import definition_lines, load_definition
 from replay.loaded_run import reject_invalid_record
-from replay.text import as_text, duration, number, plural, printable, spaced
+from replay.text import as_text, duration, number, one_line, plural, printable, spaced
 from replay.trial import AttemptDetails, ScoreDetails, ScorerCallDetails, TrialDetails
 from replay.trial_state import TrialState
 from replay.waits import Wait
@@ -24,6 +24,8 @@ _LINES: Final = 40
 """Maximum lines of a value; `--json` has all."""
 _LINE: Final = 500
 """Maximum characters of a line."""
+_INPUT: Final = 40
+"""Maximum characters of an input in the list."""
 _INDENT: Final = " " * 10
 _LAST: Final = 12
 """Last lines of a traceback that are shown."""
@@ -38,7 +40,7 @@ _LAST: Final = 12
 def show(run: str | None, trial: str | None, at: int | None, definition: bool, as_json: bool) -> None:
     """Show one TRIAL in full: input, request, output, every attempt and its waits, and the scores.
 
-    Without TRIAL, the trials are listed. A damaged run is shown up to the damage, with exit code 4.
+    Without TRIAL, the trials are listed with their inputs. A damaged run is shown up to the damage, with exit code 4.
 
     \b
     evaljournal show peru
@@ -83,21 +85,22 @@ def _definition(view: RunView, *, as_json: bool) -> None:
 
 def _list(view: RunView, *, as_json: bool) -> None:
     """List the trials."""
-    state = view.state
+    state, inputs = view.state, view.history.inputs()
     if as_json:
-        listed = [_entry(name, trial) for name, trial in state.trials.items()]
+        listed = [_entry(name, state.trials[name], value) for name, value in inputs]
         print_json({"path": str(view.path), "problem": None if view.problem is None else str(view.problem), "trials": listed})
     else:
         scorers = list(state.scores)
-        head = ("TRIAL", "STAGE", "ATTEMPTS", "TOOK", *(printable(scorer, 24) for scorer in scorers))
-        print_table([head, *(_columns(name, trial, scorers) for name, trial in state.trials.items())])
+        head = ("TRIAL", "INPUT", "STAGE", "ATTEMPTS", "TOOK", *(printable(scorer, 24) for scorer in scorers))
+        print_table([head, *(_columns(name, state.trials[name], value, scorers) for name, value in inputs)])
     exit_if_damaged(view.problem, quiet=as_json)
 
 
-def _entry(name: str, trial: TrialState) -> dict[str, Any]:
+def _entry(name: str, trial: TrialState, value: Any) -> dict[str, Any]:
     return {
         "trial": name,
         "case": trial.case,
+        "input": _plain(value),
         "stage": trial.stage,
         "reason": trial.reason or None,
         "error": trial.error or None,
@@ -108,11 +111,12 @@ def _entry(name: str, trial: TrialState) -> dict[str, Any]:
     }
 
 
-def _columns(name: str, trial: TrialState, scorers: Sequence[str]) -> Sequence[str]:
+def _columns(name: str, trial: TrialState, value: Any, scorers: Sequence[str]) -> Sequence[str]:
     values = [_cell(trial, scorer) for scorer in scorers]
     reason = f" ({spaced(trial.reason)})" if trial.stage == "failed" and trial.reason else ""
     took = duration(trial.elapsed) if trial.output_location is not None else "–"
-    return (printable(name, 60), f"{printable(trial.stage)}{reason}", str(trial.attempts), took, *values)
+    text = printable(value, _INPUT) if isinstance(value, Blob) else one_line(as_text(value), _INPUT)
+    return (printable(name, 60), text, f"{printable(trial.stage)}{reason}", str(trial.attempts), took, *values)
 
 
 def _cell(trial: TrialState, scorer: str) -> str:

@@ -163,21 +163,21 @@ def test_an_unknown_trial(arguments: list[str], said: str) -> None:
 
 
 def test_the_list_of_trials() -> None:
-    """Without a trial, all are listed with stage, duration and scores."""
+    """Without a trial, all are listed with input, stage, duration and scores."""
     failed = ScoringFailed(trial="b", scorer="judge", version="1", error="OSError", message="gone", elapsed=0.0)
     b = trial("b")
-    written(Path("run"), [*TROUBLED, *trial("a"), *b[:-1], failed, b[-1], enqueued("c\x1b")])
+    written(Path("run"), [*TROUBLED, *trial("a"), *b[:-1], failed, b[-1], enqueued("c\x1b", 50 * "x\x1b")])
     result, printed = evaljournal("show", "run"), shown("run")
 
     assert (0, "") == (result.exit_code, result.stderr)
     assert [
-        ["TRIAL", "STAGE", "ATTEMPTS", "TOOK", "exact", "judge"],
-        ["peru", "failed (timed out)", "2", "–", "–", "–"],
-        ["a", "completed", "1", "0.25 s", "true", "–"],
-        ["b", "completed", "1", "0.25 s", "true", "failed"],
-        ["c\\x1b", "queued", "0", "–", "–", "–"],
+        ["TRIAL", "INPUT", "STAGE", "ATTEMPTS", "TOOK", "exact", "judge"],
+        ["peru", '{"question":"Where?\\n\\tReally?"}', "failed (timed out)", "2", "–", "–", "–"],
+        ["a", "Where is the capital?", "completed", "1", "0.25 s", "true", "–"],
+        ["b", "Where is the capital?", "completed", "1", "0.25 s", "true", "failed"],
+        ["c\\x1b", 7 * "x\\x1b" + "x\\x1…", "queued", "0", "–", "–", "–"],
     ] == [re.split(r"  +", line) for line in result.stdout.splitlines()]
-    assert {"exact": True} == printed["trials"][1]["scores"]
+    assert ({"exact": True}, "Where is the capital?") == (printed["trials"][1]["scores"], printed["trials"][1]["input"])
     assert ("failed", "timed_out", 2, None) == tuple(
         printed["trials"][0][each] for each in ("stage", "reason", "attempts", "elapsed")
     )
