@@ -164,6 +164,13 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             '"answer"',
         ),
         Option(
+            "--nan CHOICE",
+            "A value that is NaN: 'null' reads it as null (default: error).",
+            "dataset",
+            '"null"',
+            type=click.Choice(["error", "null"]),
+        ),
+        Option(
             "--only PATTERN",
             "Use only cases whose name matches, such as 'peru*'; repeatable.",
             "settings",

@@ -1,11 +1,13 @@
 """Cases and trials: their content, names and fingerprints. Datasets of cases are in `runner.data.dataset`."""
 
 import re
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final, Generic, cast
 
-from attrs import Attribute, Factory, field, frozen
+import orjson
+from attrs import Attribute, Factory, evolve, field, frozen
 from typing_extensions import TypeVar
 
 from runner.data.fingerprint import canonical, digest
@@ -18,12 +20,52 @@ ExpectedT_co = TypeVar("ExpectedT_co", covariant=True, default=Any)
 MAX_NAME: Final = 10_000
 """Characters of a case's name, and of a rate-limit key: every record of a trial contains them."""
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_MAX_WORDS: Final = 32
+"""Characters of the input in the name of a case without an id."""
+_DIGITS: Final = 6
+_MORE_DIGITS: Final = 10
+"""Digits of the fingerprint in a name whose words are only the start of the input, because many rows may start alike."""
+_WORD: Final = re.compile(r"[A-Za-z0-9]+")
+_LOOKED_AT: Final = 128
+"""Characters of text in other scripts that are searched for words."""
 
 
-def _content(case: "Case[Any, Any]") -> str:
-    """Fingerprint the content of a case, without its name: a case without a name is named after its content."""
-    metadata = canonical(case.metadata, "metadata") if case.metadata else b"{}"
-    return digest(b"\n".join((canonical(case.input, "input"), canonical(case.expected, "expected"), metadata)))
+def content_name(value: Any, fingerprint: str, *, digits: int | None = None) -> str:
+    """Name a case after its content: the first words of its input and some digits of its fingerprint."""
+    words: list[str] = []
+    length, is_complete = -1, True
+    for word in _words(value):
+        length += 1 + len(word)
+        if length > _MAX_WORDS:
+            is_complete = False
+            words = words or [word[:_MAX_WORDS]]
+            break
+        words.append(word)
+    if digits is None:
+        digits = _DIGITS if words and is_complete else _MORE_DIGITS
+    return f"{'-'.join(words) or 'case'}-{fingerprint[:digits]}"
+
+
+def _words(value: Any) -> Iterator[str]:
+    """Yield the words of a JSON value in lower case; the keys of objects are left out."""
+    match value:
+        case None:
+            return
+        case str() if value.isascii():
+            yield from (match[0].lower() for match in _WORD.finditer(value.replace("'", "")))
+        case str():
+            letters = (char if char.isalnum() or unicodedata.category(char)[0] == "M" else " " for char in value[:_LOOKED_AT])
+            yield from "".join(letters).lower().split()
+        case bool() | int() | float():
+            yield from _words(str(value))
+        case Mapping():
+            for _, member in sorted(cast("Mapping[str, Any]", value).items()):
+                yield from _words(member)
+        case list() | tuple():
+            for member in cast("list[Any]", value):
+                yield from _words(member)
+        case _:  # Anything else that JSON can represent, such as a dataclass.
+            yield from _words(orjson.loads(canonical(value, "input")))
 
 
 def _nameable(_: "Case[Any, Any]", __: "Attribute[str]", name: object) -> None:
@@ -47,15 +89,67 @@ class Case(Generic[InputT_co, ExpectedT_co]):
     """The expected answer, for scorers."""
     metadata: Mapping[str, Any] = field(factory=dict[str, Any])
     """Anything else about the case."""
-    name: str = field(default=Factory(_content, takes_self=True), validator=_nameable)
-    """Unique in a dataset. Default: the fingerprint."""
+    name: str = field(
+        default=Factory(lambda case: content_name(case.input, case.fingerprint), takes_self=True), validator=_nameable
+    )
+    """Unique in a dataset. Default: the first words of the input and some digits of the fingerprint."""
     input_name: str = field(default="input", eq=False, repr=False)
     """Name of the input's column in the dataset, which templates may use."""
 
     @cached_property
     def fingerprint(self) -> str:
         """Digest of input, expected answer and metadata, without the name."""
-        return _content(self)
+        content = canonical(self.input, "input"), canonical(self.expected, "expected")
+        return digest(b"\n".join((*content, canonical(self.metadata, "metadata") if self.metadata else b"{}")))
+
+
+class ContentNames:
+    """Unique names for cases that are named after their content.
+
+    Equal cases are numbered in order: `-2`, `-3`. Different cases of one name get all digits of their fingerprints instead.
+    """
+
+    def __init__(self, ambiguous: Collection[str] = (), repeated: Collection[str] | None = None) -> None:
+        self._ambiguous = frozenset(ambiguous)
+        self._counts = dict.fromkeys(repeated or (), 0)
+        self._owners: dict[str, str] | None = {} if repeated is None else None
+        """Name → fingerprint; None if `repeated` has all names of equal cases, and no others need to be remembered."""
+        self.collisions: set[str] = set()
+        """Names that different cases have. A second reading with these as `ambiguous` names cases in any order alike."""
+
+    @property
+    def repeated(self) -> Collection[str]:
+        """Names of equal cases."""
+        return self._counts.keys()
+
+    def unique(self, case: Case[Any, Any]) -> Case[Any, Any]:
+        """Return a case with a unique name; a name that the user gave is kept."""
+        fingerprint = case.fingerprint
+        name = case.name
+        if name != content_name(case.input, fingerprint):
+            return case
+        if name in self._ambiguous or self._owner(name, fingerprint) != fingerprint:
+            self.collisions.add(name)
+            name = content_name(case.input, fingerprint, digits=len(fingerprint))
+        number = self._number(name, fingerprint)
+        if number > 1:
+            name = f"{name}-{number}"
+        return case if name == case.name else evolve(case, name=name)
+
+    def _owner(self, name: str, fingerprint: str) -> str:
+        return fingerprint if self._owners is None else self._owners.get(name, fingerprint)
+
+    def _number(self, name: str, fingerprint: str) -> int:
+        """Count the cases of a name, from 1."""
+        if name in self._counts:
+            self._counts[name] += 1
+            return self._counts[name]
+        if self._owners is not None:
+            if name in self._owners:
+                self._counts[name] = 2
+                return 2
+            self._owners[name] = fingerprint
+        return 1
 
 
 @frozen(kw_only=True)

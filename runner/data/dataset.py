@@ -7,23 +7,26 @@ can be read only once, such as a generator, is checked while it is read. One cas
 import copy
 import hashlib
 import heapq
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, Literal, cast
 
-from attrs import Attribute, field, frozen
+from attrs import Attribute, evolve, field, frozen
 
 from runner.data import readers
-from runner.data.case import Case, Trial
+from runner.data.case import Case, ContentNames, Trial
 from runner.data.columns import Columns, which
 from runner.errors import UsageError
 
 Source = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]]
 """The path of a file; an iterable of cases, mappings, (input, expected) pairs or inputs; or a function that returns one."""
+
+_NAN_HINT: Final = "--nan null, or Dataset(…, nan='null') in Python, reads NaN as null"
 
 _BLOCK = 65_536
 """Cases in memory while shuffling; a larger dataset is read several times."""
@@ -74,10 +77,16 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 class Dataset:
-    """A source of cases, and the roles of its columns."""
+    """A source of cases, and the roles of its columns. With `nan="null"`, NaN is read as None; by default it is an error."""
 
     def __init__(
-        self, source: Source, *, id_key: str | None = None, input_key: str | None = None, expected_key: str | None = None
+        self,
+        source: Source,
+        *,
+        id_key: str | None = None,
+        input_key: str | None = None,
+        expected_key: str | None = None,
+        nan: Literal["error", "null"] = "error",
     ) -> None:
         self.source: Path | Iterable[Any] | Callable[[], Iterable[Any]]
         if isinstance(source, str | os.PathLike):
@@ -92,6 +101,9 @@ class Dataset:
         self._keys = {"id_key": id_key, "input_key": input_key, "expected_key": expected_key}
         self.input_name = input_key or "input"
         """Name of the input's column, if it was set."""
+        if nan not in {"error", "null"}:
+            raise UsageError("must be 'error' or 'null'", setting="nan", value=nan)
+        self._nan = nan
         self._used_up = False
         self._checks: tuple[Callable[[Case], object], ...] = ()
 
@@ -115,12 +127,13 @@ class Dataset:
         columns = Columns(**self._keys)
         for at, row in self._rows():
             try:
-                case = _case(row, columns)
+                case = _case(_without_nan(row) if self._nan == "null" else row, columns)
                 case.fingerprint  # noqa: B018  # raises if the journal cannot store it
                 for check in self._checks:
                     check(case)
             except UsageError as exc:
-                raise UsageError(f"{self.place(at)}: {exc}") from exc
+                hint = _NAN_HINT if self._nan == "error" and _without_nan(row) is not row else ""
+                raise UsageError(f"{self.place(at)}: {exc}", hint=hint) from exc
             yield at, case
 
     def place(self, at: int) -> str:
@@ -155,6 +168,31 @@ def _case(row: Any, columns: Columns) -> Case:
             return Case(input=row)
 
 
+def _without_nan(value: Any) -> Any:
+    """Replace NaN by None, in a case, in rows and in their values; return a value without NaN itself."""
+    match value:
+        case float():
+            return None if math.isnan(value) else value
+        case Case():
+            parts = {name: getattr(value, name) for name in ("input", "expected", "metadata")}
+            changed = _without_nan(parts)
+            return value if changed is parts else evolve(value, **changed)
+        case Mapping():
+            members = {key: _without_nan(member) for key, member in value.items()}
+            return value if all(members[key] is value[key] for key in members) else members
+        case list() | tuple():
+            items = [_without_nan(item) for item in cast("list[Any]", value)]
+            return (
+                value
+                if all(new is old for new, old in zip(items, value, strict=True))
+                else tuple(items)
+                if isinstance(value, tuple)
+                else items
+            )
+        case _:
+            return value
+
+
 class Trials:
     """The trials of a run, and what is known about them beforehand."""
 
@@ -168,6 +206,10 @@ class Trials:
         self._dataset = dataset
         self._selection = selection
         self._repeats = repeats
+        self._ambiguous: set[str] = set()
+        """Short names that different cases have."""
+        self._names = ContentNames()
+        """The names of the last reading."""
         if dataset.rereadable:
             self._check()
 
@@ -177,7 +219,14 @@ class Trials:
                 yield Trial(case=case, repeat=repeat)
 
     def _check(self) -> None:
-        """Read all cases, and add up their digests, because a sum does not depend on the order."""
+        """Read all cases, again if different ones have the same short name: then no name depends on the order."""
+        self._read_all()
+        while not self._names.collisions <= self._ambiguous:
+            self._ambiguous |= self._names.collisions
+            self._read_all()
+
+    def _read_all(self) -> None:
+        """Count the cases, and add up their digests, because a sum does not depend on the order."""
         cases = total = 0
         for case in self._chosen(checking=True, in_order=self._selection.limit is not None):
             cases += 1
@@ -191,7 +240,7 @@ class Trials:
         excluded: list[str] = []
 
         def wanted() -> Iterator[Case]:
-            for _, case in self._unique() if checking else self._dataset.read():
+            for _, case in self._unique() if checking else self._checked():
                 if wants(case.name):
                     yield case
                 elif len(excluded) < _EXAMPLES:
@@ -205,10 +254,17 @@ class Trials:
         if empty:
             raise self._no_cases(excluded)
 
+    def _checked(self) -> Iterator[tuple[int, Case]]:
+        """Yield cases with the names that they had when the dataset was checked."""
+        names = ContentNames(self._ambiguous, self._names.repeated)
+        return ((at, names.unique(case)) for at, case in self._dataset.read())
+
     def _unique(self) -> Iterator[tuple[int, Case]]:
         """Yield cases; reject duplicate names, and names that a repeat of another case has."""
         names, repeated = set[str](), set[str]()  # The strings are shared with the run's state.
-        for at, case in self._dataset.read():
+        self._names = ContentNames(self._ambiguous)
+        for at, read in self._dataset.read():
+            case = self._names.unique(read)
             name = case.name
             if name in names:
                 raise self._duplicate(at, case)
@@ -247,10 +303,9 @@ class Trials:
         here = self._dataset.place(at)
         first = "an earlier case"
         if self._dataset.rereadable:
-            first = self._dataset.place(next(place for place, other in self._dataset.read() if other.name == case.name))
-        if case.name == case.fingerprint:
-            return UsageError(
-                f"{here}: the same as {first}; give both an id, or repeat each case: --repeats, or repeats=… in Python"
+            names = ContentNames(self._ambiguous)
+            first = self._dataset.place(
+                next(place for place, other in self._dataset.read() if names.unique(other).name == case.name)
             )
         return UsageError(
             f"{here}: the id {case.name!r} is already used by {first}; if ids are in another column, {which('id')}"

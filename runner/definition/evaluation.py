@@ -197,6 +197,8 @@ def evaluation(*, cases: Source | Dataset, name: str | None = None, **settings: 
     """
     names = {field.name for field in attrs.fields(Settings)}
     for option in settings:
+        if option in inspect.signature(Dataset).parameters:
+            raise UsageError(f"{option!r} is an option of the dataset; write cases=Dataset(…, {option}=…)")
         if option not in names:
             raise UsageError(f"unknown setting {option!r}{suggest(option, names, limit=1)}")
     dataset = cases if isinstance(cases, Dataset) else Dataset(cases)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
-from runner.data.case import Case, Trial
+from runner.data.case import Case, ContentNames, Trial
 from runner.data.dataset import Dataset, Selection, Trials
 from runner.data.fingerprint import digest
 from runner.data.to_json import to_json
@@ -28,7 +28,7 @@ class Inputs(Dataset):
             raise UsageError("expected a list or another iterable", setting="inputs", value=inputs)
         self.source = inputs
         self._journaled = journaled
-        self._times: dict[str, int] = {}
+        self._unique = ContentNames().unique
         self._cases = self._read(inputs)
         self.names: list[str] = []
         """Names of the inputs read so far, in order."""
@@ -72,9 +72,7 @@ class Inputs(Dataset):
             case: Case = Case(input=to_json(value))
         except UsageError as exc:
             case = Case(input=_placeholder(position, value, exc))
-        content = case.__dict__["fingerprint"] = case.name  # Cached: it would be computed again.
-        times = self._times[content] = self._times.get(content, 0) + 1
-        return case if times == 1 else _named(case.input, f"{content}-{times}", content)
+        return self._unique(case)
 
 
 class _Once(Trials):

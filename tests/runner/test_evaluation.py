@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -242,6 +242,9 @@ def test_the_decorator_takes_every_setting() -> None:
     assert Settings(only="f*", skip=["x"], limit=1, shuffle=True, seed=3, retry=Retry(errors=2)) == settings
     with pytest.raises(UsageError, match="unknown setting 'slotz'; did you mean 'slots'"):
         evaluation(cases=CASES, slotz=4)  # type: ignore[call-arg]  # that is the point
+    for option in ("id_key", "input_key", "expected_key", "nan"):
+        with pytest.raises(UsageError, match=rf"{option!r} is an option of the dataset; write cases=Dataset\(…, {option}=…\)"):
+            evaluation(cases=CASES, **cast("Any", {option: "x"}))
 
 
 class Wrapped:

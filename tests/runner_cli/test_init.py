@@ -25,6 +25,7 @@ from journal.events import (
     RunStarted,
     RunStopped,
     SessionStarted,
+    TrialEnqueued,
     TrialScored,
 )
 from journal.files import DISK
@@ -87,6 +88,19 @@ def test_a_command_is_run() -> None:
     assert (0, "") == (result.exit_code, result.stdout)
     assert {"peru": True, "cuba": True, "chile": False} == scores("runs/qa/0001", "exact")
     assert "exact  66.7 %  2 of 3 passed" in result.stderr
+
+
+def test_nan_is_read_as_null() -> None:
+    """NaN is a usage error that names `--nan null`, which records null."""
+    Path("gaps.jsonl").write_text('{"input": "a", "weight": NaN}\n')
+    rejected = evaljournal("run", "--data", "gaps.jsonl", "--command", "cat")
+    accepted = evaljournal("run", "--data", "gaps.jsonl", "--command", "cat", "--nan", "null")
+
+    assert (2, True) == (rejected.exit_code, "metadata.weight is nan" in rejected.stderr and "--nan null" in rejected.stderr)
+    assert (0, [{"weight": None}]) == (
+        accepted.exit_code,
+        [event.metadata for event in events("runs/gaps/0001", TrialEnqueued)],
+    )
 
 
 def test_an_endpoint_is_called(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
