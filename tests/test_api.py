@@ -138,10 +138,11 @@ def test_every_setting_has_a_flag() -> None:
         "loop",
         "retry",
     }
+    renamed = {"record_requests": "requests"}
     about_tasks = {"seed": "model_seed", "output": "output_format", "headers": "header", "url": "endpoint", "model": "chat"}
     tasks = {field.name for task in (Endpoint, Chat, Command, RecordedOutput) for field in attrs.fields(task) if field.init}
 
-    assert settings <= flags
+    assert {renamed.get(name, name) for name in settings} <= flags
     assert {f"retry_{name}" for name in NUMBERS} <= flags
     assert {about_tasks.get(name, name) for name in tasks} <= flags
 

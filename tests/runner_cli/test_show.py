@@ -102,16 +102,19 @@ def test_an_output_and_its_scores() -> None:
 
 
 def test_notes() -> None:
-    """Nested notes have a line each; short ones share a line."""
+    """Notes keep their order; nested ones have a line each, short ones in a row share a line."""
     judged = {"model": "big", "prompt": "Judge whether " * 20, "reply": "purple"}
-    notes = [("tokens", 7), ("judge", judged), ("cost", 0.5)]
+    notes = [("tokens", 7), ("cost", 0.5), ("judge", judged), ("rank", 1)]
     life = trial("a")
     said = [Noted(name=name, value=value, trial="a", attempt=1) for name, value in notes]
     written(Path("run"), [started(), session(), *life[:-1], *said, life[-1]])
     lines = evaljournal("show", "run", "a").stdout.splitlines()
 
-    assert "          tokens 7 · cost 0.5" in lines
-    assert f"          judge: model big · prompt {printable(judged['prompt'])} · reply purple" in lines
+    at = lines.index("          tokens 7 · cost 0.5")
+    assert [
+        f"          judge: model big · prompt {printable(judged['prompt'])} · reply purple",
+        "          rank 1",
+    ] == lines[at + 1 : at + 3]
 
 
 def test_a_trial_as_json() -> None:
