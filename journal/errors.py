@@ -1,7 +1,7 @@
 """Errors of the journal package.
 
-The class says what is wrong and its fields say where. `hint` names what helps; the caller decides how to put that into words
-(a command, a Python call) and which exit code to use.
+The class says what is wrong and the fields say where. `hint` names a fix; the caller turns it into a command or a Python call,
+and chooses the exit code.
 """
 
 from collections.abc import Sequence
@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Final, Literal
 
 Hint = Literal[
-    "check_disk", "check_path", "choose_path", "follow", "free_space", "free_space_resume", "read_log", "resume", "salvage"
+    "check_disk", "check_path", "choose_path", "free_space", "free_space_resume", "read_log", "resume", "salvage", "watch"
 ]
 
 HINTS: Final[dict[Hint, str]] = {
     "check_disk": "check the disk, then resume the run",
     "check_path": "check the path",
     "choose_path": "choose another path",
-    "follow": "wait until it has ended, or follow it",
     "free_space": "free some disk space and try again",
     "free_space_resume": "free some disk space, then resume the run",
     "read_log": "the records before the damage can still be read",
     "resume": "resume the run",
     "salvage": "the intact records can be salvaged into a new run",
+    "watch": "wait until it has ended, or watch it",
 }
 
 
@@ -61,11 +61,10 @@ class UnknownFormat(JournalError):
         self.format = format
         """The format that the first line of the file names."""
         self.version = version
-        known = f"this release of evaljournal reads format {readable}; upgrade evaljournal"
         super().__init__(
-            f"{file} has format {format!r}, expected 'evaljournal'"
+            f"{file} is not a journal of evaljournal: its format is {format!r}"
             if format != "evaljournal"
-            else f"{file} has format version {version!r}; {known}"
+            else f"{file} has format version {version!r}, but this release reads only version {readable}; upgrade evaljournal"
         )
 
 
@@ -75,7 +74,7 @@ class UnknownEvent(JournalError):
     def __init__(self, seq: int | None, type_: object) -> None:
         self.seq = seq
         self.type = type_
-        super().__init__(f"record {seq} has the unknown event type {type_!r}; it needs a newer release of evaljournal")
+        super().__init__(f"record {seq} has the unknown event type {type_!r}; upgrade evaljournal")
 
 
 class JournalDamaged(JournalError):

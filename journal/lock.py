@@ -24,7 +24,7 @@ class Lock:
         """Whether this process holds it; a forked child does not. A plain attribute, because every append reads it."""
         try:
             if not files.lock(fd):
-                raise JournalLocked(f"{path} is being written by {_holder(file, files)}", path=path, hint="follow")
+                raise JournalLocked(f"{path} is being written by {_holder(file, files)}", path=path, hint="watch")
             retry_interrupted(lambda: files.ftruncate(fd, 0))
             write_all(files, fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         except BaseException:

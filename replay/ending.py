@@ -101,7 +101,7 @@ def _summary_lines(state: RunState, summary: Summary) -> Iterator[str]:
     yield from summary_text.score_lines(summary.scores, failed=summary.trials.failed)
     yield from summary_text.pass_lines(summary.scores)
     if summary.latency.count:
-        yield summary_text.latency_in_words(summary.latency, plural(summary.latency.count, "answer"))
+        yield summary_text.latency_in_words(summary.latency, plural(summary.latency.count, "output"))
     yield from summary_text.truncated_lines(state)
     usage = summary_text.billed_usage(summary.usage)
     if usage:
@@ -132,7 +132,7 @@ def _events(state: RunState, detail: str) -> Iterator[str]:
     error = state.last_error
     is_last = error is not None and error.outputs == len(state.latencies) and state.outcome != "finished"
     if error is not None and is_last and error.message not in detail:
-        yield f"no answer since the last error{', ' if error.consecutive > 1 else ': '}{summary_text.error_in_words(error)}"
+        yield f"no output since the last error{', ' if error.consecutive > 1 else ': '}{summary_text.error_in_words(error)}"
     if state.running:
         yield f"{plural(len(state.running), 'attempt')} in flight at the end, to be repeated on resume"
     if crashed := crashes(state):

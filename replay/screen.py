@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 LONG_PAUSE: Final = 5.0
 """Seconds from which a pause is reported; shorter ones are part of the normal pace."""
-_RECENT_ANSWERS: Final = 1_000
-"""Answers in the latency on the screen; the final report includes all."""
+_RECENT_OUTPUTS: Final = 1_000
+"""Outputs in the latency on the screen; the final report includes all."""
 _LONGEST_RUNNING: Final = 4
 """Attempts in flight shown one by one."""
 _MIN_DONE: Final = 3
@@ -183,11 +183,11 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     for row in summary_text.score_lines(scores, failed=state.failed):
         yield "scores", row, ""
     if state.latencies:
-        recent = latency(state.latencies[-_RECENT_ANSWERS:])
-        answers = plural(recent.count, "answer")
-        of = answers if recent.count == len(state.latencies) else f"the last {answers}"
-        yield "answers", summary_text.latency_in_words(recent, of, "p50", "p95"), ""
-    yield from (("answers", sentence, "yellow") for sentence in summary_text.truncated_lines(state))
+        recent = latency(state.latencies[-_RECENT_OUTPUTS:])
+        outputs = plural(recent.count, "output")
+        of = outputs if recent.count == len(state.latencies) else f"the last {outputs}"
+        yield "latency", summary_text.latency_in_words(recent, of, "p50", "p95"), ""
+    yield from (("outputs", sentence, "yellow") for sentence in summary_text.truncated_lines(state))
     usage = summary_text.billed_usage(state.usage)
     if usage:
         yield "usage", summary_text.usage_in_words(usage), ""

@@ -13,10 +13,10 @@ _LABELS: Final = 6
 
 
 def trials_in_words(state: RunState) -> str:
-    """Return the counts of succeeded, recovered and withdrawn trials."""
+    """Return the counts of completed, recovered and withdrawn trials."""
     parts = [f"{state.completed:,} ok of {state.done:,} done"]
     if state.recovered:
-        parts.append(f"{state.recovered:,} of {state.completed:,} ok recovered after a failure")
+        parts.append(f"{state.recovered:,} of these after a failed attempt")
     if state.stages["withdrawn"]:
         parts.append(f"{state.stages['withdrawn']:,} withdrawn")
     return " · ".join(parts)
@@ -94,17 +94,17 @@ def group_lines(groups: Mapping[str, Part], by: str, *, limit: int | None = None
 
 
 def latency_in_words(times: Latency, of: str, *names: str) -> str:
-    """Return quantiles: `p50 0.24 s · p95 0.9 s of 60 answers`."""
+    """Return quantiles: `p50 0.24 s · p95 0.9 s of 60 outputs`."""
     quantiles = {"p50": times.p50, "p95": times.p95, "p99": times.p99, "max": times.max}
     shown = [f"{name} {duration(quantiles[name] or 0.0)}" for name in names or quantiles]
     return f"{' · '.join(shown)} of {of}"
 
 
 def truncated_lines(state: RunState) -> Iterator[str]:
-    """Yield how many answers were truncated, if any; a scorer may have failed them for that reason alone."""
+    """Yield how many outputs were truncated, if any; a scorer may have failed them for that reason alone."""
     if state.truncated:
-        answers = plural(state.stages["completed"] + state.stages["scoring"], "answer")
-        yield f"{state.truncated:,} of {answers} truncated by the token limit; raise --max-tokens"
+        outputs = plural(state.stages["completed"] + state.stages["scoring"], "output")
+        yield f"{state.truncated:,} of {outputs} truncated by the token limit; raise --max-tokens"
 
 
 def billed_usage(usage: Mapping[str, float]) -> dict[str, float]:
@@ -125,14 +125,14 @@ def _amount(name: str, value: float) -> str:
 
 
 def adopted_lines(state: RunState) -> Iterator[str]:
-    """Yield what was adopted, and how many answers come from an older version of the task."""
+    """Yield what was adopted, and how many outputs come from an older version of the task."""
     for session in state.sessions:
         if session.adopted:
             yield f"session {session.number} adopted changes: {printable(', '.join(session.adopted), 200)}"
     if state.from_older_task:
-        answers = plural(state.stages["completed"] + state.stages["scoring"], "answer")
+        outputs = plural(state.stages["completed"] + state.stages["scoring"], "output")
         are = "is" if state.from_older_task == 1 else "are"
-        yield f"{state.from_older_task:,} of {answers} {are} from an older version of the task"
+        yield f"{state.from_older_task:,} of {outputs} {are} from an older version of the task"
 
 
 def version_notes(state: RunState) -> Iterator[str]:

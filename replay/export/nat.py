@@ -1,6 +1,6 @@
 """The files that `nat eval` of NVIDIA's NeMo Agent Toolkit writes.
 
-They contain the trials that are completed or have failed. A failed trial has no answer, carries its error and is excluded from
+They contain the trials that are completed or have failed. A failed trial has no output, carries its error and is excluded from
 the averages. `workflow_output.jsonl` is in the order in which trials ended, so that a file that grows with the run and one that
 is exported later are the same.
 """

@@ -34,7 +34,7 @@ class TimesView {
     this.split = el("div", {});
     const keys = runs.length > 1 ? el("div", { class: "chart-label" }, ["A", "B"].map((label) => el("span", { class: "key" }, el("i", { class: `swatch line run-${label.toLowerCase()}` }), label))) : "";
     this.element.append(sectionHead("times-title", "Where the time went"),
-      el("div", { class: "two" }, el("div", {}, el("h3", { text: "Latency of answers" }), this.plot, this.note, keys), this.split));
+      el("div", { class: "two" }, el("div", {}, el("h3", { text: "Latency" }), this.plot, this.note, keys), this.split));
   }
 
   update() {
@@ -55,9 +55,9 @@ class TimesView {
     const times = (run) => run.trials.elapsed.filter((value) => value !== null).map((value) => value / 1e6), { latency } = this.run.info.summary;
     const sets = this.runs.length > 1
       ? this.runs.map((run, index) => ({ label: "AB"[index], times: times(run), tint: `run-${"ab"[index]}`, fill: `run-${"ab"[index]}-fill`, dash: index ? undefined : [5, 3], marks: [] }))
-      : [{ label: "answers", times: times(this.run), tint: "flight", fill: "flight-fill", marks: [["p50", latency.p50], ["p95", latency.p95]] }];
+      : [{ label: "outputs", times: times(this.run), tint: "flight", fill: "flight-fill", marks: [["p50", latency.p50], ["p95", latency.p95]] }];
     this.histogram.draw(sets, Math.floor(this.plot.clientWidth));
-    setText(this.note, this.histogram.note || (this.histogram.plot ? "" : "No answers yet."));
+    setText(this.note, this.histogram.note || (this.histogram.plot ? "" : "No outputs yet."));
   }
 }
 

@@ -36,7 +36,7 @@ function summaryTiles({ info }) {
   const { summary, usage, usage_without_output } = info, { trials, attempts, latency } = summary;
   const tiles = Object.entries(summary.scores).map(([name, score]) => scoreTile(name, score, summary));
   tiles.push(tile("trials", el("span", {}, grouped(trials.completed), el("small", { text: " ok" })), countList([[trials.failed, "failed"], [trials.recovered, "recovered"], [trials.open, "open"], [trials.withdrawn, "withdrawn"]]) || "none failed", `of ${plural(Math.max(trials.enqueued, info.total || 0), "trial")}`));
-  tiles.push(tile("latency", duration(latency.p50), ...(latency.count ? [`median of ${plural(latency.count, "answer")}`, `p95 ${duration(latency.p95)}`, `longest ${duration(latency.max)}`] : ["no answers yet"]),
+  tiles.push(tile("latency", duration(latency.p50), ...(latency.count ? [`median of ${plural(latency.count, "output")}`, `p95 ${duration(latency.p95)}`, `longest ${duration(latency.max)}`] : ["no outputs yet"]),
     summary.from_older_task ? `${grouped(summary.from_older_task)} from an older version of the task` : "", summary.truncated ? `${grouped(summary.truncated)} truncated by the token limit` : ""));
   const costs = Object.entries(usage), lost = Object.entries(usage_without_output).filter(([, value]) => value);
   if (costs.length) {

@@ -23,7 +23,7 @@ def print_dry_run(loaded: LoadedEvaluation, cases: int | None, path: Path, setti
     """Print what would be run; `cases` is None if their number is unknown."""
     trials = None if cases is None else cases * settings.repeats
     settings.failure_limit(trials)  # It raises the error that the run would raise.
-    at_most = trials if cases is not None or settings.limit is None else settings.limit * settings.repeats
+    max_trials = trials if cases is not None or settings.limit is None else settings.limit * settings.repeats
     retry = settings.retry
     calls_per_trial = 1 + retry.errors + min(retry.parse_errors, retry.errors) + retry.timeouts
     before = _earlier_usage(loaded.evaluation.name)
@@ -35,22 +35,21 @@ def print_dry_run(loaded: LoadedEvaluation, cases: int | None, path: Path, setti
                 "path": str(path),
                 "cases": cases,
                 "trials": trials,
-                "max_trials": at_most,
-                "calls": None if at_most is None else {"min": trials, "max": at_most * calls_per_trial},
+                "max_trials": max_trials,
+                "calls": None if max_trials is None else {"min": trials, "max": max_trials * calls_per_trial},
                 "scorers": list(loaded.evaluation.scorers),
                 "settings": settings.facts(),
                 "usage_per_trial": before.per_trial if before else None,
                 "usage_source": str(before.path) if before else None,
-                "expected_usage": _times(before.per_trial, trials) if before and trials else None,
-                "expected_usage_max": _times(before.per_call, trials * calls_per_trial) if before and trials else None,
+                "expected_usage": _scaled(before.per_trial, trials) if before and trials else None,
+                "expected_usage_max": _scaled(before.per_call, trials * calls_per_trial) if before and trials else None,
             }
         )
         return
     click.echo(f"{loaded.evaluation.name} ({loaded.reference}) would run in {path}; nothing was written")
     click.echo(f"  {_trials_in_words(cases, settings)}")
-    calls = (
-        f"{plural(calls_per_trial, 'call')} for each trial" if at_most is None else plural(at_most * calls_per_trial, "call")
-    )
+    calls = plural(calls_per_trial * (1 if max_trials is None else max_trials), "call")
+    calls += " for each trial" if max_trials is None else ""
     click.echo(f"  at least {'1' if trials is None else f'{trials:,}'}, at most {calls}, plus retries after rate limits")
     click.echo(
         f"  retries: {retry.errors} after errors, {retry.timeouts} after timeouts, {duration(retry.rate_limits)} on rate limits"
@@ -60,7 +59,7 @@ def print_dry_run(loaded: LoadedEvaluation, cases: int | None, path: Path, setti
     click.echo(f"  at most {plural(slots, 'slot')} ({settings.policy}), timeout {limit}")
     click.echo(f"  scorers: {', '.join(loaded.evaluation.scorers) or 'none'}")
     if settings.fail_under:
-        click.echo(f"  gates: {', '.join(settings.fail_under)}; exit code 1 if one is not reached")
+        click.echo(f"  gates: {', '.join(settings.fail_under)}; exit code 1 if one does not pass")
     if stops := list(_stops(settings)):
         click.echo(f"  stops {', or '.join(stops)}; `evaljournal resume` continues")
     click.echo(f"  {_usage_in_words(before, trials, calls_per_trial)}")
@@ -69,13 +68,13 @@ def print_dry_run(loaded: LoadedEvaluation, cases: int | None, path: Path, setti
 def _trials_in_words(cases: int | None, settings: Settings) -> str:
     repeats = settings.repeats
     if cases is not None:
-        many = plural(cases, "case")
+        count = plural(cases, "case")
     else:
         limit = "unknown number of cases" if settings.limit is None else f"at most {plural(settings.limit, 'case')}"
-        many = f"{limit} (they can only be read once)"
+        count = f"{limit} (they can only be read once)"
     if repeats == 1:
-        return f"{many}, 1 trial each"
-    return f"{many} × {repeats:,} repeats" + ("" if cases is None else f" = {plural(cases * repeats, 'trial')}")
+        return f"{count}, 1 trial each"
+    return f"{count} × {repeats:,} repeats" + ("" if cases is None else f" = {plural(cases * repeats, 'trial')}")
 
 
 def _stops(settings: Settings) -> Iterator[str]:
@@ -106,20 +105,20 @@ def _earlier_usage(name: str) -> _EarlierUsage | None:
     latest: Iterable[Path] = reversed(list(runs_under(RUNS / name))[-_EARLIER_RUNS:])
     for path in latest:
         state = open_run(path).state
-        used = billed_usage(state.usage)
-        if used and state.done and state.attempts:
-            return _EarlierUsage(path, _times(used, 1 / state.done), _times(used, 1 / state.attempts))
+        usage = billed_usage(state.usage)
+        if usage and state.done and state.attempts:
+            return _EarlierUsage(path, _scaled(usage, 1 / state.done), _scaled(usage, 1 / state.attempts))
     return None
 
 
-def _times(used: dict[str, float], times: float) -> dict[str, float]:
-    return {name: value * times for name, value in used.items()}
+def _scaled(usage: dict[str, float], factor: float) -> dict[str, float]:
+    return {name: factor * value for name, value in usage.items()}
 
 
 def _usage_in_words(before: _EarlierUsage | None, trials: int | None, calls_per_trial: int) -> str:
     if before is None:
         return f"cost: unknown; none of the last {_EARLIER_RUNS} runs recorded usage (record it with note(tokens=…, cost=…))"
-    where, times = ("per trial", 1) if trials is None else ("in total", trials)
-    about, at_most = _times(before.per_trial, times), _times(before.per_call, times * calls_per_trial)
-    words = [f"{printable(name, 24)} {number(about[name])} ({number(at_most[name])} if every retry is used)" for name in about]
-    return f"{where} about {', '.join(words)}, based on {before.path}"
+    scope, count = ("per trial", 1) if trials is None else ("in total", trials)
+    expected, maximum = _scaled(before.per_trial, count), _scaled(before.per_call, count * calls_per_trial)
+    sums = [f"{printable(name, 24)} {number(expected[name])} ({number(maximum[name])} with all retries)" for name in expected]
+    return f"expected {scope}: {', '.join(sums)}, based on {before.path}"

@@ -11,11 +11,11 @@ from runner.suggest import command
 _COMMANDS: Final[dict[Hint, Callable[[Path], str]]] = {
     "check_disk": lambda path: f"check the disk, then continue with {command('resume', path)}",
     "check_path": lambda _: "`evaljournal ls` lists the runs",
-    "follow": lambda path: f"{command('watch', path)} follows it",
     "free_space_resume": lambda path: f"free some disk space, then continue with {command('resume', path)}",
     "read_log": lambda path: f"{command('log', path, ' --json')} prints the records before the damage",
     "resume": lambda path: f"{command('resume', path)} continues it",
     "salvage": lambda path: f"{command('salvage', path, ' -o NEW')} copies the intact records",
+    "watch": lambda path: f"{command('watch', path)} shows it live",
 }
 
 

@@ -276,9 +276,9 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--system TEXT", "System prompt; @FILE reads it from a file.", "chat", '"@system.txt"'),
         Option("--messages FILE", "JSON file with the list of messages, with {fields} of the case.", "chat", '"messages.json"'),
         Option("--temperature T", "Sampling temperature (default: the model's).", "chat", "0.0"),
-        Option("--max-tokens N", "Maximum tokens of an answer (default: the model's).", "chat", "500"),
+        Option("--max-tokens N", "Maximum tokens of a reply (default: the model's).", "chat", "500"),
         Option("--model-seed N", "Sampling seed, if the model supports it.", "chat.seed", "1"),
-        Option("--schema FILE", "JSON schema of the answer; the output is parsed as JSON.", "chat", '"schema.json"'),
+        Option("--schema FILE", "JSON schema of the reply; the output is parsed as JSON.", "chat", '"schema.json"'),
         Option("--stream", "Stream the response and record the time to the first token.", "chat"),
         Option(
             "--more JSON",

@@ -55,7 +55,7 @@ def _which(view: RunView) -> str:
     state = view.state
     name = printable(state.started.evaluation) if state.started else "not started"
     failed = f", {state.failed:,} failed" if state.failed else ""
-    older = f"; {plural(state.from_older_task, 'answer')} of an older version of its task" if state.from_older_task else ""
+    older = f"; {plural(state.from_older_task, 'output')} from an older version of the task" if state.from_older_task else ""
     total = total_trials(state)
     of = "" if total is None else f" of {total:,}"
     return f"{printable(str(view.path), 200)}: {name}, {short_ending(view)}, {state.completed:,} ok{failed}{of}{older}"

@@ -62,46 +62,46 @@ def export(path: Path, name: str, target: Path | None, rows: Rows | None, force:
         try:
             _write(source, format_, target, rows or "trials")
         except OSError:
-            raise  # Not a journal problem: closed pipe or full disk.
+            raise  # A closed pipe or a full disk, not damage.
         except Exception as exc:
             problem = verify_journal(path).problem
             if problem is None:
                 raise
             raise problem from exc  # Report the damage, not its consequence.
     if target is not None:
-        click.echo(f"{target}: {path} as {name}, up to record {source.run.state.seq:,}", err=True)
+        click.echo(f"exported {path} as {name} to {target}, up to record {source.run.state.seq:,}", err=True)
     exit_if_damaged(source.problem)
     warn_unconfirmed(source.run.unfinished)
 
 
 def _check(name: str, format_: Format, target: Path | None, rows: str | None, *, force: bool) -> None:
-    """Reject options that do not fit the format, before anything is read."""
+    """Reject options that the format does not support, before anything is read."""
     if rows is not None and not isinstance(format_, TableFile):
-        tables = ", ".join(each for each, other in FORMATS.items() if isinstance(other, TableFile))
-        raise click.UsageError(f"--rows requires one of {tables}, not {name}")
+        tables = ", ".join(table for table, other in FORMATS.items() if isinstance(other, TableFile))
+        raise click.UsageError(f"--rows applies to {tables}, not to {name}; remove --rows or change --format")
     if target is not None:
         check_target(target, directory=isinstance(format_, Files), force=force)
     elif isinstance(format_, Files):
-        raise click.UsageError(f"{name} is a directory of files; pass -o DIRECTORY")
+        raise click.UsageError(f"{name} writes a directory; pass -o DIRECTORY")
     elif sys.stdout is None:
         raise click.UsageError("standard output is closed; pass -o PATH")
     elif not format_.is_text and sys.stdout.isatty():
-        raise click.UsageError(f"{name} is binary and standard output is a terminal; pass -o PATH or use a pipe")
+        raise click.UsageError(f"{name} is binary and cannot be printed to a terminal; pass -o PATH or use a pipe")
 
 
 def check_target(target: Path, *, directory: bool, force: bool) -> None:
     """Reject a target that is inside a run, is of the wrong kind, or exists."""
     if inside := segments.enclosing_run(target):
-        raise InvalidUsage(f"{target} is inside the run {inside}; pass another -o")
+        raise InvalidUsage(f"{target} is inside the run {inside}; pass another path to -o")
     try:
         mode = os.stat(target).st_mode
     except FileNotFoundError:
         if not target.parent.is_dir():
             create = f"create it with `mkdir -p {shlex.quote(str(target.parent))}`"
-            raise InvalidUsage(f"{target} cannot be written: {target.parent} does not exist; {create}") from None
+            raise InvalidUsage(f"{target.parent} does not exist; {create}") from None
         return
     if directory != stat.S_ISDIR(mode) or not (directory or stat.S_ISREG(mode)):
-        raise InvalidUsage(f"{target} exists and is not a {'directory' if directory else 'file'}; pass another -o")
+        raise InvalidUsage(f"{target} exists and is not a {'directory' if directory else 'file'}; pass another path to -o")
     if not force and not (directory and not os.listdir(target)):
         raise InvalidUsage(f"{target} exists; pass --force to replace {'its files' if directory else 'it'}")
 

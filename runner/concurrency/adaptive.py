@@ -324,7 +324,7 @@ class Adaptive:
         proven = int(GROWTH_PER_PROOF * (self._latency.load or 0))
         is_in_use = self._latency.latest is not None and self._latency.latest[0] >= BUSY * self.limit
         if machine.is_unchecked and is_in_use and self._started >= machine.check_from:
-            self._measure_lower(self.limit - max(self.limit // 3, 1), f"{self.limit} in flight were never compared with fewer")
+            self._measure_lower(self.limit - max(self.limit // 3, 1), f"testing whether fewer than {self.limit} are as fast")
             return
         was_in_trial = machine.in_trial
         machine.succeeded(start, self._now, proven, patience=12 * (self._latency.mean or 0.0))

@@ -81,12 +81,12 @@ def _nameable(_: "Case[Any, Any]", __: "Attribute[str]", name: object) -> None:
 
 @frozen(kw_only=True, slots=False)
 class Case(Generic[InputT_co, ExpectedT_co]):
-    """An input with its expected answer and metadata."""
+    """An input with its expected output and metadata."""
 
     input: InputT_co
     """What the task is called with."""
     expected: ExpectedT_co = cast("Any", None)  # noqa: RUF009  # typed as ExpectedT_co
-    """The expected answer, for scorers."""
+    """The expected output, for scorers."""
     metadata: Mapping[str, Any] = field(factory=dict[str, Any])
     """Anything else about the case."""
     name: str = field(
@@ -98,7 +98,7 @@ class Case(Generic[InputT_co, ExpectedT_co]):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of input, expected answer and metadata, without the name."""
+        """Digest of input, expected output and metadata, without the name."""
         content = canonical(self.input, "input"), canonical(self.expected, "expected")
         return digest(b"\n".join((*content, canonical(self.metadata, "metadata") if self.metadata else b"{}")))
 

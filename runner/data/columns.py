@@ -1,4 +1,4 @@
-"""Which columns of a dataset are the id, the input and the expected answer; all others are metadata.
+"""Which columns of a dataset are the id, the input and the expected output; all others are metadata.
 
 Usual column names are recognised; where they are ambiguous, the user must choose.
 """

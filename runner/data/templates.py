@@ -70,7 +70,7 @@ class Fields:
     """The fields of one case.
 
     Lookup order: extra fields (a judge's `{output}`), the members of an object as input, the metadata, and the
-    input itself under any usual name. The expected answer is not a field of a task.
+    input itself under any usual name. The expected output is not a field of a task.
     """
 
     case: Case

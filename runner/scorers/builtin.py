@@ -1,6 +1,6 @@
-"""Built-in scorers that compare an output with the expected answer.
+"""Built-in scorers that compare an output with the expected output.
 
-Each returns a reason where the value alone does not explain itself. A case without an expected answer is an error, not a wrong
+Each returns a reason where the value alone does not explain itself. A case without an expected output is an error, not a wrong
 output. The LLM judge is in `runner.scorers.llm_judge`.
 """
 
@@ -56,12 +56,12 @@ _MAX_SHOWN: Final = 80
 
 
 class MissingExpected(Fatal):
-    """The case has no expected answer that this scorer could compare with."""
+    """The case has no expected output that this scorer could compare with."""
 
 
 def _required(expected: Any) -> Any:
     if expected is None:
-        raise MissingExpected("the case has no expected answer, which this scorer needs")
+        raise MissingExpected("the case has no expected output, which this scorer needs")
     return expected
 
 
@@ -115,7 +115,7 @@ class LocalScorer:
 
 @LocalScorer
 def exact(output: Any, expected: Any) -> Score:
-    """Pass if the output equals the expected answer."""
+    """Pass if the output equals the expected output."""
     difference = _difference(output, expected)
     types = "" if isinstance(output, str) == isinstance(expected, str) else " (one is text, the other is not)"
     return _passed(difference is None, f"{difference}{types}")
@@ -127,36 +127,36 @@ def _folded(value: Any) -> str:
 
 @LocalScorer
 def iexact(output: Any, expected: Any) -> Score:
-    """Pass if the output equals the expected answer, ignoring case and whitespace."""
+    """Pass if the output equals the expected output, ignoring case and whitespace."""
     return _passed(_folded(output) == _folded(expected), f"output is {_quoted(output)}, expected {_quoted(expected)}")
 
 
 @LocalScorer
 def contains(output: Any, expected: Any) -> Score:
-    """Pass if the output contains the expected answer, or each of a list of them, ignoring case and whitespace."""
+    """Pass if the output contains the expected output, or each of a list of them, ignoring case and whitespace."""
     text = _folded(output)
     answers = expected if isinstance(expected, list) else [expected]
     if not all(_folded(answer) for answer in answers):
-        raise MissingExpected("an expected answer is empty, and every output contains an empty text")
+        raise MissingExpected("an expected output is empty, and every output contains an empty text")
     missing = [answer for answer in answers if _folded(answer) not in text]
     return _passed(not missing, f"missing: {', '.join(map(_quoted, missing))}")
 
 
 @LocalScorer
 def one_of(output: Any, expected: Any) -> Score:
-    """Pass if the output equals one of a list of expected answers; texts ignoring case and whitespace."""
+    """Pass if the output equals one of a list of expected outputs; texts ignoring case and whitespace."""
     if not isinstance(expected, list):
-        raise MissingExpected(f"one_of needs a list of expected answers, not {_quoted(expected)}")
+        raise MissingExpected(f"one_of needs a list of expected outputs, not {_quoted(expected)}")
     is_one = any(
         _difference(output, answer) is None or (isinstance(answer, str) and _folded(output) == _folded(answer))
         for answer in expected
     )
-    return _passed(is_one, f"{_quoted(output)} is none of the {len(expected)} expected answers")
+    return _passed(is_one, f"{_quoted(output)} is none of the {len(expected)} expected outputs")
 
 
 @LocalScorer
 def json_equal(output: Any, expected: Any) -> Score:
-    """Pass if output and expected answer are the same JSON value; texts are parsed as JSON."""
+    """Pass if output and expected output are the same JSON value; texts are parsed as JSON."""
     if isinstance(expected, str):
         with suppress(ValueError):  # It is compared as text.
             expected = read_json(expected)
@@ -178,7 +178,7 @@ class Regex:
     is_local: ClassVar[bool] = True
 
     pattern: str | None = None
-    """None: the expected answer is the pattern."""
+    """None: the expected output is the pattern."""
 
     def __attrs_post_init__(self) -> None:
         if self.pattern is not None:
@@ -238,7 +238,7 @@ class CloseTo:
         """Score an output."""
         target = _number(_required(expected))
         if target is None:
-            raise MissingExpected(f"close_to needs a number as expected answer, not {_quoted(expected)}")
+            raise MissingExpected(f"close_to needs a number as expected output, not {_quoted(expected)}")
         number = _number(output)
         if number is None:
             return Score(value=False, reason=f"no number in {_quoted(output)}")
@@ -261,7 +261,7 @@ def _number(value: Any) -> float | None:
 
 @LocalScorer
 def f1(output: Any, expected: Any) -> Score:
-    """Token F1 of question answering, from 0 to 1; of a list of expected answers, the best counts."""
+    """Token F1 of question answering, from 0 to 1; of a list of expected outputs, the best counts."""
     answers = expected if isinstance(expected, list) else [expected]
     return Score(max((_f1(as_text(output), as_text(answer)) for answer in answers), default=0.0))
 
@@ -275,7 +275,7 @@ def _f1(output: str, expected: str) -> float:
 
 @attrs.frozen
 class Similarity:
-    """Normalised Levenshtein similarity to the expected answer, from 0 to 1."""
+    """Normalised Levenshtein similarity to the expected output, from 0 to 1."""
 
     __name__ = "similarity"
     is_local: ClassVar[bool] = True
@@ -290,7 +290,7 @@ class Similarity:
     definition: ClassVar[Mapping[str, Any]] = {}
 
     def __call__(self, output: Any, expected: Any) -> Score:
-        """Score an output; of a list of expected answers, the most similar counts."""
+        """Score an output; of a list of expected outputs, the most similar counts."""
         from rapidfuzz.distance import Levenshtein  # noqa: PLC0415  # an extra
 
         answers = _required(expected) if isinstance(expected, list) else [_required(expected)]
@@ -307,7 +307,7 @@ def judge(model: str, **options: Any) -> "Judge":
 
 
 def regex(pattern: str | None = None) -> Regex:
-    """Return a scorer that searches for a pattern (default: the expected answer is the pattern)."""
+    """Return a scorer that searches for a pattern (default: the expected output is the pattern)."""
     return Regex(pattern)
 
 

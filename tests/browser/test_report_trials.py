@@ -316,7 +316,7 @@ def test_chosen_run(tmp_path: Path, open_tab: OpenTab) -> None:
 
 
 def test_scores_of_several_versions(tmp_path: Path, open_tab: OpenTab) -> None:
-    """The summary says how many scores and answers are from an older version."""
+    """The summary says how many scores and outputs are from an older version."""
     path = tmp_path / "run"
     adopted = {"task_fingerprint": "t2", "scorers": {"exact": "v2"}}
     second = attrs.evolve(session(2), adopted=adopted)  # type: ignore[misc]  # a fact is an attrs class
@@ -337,8 +337,8 @@ def test_unscored_outputs_are_counted(tmp_path: Path, open_tab: OpenTab) -> None
     assert "excluded: 1 unscored" in open_tab(write_report(tmp_path / "report.html", path)).text("#summary")
 
 
-def test_truncated_answers_are_counted(tmp_path: Path, open_tab: OpenTab) -> None:
-    """The summary has the number of answers that the token limit truncated."""
+def test_truncated_outputs_are_counted(tmp_path: Path, open_tab: OpenTab) -> None:
+    """The summary has the number of outputs that the token limit truncated."""
     path, note = tmp_path / "run", Noted(name="evaljournal.finish_reason", value="length", trial="peru", attempt=1)
     life = answered("peru")
     written(path, [started(), session(), *life[:2], note, *life[2:]])

@@ -5,7 +5,7 @@ Tested elsewhere:
 - a missing file or function, 0 slots, a negative timeout, an empty dataset, resuming a finished, damaged or running run, or one
   whose task has changed, from the command line: `tests/runner_cli/test_run.py`
 - invalid datasets: `tests/runner/test_dataset.py`; tasks that cannot be called: `tests/runner/test_evaluation.py`
-- BaseException, ignored cancellation, late answers: `test_session.py` and `test_function.py` in `tests/runner`
+- BaseException, ignored cancellation, late outputs: `test_session.py` and `test_function.py` in `tests/runner`
 - changed cases: `tests/runner/test_resume.py`, `tests/cases/test_inspect.py`
 """
 

@@ -103,7 +103,7 @@ def test_other_major_version_is_named(tmp_path: Path, version: str) -> None:
     """A newer format is rejected with the version that is needed."""
     forge(tmp_path, [opened(version=version)])
 
-    with pytest.raises(UnknownFormat, match="reads format 1; upgrade evaljournal") as raised:
+    with pytest.raises(UnknownFormat, match="reads only version 1; upgrade evaljournal") as raised:
         list(read(tmp_path))
     assert version == raised.value.version
 

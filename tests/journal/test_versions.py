@@ -149,7 +149,7 @@ def test_older_major_versions_are_read(version: str, major: int) -> None:
 @pytest.mark.usefixtures("third_format")
 def test_newer_major_version_is_rejected() -> None:
     """A newer major version is an error that names the version."""
-    with pytest.raises(UnknownFormat, match="reads format 3; upgrade evaljournal") as raised:
+    with pytest.raises(UnknownFormat, match="reads only version 3; upgrade evaljournal") as raised:
         major_version(opened(version="4.2"), "file")
 
     assert ("file", "evaljournal", "4.2") == (raised.value.file, raised.value.format, raised.value.version)

@@ -493,7 +493,7 @@ async def test_second_writer_is_rejected(tmp_path: Path) -> None:
         for new in (True, False):
             with pytest.raises(JournalLocked, match=rf"/run is being written by process {os.getpid()} on \S+; ") as raised:
                 await write(tmp_path / "run", [session()], new=new)
-            assert (tmp_path / "run", "follow") == (raised.value.path, raised.value.hint)
+            assert (tmp_path / "run", "watch") == (raised.value.path, raised.value.hint)
         journal.append(session())
     await write(tmp_path / "run", [session(2)], new=False)
 

@@ -104,12 +104,12 @@ def test_panel() -> None:
         "slots    1 of 4 busy · 1 queued · 1 in backoff · 4 to come",
         "waiting  Retry-After: 12 s left",
         "error    2 in a row, the last 3.5 s ago: RateLimited: slow down",
-        "trials   2 ok of 3 done · 1 of 2 ok recovered after a failure",
+        "trials   2 ok of 3 done · 1 of these after a failed attempt",
         "failed   1 of 3 done",
         "scores   exact      50.0 %  1 of 2 passed (95 % CI 9.5–90.5 %); excluded: 1 failed",
         "         closeness  0.75  mean of 2 scored (95 % CI 0 to 1); excluded: 1 failed",
         "         tone       polite 50 %, rude 50 %  of 2 scored; excluded: 1 failed",
-        "answers  p50 0.25 s · p95 0.25 s of 2 answers",
+        "latency  p50 0.25 s · p95 0.25 s of 2 outputs",
         "usage    tokens 1,200 · cost $0.250",
         "longest  slot   1  japan                 attempt 1  2.5 s of 30 s",
         f"journal  seq {state.seq} · on disk to {state.seq - 1}",
@@ -221,12 +221,12 @@ def test_attempt_over_its_timeout() -> None:
     assert row(drawn(state, now=60.0), "longest").endswith("58 s, over its timeout; not responding to cancellation")
 
 
-def test_truncated_answers() -> None:
-    """Truncated answers are shown while the run is running."""
+def test_truncated_outputs() -> None:
+    """Truncated outputs are shown while the run is running."""
     short = Noted(name="evaljournal.finish_reason", value="length", trial="peru", attempt=1)
     state = run_state([*queued("peru"), attempt_started("peru"), short, *completed("peru"), *ok("cuba")])
 
-    text = "         1 of 2 answers truncated by the token limit; raise --max-tokens"
+    text = "outputs  1 of 2 outputs truncated by the token limit; raise --max-tokens"
     assert text in drawn(state, now=18.0)
 
 

@@ -194,7 +194,7 @@ def test_json() -> None:
     assert summary_json == orjson.loads(orjson.dumps(summary_json))
 
 
-def test_truncated_answers() -> None:
+def test_truncated_outputs() -> None:
     """Truncated outputs are counted, but not those of failed attempts or withdrawn trials."""
 
     def truncated(events: list[Event], attempt: int) -> list[Event]:
@@ -217,7 +217,7 @@ def test_truncated_answers() -> None:
     ]
 
     assert 2 == summary_of(*trials).truncated
-    assert "2 of 5 answers truncated by the token limit" in final_report(state_of(chain(*trials)), path="run")
+    assert "2 of 5 outputs truncated by the token limit" in final_report(state_of(chain(*trials)), path="run")
 
 
 def test_failures_are_excluded_from_the_mean() -> None:

@@ -359,7 +359,7 @@ async def test_adopted_changes_are_recorded_and_shown() -> None:
     assert (2, 2, 2) == (summary.from_older_task, summary.scores["exact"].versions, summary.scores["exact"].from_older_version)
     report = final_report(outcome.state, path=PATH)
     assert "\n  session 2 adopted changes: task, scorer exact\n" in report
-    assert "\n  2 of 6 answers are from an older version of the task\n" in report
+    assert "\n  2 of 6 outputs are from an older version of the task\n" in report
     notes = audit(read(PATH, files=disk)).notes
     assert "6 scores of exact from 2 versions of the scorer, 2 from an older one" in notes
     assert summary.adopted == summarise(fold(read(PATH, files=disk))).adopted

@@ -124,7 +124,7 @@ def test_reasons(scorer: Callable[..., Score], output: Any, expected: Any, reaso
 )
 def test_a_case_without_expected_output_is_not_scored(scorer: Callable[..., Score]) -> None:
     """Without an expected output there is no score."""
-    with pytest.raises(Fatal, match="no expected answer"):
+    with pytest.raises(Fatal, match="no expected output"):
         scorer("x", None)
 
 
@@ -228,7 +228,7 @@ def test_unscored_trials_are_excluded_from_the_mean(path: Path) -> None:
     outcome = run_real(define_answers({"a": "LIMA"}, scorers.exact, expected=None), path)
 
     (failed,) = events(path, ScoringFailed)
-    assert "no expected answer" in failed.message
+    assert "no expected output" in failed.message
     assert 0 == outcome.state.scores["exact"].scored
 
 

@@ -347,8 +347,8 @@ def test_dry_run_estimates_from_an_earlier_run() -> None:
     words = evaljournal("run", "evals/capitals.py", "--dry-run")
     answer = orjson.loads(evaljournal("run", "evals/capitals.py", "--dry-run", "--json").stdout)
 
-    usage = "tokens 50 (150 if every retry is used), cost 2.5 (7.5 if every retry is used)"
-    message = f"  in total about {usage}, based on runs/capitals/0001\n"
+    usage = "tokens 50 (150 with all retries), cost 2.5 (7.5 with all retries)"
+    message = f"  expected in total: {usage}, based on runs/capitals/0001\n"
     assert words.stdout.endswith(message)
     assert {"min": 5, "max": 15} == answer["calls"]
     assert {"tokens": 150.0, "cost": 7.5} == answer["expected_usage_max"]

@@ -87,7 +87,7 @@ assert_type(exact("Paris", "Paris"), bool)
 
 @capitals.score
 def typed(output: str, case: Case[str, str]) -> Score:
-    """The case has the types of its input and its expected answer."""
+    """The case has the types of its input and its expected output."""
     return Score(output == case.expected, reason=case.expected.upper())
 
 
