@@ -2,7 +2,7 @@
 
 This package handles files and bytes; it knows the events of an evaluation, but does not interpret them.
 
-- `writing` opens a journal for writing; `read` returns its records, `follow` also those that are still to be written.
+- `writing` opens a journal for writing; `read` returns its records, `follow` also waits for new ones.
 - `verify` checks that nothing was changed; `salvage` copies the intact records of a damaged journal.
 - `journal.events` defines the events, `journal.errors` the errors.
 """

@@ -51,6 +51,6 @@ def is_run(path: Path, files: Files = DISK) -> bool:
 
 
 def enclosing_run(path: Path) -> Path | None:
-    """Return the run that the path is, or is inside of; None if there is none."""
+    """Return the run at the path or around it; None if there is none."""
     real = Path(os.path.realpath(path))
     return next((directory for directory in (real, *real.parents) if is_run(directory)), None)

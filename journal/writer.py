@@ -59,7 +59,7 @@ class _Segment:
     """The last record before it."""
     bytes: int
     digest: "_Hash"
-    """SHA-256 of the lines that were handed over to be written; see `Journal._digest`."""
+    """SHA-256 of the lines passed to the writer task; see `Journal._digest`."""
 
 
 @attrs.define

@@ -24,7 +24,7 @@ from replay.trial_state import DONE, TrialState, Value
 SLOWER_FACTOR: Final = 2.0
 """A trial is listed as slower if it takes at least this many times as long, …"""
 SLOWER_SECONDS: Final = 0.1
-"""… and at least so many seconds longer."""
+"""… and at least this many seconds longer."""
 _DIGEST_BYTES: Final = 8
 _ADDRESS: Final = re.compile(r"\bat 0x[0-9a-f]+", re.IGNORECASE)
 

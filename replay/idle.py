@@ -56,7 +56,7 @@ def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Re
 
 
 def in_backoff(state: RunState, now: float) -> int:
-    """Return how many trials are in backoff; one whose delay has passed is ready, although no record says so."""
+    """Return how many trials are in backoff; one whose delay has passed is ready, without a record."""
     return sum(trial.due > now for trial in state.backing_off.values())
 
 
@@ -124,7 +124,7 @@ def _attempt_reasons(state: RunState, keys: list[str], now: float, ready: int, t
 
 
 def _key_reasons(state: RunState, keys: list[str], now: float, *, waiting: bool, named: bool) -> Iterator[Reason]:
-    """Return what the policies of some keys delay; `waiting` says whether something is ready to start."""
+    """Return what the policies of some keys delay; `waiting`: something is ready to start."""
     for key in keys:
         pause, busy, limit, slots = state.pauses.get(key), state.in_flight(key), state.limits.get(key), slots_of(state, key)
         name = f"{_name(key)}: " if named or key.startswith(SCORER_PREFIX) else ""

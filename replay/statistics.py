@@ -65,7 +65,7 @@ def _within(angle: float, degrees: int) -> float:
 
 
 def mean_of_numbers(mean: float, *, n: int, cases: int, scatter: float) -> Estimate:
-    """Return the interval of the mean of `n` numbers of so many cases: Student's t, clustered by case.
+    """Return the interval of the mean of `n` numbers of `cases` cases: Student's t, clustered by case.
 
     Repeats of a case are correlated: ten answers to one question are less evidence than one answer to each of ten. `scatter` is
     the sum over cases of the squared deviation of the case's sum (Liang and Zeger's estimate, with the usual correction for few
@@ -92,7 +92,7 @@ def mean_of_parts(mean: float, *, n: int, cases: int, scatter: float) -> Estimat
 
 
 def mean_of_shares(mean: float, *, n: int, cases: int, scatter: float) -> Estimate:
-    """Return the interval of the share of `n` trials of so many cases: Wilson's, which is good for few trials and near 0 or 1.
+    """Return the interval of the share of `n` trials of `cases` cases: Wilson's, which is good for few trials and near 0 or 1.
 
     With repeats, `n` is divided by Kish's design effect, and never increased. Without any variation each case counts once.
     """

@@ -68,7 +68,7 @@ def number(value: float) -> str:
 
 
 def digits(value: float, significant: int) -> str:
-    """Return a number with so many significant digits, and never fewer than it has before the point: `0.0123`, `1,235`."""
+    """Return a number with this many significant digits, but at least all before the point: `0.0123`, `1,235`."""
     text = f"{value:.{significant}g}"
     return f"{value:,.0f}" if "e+" in text and abs(value) < _MAX_IN_FULL else text
 

@@ -1,6 +1,6 @@
 """The concurrency history of a run: which attempt held which slot when, and what the other trials waited for.
 
-A `Timeline` applies records one after the other, as `RunState` does. Attempts are spans; counts, limits and paces are step
+A `Timeline` applies records in order, as `RunState` does. Attempts are spans; counts, limits and paces are step
 functions. Seconds are those of `t`, which restarts with each session; `offset` puts all sessions on one axis.
 """
 
@@ -69,7 +69,7 @@ class Timeline:
             if t > session.end:
                 session.end = self.spans.now = self.times.now = t
             else:
-                t = session.end  # Time never runs backwards, whatever the record says.
+                t = session.end  # Time never runs backwards.
             if self._pauses or (self._delays and self._delays[0][0] <= t):
                 self._pass_time(t)
             handler = _HANDLERS.get(kind)
@@ -109,7 +109,7 @@ class Timeline:
         return spans[::-1]
 
     def _pass_time(self, t: float) -> None:
-        """End the backoffs and pauses that have expired by now."""
+        """End the backoffs and pauses that have expired."""
         while self._delays and self._delays[0][0] <= t:
             due, number = heapq.heappop(self._delays)
             if self.times.stage[number] == BACKING_OFF and self.times.due[number] == due:
@@ -218,7 +218,7 @@ class Timeline:
             spans.end_attempt(index, t, outcome, seq)
             self._move(number, stage, t, seq)
         elif index >= 0 and outcome == OUTCOMES[spans.outcome[index]] == "interrupted":
-            spans.end_seq[index] = seq  # It ended with its process; this record says so.
+            spans.end_seq[index] = seq  # It ended with its process; this is the record of its end.
         else:
             raise KeyError(f"an attempt at {trial}")
 

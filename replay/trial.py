@@ -1,6 +1,6 @@
 """Everything recorded about one trial and its attempts: the one fold that `show`, the exports and the report page use.
 
-`attempt_facts` defines what each event says about its attempt. `TrialDetails` applies the records of one trial to a timeline.
+`attempt_facts` defines what each event adds to its attempt. `TrialDetails` applies the records of one trial to a timeline.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _NO_TIMES: Final = Times(queue_time=0.0, backoff_time=0.0, run_time=0.0, scoring
 
 
 def attempt_facts(event: Event) -> dict[str, Any]:  # noqa: PLR0911  # one for each event
-    """Return what an event says about its attempt, by field of `AttemptDetails`."""
+    """Return the facts about an attempt in an event, by field of `AttemptDetails`."""
     match event:
         case events.AttemptSucceeded():
             return {"output": event.output, "usage": event.usage}
@@ -51,7 +51,7 @@ class AttemptDetails:
     """One attempt."""
 
     span: Span
-    """Slot, session, times and ending."""
+    """Slot, session, times and outcome."""
     waits: Sequence[Wait] = ()
     """What its start waited for, longest first; only known to `show`."""
     category: str = ""
@@ -76,7 +76,7 @@ class AttemptDetails:
     retry_reason: str = ""
 
     def apply(self, event: Event) -> None:
-        """Add what an event says about the attempt."""
+        """Add the facts in an event."""
         if isinstance(event, events.Noted):
             self.notes.append((event.name, event.value))
         for name, value in attempt_facts(event).items():

@@ -73,7 +73,7 @@ def _check(source: Path, target: Path, at: int | None, files: Files) -> tuple[Lo
 
 
 def _adapted(event: Event, origin: dict[str, Any], head: str) -> Event:
-    """Return an event with what it says about its own journal adapted to the new one."""
+    """Return an event with references to its journal adapted to the new one."""
     match event:
         case RunStarted():
             return attrs.evolve(event, forked_from=origin)  # type: ignore[misc]  # a fact is an attrs class

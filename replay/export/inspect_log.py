@@ -24,7 +24,7 @@ _VERSION: Final = 2
 _MODEL: Final = "none/none"
 """Inspect's own value if it called no model."""
 _STATUSES: Final = {"finished": "success", "interrupted": "cancelled", "deadline": "cancelled", "": "started"}
-"""How the last session ended → Inspect's status; any other ending is an error."""
+"""How the last session ended → Inspect's status; any other outcome is an error."""
 _NAME_BYTES: Final = 60_000
 """Approximate maximum length of a file name in a zip."""
 _SUMMARY_CHARS: Final = 1_000

@@ -11,7 +11,7 @@ from replay.export.tables import Column, Kind, Rows, column_value, table
 
 _GROUP_ROWS: Final = 10_000
 _GROUP_CHARS: Final = 16 << 20
-"""A row group is held in memory until it has so many rows, or so many characters of text."""
+"""Maximum rows and characters of text in a row group, which is held in memory."""
 
 
 class MissingExtra(JournalError):

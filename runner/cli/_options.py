@@ -64,7 +64,7 @@ class Option:
     example: str = ""
     """A value in TOML."""
     default: str = attrs.field(default="", kw_only=True)
-    """The default of a setting as the help shows it, where its value says too little."""
+    """The default of a setting as the help shows it, where its value is not clear."""
     type: Any = attrs.field(default=attrs.Factory(lambda option: _TYPES.get(option.metavar), takes_self=True), kw_only=True)
     """The click type (default: by the metavar)."""
     multiple: bool = attrs.field(default=False, kw_only=True)

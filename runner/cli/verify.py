@@ -27,7 +27,7 @@ _LONGEST: Final = 400
 def verify(path: Path, expect_head: str | None, as_json: bool) -> None:
     """Check that a journal is intact and that its run followed the rules.
 
-    Integrity: every hash, file checksum and blob, and that each record may follow the ones before. Audit: slots, starts,
+    Integrity: every hash, file checksum and blob, and that each record may follow the previous ones. Audit: slots, starts,
     pauses, times and totals, and every policy decision, recomputed. With --expect-head, a hash kept from an earlier time, it
     also checks that no record was removed from the end. Exit code 4 if the journal is damaged or the audit fails.
 

@@ -1,7 +1,7 @@
-"""How many attempts may run at once, and when the next may start.
+"""Concurrency policies: how many attempts may be in flight, and when the next one may start.
 
-The policies decide about the future without touching it: signals in, decisions out, no clock and no chance. One policy
-serves one key, so that two endpoints never share a limit. `policy` tells how to drive one.
+A policy is a pure state machine: signals in, decisions out, no clock and no randomness. Each rate-limit key has a policy of its
+own. The module `policy` defines the interface.
 """
 
 from collections.abc import Callable
@@ -60,4 +60,4 @@ __all__ = [
 ]
 
 POLICIES: Final[dict[str, Callable[..., Policy]]] = {"adaptive": Adaptive, "aimd": Aimd, "fixed": Fixed}
-"""Name → what makes a policy for so many slots and, where that is known, so many `trials`."""
+"""Name → class of the policy; called with the number of slots and, if it is known, of `trials`."""

@@ -1,17 +1,17 @@
-"""The default policy: find out what an endpoint accepts, and stay just below it.
+"""The default policy: measure what an endpoint accepts, and stay just below it.
 
-Endpoints limit work in different ways, and one number cannot answer them all. So each way has a small machine of its own:
+Endpoints limit calls in different ways. Each has a module:
 
     pace        429 because of requests per second   starts are paced, and Retry-After pauses the key
-    in_flight   429 because too many are in flight   the limit is held just below what was rate limited
-    latency     no errors, only slower               a load that brings no throughput is undone
-    breaker     5xx, connection errors, no response  nothing starts but probes, until one is answered
-    background  429s at random, whatever the load    nothing is learned from them
+    in_flight   429 because too many are in flight   the limit is set just below what was rate limited
+    latency     no errors, only slower               a load that adds no throughput is undone
+    breaker     5xx, connection errors, no response  only probes start, until one is answered
+    background  429s at random, at any load          they are ignored
 
-This module joins them: which machine is told of which signal, which of them explains a 429, and what the decision is.
+This module passes signals to them, finds out which of them explains a 429, and makes the decision.
 
-A failure is not judged when it arrives but a moment later, when calls that started with it and are still in flight are known to
-have been accepted. What falls due by time alone happens at its own time, whether it is found by the next signal or by `elapse`.
+A failure is processed a moment after it arrives: calls that started with it and are still in flight are then known to have been
+accepted. What is due by time alone takes effect at its own time, whether the next signal or `elapse` finds it.
 """
 
 import heapq
@@ -64,52 +64,52 @@ from runner.concurrency.policy import (
 from runner.concurrency.start import Start, Wave
 
 _GUESS: Final = 2.0
-"""Seconds that a call is assumed to take before the first success."""
+"""Assumed seconds of a call before the first success."""
 _NEVER: Final = float("inf")
 _QUIET: Final = 64
-"""Starts without a 429 after which the next one holds up starts until it is judged."""
+"""Starts without a 429 after which the next 429 pauses starts until it is processed."""
 
 
 class Adaptive:
     """Limits, paces and pauses the starts of one rate-limit key."""
 
     def __init__(self, most: int, *, trials: int | None = None) -> None:
-        """Never allow more than `most` attempts at once; `trials` is how many there will be, if that is known."""
+        """Allow at most `most` attempts in flight; `trials` is the number of trials, if known."""
         if most < 1:
             raise ValueError(f"a policy needs at least one slot, not {most!r}")
         is_short = trials is not None and trials <= SHORT_RUN
         first = max(FIRST_LIMIT, trials) if trials is not None and trials <= SHORTEST_RUN else FIRST_LIMIT
         self.limit = min(first, most)
-        """Attempts that may be in flight at once."""
+        """Attempts that may be in flight."""
         self._now = 0.0
         self._started = 0
-        """Attempts started so far, and so the newest one's place in the order of starts."""
-        self._flying: dict[str, Start] = {}
+        """Attempts started so far, which is also the order of the newest one."""
+        self._calls: dict[str, Start] = {}
         """Trial → its attempt in flight, in the order of starts."""
         self._failures: list[tuple[float, int, Start, float, Failed | TimedOut]] = []
-        """Failures to be judged: when, in which order, whose, when it arrived, and what it was. A heap."""
+        """Heap of failures to process: when, order, start, time of arrival, failure."""
         self._quick = 0.1
-        """Seconds after which failures have come back lately, the slow ones included."""
+        """Recent seconds from a start to its failure, near the maximum."""
         self._alive = 0
-        """The newest start that was answered, or is in flight for longer than failures take to come back."""
+        """The newest start that was answered, or is in flight for longer than failures take."""
         self._last_answered = 0
         """The newest start that was answered."""
         self._limited: dict[int, Start] = {}
-        """The latest rate-limited starts since the last lesson, by their order."""
+        """The latest rate-limited starts after `_lesson`, by their order."""
         self._rate_limits: Counter[str] = Counter()
         """Trial → rate limits in a row."""
         self._last_limited: dict[str, int] = {}
         """Trial → its last rate-limited start."""
         self._lesson = 0
-        """The newest start when a 429 last taught something; starts up to it belong to that lesson."""
+        """The newest start when a 429 last changed a limit or a pace; earlier starts cannot change it again."""
         self._last_ending = 0.0
         self._wave = Wave(0.0)
         self._last_429 = -_QUIET
         """The newest start when a 429 last arrived."""
         self._settling = 0.0
-        """Nothing starts before this: the first 429 for a while is to be judged."""
+        """No start before this time: the first 429 for a while is being processed."""
         self._test_over = _NEVER
-        """When the last start of a test for random 429s is judged."""
+        """When the result of a test for random 429s is known."""
         self._shown_pace: float | None = None
         self._changes: list[Change] = []
         self._pace = Pace()
@@ -129,21 +129,21 @@ class Adaptive:
         self._in_flight.most = most
 
     def take(self, signal: Signal) -> Decision:
-        """Learn from one signal, and return what holds now."""
+        """Process a signal; return the decision."""
         self._changes = []
         self._advance(signal.t)
         probe = False
         if isinstance(signal, Started):
             probe = self._start(signal.attempt)
         else:
-            start = self._flying.pop(signal.attempt, None)
+            start = self._calls.pop(signal.attempt, None)
             if start is not None:  # Otherwise it hung for so long that it no longer counts.
                 self._end(start, signal)
         self._show_pace()
         return self._decision(probe=probe)
 
     def elapse(self, t: float) -> Decision:
-        """Learn from time having passed until `t` without a signal."""
+        """Process that time has passed until `t`."""
         self._changes = []
         self._advance(t)
         return self._decision()
@@ -152,11 +152,11 @@ class Adaptive:
         """Return whether an attempt may start at `t`."""
         breaker = self._breaker
         if breaker.open:
-            # Probes pass even when every place is taken by calls that hang: they are the only way out.
+            # Probes may start even if hung calls fill the limit; otherwise the run could not recover.
             if t >= breaker.next_probe:
                 return PROBE
             return Gate(open=False, at=min(breaker.next_probe, self._failures[0][0] if self._failures else _NEVER))
-        if len(self._flying) >= self.limit:
+        if len(self._calls) >= self.limit:
             hung_at = self._hung_at()
             return FULL if hung_at == _NEVER else Gate(open=False, at=max(hung_at, t))
         at = self._pause.earliest(t)
@@ -172,19 +172,19 @@ class Adaptive:
     # Time.
 
     def _advance(self, until: float) -> None:
-        """Let everything happen that falls due by `until`, each at its own time."""
+        """Process everything that is due by `until`, each at its own time."""
         while True:
-            judge_at = self._failures[0][0] if self._failures else _NEVER
+            due_at = self._failures[0][0] if self._failures else _NEVER
             hung_at = _NEVER if self._breaker.open else self._hung_at()
             pause = self._pause.current
             pause_over = _NEVER if pause is None or self._breaker.open else pause.until
-            at = min(judge_at, hung_at, pause_over, self._test_over)
+            at = min(due_at, hung_at, pause_over, self._test_over)
             if at > until:
                 break
             self._now = max(self._now, at)
-            if at == judge_at:
+            if at == due_at:
                 _, _, start, arrived, failure = heapq.heappop(self._failures)
-                self._judge(start, arrived, failure)
+                self._process_failure(start, arrived, failure)
             elif at == self._test_over:
                 self._end_test()
             elif at == pause_over:
@@ -195,33 +195,33 @@ class Adaptive:
         self._now = max(self._now, until)
 
     def _hung_at(self) -> float:
-        """Return when calls in flight count as hung, if nothing ends before."""
-        if self._latency.mean is None or len(self._flying) < HUNG_CALLS:
+        """Return when the calls in flight count as hung, unless one ends before."""
+        if self._latency.mean is None or len(self._calls) < HUNG_CALLS:
             return _NEVER
-        oldest = next(iter(self._flying.values())).t
+        oldest = next(iter(self._calls.values())).t
         return max(self._last_ending, oldest) + max(HUNG_LATENCIES * self._latency.mean, HUNG_LEAST)
 
     def _open_hung(self) -> None:
-        evidence = f"no response to {len(self._flying)} calls for {self._now - self._last_ending:.1f} s"
-        self._in_flight.overloaded(len(self._flying), self._now, self._started)
+        evidence = f"no response to {len(self._calls)} calls for {self._now - self._last_ending:.1f} s"
+        self._in_flight.overloaded(len(self._calls), self._now, self._started)
         self._show_limit("no_response", evidence)
-        self._flying.clear()
+        self._calls.clear()
         self._breaker.begin("no_response", self._last_ending, self._now, self._started, probe_at=self._now)
         self._suspend(evidence)
 
-    # Starts and endings.
+    # Starts and ends.
 
     def _start(self, trial: str) -> bool:
         self._started += 1
         probe = self._breaker.open
         if self._now - self._wave.t > max(WAVE * (self._latency.mean or 0.0), 0.001):
             self._wave = Wave(self._now)
-        self._wave.load = len(self._flying) + 1
-        self._flying[trial] = Start(
+        self._wave.load = len(self._calls) + 1
+        self._calls[trial] = Start(
             trial=trial,
             order=self._started,
             t=self._now,
-            in_flight=len(self._flying) + 1,
+            in_flight=len(self._calls) + 1,
             limit=self.limit,
             group=self._latency.started(self._started, self.limit),
             wave=self._wave,
@@ -235,7 +235,7 @@ class Adaptive:
         return probe
 
     def _flow(self, in_flight: int) -> float:
-        """Return the calls per second that so many in flight are (Little's law)."""
+        """Return the calls per second for a number in flight (Little's law)."""
         return in_flight / max(self._latency.mean or _GUESS, 0.001)
 
     def _end(self, start: Start, signal: Succeeded | Failed | TimedOut | Interrupted) -> None:
@@ -277,8 +277,8 @@ class Adaptive:
             self._limited[start.order] = start
             if len(self._limited) > 4 * LATEST:
                 self._limited = {n: other for n, other in self._limited.items() if n > start.order - 2 * LATEST}
-        for other in self._flying.values():
-            # The endpoint was never busy with the rejected call, so later ones met one less.
+        for other in self._calls.values():
+            # The endpoint did not work on the rejected call, so there was one less in flight.
             if other.order > start.order:
                 other.in_flight -= 1
 
@@ -301,7 +301,7 @@ class Adaptive:
             self._in_flight.accept(start.in_flight)
 
     def _answered(self, start: Start) -> bool:
-        """Note that the endpoint answered; return whether that closed the breaker."""
+        """Record that the endpoint answered; return whether that closed the breaker."""
         self._last_answered = max(self._last_answered, start.order)
         self._alive = max(self._alive, start.order)
         self._see_accepted(start)
@@ -319,7 +319,7 @@ class Adaptive:
         return True
 
     def _grow(self, start: Start) -> None:
-        """Allow more where it is used and nothing speaks against it."""
+        """Raise the limit if it is used and nothing indicates a limit."""
         machine = self._in_flight
         proven = int(GROWTH_PER_PROOF * (self._latency.load or 0))
         is_in_use = self._latency.latest is not None and self._latency.latest[0] >= BUSY * self.limit
@@ -358,9 +358,9 @@ class Adaptive:
             self._in_flight.measure_lower(self._now, self._started, limit)
             self._show_limit("trying", evidence)
 
-    # Failures, judged a moment after they arrived.
+    # Failures, processed a moment after they arrived.
 
-    def _judge(self, start: Start, arrived: float, failure: Failed | TimedOut) -> None:
+    def _process_failure(self, start: Start, arrived: float, failure: Failed | TimedOut) -> None:
         self._see_survivors()
         if isinstance(failure, Failed) and failure.category == "rate_limited":
             self._rate_limited(start, arrived, failure.retry_after)
@@ -368,10 +368,10 @@ class Adaptive:
             self._unavailable(start, is_timeout=isinstance(failure, TimedOut))
 
     def _see_survivors(self) -> None:
-        """Count calls as accepted that are in flight for longer than failures take to come back."""
+        """Count calls as accepted that are in flight for longer than failures take."""
         latest = self._now - 1.2 * self._quick
         newest = self._alive
-        for start in reversed(self._flying.values()):
+        for start in reversed(self._calls.values()):
             if start.order <= self._alive:
                 break
             if start.t <= latest and not start.probe:
@@ -389,24 +389,24 @@ class Adaptive:
             seen = self._in_flight.timed_out(start, self._now, self._started)
             if seen is not None:
                 self._show_limit("timeouts", seen)
-                return  # Fewer calls may do; the endpoint is unavailable if they time out, too.
-        if not breaker.count(start, self._now, answered=self._last_answered, in_flight=len(self._flying) + 1):
+                return  # A lower load may suffice; if those calls time out too, the endpoint is unavailable.
+        if not breaker.count(start, self._now, answered=self._last_answered, in_flight=len(self._calls) + 1):
             return
         latest = self._now - 1.2 * self._quick
-        survivors = sum(other.t <= latest for other in self._flying.values() if other.order > self._last_answered)
+        survivors = sum(other.t <= latest for other in self._calls.values() if other.order > self._last_answered)
         evidence = breaker.open_unless(0 if is_timeout else survivors, self._now, self._started)
         if evidence is not None:
             self._suspend(evidence)
 
     def _suspend(self, evidence: str) -> None:
         """Record that only probes may start."""
-        self._pace.anchor = None  # The bucket runs over meanwhile.
+        self._pace.anchor = None  # The token bucket overflows meanwhile.
         self._cancel_test()
         self._pause.current = Paused(until=self._breaker.next_probe, reason=self._breaker.reason, evidence=evidence)
         self._changes.append(self._pause.current)
 
     def _rate_limited(self, start: Start, arrived: float, retry_after: float | None) -> None:
-        """Find out which limit a 429 is about, if any."""
+        """Find out which limit caused a 429, if any."""
         if self._breaker.open:
             self._probe_rate_limited(start, arrived, retry_after)
         elif self._rate_limits[start.trial] >= POISONED:
@@ -423,7 +423,7 @@ class Adaptive:
                 self._explain(start, arrived, retry_after, latest[0] if is_most else None)
 
     def _explain(self, start: Start, arrived: float, retry_after: float | None, first: Start | None) -> None:
-        """Learn from a 429; `first` is the first of the latest ones if most of the latest starts were rate limited."""
+        """Explain a 429; `first` is the first of the latest 429s if most of the latest starts were rate limited."""
         may_be_in_flight = retry_after is None
         if may_be_in_flight and self._in_flight.ends_trial(start):
             self._learn_limit(start)
@@ -473,7 +473,7 @@ class Adaptive:
         self._limited.clear()
         seen = pace.learn(start, self._now, flow=self._flow(start.in_flight))
         if seen is None:
-            # Nothing is accepted at all, which says nothing about a rate: probe until something is.
+            # Nothing is accepted, so no rate can be measured: probe until something is.
             probe_at = None if retry_after is None else arrived + retry_after
             self._breaker.begin("all_rate_limited", arrived, self._now, self._started, probe_at=probe_at)
             self._suspend("every call is rate limited")
@@ -487,10 +487,10 @@ class Adaptive:
 
     def _unexplained(self, start: Start) -> None:
         background = self._background
-        if background.count(start, len(self._flying)) and not self._in_flight.in_trial:
+        if background.count(start, len(self._calls)) and not self._in_flight.in_trial:
             background.begin_test(self._started)
             rate = min(background.rate, self._pace.known or background.rate)
-            # Rejected calls may have been charged to the bucket: let it recover first.
+            # Rejected calls may have used up tokens: let the bucket refill first.
             self._pace.test, self._pace.next_start = TEST_PACE * rate, self._now + background.signs / rate
 
     def _end_test(self) -> None:
@@ -511,7 +511,7 @@ class Adaptive:
             self._background.cancel_test(self._started)
             self._pace.test, self._test_over = None, _NEVER
 
-    # What is published.
+    # Recorded changes.
 
     def _show_limit(self, reason: str, evidence: str, *, coarse: bool = False) -> None:
         before, after = self.limit, min(max(self._in_flight.limit, 1), self._in_flight.most)
@@ -521,7 +521,7 @@ class Adaptive:
         self._changes.append(LimitMoved(before=before, after=after, reason=reason, evidence=evidence))
 
     def _show_pace(self) -> None:
-        """Publish the pace where it differs by a tenth from what was published."""
+        """Record the pace if it differs by a tenth from the last recorded one."""
         pace, shown = self._pace.at(self._now), self._shown_pace
         if pace is None:
             if shown is None:

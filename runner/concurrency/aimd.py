@@ -1,11 +1,11 @@
 """Additive increase, multiplicative decrease: the rule of the Phoenix evals library, without its defects.
 
-Time is divided into windows. A window with a success and no trouble adds a little to the target; one with trouble multiplies it
-down; trouble twice in a short time collapses it to 1. It is rarely rate limited, and recovers slowly: from 1 to 100 slots takes
-a quarter of an hour.
+Time is divided into windows. After a window with successes and no overload, the target grows by a step; after one with overload
+it is multiplied by a ratio below 1; two overloads within a short time reduce it to 1. It is rarely rate limited and recovers
+slowly: from 1 to 100 slots takes a quarter of an hour.
 
-Trouble is what a higher load makes worse: a rate limit, an unavailable endpoint, a timeout. A task's own error is not.
-The target stays within [1, most], so a long calm cannot wind it up beyond reach.
+An overload is a rate limit, an unavailable endpoint or a timeout; an error of the task itself is not. The target stays within
+[1, most].
 """
 
 from runner.concurrency.pause import Pause
@@ -30,7 +30,7 @@ AIMD_NUMBERS = ("initial", "window_seconds", "increase_step", "decrease_ratio")
 
 
 class Aimd:
-    """Climb by steps, fall by halves."""
+    """Increases by steps and decreases by halves."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class Aimd:
         collapse_window_seconds: float = 15.0,
         collapse_error_threshold: int = 2,
         smoothing: float = _SMOOTHING,
-        trials: int | None = None,  # noqa: ARG002  # it makes no difference
+        trials: int | None = None,  # noqa: ARG002  # not used
     ) -> None:
-        """Move between 1 and `most`, beginning at `initial`."""
+        """Keep the limit between 1 and `most`, starting at `initial`."""
         if most < 1:
             raise ValueError(f"a policy needs at least one slot, not {most!r}")
         self.most = most
@@ -58,30 +58,30 @@ class Aimd:
         self.target = min(max(initial, 1.0), float(most))
         """The limit before rounding down."""
         self.latency: float | None = None
-        """Average seconds of a success, recent ones weighing more; shown, not used."""
+        """Exponential moving average of the seconds of a success; only shown."""
         self._now = 0.0
         self._window: float | None = None
-        """When the present window began; None before the first ending."""
+        """When the current window began; None before the first attempt has ended."""
         self._successes = 0
-        self._troubles = 0
+        self._overloads = 0
         self._recent: list[float] = []
-        """When trouble came, as far back as a collapse looks."""
-        self._flying: set[str] = set()
+        """Times of the overloads within `collapse_window_seconds`."""
+        self._in_flight: set[str] = set()
         self._pause = Pause()
 
     @property
     def limit(self) -> int:
-        """Attempts that may be in flight at once."""
+        """Attempts that may be in flight."""
         return int(self.target)
 
     def take(self, signal: Signal) -> Decision:
-        """Count the ending in its window, and move the target when the window is over."""
+        """Count an attempt that ended, and change the target when the window is over."""
         now = self._now = max(self._now, signal.t)
         changes: list[Change] = self._pause.end(now)
         if isinstance(signal, Started):
-            self._flying.add(signal.attempt)
-        elif signal.attempt in self._flying:
-            self._flying.remove(signal.attempt)
+            self._in_flight.add(signal.attempt)
+        elif signal.attempt in self._in_flight:
+            self._in_flight.remove(signal.attempt)
             changes += self._close_window(now)
             if isinstance(signal, Succeeded):
                 self._successes += 1
@@ -90,9 +90,9 @@ class Aimd:
             elif isinstance(signal, TimedOut) or (
                 isinstance(signal, Failed) and signal.category in ("rate_limited", "unavailable")
             ):
-                changes += self._trouble(now)
+                changes += self._overloaded(now)
             if isinstance(signal, Failed) and signal.retry_after is not None:
-                changes += self._pause.retry_after(now, signal.retry_after, f"429 at {len(self._flying) + 1} in flight")
+                changes += self._pause.retry_after(now, signal.retry_after, f"429 at {len(self._in_flight) + 1} in flight")
         return Decision(limit=self.limit, changes=tuple(changes))
 
     def elapse(self, t: float) -> Decision:
@@ -100,36 +100,36 @@ class Aimd:
         return Decision(limit=self.limit, changes=tuple(self._pause.end(t)))
 
     def may_start(self, t: float) -> Gate:
-        """Return whether fewer attempts than the target are in flight and no Retry-After is in force."""
-        if len(self._flying) >= self.limit:
+        """Return whether fewer attempts than the limit are in flight and no pause is in force."""
+        if len(self._in_flight) >= self.limit:
             return FULL
         at = self._pause.earliest(t)
         return OPEN if t >= at else Gate(open=False, at=at)
 
     def _close_window(self, now: float) -> list[Change]:
-        """Judge the window that is over, and open the next."""
+        """If the window is over, change the target and start the next window."""
         if self._window is None:
             self._window = now
         if now - self._window < self.window_seconds:
             return []
-        successes, troubles = self._successes, self._troubles
-        self._window, self._successes, self._troubles = now, 0, 0
-        evidence = f"{troubles} in trouble and {successes} successful in {self.window_seconds:.6g} s"
-        if troubles:
+        successes, overloads = self._successes, self._overloads
+        self._window, self._successes, self._overloads = now, 0, 0
+        evidence = f"{overloads} failed and {successes} succeeded in {self.window_seconds:.6g} s"
+        if overloads:
             return self._move(self.target * self.decrease_ratio, evidence)
         return self._move(self.target + self.increase_step, evidence) if successes else []
 
-    def _trouble(self, now: float) -> list[Change]:
-        """Count trouble, and collapse when there is much of it."""
-        self._troubles += 1
+    def _overloaded(self, now: float) -> list[Change]:
+        """Count an overload, and reduce the target to 1 after several."""
+        self._overloads += 1
         self._recent = [t for t in self._recent if now - t < self.collapse_window_seconds]
         self._recent.append(now)
         if len(self._recent) < self.collapse_error_threshold:
             return []
-        evidence = f"{len(self._recent)} in trouble in {now - self._recent[0]:.1f} s"
+        evidence = f"{len(self._recent)} failed in {now - self._recent[0]:.1f} s"
         self._recent = []
-        # The collapse has answered this window; halving 1 at its end would change nothing, but be recorded.
-        self._window, self._successes, self._troubles = now, 0, 0
+        # The window starts again: halving 1 at its end would change nothing, but be recorded.
+        self._window, self._successes, self._overloads = now, 0, 0
         return self._move(1.0, evidence)
 
     def _move(self, target: float, evidence: str) -> list[Change]:

@@ -1,8 +1,8 @@
-"""Random 429s: some endpoints reject a share of all calls, whatever the load.
+"""Random 429s: some endpoints reject a share of all calls at any load.
 
-A limit that is exceeded rejects many calls in a row, and none once the pace is below it. Random 429s come alone, and as often
-at a lower pace. So 429s that no known limit explains are counted; when they are many, a short test at a lower pace shows
-whether they become fewer. If not, their share is remembered, and they teach nothing from then on.
+An exceeded limit rejects many calls in a row, and none once the pace is below it. Random 429s occur singly, and as often at a
+lower pace. So 429s that no known limit explains are counted; if there are many, a short test at a lower pace shows whether they
+become fewer. If not, their share is stored, and they are ignored from then on.
 """
 
 import math
@@ -24,20 +24,20 @@ from runner.concurrency.start import Start
 
 @define(kw_only=True)
 class Background:
-    """Counts of starts and of 429s without an explanation, and the test under way."""
+    """Counts of starts and of unexplained 429s, and the test in progress."""
 
     longest_test: float
     """Starts of the longest test that is worth its cost."""
     share: float = 0.0
     """Share of starts that are rate limited at random."""
     first: int = 0
-    """The start from which on is counted."""
+    """The start from which on starts are counted."""
     limited: int = 0
-    """429s without an explanation since then."""
+    """Unexplained 429s since then."""
     first_sign: Start | None = None
     """The first of them."""
     observed: float = 0.0
-    """Share that led to the test under way."""
+    """Share of 429s that led to the current test."""
     signs: int = 0
     """429s that led to it."""
     test_from: int = 0
@@ -49,11 +49,11 @@ class Background:
 
     @property
     def is_testing(self) -> bool:
-        """Whether a test is under way."""
+        """Whether a test is in progress."""
         return self.test_from > 0
 
     def most(self) -> float:
-        """Return how many of the latest starts must be rate limited to show an exceeded limit, whatever the pace."""
+        """Return how many of the latest starts must be rate limited to show an exceeded limit."""
         expected = LATEST * self.share
         return min(max(LATEST_LIMITED, expected + 4 * math.sqrt(expected)), LATEST - 1)
 
@@ -63,7 +63,7 @@ class Background:
         return self.share > 0 and limited <= 2 + expected + 2 * math.sqrt(expected)
 
     def count(self, start: Start, in_flight: int) -> bool:
-        """Count a 429 without an explanation, with so many in flight; return whether a test should begin."""
+        """Count an unexplained 429 with this many in flight; return whether a test should begin."""
         order = start.order
         if self.is_testing:
             self.limited += self.test_from <= order <= self.test_to
@@ -81,7 +81,7 @@ class Background:
         accepted, seconds = order - self.first_sign.order + 1 - self.limited, start.t - self.first_sign.t
         if self.limited < TEST_SIGNS or accepted < max(ENOUGH, in_flight) or seconds <= 0:
             return False
-        # Between two 429s a rate limit grants exactly its rate, so this is it, if there is one.
+        # Between two 429s a rate limit grants exactly its rate.
         self.rate = accepted / seconds
         return self.observed > max(TESTED_SHARE, 2 * self.share, TEST_EXPECTED / self.longest_test)
 
@@ -92,7 +92,7 @@ class Background:
         self.signs, self.limited = self.limited, 0
 
     def end_test(self) -> bool:
-        """End the test; return whether the 429s turned out to be random."""
+        """End the test; return whether the 429s are random."""
         is_random = self.limited > 0
         starts = self.test_to - self.test_from + 1
         if is_random:
@@ -101,6 +101,6 @@ class Background:
         return is_random
 
     def cancel_test(self, newest: int) -> None:
-        """Count from here on, without a test."""
+        """Cancel the test and start counting again."""
         self.test_from = self.test_to = 0
         self.first, self.limited, self.first_sign = newest + 1, 0, None

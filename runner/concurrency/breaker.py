@@ -1,11 +1,11 @@
-"""The circuit breaker, for errors that do not depend on how much is asked: 5xx, connection errors, timeouts.
+"""The circuit breaker, for errors that do not depend on the load: 5xx, connection errors, timeouts.
 
-An outage teaches no limit. While it lasts every call fails and costs its trial a retry, so nothing starts but one probe at a
-time, with growing gaps, until one is answered.
+During an outage every call would fail and cost its trial a retry. So only one probe at a time starts, with growing gaps, until
+one is answered.
 
-The breaker opens after several failures since the last answered start, if they outnumber the calls that are in flight long
-after failures came back: background errors do not open it, however quickly they come back. A trial that failed before, while
-calls that started later were answered, does not count: the trial may be the reason.
+The breaker opens after several failures since the last answered call, if they outnumber the calls that have been in flight for
+longer than failures take; sporadic errors do not open it. A trial that failed before, while calls that started later were
+answered, does not count: the trial may be the reason.
 """
 
 from attrs import define, field
@@ -23,11 +23,11 @@ from runner.concurrency.start import Start
 
 @define(kw_only=True)
 class Breaker:
-    """The failures since the last answer, and the outage if there is one."""
+    """The failures since the last answered call, and the outage if there is one."""
 
     open: bool = False
     reason: str = ""
-    """`unavailable`, `no_response`, or `all_rate_limited` where every call is rate limited whatever the pace."""
+    """`unavailable`, `no_response`, or `all_rate_limited`: every call is rate limited at any pace."""
     since: float = 0.0
     """When the outage began."""
     next_probe: float = 0.0
@@ -49,7 +49,7 @@ class Breaker:
         return len(self.failures) >= min(FAILURES_MOST, max(FAILURES_LEAST, 2 * in_flight))
 
     def open_unless(self, survivors: int, t: float, newest: int) -> str | None:
-        """Open the breaker, unless too many calls outlived the failures; return the evidence if it opens."""
+        """Open the breaker unless too many calls are still in flight; return the evidence if it opens."""
         if len(self.failures) <= OUTNUMBER * survivors:
             return None
         began = min(self.failures.values())
@@ -58,13 +58,13 @@ class Breaker:
         return evidence
 
     def begin(self, reason: str, since: float, t: float, newest: int, *, probe_at: float | None = None) -> None:
-        """Open the breaker: only probes start from here on."""
+        """Open the breaker: only probes may start."""
         self.open, self.reason, self.since, self.barrier = True, reason, since, newest
         self.failures.clear()
         self.next_probe = t + self._gap(t) if probe_at is None else max(probe_at, t)
 
     def probe_started(self, t: float) -> None:
-        """Wait for the probe, but not without an end: it may hang."""
+        """Wait for the probe, for a limited time: it may hang."""
         self.next_probe = t + max(PROBE_PATIENCE, self._gap(t))
 
     def probe_failed(self, t: float, *, not_before: float = 0.0) -> str:
@@ -75,13 +75,13 @@ class Breaker:
     def answered(self, start: Start, t: float, newest: int) -> str | None:
         """Note that a call was answered; return the evidence if that closes the breaker."""
         self.suspects.pop(start.trial, None)
-        if not self.open or start.order <= self.barrier:  # Calls that started before the outage say nothing about its end.
+        if not self.open or start.order <= self.barrier:  # Calls that started before the outage do not count.
             return None
         self.open, self.barrier = False, newest
         self.suspects.clear()  # The outage was the reason, unless they fail again while others are answered.
         return f"call answered {t - self.since:.0f} s after the outage began"
 
     def _gap(self, t: float) -> float:
-        # A probe that is rate limited may use up quota, so these are rarer.
+        # Rate-limited probes may use up quota, so they are sent less often.
         share = 4 if self.reason == "all_rate_limited" else 10
         return min(max((t - self.since) / share, PROBE_SOONEST), PROBE_LATEST)

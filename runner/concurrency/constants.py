@@ -1,4 +1,4 @@
-"""Every number of the adaptive policy, and the reason for it.
+"""The constants of the adaptive policy, with their reasons.
 
 They were tuned on `python -m benchmarks policy`, with seeds 0, 77 and 100 to 102: figures of those seeds are not independent
 evidence, so check a change with seeds that were not used before. Most numbers were not varied one by one.
@@ -8,14 +8,14 @@ from typing import Final
 
 # The limit on attempts in flight.
 LEAST_SHOWN: Final = 3
-"""No limit on attempts in flight is learned at or below this: a bucket that holds few calls looks the same."""
+"""Limits on attempts in flight up to this are not inferred: a small token bucket looks the same."""
 FIRST_LIMIT: Final = 32
-"""Attempts at once to begin with. With 16 short runs took 1.6 times as long; with 100 the ordinary mean fell by 5 points."""
+"""The first limit. With 16, short runs took 1.6 times as long; with 100, the mean of ordinary scenarios fell by 5 points."""
 SHORTEST_RUN, SHORT_RUN = 100, 1000
-"""A run of at most the first number of trials may start all of them at once, and one of at most the second may grow to as many
-before a lower load was measured: finding a limit takes longer than the run."""
+"""A run of up to the first number of trials may start all of them at once; one of up to the second may grow to the first before
+a lower load was measured: finding a limit takes longer than the run."""
 UNPROVEN_LIMIT: Final = 64
-"""The limit may grow to this before a lower load was measured. With 80 and 100 the ordinary mean was lower."""
+"""The limit may grow to this before a lower load was measured. With 80 and 100, the mean of ordinary scenarios was lower."""
 FAST_GROWTH: Final = 2
 """Slots per success up to `UNPROVEN_LIMIT`; beyond it one, within `PER_ROUND_TRIP`."""
 PER_ROUND_TRIP: Final = 1.25
@@ -23,7 +23,7 @@ PER_ROUND_TRIP: Final = 1.25
 GROWTH_PER_PROOF: Final = 1.75
 """The limit may grow to this many times the load whose latency was last found acceptable (TCP slow start uses 2)."""
 BUSY: Final = 0.85
-"""Share of the limit that must be in use before a higher one is tried; otherwise it would prove nothing."""
+"""Share of the limit that must be in use before a higher one is tried; otherwise a higher one is not used."""
 TRIAL_SOONEST, TRIAL_LATEST = 5.0, 60.0
 """Seconds between two trials of another limit; doubled while the outcome is the same."""
 CHECKED_LEAST: Final = 8
@@ -35,18 +35,19 @@ NEAR_LIMIT: Final = 0.9
 OVER_LIMIT, OVER_WITHIN = 3, 15
 """Rate-limited starts above the highest accepted load that show a limit in flight, and starts between two of them."""
 WITHIN_LIMIT, WITHIN_SHARE, DOUBT = 3, 0.4, 300.0
-"""So many 429s within a known limit, at this part of the share that showed it, show that it is none; for so many seconds."""
+"""A limit is discarded for `DOUBT` seconds after `WITHIN_LIMIT` 429s within it, if their share exceeds `WITHIN_SHARE` of that
+which led to it."""
 SURE_SHARE: Final = 0.5
-"""Share of rate-limited starts from which on a limit on attempts in flight is sure; a few too many are then taken off it."""
+"""Share of rate-limited starts from which on a limit on attempts in flight is certain."""
 OUTWEIGHS: Final = 8
 """Successes above the known limit that outweigh one rate-limited start there."""
 OVERLOAD_TIMEOUTS, OVERLOAD_SHARE = 3, 0.2
-"""So many timeouts, and this share of all endings, are an overload."""
+"""This many timeouts, and this share of all ended attempts, are an overload."""
 OVERLOAD_CUT, TIMEOUT_CUT = 0.5, 0.33
 """Share of the load to which the limit falls when nothing responds, and when calls time out. With 0.6 for both, servers that
-collapse beyond 4 calls, and servers whose calls beyond a limit hang and stay as load, reached 50 to 57 % of their capacity."""
+collapse beyond 4 calls, and servers whose calls beyond a limit hang, reached 50 to 57 % of their capacity."""
 CEILING_SHARE, CEILING_SOONEST, CEILING_LATEST = 0.85, 120.0, 1200.0
-"""After an overload the limit stays below this share of it for so many seconds: the second number, and the third when it
+"""After an overload the limit stays below this share of it, for the second number of seconds, or for the third if it
 happens again at no higher load. The first time it may have been an outage; each overload costs a timeout."""
 
 # Latency.
@@ -54,9 +55,9 @@ GROUP_LEAST, GROUP_MOST = 12, 64
 """Starts in a group: as many as the limit, within these bounds. Smaller groups are too noisy: with at most 32, chance made a
 run of 2,000 trials with a judge take 1.24 times as long as with a fixed limit."""
 LEFT_OUT: Final = 8
-"""One in so many of a group is left out, the slowest: it may hang."""
+"""One in this many attempts of a group is ignored, the slowest: it may hang."""
 GROUP_SAMPLES: Final = 6
-"""Latencies without which a group is not judged."""
+"""Minimum number of latencies in a group."""
 SLOWER: Final = 4.0
 """A success that took this many times the usual latency is no reason for a higher limit."""
 SAME_LOAD, OTHER_LOAD = 1.05, 1.2
@@ -72,7 +73,7 @@ SMOOTHING: Final = 0.1
 
 # The pace of starts.
 FIRST_BELIEF: Final = 0.7
-"""Share of the first observed rate that is believed: the content of a full bucket is part of what was observed."""
+"""Share of the first observed rate that is used, because that rate includes the content of a full bucket."""
 SEARCH_GROWTH: Final = 0.1
 """Growth of the pace per second while the rate is only roughly known."""
 SEARCH_DOUBLING: Final = 3.0
@@ -80,7 +81,7 @@ SEARCH_DOUBLING: Final = 3.0
 SEARCH_STEP: Final = 0.1
 """Most growth of the pace per start."""
 SWING, FLATTEST_SWING = 0.1, 0.04
-"""How far a plateau dips below the measured rate and rises above it: at first, and after agreeing measurements."""
+"""How far a plateau goes below and above the measured rate: at first, and after measurements that agree."""
 PLATEAU_SHORTEST, PLATEAU_LONGEST = 3.0, 30.0
 """Seconds to the middle of a plateau. With 20 a fifth more calls were rate limited; a study with 60 found a raised rate limit
 late, and 30 finds it later than 20."""
@@ -95,50 +96,50 @@ ENOUGH: Final = 8
 CONFIRM: Final = 20
 """Starts within which a second 429 confirms that the pace is too high; one may be random."""
 CONTAMINATED: Final = 3.0
-"""Growth of the pace since the last 429 beyond which the bucket has probably run over, so that there is no measurement."""
+"""Growth of the pace since the last 429 beyond which the bucket has probably overflowed, so that there is no measurement."""
 LATE: Final = 0.05
-"""Seconds that a start may be late and still be caught up, because timers are not exact."""
+"""Seconds by which a start may be late without slowing the pace, because timers are not exact."""
 
 # 429s that no limit explains.
 SETTLE: Final = 0.5
-"""A failure is judged after this share of its own duration more: calls that started with it and did not fail were accepted."""
+"""A failure is processed after this share of its own duration: calls that started with it and did not fail were accepted."""
 LATEST, LATEST_SHARE, LATEST_LIMITED = 16, 0.65, 6
-"""Of so many starts in a row this share, and at least so many, rate limited: a limit is exceeded. With 20 % of random 429s that
-happens about once in 30,000 starts."""
+"""A limit is exceeded if, of the last `LATEST` starts, this share and at least `LATEST_LIMITED` were rate limited. With 20 % of
+random 429s that happens about once in 30,000 starts."""
 POISONED: Final = 4
-"""Rate limits in a row of one trial after which they say something about the trial, not about the endpoint."""
+"""Rate limits in a row of one trial after which the trial, not the endpoint, is considered the reason."""
 TESTED_SHARE: Final = 0.02
 """Share of random 429s from which on a test is worth its cost."""
 TEST_SIGNS: Final = 4
-"""429s without an explanation before a test."""
+"""Unexplained 429s before a test."""
 TEST_PACE: Final = 0.8
 """Pace of a test, as a share of the accepted rate: below any rate limit that could explain the 429s."""
 TEST_EXPECTED: Final = 10
-"""429s that a test would meet if they were random; none means a rate limit. A test begins where 429s happen to be frequent, so
-fewer are met: with 6, and one tolerated, 1 % of random 429s were taken for a rate limit in one of three tests."""
+"""429s expected in a test if they are random; none means a rate limit. A test begins where 429s happen to be frequent, so fewer
+occur: with 6, and one tolerated, 1 % of random 429s were taken for a rate limit in one of three tests."""
 TEST_LEAST: Final = 30
 """Starts of the shortest test."""
 SHORT_TEST: Final = 20
-"""In a short run a test may take one in so many trials; a longer one costs more than it can save."""
+"""In a short run, a test may use one in this many trials; a longer test costs more than it saves."""
 MEMORY: Final = 1000
 """Starts after which counts of random 429s are halved."""
 
 # The circuit breaker.
 FAILURES_MOST, FAILURES_LEAST, OUTNUMBER = 12, 4, 1.5
-"""Failures that open it: twice what is in flight, within these bounds, and this many times the calls that outlived them,
-so that half of all calls may fail before it opens."""
+"""Failures that open it: twice what is in flight, within these bounds, and this many times the calls that are still in flight,
+so that up to half of all calls may fail without opening it."""
 PROBE_SOONEST, PROBE_LATEST = 1.0, 30.0
 """Seconds between two probes; a tenth of the outage so far in between."""
 PROBE_PATIENCE: Final = 10.0
-"""Seconds after which another probe is sent although the one before has not ended."""
+"""Seconds after which another probe is sent although the previous one has not ended."""
 HUNG_LATENCIES, HUNG_LEAST, HUNG_CALLS = 6.0, 5.0, 4
-"""No ending for this many mean latencies, and this many seconds, with at least so many calls in flight: no response.
+"""If no call ends for this many mean latencies and seconds, with at least this many in flight, there is no response.
 A study used 10 latencies; 6 looked better on a few seeds."""
 
 # Pauses.
 LONGEST_PAUSE: Final = 120.0
-"""Seconds. Some endpoints ask for an hour and accept calls after a minute, so one looks again by then."""
+"""Seconds. Some endpoints ask for an hour and accept calls after a minute."""
 
 # The journal.
 COARSE: Final = 8
-"""While slots are added one by one, the limit is published in steps of an eighth, and the pace in steps of a tenth."""
+"""While slots are added one by one, the limit is recorded in steps of an eighth."""

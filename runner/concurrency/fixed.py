@@ -1,34 +1,31 @@
-"""A fixed number of attempts at once.
-
-The simplest policy, and the yardstick for the others. It honours Retry-After for the whole key, and learns nothing else.
-"""
+"""A fixed concurrency limit. Retry-After pauses the whole rate-limit key; nothing else changes anything."""
 
 from runner.concurrency.pause import Pause
 from runner.concurrency.policy import FULL, OPEN, Change, Decision, Failed, Gate, Signal, Started
 
 
 class Fixed:
-    """Run `slots` attempts at once."""
+    """Allows `slots` attempts in flight."""
 
-    def __init__(self, slots: int, *, trials: int | None = None) -> None:  # noqa: ARG002  # it makes no difference
+    def __init__(self, slots: int, *, trials: int | None = None) -> None:  # noqa: ARG002  # not used
         if slots < 1:
             raise ValueError(f"a policy needs at least one slot, not {slots!r}")
         self.limit = slots
-        """Attempts that may be in flight at once."""
-        self._flying: set[str] = set()
+        """Attempts that may be in flight."""
+        self._in_flight: set[str] = set()
         self._pause = Pause()
         self._unchanged = Decision(limit=slots)
 
     def take(self, signal: Signal) -> Decision:
-        """Count what is in flight, and note a Retry-After."""
+        """Count attempts in flight, and pause for a Retry-After."""
         pause = self._pause
         changes: list[Change] = [] if pause.current is None else pause.end(signal.t)
         if isinstance(signal, Started):
-            self._flying.add(signal.attempt)
+            self._in_flight.add(signal.attempt)
         else:
-            self._flying.discard(signal.attempt)
+            self._in_flight.discard(signal.attempt)
             if isinstance(signal, Failed) and signal.retry_after is not None:
-                changes += pause.retry_after(signal.t, signal.retry_after, f"429 at {len(self._flying) + 1} in flight")
+                changes += pause.retry_after(signal.t, signal.retry_after, f"429 at {len(self._in_flight) + 1} in flight")
         return Decision(limit=self.limit, changes=tuple(changes)) if changes else self._unchanged
 
     def elapse(self, t: float) -> Decision:
@@ -36,8 +33,8 @@ class Fixed:
         return Decision(limit=self.limit, changes=tuple(self._pause.end(t)))
 
     def may_start(self, t: float) -> Gate:
-        """Return whether fewer than `slots` attempts are in flight and no Retry-After is in force."""
-        if len(self._flying) >= self.limit:
+        """Return whether fewer than `slots` attempts are in flight and no pause is in force."""
+        if len(self._in_flight) >= self.limit:
             return FULL
         if self._pause.current is None:
             return OPEN

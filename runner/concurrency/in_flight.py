@@ -1,12 +1,12 @@
-"""How many attempts may be in flight.
+"""The limit on attempts in flight.
 
-A call that was rate limited at n in flight, while n - 1 were accepted, shows a limit of n - 1; so the limit is put there, and
-not lower. A server that only gets slower shows it by its latency at two loads, measured one shortly after the other.
+If a call is rate limited at n in flight and n - 1 were accepted, the limit is set to n - 1. Servers that only get slower are
+recognised by their latency at two loads, measured shortly after each other.
 
-Three phases follow one another:
-    climbing  nothing speaks against more; each success adds slots while the slots are in use
+There are three phases:
+    climbing  no limit is known; each success adds slots while the slots are in use
     holding   a limit is known; it is kept for a period
-    trying    a little more, or less, is tried to see whether the limit has moved
+    trying    a slightly higher or lower limit is tried, in case the endpoint's limit has changed
 """
 
 from typing import Literal
@@ -47,24 +47,24 @@ from runner.concurrency.start import Start
 
 @define(kw_only=True)
 class InFlight:
-    """The limit, and what speaks against a higher one."""
+    """The limit, and the evidence against a higher one."""
 
     most: int
     """The limit never exceeds this."""
     limit: int = FIRST_LIMIT
     is_short: bool = False
-    """The run is over soon: a lower load is not worth being measured first."""
+    """Whether the run is too short for measuring a lower load first."""
     phase: Literal["climbing", "holding", "trying"] = "climbing"
     held: int = 0
     """The limit that is known to be good, while holding or trying."""
     by_latency: bool = False
-    """What speaks against more is latency, not a 429."""
+    """Whether latency, not a 429, is the evidence against a higher limit."""
     upward: bool = True
-    """Whether the next trial, or the present one, is of more; only for latency is less tried."""
+    """Whether the next or current trial is of a higher limit; lower ones are tried only because of latency."""
     was_climbing: bool = False
-    """Whether the limit was climbing before a lower load was measured; it does so again if the higher one is better."""
+    """Whether the phase was `climbing` before a lower load was measured; it continues if the higher load is better."""
     since: float = 0.0
-    """When the present phase began."""
+    """When the current phase began."""
     period: float = TRIAL_SOONEST
     """Seconds to hold before the next trial."""
     accepted: int = 0
@@ -82,24 +82,24 @@ class InFlight:
     before: int = 0
     """The limit before it was found."""
     surplus: int = 0
-    """Successes above what is held since the trial began, less `OUTWEIGHS` for every 429 there."""
+    """Successes above `held` since the trial began, minus `OUTWEIGHS` for each 429 there."""
     doubt_until: float = 0.0
-    """Until then no 429 is blamed on the number in flight: the last one that was turned out to be about the rate."""
+    """Until then no 429 is attributed to the number in flight: the last such 429 was due to the rate."""
     lesson: int = 0
-    """The newest start when the limit last came down; starts up to it cannot teach again."""
+    """The newest start when the limit was last lowered; earlier starts cannot lower it again."""
     check_from: int = 0
-    """The start from which on a lower load may be measured, if none was."""
+    """The start from which on a lower load may be measured, if none has been."""
     threshold: int | None = None
-    """From here on the limit grows by one per round trip: more was an overload once."""
+    """Above this the limit grows by one per round trip, because there was an overload."""
     ceiling: int | None = None
     """The load that was an overload; the limit stays clearly below it until `ceiling_until`."""
     ceiling_until: float = 0.0
     timeouts: int = 0
-    """Starts since the last lesson that timed out."""
+    """Starts after `lesson` that timed out."""
     successes: int = 0
-    """Starts since the last lesson that succeeded."""
+    """Starts after `lesson` that succeeded."""
     growth: int = 0
-    """Successes since the limit last grew, beyond `threshold`."""
+    """Successes since the limit last grew, above `threshold`."""
 
     @property
     def in_trial(self) -> bool:
@@ -108,19 +108,19 @@ class InFlight:
 
     @property
     def is_unchecked(self) -> bool:
-        """Whether the limit is as high as it may be without ever having been compared with a lower one."""
+        """Whether the limit is at its maximum and was never compared with a lower one."""
         is_at_most = self.limit == self.most and self.limit >= CHECKED_LEAST
         return self.phase == "climbing" and (is_at_most or self.threshold is not None)
 
     def accept(self, in_flight: int) -> None:
-        """Note that a call was accepted with so many in flight."""
+        """Record that a call was accepted with this many in flight."""
         if in_flight > self.accepted:
             self.accepted, self.over = in_flight, 0
             if self.held and not self.by_latency and self._good() > self.held + 1:
                 self.release()
 
     def succeeded(self, start: Start, t: float, proven: int, *, patience: float) -> None:
-        """Allow more where it would be used, up to `proven`; give up a trial without a result after `patience` seconds."""
+        """Raise the limit if it is used, up to `proven`; abandon a trial without a result after `patience` seconds."""
         self.successes += start.order > self.lesson
         if self.phase == "trying" and start.in_flight > self.held:
             self.surplus += 1
@@ -145,7 +145,7 @@ class InFlight:
         return SHORTEST_RUN if self.is_short else UNPROVEN_LIMIT
 
     def _step(self) -> int:
-        """Return by how much a success lets the limit grow."""
+        """Return by how much a success raises the limit."""
         if self.threshold is None or self.limit < self.threshold:
             return (2 * FAST_GROWTH if self.is_short else FAST_GROWTH) if self.limit < self._unproven else 1
         self.growth += 1
@@ -155,7 +155,7 @@ class InFlight:
         return 1
 
     def timed_out(self, start: Start, t: float, newest: int) -> str | None:
-        """Count a timeout; lower the limit if they are many, and return what was seen."""
+        """Count a timeout; lower the limit after several, and return the evidence."""
         if start.order <= self.lesson:
             return None
         self.timeouts += 1
@@ -166,7 +166,7 @@ class InFlight:
         return seen
 
     def overloaded(self, load: int, t: float, newest: int, *, cut: float = OVERLOAD_CUT) -> None:
-        """Lower the limit at once: the endpoint is overloaded or does not respond at `load`."""
+        """Lower the limit: the endpoint is overloaded or does not respond at `load`."""
         is_again = self.ceiling is not None and load <= OTHER_LOAD * self.ceiling
         self.ceiling, self.ceiling_until = load, t + (CEILING_LATEST if is_again else CEILING_SOONEST)
         self.threshold = self.limit = max(min(int(cut * load), self.limit), 1)
@@ -176,12 +176,12 @@ class InFlight:
         self.timeouts = self.successes = self.growth = 0
 
     def _next(self, t: float, proven: int, patience: float) -> None:
-        """Go from holding to trying, and from trying to climbing."""
+        """Change the phase from holding to trying, or from trying to climbing."""
         if self.phase == "holding":
             step = max(1, self.held // (4 if self.upward else 3)) if self.by_latency else 1
             highest = self._highest(t)
             if self.by_latency and self.upward and self.held < highest < OTHER_LOAD * self.held:
-                self.held = self.limit = highest  # Too close to be compared, and below what was an overload.
+                self.held = self.limit = highest  # Too close to be compared, and below the overload.
                 self.since, self.upward = t, False
                 return
             self.phase, self.since, self.surplus, self.over = "trying", t, 0, 0
@@ -191,7 +191,7 @@ class InFlight:
         elif not self.by_latency:
             self.phase, self.period = "climbing", TRIAL_SOONEST
         elif t - self.since >= max(patience, TRIAL_PATIENCE):
-            # Nothing could be compared, because something else held starts back.
+            # Nothing could be compared, because something else limited the starts.
             self.phase, self.since, self.limit, self.upward = "holding", t, self.held, True
             self.period = min(2 * self.period, 2 * TRIAL_LATEST)
 
@@ -199,14 +199,14 @@ class InFlight:
         return self.accepted - self.accepted // 16  # Some were accepted because others had just ended.
 
     def ends_trial(self, start: Start) -> bool:
-        """Return whether a 429 ends the trial of a higher limit: one was to be expected."""
+        """Return whether a 429 ends the trial of a higher limit."""
         if self.phase != "trying" or self.by_latency or start.in_flight <= self.held:
             return False
         self.surplus -= OUTWEIGHS
         return self.surplus < 0
 
     def release(self) -> None:
-        """Forget the limit: the number in flight was not the reason."""
+        """Discard the limit: the number in flight was not the reason."""
         if self.held and not self.by_latency:
             self.held, self.phase, self.limit = 0, "climbing", max(self.limit, min(self._good(), self.most))
         self.over = 0
@@ -240,18 +240,18 @@ class InFlight:
         return True
 
     def is_over(self) -> bool:
-        """Return whether there were enough of them."""
+        """Return whether there were enough rate-limited starts above the accepted load."""
         return self.over >= min(OVER_LIMIT, self.limit)
 
     def doubt(self, t: float) -> None:
-        """Forget a limit that a rate limit explains better, and blame nothing on the number in flight for a while."""
+        """Discard a limit that a rate limit explains better, and attribute no 429 to the number in flight for a while."""
         if self.held and not self.by_latency:
             self.limit = max(self.limit, min(self.before, self.most))
             self.held, self.phase = 0, "climbing"
         self.doubt_until = t + DOUBT
 
     def limited(self, start: Start, t: float, newest: int) -> str:
-        """Hold just below what was rate limited; return what was seen."""
+        """Hold the limit just below what was rate limited; return the evidence."""
         if self.over >= OVER_LIMIT:
             self.over_share = self.over / (self.last_over - self.first_over + 1)
         else:
@@ -269,7 +269,7 @@ class InFlight:
         self.before = max(self.before, limit)
 
     def measure_lower(self, t: float, newest: int, limit: int) -> None:
-        """Measure a lower load now, to compare it with the present one."""
+        """Measure a lower load now, to compare it with the current one."""
         if not self.in_trial:
             self.held, self.was_climbing = self.limit, self.phase == "climbing"
         self.phase, self.by_latency, self.upward, self.since, self.lesson = "trying", True, False, t, newest

@@ -1,10 +1,10 @@
 """Whether a higher load raises throughput, for servers that never reject a call and only get slower.
 
-Attempts are grouped by the order of their starts, and a group is judged when nearly all of it has ended. In the order of
-endings the quick ones come first, and a growing load would look faster than it is.
+Attempts are grouped in the order of their starts, and a group is evaluated when nearly all of its attempts have ended. (In the
+order of ends the quick ones come first, and a growing load would look faster than it is.)
 
-A group that ran with clearly more or less in flight than the ones before is compared with them. If latency differs nearly as
-much as the load, the higher load brings nothing. An attempt that timed out counts with the time it took.
+A group that ran with clearly more or fewer attempts in flight is compared with the ones before. If the latency differs nearly
+as much as the load, the higher load adds no throughput. An attempt that timed out counts with the time it took.
 """
 
 from attrs import define
@@ -54,7 +54,7 @@ class Latency:
     """Average latencies, and the load and latency that new groups are compared with."""
 
     mean: float | None = None
-    """Average seconds of a success, recent ones weighing more."""
+    """Exponential moving average of the seconds of a success."""
     quickest: float | None = None
     """The usual seconds of a success when the endpoint is quick."""
     group: Group | None = None
@@ -86,29 +86,29 @@ class Latency:
         return elapsed <= SLOWER * usual
 
     def ended(self, start: Start, elapsed: float | None, lesson: int) -> Comparison | None:
-        """Put an ending into its group; return the comparison if that completes the group and there is one to make.
+        """Add an attempt that ended to its group; return the comparison if that completes the group and there is one.
 
-        `elapsed` is None if the ending says nothing about latency. Groups that began before the start `lesson` are not judged,
-        they ran under another limit.
+        `elapsed` is None if it does not count for the latency. Groups that began before the start `lesson` are ignored: they
+        ran under another limit.
         """
         group = start.group
         if elapsed is None:
-            group.started -= 1  # Another start takes its place, if it is not too late for that.
+            group.started -= 1  # Another start takes its place if the group is still open.
             group.size -= group is not self.group
         else:
             group.seconds += elapsed
             group.load += start.wave.load
             group.limit += start.limit
             group.samples += 1
-        # Where something other than the limit held starts back, load followed latency and not the other way round.
+        # If something other than the limit delayed starts, the load depended on the latency, not the other way round.
         if (
-            group.is_judged
+            group.is_evaluated
             or group.samples < max(group.size - group.size // LEFT_OUT, GROUP_SAMPLES)
             or group.first <= lesson
             or group.load < BUSY * group.limit
         ):
             return None
-        group.is_judged = True
+        group.is_evaluated = True
         return self._compare(group.load / group.samples, group.seconds / group.samples)
 
     def _compare(self, load: float, seconds: float) -> Comparison | None:

@@ -1,15 +1,15 @@
-"""How fast attempts may start, for endpoints that grant a number of requests per second.
+"""The pace of starts, for endpoints with a limit on requests per second.
 
-A rate limit is a bucket that fills steadily. When it rejects a call, the bucket is empty; so between two rejected calls it has
-granted exactly what flowed in, and *granted over time* is its rate, or less if the bucket ran over meanwhile.
+A rate limit is a token bucket that fills steadily. When it rejects a call, the bucket is empty; so between two rejected calls
+it has granted exactly what flowed in: calls granted, divided by the time, is its rate, or less if the bucket overflowed.
 
-Three phases follow one another:
+There are three phases:
     open       no limit is known; starts are not paced
-    searching  the rate is roughly known; the pace grows by 10 % a second until the next 429
-    plateau    the rate was measured; the pace dips below it, stays near it, and rises above it along a cubic
+    searching  the rate is roughly known; the pace grows by 10 % per second until the next 429
+    plateau    the rate was measured; the pace starts below it, stays near it, and rises above it along a cubic
 
-While measurements agree, plateaus get longer and flatter, so that probing costs less. A plateau that ends without a 429 means
-that the limit was raised: search again.
+While measurements agree, plateaus get longer and flatter, so that there are fewer 429s. If a plateau ends without a 429, the
+limit was raised, and the search starts again.
 """
 
 import math
@@ -38,13 +38,13 @@ from runner.concurrency.start import Start
 
 @define(kw_only=True)
 class Pace:
-    """The rate believed in, the position on the plateau, and the 429 from which granted calls are counted."""
+    """The estimated rate, the position on the plateau, and the 429 from which granted calls are counted."""
 
     known: float | None = None
     """Starts per second that the endpoint accepts; None while no limit is known."""
     searching: bool = False
     since: float = 0.0
-    """When the plateau or the search began, moved on by the time in which something else held starts back."""
+    """When the plateau or the search began, plus the time in which something else limited the starts."""
     period: float = 0.0
     """Seconds from the beginning of the plateau to its middle, where the pace equals the known rate."""
     swing: float = SWING
@@ -55,21 +55,21 @@ class Pace:
     anchor: Start | None = None
     """A rate-limited start from which granted calls are counted: the bucket was empty then."""
     missed: int = 0
-    """Starts after the anchor that took nothing out of the bucket."""
+    """Starts after the anchor that used no token."""
     signs: int = 0
     """429s since the anchor, without those of trials that were rate limited before."""
     idle: float = 0.0
-    """Seconds since the anchor in which something else held starts back, so that the bucket may have run over."""
+    """Seconds since the anchor in which something else limited the starts, so that the bucket may have overflowed."""
     lowest: float = 0.0
-    """The lowest rate believed since the anchor."""
+    """The lowest estimated rate since the anchor."""
     measured: float = 0.0
     """The last rate that was measured."""
     echoes: int = 0
-    """429s of attempts that had started before the last lesson."""
+    """429s of attempts that had started before the pace was last changed by a 429."""
     suspect: int | None = None
     """A rate-limited start that may be random."""
     frozen: int = 0
-    """Starts for which the pace stays as it is, to see whether there is another."""
+    """Starts during which the pace does not grow, to see whether there is another 429."""
     test: float | None = None
     """Pace of a test for random 429s."""
 
@@ -106,7 +106,7 @@ class Pace:
         late = t - self.next_start
         self.next_start = t + gap if late > max(gap, LATE) else self.next_start + gap
         if late > LATE:
-            # Slots or trials were short, not the rate: the plateau waits, and the bucket may run over.
+            # There were too few slots or trials: the plateau waits, and the bucket may overflow.
             self.since += late
             self.idle += late
         elif self.known is None or self.test is not None:
@@ -122,7 +122,7 @@ class Pace:
             self.known *= 1 + min(SEARCH_GROWTH * gap * (1 + (t - self.since) / SEARCH_DOUBLING), SEARCH_STEP)
 
     def echo(self) -> None:
-        """Count a 429 of a start before the last lesson; it may have been charged to the bucket, so one start is left out."""
+        """Count a 429 of an earlier start; it may have used a token, so one start is skipped."""
         self.missed += 1
         self.echoes += 1
         if self.known is not None and self.anchor is not None:
@@ -134,27 +134,27 @@ class Pace:
             self.next_start = max(self.next_start, until)
 
     def learn(self, start: Start, t: float, *, flow: float) -> str | None:
-        """Learn from a 429; return what was seen, or None if nothing at all was granted since the last one.
+        """Update the rate after a 429; return the evidence, or None if no call was granted since the last one.
 
-        `flow` is the current rate of starts as far as the number in flight shows it.
+        `flow` is the current rate of starts, derived from the number in flight.
         """
         self.missed += 1
         self.frozen, self.suspect = 0, None
         order, since = (0, 0.0) if self.anchor is None else (self.anchor.order, self.anchor.t)
         granted, seconds = max(start.order - order - self.missed, 0), start.t - since
         is_measured = self.anchor is not None and self.idle < seconds / 10
-        # Some endpoints charge rejected calls to the bucket too, which blurs a short measurement.
+        # On some endpoints rejected calls use tokens too, so a short measurement is inexact.
         enough = max(ENOUGH, 2 * self.echoes)
         if self.known is None:
             self._search(FIRST_BELIEF * max(max(granted, 1) / max(seconds, 0.5), flow), t)
         elif not is_measured:
-            # The bucket may have run over, so what was granted is no measurement; only a guessed pace comes down.
+            # The bucket may have overflowed, so this is no measurement; only an estimated pace is lowered.
             self._lower_guess(t)
         elif granted == 0:
             self._search(self.known / 2, t)
             return None
         elif granted < enough:
-            # Too few to measure, but the rate is not much above (granted + 1) / seconds, and halving gets there soon.
+            # Too few for a measurement, but the rate is not much above (granted + 1) / seconds.
             least = max(granted / seconds, self.known / 2)
             self._search(min(least, (granted + 1) / seconds) if granted > self.echoes else least, t)
         else:
@@ -174,11 +174,11 @@ class Pace:
         self.anchor, self.missed, self.signs, self.idle, self.lowest = start, 0, 0, 0.0, self.known or SLOWEST
 
     def rest(self, start: Start, t: float) -> float:
-        """Return when to start again after a 429 without Retry-After: the bucket gathers a little first."""
+        """Return when to start again after a 429 without Retry-After: the bucket refills a little first."""
         return t + t - start.t + min(1 / (self.known or 1.0), 5.0)
 
     def forget(self) -> None:
-        """Stop pacing: what was learned was no rate limit."""
+        """Stop pacing: there is no rate limit."""
         self.known, self.searching, self.anchor, self.test, self.measured = None, False, None, None, 0.0
 
     def adopt(self, rate: float, t: float) -> None:
@@ -199,19 +199,19 @@ class Pace:
         return max(PLATEAU_SHORTEST, ENOUGH / rate)
 
     def _settle(self, rate: float, pace: float, t: float) -> None:
-        """Begin a plateau around a measured rate; `pace` is the one at which the 429 came."""
+        """Begin a plateau around a measured rate; `pace` is the pace at the 429."""
         known = self.known or rate
         if self.lowest < rate / 2 or pace > CONTAMINATED * self.lowest:
-            # The pace was much lower meanwhile, and the bucket ran over: the rate is between the two.
+            # The pace was much lower meanwhile, and the bucket overflowed: the rate is between the two.
             self._search(math.sqrt(rate * pace), t)
             return
         more, same = rate > 1.02 * self.measured, abs(rate - self.measured) <= SWING * self.measured
         self.measured = rate
         if more and not self.searching and pace > known * (1 + self.swing):
-            # Rejected late, and a higher pace did bring more: a shallow bucket ran over while the pace was below the rate.
+            # A late 429 at a higher accepted rate: a small bucket overflowed while the pace was below the rate.
             rate += (pace - rate) / 2
         elif self.period and (same or abs(rate - known) <= SWING * known):
-            # Two measurements agree: probe half as often and half as hard.
+            # Two measurements agree: exceed the rate half as often, and by half as much.
             longest = min(max(PLATEAU_LONGEST, PLATEAU_CALLS / rate), (t - self.steady_since) / STEADY)
             self.period = max(min(2 * self.period, longest), self.period)
             self.swing = max(self.swing / 2, FLATTEST_SWING)

@@ -11,7 +11,7 @@ from runner.concurrency.policy import Change, Paused, Resumed
 
 @define
 class Pause:
-    """Until when nothing may start, if there is a pause."""
+    """The current pause, if there is one."""
 
     current: Paused | None = None
 
@@ -20,13 +20,13 @@ class Pause:
         return t if self.current is None else max(t, self.current.until)
 
     def retry_after(self, t: float, seconds: float, evidence: str) -> list[Change]:
-        """Pause as long as the endpoint asked, up to `LONGEST_PAUSE`; `t` is when its answer came."""
+        """Pause for the time in Retry-After, at most `LONGEST_PAUSE`; `t` is when the response arrived."""
         wait = min(max(seconds, 0.0), LONGEST_PAUSE)
-        asked = f"Retry-After: {seconds:.6g} s" if wait == seconds else f"Retry-After: {seconds:.6g} s, limited to {wait:.6g} s"
-        return self.begin(t, t + wait, "retry_after", f"{evidence}; {asked}")
+        limited = "" if wait == seconds else f", limited to {wait:.6g} s"
+        return self.begin(t, t + wait, "retry_after", f"{evidence}; Retry-After: {seconds:.6g} s{limited}")
 
     def begin(self, t: float, until: float, reason: str, evidence: str) -> list[Change]:
-        """Pause until then, unless a longer pause is in force."""
+        """Pause until a time, unless a longer pause is in force."""
         if until <= t or (self.current is not None and until <= self.current.until):
             return []
         self.current = Paused(until=until, reason=reason, evidence=evidence)

@@ -1,11 +1,10 @@
-"""What a policy is told, what it answers, and how an executor drives it.
+"""The interface of a policy: the signals that it takes and the decisions that it returns.
 
-Only the words that all policies share live here. Nothing here decides, waits, or reads a clock: every time is a
-signal's own `t`, the monotonic seconds of the record that the signal was made from.
+Nothing here decides, waits or reads a clock: every time is the `t` of the record that a signal was made from.
 
-To drive a policy: ask `may_start(t)` whenever a slot is free and a trial is ready; if the gate is open, start the
-attempt and hand in `Started`. Hand in every ending as it is recorded. If the gate is shut, ask again at `gate.at`, or,
-where that is None, after the next signal. After each signal the decision says what now holds, and what to record.
+To drive a policy, call `may_start(t)` whenever a slot is free and a trial is ready. If the gate is open, start the attempt and
+pass `Started` to `take`; pass each end of an attempt as it is recorded. If the gate is closed, call again at `gate.at`, or, if
+that is None, after the next signal. Each decision contains what is in force from then on and what to record.
 """
 
 from typing import Protocol, TypeAlias
@@ -15,11 +14,11 @@ from journal.events import FailureCategory, fact
 
 @fact
 class Started:
-    """An attempt began."""
+    """An attempt started."""
 
     t: float
     attempt: str
-    """Whose attempt it is: a trial has no more than one in flight, so its name tells them apart."""
+    """Name of its trial, which has at most one attempt in flight."""
 
 
 @fact
@@ -40,12 +39,12 @@ class Failed:
     attempt: str
     category: FailureCategory
     retry_after: float | None = None
-    """Seconds after which the endpoint asked to be called again."""
+    """Seconds that the endpoint asked to wait."""
 
 
 @fact
 class TimedOut:
-    """An attempt outlived its time limit."""
+    """An attempt timed out."""
 
     t: float
     attempt: str
@@ -64,7 +63,7 @@ Signal: TypeAlias = Started | Succeeded | Failed | TimedOut | Interrupted
 
 @fact
 class LimitMoved:
-    """The limit is another one now; to be recorded as `LimitChanged`."""
+    """The limit changed; recorded as `LimitChanged`."""
 
     before: int
     after: int
@@ -75,13 +74,10 @@ class LimitMoved:
 
 @fact
 class Paused:
-    """No attempt may start for a while, but for a breaker's probes; to be recorded as `IntakePaused`.
-
-    A later one replaces an earlier one.
-    """
+    """No attempt except a probe may start for a while; recorded as `IntakePaused`. A later pause replaces an earlier one."""
 
     until: float
-    """When the next start may come, on the clock of the signals."""
+    """When the next attempt may start, in the time of the signals."""
     reason: str
     """retry_after, rate_limited (a short pause), or unavailable, no_response, all_rate_limited (only probes start)."""
     evidence: str
@@ -89,16 +85,16 @@ class Paused:
 
 @fact
 class Resumed:
-    """The pause is over; to be recorded as `IntakeResumed`. Said by the first signal that shows it."""
+    """The pause is over; recorded as `IntakeResumed`."""
 
     reason: str
-    """The cause of the pause that ended."""
+    """The reason of the pause that ended."""
     evidence: str
 
 
 @fact
 class PaceMoved:
-    """Starts are paced differently; to be recorded as `PaceChanged`."""
+    """The pace changed; recorded as `PaceChanged`."""
 
     before: float | None
     after: float | None
@@ -113,14 +109,14 @@ Change: TypeAlias = LimitMoved | PaceMoved | Paused | Resumed
 
 @fact
 class Decision:
-    """What holds after a signal, until the next one."""
+    """What is in force after a signal, until the next one."""
 
     limit: int
-    """Attempts that may be in flight at once. Those in excess are left to end by themselves."""
+    """Attempts that may be in flight; excess ones are not interrupted."""
     probe: bool = False
-    """True after the `Started` of a breaker's probe. Such an attempt must not spend its trial's budget."""
+    """Whether the attempt that started is a probe, which does not use up its trial's retry budget."""
     changes: tuple[Change, ...] = ()
-    """What is different from the decision before, for the journal, in order."""
+    """Changes since the previous decision, in order, to be recorded."""
 
 
 @fact
@@ -129,9 +125,9 @@ class Gate:
 
     open: bool
     at: float | None = None
-    """When shut: the time to ask again; None means after the next signal, because every place is taken."""
+    """If closed: when to ask again; None means after the next signal, because the limit is reached."""
     probe: bool = False
-    """When open: the attempt would be a breaker's probe."""
+    """If open: whether the attempt would be a probe."""
 
 
 OPEN = Gate(open=True)
@@ -140,25 +136,24 @@ FULL = Gate(open=False)
 
 
 class Policy(Protocol):
-    """How many attempts may run at once on one key, and when the next may start.
+    """Decides how many attempts of one rate-limit key may be in flight, and when the next may start.
 
-    `take` depends on the state and the signal alone, so the same records always give the same decisions. It changes
-    the state in place; the state is plain data, and a policy made with a copy of it goes on identically.
+    Decisions depend only on the signals so far, so the same records always give the same decisions.
     """
 
     @property
     def limit(self) -> int:
-        """Attempts that may be in flight at once, as things stand."""
+        """Attempts that may be in flight now."""
         ...
 
     def take(self, signal: Signal) -> Decision:
-        """Learn from one signal, and say what holds now."""
+        """Process a signal; return the decision."""
         ...
 
     def elapse(self, t: float) -> Decision:
-        """Learn that it is `t` and that no signal came; to be called when the time `at` of a closed gate has come."""
+        """Process that time has passed until `t`; called at the time `at` of a closed gate."""
         ...
 
     def may_start(self, t: float) -> Gate:
-        """Return whether an attempt may start at `t`; asking changes nothing."""
+        """Return whether an attempt may start at `t`; changes nothing."""
         ...

@@ -1,8 +1,8 @@
 """Policies that several runs of one process share: one per rate-limit key, while at least one run uses it.
 
-Each run drives its own `Member` like any other policy. Common time is that of the run that came first; every member converts
-its own. What the calls of one run change is put into the inboxes of the others, which record it with their own times. A member
-is used by one thread; the members of a policy may be used by several.
+Each run drives its own `Member` like any other policy. Members convert their time to common time, that of the first run.
+Changes caused by one run are put into the inboxes of the others, which record them with their own times. A member is used by
+one thread; different members may be used by different threads.
 """
 
 import itertools
@@ -32,16 +32,16 @@ from runner.concurrency.policy import (
 T = TypeVar("T")
 
 TURN: Final = 0.1
-"""Seconds that a run whose turn it is gets to start something, before the others no longer wait for it."""
+"""Seconds for which the other runs wait for the run whose turn it is."""
 
 Identity = tuple[object, ...]
-"""What two lanes must have in common to share a policy: its name and numbers, and whose rate limit it is about."""
+"""What runs must have in common to share a policy: its name and parameters, and the rate limit."""
 
 
 def common_time() -> tuple[object, float]:
-    """Return what tells clocks apart whose times cannot be compared, and the present time by this one."""
+    """Return the identity of the clock and its time; times of different clocks cannot be compared."""
     clock = trio.lowlevel.current_clock()
-    if type(clock).__name__ == "SystemClock":  # Each of them counts from another moment, so they have another in common.
+    if type(clock).__name__ == "SystemClock":  # Each instance counts from another moment.
         return "monotonic", time.monotonic()
     return id(clock), clock.current_time()
 
@@ -57,16 +57,16 @@ class Shared:
     members: "list[Member]" = attrs.field(factory=list)
     numbers: "itertools.count[int]" = attrs.field(factory=itertools.count)
     turn: int = 0
-    """Starts that a run is taken to have had when it begins to wait: it has no claim on those of the past."""
+    """Minimum of `served` for a run that begins to wait, so that it does not catch up on past starts."""
     yielding_since: float | None = None
-    """Since when a start is allowed, and left to a run that has had fewer."""
+    """Since when an allowed start is left to a run with fewer starts."""
     pause: Paused | None = None
     """The pause that is in force, in common time."""
     pace: PaceMoved | None = None
     """The last change of the pace."""
 
     def resize(self) -> None:
-        """Let the policy grow to the slots of all runs together; each run is limited by its own."""
+        """Allow the policy as many slots as all runs have together; each run is limited by its own."""
         if self.members:
             self.policy.most = sum(member.slots for member in self.members)  # type: ignore[attr-defined]  # a shared one has it
 
@@ -79,29 +79,29 @@ class Member:
         self.run = run
         """Identity of the run."""
         self.slots = slots
-        """The most that this run may have in flight."""
+        """Maximum attempts and calls of this run in flight."""
         self._offset = offset
-        """Common time minus that of the run."""
+        """Common time minus the run's time."""
         number = next(shared.numbers)
-        self._prefix = f"{number}\0" if number else ""  # The first is known to the policy as it is to an audit.
+        self._prefix = f"{number}\0" if number else ""  # The first run has none, as in an audit.
         self._in_flight: set[str] = set()
         self.served = 0
-        """Starts so far, as far as turns are concerned."""
+        """Starts that count for the turns."""
         self.is_waiting = False
-        """Whether it has something to start, and was not allowed to."""
+        """Whether it has something to start and was not allowed to."""
         self._inbox: list[Change] = []
-        """What has changed and is not recorded in this run, in its time."""
+        """Changes that are not recorded in this run yet, in its time."""
         self.new_runs: list[str] = []
-        """Runs that have joined, which is not recorded in this run."""
+        """Runs that have joined; not recorded in this run yet."""
         self.limit = shared.policy.limit
-        """Attempts and calls that may be in flight at once, over all runs, as this run has recorded it."""
+        """Attempts and calls that may be in flight over all runs, as this run has recorded it."""
         self._until = 0.0
         """The end of the pause that this run has recorded."""
         self.call: Callable[[], None] = _nothing
-        """Called, from whichever thread, when there is something to record or when something may start."""
+        """Called from any thread when there is something to record or to start."""
 
     def take(self, signal: Signal) -> Decision:
-        """Learn from a signal of this run."""
+        """Process a signal of this run."""
         shared, name = self._shared, self._prefix + signal.attempt
         with shared.lock:
             if isinstance(signal, Started):
@@ -116,7 +116,7 @@ class Member:
         return Decision(limit=self.limit, probe=decision.probe, changes=changes)
 
     def elapse(self, t: float) -> Decision:
-        """Learn from the time of this run having passed until `t`."""
+        """Process that this run's time has passed until `t`."""
         shared = self._shared
         with shared.lock:
             decision = shared.policy.elapse(t + self._offset)
@@ -127,7 +127,7 @@ class Member:
         return Decision(limit=self.limit, changes=changes)
 
     def received(self) -> tuple[Change, ...]:
-        """Empty the inbox: what it held is to be recorded now."""
+        """Empty the inbox; return the changes, which the caller records."""
         with self._shared.lock:
             changes, self._inbox = tuple(self._inbox), []
         for change in changes:
@@ -140,13 +140,13 @@ class Member:
         return changes
 
     def joined(self) -> list[str]:
-        """Return the runs that have joined since the last call; to be recorded before any decision."""
+        """Return the runs that have joined since the last call; the caller records them before any decision."""
         with self._shared.lock:
             joined, self.new_runs = self.new_runs, []
         return joined
 
     def may_start(self, t: float) -> Gate:
-        """Return whether this run may start something at `t`; where several wait, the one with the fewest starts may."""
+        """Return whether this run may start something at `t`; of several waiting runs, the one with the fewest starts may."""
         shared, now = self._shared, t + self._offset
         with shared.lock:
             if len(self._in_flight) >= min(self.slots, self.limit):
@@ -166,7 +166,7 @@ class Member:
         return Gate(open=False, at=t + TURN)
 
     def leave(self, t: float) -> None:
-        """Stop using the policy; what is in flight here no longer counts."""
+        """Stop using the policy; what this run has in flight no longer counts."""
         shared = self._shared
         with shared.lock:
             shared.members.remove(self)
@@ -186,7 +186,7 @@ class Member:
         self.is_waiting = False
 
     def _first_in_turn(self, now: float) -> "Member":
-        """Return the run that may start next; one that does not within its turn no longer counts as waiting."""
+        """Return the run that may start next; one that does not start within its turn no longer counts as waiting."""
         shared = self._shared
         ahead = [member for member in shared.members if member.is_waiting and member.served < self.served]
         if not ahead:
@@ -200,7 +200,7 @@ class Member:
         return self
 
     def _post(self, changes: tuple[Change, ...]) -> "list[Member]":
-        """Put changes into the inboxes of all runs; return those that have to look for it, or wait for a start."""
+        """Put changes into the inboxes of all runs; return the runs to notify."""
         shared = self._shared
         for change in changes:
             if isinstance(change, Paused | Resumed):
@@ -212,13 +212,13 @@ class Member:
         return [member for member in shared.members if member is not self and (changes or member.is_waiting)]
 
     def receive(self, change: Change) -> None:
-        """Put a change into the inbox, in the time of this run."""
+        """Put a change into the inbox, in this run's time."""
         if isinstance(change, Paused):
             change = _evolved(change, until=change.until - self._offset)
         self._inbox.append(change)
 
     def enter(self) -> "list[Member]":
-        """Become one of the members; return the others."""
+        """Join the members; return the others."""
         others = list(self._shared.members)
         self.new_runs = [other.run for other in others]
         for other in others:
@@ -241,10 +241,10 @@ class Registry:
         self._policies: dict[Identity, Shared] = {}
 
     def join(self, identity: Identity, run: str, slots: int, t: float, new: Callable[[], Policy]) -> Member:
-        """Join the policy of an identity, or make a `new` one; `t` is the present time of the run."""
+        """Join the policy of an identity, or create it with `new`; `t` is the run's current time."""
         clock, now = common_time()
         with self._lock:
-            self._policies = {known: each for known, each in self._policies.items() if each.members}
+            self._policies = {key: shared for key, shared in self._policies.items() if shared.members}
             shared = self._policies.get((clock, *identity))
             if shared is None:
                 shared = self._policies[clock, *identity] = Shared(new(), now - t)
@@ -260,7 +260,7 @@ REGISTRY: Final = Registry()
 
 
 def _nothing() -> None:
-    """Stand in for what a member calls before its run has said what."""
+    """Do nothing: the default of `Member.call`."""
 
 
 def _evolved(fact: T, **changes: object) -> T:

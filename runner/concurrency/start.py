@@ -1,18 +1,18 @@
-"""What the policy remembers of an attempt in flight."""
+"""An attempt in flight, as the adaptive policy keeps it."""
 
 from attrs import define
 
 
 @define(kw_only=True)
 class Group:
-    """Attempts that started one after another, whose latencies are judged together."""
+    """Consecutive attempts whose latencies are evaluated together."""
 
     first: int
-    """Its first start."""
+    """The order of its first start."""
     size: int
-    """Starts that say something about latency, or may do so yet."""
+    """Number of starts whose latency counts or may still count."""
     started: int = 0
-    is_judged: bool = False
+    is_evaluated: bool = False
     seconds: float = 0.0
     """Sum over the samples."""
     load: int = 0
@@ -37,17 +37,17 @@ class Start:
 
     trial: str
     order: int
-    """Its place in the order of starts, from 1. Endings come in any order, so causes are told apart by this."""
+    """Its number in the order of starts, from 1; attempts may end in any order."""
     t: float
     in_flight: int
-    """Attempts in flight with it, itself included, less those that turned out to be rate limited."""
+    """Attempts in flight, itself included, without those that were rate limited later."""
     limit: int
     """The limit in force."""
     group: Group
     wave: Wave
     probe: bool = False
-    """It probes an unavailable endpoint."""
+    """Whether it probes an unavailable endpoint."""
     is_accepted: bool = False
-    """It was answered, or outlived the time in which failures come back."""
+    """Whether it was answered, or is in flight for longer than failures take."""
     is_repeated: bool = False
-    """It was rate limited like the trial's attempt before, and calls between the two were accepted."""
+    """Whether it and the trial's previous attempt were rate limited, while calls between the two were accepted."""

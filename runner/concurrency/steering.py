@@ -1,7 +1,7 @@
-"""A policy at work in one session: records in, decisions to be recorded out.
+"""Connects a policy with the journal: records in, policy events out.
 
-The executor records the decisions, and an audit compares them with what was recorded. Both go through here, so everything
-that a policy consumes is in the journal, and its decisions can be recomputed.
+The executor records the events; an audit compares them with the recorded ones. Both use this module, so everything that a
+policy uses is in the journal, and its decisions can be recomputed.
 """
 
 from collections import Counter
@@ -43,14 +43,14 @@ from runner.concurrency.policy import (
 )
 
 PROBES: Final = 3
-"""Probes that cost a trial nothing in one outage; after so many it may be the trial that fails, and not the endpoint."""
+"""Probes of a trial per outage that do not count against its retries; after more, the trial may be the reason."""
 
 AttemptEvent = AttemptStarted | AttemptEnding
 CallEvent = ScorerCallStarted | ScorerCallFailed | TrialScored | ScoringFailed
 
 
 def call_id(trial: str, scorer: str) -> str:
-    """Return the name under which a policy knows the call of a scorer; an attempt is known by its trial."""
+    """Return the name of a scorer call in signals; an attempt has the name of its trial."""
     return f"{trial}\0{scorer}"
 
 
@@ -58,31 +58,31 @@ class Steering:
     """A policy, and the trials and calls that are its probes."""
 
     def __init__(self, policy: Policy, *, patience: float, key: str = "") -> None:
-        """Let trials probe for free until an outage has lasted `patience` seconds; `key` is the rate-limit key."""
+        """Do not count probes against retries until an outage has lasted `patience` seconds; `key` is the rate-limit key."""
         self._key = key
         self._policy = policy
         self._patience = patience
         self._outage_since: float | None = None
-        """When the first probe was made that no success has followed yet."""
+        """When the first probe since the last success started."""
         self._probes: Counter[str] = Counter()
-        """Trial or call → how many probes it has made since."""
+        """Trial or call → its probes since then."""
         self.limit = policy.limit
-        """Attempts and calls that may be in flight at once."""
+        """Attempts and calls that may be in flight."""
         self.may_start = policy.may_start
-        """Returns whether an attempt or a call may start at a time; asking changes nothing."""
+        """Returns whether an attempt or a call may start at a time; changes nothing."""
         self.free: set[str] = set()
-        """Trials and calls whose last start was a probe that costs them nothing."""
+        """Trials and calls whose last start was a probe that does not count against their retries."""
 
     def begin(self) -> LimitChanged:
-        """Return what holds before the first start."""
+        """Return the limit before the first start."""
         return LimitChanged(before=0, after=self.limit, reason="start", key=self._key)
 
     def take(self, record: Record) -> list[PolicyEvent]:
-        """Learn from a start or an ending; return what is to be recorded after it.
+        """Process a start or an end; return the decisions to record after it.
 
-        Of the scores of a call, only the first is an ending; the others are not to be handed in.
+        A call that returns several scores ends with the first; do not pass the others.
         """
-        kind = record.event.__class__  # Twice for every trial: to ask for the class itself costs the least.
+        kind = record.event.__class__  # Faster than isinstance; this runs twice per trial.
         if kind in _CALL_EVENTS:
             name, signal = _call_signal(cast("CallEvent", record.event), record.t)
         else:
@@ -100,13 +100,13 @@ class Steering:
         return self._events(decision) if decision.changes else []
 
     def elapse(self, t: float) -> list[PolicyEvent]:
-        """Return what the policy decides because it is `t`, although nothing has happened; to be recorded with that time."""
+        """Return what the policy decides at `t` by the passing of time alone; to be recorded with that time."""
         decision = self._policy.elapse(t)
         self.limit = decision.limit
         return self._events(decision)
 
     def adopt(self, changes: Sequence[Change]) -> list[PolicyEvent]:
-        """Return what is to be recorded of changes that another run has caused, where the policy is shared."""
+        """Return the events to record for changes caused by another run that shares the policy."""
         self.limit = self._policy.limit
         return [_event(change, self._key) for change in changes]
 
@@ -139,7 +139,7 @@ def _signal(event: AttemptEvent, t: float) -> Signal:
 
 
 def _call_signal(event: CallEvent, t: float) -> tuple[str, Signal]:
-    """Return the name of a call, and what a policy is told of it. A value that is not a score is an answer all the same."""
+    """Return the name of a call and its signal; an invalid score is a success here, because the endpoint answered."""
     name = call_id(event.trial, event.scorer.partition(".")[0])
     match event:
         case ScorerCallStarted():

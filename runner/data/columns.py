@@ -66,7 +66,7 @@ class Columns:
 
 
 def which(role: Role) -> str:
-    """Return the hint that says how to choose a column, on the command line and in Python."""
+    """Return the hint on how to choose a column, on the command line and in Python."""
     return f"choose the column with --{role}-key, or {role}_key=… in Python"
 
 

@@ -194,7 +194,7 @@ def _without_nan(value: Any) -> Any:
 
 
 class Trials:
-    """The trials of a run, and what is known about them beforehand."""
+    """The trials of a run, and what is known about them in advance."""
 
     cases: int | None = None
     """Number of selected cases; None if unknown, because they can be read only once."""

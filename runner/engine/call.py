@@ -40,7 +40,7 @@ CallOutcome = Returned | BaseException | TimedOut
 class CallScope:
     """A cancel scope that is reused for consecutive calls of one worker.
 
-    A call is made inside `scope`. When it is cancelled, the call unwinds to there, `ending` says why, and a new scope is
+    A call is made inside `scope`. When it is cancelled, the call unwinds to there, `outcome` says why, and a new scope is
     needed. One scope serves many calls, and one timer watches the timeouts of all, because entering a scope and moving its
     deadline cost more than recording an event.
     """
@@ -78,7 +78,7 @@ class CallScope:
         sink: Sink,
         late: Callable[[LateOutcome], None],
     ) -> CallOutcome:
-        """Call a task; its notes go to `sink`, and the ending of an abandoned call to `late`."""
+        """Call a task; its notes go to `sink`, and the outcome of an abandoned call to `late`."""
         if timeout is not None:
             self.due = self._timer.schedule_in(timeout)
         set_note_sink(sink)
@@ -93,7 +93,7 @@ class CallScope:
             # Without our own frame in its traceback, which would form a reference cycle.
             outcome = exc.with_traceback(exc.__traceback__ and exc.__traceback__.tb_next)
         if self._is_interrupted and isinstance(outcome, BaseException):
-            await trio.lowlevel.checkpoint()  # The task replaced the cancellation by an error: it is cancelled all the same.
+            await trio.lowlevel.checkpoint()  # The task replaced the cancellation with an error; it is still cancelled.
         self.due = math.inf
         if self.is_over and not self._is_interrupted:
             return TimedOut(late_outcome="succeeded" if isinstance(outcome, Returned) else "failed")

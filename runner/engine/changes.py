@@ -79,7 +79,7 @@ def differences(before: RunStarted, now: RunStarted, settings: Mapping[str, Any]
 
 
 def changed_cases(state: RunState, trials: Iterable[Trial]) -> Iterator[str]:
-    """Describe which of the cases that were taken in have changed or were removed."""
+    """Describe which of the admitted cases have changed or were removed."""
     recorded = {name: trial for name, trial in state.trials.items() if trial.stage != "withdrawn"}
     changed: dict[str, None] = {}
     removed = dict.fromkeys(trial.case for trial in recorded.values())
@@ -91,7 +91,7 @@ def changed_cases(state: RunState, trials: Iterable[Trial]) -> Iterator[str]:
         if names:
             yield f"{plural(len(names), 'case')} {what}: {examples(names)}"
     if not changed and not removed:
-        yield "the cases taken in so far are unchanged; others were added, changed or removed"
+        yield "the cases run so far are unchanged; others were added, changed or removed"
 
 
 def examples(names: Iterable[str]) -> str:

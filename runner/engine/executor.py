@@ -196,7 +196,7 @@ class Executor:
         self._end()
 
     async def _wait_idle(self, scope: trio.CancelScope, seconds: float) -> None:
-        """Wait until nothing is in flight and no output can be scored any more, for some seconds at most."""
+        """Wait until nothing is in flight and no output can be scored, for at most `seconds`."""
         scope.deadline = trio.current_time() + seconds
         with scope:
             while self._in_flight or (self.scheduler.is_open and self.scheduler.queues.has_calls(self.shutdown.grace_ends)):

@@ -1,4 +1,4 @@
-"""Takes in trials a little ahead of need: read in a thread, recorded in the loop."""
+"""Admits trials slightly ahead of need: cases are read in a thread and recorded in the loop."""
 
 from collections import deque
 from typing import Any, Final, Protocol
@@ -13,7 +13,7 @@ from runner.retries.classify import describe
 from runner.signals import is_from_signal
 
 READ_TIME: Final = 0.02
-"""Seconds after which the trials read so far are taken in, for datasets that are slow to read."""
+"""Seconds after which the trials read so far are admitted, for datasets that are slow to read."""
 
 
 class TrialSource(Protocol):
@@ -21,19 +21,19 @@ class TrialSource(Protocol):
 
     @property
     def ready(self) -> deque[Any]:
-        """Trials that were read and are not taken in yet."""
+        """Trials that were read and are not admitted yet."""
         ...
 
     def read(self, most: int) -> bool:
-        """Read at most so many trials into `ready`; return whether there were any. It is called in a thread and may block."""
+        """Read at most `most` trials into `ready`; return whether there were any. Called in a thread; may block."""
         ...
 
     def admit(self, item: Any) -> TrialWork | None:
-        """Record that a trial is taken in; return None if nothing is left to do for it. It must not block."""
+        """Record that a trial is admitted; return None if nothing is left to do for it. Must not block."""
         ...
 
     def close(self) -> None:
-        """Record what follows from there being no more trials."""
+        """Called after the last trial; record what follows from that."""
         ...
 
 
@@ -46,7 +46,7 @@ class Intake:
         self._limit_key = scheduler.settings.limit_key
 
     async def run(self, source: TrialSource) -> None:
-        """Take in trials as they are needed."""
+        """Admit trials as they are needed."""
         scheduler, shutdown = self._scheduler, self._scheduler.shutdown
         try:
             while shutdown.reason is None:
@@ -67,7 +67,7 @@ class Intake:
         scheduler.end_if_done()
 
     async def _read(self, source: TrialSource, most: int) -> bool:
-        """Read trials and take them in, without waiting for all of them; return whether there were any."""
+        """Read and admit trials, without waiting for all of them; return whether there were any."""
         results: list[bool | BaseException] = []
         is_read = trio.Event()
 

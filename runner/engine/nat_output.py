@@ -38,7 +38,7 @@ _log = logging.getLogger("evaljournal")
 
 
 class NatOutput:
-    """The output directory, and the trials that are still to be written to it."""
+    """The output directory, and the trials that are not written yet."""
 
     def __init__(self, directory: Path, *, retry_failed: bool = False) -> None:
         self.directory = directory
@@ -101,7 +101,7 @@ class NatOutput:
     def _claim(self, run: str) -> None:
         """Mark the directory as the output of this run."""
         if self._is_taken(run):
-            raise UsageError(f"{self.directory} holds the output of another run by now", hint=_OTHER_DIRECTORY)
+            raise UsageError(f"{self.directory} now holds the output of another run", hint=_OTHER_DIRECTORY)
         self.directory.mkdir(parents=True, exist_ok=True)
         write_atomically(self.directory / OWNER, [f"{run}\n".encode()])
 

@@ -25,7 +25,7 @@ class LiveRun:
     """Kept by the run itself; read only."""
     journal: Journal
     total: int | None
-    """Number of trials, if it is known beforehand."""
+    """Number of trials, if known in advance."""
     now: Callable[[], float]
     """Returns the time in the seconds of `t`."""
     changed: Mapping[str, tuple[Any, Any]]

@@ -29,7 +29,7 @@ class PendingTrial:
 
 
 class PendingTrials:
-    """Reads the cases, compares each with its recorded state, and takes in what is left to do; a `TrialSource`."""
+    """Reads the cases, compares each with its recorded state, and admits what is left to do; a `TrialSource`."""
 
     def __init__(self, recorder: Recorder, trials: Iterable[Trial], settings: Settings, options: Options) -> None:
         self._recorder = recorder
@@ -47,7 +47,7 @@ class PendingTrials:
         """Recorded trials whose cases were not read yet."""
 
     def read(self, most: int) -> bool:
-        """Read cases until so many trials are pending; return whether there were any. It records nothing."""
+        """Read cases until `most` trials are pending; return whether there were any. Records nothing."""
         if self._failure is not None:
             raise self._failure
         now, number = self._recorder.clock.now, 0
@@ -78,7 +78,7 @@ class PendingTrials:
             yield PendingTrial(trial=trial, output=output)
 
     def admit(self, item: PendingTrial) -> TrialWork | None:
-        """Record that a trial is taken in or settled; return what is left to do, if anything."""
+        """Record that a trial is admitted or settled; return what is left to do, if anything."""
         trial = item.trial
         state = self._state.trials.get(trial.id)
         if state is not None and state.stage != "withdrawn" and state.fingerprint != trial.case.fingerprint:
@@ -129,7 +129,7 @@ class PendingTrials:
         return work
 
     def _settle(self, work: TrialWork, state: TrialState) -> TrialWork | None:
-        """Decide what the last session did not come to decide; the result is the same."""
+        """Make the decision that the last session did not record; it is the same one."""
         event = settle(work.trial, state, self._settings.retry, self._settings.seed)
         self._recorder.record(event)
         if isinstance(event, TrialFailed):

@@ -39,7 +39,7 @@ class Plan:
 
     @property
     def total(self) -> int | None:
-        """Number of trials, if it is known beforehand."""
+        """Number of trials, if known in advance."""
         return self.started.trials or None
 
 
@@ -66,7 +66,7 @@ def make_plan(
     if settings.slots is None:
         settings = attrs.evolve(settings, slots=default_slots(evaluation.task))
     facts = settings.facts()
-    if options.limits is not None and "aimd" not in facts:  # A policy of the user's own, which an audit cannot recompute.
+    if options.limits is not None and "aimd" not in facts:  # A custom policy, which an audit cannot recompute.
         facts["policy"] = getattr(options.limits, "__qualname__", repr(options.limits))
     source = evaluation.cases.source
     started = RunStarted(

@@ -30,7 +30,7 @@ class Lane:
     trials: deque[TrialWork] = attrs.field(factory=deque)
     """Trials that wait for an attempt."""
     calls: deque[ScorerCall] = attrs.field(factory=deque)
-    """Scorer calls; they start before attempts, so that outputs do not pile up."""
+    """Scorer calls; they start before attempts, so that outputs do not accumulate."""
     has_trials: bool = False
     """Whether attempts use this lane."""
     has_calls: bool = False
@@ -110,26 +110,26 @@ class Delays:
 
 
 class Queues:
-    """Lanes, delayed jobs, and outputs that were taken in to be scored; with the sums of the lanes' limits."""
+    """Lanes, delayed jobs, outputs to score, and the sums of the lanes' limits."""
 
     def __init__(self) -> None:
         self.lanes: dict[str, Lane] = {}
         """By rate-limit key; without keys, all attempts use one lane."""
         self.to_score: deque[TrialWork] = deque()
-        """Trials that were taken in with their output."""
+        """Trials that were admitted with an output."""
         self.delayed = Delays()
         self.waiting = 0
         """Trials that wait for an attempt, over all lanes."""
         self.unscored = 0
         """Trials with an output that are not completed."""
         self.limit = 0
-        """Attempts that may be in flight at once, over all lanes."""
+        """Attempts that may be in flight, over all lanes."""
         self._scorer_limit = 0
-        """Scorer calls that may be in flight at once."""
+        """Scorer calls that may be in flight."""
         self.max_unscored_outputs = max_unscored_outputs(0)
-        """Outputs that may wait for their scores before attempts are held back."""
+        """Outputs that may wait for their scores before no attempt starts."""
         self._is_closed = False
-        """Whether no attempt may start any more."""
+        """Whether attempts may no longer start."""
 
     def open(self, key: str, steering: Steering, *, trials: bool = False, calls: bool = False) -> Lane:
         """Return the lane of a rate-limit key for attempts or scorer calls; a new one gets this policy."""
@@ -146,7 +146,7 @@ class Queues:
         return lane
 
     def count(self, lane: Lane) -> None:
-        """Update the sums with the present limit of a lane."""
+        """Update the sums with the current limit of a lane."""
         change, lane.counted = lane.steering.limit - lane.counted, lane.steering.limit
         if lane.has_trials:
             self.limit += change
@@ -156,7 +156,7 @@ class Queues:
                 self.max_unscored_outputs = max_unscored_outputs(self._scorer_limit)
 
     def close_attempts(self) -> None:
-        """Let no attempt start any more; scorer calls still may."""
+        """Start no more attempts; scorer calls may still start."""
         self._is_closed, self.max_unscored_outputs = True, -1
 
     @property
@@ -166,7 +166,7 @@ class Queues:
 
     @property
     def is_behind(self) -> bool:
-        """Whether attempts are held back because too many outputs, which are kept in memory, wait for their scores."""
+        """Whether no attempt starts because too many outputs, which are kept in memory, wait for scores."""
         return self.unscored > self.max_unscored_outputs
 
     def put(self, job: Job) -> None:

@@ -51,7 +51,7 @@ class RunLoop:
         self._token = trio.lowlevel.current_trio_token()
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function in the loop's thread: now, or soon if this is another thread. After the end of the loop, drop it."""
+        """Call a function in the loop's thread, unless the loop has ended; from another thread, soon."""
         if threading.get_ident() == self._thread:
             function(*arguments)
             return
@@ -81,7 +81,7 @@ class Recorder:
     def close_attempts(self) -> None:
         """Record every attempt that was in flight when its process died, or its run was forked, as interrupted.
 
-        It is called after the new session was recorded; the attempts belong to the one before.
+        It is called after the new session was recorded; the attempts belong to the previous one.
         """
         before, forked = self.state.sessions[-2:-1], forked_sessions(self.state)
         reason: Literal["forked", "process_died"] = (

@@ -45,7 +45,7 @@ class Rescored:
     outputs: int
     """Outputs that were scored by at least one scorer."""
     current: int
-    """Outputs that already had a score of every scorer's present version."""
+    """Outputs that already had a score from the current version of every scorer."""
     left: int
     """Outputs that were not scored because the re-scoring was stopped."""
 
@@ -61,7 +61,7 @@ async def rescore(
     files: Files = DISK,
     in_thread: InThread = run_in_thread,
 ) -> Rescored:
-    """Score the outputs of a run; with `again` also those that have a score of the scorer's present version.
+    """Score the outputs of a run; with `again`, also those with a score from the scorer's current version.
 
     `input_name` is what templates of scorers may call the input; the journal does not record its name in the dataset.
     """
@@ -116,7 +116,7 @@ async def _execute(executor: Executor, outputs: "_Outputs", *, signals: bool) ->
 
 
 def _settings(recorded: Mapping[str, Any]) -> Settings:
-    """Return the recorded settings that a re-scoring needs; a policy of the user's own is replaced."""
+    """Return the recorded settings that a re-scoring needs; a custom policy is replaced."""
     policy, seed, timeout = recorded_policy(recorded), recorded.get("seed"), recorded.get("timeout")
     return Settings(
         policy=policy if policy in POLICIES else "adaptive",
@@ -136,7 +136,7 @@ def _count_outputs(state: RunState) -> int:
 
 
 def _unscored(state: RunState, scorers: Sequence[Scorer], *, again: bool) -> Iterator[tuple[str, frozenset[str]]]:
-    """Yield the trials with an output that a scorer's present version has not scored, and the scorers that have."""
+    """Yield the trials with an output that the current version of a scorer has not scored, and the scorers that have."""
     for name, trial in state.trials.items():
         if trial.output_location is None or trial.stage not in _HAS_OUTPUT:
             continue
@@ -200,7 +200,7 @@ class _Outputs:
         return started is not None and scorers.issuperset(started.scorers)
 
     def admit(self, item: TrialWork) -> TrialWork:
-        """Record nothing: the trial was taken in by an earlier session."""
+        """Record nothing: an earlier session admitted the trial."""
         return item
 
     def close(self) -> None:

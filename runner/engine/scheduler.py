@@ -1,6 +1,6 @@
 """Which job starts next, and when: lanes and their policies, delays, the read-ahead of trials, and waking workers.
 
-Nothing polls: whatever makes a job ready, frees a place or lets time pass wakes a worker.
+Nothing polls: an event that makes a job ready or frees a place, or a timer, wakes a worker.
 """
 
 import math
@@ -24,7 +24,7 @@ from runner.engine.trial_work import Job, TrialWork
 READ_AHEAD: Final = 64
 """Trials that are read beyond twice the limit: each read costs a turn in a thread."""
 READ_AHEAD_WITH_KEYS: Final = 10_000
-"""Trials that are read if there are rate-limit keys: those of a paused key must not hold up the others."""
+"""Trials that are read if there are rate-limit keys: those of a paused key must not delay the others."""
 TICK: Final = 2e-6
 """Seconds after a policy's time at which it is asked, because times are rounded to the microsecond."""
 
@@ -59,11 +59,11 @@ class Scheduler:
         """Whether any job may start."""
 
         self._unfinished = 0
-        """Trials that were taken in and are neither done nor released."""
+        """Trials that were admitted and are neither done nor released."""
         self.completed = 0
         """Trials that got all their scores in this session."""
         self.is_intake_done = False
-        """Whether every trial was taken in."""
+        """Whether every trial was admitted."""
         self._is_intake_waiting = False
         self._intake_needed = trio.Event()
 
@@ -73,15 +73,15 @@ class Scheduler:
         self._parked = trio.lowlevel.ParkingLot()
 
     def close_attempts(self) -> None:
-        """Let no attempt start any more; outputs are still scored."""
+        """Start no more attempts; outputs are still scored."""
         self.queues.close_attempts()
 
     def close(self) -> None:
-        """Let nothing start any more; parked workers return."""
+        """Start nothing more; parked workers return."""
         self.is_open = False
         self._parked.unpark_all()
 
-    # Taking in trials.
+    # Admission of trials.
 
     def open_lane(self, key: str, *, trials: bool = False, calls: bool = False) -> None:
         """Open the lane of a rate-limit key for attempts or scorer calls; a new one starts with its policy's first limit."""
@@ -107,7 +107,7 @@ class Scheduler:
                 lane.member.leave(self._now())
 
     def admit(self, work: TrialWork) -> None:
-        """Queue a trial that was taken in."""
+        """Queue an admitted trial."""
         self._unfinished += 1
         if work.has_output:
             self.queues.unscored += 1
@@ -157,7 +157,7 @@ class Scheduler:
             self.end_if_done()
 
     def end_if_done(self) -> None:
-        """End the session if every trial was taken in and is done."""
+        """End the session if every trial was admitted and is done."""
         if self.shutdown.reason is None and self.is_intake_done and not self._unfinished:
             self.shutdown.end()
             self.close()
@@ -236,7 +236,7 @@ class Scheduler:
     # Policies.
 
     def inform_policy(self, record: Record, job: Job) -> None:
-        """Report a start or an ending to the policy of a job, and record what it decides."""
+        """Pass a start or an end to the policy of a job, and record its decisions."""
         lane = self.queues.lanes[job.key]
         lane.closed_until = 0.0
         events = lane.steering.take(record)

@@ -1,4 +1,4 @@
-"""Scores of an output: built-in scorers compute them at once, and calls of all other scorers are queued.
+"""Scores of an output: built-in scorers compute them immediately; calls of other scorers are queued.
 
 A failed scorer call is retried under the scorer's own budget; the task is never called again for it.
 """
@@ -213,7 +213,7 @@ class Scoring:
 
 
 def _discard(_: LateOutcome) -> None:
-    """Ignore the late ending of an abandoned call."""
+    """Ignore the late outcome of an abandoned call."""
 
 
 def _is_large(value: Any) -> bool:

@@ -14,12 +14,12 @@ from runner.scorers.scorer import OpenScorer, ScorerInput
 
 @attrs.define(eq=False)
 class TrialWork:
-    """A trial that was taken in and is not done."""
+    """A trial that was admitted and is not done."""
 
     trial: str
     case: Case
     state: TrialState
-    """What the journal says about it: attempts, failures."""
+    """Its recorded state: attempts, failures."""
     began: float = 0.0
     """When the attempt in flight started, in the seconds of `t`."""
     slot: int = -1

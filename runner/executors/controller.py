@@ -64,7 +64,7 @@ class ConcurrencyController:
         """Record a timeout."""
         self._record(TimedOut)
 
-    def _record(self, ending: Callable[..., Signal], **facts: Any) -> None:
+    def _record(self, signal: Callable[..., Signal], **facts: Any) -> None:
         now = self._clock()
         self._policy.take(Started(t=now, attempt=_ATTEMPT))
-        self._policy.take(ending(t=now, attempt=_ATTEMPT, **facts))
+        self._policy.take(signal(t=now, attempt=_ATTEMPT, **facts))

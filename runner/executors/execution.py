@@ -1,4 +1,4 @@
-"""One call of `run` or `execute`: an evaluation is made of the function and the inputs, and run like any other."""
+"""One call of `run` or `execute`: the function and the inputs become an evaluation, which is run like any other."""
 
 import asyncio
 import re

@@ -42,7 +42,7 @@ class InputTask:
         self._is_journaled = is_journaled
 
     async def call(self, trial_input: TrialInput, on_late: OnLateResult) -> Any:
-        """Call the function; without a journal, nothing is returned to be recorded."""
+        """Call the function; without a journal, return nothing to record."""
         trial = trial_input.trial
         try:
             output = await self._function.call(self._inputs[trial], on_late)

@@ -65,7 +65,7 @@ class SessionRules:
         return steering.begin()
 
     def take(self, record: Record) -> Sequence[PolicyEvent]:
-        """Report a start or an ending to its policy; return what it decides."""
+        """Pass a start or an end to its policy; return its decisions."""
         event = record.event
         name: str = getattr(event, "trial", "")
         if isinstance(event, AttemptStarted):
@@ -96,5 +96,5 @@ class SessionRules:
         probe = name in self._last and name in self._last[name].free
         history = trial.retry_history
         is_fatal = trial.stage == "unsettled" and history is not None and history.category == "fatal"
-        stop_run = is_fatal and not isinstance(event, TrialFailed)  # The category of a failure does not say it.
+        stop_run = is_fatal and not isinstance(event, TrialFailed)  # The category does not contain it.
         return settle(name, trial, self._retry, self._seed, probe=probe, stop_run=stop_run)

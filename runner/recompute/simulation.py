@@ -43,7 +43,7 @@ class Figures:
     policy: str | None
     """None if the journal does not record it."""
     slots: int | None
-    """Attempts that were allowed at once."""
+    """Maximum attempts in flight."""
     duration: float
     """Seconds, without the time between sessions."""
     calls: int
@@ -158,7 +158,7 @@ class Recording:
 
     @property
     def ended(self) -> dict[str, TrialScript]:
-        """The trials that are done and have recorded attempts, in the order in which they were taken in."""
+        """The trials that are done and have recorded attempts, in the order of enqueueing."""
         trials = self._state.trials
         return {name: script for name, script in self._scripts.items() if script.steps and trials[name].stage in DONE}
 

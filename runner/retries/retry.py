@@ -96,7 +96,7 @@ class Retry:
     base_delay: float = field(default=1.0, validator=_seconds)
     """Seconds; the first delay is drawn from 0 to this, and each further one of the same kind from twice as much."""
     max_delay: float = field(default=60.0, validator=_seconds)
-    """Seconds at which the doubling ends. A longer `Retry-After` is honoured all the same."""
+    """Seconds at which the doubling ends. A longer `Retry-After` is still honoured."""
     on: tuple[type[BaseException], ...] = field(default=(), converter=_types, validator=_only_types)
     """Exceptions that are retried as errors although they would be classified as fatal or as parse errors.
     Where an exception matches `on` and `give_up_on`, the class nearer to its own counts:

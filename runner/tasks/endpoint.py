@@ -1,6 +1,6 @@
 """An HTTP endpoint as a task: the case is sent as JSON, and the output is read from the reply.
 
-Templates say what is sent, and paths say where the output is. The run's retries decide what happens after an error.
+Templates define the request; paths locate the output in the reply. Errors are retried by the run.
 """
 
 import hashlib

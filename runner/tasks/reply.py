@@ -49,7 +49,7 @@ class Redirected(BadStatus, Fatal):
 
 
 class NoResponse(Exception):
-    """No complete response arrived; the cause says why."""
+    """No complete response arrived; its cause is the reason."""
 
     def __init__(self, exc: BaseException, url: str) -> None:
         super().__init__(f"no response from {url}: {_innermost_message(exc)}")

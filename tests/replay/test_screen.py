@@ -151,7 +151,7 @@ def test_unauthorized_scorer() -> None:
 
 
 def test_last_error() -> None:
-    """The last error is shown until an answer follows, and for at least a minute."""
+    """The last error is shown until an output follows, and for at least a minute."""
     errors = [*ok("z"), *queued("a", "b"), attempt_started("a"), *rate_limited("a"), attempt_started("b"), timed_out("b")]
     state = run_state(errors)
     recovered = run_state([*errors, *ok("c")])
@@ -159,13 +159,13 @@ def test_last_error() -> None:
     assert "2 in a row, the last 1 min 59 s ago: timed out after 5 s" == row(drawn(state, now=125.5), "error")
     assert "2 in a row, the last 3 s ago: timed out after 5 s" == row(drawn(recovered, now=9.5), "error")
     assert not [each for each in drawn(recovered, now=125.5) if each.startswith("error")]
-    assert "\n  no answer since the last error, 2 in a row: timed out after 5 s\n" in final_report(state, path="r")
+    assert "\n  no output since the last error, 2 in a row: timed out after 5 s\n" in final_report(state, path="r")
     assert "the last error" not in final_report(recovered, path="r")
     assert None is run_state([*errors, SessionStarted(session=2, pid=1, host="here", boot_id="b1")]).last_error
 
 
 def test_consecutive_errors() -> None:
-    """Only errors since the last answer are consecutive."""
+    """Only errors since the last output are consecutive."""
     state = run_state(
         [*queued("a", "b"), attempt_started("a"), *rate_limited("a"), *ok("c"), attempt_started("b"), *rate_limited("b")]
     )
@@ -336,7 +336,7 @@ def test_final_report_of_a_successful_run() -> None:
         "capitals finished: 1 of 1 trial done, in runs/my run\n"
         "  1 ok of 1 done\n"
         "  exact  100.0 %  1 of 1 passed (95 % CI 20.7–100.0 %)\n"
-        "  p50 0.25 s · p95 0.25 s · p99 0.25 s · max 0.25 s of 1 answer\n"
+        "  p50 0.25 s · p95 0.25 s · p99 0.25 s · max 0.25 s of 1 output\n"
         "next: evaljournal verify 'runs/my run'"
     ) == final_report(state, path="runs/my run")
 

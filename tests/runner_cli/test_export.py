@@ -65,7 +65,7 @@ def test_a_format_goes_to_a_file(run: Path, tmp_path: Path, name: str) -> None:
 
     assert (0, "") == (result.exit_code, result.stdout)
     assert exported(run, name) == target.read_bytes()
-    assert f"{target}: {run} as {name}, up to record {len(lines_of(run))}\n" == result.stderr
+    assert f"exported {run} as {name} to {target}, up to record {len(lines_of(run))}\n" == result.stderr
     assert ["out", "run"] == sorted(os.listdir(tmp_path))
 
 
@@ -75,7 +75,7 @@ def test_nat_goes_to_a_directory(run: Path, tmp_path: Path) -> None:
     result = evaljournal("export", run, "-f", "nat", "-o", tmp_path / "nat")
 
     assert 2 == rejected.exit_code
-    assert "nat is a directory of files; pass -o DIRECTORY" in rejected.stderr
+    assert "nat writes a directory; pass -o DIRECTORY" in rejected.stderr
     assert 0 == result.exit_code
     assert ["exact_output.json", "workflow_output.json", "workflow_output.jsonl"] == sorted(os.listdir(tmp_path / "nat"))
 
@@ -86,7 +86,7 @@ def test_rows_can_be_chosen(run: Path) -> None:
     rejected = evaljournal("export", run, "-f", "junit", "--rows", "events")
 
     assert [("case-1", 1), ("case-2", 1)] == [(row["trial"], row["attempt"]) for row in map(orjson.loads, attempts)]
-    assert (2, True) == (rejected.exit_code, "--rows requires one of jsonl, csv, parquet, not junit" in rejected.stderr)
+    assert (2, True) == (rejected.exit_code, "--rows applies to jsonl, csv, parquet, not to junit" in rejected.stderr)
 
 
 def test_an_unknown_format(run: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_damaged_run_is_exported_up_to_the_damage(damaged: Path, tmp_path: Pat
     result = evaljournal("export", damaged, "-f", name, "-o", tmp_path / "out")
 
     assert 4 == result.exit_code
-    assert f"{damaged} as {name}, up to record 9\n" in result.stderr
+    assert f"exported {damaged} as {name} to {tmp_path / 'out'}, up to record 9\n" in result.stderr
     assert f"shown up to the damage: {damaged} is damaged at record 10" in result.stderr
     assert (tmp_path / "out").exists()
 
@@ -235,7 +235,7 @@ def test_a_binary_format_at_a_terminal(run: Path) -> None:
         os.close(ours)
         os.close(theirs)
 
-    assert (2, True) == (ended.returncode, b"inspect is binary and standard output is a terminal" in ended.stderr)
+    assert (2, True) == (ended.returncode, b"inspect is binary and cannot be printed to a terminal" in ended.stderr)
 
 
 def test_a_failed_export_keeps_the_old_file(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -327,7 +327,7 @@ def test_dry_run_writes_nothing() -> None:
     [
         (
             ["--fail-under", "exact=0.9", "--fail-under", "exact>=80%@lower"],
-            "gates: exact=0.9, exact>=80%@lower; exit code 1 if one is not",
+            "gates: exact=0.9, exact>=80%@lower; exit code 1 if one does not",
         ),
         (["--fail-fast", "--max-failures", 3], "stops at the first failed trial; `evaljournal resume` continues"),
         (["--max-failures", 3, "--deadline", 600], "stops when more than 3 of the trials have failed, or after 10 min; "),
