@@ -34,6 +34,9 @@ _BUFFER: Final = 100
 
 _OTHER_DIRECTORY: Final = "pass another --nat-output"
 
+_EXPECTED: Final = (OSError, JournalError, UsageError)
+"""Errors whose message is enough; any other is logged with its traceback."""
+
 _log = logging.getLogger("evaljournal")
 
 
@@ -48,6 +51,8 @@ class NatOutput:
         self._size: int | None = None
         """Valid bytes of the file with one line per trial; None if it has to be rewritten."""
         self._due: list[str] = []
+        self._is_failing = False
+        """Whether the last write failed: a failure is logged once, until a write succeeds."""
         self._index: TrialIndex | None = None
 
     def prepare(self, run: Path | None = None) -> None:
@@ -86,6 +91,8 @@ class NatOutput:
                         while True:
                             batch.append(receive.receive_nowait())
                     await trio.to_thread.run_sync(self._take, batch, limiter=own)
+        except _EXPECTED as exc:
+            _log.error("%s is no longer updated: %s; %s rewrites it", self.directory, exc, _rewrite(run, self.directory))
         except Exception:  # noqa: BLE001  # the run continues
             _log.exception("%s is no longer updated; %s rewrites it", self.directory, _rewrite(run, self.directory))
 
@@ -95,6 +102,8 @@ class NatOutput:
             with Source(load(run)) as source:
                 self._claim(source.run_id)
                 write_directory(self.directory, nat(source))
+        except _EXPECTED as exc:
+            _log.error("%s could not be written: %s; %s rewrites it", self.directory, exc, _rewrite(run, self.directory))
         except Exception:  # noqa: BLE001  # see above
             _log.exception("%s could not be written; %s rewrites it", self.directory, _rewrite(run, self.directory))
 
@@ -138,8 +147,14 @@ class NatOutput:
                 else:
                     self._append(b"".join(self._encoded(self._due)))
             self._due.clear()
-        except OSError:
-            _log.exception("%s: %s could not be written; it is tried again", self._lines, ", ".join(self._due) or "it")
+        except OSError as exc:
+            if not self._is_failing:
+                _log.error("%s cannot be written (%s); it is tried again with each trial", self._lines, exc.strerror or exc)
+            self._is_failing = True
+        else:
+            if self._is_failing:
+                _log.warning("%s is written again; nothing is missing", self._lines)
+            self._is_failing = False
 
     def _append(self, data: bytes) -> None:
         assert self._size is not None
@@ -159,8 +174,8 @@ class NatOutput:
         for trial in trials:
             try:
                 yield line(self._index.trial(trial))
-            except (JournalError, OSError):
-                _log.exception("%s: the output of %s could not be read", self._lines, trial)
+            except (JournalError, OSError) as exc:
+                _log.error("%s: the output of %s could not be read: %s", self._lines, trial, exc)
 
 
 async def _pass_on(run: Path, send: "trio.MemorySendChannel[Record]") -> None:

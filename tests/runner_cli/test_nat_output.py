@@ -127,16 +127,15 @@ def test_a_directory_that_cannot_be_created() -> None:
 
 
 def test_a_removed_directory_does_not_affect_the_run(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """A write error is logged with its traceback, and the run continues."""
+    """A write error is logged in one line with the command that writes the files, and the run continues."""
     Path("file").write_text("")
     monkeypatch.setattr(NatOutput, "prepare", lambda _: None)
     result = evaljournal("run", "quick.py", "--nat-output", "file/nat")
 
     assert (1, 5) == (result.exit_code, len(evaljournal("export").stdout.splitlines()))
-    assert (
-        "file/nat could not be written; `evaljournal export runs/capitals/0001 --format nat -o file/nat --force`" in caplog.text
-    )
-    assert "NotADirectoryError" in caplog.text
+    assert "file/nat could not be written: [Errno 20] Not a directory: " in caplog.text
+    assert "; `evaljournal export runs/capitals/0001 --format nat -o file/nat --force` rewrites it" in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 def test_no_file_is_touched_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,8 +184,8 @@ def test_it_grows_with_every_batch() -> None:
 
 
 def test_a_failed_write_is_repeated(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """A failed write is logged and repeated with the next trial; a partial line is removed."""
-    output, records = kept(Path("run"), [session(2), *trial("a"), *trial("b"), *trial("c")])
+    """A failed write is repeated with the next trial; a partial line is removed; each change of state is logged in a line."""
+    output, records = kept(Path("run"), [session(2), *trial("a"), *trial("b"), *trial("c"), *trial("d")])
     ends = [number for number, record in enumerate(records) if type(record.event).__name__ == "TrialCompleted"]
     output._take(records[: ends[0] + 1])
     append = NatOutput._append
@@ -198,12 +197,19 @@ def test_a_failed_write_is_repeated(monkeypatch: pytest.MonkeyPatch, caplog: pyt
 
     monkeypatch.setattr(NatOutput, "_append", half)
     output._take(records[ends[0] + 1 : ends[1] + 1])
+    output._take(records[ends[1] + 1 : ends[2] + 1])
     monkeypatch.setattr(NatOutput, "_append", append)
-    output._take(records[ends[1] + 1 :])
+    output._take(records[ends[2] + 1 :])
 
-    assert ["a", "b", "c"] == ids()
-    assert "b could not be written; it is tried again" in caplog.text
-    assert "No space left on device" in caplog.text
+    assert ["a", "b", "c", "d"] == ids()
+    assert [
+        (
+            logging.ERROR,
+            "nat/workflow_output.jsonl cannot be written (No space left on device); it is tried again with each trial",
+        ),
+        (logging.WARNING, "nat/workflow_output.jsonl is written again; nothing is missing"),
+    ] == [(logged.levelno, logged.getMessage()) for logged in caplog.records]
+    assert not any(logged.exc_info for logged in caplog.records)
 
 
 def test_a_removed_file_is_written_again() -> None:
@@ -219,7 +225,7 @@ def test_a_removed_file_is_written_again() -> None:
 
 
 def test_an_error_in_one_trial(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """An error is logged with the trial's name and traceback; the others are written."""
+    """An error is logged with the trial's name; the others are written."""
 
     def printed(result: TrialDetails) -> bytes:
         if result.trial == "a":
