@@ -1,7 +1,7 @@
-"""Check, on import, that `journal`, `replay` and `runner` are evaljournal's own.
+"""Check, on import, that `journal`, `replay` and `runner` are evaljournal's own, and that no file hides a dependency.
 
 These names are common. Another distribution or a file of the user's may take one of them, and pip overwrites a package of the
-same name without a warning.
+same name without a warning. A file such as `rich.py` in the working directory hides the package of that name.
 """
 
 import importlib.metadata
@@ -12,6 +12,8 @@ from typing import Final
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _MARK: Final = b"Part of evaljournal."
 """In the docstring of each of our packages."""
+_DEPENDENCIES: Final = ("attrs", "cattrs", "click", "h11", "httpcore2", "orjson", "rich", "trio")
+"""Packages that evaljournal needs; some are imported only when they are used."""
 
 
 def _check(name: str) -> None:
@@ -28,6 +30,17 @@ def _check(name: str) -> None:
         source, fix = f"from the distribution {owner!r}", f"use an environment without {owner} and install evaljournal again"
     message = f"{name!r} is {file}, {source}; it hides evaljournal's package of that name in {_ROOT}; {fix}"
     raise ImportError(message, name=name, path=str(file))
+
+
+def _check_dependency(name: str) -> None:
+    """Raise an ImportError if `import name` would load a single file instead of a package."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except ValueError:  # As below.
+        return
+    if spec is not None and spec.submodule_search_locations is None:
+        message = f"{spec.origin} hides the package {name!r}, which evaljournal needs; rename the file"
+        raise ImportError(message, name=name, path=spec.origin)
 
 
 def _file_of(name: str) -> Path | None:
@@ -57,3 +70,5 @@ def _owner(name: str, file: Path) -> str | None:
 
 for _name in ("journal", "replay", "runner"):
     _check(_name)
+for _name in _DEPENDENCIES:
+    _check_dependency(_name)

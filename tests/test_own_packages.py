@@ -1,13 +1,17 @@
 """The packages `journal`, `replay` and `runner` must be evaljournal's own, and the wheel contains nothing else."""
 
 import os
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 from typing import Final
 
 import pytest
+
+from evaljournal import _own_packages
 
 ROOT: Final = Path(__file__).parent.parent
 
@@ -58,6 +62,26 @@ def test_the_command_line_exits_with_2(tmp_path: Path) -> None:
     assert [f"Error: 'replay' is {file}, which no installed distribution owns"] == [
         line.partition(";")[0] for line in result.stderr.splitlines()
     ]
+
+
+def test_a_file_that_hides_a_dependency(tmp_path: Path) -> None:
+    """A `rich.py` in the working directory is a usage error of the command, and an ImportError in Python."""
+    file = tmp_path / "rich.py"
+    file.write_text("")
+    message = f"{file} hides the package 'rich', which evaljournal needs; rename the file"
+    command = python("-m", "evaljournal", "ls", path=tmp_path, cwd=tmp_path)
+    script = python("-c", "from evaljournal import Case", path=tmp_path, cwd=tmp_path)
+
+    assert (2, "", f"Error: {message}\n") == (command.returncode, command.stdout, command.stderr)
+    assert (1, f"ImportError: {message}") == (script.returncode, script.stderr.splitlines()[-1])
+
+
+def test_dependencies_are_checked() -> None:
+    """Every dependency that is a package is checked for a file that hides it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = {re.split(r"[^\w-]", requirement)[0].replace("-", "_") for requirement in project["dependencies"]}
+
+    assert names - {"typing_extensions"} == set(_own_packages._DEPENDENCIES)
 
 
 def test_an_overwritten_package_is_found(tmp_path: Path) -> None:

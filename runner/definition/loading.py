@@ -163,10 +163,18 @@ def _place(path: Path) -> tuple[Path, str]:
         names.insert(0, folder.name)
         folder = folder.parent
     name = ".".join(names)
-    taken = sys.modules.get(name)
-    if taken is not None and name not in _loaded and getattr(taken, "__file__", None) != str(path):
-        return path.parent, f"_evaluation_{path.stem}"  # A file such as json.py must not replace the loaded module.
+    if _is_taken(name, path):
+        return path.parent, f"_evaluation_{path.stem}"
     return folder, name
+
+
+def _is_taken(name: str, path: Path) -> bool:
+    """Whether another module has the name: a file such as json.py or rich.py must not replace it, loaded or not."""
+    module = sys.modules.get(name)
+    if module is not None:
+        return name not in _loaded and getattr(module, "__file__", None) != str(path)
+    spec = None if "." in name else importlib.util.find_spec(name)
+    return spec is not None and spec.origin is not None and Path(spec.origin).resolve() != path
 
 
 def _check_package(package: ModuleType, path: Path) -> None:

@@ -124,6 +124,16 @@ def test_a_file_with_the_name_of_a_package(name: str) -> None:
     assert ours is sys.modules[name]
 
 
+def test_a_file_with_the_name_of_a_package_that_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file called rich.py is loaded, and `import rich` still finds the package, which may be imported later."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "rich"]:
+        monkeypatch.delitem(sys.modules, name)
+    loaded = load(write_module("rich.py", ONE.format(name="wealth")))
+
+    assert "wealth" == loaded.name
+    assert not Path(importlib.import_module("rich.console").__file__ or "").is_relative_to(Path.cwd())
+
+
 def test_a_shadowed_module_is_named(here: Path) -> None:
     """If an import fails because a user's journal.py is shadowed, the error has both paths."""
     write_module("evals/journal.py", "DIARY = 1")
