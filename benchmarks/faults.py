@@ -5,9 +5,11 @@ import tempfile
 from pathlib import Path
 
 from benchmarks._figures import Figures, machine
-from benchmarks.fault_scenarios import verdicts
+from benchmarks.fault_scenarios import kills, verdicts
 
-SCENARIOS = {scenario.__name__: scenario for scenario in (verdicts.verified_runs,)}
+SCENARIOS = {
+    scenario.__name__: scenario for scenario in (kills.kill_large_outputs, kills.kill_every_kind, verdicts.verified_runs)
+}
 """Each prints its figures, given an empty directory. Its name is the value of `--only`; its docstring says what it requires."""
 
 

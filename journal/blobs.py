@@ -1,6 +1,6 @@
 """Large values, stored beside the segments under the SHA-256 of their content.
 
-The record contains a reference instead. A blob is complete and synced before the record that refers to it is written.
+The record contains a reference instead. `journal.blob_writer` writes them.
 """
 
 import hashlib
@@ -13,10 +13,10 @@ from typing import Any, Final
 import attrs
 import orjson
 
-from journal.codec import EVENT_TYPES, PAYLOAD_FIELDS, RECORD_MEMBERS, Blobs
+from journal.codec import EVENT_TYPES, PAYLOAD_FIELDS, RECORD_MEMBERS, Blobs, encode_payloads
 from journal.errors import BlobDamaged
 from journal.events import Event
-from journal.files import DISK, Files, create, make_directory, retry_interrupted
+from journal.files import DISK, Files
 
 LIMIT: Final = 256 << 10
 """Bytes of JSON; a longer value is stored as a blob."""
@@ -35,18 +35,23 @@ class Blob:
 
     def load(self, files: Files = DISK) -> Any:
         """Read the value; raise `BlobDamaged` if it is missing or changed."""
-        file = location(self.sha256)
         try:
-            with files.read(os.path.join(str(self.path), file)) as stream:
-                data = stream.read()
-        except FileNotFoundError as exc:
-            raise BlobDamaged(self.path, file, "is missing") from exc
-        if hashlib.sha256(data).hexdigest() != self.sha256 or len(data) != self.bytes:
-            raise BlobDamaged(self.path, file, "was changed after it was written")
-        try:
-            return orjson.loads(data)
+            return orjson.loads(content(self, files))
         except ValueError as exc:  # The hash is correct, but we did not write it.
-            raise BlobDamaged(self.path, file, f"is not JSON ({exc})") from exc
+            raise BlobDamaged(self.path, location(self.sha256), f"is not JSON ({exc})") from exc
+
+
+def content(blob: Blob, files: Files = DISK) -> bytes:
+    """Return the JSON of a blob; raise `BlobDamaged` if it is missing or changed."""
+    file = location(blob.sha256)
+    try:
+        with files.read(os.path.join(str(blob.path), file)) as stream:
+            data = stream.read()
+    except FileNotFoundError as exc:
+        raise BlobDamaged(blob.path, file, "is missing") from exc
+    if hashlib.sha256(data).hexdigest() != blob.sha256 or len(data) != blob.bytes:
+        raise BlobDamaged(blob.path, file, "was changed after it was written")
+    return data
 
 
 def location(sha256: str) -> str:
@@ -56,9 +61,7 @@ def location(sha256: str) -> str:
 
 def large_fields(event: Event) -> dict[str, bytes]:
     """Return the fields of an event that must be stored as blobs, with their JSON."""
-    values = ((field, getattr(event, field)) for field in PAYLOAD_FIELDS.get(type(event), ()))
-    texts = ((field, orjson.dumps(value)) for field, value in values if value is not None)
-    return {field: text for field, text in texts if len(text) > LIMIT}
+    return {field: text for field, text in encode_payloads(event).items() if len(text) > LIMIT}
 
 
 def references(large: Mapping[str, bytes]) -> Blobs:
@@ -66,10 +69,15 @@ def references(large: Mapping[str, bytes]) -> Blobs:
     return {field: {"sha256": hashlib.sha256(text).hexdigest(), "bytes": len(text)} for field, text in large.items()}
 
 
+def blobs_of(event: Event) -> dict[str, Blob]:
+    """Return the fields of an event whose blobs are not loaded."""
+    fields = PAYLOAD_FIELDS.get(type(event), ())
+    return {field: value for field in fields if isinstance(value := getattr(event, field), Blob)}
+
+
 def with_loaded_blobs(event: Event, files: Files) -> Event:
     """Return the event with its blobs loaded."""
-    fields = PAYLOAD_FIELDS.get(type(event), ())
-    values = {field: value.load(files) for field in fields if isinstance(value := getattr(event, field), Blob)}
+    values = {field: blob.load(files) for field, blob in blobs_of(event).items()}
     any_event: Any = event
     return attrs.evolve(any_event, **values) if values else event
 
@@ -86,17 +94,3 @@ def unloaded_blobs(blobs: Blobs, type_: str, path: Path) -> dict[str, Blob]:
         if not _SHA256.fullmatch(blob["sha256"]):
             raise ValueError(f"{blob['sha256']!r} is not a SHA-256")
     return {field: Blob(sha256=blob["sha256"], bytes=blob["bytes"], path=path) for field, blob in blobs.items()}
-
-
-def store(files: Files, path: Path, sha256: str, data: bytes) -> None:
-    """Write a blob and sync it, unless it exists."""
-    file = os.path.join(str(path), location(sha256))
-    directory, name = os.path.split(file)
-    if files.size(file) == len(data):
-        with files.read(file) as stream:
-            if stream.read() == data:
-                make_directory(files, directory)
-                retry_interrupted(lambda: files.sync_directory(directory))  # Its writer may have died before this.
-                return
-    make_directory(files, directory)
-    create(files, directory, name, data)

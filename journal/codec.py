@@ -178,6 +178,21 @@ def encode(event: Event, seq: int, at: str, t: float, d: int | None = None, *, i
     return text[:-1]
 
 
+def encode_payloads(event: Event) -> dict[str, bytes]:
+    """Encode the user data of an event, field by field; fields that are None are omitted."""
+    texts: dict[str, bytes] = {}
+    for field in PAYLOAD_FIELDS.get(type(event), ()):
+        value = getattr(event, field)
+        if value is not None:
+            try:
+                text = texts[field] = orjson.dumps(value, option=_OPTIONS)
+            except TypeError as exc:
+                raise _unserialisable({field: value}, _name(event), str(exc)) from exc
+            if b"null" in text:
+                _reject_non_finite({field: value}, _name(event))
+    return texts
+
+
 def _name(event: Event) -> str:
     return event.type if isinstance(event, Extension) else type(event).__name__
 

@@ -17,6 +17,7 @@ T = TypeVar("T")
 
 APPEND: Final = os.O_WRONLY | os.O_APPEND
 CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+CREATE_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _CLOSED_ON_EXEC: Final = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 

@@ -10,7 +10,7 @@ from journal import chain, segments
 from journal.errors import JournalExists, NotAJournal
 from journal.files import Files, make_directory
 from journal.lifecycle import Lifecycle
-from journal.recovery import TornTail, damage, recover
+from journal.recovery import TornTail, damage, lost_record, recover
 from journal.scan import Scan
 
 if TYPE_CHECKING:
@@ -50,13 +50,13 @@ def find_end(path: Path, files: Files, *, new: bool, run: str) -> JournalEnd:
     """Read the journal and recover from a crash; for a new one, check that there is none. The caller holds the lock."""
     if new:
         return _empty(path, files, run)
-    scan = Scan(path, files)
-    lifecycle = Lifecycle()
-    for record in scan:
-        lifecycle.replay_record(record, path)
+    scan, lifecycle = _replayed(Scan(path, files))
     damaged = damage(scan)
     if damaged is not None:
         raise damaged
+    lost = lost_record(scan, make_durable=True)
+    if lost is not None:
+        scan, lifecycle = _replayed(Scan(path, files, lost=lost))
     torn = recover(scan)
     cursor = scan.cursor
     with files.read(segments.file(path, cursor.segment)) as stream:
@@ -73,6 +73,13 @@ def find_end(path: Path, files: Files, *, new: bool, run: str) -> JournalEnd:
         is_open=not cursor.sealed,
         torn=torn,
     )
+
+
+def _replayed(scan: Scan) -> tuple[Scan, Lifecycle]:
+    lifecycle = Lifecycle()
+    for record in scan:
+        lifecycle.replay_record(record, scan.path)
+    return scan, lifecycle
 
 
 def _empty(path: Path, files: Files, run: str) -> JournalEnd:

@@ -3,7 +3,6 @@
 Readers never change files. They return records up to the first one that cannot be trusted.
 """
 
-import collections
 import itertools
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
@@ -13,10 +12,10 @@ import trio
 
 from journal import chain, segments
 from journal.blobs import with_loaded_blobs
-from journal.errors import JournalDamaged, JournalError, NotAJournal
+from journal.errors import BlobDamaged, JournalDamaged, JournalError, NotAJournal
 from journal.events import Record
 from journal.files import DISK, Files
-from journal.recovery import damage
+from journal.recovery import damage, lost_record
 from journal.scan import BadLine, Cursor, Scan, ScanStop
 
 POLL_INTERVAL: Final = 0.1
@@ -41,8 +40,19 @@ class JournalReader:
 
     def __iter__(self) -> Iterator[Record]:
         scan = self._scan = Scan(self._path, self._files)
-        records = (_with_blobs(record, scan.files) for record in scan) if self._load_blobs else scan
+        records = self._loaded(scan) if self._load_blobs else scan
         return itertools.chain(records, _raise_if_damaged(scan))
+
+    def _loaded(self, scan: Scan) -> Iterator[Record]:
+        for record in scan:
+            try:
+                yield _with_blobs(record, scan.files)
+            except BlobDamaged:
+                lost = lost_record(Scan(self._path, self._files).read_all())
+                if lost is None or lost.seq > record.seq:
+                    raise
+                self._scan = Scan(self._path, self._files, lost=lost).read_all()
+                return
 
     @property
     def run(self) -> str:
@@ -224,9 +234,7 @@ class _Follower:
         size = self._files.size(segments.file(self._path, self._cursor.segment))
         if size == self._torn_size:
             return
-        scan = Scan(self._path, self._files)
-        collections.deque(scan, maxlen=0)
-        damaged = damage(scan)
+        damaged = damage(Scan(self._path, self._files).read_all())
         if damaged is not None:
             raise damaged
         self._torn_size = size

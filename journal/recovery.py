@@ -16,9 +16,10 @@ from typing import Final
 import attrs
 
 from journal import chain, segments
-from journal.errors import JournalDamaged
+from journal.blobs import blobs_of, content, location
+from journal.errors import BlobDamaged, JournalDamaged
 from journal.files import Files, create, make_directory
-from journal.scan import Scan
+from journal.scan import LostRecord, Scan
 
 _BOUNDARY: Final = re.compile(
     rb'\n|(?<=%b[0-9a-f]{%d}%b)[^\n](?=\{"seq":[0-9])' % (re.escape(chain.OPENING), chain.HASH_LENGTH, re.escape(chain.CLOSING))
@@ -127,16 +128,44 @@ def watermark(run: bytes, data: bytes, *, seq: int, h: bytes) -> int:
     return max(reported, default=0)
 
 
+def confirmed(scan: Scan) -> int:
+    """Return the highest record that is known to have been durable, after a complete scan."""
+    cursor = scan.cursor
+    return max(cursor.watermark, watermark(cursor.run, scan.remainder(), seq=cursor.seq, h=cursor.h))
+
+
+def lost_record(scan: Scan, *, make_durable: bool = False) -> LostRecord | None:
+    """Return the first unconfirmed record whose blob did not reach the disk before a power failure, after a complete scan.
+
+    With `make_durable`, the blobs of the unconfirmed records before it are copied: see `recover`.
+    """
+    path, files, with_blobs = scan.path, scan.files, scan.cursor.with_blobs
+    if not with_blobs or with_blobs[-1] <= scan.cursor.watermark:
+        return None
+    watermark = confirmed(scan)
+    unconfirmed = {seq for seq in with_blobs if seq > watermark}
+    for record in Scan(path, files) if unconfirmed else ():
+        if record.seq in unconfirmed:
+            for blob in blobs_of(record.event).values():
+                try:
+                    data = content(blob, files)
+                except BlobDamaged as exc:
+                    return LostRecord(record.seq, str(exc))
+                if make_durable:
+                    directory, name = os.path.split(os.path.join(str(path), location(blob.sha256)))
+                    make_directory(files, directory)
+                    create(files, directory, name, data)
+    return None
+
+
 def damage(scan: Scan) -> JournalDamaged | None:
     """Return the damage at which a scan stopped; None if no confirmed record is missing."""
     stop, cursor = scan.stop, scan.cursor
     if stop is None:
         return None
+    if scan.is_in_last and not stop.in_header and confirmed(scan) <= cursor.seq:
+        return None
     remainder = scan.remainder()
-    if scan.is_in_last and not stop.in_header:
-        confirmed = max(cursor.watermark, watermark(cursor.run, remainder, seq=cursor.seq, h=cursor.h))
-        if confirmed <= cursor.seq:
-            return None
     return JournalDamaged(
         path=scan.path,
         file=segments.name(stop.segment),

@@ -4,7 +4,6 @@ The records keep their order and times. The new journal is a run of its own, wit
 appended, because earlier records of its trial are lost, is written to `excluded.jsonl` beside it. The source is only read.
 """
 
-import collections
 import contextlib
 import re
 from collections.abc import Iterator
@@ -108,8 +107,7 @@ def _first_record(source: Path, files: Files) -> tuple[_Intact, bytes]:
     """Return the `RunStarted` record and the run's id; raise if the journal cannot or need not be salvaged."""
     if verify(source, files=files).ok:
         raise JournalError(f"{source} is not damaged", path=source, hint="resume")
-    scan = Scan(source, files)
-    collections.deque(scan, maxlen=0)
+    scan = Scan(source, files).read_all()
     for run in [scan.cursor.run] if scan.cursor.seq else _possible_runs(scan):
         for record in _intact_records(source, files, run):
             if isinstance(record.event, events.RunStarted):

@@ -4,10 +4,11 @@ A `Cursor` knows what the next line must be: its number, the previous hash and i
 recovery, `verify`) use one. What an invalid line means is decided in `journal.recovery`.
 """
 
+import collections
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import attrs
 from cattrs import BaseValidationError
@@ -47,6 +48,8 @@ class Cursor:
         self.records = 0
         """Number of valid records in this segment so far."""
         self.sealed = False
+        self.with_blobs: list[int] = []
+        """Records that refer to blobs."""
         self.major = segments.MAJOR
         self._check_all = check_all
         """Whether to check the types of members and the checksums of files, too."""
@@ -125,6 +128,7 @@ class Cursor:
         """Handle what few lines need: references to blobs, and older formats."""
         if "blobs" in members:
             members.update(unloaded_blobs(members["blobs"], members["type"], self.path))
+            self.with_blobs.append(members["seq"])
         return upcast(members, self.major)
 
     def read_header(self, line: bytes) -> dict[str, Any]:
@@ -226,12 +230,22 @@ class ScanStop:
     """Everything after the last valid record, if that is an incomplete line."""
 
 
+@attrs.frozen
+class LostRecord:
+    """An unconfirmed record whose blob is lost; it counts as not written."""
+
+    seq: int
+    reason: str
+
+
 class Scan:
     """One pass over a journal, up to the first byte that cannot be trusted."""
 
-    def __init__(self, path: Path, files: Files = DISK, *, check_all: bool = False) -> None:
+    def __init__(self, path: Path, files: Files = DISK, *, check_all: bool = False, lost: "LostRecord | None" = None) -> None:
+        """Read all records, or those before one that is `lost`."""
         self.path = path
         self.files = files
+        self._lost = lost
         self.numbers = segments.numbers(path, files)
         self.cursor = Cursor(path, check_all=check_all)
         self.stop: ScanStop | None = None
@@ -250,13 +264,27 @@ class Scan:
             cursor.enter(number)
             with self.files.read(segments.file(self.path, number)) as stream:
                 try:
-                    yield from cursor.take(stream)
+                    yield from cursor.take(stream) if self._lost is None else self._take_before(stream, self._lost.seq)
                 except BadLine as exc:
                     self._stop_at(number, str(exc), unfinished=exc.unfinished)
                     return
+            if self._lost is not None and cursor.seq + 1 == self._lost.seq:
+                self._stop_at(number, self._lost.reason)
+                return
             if not cursor.records:
                 self._stop_at(number, "the file is empty")
                 return
+
+    def _take_before(self, stream: Iterable[bytes], seq: int) -> Iterator[Record]:
+        for record in self.cursor.take(stream):
+            yield record
+            if record.seq + 1 == seq:
+                return
+
+    def read_all(self) -> Self:
+        """Read every record, for what is known afterwards."""
+        collections.deque(self, maxlen=0)
+        return self
 
     @property
     def is_in_last(self) -> bool:

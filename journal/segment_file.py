@@ -1,7 +1,7 @@
 """The segment that is being written. Blocking calls only; the writer makes them in a thread.
 
-Two orders are kept here: a segment is synced before the next one gets its name, and a blob is synced before the line that
-refers to it is written.
+Two orders are kept here: a segment is synced before the next one gets its name, and a blob is synced before the segment with
+the line that refers to it.
 """
 
 import contextlib
@@ -10,7 +10,8 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Final
 
-from journal import blobs, segments
+from journal import segments
+from journal.blob_writer import BlobWriter
 from journal.files import APPEND, Files, create, retry_interrupted, write_some
 
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
@@ -35,6 +36,7 @@ class SegmentFile:
         self._fd = -1
         self._size = 0
         self._sync_failed = False
+        self.blobs = BlobWriter(path, files)
         self.segment = 0
         """Number of the open segment; 0 if none is open."""
 
@@ -55,11 +57,14 @@ class SegmentFile:
             self.sync()
             self.close(sealed=True)
 
-    def write(self, data: bytes, values: Mapping[str, bytes]) -> None:
-        """Write complete lines, after the blobs that they refer to."""
+    def write_blobs(self, values: Mapping[str, bytes]) -> None:
+        """Write blobs, by their SHA-256; the lines that refer to them may be written afterwards."""
         with _raise_no_space():
             for sha256, value in values.items():
-                blobs.store(self._files, self._path, sha256, value)
+                self.blobs.write(sha256, value)
+
+    def write(self, data: bytes) -> None:
+        """Write complete lines."""
         remaining = memoryview(data)
         try:
             while remaining:
@@ -83,6 +88,7 @@ class SegmentFile:
         if self._sync_failed:
             raise OSError(errno.EIO, "an earlier sync failed")
         try:
+            self.blobs.sync()
             retry_interrupted(lambda: self._files.fdatasync(self._fd))
         except OSError:
             self._sync_failed = True

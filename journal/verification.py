@@ -16,7 +16,7 @@ from journal.errors import BlobDamaged, HeadMissing, InvalidRecord, JournalError
 from journal.events import Record
 from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
-from journal.recovery import damage
+from journal.recovery import damage, lost_record
 from journal.scan import Scan
 
 _HASH: Final = re.compile("[0-9a-f]{32}")
@@ -67,8 +67,14 @@ def verify(
                 expected_at = record.seq
             if on_record is not None:
                 on_record(record)
-    except (InvalidRecord, BlobDamaged, UnknownEvent) as exc:
+    except (InvalidRecord, UnknownEvent) as exc:
         problem = exc
+    except BlobDamaged as exc:
+        lost = lost_record(Scan(path, files).read_all())
+        if lost is None or lost.seq > record.seq:
+            problem = exc
+        else:
+            scan = Scan(path, files, lost=lost).read_all()
     problem = problem or damage(scan)
     cursor = scan.cursor
     if problem is None and expect_head is not None and expected_at is None:

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
 import attrs
 import trio
@@ -36,6 +36,8 @@ from journal.threads import InThread, run_in_thread
 
 if TYPE_CHECKING:
     from hashlib import _Hash
+
+T = TypeVar("T")
 
 RECORD_LIMIT: Final = 1 << 20
 """Maximum length of a line in bytes, without its hash."""
@@ -210,23 +212,23 @@ class Journal:
         return self._failure
 
     @trio.lowlevel.enable_ki_protection
-    def append(self, event: Event, when: float | None = None) -> Record:
+    def append(self, event: Event, when: float | None = None, in_blobs: Blobs | None = None) -> Record:
         """Append an event. Never waits; raises, and changes nothing, if the event is rejected.
 
-        `when` replaces the clock's `t`, for a decision that was made slightly earlier.
+        `when` replaces the clock's `t`, for a decision made slightly earlier; `in_blobs` is the result of `write_blobs`.
         """
         if not self._is_open or get_ident() != self._thread or not self._lock.is_held:
             raise self._closed()
         at, t = self._time()
         if when is not None:
             t = when
-        body = encode(event, self._seq + 1, at, t, self._durable)
+        body = encode(event, self._seq + 1, at, t, self._durable, in_blobs=in_blobs)
         large: dict[str, bytes] = {}
-        in_blobs: Blobs | None = None
         if len(body) > blobs.LIMIT:
-            large = blobs.large_fields(event)
-            in_blobs = blobs.references(large)
-            body = encode(event, self._seq + 1, at, t, self._durable, in_blobs=in_blobs)
+            if not in_blobs:
+                large = blobs.large_fields(event)
+                in_blobs = blobs.references(large)
+                body = encode(event, self._seq + 1, at, t, self._durable, in_blobs=in_blobs)
             if len(body) > RECORD_LIMIT:
                 raise RecordTooLarge(type(event).__name__, size=len(body), limit=RECORD_LIMIT)
         self.lifecycle.advance(event)  # The last call that may raise; nothing has changed so far.
@@ -234,11 +236,33 @@ class Journal:
             self._seal(at, t)
             self._open_segment(at, t)
             body = encode(event, self._seq + 1, at, t, self._durable, in_blobs=in_blobs)
-        for value in large.values():
-            values, name = self._batches[-1].values, sha256(value).hexdigest()
-            self._pending += 0 if name in values else len(value)  # Equal values are written once.
-            values[name] = value
+        if in_blobs and large:
+            self._add_blobs({in_blobs[field]["sha256"]: value for field, value in large.items()})
         return self._add(event, body, at, t)
+
+    @property
+    def has_slow_blobs(self) -> bool:
+        """Whether writing a blob takes so long that `write_blobs` should come before `append`."""
+        return self._file.blobs.is_slow
+
+    async def write_blobs(self, event: Event) -> Blobs:
+        """Write the large values of an event in a thread, before it is appended, so that no other line waits for them.
+
+        On a fast disk, writing them together with the line takes less time than the change of threads. Returns the argument
+        `in_blobs` of `append`; raises `Unserialisable` as `append` does.
+        """
+
+        def write() -> Blobs:
+            large = blobs.large_fields(event)
+            in_blobs = blobs.references(large)
+            self._file.write_blobs({in_blobs[field]["sha256"]: value for field, value in large.items()})
+            return in_blobs
+
+        try:
+            return await self._guarded(write)
+        except JournalFailed as exc:
+            self._fail(exc)
+            raise
 
     def _closed(self) -> JournalError:
         if self._failure is not None:
@@ -321,6 +345,7 @@ class Journal:
     def _release(self) -> None:
         """Close the file and release the lock; blocking."""
         try:
+            self._file.blobs.close()
             self._file.close(sealed=self._is_sealed)
         finally:
             self._lock.release()
@@ -353,6 +378,15 @@ class Journal:
             self._idle = False
             self._to_write.set()
         return record
+
+    def _add_blobs(self, values: Mapping[str, bytes]) -> None:
+        """Add blobs that must be written before the next line."""
+        new = {name: value for name, value in values.items() if name not in self._batches[-1].values}
+        self._batches[-1].values.update(new)
+        self._pending += sum(map(len, new.values()))
+        if self._in_thread is run_in_thread:
+            for name, value in new.items():
+                self._file.blobs.start(name, value)  # At once, while the lines before it are written.
 
     def _open_segment(self, at: str, t: float) -> None:
         """Start the next segment with its first record."""
@@ -443,7 +477,8 @@ class Journal:
     # waits for them, they pause to collect a larger batch.
 
     def _write_lines(self, data: bytes, values: Mapping[str, bytes]) -> None:
-        self._file.write(data, values)
+        self._file.write_blobs(values)
+        self._file.write(data)
         if self._batches[0].lines and not self._waiting:
             self._files.pause()
 
@@ -452,12 +487,12 @@ class Journal:
         if self._written > target and not self._waiting:
             self._files.pause()
 
-    async def _guarded(self, call: Callable[[], None]) -> None:
+    async def _guarded(self, call: Callable[[], T]) -> T:
         """Make a call in a thread and translate its errors; raise at once if writing has failed before."""
         if self._failure is not None:
             raise self._failure
         try:
-            await self._in_thread(call)
+            result = await self._in_thread(call)
         except NoSpace as exc:
             if exc.written is not None and self._failure is None:
                 await self._truncate(exc.written)
@@ -468,6 +503,7 @@ class Journal:
             raise WriteFailed(message, path=self.path, hint="check_disk", durable=self._durable) from exc
         if self._failure is not None:
             raise self._failure
+        return result
 
     async def _truncate(self, written: bytes) -> None:
         """Remove an incomplete line from the end of the file, and sync."""

@@ -1,17 +1,19 @@
 """Attempts at trials: start one, record how it ended, and retry it or fail the trial."""
 
 from functools import partial
-from typing import Any
+from typing import Final
 
 import attrs
 
 from journal import events
+from journal.blobs import LIMIT
 from journal.codec import json_round_trip
 from journal.errors import Unserialisable
 from replay.text import plural
 from runner.concurrency import POISONED
 from runner.data.to_json import to_json
 from runner.engine.call import CallOutcome, CallScope, Interrupted, Returned, TimedOut
+from runner.engine.large_values import is_large
 from runner.engine.queues import Slots
 from runner.engine.recorder import LateRecorder
 from runner.engine.scheduler import Scheduler
@@ -21,6 +23,9 @@ from runner.retries.settle import UNSERIALISABLE, settle
 from runner.secrets import mask_values
 from runner.tasks import LateOutcome, Task
 from runner.tasks.usage import usage_of_response
+
+_LARGE: Final = LIMIT // 6
+"""Characters of text that may need a blob: JSON has at most six bytes for each."""
 
 
 class Attempts:
@@ -57,6 +62,8 @@ class Attempts:
             sink=self._late.sink(work),
             late=partial(self._returned_late, trial, number, started.t),
         )
+        if self._recorder.journal.has_slow_blobs and isinstance(outcome, Returned) and is_large(outcome.output, _LARGE):
+            outcome = await self._with_blobs(work, outcome)
         return self.end(work, outcome)
 
     def end(self, work: TrialWork, outcome: CallOutcome | Interrupted) -> bool:
@@ -72,7 +79,7 @@ class Attempts:
             return False
         match outcome:
             case Returned():
-                return self._succeeded(work, outcome.output, elapsed)
+                return self._succeeded(work, outcome, elapsed)
             case TimedOut():
                 timeout = self._settings.timeout
                 assert timeout is not None
@@ -105,12 +112,21 @@ class Attempts:
     ) -> None:
         self._scheduler.inform_policy(self._record(event), work)
 
-    def _succeeded(self, work: TrialWork, output: Any, elapsed: float) -> bool:
+    async def _with_blobs(self, work: TrialWork, outcome: Returned) -> Returned:
+        """Write a large output before it is recorded, so that no other record waits for a slow disk."""
+        event = events.AttemptSucceeded(trial=work.trial, attempt=work.state.attempts, output=outcome.output, elapsed=0.0)
+        try:
+            return Returned(output=outcome.output, in_blobs=await self._recorder.journal.write_blobs(event))
+        except (Unserialisable, RecursionError):
+            return outcome  # Converted or reported below.
+
+    def _succeeded(self, work: TrialWork, outcome: Returned, elapsed: float) -> bool:
+        output = outcome.output
         state = self._recorder.state
         event = events.AttemptSucceeded(trial=work.trial, attempt=work.state.attempts, output=output, elapsed=elapsed)
         try:
             try:
-                record = self._record(event)
+                record = self._record(event, None, outcome.in_blobs)
             except (Unserialisable, RecursionError):
                 output = to_json(output)
                 usage = None if state.has_noted_tokens(work.trial) else usage_of_response(output) or None

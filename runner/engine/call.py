@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import trio
 
+from journal.codec import Blobs
 from journal.events import fact
 from runner.engine.timer import Timer
 from runner.notes import Sink, set_note_sink
@@ -18,6 +19,8 @@ class Returned:
     """The call returned an output in time."""
 
     output: Any
+    in_blobs: Blobs | None = None
+    """What `Journal.write_blobs` returned, for a large output."""
 
 
 @fact

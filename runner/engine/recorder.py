@@ -15,6 +15,7 @@ import trio
 
 from journal import Event, Journal, Record
 from journal.clock import system_clock
+from journal.codec import Blobs
 from journal.errors import Unserialisable
 from journal.events import AttemptInterrupted, AttemptReturnedLate, Noted, RunFinished
 from replay import RunState
@@ -70,9 +71,9 @@ class Recorder:
         self.clock = clock
         self._listener = listener
 
-    def record(self, event: Event, when: float | None = None) -> Record:
-        """Append an event to the journal, then apply it to the state; `when` is its time, if it is not now."""
-        record = self.journal.append(event, when)
+    def record(self, event: Event, when: float | None = None, in_blobs: Blobs | None = None) -> Record:
+        """Append an event to the journal, then apply it to the state; see `Journal.append` for the arguments."""
+        record = self.journal.append(event, when, in_blobs)
         self.state.apply(record)
         if self._listener is not None:
             self._listener(record)

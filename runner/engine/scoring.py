@@ -15,6 +15,7 @@ from journal.errors import RecordTooLarge, Unserialisable
 from journal.threads import InThread
 from runner.concurrency import POISONED, call_id
 from runner.engine.call import CallOutcome, CallScope, Interrupted, Returned, TimedOut
+from runner.engine.large_values import is_large
 from runner.engine.recorder import LateRecorder
 from runner.engine.scheduler import Scheduler
 from runner.engine.trial_work import ScorerCall, TrialWork
@@ -26,8 +27,6 @@ from runner.tasks import LateOutcome
 
 LARGE: Final = 16_384
 """Characters from which on a built-in scorer computes in a thread, so that it does not block the loop for long."""
-MANY: Final = 1_000
-"""Values inside an output from which on it does."""
 
 
 class Scoring:
@@ -62,7 +61,7 @@ class Scoring:
         began = self._clock.now()
         compute: Callable[[], Any] = partial(scorer.call, work.output, work.case)
         try:
-            if _is_large(work.output) or _is_large(work.case.expected):
+            if is_large(work.output, LARGE) or is_large(work.case.expected, LARGE):
                 async with self._threads:
                     value = await self._in_thread(compute)
             else:
@@ -214,24 +213,3 @@ class Scoring:
 
 def _discard(_: LateOutcome) -> None:
     """Ignore the late outcome of an abandoned call."""
-
-
-def _is_large(value: Any) -> bool:
-    """Whether computing with a value may take long; at most `MANY` values inside it are examined."""
-    if isinstance(value, str):
-        return len(value) > LARGE
-    if not isinstance(value, dict | list):
-        return False
-    left, texts, pending = MANY, LARGE, [value]
-    while pending:
-        inside = pending.pop()
-        left -= 1
-        if isinstance(inside, str):
-            texts -= len(inside)
-        elif isinstance(inside, dict | list):
-            left -= len(inside)
-            if left > 0:
-                pending.extend(inside.values() if isinstance(inside, dict) else inside)
-        if left <= 0 or texts < 0:
-            return True
-    return False

@@ -71,6 +71,8 @@ class SimulatedDisk(Files):
     def open(self, path: str, flags: int) -> int:
         self.before("open")
         folder, name = self._folder(os.path.dirname(path)), os.path.basename(path)
+        if flags & os.O_EXCL and name in folder.shown:
+            raise FileExistsError(errno.EEXIST, "it exists", path)
         if flags & os.O_CREAT and name not in folder.shown:
             folder.shown[name] = Inode()
         inode = self._walk(path)

@@ -1,19 +1,43 @@
 """Large values: stored once in blobs beside the journal, and checked when they are read."""
 
+import copy
 import hashlib
+import random
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+import trio
+import trio.testing
 
-from journal import Blob, Event, read, verify
+from journal import Blob, Event, blob_writer, read, verify, writing
+from journal.blob_writer import BlobWriter
 from journal.blobs import LIMIT, location
 from journal.errors import BlobDamaged, JournalError
 from journal.events import AttemptStarted, AttemptSucceeded, Noted, Record, TrialEnqueued
 from journal.reader import fetch
-from tests.journal.samples import content, enqueued, forge, lines_of, opened, overwrite, session, started, write, written
+from tests.journal.disk import SimulatedDisk
+from tests.journal.samples import (
+    UnsyncedDisk,
+    content,
+    enqueued,
+    fake_clock,
+    forge,
+    inline,
+    lines_of,
+    opened,
+    overwrite,
+    session,
+    started,
+    write,
+    written,
+)
 
+PATH = Path("/runs/1")
 LONG = "v" * LIMIT
 
 
@@ -199,3 +223,145 @@ def test_only_the_users_data_can_be_in_a_blob(tmp_path: Path, field: str) -> Non
     with pytest.raises(JournalError):
         list(read(run, load_blobs=False))
     assert not verify(run).ok
+
+
+class CountedDisk(SimulatedDisk):
+    """A disk that counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+        self.before = lambda call: self.calls.update([call])
+
+
+async def test_blobs_are_not_synced_with_durability_os() -> None:
+    """With durability `os`, a blob is written and not synced; it is synced when the run is closed."""
+    disk = CountedDisk()
+    async with writing(PATH, new=True, clock=fake_clock(), files=disk, in_thread=inline, durability="os") as journal:
+        await journal.wait_durable(journal.append(started()).seq)
+        before = Counter(disk.calls)
+        for event in success(LONG)[1:]:
+            await journal.wait_durable(journal.append(event).seq)
+        during = disk.calls - before
+
+    assert (0, 0, 0) == (during["fsync"], during["fdatasync"], during["sync_directory"])
+    assert [True] == [inode.shown == inode.synced for name, inode in disk.files() if "/blobs/" in name]
+    assert verify(PATH, files=disk).ok
+
+
+async def unsynced_blob(disk: SimulatedDisk) -> SimulatedDisk:
+    """Return what the system shows of a run that was killed before the blob of its last record was synced."""
+    async with writing(PATH, new=True, clock=fake_clock(), files=disk, in_thread=inline, durability="os") as journal:
+        for event in success(LONG):
+            record = journal.append(event)
+        await journal.wait_durable(record.seq)
+        return copy.deepcopy(disk).killed()
+
+
+async def test_blob_lost_in_a_power_failure() -> None:
+    """An unconfirmed record whose blob is lost is torn: readers stop before it, `verify` finds no damage, a writer recovers."""
+    disk = await unsynced_blob(SimulatedDisk())
+    name = next(name for name, _ in disk.files() if "/blobs/" in name)
+    disk.put(name, b"\0" * (LIMIT + 2))
+    reader = read(PATH, files=disk)
+
+    assert [1, 2, 3, 4, 5] == [record.seq for record in reader]
+    assert reader.unfinished is not None
+    assert 6 == reader.unfinished.seq
+    result = verify(PATH, files=disk)
+    assert (True, 5) == (result.ok, result.records)
+    assert result.unfinished > 0
+    async with writing(PATH, new=False, clock=fake_clock(), files=disk, in_thread=inline) as journal:
+        assert 5 == journal.initial_seq
+        assert journal.recovered is not None
+        journal.append(session(2))
+    assert verify(PATH, files=disk).ok
+
+
+async def test_recovery_makes_blobs_durable() -> None:
+    """After a kill, the blob of an unconfirmed record is synced before its record is confirmed."""
+    disk = await unsynced_blob(SimulatedDisk())
+    async with writing(PATH, new=False, clock=fake_clock(), files=disk, in_thread=inline) as journal:
+        assert 6 == journal.durable
+        for seed in range(20):
+            unplugged = copy.deepcopy(disk).unplugged(random.Random(seed))
+            assert 6 == len(list(read(PATH, files=unplugged)))
+
+
+def test_blob_of_a_confirmed_record_is_damage() -> None:
+    """A lost blob is damage if a later record confirms its record."""
+
+    async def main() -> SimulatedDisk:
+        disk = SimulatedDisk()
+        await write(PATH, success(LONG), files=disk, in_thread=inline)
+        return disk
+
+    disk = trio.run(main)
+    name = next(name for name, _ in disk.files() if "/blobs/" in name)
+    disk.put(name, b"")
+
+    assert isinstance(verify(PATH, files=disk).problem, BlobDamaged)
+    with pytest.raises(BlobDamaged):
+        list(read(PATH, files=disk))
+
+
+class StuckDisk(UnsyncedDisk):
+    """A disk on which writing a blob takes until it is released."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+
+    def open(self, path: str, flags: int) -> int:
+        if "blobs" in path:
+            assert self.released.wait(10)
+        return super().open(path, flags)
+
+
+def test_other_records_do_not_wait_for_a_slow_blob(path: Path) -> None:
+    """While a blob is written ahead of its record, other records are written; its own record comes after it."""
+    disk, before = StuckDisk(), success(LONG)
+
+    async def main() -> None:
+        async with writing(path, new=True, files=disk) as journal, trio.open_nursery() as nursery:
+            for event in before[:-1]:
+                journal.append(event)
+
+            async def succeed() -> None:
+                in_blobs = await journal.write_blobs(before[-1])
+                journal.append(before[-1], in_blobs=in_blobs)
+
+            nursery.start_soon(succeed)
+            await trio.testing.wait_all_tasks_blocked()
+            await journal.wait_durable(journal.append(Noted(name="other", value=1)).seq)
+            disk.released.set()
+
+    trio.run(main)
+
+    assert [Noted, AttemptSucceeded] == [type(record.event) for record in read(path)][-3:-1]
+    assert [LONG] == outputs(path)
+
+
+def test_slow_blobs_are_noticed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writing counts as slow when the last four blobs took long, and no longer after a fast one."""
+    writer = BlobWriter(path, UnsyncedDisk())
+    path.mkdir()
+    monkeypatch.setattr(blob_writer, "SLOW", -1.0)
+    is_slow = []
+    for number in range(4):
+        writer.write(f"{number}" * 64, b"1")
+        is_slow.append(writer.is_slow)
+    monkeypatch.setattr(blob_writer, "SLOW", 60.0)
+
+    assert [True, False] == [is_slow[-1], writer.is_slow]
+
+
+def test_equal_blobs_of_several_threads(path: Path) -> None:
+    """Threads that write the same value at the same time leave one complete file."""
+    path.mkdir()
+    writer, data = BlobWriter(path, UnsyncedDisk()), orjson.dumps(LONG)
+    name = hashlib.sha256(data).hexdigest()
+    with ThreadPoolExecutor(8) as threads:
+        for written_ in [threads.submit(writer._write, name, data) for _ in range(50)]:
+            written_.result(10)
+
+    assert [data] == [file.read_bytes() for file in blobs(path)]

@@ -555,8 +555,8 @@ def test_live_state_is_folded_state() -> None:
 
     record = recorder.Recorder.record
 
-    def spying(self: recorder.Recorder, event: Any, when: float | None = None) -> Any:
-        made = record(self, event, when)
+    def spying(self: recorder.Recorder, event: Any, when: float | None = None, in_blobs: Any = None) -> Any:
+        made = record(self, event, when, in_blobs)
         snapshots[made.seq] = summary(self.state)
         return made
 

@@ -1,0 +1,123 @@
+"""Blobs that are being written. Blocking calls only; several threads may write at the same time.
+
+A blob is complete before the line that refers to it is written, so killing the process loses neither. It is synced before that
+record is confirmed, not before the line is written: a line would wait for the disk, and the lines after it, too.
+"""
+
+import contextlib
+import os
+import time
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from threading import get_ident
+from typing import Final
+
+from journal.blobs import location
+from journal.files import APPEND, CREATE, CREATE_NEW, Files, retry_interrupted, write_all
+
+SLOW: Final = 0.01
+"""Seconds; writing to the page cache takes less than one millisecond per megabyte."""
+_THREADS: Final = 8
+"""Blobs that are written at the same time, at most."""
+_RECENT: Final = 4
+"""Writes that must all have been slow: a single one may have been preempted."""
+
+
+class BlobWriter:
+    """Writes the blobs of a run, and syncs them later."""
+
+    def __init__(self, path: Path, files: Files) -> None:
+        self._path = str(path)
+        self._files = files
+        self._unsynced: deque[str] = deque()
+        """Blobs that were written since the last sync."""
+        self._synced: set[str] = set()
+        """Directories whose own names were synced in this session."""
+        self._threads: ThreadPoolExecutor | None = None
+        self._started: dict[str, Future[None]] = {}
+        """SHA-256 → blob that a thread writes."""
+        self._durations = deque([0.0], maxlen=_RECENT)
+        """Seconds that the last writes took."""
+
+    def start(self, sha256: str, data: bytes) -> None:
+        """Start writing a blob in a thread; `write` then waits for it."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(_THREADS, "evaljournal-blobs")
+        self._started[sha256] = self._threads.submit(self._write, sha256, data)
+
+    def write(self, sha256: str, data: bytes) -> None:
+        """Write a blob, unless it exists, without syncing it."""
+        started = self._started.pop(sha256, None)
+        if started is None:
+            self._write(sha256, data)
+        else:
+            started.result()
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the last writes took so long that the lines of other records should not wait for them."""
+        return min(self._durations) > SLOW
+
+    def _write(self, sha256: str, data: bytes) -> None:
+        # It makes few system calls: after each, a thread may have to wait for the interpreter.
+        file, began = os.path.join(self._path, location(sha256)), time.monotonic()
+        try:
+            self._put(file, data, CREATE_NEW)
+        except FileNotFoundError:
+            self._make_directory(file)
+            return self._write(sha256, data)
+        except FileExistsError:
+            if not self._is_stored(file, data):  # A crash came before it was complete, or another thread is writing it.
+                temporary = f"{file}.{get_ident()}.new"
+                self._put(temporary, data, CREATE)
+                retry_interrupted(lambda: self._files.replace(temporary, file))
+        self._unsynced.append(file)  # Also if it exists: its writer may have died before it was synced.
+        self._durations.append(time.monotonic() - began)
+        return None
+
+    def sync(self) -> None:
+        """Sync the blobs that were written so far, and their names."""
+        directories: set[str] = set()
+        for _ in range(len(self._unsynced)):
+            file = self._unsynced.popleft()
+            fd = retry_interrupted(lambda: self._files.open(file, APPEND))  # noqa: B023  # called at once
+            try:
+                retry_interrupted(lambda: self._files.fsync(fd))  # noqa: B023  # called at once
+            finally:
+                self._files.close(fd)
+            directories.add(os.path.dirname(file))
+        for directory in directories:
+            retry_interrupted(lambda: self._files.sync_directory(directory))  # noqa: B023  # called at once
+            self._sync_name(directory)
+
+    def _sync_name(self, directory: str) -> None:
+        if directory != self._path and directory not in self._synced:
+            parent = os.path.dirname(directory)
+            retry_interrupted(lambda: self._files.sync_directory(parent))
+            self._synced.add(directory)
+            self._sync_name(parent)
+
+    def _is_stored(self, file: str, data: bytes) -> bool:
+        if self._files.size(file) != len(data):
+            return False
+        with self._files.read(file) as stream:
+            return stream.read() == data
+
+    def _put(self, file: str, data: bytes, flags: int) -> None:
+        fd = retry_interrupted(lambda: self._files.open(file, flags))
+        try:
+            write_all(self._files, fd, data)
+        finally:
+            self._files.close(fd)
+
+    def _make_directory(self, file: str) -> None:
+        directory = os.path.dirname(file)
+        for path in (os.path.dirname(directory), directory):
+            with contextlib.suppress(FileExistsError):
+                retry_interrupted(lambda: self._files.mkdir(path))  # noqa: B023  # called at once
