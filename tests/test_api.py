@@ -148,12 +148,13 @@ def test_every_setting_has_a_flag() -> None:
 
 
 def test_public_names_of_executors() -> None:
-    """`runner.executors` exports Phoenix's six names, and three more."""
+    """`runner.executors` exports Phoenix's seven names, and three more."""
     assert [
         "AsyncExecutor",
         "ConcurrencyController",
         "ExecutionDetails",
         "ExecutionStatus",
+        "Executor",
         "Fatal",
         "Incomplete",
         "RateLimited",

@@ -61,7 +61,7 @@ class Aimd:
         """Exponential moving average of the seconds of a success; only shown."""
         self._now = 0.0
         self._window: float | None = None
-        """When the current window began; None before the first attempt has ended."""
+        """When the current window began; None before the first attempt has started."""
         self._successes = 0
         self._overloads = 0
         self._recent: list[float] = []
@@ -78,6 +78,8 @@ class Aimd:
         """Count an attempt that ended, and change the target when the window is over."""
         now = self._now = max(self._now, signal.t)
         changes: list[Change] = self._pause.end(now)
+        if self._window is None:
+            self._window = now
         if isinstance(signal, Started):
             self._in_flight.add(signal.attempt)
         elif signal.attempt in self._in_flight:
@@ -108,9 +110,7 @@ class Aimd:
 
     def _close_window(self, now: float) -> list[Change]:
         """If the window is over, change the target and start the next window."""
-        if self._window is None:
-            self._window = now
-        if now - self._window < self.window_seconds:
+        if self._window is None or now - self._window < self.window_seconds:
             return []
         successes, overloads = self._successes, self._overloads
         self._window, self._successes, self._overloads = now, 0, 0

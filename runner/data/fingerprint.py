@@ -10,6 +10,7 @@ import inspect
 import io
 import math
 import textwrap
+import threading
 import tokenize
 import types
 from collections.abc import Callable, Mapping
@@ -21,6 +22,9 @@ from runner.errors import UsageError
 
 _LENGTH = 16
 """Hex digits: 64 bits, so that a dataset of a million cases has a collision with a probability of 1 in 10 million."""
+
+_parsing = threading.Lock()
+"""`ast.parse`, which `inspect.getsource` calls for classes, fails in Python 3.11 if several threads call it at once."""
 
 
 def digest(content: bytes) -> str:
@@ -59,7 +63,8 @@ def fingerprint_function(function: Callable[..., Any]) -> str:
         return digest(fingerprint_function(bound.func).encode() + arguments)
     function = _with_source(function)
     try:
-        content = _normal(inspect.getsource(function))
+        with _parsing:
+            content = _normal(inspect.getsource(function))
     except (OSError, TypeError, SyntaxError):  # No source, or a fragment, such as a lambda.
         content = _compiled(function)
     return digest(content.encode())
@@ -78,7 +83,8 @@ def definition_of(function: Any) -> dict[str, Any]:
     if isinstance(own, Mapping):
         return {"name": name, "address": getattr(function, "address", None), **own}
     try:
-        return {"name": name, "source": textwrap.dedent(inspect.getsource(_with_source(function)))}
+        with _parsing:
+            return {"name": name, "source": textwrap.dedent(inspect.getsource(_with_source(function)))}
     except (OSError, TypeError):
         return {"name": name}
 

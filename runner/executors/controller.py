@@ -7,7 +7,7 @@ from typing import Any
 from runner.concurrency import Aimd, Failed, Signal, Started, Succeeded, TimedOut
 
 _ATTEMPT = "call"
-"""The policy matches the end of an attempt to its start; here they are recorded together."""
+"""The policy matches the end of an attempt to its start; here, one is always in flight."""
 
 
 class ConcurrencyController:
@@ -41,6 +41,7 @@ class ConcurrencyController:
             collapse_error_threshold=collapse_error_threshold,
             smoothing=smoothing_factor,
         )
+        self._start()
 
     @property
     def target_concurrency(self) -> int:
@@ -52,9 +53,9 @@ class ConcurrencyController:
         """Smoothed latency of successful calls in seconds; None before the first."""
         return self._policy.latency
 
-    def record_success(self, latency: float) -> None:
-        """Record a successful call and its latency in seconds."""
-        self._record(Succeeded, elapsed=latency)
+    def record_success(self, latency_seconds: float) -> None:
+        """Record a successful call and its latency."""
+        self._record(Succeeded, elapsed=latency_seconds)
 
     def record_error(self) -> None:
         """Record a rate limit, or an error that more load would make worse."""
@@ -64,7 +65,10 @@ class ConcurrencyController:
         """Record a timeout."""
         self._record(TimedOut)
 
+    def _start(self) -> None:
+        """Start a call; the first one starts the first window."""
+        self._policy.take(Started(t=self._clock(), attempt=_ATTEMPT))
+
     def _record(self, signal: Callable[..., Signal], **facts: Any) -> None:
-        now = self._clock()
-        self._policy.take(Started(t=now, attempt=_ATTEMPT))
-        self._policy.take(signal(t=now, attempt=_ATTEMPT, **facts))
+        self._policy.take(signal(t=self._clock(), attempt=_ATTEMPT, **facts))
+        self._start()

@@ -3,20 +3,23 @@
 import asyncio
 import contextlib
 import contextvars
+import logging
+import math
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import attrs
 import trio
 
 from journal.events import FailureCategory
 from runner.api import in_trio, run_async
+from runner.definition.settings import DURATION
 from runner.errors import UsageError
 from runner.executors.execution import Execution, ExecutorConfig, ExecutorSettings, Results
 from runner.executors.main_thread import MainThreadCaller
@@ -30,6 +33,18 @@ _RESERVED: Final = ("resume", "listener", "limits", "observer")
 """Options of `arun` that the executor sets itself."""
 _AIMD: Final = (5.0, 1, 0.5)
 """Phoenix's defaults: window, step and ratio."""
+_TIMEOUT: Final = 60
+"""Phoenix's default, in seconds. Its library passes None and relies on it."""
+
+_log = logging.getLogger("evaljournal")
+
+
+class Executor(Protocol):
+    """Calls a function for every input."""
+
+    def run(self, inputs: Sequence[Any]) -> Results:
+        """Return outputs and details in the order of the inputs."""
+        ...
 
 
 def _bypasses(exc: BaseException) -> FailureCategory | None:
@@ -54,42 +69,74 @@ def _check_integer(name: str, value: object, minimum: int) -> None:
         raise UsageError(f"expected an integer, {minimum} or more", setting=name, value=value)
 
 
+def _check_timeout(value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise UsageError(DURATION, setting="timeout", value=value, hint="math.inf turns it off")
+
+
 class _Executor:
-    """What both executors share."""
+    """What both executors share. The public attributes may be changed between runs."""
+
+    concurrency: int = 1
+    """Maximum number of concurrent calls."""
+    timeout: float = math.inf
+    """Seconds for one attempt; `math.inf`: no timeout."""
 
     def __init__(
         self,
-        function: Callable[[Any], Any],
+        generation_fn: Callable[[Any], Any],
         *,
-        concurrency: int,
-        timeout: float | None,
-        bar_format: str | None,
+        tqdm_bar_format: str | None,
         max_retries: int,
         exit_on_error: bool,
-        fallback: Any,
+        fallback_return_value: Any,
         termination_signal: int | None,
         policy: str,
         aimd: Mapping[str, Any] | None,
         journal: JournalPath,
         options: Mapping[str, Any] | None,
     ) -> None:
-        if not callable(function):
-            raise UsageError("expected a function of one input", setting="generation_fn", value=function)
-        _check_integer("concurrency", concurrency, 1)
-        _check_integer("max_retries", max_retries, 0)
-        for name in options or ():
+        self.generate = generation_fn
+        """The function that is called."""
+        self.tqdm_bar_format = tqdm_bar_format
+        """Format of the progress bar; None: no progress is shown."""
+        self.max_retries = max_retries
+        """Retries of one input."""
+        self.exit_on_error = exit_on_error
+        """Whether the first input that fails stops the run."""
+        self.fallback_return_value = fallback_return_value
+        """Output of inputs that have none."""
+        self.termination_signal = termination_signal
+        """Signal that stops the run; None: none does."""
+        self._aimd = aimd
+        self._journal = None if journal is None else Path(journal)
+        self._options = {"policy": policy, **(options or {})}
+        self._configure()  # Rejects invalid arguments.
+
+    def _configure(self) -> ExecutorConfig:
+        """Return the parameters of a run from the attributes; raise a `UsageError` if one is invalid."""
+        if not callable(self.generate):
+            raise UsageError("expected a function of one input", setting="generation_fn", value=self.generate)
+        _check_integer("concurrency", self.concurrency, 1)
+        _check_integer("max_retries", self.max_retries, 0)
+        _check_timeout(self.timeout)
+        for name in self._options:
             if name in _RESERVED:
                 raise UsageError(f"the option {name!r} is set by the executor; remove it from options")
-        self._signals = () if termination_signal is None else (termination_signal,)
-        retry = _MaxRetries(total=max_retries, classify=_bypasses)
-        self._config = ExecutorConfig(
-            function=function,
-            settings=ExecutorSettings(slots=concurrency, timeout=timeout, retry=retry, aimd=aimd),
-            options={"policy": policy, "fail_fast": exit_on_error, "stop_on_same_error": None, **(options or {})},
-            journal=None if journal is None else Path(journal),
-            fallback=fallback,
-            bar_format=bar_format,
+        timeout = None if math.isinf(self.timeout) else self.timeout
+        retry = _MaxRetries(total=self.max_retries, classify=_bypasses)
+        return ExecutorConfig(
+            function=self.generate,
+            settings=ExecutorSettings(slots=self.concurrency, timeout=timeout, retry=retry, aimd=self._aimd),
+            options={"fail_fast": self.exit_on_error, "stop_on_same_error": None, **self._options},
+            journal=self._journal,
+            fallback=self.fallback_return_value,
+            bar_format=self.tqdm_bar_format,
         )
+
+    @property
+    def _signals(self) -> tuple[int, ...]:
+        return () if self.termination_signal is None else (self.termination_signal,)
 
     def _stopping_on_signal(self, stop: Callable[[], None]) -> contextlib.AbstractContextManager[bool]:
         """Call `stop` on the signal; yields whether a handler could be installed."""
@@ -102,6 +149,9 @@ class AsyncExecutor(_Executor):
     The function is an `async def` for asyncio or trio, or a plain function, which runs in threads. With `journal`, every step
     is recorded there; running the same inputs again calls the function only for those that have no output yet.
     """
+
+    base_priority: int = 0
+    """Only for compatibility; inputs are called in order."""
 
     def __init__(
         self,
@@ -126,8 +176,11 @@ class AsyncExecutor(_Executor):
         """Configure the calls; `options` are passed to `arun`, such as `{"grace": 30}`.
 
         By default, the adaptive policy finds the number of concurrent calls, at most `concurrency`. Setting any parameter of
-        Phoenix's AIMD selects an AIMD with these parameters.
+        Phoenix's AIMD selects an AIMD with these parameters. `timeout` is in seconds for one attempt (default: 60);
+        `math.inf` turns it off.
         """
+        self.concurrency = concurrency
+        self.timeout = _TIMEOUT if timeout is None else timeout
         numbers = (dynamic_window_seconds, dynamic_increase_step, dynamic_decrease_ratio)
         is_aimd = enable_dynamic_concurrency and (dynamic_initial_target is not None or numbers != _AIMD)
         aimd = {
@@ -138,12 +191,10 @@ class AsyncExecutor(_Executor):
         }
         super().__init__(
             generation_fn,
-            concurrency=concurrency,
-            timeout=timeout,
-            bar_format=tqdm_bar_format,
+            tqdm_bar_format=tqdm_bar_format,
             max_retries=max_retries,
             exit_on_error=exit_on_error,
-            fallback=fallback_return_value,
+            fallback_return_value=fallback_return_value,
             termination_signal=termination_signal,
             policy="fixed" if not enable_dynamic_concurrency else "aimd" if is_aimd else "adaptive",
             aimd=aimd if is_aimd else None,
@@ -153,18 +204,18 @@ class AsyncExecutor(_Executor):
 
     def run(self, inputs: Iterable[Any]) -> Results:
         """Call the function for all inputs: from a script, a thread or a notebook cell."""
-        execution = Execution(self._config, inputs)
+        execution = Execution(self._configure(), inputs)
         with self._stopping_on_signal(execution.stop_handle.request):
             return run_async(execution.run)
 
     async def execute(self, inputs: Iterable[Any]) -> Results:
         """Do the same inside asyncio, with the function in the caller's loop, or inside trio."""
         if trio.lowlevel.in_trio_run():
-            execution = Execution(self._config, inputs)
+            execution = Execution(self._configure(), inputs)
             with self._stopping_on_signal(execution.stop_handle.request):
                 return await execution.run()
         loop = asyncio.get_running_loop()
-        execution = Execution(self._config, inputs, loop=loop)
+        execution = Execution(self._configure(), inputs, loop=loop)
         context = contextvars.copy_context()
         with self._stopping_on_signal(execution.stop_handle.request), ThreadPoolExecutor(1, "evaljournal") as pool:
             running = loop.run_in_executor(pool, lambda: context.run(in_trio, execution.run))
@@ -206,12 +257,10 @@ class SyncExecutor(_Executor):
         """Configure the calls; see `AsyncExecutor`."""
         super().__init__(
             generation_fn,
-            concurrency=1,
-            timeout=None,
-            bar_format=tqdm_bar_format,
+            tqdm_bar_format=tqdm_bar_format,
             max_retries=max_retries,
             exit_on_error=exit_on_error,
-            fallback=fallback_return_value,
+            fallback_return_value=fallback_return_value,
             termination_signal=termination_signal,
             policy="fixed",
             aimd=None,
@@ -221,8 +270,8 @@ class SyncExecutor(_Executor):
 
     def run(self, inputs: Iterable[Any]) -> Results:
         """Call the function for all inputs. The run itself has its own thread, so that a call cannot block it."""
-        caller = MainThreadCaller(self._config.function)
-        execution = Execution(self._config, inputs, task=caller)
+        caller = MainThreadCaller(self.generate)
+        execution = Execution(self._configure(), inputs, task=caller)
         stop_handle, context = execution.stop_handle, contextvars.copy_context()
 
         def stop() -> None:
@@ -258,7 +307,7 @@ def get_executor_on_sync_context(
     journal: JournalPath = None,
     options: Mapping[str, Any] | None = None,
 ) -> AsyncExecutor | SyncExecutor:
-    """Return a SyncExecutor for `run_sync` or outside the main thread, otherwise an AsyncExecutor."""
+    """Return a SyncExecutor for `run_sync`, or, with a warning, outside the main thread; otherwise an AsyncExecutor."""
     common: dict[str, Any] = {
         "tqdm_bar_format": tqdm_bar_format,
         "max_retries": max_retries,
@@ -267,6 +316,10 @@ def get_executor_on_sync_context(
         "journal": journal,
         "options": options,
     }
-    if run_sync or threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():
+        if not run_sync:
+            _log.warning("not in the main thread: calls are made one at a time; use an AsyncExecutor for concurrent calls")
+        return SyncExecutor(sync_fn, termination_signal=None, **common)
+    if run_sync:
         return SyncExecutor(sync_fn, **common)
     return AsyncExecutor(async_fn, concurrency, timeout=timeout, **common)

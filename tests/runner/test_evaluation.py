@@ -1,5 +1,6 @@
 """Definitions of evaluations: settings, tasks, scorers and fingerprints are checked where they are written."""
 
+import contextlib
 import functools
 import importlib.util
 import inspect
@@ -18,7 +19,7 @@ import trio
 
 import runner
 from runner import Case, Retry, Score, UsageError, evaluation, note
-from runner.data.fingerprint import _normal, fingerprint_function
+from runner.data.fingerprint import _normal, definition_of, fingerprint_function
 from runner.definition.settings import Settings
 from runner.notes import set_note_sink
 
@@ -367,6 +368,26 @@ def test_fingerprint_of_a_nested_function(tmp_path: Path) -> None:
     assert fingerprint_function(one) == fingerprint_function(two)
 
 
+def test_sources_are_parsed_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ast.parse` in two threads at once can raise a SystemError in Python 3.11."""
+    both, overlaps, get_source = threading.Barrier(2), list[bool](), inspect.getsource
+
+    def watched_source(function: Callable[..., Any]) -> str:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(timeout=0.2)
+            overlaps.append(True)
+        return get_source(function)
+
+    monkeypatch.setattr(inspect, "getsource", watched_source)
+    threads = [threading.Thread(target=function, args=[plain]) for function in (fingerprint_function, definition_of)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+
+    assert [] == overlaps
+
+
 def test_fingerprint_of_settings() -> None:
     """Settings are canonical JSON, with classes by name and functions by source."""
     settings = Settings(retry=Retry(on=ValueError, give_up_on=(KeyError, UsageError), classify=lambda _: None), timeout=3)
@@ -391,7 +412,7 @@ def test_fingerprints_are_equal_across_processes() -> None:
     """Without source, bytecode and constants are used: no address, no path, no order of a set."""
     code = """
 import sys
-from runner.data.fingerprint import _normal, fingerprint_function
+from runner.data.fingerprint import _normal, definition_of, fingerprint_function
 source = "def task(q):\\n    return [x for x in q if x in {'a', 'b', 'c', 'd', 3}]"
 exec(compile(source, sys.argv[1], "exec"))
 print(fingerprint_function(task))

@@ -1,13 +1,16 @@
-"""Phoenix's executor interface: the six names, their arguments and their results."""
+"""Phoenix's executor interface: its names, arguments, attributes and results."""
 
 import asyncio
 import inspect
+import logging
+import math
 import signal
 import threading
 import time
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
+from unittest.mock import AsyncMock, MagicMock, Mock
 
 import pytest
 import trio
@@ -18,6 +21,7 @@ from runner.executors import (
     AsyncExecutor,
     ExecutionDetails,
     ExecutionStatus,
+    Executor,
     Fatal,
     SyncExecutor,
     get_executor_on_sync_context,
@@ -108,6 +112,37 @@ def test_the_signatures(callable_: Any, expected: str) -> None:
     assert expected == " ".join(actual)
 
 
+def test_the_attributes() -> None:
+    """Arguments are attributes of the same names; `timeout` is 60 s by default."""
+    names = ("concurrency", "max_retries", "exit_on_error", "fallback_return_value", "timeout", "tqdm_bar_format")
+    values = (7, 2, False, "?", 5, "{bar}")
+    given: dict[str, Any] = dict(zip(names, values, strict=True))
+    executor = AsyncExecutor(double, **given, termination_signal=signal.SIGTERM)
+    plain = AsyncExecutor(double)
+    in_order = SyncExecutor(len, max_retries=2, exit_on_error=False, fallback_return_value="?", termination_signal=None)
+    executors: list[Executor] = [executor, plain, in_order]
+
+    assert values == tuple(getattr(executor, name) for name in names)
+    assert (3, 10, True, None, 60, None) == tuple(getattr(plain, name) for name in names)
+    assert (1, 2, False, "?", math.inf, None) == tuple(getattr(in_order, name) for name in names)
+    assert [double, double, len] == [each.generate for each in (executor, plain, in_order)]
+    assert [signal.SIGTERM, signal.SIGINT, None] == [each.termination_signal for each in (executor, plain, in_order)]
+    assert 0 == plain.base_priority
+    assert all(callable(each.run) for each in executors)
+
+
+async def test_attributes_may_be_changed_before_a_run() -> None:
+    """A run uses the attributes as they are when it starts, and checks them again."""
+    task = Scripted({"a": [Fail(ValueError("no")), Answer(1)]})
+    executor = AsyncExecutor(double, max_retries=0, options=repeatable())
+    executor.generate, executor.max_retries, executor.fallback_return_value = task, 1, "?"
+    assert [1] == (await executor.execute(["a"]))[0]
+
+    executor.timeout = 0
+    with pytest.raises(UsageError, match="timeout=0"):
+        await executor.execute(["a"])
+
+
 async def test_outputs_are_in_the_order_of_inputs() -> None:
     """Outputs and details are in the order of the inputs."""
     task = Scripted(lambda value, _: Answer(f"out {value}", after=10.0 - value))
@@ -178,6 +213,16 @@ async def test_a_timeout_is_an_exception_of_its_attempt() -> None:
     assert ["timed out after 30 s"] == [str(exc) for exc in details.exceptions]
     assert isinstance(details.exceptions[0], TimeoutError)
     assert pytest.approx(30.0, abs=1e-5) == details.execution_seconds
+
+
+@pytest.mark.parametrize(("given", "seconds"), [(None, 60.0), (30, 30.0), (math.inf, 86_000.0)])
+async def test_the_default_timeout(given: float | None, seconds: float) -> None:
+    """`timeout=None` is 60 s, as in Phoenix; `math.inf` turns the timeout off."""
+    task = Scripted({"a": [Answer(1, after=86_000)]})
+    results = await execute(task, ["a"], timeout=given, max_retries=0)
+
+    assert [COMPLETED if given == math.inf else FAILED] == statuses(results)
+    assert pytest.approx(seconds, abs=1e-5) == results[1][0].execution_seconds
 
 
 async def test_a_late_result_is_discarded() -> None:
@@ -291,6 +336,16 @@ def test_functions_of_every_kind(function: Any) -> None:
     assert [2, 4, 6] == AsyncExecutor(function).run([1, 2, 3])[0]
 
 
+@pytest.mark.parametrize("kind", [AsyncMock, MagicMock, Mock])
+def test_mocks(kind: Any) -> None:
+    """A mock, which has every attribute and so the code of no function, is called like the function it stands for."""
+    failing = kind(side_effect=[ValueError("once"), 4])
+
+    assert [3] == AsyncExecutor(kind(return_value=3)).run([1])[0]
+    assert [4] == AsyncExecutor(failing, options={"seed": 5}).run([1])[0]
+    assert 2 == failing.call_count
+
+
 async def _double_in_asyncio(value: int) -> int:
     await asyncio.sleep(0)
     return 2 * value
@@ -311,7 +366,8 @@ def test_the_loop_of_an_object_is_that_of_its_call() -> None:
         ({"concurrency": 0}, "concurrency=0: expected an integer, 1 or more"),
         ({"concurrency": 2.5}, "concurrency=2.5"),
         ({"max_retries": -1}, "max_retries=-1: expected an integer, 0 or more"),
-        ({"timeout": 0}, "timeout=0.0: must be a number of seconds above 0"),
+        ({"timeout": 0}, "timeout=0: must be a number of seconds above 0; math.inf turns it off"),
+        ({"timeout": True}, "timeout=True"),
         ({"timeout": float("nan")}, "timeout=nan"),
         ({"options": {"listener": print}}, "the option 'listener' is set by the executor"),
     ],
@@ -344,13 +400,13 @@ async def test_the_policy_follows_the_arguments(given: dict[str, Any], limits: t
     """The adaptive policy by default, a fixed one without dynamics, AIMD with any of Phoenix's numbers."""
     task = Scripted(lambda value, _: Answer(value, 1))
     executor = AsyncExecutor(task, 20, **given, options=repeatable())
-    orders = executor._config
+    config = executor._configure()
     outputs, _ = await executor.execute(range(200))
 
     assert list(range(200)) == outputs
     assert task.most_in_flight <= limits[0] + 16
     expected = "fixed" if "enable_dynamic_concurrency" in given else "aimd" if given else "adaptive"
-    assert (expected, expected == "aimd") == (orders.options["policy"], orders.settings.aimd is not None)
+    assert (expected, expected == "aimd") == (config.options["policy"], config.settings.aimd is not None)
 
 
 async def test_aimd_follows_its_arguments() -> None:
@@ -406,8 +462,8 @@ def test_sync_retries_and_exits_too() -> None:
     assert ([0, None, None], [COMPLETED, FAILED, DID_NOT_RUN]) == (results[0], statuses(results))
 
 
-def test_the_choice_between_the_two() -> None:
-    """Sync if requested or outside the main thread; otherwise async, also inside a running loop."""
+def test_the_choice_between_the_two(caplog: pytest.LogCaptureFixture) -> None:
+    """Sync if requested or, with a warning, outside the main thread; otherwise async, also inside a running loop."""
 
     def sync_double(value: int) -> int:
         return 2 * value
@@ -420,12 +476,16 @@ def test_the_choice_between_the_two() -> None:
         return executor, executor.run([1, 2])
 
     executors: list[Any] = []
-    thread = threading.Thread(target=lambda: executors.append(chosen()))
-    thread.start()
-    thread.join(timeout=30)
+    warnings: list[int] = []
+    for run_sync in (True, False):
+        thread = threading.Thread(target=lambda run_sync: executors.append(chosen(run_sync=run_sync)), args=[run_sync])
+        thread.start()
+        thread.join(timeout=30)
+        warnings.append(sum(record.levelno == logging.WARNING for record in caplog.records))
     in_loop, results = asyncio.run(in_a_loop())
 
-    kinds = [type(each) for each in (chosen(), chosen(run_sync=True), executors[0], in_loop)]
-    assert [AsyncExecutor, SyncExecutor, SyncExecutor, AsyncExecutor] == kinds
-    assert [2, 4] == results[0]
-    assert 5 == in_loop._config.settings.slots
+    kinds = [type(each) for each in (chosen(), chosen(run_sync=True), *executors, in_loop)]
+    assert [AsyncExecutor, SyncExecutor, SyncExecutor, SyncExecutor, AsyncExecutor] == kinds
+    assert [0, 1] == warnings
+    assert [None, None, signal.SIGINT] == [each.termination_signal for each in (*executors, chosen(run_sync=True))]
+    assert ([2, 4], 5) == (results[0], in_loop.concurrency)

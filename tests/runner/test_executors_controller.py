@@ -36,6 +36,19 @@ def test_a_calm_window_adds_a_step() -> None:
     assert [3, 3, 4, 4, 5, 5, 6] == targets
 
 
+def test_the_first_window_starts_at_construction() -> None:
+    """A success at 4 s and one at 5 s end the first window; counted from the first call, it would end at 9 s."""
+    clock = Clock()
+    controller = ConcurrencyController(10, 3, increase_step=1, clock=clock)
+    targets = []
+    for seconds in (4.0, 1.0):
+        clock.now += seconds
+        controller.record_success(latency_seconds=1.0)
+        targets.append(controller.target_concurrency)
+
+    assert [3, 4] == targets
+
+
 def test_an_empty_window_adds_nothing() -> None:
     """A window without a success adds nothing."""
     clock = Clock()

@@ -322,10 +322,3 @@ def test_10_no_concurrency_is_rejected(concurrency: int) -> None:
     """`concurrency=0` is an error, not a hang."""
     with pytest.raises(UsageError, match=f"concurrency={concurrency}"):
         AsyncExecutor(print, concurrency)
-
-
-async def test_10_timeout_none() -> None:
-    """With `timeout=None` a call may take a day."""
-    results = await execute(Scripted(lambda *_: Answer(1, 86_000.0)), ["a"])
-
-    assert 86_000.0 == pytest.approx(results[1][0].execution_seconds)

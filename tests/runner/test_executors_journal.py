@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -89,7 +90,7 @@ async def test_a_killed_run_is_resumed() -> None:
     disk = SimulatedDisk()
     first = Scripted(lambda value, _: Answer(value, 10) if value < 20 else Hang())
     with trio.move_on_after(200):
-        await execute(first, range(40), disk)
+        await execute(first, range(40), disk, timeout=math.inf)
     second = Scripted(lambda value, _: Answer(value, 1))
     results = await execute(second, range(40), disk.killed())
 

@@ -33,6 +33,7 @@ from evaljournal.executors import (
     ConcurrencyController,
     ExecutionDetails,
     ExecutionStatus,
+    Executor,
     SyncExecutor,
     get_executor_on_sync_context,
 )
@@ -170,6 +171,8 @@ def executors() -> None:
     assert_type(details[0].exceptions, list[BaseException])
     chosen = get_executor_on_sync_context(length, capitals, concurrency=4, fallback_return_value=0)
     assert_type(chosen, AsyncExecutor | SyncExecutor)
+    executor: Executor = chosen
+    assert_type(executor.run(["?"]), tuple[list[Any], list[ExecutionDetails]])
     assert_type(chosen.run(str(number) for number in range(3)), tuple[list[Any], list[ExecutionDetails]])
     assert_type(ConcurrencyController(10, 3, clock=lambda: 0.0).target_concurrency, int)
     AsyncExecutor(capitals, concurrency="8")  # type: ignore[arg-type]
