@@ -43,14 +43,6 @@ class Salvaged:
     """Number of intact records that could not be appended; they are in `excluded.jsonl`."""
 
 
-@attrs.frozen
-class _Intact:
-    seq: int
-    at: str
-    t: float
-    event: events.Event
-
-
 async def salvage(
     source: Path | str, target: Path | str, *, files: Files = DISK, in_thread: InThread = run_in_thread
 ) -> Salvaged:
@@ -103,7 +95,7 @@ def _session_of(event: events.Event, lifecycle: Lifecycle) -> int:
             return lifecycle.sessions + (lifecycle.stage != "in_session")
 
 
-def _first_record(source: Path, files: Files) -> tuple[_Intact, bytes]:
+def _first_record(source: Path, files: Files) -> tuple[events.Record, bytes]:
     """Return the `RunStarted` record and the run's id; raise if the journal cannot or need not be salvaged."""
     if verify(source, files=files).ok:
         raise JournalError(f"{source} is not damaged", path=source, hint="resume")
@@ -122,14 +114,15 @@ def _possible_runs(scan: Scan) -> Iterator[bytes]:
             yield from dict.fromkeys(re.findall(rb'"run":"([0-9a-f]{32})"', stream.read()))
 
 
-def _intact_records(source: Path, files: Files, run: bytes) -> Iterator[_Intact]:
+def _intact_records(source: Path, files: Files, run: bytes) -> Iterator[events.Record]:
     scan = Scan(source, files)
     for record in scan:
         with contextlib.suppress(BlobDamaged):
-            yield _Intact(record.seq, record.at, record.t, with_loaded_blobs(record.event, files))
+            yield record._replace(event=with_loaded_blobs(record.event, files))
     scan.cursor.run = run
     for survivor in intact_after(scan):
         with contextlib.suppress(BlobDamaged, ValueError, KeyError, TypeError):  # Correct hash, but not a record of ours.
             members = orjson.loads(survivor.line)
             members.update(unloaded_blobs(members.get("blobs", {}), members["type"], source))
-            yield _Intact(survivor.seq, members["at"], members["t"], with_loaded_blobs(decode(members), files))
+            event, h = with_loaded_blobs(decode(members), files), survivor.h.decode()
+            yield events.Record(survivor.seq, members["at"], members["t"], event, survivor.d, h, segment=0, offset=0)

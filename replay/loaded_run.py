@@ -45,6 +45,17 @@ class LoadedRun:
     """Damage after the last record; not searched for if an earlier record was requested."""
     unfinished: ScanStop | None = None
     """The end of the last record, if unconfirmed bytes follow it: a writer is running, or has crashed."""
+    is_live: bool = False
+    """Whether a process is writing it; as of an earlier record, whether one was. Set by a caller that has checked the lock."""
+
+    @property
+    def status(self) -> str:
+        """`running`, `finished`, `stopped`, `interrupted` or `damaged`."""
+        if self.problem is not None:
+            return "damaged"
+        if self.is_live:
+            return "running"
+        return {"": "interrupted", "finished": "finished"}.get(self.state.outcome, "stopped")
 
     @property
     def total(self) -> int | None:
@@ -91,12 +102,14 @@ class LoadedRun:
 
     def summary(self, by: str | None = None) -> Summary:
         """Return the results; with `by`, a key of the metadata, also those of each group."""
-        if by is None:
-            return summarise(self.state)
+        return summarise(self.state, groups=None if by is None else self.grouping(by).groups)
+
+    def grouping(self, by: str) -> Grouping:
+        """Read the group of each trial by a key of the metadata."""
         grouping = Grouping(by)
         for record in self.records():
             grouping.apply(record)
-        return summarise(self.state, groups=grouping.groups)
+        return grouping
 
     def trial(self, name: str) -> TrialDetails:
         """Read everything about one trial.

@@ -7,50 +7,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from runner.api import arun, rescore, run
-    from runner.data.case import Case
-    from runner.data.dataset import Dataset
-    from runner.definition.evaluation import Evaluation, evaluation
-    from runner.definition.settings import Settings
-    from runner.engine.options import RunOptions
-    from runner.engine.rescore import Rescored
-    from runner.engine.session import Outcome
-    from runner.errors import UsageError
-    from runner.notes import note
-    from runner.recompute.verification import RunVerification, verify
-    from runner.retries.classify import Fatal, RateLimited
-    from runner.retries.retry import Retry
-    from runner.scorers.scorer import Score
-    from runner.tasks.chat import Chat
-    from runner.tasks.command import Command
-    from runner.tasks.endpoint import Endpoint
-    from runner.tasks.recorded_output import RecordedOutput
-
-__all__ = [
-    "Case",
-    "Chat",
-    "Command",
-    "Dataset",
-    "Endpoint",
-    "Evaluation",
-    "Fatal",
-    "Outcome",
-    "RateLimited",
-    "RecordedOutput",
-    "Rescored",
-    "Retry",
-    "RunOptions",
-    "RunVerification",
-    "Score",
-    "Settings",
-    "UsageError",
-    "arun",
-    "evaluation",
-    "note",
-    "rescore",
-    "run",
-    "verify",
-]
+    from runner.api import arun as arun
+    from runner.api import rescore as rescore
+    from runner.api import run as run
+    from runner.data.case import Case as Case
+    from runner.data.dataset import Dataset as Dataset
+    from runner.definition.evaluation import Evaluation as Evaluation
+    from runner.definition.evaluation import evaluation as evaluation
+    from runner.definition.settings import Settings as Settings
+    from runner.engine.options import RunOptions as RunOptions
+    from runner.engine.rescore import Rescored as Rescored
+    from runner.engine.session import Outcome as Outcome
+    from runner.errors import UsageError as UsageError
+    from runner.notes import note as note
+    from runner.recompute.verification import RunVerification as RunVerification
+    from runner.recompute.verification import verify as verify
+    from runner.retries.classify import Fatal as Fatal
+    from runner.retries.classify import RateLimited as RateLimited
+    from runner.retries.retry import Retry as Retry
+    from runner.scorers.scorer import Score as Score
+    from runner.tasks.chat import Chat as Chat
+    from runner.tasks.command import Command as Command
+    from runner.tasks.endpoint import Endpoint as Endpoint
+    from runner.tasks.recorded_output import RecordedOutput as RecordedOutput
 
 _MODULES: Final = {
     "Case": "data.case",
@@ -78,6 +57,8 @@ _MODULES: Final = {
     "verify": "recompute.verification",
 }
 """Public name → the module that defines it."""
+
+__all__ = [*_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]  # the names are imported above
 
 
 def __getattr__(name: str) -> Any:

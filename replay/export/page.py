@@ -18,7 +18,6 @@ from typing import Any, Final, TypeVar
 import attrs
 import orjson
 
-from journal import JournalError
 from journal.events import RunStarted
 from replay.audit_types import Audit
 from replay.comparison import Comparison, Paired
@@ -57,21 +56,19 @@ class PageRun:
     history: LoadedRun
     content: Content
     audit: Audit
-    status: str
-    """running, finished, stopped, interrupted or damaged."""
-    problem: JournalError | None
 
     def data(self, cursor: Cursor = Cursor()) -> dict[str, Any]:  # noqa: B008  # immutable
         """Return the data of the page, with all columns or only what has changed since the cursor."""
         state, path, started = self.history.state, self.history.path, self.history.state.started
+        status, problem = self.history.status, self.history.problem
         summary, quoted = summarise(state), shlex.quote(str(path))
-        next_verb = {"running": "watch", "damaged": "verify"}.get(self.status)
+        next_verb = {"running": "watch", "damaged": "verify"}.get(status)
         return {
             "path": str(path),
             "name": path.name,
-            "status": self.status,
-            "problem": None if self.problem is None else str(self.problem),
-            "headline": headline(summary, self.status if next_verb else ending_in_words(state)),
+            "status": status,
+            "problem": None if problem is None else str(problem),
+            "headline": headline(summary, status if next_verb else ending_in_words(state)),
             "next_command": f"evaljournal {next_verb} {quoted}" if next_verb else next_command(state, path),
             "show": f"evaljournal show {quoted}",
             "verify": f"evaljournal verify {quoted}",

@@ -9,7 +9,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import click
 import orjson
 
@@ -18,7 +17,6 @@ from journal.lock import is_held
 from journal.scan import ScanStop
 from replay import LoadedRun, RunState, idle, load
 from replay.ending import ending_in_words, next_command
-from replay.grouping import Grouping
 from replay.loaded_run import reject_invalid_record
 from replay.screen import panel
 from replay.summary import in_json, summarise
@@ -30,61 +28,27 @@ if TYPE_CHECKING:
     from rich.console import Console, Group
 
 
-@attrs.frozen
-class RunView:
-    """A run as read from its journal, up to the damage if there is any."""
-
-    history: LoadedRun
-    is_live: bool
-    """Whether a process is writing it; as of an earlier record, whether one was."""
-
-    @property
-    def path(self) -> Path:
-        """The directory of the run."""
-        return self.history.path
-
-    @property
-    def state(self) -> RunState:
-        """Its state after the last record that was read."""
-        return self.history.state
-
-    @property
-    def problem(self) -> JournalError | None:
-        """The damage after that record, if any."""
-        return self.history.problem
-
-    @property
-    def status(self) -> str:
-        """`running`, `finished`, `stopped`, `interrupted` or `damaged`."""
-        if self.problem is not None:
-            return "damaged"
-        if self.is_live:
-            return "running"
-        return {"": "interrupted", "finished": "finished"}.get(self.state.outcome, "stopped")
-
-
-def short_ending(view: RunView) -> str:
+def short_ending(view: LoadedRun) -> str:
     """Return how a run ended in a few words, for a table."""
     if view.problem is not None or view.is_live:
         return view.status
     return ending_in_words(view.state) if view.state.outcome else "no final record"
 
 
-def open_run(path: Path, at: int | None = None) -> RunView:
+def open_run(path: Path, at: int | None = None) -> LoadedRun:
     """Read a run, in any status, up to record `at`."""
     is_live = is_held(path)  # Before reading: if the process ends meanwhile, its last record is read.
-    history = load(path, at)
-    return RunView(history, is_live if history.is_last else not history.state.outcome)
+    run = load(path, at)
+    run.is_live = is_live if run.is_last else not run.state.outcome
+    return run
 
 
-def groups_by(view: RunView, by: str) -> dict[str, str]:
+def groups_by(view: LoadedRun, by: str) -> dict[str, str]:
     """Return the group of each trial by a key of its metadata."""
-    found = Grouping(by)
-    for record in view.history.records():
-        found.apply(record)
-    if by not in found.keys:
-        raise InvalidUsage(f"no case of {view.path} has {by!r} in its metadata{suggest(by, found.keys)}")
-    return found.groups
+    grouping = view.grouping(by)
+    if by not in grouping.keys:
+        raise InvalidUsage(f"no case of {view.path} has {by!r} in its metadata{suggest(by, grouping.keys)}")
+    return grouping.groups
 
 
 def exit_if_damaged(problem: JournalError | None, *, quiet: bool = False) -> None:
@@ -101,7 +65,7 @@ def warn_unconfirmed(stop: ScanStop | None) -> None:
         click.echo(f"after record {stop.seq - 1:,}: {stop.check}", err=True)
 
 
-def summary_of(view: RunView, by: str | None = None) -> dict[str, Any]:
+def summary_of(view: LoadedRun, by: str | None = None) -> dict[str, Any]:
     """Return the status of a run for JSON."""
     path, state = view.path, view.state
     return {
@@ -109,26 +73,26 @@ def summary_of(view: RunView, by: str | None = None) -> dict[str, Any]:
         "status": view.status,
         "is_live": view.is_live,
         "problem": None if view.problem is None else str(view.problem),
-        "durable_seq": view.history.durable,
+        "durable_seq": view.durable,
         "next_command": _next(view),
         "waiting": waiting_of(view),
         **in_json(summarise(state, groups=None if by is None else groups_by(view, by))),
     }
 
 
-def waiting_of(view: RunView) -> list[dict[str, Any]]:
+def waiting_of(view: LoadedRun) -> list[dict[str, Any]]:
     """Return for JSON why slots of a running run are idle, now or as of its last record."""
     if not view.is_live or view.problem is not None:
         return []
-    now = view.state.t + (age(view.state, time.time()) if view.history.is_last else 0.0)
-    return idle.in_json(idle.reasons(view.state, now=now, total=view.history.total))
+    now = view.state.t + (age(view.state, time.time()) if view.is_last else 0.0)
+    return idle.in_json(idle.reasons(view.state, now=now, total=view.total))
 
 
-def _next(view: RunView) -> str:
+def _next(view: LoadedRun) -> str:
     """Return the command to continue: salvage, resume or fork."""
     if view.problem is not None:
         return f"evaljournal salvage {shlex.quote(str(view.path))} -o NEW"
-    return next_command(view.state, view.path) if view.history.is_last else fork_command(view.path, view.history.seq)
+    return next_command(view.state, view.path) if view.is_last else fork_command(view.path, view.seq)
 
 
 def fork_command(path: Path, seq: int) -> str:

@@ -8,7 +8,6 @@ from replay import LoadedRun
 from replay.auditing import Auditor
 from replay.export.page import PageRun
 from replay.export.page_content import Content, value_length
-from runner.cli._display import RunView
 from runner.recompute.rules import session_rules
 
 
@@ -28,10 +27,9 @@ class PageReader:
         history.apply(record)
         self.content.take(history, record)
 
-    def run(self, seen: RunView) -> PageRun:
+    def run(self, history: LoadedRun) -> PageRun:
         """Return the run as it is now."""
-        audit = (self._auditor or Auditor()).result()
-        return PageRun(history=seen.history, content=self.content, audit=audit, status=seen.status, problem=seen.problem)
+        return PageRun(history=history, content=self.content, audit=(self._auditor or Auditor()).result())
 
 
 def journal_size(path: Path) -> int:

@@ -22,7 +22,6 @@ from replay import LoadedRun
 from replay.export.page import PageRun, live_page, policy
 from replay.export.page_columns import Cursor
 from replay.loaded_run import reject_invalid_record
-from runner.cli._display import RunView
 from runner.cli._page import PageReader
 from runner.errors import UsageError
 from runner.run_paths import last_record
@@ -54,7 +53,8 @@ class LiveRun:
     @property
     def page_run(self) -> PageRun:
         """The run as it is now. After its last record it has ended, even if the process still holds the lock."""
-        return self._reader.run(RunView(self.history, self._is_live and not self.history.state.outcome))
+        self.history.is_live = self._is_live and not self.history.state.outcome
+        return self._reader.run(self.history)
 
     async def follow(self) -> None:
         """Read the journal and follow it as it grows; if it is damaged, record the problem and return."""

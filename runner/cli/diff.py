@@ -5,12 +5,13 @@ from typing import Final
 
 import click
 
+from replay import LoadedRun
 from replay.comparison import Side, compare, in_json, outputs
 from replay.comparison_text import lines
 from replay.ending import total_trials
 from replay.text import plural, printable
 from runner.cli._common import RunType
-from runner.cli._display import RunView, exit_if_damaged, groups_by, open_run, print_json, short_ending
+from runner.cli._display import exit_if_damaged, groups_by, open_run, print_json, short_ending
 
 _LISTED: Final = 10
 """Maximum trials of a kind that are listed without --all."""
@@ -35,7 +36,7 @@ def diff(a: Path, b: Path, by: str | None, show_all: bool, as_json: bool) -> Non
     evaljournal diff runs/capitals/0001 runs/capitals/0002 --json | jq '.broke[].trial'
     """
     runs = open_run(a), open_run(b)
-    sides = [Side(view.state, outputs(view.history.records())) for view in runs]
+    sides = [Side(view.state, outputs(view.records())) for view in runs]
     found = compare(*sides, groups=None if by is None else groups_by(runs[0], by))
     if as_json:
         paths = {"a": str(a), "b": str(b)}
@@ -50,7 +51,7 @@ def diff(a: Path, b: Path, by: str | None, show_all: bool, as_json: bool) -> Non
         exit_if_damaged(view.problem, quiet=as_json)
 
 
-def _which(view: RunView) -> str:
+def _which(view: LoadedRun) -> str:
     """Describe a run: its evaluation, status and counts."""
     state = view.state
     name = printable(state.started.evaluation) if state.started else "not started"

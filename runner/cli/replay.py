@@ -18,7 +18,7 @@ from replay.loaded_run import reject_invalid_record
 from replay.text import printable
 from replay.timeline import BETWEEN_SESSIONS
 from runner.cli._common import run_argument
-from runner.cli._display import RunView, exit_if_damaged, fork_command, open_run, print_json, print_screen, summary_of
+from runner.cli._display import exit_if_damaged, fork_command, open_run, print_json, print_screen, summary_of
 from runner.cli._live import FRAME, Show, showing
 from runner.errors import UsageError
 from runner.signals import until_signal
@@ -61,21 +61,21 @@ def replay(path: Path, at: int | None, at_time: str | None, play: float | None, 
         print_json(summary_of(view))
     else:
         if play is None:
-            print_screen(view.history, moment.now)
+            print_screen(view, moment.now)
         else:
             with showing() as show:
-                trio.run(until_signal, partial(play_back, view.history, play, show), signal.SIGINT)
+                trio.run(until_signal, partial(play_back, view, play, show), signal.SIGINT)
         click.echo(_position(view), err=True)
     exit_if_damaged(view.problem, quiet=as_json)
 
 
-def _position(view: RunView) -> str:
+def _position(view: LoadedRun) -> str:
     state = view.state
     if view.problem is not None:
         return f"last intact record, at {printable(state.at)}"
-    if view.history.is_last:
+    if view.is_last:
         return f"last record, at {printable(state.at)}; next: {next_command(state, view.path)}"
-    return f"as of {printable(state.at)}; to continue from here: {fork_command(view.path, view.history.seq)}"
+    return f"as of {printable(state.at)}; to continue from here: {fork_command(view.path, view.seq)}"
 
 
 @attrs.frozen

@@ -12,7 +12,7 @@ from replay.comparison import Side, compare, outputs
 from replay.export.page import PageRun, comparison_data, is_page, page
 from runner.atomic_write import write_atomically
 from runner.cli._common import RunType, run_argument
-from runner.cli._display import RunView, exit_if_damaged
+from runner.cli._display import exit_if_damaged
 from runner.cli._page import PageReader, journal_size
 from runner.cli.export import check_target
 
@@ -47,7 +47,7 @@ def report(path: Path, other: Path | None, target: Path, then_open: bool, force:
     if then_open:
         webbrowser.open(target.resolve().as_uri())
     for each in runs:
-        exit_if_damaged(each.problem)
+        exit_if_damaged(each.history.problem)
 
 
 def _comparison(runs: list[PageRun]) -> dict[str, Any] | None:
@@ -60,4 +60,6 @@ def read_page_run(path: Path) -> PageRun:
     """Read a run for a page: state, columns and audit in one pass over its journal."""
     is_live = is_held(path)  # Before reading, as in `open_run`.
     reader = PageReader(journal_size(path))
-    return reader.run(RunView(load(path, apply=reader.take), is_live))
+    run = load(path, apply=reader.take)
+    run.is_live = is_live
+    return reader.run(run)

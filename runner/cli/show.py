@@ -9,6 +9,7 @@ import click
 import orjson
 
 from journal import Blob
+from replay import LoadedRun
 from replay.definition import definition_lines, load_definition
 from replay.loaded_run import reject_invalid_record
 from replay.text import as_text, duration, number, one_line, plural, printable, spaced
@@ -17,7 +18,7 @@ from replay.trial_state import TrialState
 from replay.waits import Wait
 from runner.cli import InvalidUsage
 from runner.cli._common import TrialType, run_and_trial
-from runner.cli._display import RunView, exit_if_damaged, open_run, print_json, print_table
+from runner.cli._display import exit_if_damaged, open_run, print_json, print_table
 from runner.suggest import suggest
 
 _LINES: Final = 40
@@ -60,7 +61,7 @@ def show(run: str | None, trial: str | None, at: int | None, definition: bool, a
         exit_if_damaged(view.problem)  # It may be after the damage.
         as_of = "" if at is None else f" at record {at:,}"
         raise InvalidUsage(f"{path} has no trial {trial!r}{as_of}{suggest(trial, view.state.trials)}")
-    trial_details = view.history.trial(trial)
+    trial_details = view.trial(trial)
     problem = trial_details.problem or view.problem
     if as_json:
         print_json({"path": str(path), "problem": None if problem is None else str(problem), **_in_json(trial_details)})
@@ -70,7 +71,7 @@ def show(run: str | None, trial: str | None, at: int | None, definition: bool, a
     exit_if_damaged(problem, quiet=as_json)
 
 
-def _definition(view: RunView, *, as_json: bool) -> None:
+def _definition(view: LoadedRun, *, as_json: bool) -> None:
     """Show the definition of the run, with adopted changes applied."""
     started = view.state.started
     recorded = None if started is None else load_definition(started.definition)
@@ -83,7 +84,7 @@ def _definition(view: RunView, *, as_json: bool) -> None:
     exit_if_damaged(view.problem, quiet=as_json)
 
 
-def _list(view: RunView, *, as_json: bool) -> None:
+def _list(view: LoadedRun, *, as_json: bool) -> None:
     """List the trials."""
     state, inputs = view.state, view.history.inputs()
     if as_json:

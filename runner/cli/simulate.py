@@ -31,7 +31,7 @@ def simulate(path: Path, policy: str | None, slots: int | None, as_json: bool) -
     evaljournal simulate runs/capitals/0001 --slots 4 --json | jq .simulated.duration
     """
     view = open_run(path)
-    recording = Recording.of(view.history.records())
+    recording = Recording.of(view.records())
     try:
         figures = recording.simulate(policy=policy, slots=slots)
     except UsageError as exc:

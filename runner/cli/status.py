@@ -7,13 +7,13 @@ from typing import Final
 
 import click
 
-from replay import RunState
+from replay import LoadedRun, RunState
 from replay.ending import final_report
 from replay.summary import summarise
 from replay.summary_text import group_lines
 from replay.text import plural, printable
 from runner.cli._common import run_argument
-from runner.cli._display import RunView, age, exit_if_damaged, groups_by, open_run, print_json, print_screen, summary_of
+from runner.cli._display import age, exit_if_damaged, groups_by, open_run, print_json, print_screen, summary_of
 
 _GROUPS: Final = 20
 """Maximum groups that are listed; `--json` has all."""
@@ -43,7 +43,7 @@ def status(path: Path, by: str | None, as_json: bool) -> None:
     if as_json:
         print_json(summary_of(view, by))
     elif view.is_live or view.problem is not None:
-        print_screen(view.history, view.state.t + age(view.state, time.time()) if view.problem is None else None)
+        print_screen(view, view.state.t + age(view.state, time.time()) if view.problem is None else None)
         if view.problem is None:
             click.echo(_writer(view.state))
     else:
@@ -52,7 +52,7 @@ def status(path: Path, by: str | None, as_json: bool) -> None:
     exit_if_damaged(view.problem, quiet=as_json)
 
 
-def _warn_disk_full(view: RunView) -> None:
+def _warn_disk_full(view: LoadedRun) -> None:
     """Report a full disk after an interrupted run: its final record may be missing for that reason."""
     free = shutil.disk_usage(view.path).free
     if view.status == "interrupted" and free < _NEARLY_FULL:

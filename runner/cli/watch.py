@@ -20,7 +20,7 @@ from replay.loaded_run import reject_invalid_record
 from replay.text import printable
 from runner.cli import UNFINISHED
 from runner.cli._common import run_argument
-from runner.cli._display import RunView, age, exit_if_damaged, open_run, print_json, print_screen, summary_of
+from runner.cli._display import age, exit_if_damaged, open_run, print_json, print_screen, summary_of
 from runner.cli._ending import exit_code
 from runner.cli._live import FRAME, Show, showing
 from runner.engine.recorder import Clock
@@ -49,7 +49,7 @@ def watch(path: Path, as_json: bool) -> None:
     if as_json:
         print_json(summary_of(view))
     elif view.problem is not None:
-        print_screen(view.history)
+        print_screen(view)
     else:
         click.echo(final_report(view.state, path=path))
         if view.status == "interrupted" and view.state.sessions:
@@ -59,7 +59,7 @@ def watch(path: Path, as_json: bool) -> None:
     sys.exit(exit_code(view.state, stopped=view.state.outcome != "finished"))
 
 
-def _watch_live(path: Path, *, quiet: bool) -> RunView:
+def _watch_live(path: Path, *, quiet: bool) -> LoadedRun:
     """Watch a run until it ends; exit with 3 on Ctrl-C."""
     watcher = RunWatcher(path)
     with nullcontext(_show_nothing) if quiet else showing(transient=True) as show:
@@ -67,7 +67,7 @@ def _watch_live(path: Path, *, quiet: bool) -> RunView:
     if not has_ended:
         click.echo(f"the run continues; watch it with {command('watch', path)}", err=True)
         sys.exit(UNFINISHED)
-    return RunView(watcher.history, is_live=False) if watcher.has_read_all else open_run(path)
+    return watcher.history if watcher.has_read_all else open_run(path)
 
 
 def _show_nothing(history: LoadedRun, now: float) -> None:

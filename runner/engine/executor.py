@@ -173,7 +173,7 @@ class Executor:
         if self._attempts is None or self._scoring is None:
             self.scheduler.close()
         else:
-            self.scheduler.close_attempts()
+            self.scheduler.queues.close_attempts()
         self.scheduler.request_intake()
         self._nursery.start_soon(self._drain)
 

@@ -1,6 +1,7 @@
 """Admits trials slightly ahead of need: cases are read in a thread and recorded in the loop."""
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
 import trio
@@ -20,12 +21,8 @@ class TrialSource(Protocol):
     """Where trials come from."""
 
     @property
-    def ready(self) -> deque[Any]:
-        """Trials that were read and are not admitted yet."""
-        ...
-
-    def read(self, most: int) -> bool:
-        """Read at most `most` trials into `ready`; return whether there were any. Called in a thread; may block."""
+    def pending(self) -> Iterator[Any]:
+        """The trials. They are read in a thread: that may block and must record nothing."""
         ...
 
     def admit(self, item: Any) -> TrialWork | None:
@@ -44,6 +41,10 @@ class Intake:
         self._scheduler = scheduler
         self._in_thread = in_thread
         self._limit_key = scheduler.settings.limit_key
+        self._ready: deque[Any] = deque()
+        """Trials that were read in a thread and are not admitted yet."""
+        self._failure: BaseException | None = None
+        """What reading raised after other trials, which are admitted first."""
 
     async def run(self, source: TrialSource) -> None:
         """Admit trials as they are needed."""
@@ -73,7 +74,7 @@ class Intake:
 
         def read() -> None:
             try:
-                results.append(source.read(most))
+                results.append(self._fill(source.pending, most))
             except BaseException as exc:  # noqa: BLE001  # raised below
                 results.append(exc)
             self._scheduler.loop.call(is_read.set)
@@ -88,9 +89,26 @@ class Intake:
             raise results[0]
         return results[0]
 
+    def _fill(self, pending: Iterator[Any], most: int) -> bool:
+        """Read trials until there are so many or `READ_TIME` is over; return whether there were any."""
+        if self._failure is not None:
+            raise self._failure
+        now, number = self._scheduler.recorder.clock.now, 0
+        until = now() + READ_TIME
+        try:
+            for number, item in enumerate(pending, 1):
+                self._ready.append(item)
+                if number == most or now() > until:
+                    break
+        except BaseException as exc:
+            if not number:
+                raise
+            self._failure = exc
+        return number > 0
+
     def _admit(self, source: TrialSource) -> None:
-        while source.ready:
-            work = source.admit(source.ready.popleft())
+        while self._ready:
+            work = source.admit(self._ready.popleft())
             if work is not None:
                 if self._limit_key is not None:
                     work.key = limit_key_of(work.case, self._limit_key)

@@ -1,6 +1,5 @@
 """The trials of a run that are not done: all of a new run, and those left of a resumed one."""
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -11,7 +10,6 @@ from replay.text import plural
 from runner.data.case import Trial
 from runner.definition.settings import Settings
 from runner.engine.changes import examples
-from runner.engine.intake import READ_TIME
 from runner.engine.options import Options
 from runner.engine.recorder import Recorder
 from runner.engine.trial_work import TrialWork
@@ -37,31 +35,11 @@ class PendingTrials:
         self._path = recorder.journal.path
         self._settings = settings
         self._options = options
-        self._pending = self._find(trials)
-        self._failure: BaseException | None = None
+        self.pending = self._find(trials)
         self.is_closed = False
         """Whether every case was read, and every recorded trial is accounted for."""
-        self.ready: deque[PendingTrial] = deque()
-        """Filled in a thread, emptied in the loop."""
         self._missing = {trial for trial, state in recorder.state.trials.items() if state.stage != "withdrawn"}
         """Recorded trials whose cases were not read yet."""
-
-    def read(self, most: int) -> bool:
-        """Read cases until `most` trials are pending; return whether there were any. Records nothing."""
-        if self._failure is not None:
-            raise self._failure
-        now, number = self._recorder.clock.now, 0
-        until = now() + READ_TIME
-        try:
-            for number, pending in enumerate(self._pending, 1):
-                self.ready.append(pending)
-                if number == most or now() > until:
-                    break
-        except BaseException as exc:
-            if not number:
-                raise
-            self._failure = exc  # Raised by the next call: what was read before it counts.
-        return number > 0
 
     def _find(self, trials: Iterable[Trial]) -> Iterator[PendingTrial]:
         for trial in trials:

@@ -7,7 +7,6 @@ import heapq
 import itertools
 import math
 from collections import deque
-from collections.abc import Iterator
 from typing import TypeVar
 
 import attrs
@@ -79,36 +78,6 @@ def _take_probe(queue: deque[J]) -> J:
     return job
 
 
-class Delays:
-    """Jobs that wait for their delay."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Job]] = []
-        """Due time, number and job; the number keeps the order of jobs that are due at the same time."""
-        self._counter = itertools.count()
-
-    def __len__(self) -> int:
-        return len(self._heap)
-
-    def put(self, job: Job, due: float) -> None:
-        """Add a job that may start at `due`."""
-        heapq.heappush(self._heap, (due, next(self._counter), job))
-
-    def has_calls(self, until: float) -> bool:
-        """Whether a scorer call is due before `until`."""
-        return any(due <= until and isinstance(job, ScorerCall) for due, _, job in self._heap)
-
-    def take_due(self, now: float) -> Iterator[Job]:
-        """Remove the jobs whose delay is over."""
-        while self._heap and self._heap[0][0] <= now:
-            yield heapq.heappop(self._heap)[2]
-
-    @property
-    def next(self) -> float:
-        """When the next job is due."""
-        return self._heap[0][0] if self._heap else math.inf
-
-
 class Queues:
     """Lanes, delayed jobs, outputs to score, and the sums of the lanes' limits."""
 
@@ -117,7 +86,9 @@ class Queues:
         """By rate-limit key; without keys, all attempts use one lane."""
         self.to_score: deque[TrialWork] = deque()
         """Trials that were admitted with an output."""
-        self.delayed = Delays()
+        self.delayed: list[tuple[float, int, Job]] = []
+        """Heap of the jobs that wait for their delay: due time, number and job; the number keeps the order of equal times."""
+        self._numbers = itertools.count()
         self.waiting = 0
         """Trials that wait for an attempt, over all lanes."""
         self.unscored = 0
@@ -174,11 +145,15 @@ class Queues:
         self.waiting += job.__class__ is TrialWork
         self.lanes[job.key].put(job)
 
+    def delay(self, job: Job, due: float) -> None:
+        """Add a job that may start at `due`."""
+        heapq.heappush(self.delayed, (due, next(self._numbers), job))
+
     def put_due(self, now: float) -> float:
         """Queue the jobs whose delay is over; return when the next is due."""
-        for job in self.delayed.take_due(now):
-            self.put(job)
-        return self.delayed.next
+        while self.delayed and self.delayed[0][0] <= now:
+            self.put(heapq.heappop(self.delayed)[2])
+        return self.delayed[0][0] if self.delayed else math.inf
 
     def has_startable(self, now: float, *, for_probe: bool = False) -> bool:
         """Whether a queued job may be able to start; a breaker's probe may exceed the limit."""
@@ -198,7 +173,7 @@ class Queues:
         return (
             bool(self.to_score)
             or any(lane.calls and lane.closed_until <= until for lane in lanes)
-            or self.delayed.has_calls(until)
+            or any(due <= until and isinstance(job, ScorerCall) for due, _, job in self.delayed)
         )
 
 

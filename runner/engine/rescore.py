@@ -3,7 +3,6 @@
 A new score of a scorer replaces its earlier one; the earlier records stay in the journal.
 """
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -23,7 +22,6 @@ from runner.data.case import Case
 from runner.definition.settings import Settings
 from runner.engine.environment import Environment
 from runner.engine.executor import Executor
-from runner.engine.intake import READ_TIME
 from runner.engine.open_tasks import TaskOpener
 from runner.engine.rate_limits import new_policy, recorded_policy, scorer_keys, scorer_slots
 from runner.engine.recorder import Clock, Recorder
@@ -156,18 +154,7 @@ class _Outputs:
         self._scorers = {scorer.name for scorer in scorers}
         unscored = list(_unscored(recorder.state, scorers, again=again))
         self.total = len(unscored)
-        self._unscored = iter(unscored)
-        self.ready: deque[TrialWork] = deque()
-
-    def read(self, most: int) -> bool:
-        """Read the next outputs and their cases."""
-        now, number = self._recorder.clock.now, 0
-        until = now() + READ_TIME
-        for number, (trial, scored) in enumerate(self._unscored, 1):
-            self.ready.append(self._work(trial, scored))
-            if number == most or now() > until:
-                break
-        return number > 0
+        self.pending = (self._work(trial, scored) for trial, scored in unscored)
 
     def _work(self, trial: str, scored: frozenset[str]) -> TrialWork:
         state, path = self._recorder.state.trials[trial], self._recorder.journal.path

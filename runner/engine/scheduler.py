@@ -72,10 +72,6 @@ class Scheduler:
         """Whether a worker was woken and has not looked for a job yet; it wakes the next one if it finds a job."""
         self._parked = trio.lowlevel.ParkingLot()
 
-    def close_attempts(self) -> None:
-        """Start no more attempts; outputs are still scored."""
-        self.queues.close_attempts()
-
     def close(self) -> None:
         """Start nothing more; parked workers return."""
         self.is_open = False
@@ -175,7 +171,7 @@ class Scheduler:
         """Queue a job, after its delay if it has one."""
         if job.delay > 0:
             due = self._now() + job.delay
-            self.queues.delayed.put(job, due)
+            self.queues.delay(job, due)
             self.timer.schedule(due)
         else:
             self.queues.put(job)

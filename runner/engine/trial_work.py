@@ -12,20 +12,32 @@ from runner.errors import UsageError
 from runner.scorers.scorer import OpenScorer, ScorerInput
 
 
-@attrs.define(eq=False)
-class TrialWork:
+@attrs.define(eq=False, kw_only=True)
+class _Queued:
+    """What the executor keeps of a job between and during its calls."""
+
+    began: float = 0.0
+    """When the call in flight started, in the seconds of `t`."""
+    rate_limits: int = 0
+    """Consecutive rate-limited calls in this session."""
+    delay: float = 0.0
+    """Seconds until the next may start."""
+    is_last: bool = False
+    """Whether it goes to the end of the queue after its delay."""
+    epoch: int = 0
+    """The lane's epoch when the call in flight started."""
+
+
+@attrs.define(eq=False, kw_only=True)
+class TrialWork(_Queued):
     """A trial that was admitted and is not done."""
 
     trial: str
     case: Case
     state: TrialState
-    """Its recorded state: attempts, failures."""
-    began: float = 0.0
-    """When the attempt in flight started, in the seconds of `t`."""
+    """What the journal says about it: attempts, failures."""
     slot: int = -1
     """Slot of the attempt in flight."""
-    rate_limits: int = 0
-    """Consecutive rate-limited attempts in this session."""
     is_request_recorded: bool = False
     """Whether this session has recorded what is sent for it."""
     has_output: bool = False
@@ -37,14 +49,8 @@ class TrialWork:
     """Scorers that need not be called."""
     unscored: int = 0
     """Scorers whose calls are not done."""
-    delay: float = 0.0
-    """Seconds until it may start."""
-    is_last: bool = False
-    """Whether it goes to the end of the queue after its delay."""
     key: str = ""
     """Its rate-limit key."""
-    epoch: int = 0
-    """The lane's epoch when the attempt in flight started."""
 
     @property
     def has_failed(self) -> bool:
@@ -53,8 +59,8 @@ class TrialWork:
         return history is not None and bool(history.errors or history.parse_errors or history.timeouts)
 
 
-@attrs.define(eq=False)
-class ScorerCall:
+@attrs.define(eq=False, kw_only=True)
+class ScorerCall(_Queued):
     """The calls of one scorer with the output of one trial; at most one is in flight."""
 
     work: TrialWork
@@ -62,18 +68,8 @@ class ScorerCall:
     input: ScorerInput
     number: int = 0
     """Calls in this session, the one in flight included."""
-    began: float = 0.0
-    """When the call in flight started, in the seconds of `t`."""
     retry_history: RetryHistory = attrs.field(factory=RetryHistory)
     """Its failures in this session."""
-    rate_limits: int = 0
-    """Consecutive rate-limited calls."""
-    delay: float = 0.0
-    """Seconds until the next may start."""
-    is_last: bool = False
-    """Whether it goes to the end of the queue after its delay."""
-    epoch: int = 0
-    """The lane's epoch when the call in flight started."""
 
     @property
     def key(self) -> str:
