@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import attrs
 import orjson
 import trio
 
@@ -23,7 +24,7 @@ from benchmarks._figures import Figures, machine, peak_memory
 from journal import follow, read
 from journal.events import RunFinished
 from replay import RunState, fold
-from replay.summary import in_json, summarise
+from replay.summary import summarise
 from runner import Case, evaluation
 from runner.api import arun
 from runner.engine.options import LiveRun
@@ -89,7 +90,7 @@ def _status(figures: Figures, path: Path, trials: int) -> None:
 def status(path: str) -> None:
     """Print the CPU seconds of bare parsing and of `status`, and the peak memory in MB."""
     began = time.process_time()
-    in_json(summarise(fold(read(path, load_blobs=False))))
+    attrs.asdict(summarise(fold(read(path, load_blobs=False))))
     status_time = time.process_time() - began
     peak = peak_memory()
     parsing = 0.0

@@ -183,8 +183,6 @@ class Lifecycle:
             case events.RunFinished():
                 if self.open:
                     raise IllegalEvent(name, f"{self.open} {'trial is' if self.open == 1 else 'trials are'} open")
-            case _:
-                pass
         self.stage = after
 
     def _illegal(self, event: Event, trial: str, transition: _Transition) -> IllegalEvent:
@@ -204,19 +202,3 @@ _RUN_STAGE_TEXT: Final = {
     "between_sessions": "no session is open",
     "in_session": "a session is open",
 }
-
-
-def diagram() -> str:
-    """Return the stages of a trial as a Mermaid state diagram."""
-    arrows: dict[tuple[str, str], list[str]] = {}
-    for event, row in TRIAL.items():
-        for before, after in row.items():
-            if event not in (AttemptReturnedLate, events.TrialWithdrawn):  # Legal nearly everywhere: too many arrows.
-                arrows.setdefault((before, after), []).append(event.__name__)
-    lines = [
-        f"    {'[*]' if before == 'absent' else before} --> {after}: {' or '.join(names)}"
-        for (before, after), names in arrows.items()
-    ]
-    ends = [f"    {stage} --> [*]" for stage in STAGES if stage in ENDED]
-    note = "    note right of withdrawn: TrialWithdrawn, from every stage except running"
-    return "\n".join(["stateDiagram-v2", *lines, note, *ends])

@@ -8,7 +8,7 @@ import hashlib
 import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import attrs
 import orjson
@@ -197,11 +197,6 @@ def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Com
         latency=pairing.latency(),
         groups=None if groups is None else pairing.grouped(groups),
     )
-
-
-def in_json(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison as JSON values."""
-    return attrs.asdict(comparison)
 
 
 def _task(side: Side) -> str | None:

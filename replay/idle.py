@@ -4,7 +4,7 @@ Derived from a `RunState` and a time; nothing here reads a clock or decides anyt
 """
 
 from collections.abc import Iterator
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import attrs
 
@@ -58,11 +58,6 @@ def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Re
 def in_backoff(state: RunState, now: float) -> int:
     """Return how many trials are in backoff; one whose delay has passed is ready, without a record."""
     return sum(trial.due > now for trial in state.backing_off.values())
-
-
-def in_json(idle: list[Reason]) -> list[dict[str, Any]]:
-    """Return reasons as JSON."""
-    return [attrs.asdict(reason) for reason in idle]
 
 
 def one_line(idle: list[Reason]) -> str:

@@ -7,7 +7,7 @@ are counted next to it.
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import attrs
 
@@ -283,11 +283,6 @@ def forked_sessions(state: RunState) -> set[int]:
             sessions.add(session)
         origin = origin.get("forked_from")
     return sessions
-
-
-def in_json(summary: Summary) -> dict[str, Any]:
-    """Return a summary as JSON values."""
-    return attrs.asdict(summary)
 
 
 def _trials(stages: Mapping[str, int], recovered: int) -> Trials:

@@ -180,7 +180,7 @@ class TrialDetails:
     problem: BlobDamaged | None = None
     """Damage of a blob; a `Blob` stands in place of its value."""
 
-    def apply(self, record: Record, timeline: Timeline, waits: Sequence[Wait] = ()) -> None:  # noqa: C901, PLR0912  # one fold
+    def apply(self, record: Record, timeline: Timeline, waits: Sequence[Wait] = ()) -> None:  # noqa: C901  # one fold
         """Add a record of the trial, which the timeline has applied; `waits` is what the start in it waited for."""
         self.seq = record.seq
         event = record.event
@@ -212,8 +212,6 @@ class TrialDetails:
                 self.ended_at, self.reason = "", event.reason
             case events.Noted(attempt=0):
                 self.notes.append((event.name, event.value))
-            case _:
-                pass
         number = attempt_number(event)
         if number > len(self.attempts):
             spans = timeline.attempts(self.trial)[len(self.attempts) : number]

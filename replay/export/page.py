@@ -21,14 +21,13 @@ import orjson
 from journal.events import RunStarted
 from replay.audit_types import Audit
 from replay.comparison import Comparison, Paired
-from replay.comparison import in_json as comparison_in_json
 from replay.comparison_text import short_verdict
 from replay.definition import definition_lines, load_definition
 from replay.ending import ending_in_words, next_command
 from replay.export.page_columns import Cursor, columns
 from replay.export.page_content import Content
 from replay.loaded_run import LoadedRun
-from replay.summary import Score, Summary, in_json, summarise
+from replay.summary import Score, Summary, summarise
 from replay.summary_text import billed_usage
 from replay.text import plural, printable
 
@@ -74,7 +73,7 @@ class PageRun:
             "verify": f"evaljournal verify {quoted}",
             "head": state.head,
             "total": self.history.total,
-            "summary": in_json(summary),
+            "summary": attrs.asdict(summary),
             "usage": billed_usage(summary.usage),
             "usage_without_output": billed_usage(summary.usage_without_output),
             "audit": {
@@ -140,7 +139,7 @@ def comparison_data(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison with a headline and the verdict on each paired difference in a few words."""
     verdicts = {scorer: short_verdict(paired) for scorer, paired in comparison.scores.items()}
     return {
-        **comparison_in_json(comparison),
+        **attrs.asdict(comparison),
         "headline": _comparison_headline(comparison, verdicts),
         "verdicts": verdicts,
         "latency_verdict": short_verdict(comparison.latency, higher="slower", lower="faster"),

@@ -242,8 +242,6 @@ def _attempts(source: Source) -> Iterator[Row]:
                 times = {"ended_at": record.at, "end": record.t, "elapsed": event.elapsed}
                 row |= times | facts | {"outcome": event_type(event).removeprefix("attempt_"), "usage": usage}
                 yield row | {"traceback": row["traceback"] or None, "request": source.load(row["request"])}
-            case _:
-                pass
     yield from in_flight.values()
 
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import click
 import orjson
 
@@ -19,7 +20,7 @@ from replay import LoadedRun, RunState, idle, load
 from replay.ending import ending_in_words, next_command
 from replay.loaded_run import reject_invalid_record
 from replay.screen import panel
-from replay.summary import in_json, summarise
+from replay.summary import summarise
 from runner.cli import DAMAGED, InvalidUsage
 from runner.cli._errors import render
 from runner.suggest import suggest
@@ -76,7 +77,7 @@ def summary_of(view: LoadedRun, by: str | None = None) -> dict[str, Any]:
         "durable_seq": view.durable,
         "next_command": _next(view),
         "waiting": waiting_of(view),
-        **in_json(summarise(state, groups=None if by is None else groups_by(view, by))),
+        **attrs.asdict(summarise(state, groups=None if by is None else groups_by(view, by))),
     }
 
 
@@ -85,7 +86,7 @@ def waiting_of(view: LoadedRun) -> list[dict[str, Any]]:
     if not view.is_live or view.problem is not None:
         return []
     now = view.state.t + (age(view.state, time.time()) if view.is_last else 0.0)
-    return idle.in_json(idle.reasons(view.state, now=now, total=view.total))
+    return [attrs.asdict(reason) for reason in idle.reasons(view.state, now=now, total=view.total)]
 
 
 def _next(view: LoadedRun) -> str:

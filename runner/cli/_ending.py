@@ -1,26 +1,38 @@
 """The result of a run: its gates and its exit code."""
 
+import sys
 from collections.abc import Iterable
-from typing import Final
+from pathlib import Path
+from typing import Any, Final, NoReturn
 
+import attrs
 import click
 
 from replay import RunState
+from replay.summary import summarise
 from runner.cli import UNFINISHED
+from runner.cli._display import print_json
 from runner.definition.gates import missed
 
 FAILED: Final = 1
 
 
+def finish(
+    state: RunState, path: Path, *, as_json: bool, stopped: str = "", scorers: Iterable[str] = (), **facts: Any
+) -> NoReturn:
+    """Print the gates that a finished run did not reach and, `as_json`, a summary with more facts; exit with its code."""
+    for gate in () if stopped else missed(_gates(state), state):
+        click.echo(f"not reached: {gate}", err=True)
+    code = exit_code(state, stopped=bool(stopped), scorers=scorers)
+    if as_json:
+        summary = {"stopped": stopped or None, **facts, "exit_code": code, **attrs.asdict(summarise(state))}
+        print_json({"path": str(path), **summary})
+    sys.exit(code)
+
+
 def _gates(state: RunState) -> list[str]:
     gates = state.settings.get("fail_under")
     return [str(gate) for gate in gates] if isinstance(gates, list) else []
-
-
-def print_missed_gates(state: RunState) -> None:
-    """Print the gates that were not reached."""
-    for gate in missed(_gates(state), state):
-        click.echo(f"not reached: {gate}", err=True)
 
 
 def exit_code(state: RunState, *, stopped: bool, scorers: Iterable[str] = ()) -> int:

@@ -16,13 +16,12 @@ from journal.errors import RecordTooLarge
 from journal.threads import run_in_thread
 from replay.ending import final_report
 from replay.screen import panel, stopping_in_words
-from replay.summary import in_json, summarise
 from replay.text import printable
 from runner.api import run as run_evaluation
 from runner.cli import Interrupted, Unfinished, unwrap_exception_groups
 from runner.cli._common import OFF
-from runner.cli._display import print_json, terminal
-from runner.cli._ending import exit_code, print_missed_gates
+from runner.cli._display import terminal
+from runner.cli._ending import finish
 from runner.cli._live import FRAME, ProgressPrinter, is_screen, redraw, tenth
 from runner.cli._stdio import restore_streams
 from runner.definition.gates import Gate
@@ -149,21 +148,8 @@ class CommandSession:
             outcome.state, path=outcome.path, total=self._total, stopped=outcome.stopped, detail=outcome.detail
         )
         click.echo(report, err=True)
-        if not outcome.stopped:
-            print_missed_gates(outcome.state)
-        code = exit_code(outcome.state, stopped=bool(outcome.stopped))
-        if self._as_json:
-            print_json(
-                {
-                    "path": str(outcome.path),
-                    "stopped": outcome.stopped or None,
-                    "detail": outcome.detail or None,
-                    "head": outcome.head,
-                    "exit_code": code,
-                    **in_json(summarise(outcome.state)),
-                }
-            )
-        sys.exit(code)
+        detail, head = outcome.detail or None, outcome.head
+        finish(outcome.state, outcome.path, as_json=self._as_json, stopped=outcome.stopped, detail=detail, head=head)
 
     async def _draw(self, live: LiveRun) -> None:
         """Draw the live screen until cancelled."""

@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Final
 
+import attrs
 import click
 
 from replay import LoadedRun
-from replay.comparison import Side, compare, in_json, outputs
+from replay.comparison import Side, compare, outputs
 from replay.comparison_text import lines
 from replay.ending import total_trials
 from replay.text import plural, printable
@@ -41,7 +42,7 @@ def diff(a: Path, b: Path, by: str | None, show_all: bool, as_json: bool) -> Non
     if as_json:
         paths = {"a": str(a), "b": str(b)}
         problems = {f"problem_{name}": str(view.problem or "") or None for name, view in zip("ab", runs, strict=True)}
-        print_json({**paths, **problems, **in_json(found)})
+        print_json({**paths, **problems, **attrs.asdict(found)})
     else:
         for name, view in zip("AB", runs, strict=True):
             click.echo(f"{name}  {_which(view)}")

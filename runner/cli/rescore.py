@@ -1,7 +1,6 @@
 """The command `evaljournal rescore`."""
 
 import functools
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,10 @@ import trio
 
 from journal.lock import is_held
 from replay.ending import final_report
-from replay.summary import in_json, summarise
 from replay.text import plural
 from runner.cli import InvalidUsage, unwrap_exception_groups
 from runner.cli._common import run_argument
-from runner.cli._display import print_json
-from runner.cli._ending import exit_code, print_missed_gates
+from runner.cli._ending import finish
 from runner.cli._locate import locate_evaluation
 from runner.cli._no_code_options import scorers_from_options
 from runner.cli._options import GroupedCommand, grouped_option, scorer_options
@@ -69,12 +66,9 @@ def rescore(path: Path, again: bool, reference: str | None, slots: int | None, a
     text += f"; {done.left:,} left: run the same command again" if done.left else ""
     click.echo(text, err=True)
     click.echo(final_report(outcome.state, path=path, stopped=outcome.stopped, detail=outcome.detail), err=True)
-    if not outcome.stopped:
-        print_missed_gates(outcome.state)
-    code = exit_code(outcome.state, stopped=outcome.state.outcome != "finished", scorers=names)
-    if as_json:
-        print_json({"path": str(path), "outputs": done.outputs, "exit_code": code, **in_json(summarise(outcome.state))})
-    sys.exit(code)
+    state = outcome.state
+    stopped = outcome.stopped or ("" if state.outcome == "finished" else state.outcome or "interrupted")
+    finish(state, path, as_json=as_json, stopped=stopped, scorers=names, outputs=done.outputs)
 
 
 def _with_scorers(values: dict[str, Any]) -> Evaluation[Any, Any, Any]:

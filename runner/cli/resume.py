@@ -1,6 +1,5 @@
 """The command `evaljournal resume`."""
 
-import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -8,10 +7,9 @@ import click
 
 from journal.events import RunFinished
 from replay import RunState
-from replay.summary import in_json, summarise
 from runner.cli._common import run_argument
-from runner.cli._display import exit_if_damaged, open_run, print_json
-from runner.cli._ending import exit_code, print_missed_gates
+from runner.cli._display import exit_if_damaged, open_run
+from runner.cli._ending import finish
 from runner.cli._locate import locate_evaluation
 from runner.cli._options import GroupedCommand, grouped_option, overrides, resume_options
 from runner.cli._session import CommandSession, check_gates, nat_output, user_code
@@ -81,8 +79,4 @@ def _finish(path: Path, state: RunState, *, as_json: bool) -> NoReturn:
     click.echo(f"{path} is finished: {state.completed:,} ok, {state.failed:,} failed; nothing to resume", err=True)
     if state.failed:
         click.echo(f"{command('resume', path, ' --retry-failed')} retries the failed trials", err=True)
-    print_missed_gates(state)
-    code = exit_code(state, stopped=False)
-    if as_json:
-        print_json({"path": str(path), "stopped": None, "exit_code": code, **in_json(summarise(state))})
-    sys.exit(code)
+    finish(state, path, as_json=as_json)

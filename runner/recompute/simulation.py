@@ -133,8 +133,6 @@ class Recording:
                 if (event.trial, scorer) in self._called:
                     self._called.discard((event.trial, scorer))
                     script.calls_of.setdefault(scorer, []).append(Answer(output=True, after=event.elapsed))
-            case _:
-                pass
 
     def _take_step(self, event: events.TrialEvent, script: TrialScript) -> None:
         match event:
@@ -153,8 +151,6 @@ class Recording:
                 script.steps.append(Hang())
             case events.RetryScheduled(reason="requested" | "stopped"):
                 script.steps.clear()
-            case _:
-                pass
 
     @property
     def ended(self) -> dict[str, TrialScript]:

@@ -4,6 +4,7 @@ import itertools
 import random
 from pathlib import Path
 
+import attrs
 import pytest
 
 from journal import Event, read
@@ -16,7 +17,7 @@ from journal.events import (
     PaceChanged,
 )
 from replay import LoadedRun
-from replay.summary import in_json, summarise
+from replay.summary import summarise
 from tests.browser.conftest import OpenTab
 from tests.browser.pages import capitals, command_json, random_run, write_report
 from tests.journal.samples import session, started, written
@@ -59,7 +60,7 @@ def test_every_record_of_two_sessions(tmp_path: Path, open_tab: OpenTab) -> None
     replayed = LoadedRun(run)
     for record, state in zip(read(run), states, strict=True):
         replayed.apply(record)
-        summary = in_json(summarise(replayed.state))
+        summary = attrs.asdict(summarise(replayed.state))
         expected = summary["trials"], summary["attempts"], summary["limit"]
         assert expected == (state["trials"], state["attempts"], state["limit"])
 

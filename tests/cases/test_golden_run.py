@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import attrs
 import trio
 import trio.testing
 from trio._core import _run as scheduler
@@ -27,7 +28,7 @@ from journal.events import (
     TrialScored,
 )
 from replay import fold
-from replay.summary import in_json, summarise
+from replay.summary import summarise
 from runner import Case, Retry, evaluation
 from runner.api import arun
 from runner.testing import events_of, repeatable
@@ -127,7 +128,7 @@ def test_the_golden_run_covers_every_outcome() -> None:
 
 def test_the_golden_run_has_its_figures() -> None:
     """The figures of its replay are unchanged."""
-    told = in_json(summarise(fold(read(GOLDEN))))
+    told = attrs.asdict(summarise(fold(read(GOLDEN))))
 
     assert {"completed": 10, "failed": 2, "recovered": 3} == {
         name: told["trials"][name] for name in ("completed", "failed", "recovered")

@@ -43,7 +43,7 @@ from journal.events import (
     TrialWithdrawn,
     fields_of,
 )
-from journal.lifecycle import diagram
+from journal.lifecycle import ENDED, STAGES, TRIAL
 from tests.journal import independent_reader as independent
 from tests.journal.samples import content, enqueued, finished, flip, segment, session, started, trial, whole_run, written
 
@@ -56,6 +56,22 @@ HEAD = "e13eab8d618b78562ae3a03b6ce49eff"
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "docs" / "format.md"]
+
+
+def diagram() -> str:
+    """Return the stages of a trial as a Mermaid state diagram."""
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for event, row in TRIAL.items():
+        for before, after in row.items():
+            if event not in (AttemptReturnedLate, TrialWithdrawn):  # Legal nearly everywhere: too many arrows.
+                arrows.setdefault((before, after), []).append(event.__name__)
+    lines = [
+        f"    {'[*]' if before == 'absent' else before} --> {after}: {' or '.join(names)}"
+        for (before, after), names in arrows.items()
+    ]
+    ends = [f"    {stage} --> [*]" for stage in STAGES if stage in ENDED]
+    note = "    note right of withdrawn: TrialWithdrawn, from every stage except running"
+    return "\n".join(["stateDiagram-v2", *lines, note, *ends])
 
 
 def events_table() -> str:

@@ -37,8 +37,9 @@ from journal.events import (
     TrialScored,
     TrialWithdrawn,
 )
-from journal.lifecycle import ENDED, RUN, STAGES, TRIAL, Lifecycle, diagram
+from journal.lifecycle import ENDED, RUN, STAGES, TRIAL, Lifecycle
 from tests.journal.samples import enqueued, examples, finished, session, started, trial, whole_run
+from tests.journal.test_format import diagram
 
 TO: dict[str, list[Event]] = {
     "absent": [],

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import orjson
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from scipy import stats
 from journal import Blob, Event
 from journal.events import RunFinished, TrialWithdrawn
 from replay import fold
-from replay.comparison import Comparison, NothingInCommon, Paired, Side, compare, in_json, outputs
+from replay.comparison import Comparison, NothingInCommon, Paired, Side, compare, outputs
 from replay.comparison_text import lines, sentence
 from replay.grouping import Grouping
 from tests.journal.samples import examples
@@ -297,7 +298,7 @@ def test_outputs_in_blobs() -> None:
 
 def test_json() -> None:
     """The JSON has every trial by name."""
-    content = in_json(compare(scored("exact", [PASS, None, PASS]), scored("exact", [FAIL, PASS, PASS])))
+    content = attrs.asdict(compare(scored("exact", [PASS, None, PASS]), scored("exact", [FAIL, PASS, PASS])))
 
     assert [
         {

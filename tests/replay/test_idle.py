@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+import attrs
 import pytest
 
 from journal import Event
@@ -18,7 +19,7 @@ from journal.events import (
     TrialCompleted,
 )
 from replay import RunState
-from replay.idle import Reason, in_json, one_line, reasons
+from replay.idle import Reason, one_line, reasons
 from replay.intake import PROBING, Pause
 from tests.replay.trial_events import answered, attempt_started, queued, rate_limited, run_state
 
@@ -186,7 +187,8 @@ def test_json() -> None:
     state = run_state([START, *queued("a"), IntakePaused(until=112.0, reason="unavailable", evidence="12 in a row")])
 
     expected = {"key": "", "reason": "breaker", "seconds": 12.0, "number": None, "evidence": "12 in a row"}
-    assert [{**expected, "text": "endpoint unavailable; probing, next probe in 12 s"}] == in_json(reasons(state, now=NOW))
+    text = "endpoint unavailable; probing, next probe in 12 s"
+    assert [{**expected, "text": text}] == [attrs.asdict(reason) for reason in reasons(state, now=NOW)]
 
 
 def test_line_has_three_reasons() -> None:

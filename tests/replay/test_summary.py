@@ -33,7 +33,7 @@ from replay import RunState, fold
 from replay.ending import final_report
 from replay.grouping import NO_GROUP, Grouping
 from replay.statistics import pass_all, pass_at, wilson
-from replay.summary import Summary, in_json, summarise
+from replay.summary import Summary, summarise
 from replay.summary_text import group_lines, score_in_words
 from tests.journal.samples import examples, session, started
 from tests.journal.test_format import GOLDEN
@@ -74,7 +74,7 @@ def test_json() -> None:
         [enqueued("d"), AttemptStarted(trial="d", attempt=1, slot=0)],
     )
     state = state_of(events)
-    summary_json = in_json(summarise(state))
+    summary_json = attrs.asdict(summarise(state))
 
     assert {
         "evaluation": "capitals",
@@ -246,7 +246,7 @@ def test_no_trial_done() -> None:
 
     assert (1, 1, 0) == (summary.trials.enqueued, summary.trials.open, summary.trials.with_output)
     assert ({}, None, 0) == (summary.scores, summary.latency.p50, summary.latency.count)
-    assert in_json(summarise(RunState()))["evaluation"] is None
+    assert attrs.asdict(summarise(RunState()))["evaluation"] is None
 
 
 def test_scores_that_are_not_finite() -> None:
