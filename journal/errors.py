@@ -113,7 +113,6 @@ class HeadMissing(JournalError):
         self.seq = seq
         """The last record of the journal."""
         self.head = head
-        """Its hash."""
         super().__init__(
             f"{path} has no record with the hash {expected} (the last one, record {seq:,}, has {head}): records were removed "
             "from the end or rewritten, or this is another run",

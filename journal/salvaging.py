@@ -34,7 +34,6 @@ class Salvaged:
     """The result of a salvage."""
 
     path: Path
-    """The new run."""
     kept: int
     """Number of records that were copied."""
     lost: int

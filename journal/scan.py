@@ -223,7 +223,6 @@ class ScanStop:
     seq: int
     """The record expected there."""
     check: str
-    """The check that failed."""
     in_header: bool
     """Whether it is the first line of a file, which is synced before the file gets its name."""
     unfinished: bytes | None = None

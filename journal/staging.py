@@ -67,7 +67,6 @@ def _publish(staging: Path, target: Path, files: Files) -> None:
 
 
 def _remove(staging: Path, target: Path, files: Files) -> None:
-    """Remove an incomplete copy."""
     if not files.exists(str(staging)):
         return
     if is_held(staging, files):

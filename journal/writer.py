@@ -129,7 +129,6 @@ class Journal:
     ) -> None:
         self.path = path
         self.run = end.run
-        """Id of the run."""
         self.initial_seq = end.seq
         """The last record when the journal was opened; 0 for a new one."""
         self.recovered: Record | None = None
@@ -162,7 +161,6 @@ class Journal:
 
         self._failure: JournalFailed | None = None
         self._is_open = True
-        """Whether it accepts records."""
         self._done = False
         self._is_sealed = False
         self._idle = False

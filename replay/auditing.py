@@ -49,7 +49,6 @@ class Auditor:
         self._state = RunState() if state is None else state
         self._findings: list[Finding] = []
         self._count = 0
-        """Findings so far."""
         self._notes: dict[str, None] = {}
         self._is_over = False
         """Whether a record was invalid; the records after it are not checked."""

@@ -276,7 +276,6 @@ class _Pairing:
         return {label: self.scores(cases) for label, cases in sorted(cases_of.items())}
 
     def latency(self) -> Paired:
-        """Compare the seconds per output."""
         a, b = array("d"), array("d")
         for pair in self.cases.values():
             times_a, times_b = ([trial.elapsed for trial in trials if trial.output_location is not None] for trials in pair)

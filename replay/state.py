@@ -33,7 +33,6 @@ PINNED: Final = ("evaluation", "task_fingerprint", "dataset_fingerprint", "score
 
 
 def _adopted(before: events.RunStarted, now: events.RunStarted) -> Iterator[str]:
-    """Return what a session adopted."""
     names = {"evaluation": "name", "task_fingerprint": "task", "dataset_fingerprint": "cases"}
     yield from (name for field, name in names.items() if getattr(before, field) != getattr(now, field))
     old, new = dict(before.scorers), dict(now.scorers)
@@ -71,7 +70,6 @@ class OpenCall:
     """A scorer call in flight."""
 
     key: str
-    """Its rate-limit key."""
     since: float
     """When it started, in seconds of `t`."""
 
@@ -112,7 +110,6 @@ class RunState:
     planned: int = 0
     """Planned number of trials; 0 if unknown."""
     settings: dict[str, Any] = attrs.field(factory=dict[str, Any])
-    """The settings of the current session."""
     sessions: list[Session] = attrs.field(factory=list[Session])
     outcome: str = ""
     """`finished`, or the reason the last session stopped; empty while it runs or if it crashed."""

@@ -35,7 +35,6 @@ class Tally:
     numbers: int = 0
     """Values in the mean; true counts as 1, false as 0."""
     booleans: int = 0
-    """Values that are true or false."""
     zeros_and_ones: int = 0
     """Numbers that are 0 or 1, booleans included."""
     outside_unit: int = 0
@@ -55,7 +54,6 @@ class Tally:
     sizes: int = 0
     """With repeats: the sum over cases of the squared count."""
     version: str = ""
-    """The current version of the scorer."""
     _older: dict[str, int] = attrs.field(factory=dict)
     """Older version → number of its values; all others are of the current version."""
 

@@ -41,7 +41,6 @@ class Timeline:
         self.sessions: list[SessionTime] = []
         self.times = TrialTimes()
         self.seq = 0
-        """The last record that was applied."""
         self._steps: dict[str, StepFunction] = {name: StepFunction() for name in get_args(StepName)}
         self._in_flight, self._queued, self._backing_off, self._paused, self._limit, self._pace = self._steps.values()
         self._counts = (None, self._queued, self._backing_off, self._in_flight, None)

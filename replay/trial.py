@@ -180,7 +180,7 @@ class TrialDetails:
     problem: BlobDamaged | None = None
     """Damage of a blob; a `Blob` stands in place of its value."""
 
-    def apply(self, record: Record, timeline: Timeline, waits: Sequence[Wait] = ()) -> None:  # noqa: C901  # one fold
+    def apply(self, record: Record, timeline: Timeline, waits: Sequence[Wait] = ()) -> None:  # noqa: C901, PLR0912  # one fold
         """Add a record of the trial, which the timeline has applied; `waits` is what the start in it waited for."""
         self.seq = record.seq
         event = record.event

@@ -22,9 +22,7 @@ class Forked:
     """A new run, and where it was forked."""
 
     path: Path
-    """The new run."""
     state: RunState
-    """Its state."""
     seq: int
     """The last record of the source that was copied."""
 

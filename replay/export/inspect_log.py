@@ -241,5 +241,4 @@ def _target(expected: Any) -> str | list[str]:
 
 
 def _uuid(index: TrialIndex, *parts: str) -> str:
-    """Derive an id from the run."""
     return hashlib.sha256("/".join((index.source.run_id, *parts)).encode()).hexdigest()[:22]

@@ -7,6 +7,7 @@ Parquet each column has one type; a column of mixed values holds text as it is a
 import csv
 import io
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Any, Final, Literal
 
 import attrs
@@ -116,29 +117,47 @@ def _nested(name: str, key: str) -> Callable[[Row], Any]:
     return lambda row: row[name].get(key)
 
 
-TRIAL: Final[dict[str, Kind]] = {
-    "trial": "text",
-    "case": "text",
-    "repeat": "integer",
-    "stage": "text",
-    "input": "any",
-    "expected": "any",
-    "metadata": "any",
-    "request": "any",
-    "output": "any",
-    "truncated": "boolean",
-    "attempts": "integer",
-    "reason": "text",
-    "error": "text",
-    "message": "text",
-    "enqueued_at": "text",
-    "ended_at": "text",
-    "queue_time": "number",
-    "backoff_time": "number",
-    "run_time": "number",
-    "scoring_time": "number",
-    "fingerprint": "text",
+def _time(name: str) -> Callable[[TrialDetails], float]:
+    return lambda trial: round(getattr(trial.times, name), 6)
+
+
+def _error(name: str) -> Callable[[TrialDetails], str | None]:
+    return lambda trial: getattr(trial.last_error, name, None)
+
+
+_TRIAL: Final[dict[str, tuple[Kind | None, Callable[[TrialDetails], Any]]]] = {
+    "trial": ("text", attrgetter("trial")),
+    "case": ("text", attrgetter("case")),
+    "repeat": ("integer", attrgetter("repeat")),
+    "stage": ("text", attrgetter("stage")),
+    "input": ("any", attrgetter("input")),
+    "expected": ("any", attrgetter("expected")),
+    "metadata": ("any", attrgetter("metadata")),
+    "request": ("any", attrgetter("request")),
+    "output": ("any", attrgetter("output")),
+    "truncated": ("boolean", lambda trial: trial.truncated if trial.stage in {"scoring", "completed"} else None),
+    "scores": (None, lambda trial: {scorer: score.value for scorer, score in trial.values.items()}),
+    "reasons": (None, lambda trial: {scorer: score.reason for scorer, score in trial.values.items() if score.reason}),
+    "scorer_errors": (
+        None,
+        lambda trial: {name: f"{each.error}: {each.message}" for name, each in trial.scorer_failures.items()},
+    ),
+    "attempts": ("integer", lambda trial: len(trial.attempts)),
+    "reason": ("text", lambda trial: trial.reason or None),
+    "error": ("text", _error("error")),
+    "message": ("text", _error("message")),
+    "enqueued_at": ("text", attrgetter("enqueued_at")),
+    "ended_at": ("text", lambda trial: trial.ended_at or None),
+    "queue_time": ("number", _time("queue_time")),
+    "backoff_time": ("number", _time("backoff_time")),
+    "run_time": ("number", _time("run_time")),
+    "scoring_time": ("number", _time("scoring_time")),
+    "usage": (None, attrgetter("usage")),
+    "fingerprint": ("text", attrgetter("fingerprint")),
 }
+"""Member of a row → the kind of its column, and how to get it; those without a kind become several columns."""
+
+TRIAL: Final = {name: kind for name, (kind, _) in _TRIAL.items() if kind is not None}
 
 
 def _trials(source: Source) -> Table:
@@ -151,38 +170,8 @@ def _trials(source: Source) -> Table:
         columns.append(Column(f"reason.{scorer}", "text", _nested("reasons", scorer)))
     columns += [Column(f"usage.{name}", "number", _nested("usage", name)) for name in index.usage_names]
     columns.append(Column("scorer_errors", "any", lambda row: row["scorer_errors"] or None))
-    return Table((_trial(trial) for trial in index.trials()), columns)
-
-
-def _trial(trial: TrialDetails) -> Row:
-    times, last = trial.times, trial.last_error
-    return {
-        "trial": trial.trial,
-        "case": trial.case,
-        "repeat": trial.repeat,
-        "stage": trial.stage,
-        "input": trial.input,
-        "expected": trial.expected,
-        "metadata": trial.metadata,
-        "request": trial.request,
-        "output": trial.output,
-        "truncated": trial.truncated if trial.stage in {"scoring", "completed"} else None,
-        "scores": {scorer: score.value for scorer, score in trial.values.items()},
-        "reasons": {scorer: score.reason for scorer, score in trial.values.items() if score.reason},
-        "scorer_errors": {scorer: f"{score.error}: {score.message}" for scorer, score in trial.scorer_failures.items()},
-        "attempts": len(trial.attempts),
-        "reason": trial.reason or None,
-        "error": last.error if last else None,
-        "message": last.message if last else None,
-        "enqueued_at": trial.enqueued_at,
-        "ended_at": trial.ended_at or None,
-        "queue_time": round(times.queue_time, 6),
-        "backoff_time": round(times.backoff_time, 6),
-        "run_time": round(times.run_time, 6),
-        "scoring_time": round(times.scoring_time, 6),
-        "usage": trial.usage,
-        "fingerprint": trial.fingerprint,
-    }
+    rows = ({name: get(trial) for name, (_, get) in _TRIAL.items()} for trial in index.trials())
+    return Table(rows, columns)
 
 
 ATTEMPT: Final[dict[str, Kind]] = {

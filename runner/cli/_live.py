@@ -3,9 +3,9 @@
 import math
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, Protocol, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 import attrs
 import click
@@ -72,12 +72,8 @@ def _is_recent(at: float, now: float) -> bool:
     return 0 <= now - at < QUIET  # Negative after the start of a session, which resets the seconds.
 
 
-class Show(Protocol):
-    """Shows a run as of a time."""
-
-    def __call__(self, history: LoadedRun, now: float) -> None:
-        """Show it."""
-        ...
+Show = Callable[[LoadedRun, float], None]
+"""Shows a run as of a time, in the seconds of `t`."""
 
 
 def redraw(screen: "Live", frame: "Group") -> None:

@@ -109,8 +109,6 @@ class LiveRun:
 
 @attrs.frozen
 class _Response:
-    """A response with a fixed body."""
-
     status: int
     text: str
     content_type: str = "text/plain"

@@ -152,7 +152,6 @@ class CommandSession:
         finish(outcome.state, outcome.path, as_json=self._as_json, stopped=outcome.stopped, detail=detail, head=head)
 
     async def _draw(self, live: LiveRun) -> None:
-        """Draw the live screen until cancelled."""
         from rich.live import Live as Screen  # noqa: PLC0415  # slow to import
 
         self._total, done_before = live.total, live.state.done
@@ -175,7 +174,6 @@ class CommandSession:
                 await trio.sleep(FRAME)
 
     async def _print_lines(self, live: LiveRun) -> None:
-        """Print progress lines until cancelled."""
         self._total, done_before = live.total, live.state.done
         printer = ProgressPrinter(tenth(live.state, live.total), live.now(), err=True)
         is_stopping = False

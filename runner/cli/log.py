@@ -60,8 +60,6 @@ def log(run: str | None, trial: str | None, types: tuple[str, ...], follow: bool
 
 
 class _RecordPrinter:
-    """Prints the records that were asked for."""
-
     def __init__(self, trial: str | None, types: frozenset[str], lines: LineReader | None) -> None:
         self._trial = trial
         self._types = types
@@ -70,7 +68,6 @@ class _RecordPrinter:
         """The trials that were read, to suggest a name."""
 
     def print(self, record: Record) -> None:
-        """Print a record, if it was asked for."""
         trial = getattr(record.event, "trial", "")
         if self._trial is not None:
             self.trials.add(trial)

@@ -89,7 +89,6 @@ class _Moment:
 
 
 def _find(path: Path, when: str) -> _Moment:
-    """Return the point in a run at a time."""
     seconds = re.fullmatch(r"\d+(?:\.\d+)?", when)
     if seconds:
         return _find_seconds(path, float(when))
@@ -122,7 +121,6 @@ def _find_seconds(path: Path, wanted: float) -> _Moment:
 
 
 def _find_wall(path: Path, wanted: datetime) -> _Moment:
-    """Return the point at a wall-clock time."""
     text = f"{wanted:%Y-%m-%dT%H:%M:%S.%f}Z"  # In the journal's format, so that text can be compared.
     before: Record | None = None
     for record in read(path, load_blobs=False):

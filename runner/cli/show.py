@@ -85,8 +85,7 @@ def _definition(view: LoadedRun, *, as_json: bool) -> None:
 
 
 def _list(view: LoadedRun, *, as_json: bool) -> None:
-    """List the trials."""
-    state, inputs = view.state, view.history.inputs()
+    state, inputs = view.state, view.inputs()
     if as_json:
         listed = [_entry(name, state.trials[name], value) for name, value in inputs]
         print_json({"path": str(view.path), "problem": None if view.problem is None else str(view.problem), "trials": listed})
@@ -121,7 +120,6 @@ def _columns(name: str, trial: TrialState, value: Any, scorers: Sequence[str]) -
 
 
 def _cell(trial: TrialState, scorer: str) -> str:
-    """Return a score for the list."""
     if trial.scores is None or scorer not in trial.scores:
         return "failed" if scorer in trial.unscored else "–"
     value = trial.scores[scorer][1]
@@ -225,7 +223,6 @@ def _reason(waits: Sequence[Wait]) -> str:
 
 
 def _call(call: ScorerCallDetails) -> Iterator[str]:
-    """Show one call of a scorer."""
     how = spaced(call.outcome) or "in flight"
     after = "" if call.elapsed is None else f" after {duration(call.elapsed)}"
     waited = sum(wait.seconds for wait in call.waits)

@@ -62,16 +62,12 @@ def watch(path: Path, as_json: bool) -> None:
 def _watch_live(path: Path, *, quiet: bool) -> LoadedRun:
     """Watch a run until it ends; exit with 3 on Ctrl-C."""
     watcher = RunWatcher(path)
-    with nullcontext(_show_nothing) if quiet else showing(transient=True) as show:
+    with nullcontext(lambda *_: None) if quiet else showing(transient=True) as show:
         has_ended = trio.run(until_signal, partial(watcher.show_until_end, show), signal.SIGINT)
     if not has_ended:
         click.echo(f"the run continues; watch it with {command('watch', path)}", err=True)
         sys.exit(UNFINISHED)
     return watcher.history if watcher.has_read_all else open_run(path)
-
-
-def _show_nothing(history: LoadedRun, now: float) -> None:
-    """Show nothing."""
 
 
 class RunWatcher:

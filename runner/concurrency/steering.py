@@ -8,24 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, assert_never, cast, get_args
 
-from journal import Record
-from journal.events import (
-    AttemptEnding,
-    AttemptFailed,
-    AttemptInterrupted,
-    AttemptStarted,
-    AttemptSucceeded,
-    AttemptTimedOut,
-    IntakePaused,
-    IntakeResumed,
-    LimitChanged,
-    PaceChanged,
-    PolicyEvent,
-    ScorerCallFailed,
-    ScorerCallStarted,
-    ScoringFailed,
-    TrialScored,
-)
+from journal import Record, events
 from runner.concurrency.policy import (
     Change,
     Decision,
@@ -45,8 +28,8 @@ from runner.concurrency.policy import (
 PROBES: Final = 3
 """Probes of a trial per outage that do not count against its retries; after more, the trial may be the reason."""
 
-AttemptEvent = AttemptStarted | AttemptEnding
-CallEvent = ScorerCallStarted | ScorerCallFailed | TrialScored | ScoringFailed
+AttemptEvent = events.AttemptStarted | events.AttemptEnding
+CallEvent = events.ScorerCallStarted | events.ScorerCallFailed | events.TrialScored | events.ScoringFailed
 
 
 def call_id(trial: str, scorer: str) -> str:
@@ -73,11 +56,11 @@ class Steering:
         self.free: set[str] = set()
         """Trials and calls whose last start was a probe that does not count against their retries."""
 
-    def begin(self) -> LimitChanged:
+    def begin(self) -> events.LimitChanged:
         """Return the limit before the first start."""
-        return LimitChanged(before=0, after=self.limit, reason="start", key=self._key)
+        return events.LimitChanged(before=0, after=self.limit, reason="start", key=self._key)
 
-    def take(self, record: Record) -> list[PolicyEvent]:
+    def take(self, record: Record) -> list[events.PolicyEvent]:
         """Process a start or an end; return the decisions to record after it.
 
         A call that returns several scores ends with the first; do not pass the others.
@@ -91,7 +74,7 @@ class Steering:
             signal = _signal(event, record.t)
         decision = self._policy.take(signal)
         self.limit = decision.limit
-        if kind is AttemptStarted or kind is ScorerCallStarted:
+        if kind is events.AttemptStarted or kind is events.ScorerCallStarted:
             if decision.probe or self.free:
                 self._started(name, record.t, probe=decision.probe)
         elif self._outage_since is not None and signal.__class__ is Succeeded:
@@ -99,18 +82,18 @@ class Steering:
             self._probes.clear()
         return self._events(decision) if decision.changes else []
 
-    def elapse(self, t: float) -> list[PolicyEvent]:
+    def elapse(self, t: float) -> list[events.PolicyEvent]:
         """Return what the policy decides at `t` by the passing of time alone; to be recorded with that time."""
         decision = self._policy.elapse(t)
         self.limit = decision.limit
         return self._events(decision)
 
-    def adopt(self, changes: Sequence[Change]) -> list[PolicyEvent]:
+    def adopt(self, changes: Sequence[Change]) -> list[events.PolicyEvent]:
         """Return the events to record for changes caused by another run that shares the policy."""
         self.limit = self._policy.limit
         return [_event(change, self._key) for change in changes]
 
-    def _events(self, decision: Decision) -> list[PolicyEvent]:
+    def _events(self, decision: Decision) -> list[events.PolicyEvent]:
         return [_event(change, self._key) for change in decision.changes]
 
     def _started(self, name: str, t: float, *, probe: bool) -> None:
@@ -125,15 +108,15 @@ class Steering:
 
 def _signal(event: AttemptEvent, t: float) -> Signal:
     match event:
-        case AttemptStarted():
+        case events.AttemptStarted():
             return Started(t=t, attempt=event.trial)
-        case AttemptSucceeded():
+        case events.AttemptSucceeded():
             return Succeeded(t=t, attempt=event.trial, elapsed=event.elapsed)
-        case AttemptFailed():
+        case events.AttemptFailed():
             return Failed(t=t, attempt=event.trial, category=event.category, retry_after=event.retry_after)
-        case AttemptTimedOut():
+        case events.AttemptTimedOut():
             return TimedOut(t=t, attempt=event.trial)
-        case AttemptInterrupted():
+        case events.AttemptInterrupted():
             return Interrupted(t=t, attempt=event.trial)
     assert_never(event)
 
@@ -142,11 +125,11 @@ def _call_signal(event: CallEvent, t: float) -> tuple[str, Signal]:
     """Return the name of a call and its signal; an invalid score is a success here, because the endpoint answered."""
     name = call_id(event.trial, event.scorer.partition(".")[0])
     match event:
-        case ScorerCallStarted():
+        case events.ScorerCallStarted():
             return name, Started(t=t, attempt=name)
-        case TrialScored() | ScoringFailed():
+        case events.TrialScored() | events.ScoringFailed():
             return name, Succeeded(t=t, attempt=name, elapsed=event.elapsed)
-        case ScorerCallFailed():
+        case events.ScorerCallFailed():
             if event.category == "timed_out":
                 return name, TimedOut(t=t, attempt=name)
             return name, Failed(t=t, attempt=name, category=event.category, retry_after=event.retry_after)
@@ -156,18 +139,18 @@ def _call_signal(event: CallEvent, t: float) -> tuple[str, Signal]:
 _CALL_EVENTS: Final = frozenset(get_args(CallEvent))
 
 
-def _event(change: Change, key: str) -> PolicyEvent:
+def _event(change: Change, key: str) -> events.PolicyEvent:
     match change:
         case LimitMoved():
-            return LimitChanged(
+            return events.LimitChanged(
                 before=change.before, after=change.after, reason=change.reason, evidence=change.evidence, key=key
             )
         case PaceMoved():
-            return PaceChanged(
+            return events.PaceChanged(
                 before=change.before, after=change.after, reason=change.reason, evidence=change.evidence, key=key
             )
         case Paused():
-            return IntakePaused(until=round(change.until, 6), reason=change.reason, evidence=change.evidence, key=key)
+            return events.IntakePaused(until=round(change.until, 6), reason=change.reason, evidence=change.evidence, key=key)
         case Resumed():
-            return IntakeResumed(reason=change.reason, evidence=change.evidence, key=key)
+            return events.IntakeResumed(reason=change.reason, evidence=change.evidence, key=key)
     assert_never(change)

@@ -143,7 +143,6 @@ def _own_timeout(scorer: object) -> float | Inherited | None:
 
 
 def _seconds(timeout: float | None) -> float | None:
-    """Check the timeout of a scorer."""
     seconds: float | None = as_float(timeout)
     if seconds is not None and not is_duration(seconds):
         raise UsageError(DURATION, setting="timeout", value=timeout, hint="None turns it off")

@@ -146,7 +146,6 @@ class Executor:
                 self._turn_ends = self._now() + TURN
 
     def _end_cancelled(self, job: Job, outcome: TimedOut | Interrupted) -> None:
-        """Record the end of a cancelled job."""
         if isinstance(job, ScorerCall):
             assert self._scoring is not None
             self._scoring.end(job, outcome)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Literal
 
+import attrs
 import trio
 
 from journal import Event, Journal, Record
@@ -98,13 +99,13 @@ class Recorder:
         self.record(RunFinished(**totals, head=self.journal.head))
 
 
+@attrs.frozen
 class LateRecorder:
     """Records events that may come at any time from any thread, unless the session is over or the journal has failed."""
 
-    def __init__(self, recorder: Recorder, loop: RunLoop, shutdown: Shutdown) -> None:
-        self._recorder = recorder
-        self._loop = loop
-        self._shutdown = shutdown
+    _recorder: Recorder
+    _loop: RunLoop
+    _shutdown: Shutdown
 
     def record(self, event: Noted | AttemptReturnedLate | AttemptInterrupted) -> None:
         """Record an event, or drop it."""

@@ -37,7 +37,6 @@ class TrialWork(_Queued):
     state: TrialState
     """What the journal says about it: attempts, failures."""
     slot: int = -1
-    """Slot of the attempt in flight."""
     is_request_recorded: bool = False
     """Whether this session has recorded what is sent for it."""
     has_output: bool = False
@@ -50,7 +49,6 @@ class TrialWork(_Queued):
     unscored: int = 0
     """Scorers whose calls are not done."""
     key: str = ""
-    """Its rate-limit key."""
 
     @property
     def has_failed(self) -> bool:

@@ -34,7 +34,6 @@ class ExecutionDetails:
     interrupted: bool = False
     """Whether the last attempt was interrupted; its call may have taken effect."""
     traceback: str = ""
-    """Traceback of the last exception."""
 
     def complete(self) -> None:
         """Set the status of an input with an output."""

@@ -6,6 +6,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
+import attrs
 import outcome
 import trio
 
@@ -20,29 +21,21 @@ async def await_value(value: Awaitable[Any]) -> Any:
     return await value
 
 
+@attrs.frozen
 class InputTask:
     """Calls the function with the input of a trial and keeps the very object that it returns or raises."""
 
-    takes_trial: bool = True
+    takes_trial = True
 
-    def __init__(
-        self,
-        function: Task,
-        awaiting: Mapping[Loop, Task],
-        inputs: dict[str, Any],
-        results: ResultCollector,
-        *,
-        is_journaled: bool,
-    ) -> None:
-        self._function = function
-        self._awaiting = awaiting
-        """Event loop → what awaits a coroutine in it."""
-        self._inputs = inputs
-        self._results = results
-        self._is_journaled = is_journaled
+    _function: Task
+    _awaiting: Mapping[Loop, Task]
+    """Event loop → what awaits a coroutine in it."""
+    _inputs: Mapping[str, Any]
+    _results: ResultCollector
+    _is_journaled: bool = attrs.field(kw_only=True)
 
-    async def call(self, trial_input: TrialInput, on_late: OnLateResult) -> Any:
-        """Call the function; without a journal, return nothing to record."""
+    async def call(self, trial_input: TrialInput, on_late: OnLateResult, /) -> Any:
+        """Call the function; without a journal, nothing is returned to be recorded."""
         trial = trial_input.trial
         try:
             output = await self._function.call(self._inputs[trial], on_late)

@@ -64,9 +64,7 @@ class TrialScript:
     """All attempts, interrupted ones included."""
     rejected: int = 0
     key: str = ""
-    """Its rate-limit key."""
     calls_of: dict[str, list[Step]] = attrs.field(factory=dict[str, list[Step]])
-    """Scorer → its calls."""
 
 
 class Recording:
@@ -115,7 +113,6 @@ class Recording:
             self._take_call(event, self._scripts[event.trial])
 
     def _take_call(self, event: events.TrialEvent, script: TrialScript) -> None:
-        """Apply a record of a scorer call."""
         match event:
             case events.ScorerCallStarted():
                 self._scorer_keys[event.scorer] = event.key
@@ -246,8 +243,6 @@ def _category(exc: BaseException) -> events.FailureCategory | None:
 
 
 class _RecordedTask(Scripted):
-    """Replays the recorded attempts."""
-
     def __init__(self, scripts: dict[str, TrialScript], slots: int) -> None:
         super().__init__({name: script.steps for name, script in scripts.items()})
         self.default_slots = slots
@@ -262,8 +257,6 @@ class _RecordedTask(Scripted):
 
 
 class _RecordedScorer:
-    """Replays the recorded calls of a scorer."""
-
     fingerprint = "simulated"
 
     def __init__(self, calls: Mapping[str, Iterable[Step]], slots: int | None, identity: str) -> None:

@@ -183,7 +183,6 @@ class _OpenCommand:
         return self._command.request(case)
 
     async def call(self, trial: TrialInput, _: object, /) -> Any:
-        """Run the command and return its output."""
         line = self._command.arguments(trial.case)
         key = idempotency_key(self._run, trial.trial)
         try:
