@@ -1,9 +1,8 @@
 """Arguments and option types that several commands share: RUN, TRIAL, seconds."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 from click.shell_completion import CompletionItem
@@ -12,8 +11,6 @@ from journal import segments
 from runner.cli import InvalidUsage
 from runner.run_paths import RUNS, newest_first, runs_under
 from runner.suggest import suggest
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 OFF: Final = "none"
 """The value that turns a limit off."""
@@ -116,14 +113,3 @@ def seconds(text: str) -> float | str:
         return float(text)
     except ValueError:
         raise click.BadParameter(f"{text!r} is not a number of seconds (such as 30 or 0.5) or {OFF!r}") from None
-
-
-def options(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """Add several options to a command, in this order."""
-
-    def add(function: F) -> F:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return add

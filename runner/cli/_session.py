@@ -4,7 +4,7 @@ import contextlib
 import functools
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -24,7 +24,6 @@ from runner.cli._display import terminal
 from runner.cli._ending import finish
 from runner.cli._live import FRAME, ProgressPrinter, is_screen, redraw, tenth
 from runner.cli._stdio import restore_streams
-from runner.definition.gates import Gate
 from runner.definition.loading import LoadedEvaluation
 from runner.engine.options import LiveRun
 from runner.engine.session import Outcome
@@ -32,7 +31,7 @@ from runner.errors import UsageError
 from runner.retries.classify import describe
 from runner.run_paths import next_paths
 from runner.signals import handle_signals
-from runner.suggest import command, suggest
+from runner.suggest import command
 
 if TYPE_CHECKING:
     from runner.engine.nat_output import NatOutput
@@ -45,15 +44,6 @@ def nat_output(options: Mapping[str, Any]) -> "NatOutput | None":
     from runner.engine.nat_output import NatOutput  # noqa: PLC0415  # it imports the exports, which few runs need
 
     return NatOutput(options["nat_output"], retry_failed=options.get("retry_failed", False))
-
-
-def check_gates(gates: Iterable[str], scorers: Iterable[str]) -> None:
-    """Reject a gate on a score that no scorer gives."""
-    names = list(scorers)
-    for gate in gates:
-        name = Gate.parse(gate).scorer
-        if name.partition(".")[0] not in {scorer.partition(".")[0] for scorer in names}:
-            raise UsageError(f"no scorer {name!r}{suggest(name, names)}", setting="fail_under", value=gate)
 
 
 @contextlib.contextmanager

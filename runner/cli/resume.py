@@ -12,7 +12,8 @@ from runner.cli._display import exit_if_damaged, open_run
 from runner.cli._ending import finish
 from runner.cli._locate import locate_evaluation
 from runner.cli._options import GroupedCommand, grouped_option, overrides, resume_options
-from runner.cli._session import CommandSession, check_gates, nat_output, user_code
+from runner.cli._session import CommandSession, nat_output, user_code
+from runner.definition.gates import check_gates
 from runner.run_paths import last_record
 from runner.suggest import command
 
@@ -57,7 +58,6 @@ def resume(path: Path, reference: str | None, **options: Any) -> None:
     changes = overrides(options)
     with user_code():
         loaded = locate_evaluation(path, reference)
-        check_gates(loaded.evaluation.settings.changed(changes).fail_under, loaded.evaluation.scorers)
         session = CommandSession(loaded, changes, options, resume=True)
         outcome = session.run(path)
     session.finish(outcome)

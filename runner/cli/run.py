@@ -14,8 +14,10 @@ from runner.cli._config_file import config_option
 from runner.cli._dry_run import print_dry_run
 from runner.cli._no_code_options import DEFINITION, evaluation_from_options, is_on_command_line
 from runner.cli._options import GroupedCommand, grouped_option, overrides, run_options
-from runner.cli._session import CommandSession, check_gates, nat_output, user_code
+from runner.cli._session import CommandSession, nat_output, user_code
+from runner.definition.gates import check_gates
 from runner.definition.loading import LoadedEvaluation, find
+from runner.engine.changes import effective_settings
 from runner.errors import UsageError
 from runner.run_paths import RUNS, last_record, next_path, runs_under
 from runner.suggest import command
@@ -54,9 +56,9 @@ def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run
     changes = overrides({name: value for name, value in options.items() if is_on_command_line(ctx, name)})
     with user_code():
         loaded = _load(reference, ctx)
-        settings = loaded.evaluation.settings.changed(changes)
-        check_gates(settings.fail_under, loaded.evaluation.scorers)
     if dry_run:
+        settings, _ = effective_settings(loaded.evaluation.settings, changes, {})
+        check_gates(settings.fail_under, loaded.evaluation.scorers)
         with user_code():
             cases = loaded.evaluation.cases.select(settings, repeats=settings.repeats).cases
         print_dry_run(loaded, cases, path or next_path(loaded.evaluation.name), settings, as_json=options["json"])

@@ -13,6 +13,7 @@ from replay import LoadedRun
 from replay.definition import definition_lines, load_definition
 from replay.loaded_run import reject_invalid_record
 from replay.text import as_text, duration, number, one_line, plural, printable, spaced
+from replay.timeline_columns import Span
 from replay.trial import AttemptDetails, ScoreDetails, ScorerCallDetails, TrialDetails
 from replay.trial_state import TrialState
 from replay.waits import Wait
@@ -127,36 +128,20 @@ def _cell(trial: TrialState, scorer: str) -> str:
 
 
 def _in_json(trial_details: TrialDetails) -> dict[str, Any]:
-    details = attrs.asdict(trial_details, recurse=False, filter=attrs.filters.exclude("problem"))
-    return {
-        **{name: _plain(value) for name, value in details.items()},
-        "attempts": [_attempt_in_json(attempt) for attempt in trial_details.attempts],
-        "scorer_calls": [_fields(call) | {"waits": _waits_in_json(call.waits)} for call in trial_details.scorer_calls],
-        "scores": {name: _fields(details) for name, details in trial_details.scores.items()},
-        "superseded_scores": [_fields(details) for details in trial_details.superseded_scores],
-        "times": _fields(trial_details.times),
-    }
+    details = attrs.asdict(trial_details, filter=attrs.filters.exclude("problem"), value_serializer=_plain)
+    for attempt in details["attempts"]:
+        span, fields = attempt.pop("span"), dict(attempt)
+        del span["trial"], fields["output"]
+        attempt.clear()
+        attempt |= {**span, "run_time": span["end"] - span["start"], **fields}
+    return details
 
 
-def _attempt_in_json(attempt: AttemptDetails) -> dict[str, Any]:
-    span = attempt.span._asdict()
-    del span["trial"]
-    fields = _fields(attempt)
-    del fields["span"], fields["output"]
-    return {**span, "run_time": attempt.span.end - attempt.span.start, **fields, "waits": _waits_in_json(attempt.waits)}
-
-
-def _waits_in_json(waits: Sequence[Wait]) -> list[dict[str, Any]]:
-    return [attrs.asdict(wait) for wait in waits]
-
-
-def _fields(part: Any) -> dict[str, Any]:
-    return {name: _plain(value) for name, value in attrs.asdict(part, recurse=False).items()}
-
-
-def _plain(value: Any) -> Any:
-    """Return a reference for a blob that could not be loaded."""
-    return {"blob": value.sha256, "bytes": value.bytes} if isinstance(value, Blob) else value
+def _plain(_: object, __: object, value: Any) -> Any:
+    """Return a reference for a blob that could not be loaded, and a span by its names."""
+    if isinstance(value, Blob):
+        return {"blob": value.sha256, "bytes": value.bytes}
+    return value._asdict() if isinstance(value, Span) else value
 
 
 def _in_words(trial_details: TrialDetails) -> Iterator[str]:

@@ -9,6 +9,7 @@ import attrs
 from replay import RunState
 from replay.summary import score_of
 from runner.errors import UsageError
+from runner.suggest import suggest
 
 _GATE: Final = re.compile(
     r"\s*(?P<scorer>\w[\w.-]*)\s*(?:>=|=)\s*(?P<minimum>-?\d*\.?\d+)\s*(?P<percent>%?)\s*(?:@\s*(?P<bound>mean|lower))?\s*"
@@ -56,3 +57,12 @@ class Gate:
 def missed(gates: Iterable[str], state: RunState) -> list[str]:
     """Return the reasons of failed gates."""
     return [reason for gate in gates if (reason := Gate.parse(gate).missed(state)) is not None]
+
+
+def check_gates(gates: Iterable[str], scorers: Iterable[str]) -> None:
+    """Reject a gate on a score that no scorer gives."""
+    names = list(scorers)
+    for gate in gates:
+        name = Gate.parse(gate).scorer
+        if name.partition(".")[0] not in {scorer.partition(".")[0] for scorer in names}:
+            raise UsageError(f"no scorer {name!r}{suggest(name, names)}", setting="fail_under", value=gate)

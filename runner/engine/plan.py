@@ -13,6 +13,7 @@ from runner.data.case import Trial
 from runner.data.dataset import Trials
 from runner.data.to_json import to_json
 from runner.definition.evaluation import Evaluation
+from runner.definition.gates import check_gates
 from runner.definition.settings import Settings
 from runner.engine.changes import changed_cases, differences, effective_settings
 from runner.engine.environment import Environment
@@ -59,6 +60,7 @@ def make_plan(
 ) -> Plan:
     """Return the plan of a session; raise `RunChanged` if it is not what the run was started with."""
     settings, overridden = effective_settings(evaluation.settings, overrides, state.settings)
+    check_gates(settings.fail_under, evaluation.scorers)
     selected, trials = _select(evaluation, settings)
     _check_loops(evaluation, settings)
     settings.failure_limit(selected.cases)  # It may raise, and nothing was started yet.

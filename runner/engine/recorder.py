@@ -61,16 +61,14 @@ class RunLoop:
             self._token.run_sync_soon(function, *arguments)
 
 
+@attrs.define(eq=False)
 class Recorder:
     """Appends events to the journal and keeps the live state."""
 
-    def __init__(
-        self, journal: Journal, state: RunState, clock: Clock, listener: Callable[[Record], None] | None = None
-    ) -> None:
-        self.journal = journal
-        self.state = state
-        self.clock = clock
-        self._listener = listener
+    journal: Journal
+    state: RunState
+    clock: Clock
+    _listener: Callable[[Record], None] | None = None
 
     def record(self, event: Event, when: float | None = None, in_blobs: Blobs | None = None) -> Record:
         """Append an event to the journal, then apply it to the state; see `Journal.append` for the arguments."""
