@@ -3,7 +3,7 @@
     python docs/concurrency_pictures.py            # writes docs/concurrency-*.svg
     python docs/concurrency_pictures.py DIRECTORY  # writes them there
 
-Nothing is drawn by hand: every line and mark is a decision of `runner.concurrency.Adaptive`, or a call that it allowed.
+Nothing is drawn by hand: every line and mark is a decision of `runner.concurrency.adaptive`, or a call that it allowed.
 """  # noqa: INP001 - a script, not a package
 
 import sys
@@ -15,8 +15,8 @@ from attrs import define, field, frozen
 
 from benchmarks.simulated.endpoint import Burst, Endpoint
 from benchmarks.simulated.rows import Row, simulate
-from runner.concurrency import Adaptive, Decision, Failed, Gate, Started
-from runner.concurrency.policy import LimitMoved, PaceMoved, Paused, Resumed, Signal
+from runner.concurrency.adaptive import Adaptive
+from runner.concurrency.policy import Decision, Failed, Gate, LimitMoved, PaceMoved, Paused, Resumed, Signal, Started
 
 SEED = 3
 WIDE, LEFT, RIGHT = 860, 56, 24

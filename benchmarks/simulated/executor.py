@@ -14,7 +14,7 @@ from attrs import define, field
 
 import runner.concurrency
 from benchmarks.simulated.endpoint import Answer, Headers, Server
-from runner.concurrency import Decision, Failed, Policy, Started, Succeeded, TimedOut
+from runner.concurrency.policy import Decision, Failed, Policy, Started, Succeeded, TimedOut
 from runner.retries.retry import jitter
 
 ERRORS, TIMEOUTS, RATE_LIMITS = 4, 2, 600.0

@@ -5,7 +5,7 @@ None of them pauses a run for a Retry-After: the executor delays only the trial 
 
 import math
 
-from runner.concurrency import Decision, Failed, Gate, Signal, Started, Succeeded, TimedOut
+from runner.concurrency.policy import Decision, Failed, Gate, Signal, Started, Succeeded, TimedOut
 
 _OPEN = Gate(open=True)
 _FULL = Gate(open=False)

@@ -10,7 +10,7 @@ from journal.blobs import LIMIT
 from journal.codec import json_round_trip
 from journal.errors import Unserialisable
 from replay.text import plural
-from runner.concurrency import POISONED
+from runner.concurrency.constants import POISONED
 from runner.data.to_json import to_json
 from runner.engine.call import CallOutcome, CallScope, Interrupted, Returned, TimedOut
 from runner.engine.large_values import is_large

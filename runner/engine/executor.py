@@ -10,7 +10,7 @@ from typing import Any, Final
 import trio
 
 from journal.threads import InThread
-from runner.concurrency import Policy
+from runner.concurrency.policy import Policy
 from runner.definition.settings import Settings
 from runner.engine.attempts import Attempts
 from runner.engine.call import CallScope, Interrupted, TimedOut

@@ -11,7 +11,7 @@ from journal import Journal, Record
 from journal.files import DISK, Files
 from journal.threads import InThread, run_in_thread
 from replay import RunState
-from runner.concurrency import Policy
+from runner.concurrency.policy import Policy
 from runner.definition.settings import SettingOptions
 from runner.engine.environment import Environment
 from runner.suggest import command

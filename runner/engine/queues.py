@@ -12,7 +12,8 @@ from typing import TypeVar
 import attrs
 
 from replay.state import max_unscored_outputs
-from runner.concurrency import Member, Steering
+from runner.concurrency.registry import Member
+from runner.concurrency.steering import Steering
 from runner.engine.trial_work import Job, ScorerCall, TrialWork
 
 J = TypeVar("J", TrialWork, ScorerCall)

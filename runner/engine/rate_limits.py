@@ -5,7 +5,10 @@ from functools import partial
 from typing import Any, Final, Protocol, runtime_checkable
 
 from journal.events import SCORER_PREFIX
-from runner.concurrency import AIMD_NUMBERS, POLICIES, REGISTRY, Aimd, Identity, Policy
+from runner.concurrency import POLICIES
+from runner.concurrency.aimd import AIMD_NUMBERS, Aimd
+from runner.concurrency.policy import Policy
+from runner.concurrency.registry import REGISTRY, Identity
 from runner.definition.evaluation import Evaluation
 from runner.definition.settings import Settings
 from runner.engine.recorder import Recorder

@@ -17,7 +17,8 @@ from journal.files import DISK, Files
 from journal.reader import fetch
 from journal.threads import InThread, run_in_thread
 from replay import RunState, TrialState, fold
-from runner.concurrency import POLICIES, Policy
+from runner.concurrency import POLICIES
+from runner.concurrency.policy import Policy
 from runner.data.case import Case
 from runner.definition.settings import Settings
 from runner.engine.environment import Environment

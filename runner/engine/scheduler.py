@@ -13,7 +13,9 @@ import trio
 from journal import Record
 from journal.events import IntakePaused, PolicyEvent, PolicyShared, TrialCompleted
 from replay.intake import NO_RESPONSE
-from runner.concurrency import Member, Policy, Steering
+from runner.concurrency.policy import Policy
+from runner.concurrency.registry import Member
+from runner.concurrency.steering import Steering
 from runner.definition.settings import Settings
 from runner.engine.queues import Lane, Queues
 from runner.engine.recorder import Recorder, RunLoop

@@ -13,7 +13,8 @@ import trio
 from journal import events
 from journal.errors import RecordTooLarge, Unserialisable
 from journal.threads import InThread
-from runner.concurrency import POISONED, call_id
+from runner.concurrency.constants import POISONED
+from runner.concurrency.steering import call_id
 from runner.engine.call import CallOutcome, CallScope, Interrupted, Returned, TimedOut
 from runner.engine.large_values import is_large
 from runner.engine.recorder import LateRecorder

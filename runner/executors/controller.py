@@ -1,10 +1,11 @@
-"""Phoenix's concurrency controller: the policy `runner.concurrency.Aimd` with a clock."""
+"""Phoenix's concurrency controller: the policy `runner.concurrency.aimd.Aimd` with a clock."""
 
 import time
 from collections.abc import Callable
 from typing import Any
 
-from runner.concurrency import Aimd, Failed, Signal, Started, Succeeded, TimedOut
+from runner.concurrency.aimd import Aimd
+from runner.concurrency.policy import Failed, Signal, Started, Succeeded, TimedOut
 
 _ATTEMPT = "call"
 """The policy matches the end of an attempt to its start; here, one is always in flight."""

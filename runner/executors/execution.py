@@ -16,7 +16,8 @@ from journal.errors import JournalError
 from journal.files import DISK, Files
 from journal.threads import InThread, run_in_thread
 from replay import fold
-from runner.concurrency import Aimd, Policy
+from runner.concurrency.aimd import Aimd
+from runner.concurrency.policy import Policy
 from runner.data.fingerprint import fingerprint_function
 from runner.definition.evaluation import Evaluation
 from runner.definition.settings import Settings

@@ -8,7 +8,9 @@ from journal import Record
 from journal.events import SCORER_PREFIX, AttemptStarted, PolicyEvent, RunStarted, ScorerCallStarted, TrialFailed
 from replay import TrialState
 from replay.audit_types import Settled
-from runner.concurrency import POLICIES, CallEvent, Policy, Steering, call_id
+from runner.concurrency import POLICIES
+from runner.concurrency.policy import Policy
+from runner.concurrency.steering import CallEvent, Steering, call_id
 from runner.engine.environment import installed_version
 from runner.engine.rate_limits import new_policy, recorded_policy
 from runner.errors import UsageError

@@ -43,7 +43,7 @@ from replay.audit_types import Audit, Finding
 from replay.auditing import MAX_FINDINGS, TIME_TOLERANCE, Auditor, audit
 from runner import Case, Fatal, RateLimited, Retry
 from runner.api import arun
-from runner.concurrency import Fixed
+from runner.concurrency.fixed import Fixed
 from runner.fork import fork
 from runner.recompute.rules import session_rules
 from runner.testing import Answer, Fail, Hang, Scripted, SimulatedEndpoint, Step, inline, repeatable

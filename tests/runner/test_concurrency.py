@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from runner.concurrency import (
-    Adaptive,
+from runner.concurrency.adaptive import Adaptive
+from runner.concurrency.constants import FIRST_LIMIT, LONGEST_PAUSE, PROBE_SOONEST, SHORTEST_RUN
+from runner.concurrency.policy import (
     Change,
     Decision,
     Failed,
@@ -18,7 +19,6 @@ from runner.concurrency import (
     Succeeded,
     TimedOut,
 )
-from runner.concurrency.constants import FIRST_LIMIT, LONGEST_PAUSE, PROBE_SOONEST, SHORTEST_RUN
 
 Answer = Callable[[float, int], float | None]
 """Given the time and the calls that the endpoint is busy with, the latency of a call; None: 429 after 0.1 s."""

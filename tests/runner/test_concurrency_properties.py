@@ -8,17 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from journal.events import FailureCategory
-from runner.concurrency import (
-    POLICIES,
-    Decision,
-    Failed,
-    Interrupted,
-    Policy,
-    Signal,
-    Started,
-    Succeeded,
-    TimedOut,
-)
+from runner.concurrency import POLICIES
+from runner.concurrency.policy import Decision, Failed, Interrupted, Policy, Signal, Started, Succeeded, TimedOut
 
 MOST = 40
 EVERY = pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in POLICIES.items()])

@@ -4,7 +4,9 @@ import random
 
 import pytest
 
-from runner.concurrency import Aimd, Failed, Fixed, LimitMoved, Started, Succeeded, TimedOut
+from runner.concurrency.aimd import Aimd
+from runner.concurrency.fixed import Fixed
+from runner.concurrency.policy import Failed, LimitMoved, Started, Succeeded, TimedOut
 
 
 def one(policy: Aimd, t: float, *, well: bool) -> int:

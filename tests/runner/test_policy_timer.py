@@ -8,7 +8,7 @@ from journal import read
 from journal.events import AttemptStarted, IntakePaused, IntakeResumed
 from replay.auditing import audit
 from runner import Retry
-from runner.concurrency import Decision, Gate, LimitMoved, Paused, Policy, Resumed, Signal, Started
+from runner.concurrency.policy import Decision, Gate, LimitMoved, Paused, Policy, Resumed, Signal, Started
 from runner.recompute.rules import SessionRules
 from runner.testing import Answer, Hang, Scripted, events_of
 from tests.journal.disk import SimulatedDisk

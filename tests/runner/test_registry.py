@@ -13,7 +13,9 @@ from journal.events import AttemptStarted, IntakePaused, LimitChanged, PolicySha
 from replay.auditing import audit
 from runner import Case, RateLimited, Retry, evaluation, run
 from runner.api import arun
-from runner.concurrency import REGISTRY, Aimd, Failed, Paused, Started
+from runner.concurrency.aimd import Aimd
+from runner.concurrency.policy import Failed, Paused, Started
+from runner.concurrency.registry import REGISTRY
 from runner.recompute.rules import session_rules
 from runner.testing import SimulatedEndpoint, events_of, repeatable
 from tests.journal.disk import SimulatedDisk
