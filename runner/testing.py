@@ -82,25 +82,33 @@ class Scripted:
         return steps[min(times, len(steps)) - 1]
 
 
-@attrs.define(eq=False, kw_only=True)
 class SimulatedEndpoint:
     """An endpoint with latency, a rate limit and a concurrency limit; raises `RateLimited`. Deterministic on trio's clock."""
 
-    __name__ = "simulated_endpoint"
-
-    _answer: Callable[[Any], Any] = attrs.field(kw_only=False)
-    _latency: float = 0.1
-    _rate: float | None = None
-    _burst: int = 1
-    _most_at_once: int | None = None
-    _retry_after: float | None = None
-    _tokens: float = attrs.field(init=False, default=attrs.Factory(lambda self: float(self._burst), takes_self=True))
-    _refilled: float | None = attrs.field(init=False, default=None)
-    down_until: float = attrs.field(init=False, default=0.0)
-    """Time on trio's clock until which every call is unavailable."""
-    served: int = attrs.field(init=False, default=0)
-    refused: int = attrs.field(init=False, default=0)
-    at_once: int = attrs.field(init=False, default=0)
+    def __init__(
+        self,
+        answer: Callable[[Any], Any],
+        *,
+        latency: float = 0.1,
+        rate: float | None = None,
+        burst: int = 1,
+        most_at_once: int | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        self._answer = answer
+        self._latency = latency
+        self._rate = rate
+        self._burst = burst
+        self._most_at_once = most_at_once
+        self._retry_after = retry_after
+        self._tokens = float(burst)
+        self._refilled: float | None = None
+        self.down_until = 0.0
+        """Time on trio's clock until which every call is unavailable."""
+        self.served = 0
+        self.refused = 0
+        self.at_once = 0
+        self.__name__ = "simulated_endpoint"
 
     async def __call__(self, value: Any) -> Any:
         """Answer a call, or reject it."""

@@ -157,7 +157,7 @@ _TRIAL: Final[dict[str, tuple[Kind | None, Callable[[TrialDetails], Any]]]] = {
 }
 """Member of a row → the kind of its column, and how to get it; those without a kind become several columns."""
 
-TRIAL: Final = {name: kind for name, (kind, _) in _TRIAL.items() if kind is not None}
+TRIAL: Final[dict[str, Kind]] = {name: kind for name, (kind, _) in _TRIAL.items() if kind is not None}
 
 
 def _trials(source: Source) -> Table:

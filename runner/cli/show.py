@@ -101,7 +101,7 @@ def _entry(name: str, trial: TrialState, value: Any) -> dict[str, Any]:
     return {
         "trial": name,
         "case": trial.case,
-        "input": _plain(value),
+        "input": _plain(None, None, value),
         "stage": trial.stage,
         "reason": trial.reason or None,
         "error": trial.error or None,

@@ -219,7 +219,7 @@ class Execution:
             function = self._task or new(self._config.function, loop=None)
             awaiting: dict[Loop, Task] = {loop: new(await_value, loop=loop) for loop in LOOPS}
             is_journaled = self._config.journal is not None
-            yield InputTask(function, awaiting, self._inputs.by_name, self._results, is_journaled=is_journaled)
+            yield InputTask(function, awaiting, self._inputs.by_name, self._results, is_journaled)
 
     async def _show_progress(self, live: LiveRun) -> None:
         if self._config.bar_format is not None:

@@ -32,7 +32,7 @@ class InputTask:
     """Event loop → what awaits a coroutine in it."""
     _inputs: Mapping[str, Any]
     _results: ResultCollector
-    _is_journaled: bool = attrs.field(kw_only=True)
+    _is_journaled: bool
 
     async def call(self, trial_input: TrialInput, on_late: OnLateResult, /) -> Any:
         """Call the function; without a journal, nothing is returned to be recorded."""
