@@ -62,7 +62,7 @@ def run(
     run_session = _in_own_thread if is_in_a_loop() else lambda session: in_trio(session.run)
     if signals is False or not is_main_thread:
         return run_session(session)
-    session.leave = lambda _: os._exit(3)
+    session.leave = session.options.leave or (lambda outcome: os._exit(3) if outcome.stopped else None)
     received: list[int] = []
 
     def stop(number: int, _: object) -> None:

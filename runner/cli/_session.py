@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
@@ -18,7 +19,7 @@ from replay.ending import final_report
 from replay.screen import panel, stopping_in_words
 from replay.text import printable
 from runner.api import run as run_evaluation
-from runner.cli import Interrupted, Unfinished, unwrap_exception_groups
+from runner.cli import UNFINISHED, Interrupted, Unfinished, unwrap_exception_groups
 from runner.cli._common import OFF
 from runner.cli._display import terminal
 from runner.cli._ending import finish
@@ -89,7 +90,8 @@ class CommandSession:
         observer = self._draw if not self._plain and is_screen(sys.stderr) else self._print_lines
         try:
             with unwrap_exception_groups():
-                return run_evaluation(self._evaluation, path, signals=True, observer=self._observer(observer), **self._options)
+                options = {**self._options, "observer": self._observer(observer), "leave": self._leave}
+                return run_evaluation(self._evaluation, path, signals=True, **options)
         except KeyboardInterrupt:
             if not segments.is_run(self._path):
                 raise
@@ -126,6 +128,17 @@ class CommandSession:
                 nursery.start_soon(show, live)
 
         return observe
+
+    def _leave(self, outcome: Outcome) -> None:
+        """Print the summary and exit at once, although a call is still running."""
+        with contextlib.redirect_stdout(sys.__stdout__):
+            try:
+                self.finish(outcome)
+            except SystemExit as exc:
+                for stream in (sys.stdout, sys.stderr):
+                    if stream is not None:
+                        stream.flush()
+                os._exit(exc.code if isinstance(exc.code, int) else UNFINISHED)
 
     def finish(self, outcome: Outcome) -> NoReturn:
         """Print the summary and exit."""

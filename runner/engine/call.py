@@ -52,14 +52,16 @@ class CallScope:
         self.scope: Final = trio.CancelScope()
         self._timer = timer
         self.due = math.inf
-        """When the call exceeds its timeout, in the seconds of `t`."""
+        """When the call exceeds its timeout, in the seconds of `t`; once it has, when it is abandoned."""
         self.is_over = False
         """Whether the scope was cancelled."""
+        self.is_abandoned = False
+        """Whether the call did not respond to its cancellation, and its outcome was recorded without it."""
         self._is_interrupted = False
 
-    def time_out(self) -> None:
-        """Cancel the call because it has exceeded its timeout."""
-        self.due, self.is_over = math.inf, True
+    def time_out(self, due: float) -> None:
+        """Cancel the call because it has exceeded its timeout; it is abandoned if it has not ended by `due`."""
+        self.due, self.is_over = due, True
         self.scope.cancel()
 
     def interrupt(self) -> None:
@@ -95,8 +97,10 @@ class CallScope:
                 raise
             # Without our own frame in its traceback, which would form a reference cycle.
             outcome = exc.with_traceback(exc.__traceback__ and exc.__traceback__.tb_next)
-        if self._is_interrupted and isinstance(outcome, BaseException):
-            await trio.lowlevel.checkpoint()  # The task replaced the cancellation with an error; it is still cancelled.
+        if self.is_abandoned:
+            late("succeeded" if isinstance(outcome, Returned) else "failed")
+        if self.is_abandoned or (self._is_interrupted and isinstance(outcome, BaseException)):
+            await trio.lowlevel.checkpoint()  # The task shielded itself or replaced the cancellation; it is still cancelled.
         self.due = math.inf
         if self.is_over and not self._is_interrupted:
             return TimedOut(late_outcome="succeeded" if isinstance(outcome, Returned) else "failed")

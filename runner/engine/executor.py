@@ -4,7 +4,7 @@ A worker is a trio task that takes the next job, carries it to its end or its ne
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import trio
@@ -62,13 +62,15 @@ class Executor:
         """When workers must yield, even if their tasks do not wait for anything."""
         self._idle = trio.Event()
         """Set when nothing is in flight."""
-        self.stuck: list[str] = []
-        """Jobs that do not respond to their cancellation."""
+        self._stuck: list[str] = []
+        """Jobs that did not respond to their cancellation when the session was stopped."""
+        self._abandoned: dict[CallScope, str] = {}
+        """Calls that did not respond to their timeout, and are still running."""
 
     async def run(self, trials: TrialSource, *, leave: Callable[[], Any] | None = None) -> None:
         """Run every trial, or until it is stopped.
 
-        `leave` is awaited if the run is stopped and a call in flight does not end: it ends the process.
+        `leave` is awaited if a call does not respond to its cancellation. If it returns, the call is waited for.
         """
         try:
             await self._run(trials, leave)
@@ -90,7 +92,8 @@ class Executor:
             if self._settings.deadline is not None:
                 nursery.start_soon(self._stop_at_deadline, self._settings.deadline)
             await self.shutdown.wait_over()
-            if self.stuck and leave is not None:
+            await self._wait_idle(trio.CancelScope(), self._settings.grace, self._abandoned)
+            if self.unresponsive and leave is not None:
                 await leave()
             nursery.cancel_scope.cancel()
 
@@ -106,17 +109,18 @@ class Executor:
                     await self._serve(scope)
                 if scope in self._in_flight:
                     self._end_cancelled(self._in_flight.pop(scope), scope.outcome)
-                elif not scope.is_over:
-                    break  # There are more workers than the limits allow.
+                elif scope.is_abandoned or not scope.is_over:
+                    break  # Another worker has taken its place, or there are more workers than the limits allow.
         except trio.Cancelled:
             job = self._in_flight.get(scope)
             if isinstance(job, TrialWork) and not job.has_output and self._attempts is not None:
                 self._attempts.cancel(job)
             raise
         finally:
-            self.scheduler.workers -= 1
+            self.scheduler.workers -= not scope.is_abandoned
             self._in_flight.pop(scope, None)
-            if not self._in_flight:
+            self._abandoned.pop(scope, None)
+            if not self._in_flight or not self._abandoned:
                 self._idle.set()
 
     async def _serve(self, scope: CallScope) -> None:
@@ -155,13 +159,30 @@ class Executor:
             self._attempts.end(job, outcome)
 
     def _time_out(self, at: float) -> None:
-        """Cancel the calls that have exceeded their timeout."""
-        for scope in self._in_flight:
+        """Cancel the calls that have exceeded their timeout, and abandon those that do not respond."""
+        for scope in list(self._in_flight):
             if scope.due <= at:
-                scope.time_out()
+                if scope.is_over:
+                    self._abandon(scope)
+                else:
+                    scope.time_out(at + self._settings.grace + CANCEL_TIMEOUT)
         self._timeouts.schedule(min((scope.due for scope in self._in_flight), default=math.inf))
 
+    def _abandon(self, scope: CallScope) -> None:
+        """Record a call as timed out although it is still running, and let another worker take its place."""
+        job = self._in_flight.pop(scope)
+        scope.is_abandoned, scope.due = True, math.inf
+        self._abandoned[scope] = _name_of(job)
+        self.scheduler.workers -= 1
+        self._end_cancelled(job, TimedOut())
+        self.scheduler.wake()
+
     # The end.
+
+    @property
+    def unresponsive(self) -> list[str]:
+        """Calls that do not respond to their cancellation."""
+        return [*self._abandoned.values(), *self._stuck]
 
     async def _stop_at_deadline(self, seconds: float) -> None:
         await trio.sleep(seconds)
@@ -179,29 +200,32 @@ class Executor:
     async def _drain(self) -> None:
         """Wait for what is in flight, cancel what does not end within the grace, and abandon what does not respond."""
         shutdown = self.shutdown
-        await self._wait_idle(shutdown.grace_scope, shutdown.grace)
+        await self._wait_idle(shutdown.grace_scope, shutdown.grace, self._in_flight)
         self.scheduler.close()
         for scope in self._in_flight:
             scope.interrupt()
-        await self._wait_idle(trio.CancelScope(), CANCEL_TIMEOUT)
+        await self._wait_idle(trio.CancelScope(), CANCEL_TIMEOUT, self._in_flight)
         for job in self._in_flight.values():
-            if isinstance(job, ScorerCall):
-                self.stuck.append(f"{job.work.trial} in scorer {job.scorer.scorer.name}")
-            elif job.has_output:
-                self.stuck.append(f"{job.trial} in a scorer")
-            elif self._attempts is not None:
-                self.stuck.append(f"{job.trial} in slot {job.slot}")
+            self._stuck.append(_name_of(job))
+            if self._attempts is not None and isinstance(job, TrialWork) and not job.has_output:
                 self._attempts.abandon(job)
         self._end()
 
-    async def _wait_idle(self, scope: trio.CancelScope, seconds: float) -> None:
-        """Wait until nothing is in flight and no output can be scored, for at most `seconds`."""
+    async def _wait_idle(self, scope: trio.CancelScope, seconds: float, calls: Mapping[CallScope, Any]) -> None:
+        """Wait until these calls have ended and no output can be scored, for at most `seconds`."""
         scope.deadline = trio.current_time() + seconds
         with scope:
-            while self._in_flight or (self.scheduler.is_open and self.scheduler.queues.has_calls(self.shutdown.grace_ends)):
+            while calls or (self.scheduler.is_open and self.scheduler.queues.has_calls(self.shutdown.grace_ends)):
                 self._idle = trio.Event()
                 await self._idle.wait()
 
     def _end(self) -> None:
         self.shutdown.end()
         self.scheduler.close()
+
+
+def _name_of(job: Job) -> str:
+    """Return what a call does, for messages."""
+    if isinstance(job, ScorerCall):
+        return f"{job.work.trial} in scorer {job.scorer.scorer.name}"
+    return f"{job.trial} in a scorer" if job.has_output else f"{job.trial} in slot {job.slot}"

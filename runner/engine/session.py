@@ -30,6 +30,7 @@ from runner.engine.pending_trials import PendingTrials
 from runner.engine.plan import Plan, is_done, make_plan
 from runner.engine.rate_limits import policies, scorer_keys
 from runner.engine.recorder import Clock, Recorder
+from runner.engine.shutdown import Shutdown
 from runner.errors import UsageError
 from runner.scorers.scorer import OpenScorer
 from runner.suggest import suggest
@@ -75,7 +76,7 @@ class Session:
         """Settings of this run that replace the evaluation's own."""
         self.options = Options(**{name: value for name, value in options.items() if name in others})
         self.leave: Callable[[Outcome], object] | None = None
-        """Leaves a stopped run whose last calls do not end. Without it, they are waited for."""
+        """Leaves a run whose last calls do not end. Without it, or if it returns for a finished run, they are waited for."""
         self.is_started = False
         """Whether the journal was opened."""
         self._interrupts = 0
@@ -85,6 +86,8 @@ class Session:
         self._executor: Executor | None = None
         self._observing = trio.CancelScope()
         self._observed = trio.Event()
+        self._outcome: Outcome | None = None
+        """The outcome, if it was recorded while a call did not end."""
 
     def interrupt(self) -> None:
         """Stop gracefully; the second time, cancel calls in flight. It may be called by a signal handler or any thread."""
@@ -203,12 +206,17 @@ class Session:
             live = LiveRun(state, journal, plan.total, now, changed, stopping)
             await stack.enter_async_context(self._observe(live))
             await self._execute(executor, trials, recorder)
-        is_complete = trials.is_closed or state.total == plan.total  # The last trial may end after a stop.
+        return self._outcome or self._record_end(recorder, trials, shutdown)
+
+    def _record_end(self, recorder: Recorder, trials: PendingTrials, shutdown: Shutdown) -> Outcome:
+        """Record whether the run is finished or was stopped."""
+        state = recorder.state
+        is_complete = trials.is_closed or 0 < state.total == state.planned  # The last trial may end after a stop.
         if shutdown.reason is None or (is_complete and state.done == state.total and shutdown.reason != "dataset_failed"):
             recorder.finish()
-            return Outcome(self.path, state, "", "", "")
+            return Outcome(self.path, state, recorder.journal.head, "", "")
         recorder.record(RunStopped(reason=shutdown.reason))
-        return Outcome(self.path, state, "", shutdown.reason, shutdown.detail)
+        return Outcome(self.path, state, recorder.journal.head, shutdown.reason, shutdown.detail)
 
     def _record_start(self, recorder: Recorder, plan: Plan) -> dict[str, tuple[Any, Any]]:
         """Record the start of the run and of the session; return the changed settings for the observer: old and new value."""
@@ -248,7 +256,7 @@ class Session:
             trio.lowlevel.current_trio_token().run_sync_soon(self._handle_interrupt)
         is_done = False
         try:
-            await executor.run(trials, leave=partial(self._leave, executor, recorder) if self.leave else None)
+            await executor.run(trials, leave=partial(self._leave, executor, trials, recorder) if self.leave else None)
             is_done = True
         finally:
             self._executor = None
@@ -272,24 +280,22 @@ class Session:
         finally:
             self._observed.set()
 
-    async def _leave(self, executor: Executor, recorder: Recorder) -> None:
+    async def _leave(self, executor: Executor, trials: PendingTrials, recorder: Recorder) -> None:
         """Leave although a call does not end: with everything synced, and the screen restored."""
-        reason = executor.shutdown.reason
-        assert reason is not None
         assert self.leave is not None
         with trio.CancelScope(shield=True):
-            stopped = recorder.record(RunStopped(reason=reason))
-            await recorder.journal.wait_durable(stopped.seq)
+            outcome = self._outcome = self._record_end(recorder, trials, executor.shutdown)
+            await recorder.journal.wait_durable(recorder.state.seq)
             self._observing.cancel()
             with trio.move_on_after(_OBSERVER_GRACE):
                 await self._observed.wait()
-            sys.stderr.write(
-                f"not responding to cancellation, abandoned: {', '.join(executor.stuck)}\n"
-                f"all records are on disk; to continue: {self.options.how_to_resume(self.path)}\n"
-            )
+            sys.stderr.write(f"not responding to cancellation, abandoned: {', '.join(executor.unresponsive)}\n")
+            if outcome.stopped and self.options.leave is None:
+                sys.stderr.write(f"all records are on disk; to continue: {self.options.how_to_resume(self.path)}\n")
             sys.stderr.flush()
-            self.leave(Outcome(self.path, recorder.state, stopped.h, reason, executor.shutdown.detail))
-            await trio.sleep_forever()  # In a thread of its own, which is abandoned.
+            self.leave(outcome)
+            if outcome.stopped:
+                await trio.sleep_forever()  # In a thread of its own, which is abandoned.
 
     def _durable_state(self) -> RunState:
         """Return the state of the records on disk; the one in memory may be ahead."""

@@ -20,6 +20,7 @@ from journal.events import (
     AttemptTimedOut,
     LimitChanged,
     RetryScheduled,
+    RunFinished,
     RunStopped,
     ScoringFailed,
     TrialCompleted,
@@ -30,9 +31,9 @@ from journal.events import (
 from replay import audit, fold
 from replay.ending import next_command
 from runner import Case, Fatal, RateLimited, Retry, UsageError, note
-from runner.engine.session import Outcome
+from runner.engine.session import Outcome, Session
 from runner.recompute.rules import session_rules
-from runner.testing import Answer, Fail, Hang, Scripted, SimulatedEndpoint, Step, events_of
+from runner.testing import Answer, Fail, Hang, Scripted, SimulatedEndpoint, Step, events_of, repeatable
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, count, define, events, flaky_evaluation, numbered_cases, run_until_power_cut, run_virtual
 
@@ -165,7 +166,7 @@ async def test_an_output_after_the_timeout_is_discarded() -> None:
 
     async def stubborn(_: Any) -> str:
         with trio.CancelScope(shield=True):
-            await trio.sleep(50)
+            await trio.sleep(35)
         return "too late"
 
     disk = SimulatedDisk()
@@ -173,8 +174,8 @@ async def test_an_output_after_the_timeout_is_discarded() -> None:
     await run_virtual(it, disk)
 
     events = events_of(PATH, files=disk)
-    assert AttemptTimedOut(trial="a", attempt=1, timeout=30.0, elapsed=50.0) in events
-    assert AttemptReturnedLate(trial="a", attempt=1, outcome="succeeded", elapsed=50.0) in events
+    assert AttemptTimedOut(trial="a", attempt=1, timeout=30.0, elapsed=35.0) in events
+    assert AttemptReturnedLate(trial="a", attempt=1, outcome="succeeded", elapsed=35.0) in events
     assert 0 == count(disk, AttemptSucceeded)
 
 
@@ -619,3 +620,49 @@ async def test_trials_are_enqueued_only_a_little_ahead() -> None:
     assert "deadline" == outcome.stopped
     assert read_so_far <= outcome.state.completed + 2 * 4 + 16 + 8
     assert count(disk, TrialEnqueued) == read_so_far
+
+
+def shielding(*, seconds: float) -> Callable[[str], Any]:
+    """Return a task that shields itself from cancellation for one input."""
+
+    async def task(value: str) -> str:
+        await trio.sleep(1)
+        if value == "case-0":
+            with trio.CancelScope(shield=True):
+                await trio.sleep(seconds)
+        return value
+
+    return task
+
+
+async def test_a_trio_task_that_shields_itself_is_abandoned() -> None:
+    """It times out, its slot is used by others, and its late result is recorded and discarded."""
+    disk = SimulatedDisk()
+    it = define(shielding(seconds=20), numbered_cases(40), slots=1, timeout=3, retry=Retry(timeouts=0))
+    outcome = await run_virtual(it, disk, policy="fixed", grace=2)
+
+    assert ("", 39, 1) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
+    timed_out = AttemptTimedOut(trial="case-0", attempt=1, timeout=3.0, elapsed=6.0)  # 2 s of grace, and 1 s to respond.
+    assert [timed_out] == events(disk, AttemptTimedOut)
+    assert [AttemptReturnedLate(trial="case-0", attempt=1, outcome="succeeded", elapsed=21.0)] == events(
+        disk, AttemptReturnedLate
+    )
+    assert {0} == {event.slot for event in events(disk, AttemptStarted)}
+    audited = audit(read(PATH, files=disk), rules=session_rules)
+    assert ((), ()) == (audited.findings, audited.notes)
+
+
+async def test_the_end_of_a_run_does_not_wait_for_an_abandoned_task() -> None:
+    """After the grace, the end is recorded and the caller may leave; otherwise the task is waited for, once."""
+    disk, left = SimulatedDisk(), list[tuple[float, Outcome]]()
+    it = define(shielding(seconds=1_000), numbered_cases(2), slots=1, timeout=3, retry=Retry(timeouts=0))
+    session = Session(it, PATH, **repeatable(), files=disk, policy="fixed", grace=2)
+    began = trio.current_time()
+    session.leave = lambda outcome: left.append((trio.current_time() - began, outcome))
+    outcome = await session.run()
+
+    assert [(9.0, "")] == [(round(seconds, 6), left_with.stopped) for seconds, left_with in left]
+    assert (1, 1, "finished") == (outcome.state.completed, outcome.state.failed, outcome.state.outcome)
+    assert 1 == count(disk, RunFinished)
+    assert 1_001 == trio.current_time() - began
+    assert verify(PATH, files=disk, expect_head=outcome.head).ok

@@ -692,10 +692,10 @@ def test_the_screen_is_restored_before_a_forced_exit(here: Path) -> None:
 
     assert 3 == code
     assert seen.count("\x1b[?25l") == seen.count("\x1b[?25h") == 1
-    assert [
-        "not responding to cancellation, abandoned: t0 in slot 0",
-        "all records are on disk; to continue: `evaljournal resume runs/stuck/0001`",
-    ] == re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.rpartition("\x1b[?25h")[2]).strip().split("\r\n")
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.rpartition("\x1b[?25h")[2]).strip().split("\r\n")
+    assert "not responding to cancellation, abandoned: t0 in slot 0" == lines[0]
+    assert "stuck interrupted: 0 of 1 trial done, in runs/stuck/0001" == lines[1]
+    assert "next: evaljournal resume runs/stuck/0001" == lines[-1]
     assert verify("runs/stuck/0001").ok
 
 
