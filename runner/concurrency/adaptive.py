@@ -24,6 +24,7 @@ from runner.concurrency.constants import (
     BUSY,
     COARSE,
     FIRST_LIMIT,
+    FIRST_PACE,
     GROWTH_PER_PROOF,
     HUNG_CALLS,
     HUNG_LATENCIES,
@@ -106,13 +107,11 @@ class Adaptive:
         self._wave = Wave(0.0)
         self._last_429 = -_QUIET
         """The newest start when a 429 last arrived."""
-        self._settling = 0.0
-        """No start before this time: the first 429 for a while is being processed."""
         self._test_over = _NEVER
         """When the result of a test for random 429s is known."""
         self._shown_pace: float | None = None
         self._changes: list[Change] = []
-        self._pace = Pace()
+        self._pace = Pace(fixed=None if is_short else FIRST_PACE)
         self._in_flight = InFlight(most=most, limit=self.limit, check_from=6 * most, is_short=is_short)
         self._latency = Latency()
         self._breaker = Breaker()
@@ -162,8 +161,6 @@ class Adaptive:
         at = self._pause.earliest(t)
         if self._shown_pace is not None:
             at = max(at, self._pace.next_start)
-        if self._settling > t:
-            at = max(at, self._settling)
         return OPEN if t >= at else Gate(open=False, at=at)
 
     def _decision(self, *, probe: bool = False) -> Decision:
@@ -272,7 +269,8 @@ class Adaptive:
     def _note_rate_limited(self, start: Start) -> None:
         self._rate_limits[start.trial] += 1
         start.is_repeated = self._last_limited.get(start.trial, self._alive) < self._alive
-        self._last_limited[start.trial] = start.order
+        if start.order > self._lesson:
+            self._last_limited[start.trial] = start.order
         if self._rate_limits[start.trial] < POISONED and start.order > self._lesson:
             self._limited[start.order] = start
             if len(self._limited) > 4 * LATEST:
@@ -288,8 +286,8 @@ class Adaptive:
             self._quick = max(elapsed, (1 - SMOOTHING) * self._quick)
         wait = SETTLE * min(elapsed, 1.0) if isinstance(failure, Failed) else 0.0
         if isinstance(failure, Failed) and failure.category == "rate_limited":
-            if self._started - self._last_429 >= _QUIET or self._now < self._settling:
-                self._settling = self._now + wait
+            if self._started - self._last_429 >= _QUIET or self._pause.is_settling:
+                self._changes += self._pause.settle(self._now, self._now + wait)
             self._last_429 = self._started
         heapq.heappush(self._failures, (self._now + wait, start.order, start, self._now, failure))
         if wait == 0.0:
@@ -303,6 +301,8 @@ class Adaptive:
     def _answered(self, start: Start) -> bool:
         """Record that the endpoint answered; return whether that closed the breaker."""
         self._last_answered = max(self._last_answered, start.order)
+        if not self._background.is_testing:
+            self._pace.quicken()
         self._alive = max(self._alive, start.order)
         self._see_accepted(start)
         return self._close(start)
@@ -314,7 +314,7 @@ class Adaptive:
         reason = self._breaker.reason
         if reason == "all_rate_limited":
             self._pace.resume(start, self._now)
-        self._pause.current = None
+        self._pause = Pause()
         self._changes.append(Resumed(reason=reason, evidence=evidence))
         return True
 
@@ -402,8 +402,9 @@ class Adaptive:
         """Record that only probes may start."""
         self._pace.anchor = None  # The token bucket overflows meanwhile.
         self._cancel_test()
-        self._pause.current = Paused(until=self._breaker.next_probe, reason=self._breaker.reason, evidence=evidence)
-        self._changes.append(self._pause.current)
+        paused = Paused(until=self._breaker.next_probe, reason=self._breaker.reason, evidence=evidence)
+        self._pause = Pause(paused)
+        self._changes.append(paused)
 
     def _rate_limited(self, start: Start, arrived: float, retry_after: float | None) -> None:
         """Find out which limit caused a 429, if any."""
@@ -463,6 +464,7 @@ class Adaptive:
         self._pace.missed += 1
         self._lesson = self._started
         self._limited.clear()
+        self._last_limited.clear()
         self._cancel_test()
         self._show_limit("in_flight", self._in_flight.limited(start, self._now, self._started))
 
@@ -471,6 +473,8 @@ class Adaptive:
         self._cancel_test()
         self._lesson = self._started
         self._limited.clear()
+        self._last_limited.clear()
+        pace.fixed = None
         seen = pace.learn(start, self._now, flow=self._flow(start.in_flight))
         if seen is None:
             # Nothing is accepted, so no rate can be measured: probe until something is.
@@ -491,7 +495,7 @@ class Adaptive:
             background.begin_test(self._started)
             rate = min(background.rate, self._pace.known or background.rate)
             # Rejected calls may have used up tokens: let the bucket refill first.
-            self._pace.test, self._pace.next_start = TEST_PACE * rate, self._now + background.signs / rate
+            self._pace.fixed, self._pace.next_start = TEST_PACE * rate, self._now + background.signs / rate
 
     def _end_test(self) -> None:
         self._test_over = _NEVER
@@ -509,7 +513,7 @@ class Adaptive:
     def _cancel_test(self) -> None:
         if self._background.is_testing:
             self._background.cancel_test(self._started)
-            self._pace.test, self._test_over = None, _NEVER
+            self._pace.fixed, self._test_over = None, _NEVER
 
     # Recorded changes.
 
@@ -528,6 +532,7 @@ class Adaptive:
                 return
         elif shown is not None and 0.9 * shown < pace < 1.1 * shown:  # a tenth
             return
-        reason = "test" if self._pace.test is not None else "no_limit" if pace is None else "rate_limit"
+        given = "test" if self._background.is_testing else "start"
+        reason = "no_limit" if pace is None else "rate_limit" if self._pace.fixed is None else given
         self._shown_pace = pace if pace is None else round(pace, 3)
         self._changes.append(PaceMoved(before=shown, after=self._shown_pace, reason=reason, evidence=""))

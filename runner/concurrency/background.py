@@ -17,6 +17,7 @@ from runner.concurrency.constants import (
     TEST_EXPECTED,
     TEST_LEAST,
     TEST_SIGNS,
+    TEST_TOLERATED,
     TESTED_SHARE,
 )
 from runner.concurrency.start import Start
@@ -93,10 +94,10 @@ class Background:
 
     def end_test(self) -> bool:
         """End the test; return whether the 429s are random."""
-        is_random = self.limited > 0
-        starts = self.test_to - self.test_from + 1
-        if is_random:
-            self.share = min(max(self.limited / starts, self.observed), 0.9)
+        is_random = self.limited > TEST_TOLERATED
+        if self.limited:
+            share = self.limited / (self.test_to - self.test_from + 1)
+            self.share = min(max(share, self.observed if is_random else 0.0), 0.9)
         self.cancel_test(self.test_to)
         return is_random
 

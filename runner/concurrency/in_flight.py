@@ -25,7 +25,6 @@ from runner.concurrency.constants import (
     LEAST_SHOWN,
     NEAR_LIMIT,
     OTHER_LOAD,
-    OUTWEIGHS,
     OVER_LIMIT,
     OVER_WITHIN,
     OVERLOAD_CUT,
@@ -81,8 +80,6 @@ class InFlight:
     """Share of the starts that were rate limited when the limit was found."""
     before: int = 0
     """The limit before it was found."""
-    surplus: int = 0
-    """Successes above `held` since the trial began, minus `OUTWEIGHS` for each 429 there."""
     doubt_until: float = 0.0
     """Until then no 429 is attributed to the number in flight: the last such 429 was due to the rate."""
     lesson: int = 0
@@ -122,8 +119,6 @@ class InFlight:
     def succeeded(self, start: Start, t: float, proven: int, *, patience: float) -> None:
         """Raise the limit if it is used, up to `proven`; abandon a trial without a result after `patience` seconds."""
         self.successes += start.order > self.lesson
-        if self.phase == "trying" and start.in_flight > self.held:
-            self.surplus += 1
         is_far = self.limit >= UNPROVEN_LIMIT and self.limit > PER_ROUND_TRIP * start.limit
         if is_far or start.wave.load < BUSY * start.limit or start.in_flight < start.limit // 2:
             return
@@ -184,7 +179,7 @@ class InFlight:
                 self.held = self.limit = highest  # Too close to be compared, and below the overload.
                 self.since, self.upward = t, False
                 return
-            self.phase, self.since, self.surplus, self.over = "trying", t, 0, 0
+            self.phase, self.since, self.over = "trying", t, 0
             self.upward = (self.upward or not self.by_latency or self.held == 1) and self.held < highest
             higher = min(self.held + step, highest) if self.by_latency else min(self.held + step, proven, highest)
             self.limit = max(self.held, higher) if self.upward else max(self.held - step, 1)
@@ -200,10 +195,7 @@ class InFlight:
 
     def ends_trial(self, start: Start) -> bool:
         """Return whether a 429 ends the trial of a higher limit."""
-        if self.phase != "trying" or self.by_latency or start.in_flight <= self.held:
-            return False
-        self.surplus -= OUTWEIGHS
-        return self.surplus < 0
+        return self.phase == "trying" and not self.by_latency and start.in_flight > self.held
 
     def release(self) -> None:
         """Discard the limit: the number in flight was not the reason."""
@@ -252,17 +244,19 @@ class InFlight:
 
     def limited(self, start: Start, t: float, newest: int) -> str:
         """Hold the limit just below what was rate limited; return the evidence."""
-        if self.over >= OVER_LIMIT:
-            self.over_share = self.over / (self.last_over - self.first_over + 1)
-        else:
-            self.over_share = 1.0
+        limit = max(min(start.in_flight - 1, self.limit), 1)
+        share = self.over / (self.last_over - self.first_over + 1) if self.over >= OVER_LIMIT else 1.0
+        # A limit that is found again a little lower is as sure as it was.
+        self.over_share = max(share, self.over_share) if self._is_held(limit) else share
         self.before = max(self.limit, self.before)
-        self._hold(max(min(start.in_flight - 1, self.limit), 1), t, newest)
+        self._hold(limit, t, newest)
         return f"429 at {start.in_flight} in flight, {self.accepted} accepted before"
 
+    def _is_held(self, limit: int) -> bool:
+        return self.phase != "climbing" and abs(limit - self.held) <= max(1, self.held // 10)
+
     def _hold(self, limit: int, t: float, newest: int) -> None:
-        same = self.phase != "climbing" and abs(limit - self.held) <= max(1, self.held // 10)
-        self.period = min(2 * self.period, TRIAL_LATEST) if same else TRIAL_SOONEST
+        self.period = min(2 * self.period, TRIAL_LATEST) if self._is_held(limit) else TRIAL_SOONEST
         self.phase, self.since, self.held, self.lesson = "holding", t, limit, newest
         self.limit, self.by_latency, self.over, self.accepted = limit, False, 0, min(self.accepted, limit)
         self.timeouts = self.successes = self.within = 0

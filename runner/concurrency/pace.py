@@ -14,15 +14,17 @@ limit was raised, and the search starts again.
 
 import math
 
-from attrs import define
+from attrs import define, field
 
 from runner.concurrency.constants import (
     CONFIRM,
     CONTAMINATED,
     ENOUGH,
     FIRST_BELIEF,
+    FIRST_PACE,
     FLATTEST_SWING,
     LATE,
+    MEASURED_SHORTEST,
     PLATEAU_CALLS,
     PLATEAU_LONGEST,
     PLATEAU_SHORTEST,
@@ -66,17 +68,17 @@ class Pace:
     """The last rate that was measured."""
     echoes: int = 0
     """429s of attempts that had started before the pace was last changed by a 429."""
-    suspect: int | None = None
-    """A rate-limited start that may be random."""
+    suspects: list[int] = field(factory=list[int])
+    """The latest rate-limited starts that may be random."""
     frozen: int = 0
     """Starts during which the pace does not grow, to see whether there is another 429."""
-    test: float | None = None
-    """Pace of a test for random 429s."""
+    fixed: float | None = None
+    """The pace while it is given: until the first ending of a run, and in a test for random 429s."""
 
     def at(self, t: float) -> float | None:
         """Return the starts per second to aim at; None while starts are not paced."""
-        if self.test is not None:
-            return self.test
+        if self.fixed is not None:
+            return self.fixed
         known = self.known
         if known is None or self.searching:
             return known
@@ -86,16 +88,26 @@ class Pace:
     def is_above(self, t: float) -> bool:
         """Return whether the pace at `t` can explain a 429: it is above the measured rate, or none was measured."""
         pace = self.at(t)
-        return self.test is None and pace is not None and (self.searching or pace > self.measured)
+        return self.fixed is None and pace is not None and (self.searching or pace > self.measured)
 
     def is_confirmed(self, start: Start) -> bool:
-        """Return whether a 429 is the second within a few starts; one may be random, so the pace only stops growing."""
-        if self.suspect is not None and start.order - self.suspect <= CONFIRM:
-            self.suspect = None
+        """Return whether enough 429s came within a few starts; one may be random, so the pace only stops growing."""
+        self.suspects = [order for order in self.suspects if start.order - order <= CONFIRM]
+        self.suspects.append(start.order)
+        if len(self.suspects) >= self._needed(start):
             return True
-        self.suspect, self.frozen = start.order, CONFIRM
+        self.frozen = CONFIRM
         self.missed += 1
         return False
+
+    def _needed(self, start: Start) -> int:
+        """Return how many 429s make a measurement: on a plateau one is due when all was granted that flowed in."""
+        anchor = self.anchor
+        if anchor is None or self.searching:
+            return 2
+        if start.order - anchor.order - self.missed < self.measured * (start.t - anchor.t):
+            return 3
+        return 1 if self.period > self._shortest(self.measured) else 2
 
     def started(self, t: float, flow: float) -> None:
         """Space the next start from this one; `flow` is the rate that the slots allow."""
@@ -109,7 +121,7 @@ class Pace:
             # There were too few slots or trials: the plateau waits, and the bucket may overflow.
             self.since += late
             self.idle += late
-        elif self.known is None or self.test is not None:
+        elif self.known is None or self.fixed is not None:
             return
         elif self.frozen:
             self.frozen -= 1
@@ -121,6 +133,11 @@ class Pace:
             # The longer the search, the further away the limit must be.
             self.known *= 1 + min(SEARCH_GROWTH * gap * (1 + (t - self.since) / SEARCH_DOUBLING), SEARCH_STEP)
 
+    def quicken(self) -> None:
+        """Start faster after the first success of a run; after the second, as the slots allow."""
+        if self.fixed is not None:
+            self.fixed = 4 * self.fixed if self.fixed < 2 * FIRST_PACE else None
+
     def echo(self) -> None:
         """Count a 429 of an earlier start; it may have used a token, so one start is skipped."""
         self.missed += 1
@@ -131,6 +148,7 @@ class Pace:
     def wait(self, until: float) -> None:
         """Start nothing before `until`: the bucket fills meanwhile."""
         if self.known is not None:
+            self.since += max(until - max(self.next_start, self.since), 0.0)
             self.next_start = max(self.next_start, until)
 
     def learn(self, start: Start, t: float, *, flow: float) -> str | None:
@@ -139,12 +157,12 @@ class Pace:
         `flow` is the current rate of starts, derived from the number in flight.
         """
         self.missed += 1
-        self.frozen, self.suspect = 0, None
+        self.frozen, self.suspects = 0, []
         order, since = (0, 0.0) if self.anchor is None else (self.anchor.order, self.anchor.t)
         granted, seconds = max(start.order - order - self.missed, 0), start.t - since
         is_measured = self.anchor is not None and self.idle < seconds / 10
         # On some endpoints rejected calls use tokens too, so a short measurement is inexact.
-        enough = max(ENOUGH, 2 * self.echoes)
+        is_enough = granted >= max(ENOUGH, 2 * self.echoes) and seconds >= MEASURED_SHORTEST
         if self.known is None:
             self._search(FIRST_BELIEF * max(max(granted, 1) / max(seconds, 0.5), flow), t)
         elif not is_measured:
@@ -153,7 +171,7 @@ class Pace:
         elif granted == 0:
             self._search(self.known / 2, t)
             return None
-        elif granted < enough:
+        elif not is_enough:
             # Too few for a measurement, but the rate is not much above (granted + 1) / seconds.
             least = max(granted / seconds, self.known / 2)
             self._search(min(least, (granted + 1) / seconds) if granted > self.echoes else least, t)
@@ -161,7 +179,7 @@ class Pace:
             self._settle(granted / seconds, self.at(start.t) or self.known, t)
         self.lowest = min(self.lowest, self.known or SLOWEST)
         self.echoes = 0
-        if granted >= enough or not is_measured:
+        if is_enough or not is_measured:
             self._count_from(start)
         return f"429 at {start.in_flight} in flight, after {granted} accepted in {seconds:.1f} s"
 
@@ -179,12 +197,12 @@ class Pace:
 
     def forget(self) -> None:
         """Stop pacing: there is no rate limit."""
-        self.known, self.searching, self.anchor, self.test, self.measured = None, False, None, None, 0.0
+        self.known, self.searching, self.anchor, self.fixed, self.measured = None, False, None, None, 0.0
 
     def adopt(self, rate: float, t: float) -> None:
         """Begin a plateau at a rate that a test has confirmed."""
         self.known, self.measured, self.searching = max(rate, SLOWEST), rate, False
-        self.since, self.period, self.swing, self.anchor, self.test = t, self._shortest(rate), SWING, None, None
+        self.since, self.period, self.swing, self.anchor, self.fixed = t, self._shortest(rate), SWING, None, None
 
     def _search(self, rate: float, t: float) -> None:
         self.known, self.searching, self.since = max(rate, SLOWEST), True, t

@@ -14,6 +14,8 @@ class Pause:
     """The current pause, if there is one."""
 
     current: Paused | None = None
+    is_settling: bool = False
+    """It is only to see whether more 429s follow the first one."""
 
     def earliest(self, t: float) -> float:
         """Return the earliest time at or after `t` at which an attempt may start."""
@@ -25,11 +27,20 @@ class Pause:
         limited = "" if wait == seconds else f", limited to {wait:.6g} s"
         return self.begin(t, t + wait, "retry_after", f"{evidence}; Retry-After: {seconds:.6g} s{limited}")
 
+    def settle(self, t: float, until: float) -> list[Change]:
+        """Pause to see whether more 429s follow the first one, or go on doing so."""
+        if self.is_settling and self.current is not None:
+            self.current = Paused(until=until, reason=self.current.reason, evidence=self.current.evidence)
+            return []
+        changes = self.begin(t, until, "rate_limited", "first 429 for a while: do others follow?")
+        self.is_settling = bool(changes)
+        return changes
+
     def begin(self, t: float, until: float, reason: str, evidence: str) -> list[Change]:
-        """Pause until a time, unless a longer pause is in force."""
+        """Pause until then, unless a longer pause is in force."""
         if until <= t or (self.current is not None and until <= self.current.until):
             return []
-        self.current = Paused(until=until, reason=reason, evidence=evidence)
+        self.current, self.is_settling = Paused(until=until, reason=reason, evidence=evidence), False
         return [self.current]
 
     def end(self, t: float) -> list[Change]:
@@ -37,5 +48,5 @@ class Pause:
         pause = self.current
         if pause is None or t < pause.until:
             return []
-        self.current = None
+        self.current, self.is_settling = None, False
         return [Resumed(reason=pause.reason, evidence="pause over")]

@@ -100,7 +100,7 @@ class PaceMoved:
     after: float | None
     """Starts per second; None: not paced."""
     reason: str
-    """One word: rate_limit, test or no_limit."""
+    """One word: start (the first starts of a run are spread), rate_limit, test or no_limit."""
     evidence: str
 
 

@@ -27,8 +27,10 @@ Answer = Callable[[float, int], float | None]
 class Drive:
     """An executor of a few lines."""
 
-    def __init__(self, most: int = 100, *, trials: int | None = None) -> None:
+    def __init__(self, most: int = 100, *, trials: int | None = None, is_spread: bool = False) -> None:
         self.policy = Adaptive(most, trials=trials)
+        if not is_spread:
+            self.policy._pace.fixed = None  # The first starts of a long run are spread, which has a test of its own.
         self.t = 0.0
         self.in_flight: dict[str, float] = {}
         self.signals: list[Signal] = []
@@ -108,6 +110,24 @@ def test_the_first_limit(most: int, trials: int | None, first: int) -> None:
     assert trials is None or trials > SHORTEST_RUN or first == min(trials, most)
 
 
+def test_the_first_starts_of_a_long_run_are_spread() -> None:
+    """A run of more than 1,000 trials starts 20 a second; two successes end that, and the pace is recorded."""
+    drive = Drive(is_spread=True)
+    names = [drive.start() for _ in range(21)]
+
+    assert 1.0 == pytest.approx(drive.t)
+    for name in names[:2]:
+        drive.succeed(name)
+    assert 13 == len(drive.fill())
+    paces = [(change.after, change.reason) for change in drive.changes() if isinstance(change, PaceMoved)]
+    assert [(20.0, "start"), (80.0, "start"), (None, "no_limit")] == paces
+
+
+def test_a_shorter_run_is_not_spread() -> None:
+    """A run of at most 1,000 trials fills the first limit at once."""
+    assert 32 == len(Drive(trials=1_000, is_spread=True).fill())
+
+
 def test_the_limit_grows_while_calls_succeed() -> None:
     """Against an endpoint without a limit every slot is soon in use, and each growth is published with its cause."""
     drive = Drive(100)
@@ -161,7 +181,7 @@ def test_a_rate_limit_is_paced() -> None:
 
 
 def test_a_lone_429_changes_nothing() -> None:
-    """A single 429 among many successes neither pauses the key nor moves its limit, even with a Retry-After."""
+    """A single 429 among many successes holds up starts for a moment, which is recorded, and leaves the limit as it is."""
     drive = Drive(20)
     names = drive.fill()
     drive.t += 0.1
@@ -173,7 +193,8 @@ def test_a_lone_429_changes_nothing() -> None:
         drive.t += 0.05
         drive.succeed(name)
 
-    assert [] == drive.pauses
+    assert [pytest.approx(0.15)] == [paused.until for paused in drive.pauses]
+    assert 1 == sum(isinstance(change, Resumed) for change in drive.changes())
     assert before <= drive.policy.limit
 
 

@@ -553,17 +553,6 @@ def test_retry_after_is_honoured(server: Server, path: Path, name: str, steps: s
     assert 1 == outcome.state.completed
 
 
-def test_a_rate_limit_costs_no_more_than_was_in_flight(server: Server, path: Path, name: str) -> None:
-    """Once most calls get `Retry-After: 3`, nothing is sent until it is over: few calls are rate limited."""
-    cases = [Case(name=str(n), input=n) for n in range(60)]
-    it = define_real(Endpoint(server.url(name, "limit:0.3")), cases, slots=8, retry=Retry(errors=0), timeout=100.0)
-    outcome = run_fast(it, path, rate=10)  # 3 s are 0.3 s of real time.
-
-    limited = [failed for failed in events(path, AttemptFailed) if failed.category == "rate_limited"]
-    assert (60, 0) == (outcome.state.completed, outcome.state.failed)
-    assert 1 <= len(limited) <= 16
-
-
 def test_an_outage_loses_nothing(server: Server, path: Path, name: str) -> None:
     """Half a minute of 503s fails no trial, although each has few retries."""
     cases = [Case(name=str(n), input=n) for n in range(60)]

@@ -496,6 +496,25 @@ async def test_a_rate_limit_is_found_and_kept() -> None:
     assert endpoint.refused <= 40
 
 
+async def test_a_rate_limit_costs_no_more_than_was_in_flight() -> None:
+    """Once most calls get `Retry-After: 3`, nothing is sent until it is over: few calls are rate limited."""
+    began = trio.current_time()
+
+    async def task(value: str) -> str:
+        await trio.sleep(0.05)
+        if trio.current_time() - began < 3:
+            raise RateLimited(3.0)
+        return value
+
+    disk = SimulatedDisk()
+    outcome = await run_virtual(define(task, numbered_cases(60), slots=8, retry=Retry(errors=0)), disk)
+
+    failures = [event for event in events_of(PATH, files=disk) if isinstance(event, AttemptFailed)]
+    assert {"rate_limited"} == {failure.category for failure in failures}
+    assert (60, 0) == (outcome.state.completed, outcome.state.failed)
+    assert 8 <= len(failures) <= 16
+
+
 async def test_a_retry_after_beyond_the_budget_fails_its_trial_only() -> None:
     """A trial whose Retry-After exceeds its budget fails; a single 429 does not delay the others."""
     task = Scripted({"a": [Fail(RateLimited(3600))], "b": [Fail(RateLimited(1)), Answer(1)]})

@@ -1,0 +1,66 @@
+"""How a pace is measured: which 429s are measurements, and which may be random."""
+
+import pytest
+
+from runner.concurrency.background import Background
+from runner.concurrency.pace import Pace
+from runner.concurrency.start import Group, Start, Wave
+
+RATE = 10.0
+
+
+def start(order: int, t: float) -> Start:
+    return Start(trial=str(order), order=order, t=t, in_flight=5, limit=10, group=Group(first=1, size=1), wave=Wave(t))
+
+
+def plateau(*, period: float) -> Pace:
+    """Return a plateau at a measured rate, with a 429 of the start 100 at 10 s as the anchor."""
+    return Pace(known=RATE, measured=RATE, since=10.0, period=period, anchor=start(100, 10.0), lowest=RATE)
+
+
+@pytest.mark.parametrize(
+    ("period", "granted", "needed"),
+    [(20.0, 100, 1), (3.0, 100, 2), (20.0, 80, 3)],
+    ids=["due, measurements agree", "due, the first measurement", "before it is due"],
+)
+def test_429s_that_a_plateau_needs(period: float, granted: int, needed: int) -> None:
+    """One 429 is enough where all was granted that the measured rate allows; earlier ones may be random, so it takes three."""
+    pace = plateau(period=period)
+    seen = [pace.is_confirmed(start(100 + granted + n + 1, 20.0)) for n in range(needed)]
+
+    assert [False] * (needed - 1) + [True] == seen
+
+
+def test_a_short_measurement_goes_on() -> None:
+    """What was granted in less than two seconds is no measurement: the pace searches on, and counting continues."""
+    pace = plateau(period=3.0)
+    pace.learn(start(113, 11.0), 11.1, flow=10.0)
+
+    assert pace.searching
+    assert pace.anchor is not None
+    assert 100 == pace.anchor.order
+
+    pace.learn(start(136, 14.0), 14.1, flow=10.0)
+
+    assert not pace.searching
+    assert 136 == pace.anchor.order
+
+
+def test_a_pause_is_no_time_of_searching() -> None:
+    """The growth of a search depends on the time in which starts were possible."""
+    pace = Pace(known=RATE, searching=True, since=1.0, next_start=1.0)
+    pace.wait(31.0)
+
+    assert (31.0, 31.0) == (pace.since, pace.next_start)
+
+
+@pytest.mark.parametrize(("limited", "is_random", "share"), [(0, False, 0.0), (2, False, 0.02), (8, True, 0.1)])
+def test_a_test_tells_random_429s_from_a_rate_limit(limited: int, is_random: bool, share: float) -> None:  # noqa: FBT001
+    """Few 429s in a test are random ones besides a rate limit; as many as before the test are all random."""
+    background = Background(longest_test=1e9, observed=0.1, limited=4)
+    background.begin_test(1000)
+    background.limited = limited
+
+    assert 100 == background.test_to - background.test_from + 1
+    assert is_random == background.end_test()
+    assert share == pytest.approx(background.share)
