@@ -79,7 +79,7 @@ class Caller:
             case "unavailable":
                 raise ConnectionError("the endpoint is unavailable")
             case "error":
-                raise ValueError("the case's own error")
+                raise RuntimeError("the case's own error")
             case _:
                 return number
 
