@@ -175,7 +175,7 @@ class JournalClosed(JournalError):
 class JournalFailed(JournalError):
     """Writing failed; no more records are accepted or confirmed."""
 
-    def __init__(self, message: str, *, path: Path, hint: Hint, durable: int = 0) -> None:
+    def __init__(self, message: str, *, path: Path, hint: Hint | None, durable: int = 0) -> None:
         super().__init__(message, path=path, hint=hint)
         self.durable = durable
         """The last record that is confirmed on disk; 0 if nothing was written yet."""
@@ -187,3 +187,16 @@ class DiskFull(JournalFailed):
 
 class WriteFailed(JournalFailed):
     """A write or sync failed; only records up to `durable` are known to be on disk."""
+
+
+class SegmentLost(JournalFailed):
+    """Another process has deleted, replaced or truncated the segment that was being written."""
+
+    def __init__(self, *, path: Path, file: str, intact: int, is_deleted: bool, hint: Hint | None) -> None:
+        self.file = file
+        """Name of the segment."""
+        self.intact = intact
+        """The last record that is left; 0 if there is none."""
+        left = f"records up to {intact:,} are intact" if intact else "no record is left"
+        what = "was deleted" if is_deleted else "was truncated or replaced"
+        super().__init__(f"{path}: {file} {what} while the run was writing it; {left}", path=path, hint=hint, durable=intact)

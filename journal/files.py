@@ -134,6 +134,16 @@ class Files:
         except FileNotFoundError:
             return False
 
+    def is_intact(self, fd: int, path: str, size: int) -> bool:
+        """Whether an open file has this length and was neither deleted nor replaced; it may have moved with its directory."""
+        status = os.fstat(fd)
+        if status.st_size != size or not status.st_nlink:
+            return False
+        try:
+            return os.path.samestat(status, os.stat(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+
     def lock(self, fd: int) -> bool:
         """Take the exclusive lock on an open file; return False if another process has it."""
         if os.name == "nt":

@@ -6,6 +6,8 @@ the line that refers to it.
 
 import contextlib
 import errno
+import math
+import time
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Final
@@ -16,6 +18,8 @@ from journal.files import APPEND, Files, create, retry_interrupted, write_some
 
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
 """Errors that go away when space is freed."""
+CHECK_INTERVAL: Final = 0.1
+"""Seconds between two checks whether the segment is still there: a check costs as much as writing a line."""
 
 
 class NoSpace(Exception):  # Never leaves this package; the writer raises `DiskFull` instead.
@@ -25,6 +29,10 @@ class NoSpace(Exception):  # Never leaves this package; the writer raises `DiskF
         super().__init__(str(exc))
         self.written = written
         """The part of the lines that was written; None if the failure was in another file."""
+
+
+class SegmentChanged(Exception):  # Never leaves this package; the writer raises `SegmentLost` instead.
+    """The open segment was deleted, replaced or truncated by another process."""
 
 
 class SegmentFile:
@@ -39,17 +47,20 @@ class SegmentFile:
         self.blobs = BlobWriter(path, files)
         self.segment = 0
         """Number of the open segment; 0 if none is open."""
+        self.first = 0
+        """Its first record."""
+        self._checked_at = -math.inf
 
-    def open_existing(self, segment: int, size: int) -> None:
-        """Open a segment to append to it."""
+    def open_existing(self, segment: int, size: int, first: int) -> None:
+        """Open a segment, whose first record is `first`, to append to it."""
         self._fd = retry_interrupted(lambda: self._files.open(segments.file(self._path, segment), APPEND))
-        self.segment, self._size = segment, size
+        self.segment, self._size, self.first = segment, size, first
 
-    def create(self, segment: int, header: bytes) -> None:
-        """Create a segment with this first line."""
+    def create(self, segment: int, header: bytes, first: int) -> None:
+        """Create a segment with this first line, record `first`."""
         with _raise_no_space():
             create(self._files, str(self._path), segments.name(segment), header)
-        self.open_existing(segment, len(header))
+        self.open_existing(segment, len(header), first)
 
     def finish(self) -> None:
         """Sync and close a sealed segment; the next one must not get its name before."""
@@ -65,6 +76,8 @@ class SegmentFile:
 
     def write(self, data: bytes) -> None:
         """Write complete lines."""
+        if time.monotonic() - self._checked_at >= CHECK_INTERVAL:
+            self.check()
         remaining = memoryview(data)
         try:
             while remaining:
@@ -74,6 +87,20 @@ class SegmentFile:
                 raise
             raise NoSpace(exc, written=data[: len(data) - len(remaining)]) from exc
         self._size += len(data)
+
+    def check(self) -> None:
+        """Raise `SegmentChanged` if another process has deleted, replaced or truncated the open segment."""
+        if self.segment and not self._files.is_intact(self._fd, segments.file(self._path, self.segment), self._size):
+            raise SegmentChanged
+        self._checked_at = time.monotonic()
+
+    def lines_left(self) -> int | None:
+        """Return the number of complete lines in the file at the segment's path; None if there is none."""
+        try:
+            with self._files.read(segments.file(self._path, self.segment)) as stream:
+                return sum(line.endswith(b"\n") for line in stream)
+        except OSError:
+            return None
 
     def truncate_to_lines(self, written: bytes) -> int:
         """Remove the incomplete line at the end of the written bytes, and sync; return the number of complete lines."""

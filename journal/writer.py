@@ -25,13 +25,22 @@ import trio
 from journal import blobs, chain, segments
 from journal.clock import Clock, system_clock
 from journal.codec import Blobs, encode
-from journal.errors import DiskFull, JournalClosed, JournalError, JournalFailed, NotAJournal, RecordTooLarge, WriteFailed
+from journal.errors import (
+    DiskFull,
+    JournalClosed,
+    JournalError,
+    JournalFailed,
+    NotAJournal,
+    RecordTooLarge,
+    SegmentLost,
+    WriteFailed,
+)
 from journal.events import Event, JournalRecovered, Record, SegmentOpened, SegmentSealed, new_record
 from journal.files import DISK, Files, sync_name
 from journal.lifecycle import Lifecycle
 from journal.lock import Lock
 from journal.open import JournalEnd, create_directory, find_end
-from journal.segment_file import NO_SPACE, NoSpace, SegmentFile
+from journal.segment_file import NO_SPACE, NoSpace, SegmentChanged, SegmentFile
 from journal.threads import InThread, run_in_thread
 
 if TYPE_CHECKING:
@@ -174,7 +183,7 @@ class Journal:
         """The thread that may append."""
 
         if end.is_open:
-            self._file.open_existing(end.segment, end.bytes)
+            self._file.open_existing(end.segment, end.bytes, end.seq - end.records + 1)
 
     def _start(self, end: JournalEnd) -> None:
         """Start a segment if needed, and record a recovery."""
@@ -451,7 +460,7 @@ class Journal:
                 await self._guarded(self._check_place)
                 await self._guarded(self._file.finish)
                 self._confirm(self._written)
-                await self._guarded(lambda: self._file.create(batch.segment, batch.lines[0]))
+                await self._guarded(lambda: self._file.create(batch.segment, batch.lines[0], batch.first))
             self._written = batch.first
             self._confirm(batch.first)
             lines = batch.lines[1:]
@@ -467,7 +476,8 @@ class Journal:
             self._wake(self._written)
 
     def _check_place(self) -> None:
-        """Check that a new file would be created in the locked directory."""
+        """Check that the open file is intact, and that a new one would be created in the locked directory."""
+        self._file.check()
         if not self._lock.is_in_place():
             raise OSError(errno.ESTALE, "the run's directory was moved or its LOCK was removed")
 
@@ -496,12 +506,27 @@ class Journal:
                 await self._truncate(exc.written)
             message = f"no space left for {self.path} ({exc}); it is complete up to record {self._written:,}"
             raise DiskFull(message, path=self.path, hint="free_space_resume", durable=self._durable) from exc
+        except SegmentChanged as exc:
+            raise await self._in_thread(self._segment_lost) from exc
         except OSError as exc:
             message = f"cannot write {self.path} ({exc}); records up to {self._durable:,} are on disk, later ones may be lost"
             raise WriteFailed(message, path=self.path, hint="check_disk", durable=self._durable) from exc
         if self._failure is not None:
             raise self._failure
         return result
+
+    def _segment_lost(self) -> SegmentLost:
+        """Return the error for a segment that another process has deleted or truncated."""
+        file, lines = self._file, self._file.lines_left()
+        intact = file.first - 1 + min(lines or 0, self._written - file.first + 1)
+        is_readable = intact and (lines is None or lines > 0)
+        return SegmentLost(
+            path=self.path,
+            file=segments.name(file.segment),
+            intact=intact,
+            is_deleted=lines is None,
+            hint="resume" if is_readable else "salvage" if intact else None,
+        )
 
     async def _truncate(self, written: bytes) -> None:
         """Remove an incomplete line from the end of the file, and sync."""

@@ -108,7 +108,7 @@ class _Commands(click.Group):
         try:
             with unwrap_exception_groups(), _flush_stdout():
                 return super().invoke(ctx)
-        except (errors.JournalDamaged, errors.InvalidRecord, errors.BlobDamaged) as exc:
+        except (errors.JournalDamaged, errors.InvalidRecord, errors.BlobDamaged, errors.SegmentLost) as exc:
             raise Damaged(render(exc)) from exc
         except errors.JournalFailed as exc:
             raise Unfinished(render(exc)) from exc

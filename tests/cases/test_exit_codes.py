@@ -356,3 +356,26 @@ def run_file(directory: Path, source: str, *arguments: str) -> Result:
     file = directory / f"it{len(list(directory.glob('*.py')))}.py"
     file.write_text("from runner import Case, Retry, evaluation\n" + textwrap.dedent(source))
     return CliRunner().invoke(cli, ["run", str(file), *arguments])
+
+
+DELETING = """
+import os, pathlib, time
+from runner import Case, evaluation
+
+@evaluation(cases=[Case(name=f"case-{number}", input=number) for number in range(200)], slots=2)
+def deleting(number):
+    if number == 5:
+        pathlib.Path("run/journal-000001.jsonl").unlink()
+    time.sleep(0.01)
+    return number
+"""
+
+
+def test_a_deleted_journal_stops_the_run(tmp_path: Path) -> None:
+    """A run whose journal is deleted stops with exit code 4 long before its end, and names the file."""
+    (tmp_path / "deleting.py").write_text(DELETING)
+    result = CliRunner().invoke(cli, ["run", "deleting.py", "-o", "run", "--plain"])
+
+    assert 4 == result.exit_code, result.output
+    assert "journal-000001.jsonl was deleted" in result.output
+    assert "no record is left" in result.output

@@ -168,6 +168,9 @@ class SimulatedDisk(Files):
         except FileNotFoundError:
             return False
 
+    def is_intact(self, fd: int, path: str, size: int) -> bool:
+        return len(self._open[fd][0].shown) == size and (self.size(path) is None or self.is_same_file(fd, path))
+
     def lock(self, fd: int) -> bool:
         inode = self._open[fd][0]
         if inode.holder is not None:
