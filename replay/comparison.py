@@ -228,7 +228,7 @@ def _error(trial: TrialState) -> str:
 
 
 def _score(trial: TrialState, scorer: str) -> Value | None:
-    score = (trial.scores or {}).get(scorer)
+    score = trial.scores.get(scorer)
     return None if score is None else score[1]
 
 
@@ -290,7 +290,7 @@ class _Pairing:
         types: set[type] = set()
         is_share = True
         for pair in cases.values():
-            scores = [[trial.scores[scorer] for trial in trials if trial.scores and scorer in trial.scores] for trials in pair]
+            scores = [[trial.scores[scorer] for trial in trials if scorer in trial.scores] for trials in pair]
             for side, values in zip(versions, scores, strict=True):
                 side.update(version for version, _ in values)
             numbers_a, numbers_b = ([value for _, value in values if is_summable(value)] for values in scores)

@@ -322,7 +322,7 @@ class RunState:
         """Group scores by case from here on; without repeats that is not needed."""
         self.has_repeats = True
         for scorer, tally in self.scores.items():
-            scored = ((trial.case, trial.scores) for trial in self.trials.values() if trial.scores)
+            scored = ((trial.case, trial.scores) for trial in self.trials.values())
             tally.group_by_case((case, scores[scorer][1]) for case, scores in scored if scorer in scores)
 
     def _on_attempt_started(self, event: events.AttemptStarted, record: Record) -> None:
@@ -411,17 +411,16 @@ class RunState:
         if self.scorer_calls:
             self.scorer_calls.pop((event.trial, event.scorer.partition(".")[0]), None)
         tally = self.scores.get(event.scorer) or self._add_scorer(event.scorer)
-        scores = trial.scores = trial.scores or {}
-        if event.scorer in scores:
-            version, value = scores[event.scorer]
-            tally.remove(value, version, trial.case)
+        earlier = trial.scores.get(event.scorer)
+        if earlier is not None:
+            tally.remove(earlier[1], earlier[0], trial.case)
         if event.version != tally.version:
             tally.set_version(event.version)
         tally.add(event.value, 1, trial.case)
         if trial.unscored and (scorer := event.scorer.partition(".")[0]) in trial.unscored:  # It had failed before.
             trial.unscored = tuple(name for name in trial.unscored if name != scorer)
             self.scores[scorer].failed -= 1
-        scores[event.scorer] = (event.version, event.value)
+        trial.set_score(sys.intern(event.scorer), sys.intern(event.version), event.value)
 
     def _add_scorer(self, scorer: str) -> Tally:
         tally = self.scores[scorer] = Tally(by_case={} if self.has_repeats else None)
@@ -464,12 +463,12 @@ class RunState:
         trial = self.trials[event.trial]
         self.recovered -= trial.recovered
         self._move(event.trial, trial, "withdrawn")
-        for scorer, (version, value) in (trial.scores or {}).items():
+        for scorer, (version, value) in trial.scores.items():
             self.scores[scorer].remove(value, version, trial.case)
         self.from_older_task -= trial.output_location is not None and trial._output < self._task_changed_at
         for scorer in trial.unscored:
             self.scores[scorer].failed -= 1
-        trial.scores, trial.unscored = None, ()
+        trial.clear_scores()
 
     def _on_limit_changed(self, event: events.LimitChanged, _: Record) -> None:
         self.limits[event.key] = event.after

@@ -263,8 +263,8 @@ def unscored(state: RunState) -> dict[str, int]:
         scorers -= {name for name, tally in state.scores.items() if tally.scored == state.completed}
     missing: Counter[str] = Counter()
     for trial in state.trials.values() if scorers else ():
-        if trial.stage == "completed" and not (trial.scores and trial.scores.keys() >= scorers):
-            scored = {name.partition(".")[0] for name in trial.scores or ()}
+        if trial.stage == "completed" and not trial.scores.keys() >= scorers:
+            scored = {name.partition(".")[0] for name in trial.scores}
             missing.update(scorer for scorer in scorers if scorer not in scored and scorer not in trial.unscored)
     return {scorer: missing[scorer] for scorer in declared if missing[scorer]}
 
@@ -383,7 +383,7 @@ class _Group:
         self.recovered += trial.recovered
         if _has_output(trial):
             self.latencies.append(trial.elapsed)
-        for scorer, (version, value) in (trial.scores or {}).items():
+        for scorer, (version, value) in trial.scores.items():
             tally = self.scores[scorer]
             if version != tally.version:
                 tally.set_version(version)

@@ -1,6 +1,6 @@
 """The state of one trial after some record: what `RunState` keeps about each."""
 
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -86,8 +86,8 @@ class TrialState:
     """The case's id; repeats of a case share it."""
     attempts: int = 0
     _output: int = _NOWHERE
-    scores: dict[str, tuple[str, Value]] | None = None
-    """Scorer → version and latest value."""
+    _scores: tuple[Any, ...] = ()
+    """Scorer, version and latest value of each score, one after the other; a dict takes five times the memory."""
     unscored: tuple[str, ...] = ()
     """Scorers that failed."""
     slot: int = -1
@@ -100,6 +100,24 @@ class TrialState:
     """None while no attempt has failed."""
     elapsed: float = 0.0
     """Seconds of the attempt that returned the output."""
+
+    @property
+    def scores(self) -> dict[str, tuple[str, Value]]:
+        """Scorer → version and latest value."""
+        flat = self._scores
+        return {flat[at]: (flat[at + 1], flat[at + 2]) for at in range(0, len(flat), 3)}
+
+    def set_score(self, scorer: str, version: str, value: Value) -> None:
+        """Add a score, or replace the scorer's earlier one."""
+        flat = self._scores
+        if scorer in flat[::3]:
+            at = 3 * flat[::3].index(scorer)
+            flat = flat[:at] + flat[at + 3 :]
+        self._scores = (*flat, scorer, version, value)
+
+    def clear_scores(self) -> None:
+        """Remove all scores and failures of scorers."""
+        self._scores = self.unscored = ()
 
     @property
     def input_location(self) -> Location:

@@ -60,7 +60,7 @@ def _outcome(trial: TrialState) -> Outcome:
         return "skipped"
     if trial.stage == "failed" or trial.unscored:
         return "error"
-    return "failure" if any(value is False for _, value in (trial.scores or {}).values()) else "passed"
+    return "failure" if any(value is False for _, value in trial.scores.values()) else "passed"
 
 
 def _test_case(index: TrialIndex, suite: str, trial: str, outcome: Outcome) -> bytes:

@@ -123,8 +123,8 @@ class TrialIndex:
     def values(self, scorer: str) -> Iterator[Value]:
         """Return the current values of a scorer."""
         for trial in self.state.trials.values():
-            if trial.scores is not None and scorer in trial.scores:
-                yield trial.scores[scorer][1]
+            if (score := trial.scores.get(scorer)) is not None:
+                yield score[1]
 
     def wall_time(self, seq: int, t: float) -> int:
         """Return the wall time of `t` in the session of a record, in nanoseconds since 1970, on the timeline's one axis."""

@@ -107,7 +107,7 @@ def _entry(name: str, trial: TrialState, value: Any) -> dict[str, Any]:
         "error": trial.error or None,
         "attempts": trial.attempts,
         "elapsed": trial.elapsed if trial.output_location is not None else None,
-        "scores": {scorer: value for scorer, (_, value) in (trial.scores or {}).items()},
+        "scores": {scorer: value for scorer, (_, value) in trial.scores.items()},
         "unscored": trial.unscored,
     }
 
@@ -121,7 +121,7 @@ def _columns(name: str, trial: TrialState, value: Any, scorers: Sequence[str]) -
 
 
 def _cell(trial: TrialState, scorer: str) -> str:
-    if trial.scores is None or scorer not in trial.scores:
+    if scorer not in trial.scores:
         return "failed" if scorer in trial.unscored else "–"
     value = trial.scores[scorer][1]
     return number(value) if isinstance(value, float) else printable(value, 24)

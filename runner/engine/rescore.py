@@ -139,7 +139,7 @@ def _unscored(state: RunState, scorers: Sequence[Scorer], *, again: bool) -> Ite
     for name, trial in state.trials.items():
         if trial.output_location is None or trial.stage not in _HAS_OUTPUT:
             continue
-        current = {(name.partition(".")[0], version) for name, (version, _) in (trial.scores or {}).items()}
+        current = {(name.partition(".")[0], version) for name, (version, _) in trial.scores.items()}
         scored = frozenset(scorer.name for scorer in scorers if not again and (scorer.name, scorer.version) in current)
         if len(scored) < len(scorers):
             yield name, scored
