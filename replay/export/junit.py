@@ -40,7 +40,7 @@ def junit(source: Source) -> Iterator[bytes]:
         "failures": counts["failure"],
         "errors": counts["error"],
         "skipped": counts["skipped"],
-        "time": f"{sum(session.end - session.start for session in index.timeline.sessions):.6f}",
+        "time": f"{sum(session.end - session.start for session in index.timeline.sessions):.3f}",
     }
     yield b'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n'
     yield _tag("testsuite", suite) + b"\n  <properties>\n"
@@ -64,7 +64,7 @@ def _outcome(trial: TrialState) -> Outcome:
 
 
 def _test_case(index: TrialIndex, suite: str, trial: str, outcome: Outcome) -> bytes:
-    tag = _tag("testcase", {"name": trial, "classname": suite, "time": f"{index.timeline.times[trial].run_time:.6f}"})
+    tag = _tag("testcase", {"name": trial, "classname": suite, "time": f"{index.timeline.times[trial].run_time:.3f}"})
     match outcome:
         case "error":
             content = _error(index.trial(trial))
