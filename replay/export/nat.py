@@ -53,9 +53,9 @@ def item(trial: TrialDetails) -> dict[str, Any]:
     fields = {
         "id": trial.trial,
         "question": trial.input,
-        "answer": trial.expected,
+        "answer": "" if trial.expected is None else trial.expected,  # As NAT writes it.
         **{f"metadata_{name}" if name in _RESERVED else name: value for name, value in metadata.items()},
-        "generated_answer": trial.output,
+        "generated_answer": trial.output if trial.stage == "completed" else "",
         "intermediate_steps": [],
         "expected_intermediate_steps": metadata.get("expected_intermediate_steps") or [],
     }

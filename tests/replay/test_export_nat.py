@@ -37,10 +37,10 @@ def test_open_and_withdrawn_trials_are_excluded(run: Path) -> None:
 
 
 def test_failed_trial(run: Path) -> None:
-    """A failed trial has an error and no answer, rather than an empty one."""
+    """A failed trial has an error and an empty answer, as NAT writes it."""
     chad = orjson.loads(exported_files(run, "nat")["workflow_output.json"])[1]
 
-    assert (None, "timed_out: timeout: timed out after 30 s") == (chad["generated_answer"], chad["error"])
+    assert ("", "timed_out: timeout: timed out after 30 s") == (chad["generated_answer"], chad["error"])
 
 
 def test_lines(run: Path) -> None:
