@@ -1,6 +1,7 @@
 """Tables as Parquet files; needs `pip install 'evaljournal[parquet]'`."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ def parquet(source: Source, rows: Rows) -> Iterator[bytes]:
         raise MissingExtra("Parquet needs pyarrow, which is not installed: pip install 'evaljournal[parquet]'") from exc
     types: dict[Kind, Any] = {
         "text": pa.string(),
+        "time": pa.timestamp("us", tz="UTC"),
         "integer": pa.int64(),
         "number": pa.float64(),
         "boolean": pa.bool_(),
@@ -50,6 +52,8 @@ def _row_groups(rows: Iterator[dict[str, Any]], columns: list[Column]) -> Iterat
     for row in rows:
         for column, values in zip(columns, group, strict=True):
             value = column_value(column, column.get(row))
+            if column.kind == "time":
+                value = _time(value)
             values.append(value)
             size += len(value) if isinstance(value, str) else 0
         if len(group[0]) >= _GROUP_ROWS or size >= _GROUP_CHARS:
@@ -57,3 +61,12 @@ def _row_groups(rows: Iterator[dict[str, Any]], columns: list[Column]) -> Iterat
             group, size = [[] for _ in columns], 0
     if group[0]:
         yield group
+
+
+def _time(at: Any) -> datetime | None:
+    """Parse a wall time; None if it is missing or invalid."""
+    try:
+        time = datetime.fromisoformat(at)
+    except (TypeError, ValueError):
+        return None
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time

@@ -23,7 +23,8 @@ from replay.usage import is_amount, noted_usage
 
 Rows = Literal["trials", "attempts", "events"]
 Row = dict[str, Any]
-Kind = Literal["text", "integer", "number", "boolean", "any"]
+_MAX_INT64: Final = (1 << 63) - 1
+Kind = Literal["text", "time", "integer", "number", "boolean", "any"]
 
 
 @attrs.frozen
@@ -146,8 +147,8 @@ _TRIAL: Final[dict[str, tuple[Kind | None, Callable[[TrialDetails], Any]]]] = {
     "reason": ("text", lambda trial: trial.reason or None),
     "error": ("text", _error("error")),
     "message": ("text", _error("message")),
-    "enqueued_at": ("text", attrgetter("enqueued_at")),
-    "ended_at": ("text", lambda trial: trial.ended_at or None),
+    "enqueued_at": ("time", attrgetter("enqueued_at")),
+    "ended_at": ("time", lambda trial: trial.ended_at or None),
     "queue_time": ("number", _time("queue_time")),
     "backoff_time": ("number", _time("backoff_time")),
     "run_time": ("number", _time("run_time")),
@@ -164,14 +165,24 @@ def _trials(source: Source) -> Table:
     index = TrialIndex.of(source)
     columns = _columns(TRIAL)
     for scorer in index.scorers:
-        types = {type(value) for value in index.values(scorer)}
-        kind: Kind = "boolean" if types == {bool} else "number" if types <= {int, float} else "any"
+        types = {_type(value) for value in index.values(scorer)}
+        kind: Kind = (
+            "boolean" if types == {bool} else "integer" if types == {int} else "number" if types <= {int, float} else "any"
+        )
         columns.append(Column(f"score.{scorer}", kind, _nested("scores", scorer)))
         columns.append(Column(f"reason.{scorer}", "text", _nested("reasons", scorer)))
-    columns += [Column(f"usage.{name}", "number", _nested("usage", name)) for name in index.usage_names]
+    columns += [
+        Column(f"usage.{name}", "integer" if is_whole else "number", _nested("usage", name))
+        for name, is_whole in index.usage_names.items()
+    ]
     columns.append(Column("scorer_errors", "any", lambda row: row["scorer_errors"] or None))
     rows = ({name: get(trial) for name, (_, get) in _TRIAL.items()} for trial in index.trials())
     return Table(rows, columns)
+
+
+def _type(value: object) -> type:
+    """Return the type of a score; an integer that a column of 64 bits cannot hold is a float."""
+    return float if type(value) is int and abs(value) > _MAX_INT64 else type(value)
 
 
 ATTEMPT: Final[dict[str, Kind]] = {
@@ -179,9 +190,9 @@ ATTEMPT: Final[dict[str, Kind]] = {
     "attempt": "integer",
     "session": "integer",
     "slot": "integer",
-    "started_at": "text",
+    "started_at": "time",
     "start": "number",
-    "ended_at": "text",
+    "ended_at": "time",
     "end": "number",
     "outcome": "text",
     "elapsed": "number",
@@ -251,7 +262,7 @@ def _typed(name: str, kind: type) -> Callable[[Row], Any]:
 
 
 _EVENT_COLUMNS: Final = [
-    *_columns({"seq": "integer", "at": "text", "t": "number", "type": "text"}),
+    *_columns({"seq": "integer", "at": "time", "t": "number", "type": "text"}),
     Column("trial", "text", _typed("trial", str)),
     Column("attempt", "integer", _typed("attempt", int)),
     Column("event", "any", lambda row: {name: value for name, value in row.items() if name not in RECORD_MEMBERS}),

@@ -20,13 +20,15 @@ from replay.trial import TrialDetails
 from replay.trial_state import Value, packed, unpacked
 from replay.usage import is_amount, noted_usage
 
+_MAX_WHOLE: Final = 1 << 40
+"""Integers in usage up to here cannot add up to more than 64 bits."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @attrs.define
 class _Entry:
     locations: tuple[int, ...] = ()
-    """Packed locations of its records, without starts of attempts and completions, which add no details."""
+    """Packed locations of its records, without those that add no details: completions, and starts without a request."""
     enqueued: int = 0
     """Nanoseconds since 1970, like `ended`."""
     ended: int = 0
@@ -43,8 +45,8 @@ class TrialIndex:
         self.timeline = Timeline()
         self.ended: dict[str, None] = {}
         """Trials that are completed or have failed, in the order of their ends."""
-        self.usage_names: dict[str, None] = {}
-        """Names of all numbers in usage and notes."""
+        self.usage_names: dict[str, bool] = {}
+        """Names of all numbers in usage and notes, and whether all are integers whose sums fit 64 bits."""
         self._entries: dict[str, _Entry] = {}
 
     @classmethod
@@ -70,7 +72,7 @@ class TrialIndex:
         elif trial not in self._entries:
             return
         entry = self._entries[trial]
-        if not isinstance(event, AttemptStarted | TrialCompleted):
+        if not isinstance(event, TrialCompleted) and not (isinstance(event, AttemptStarted) and event.request is None):
             entry.locations = (*entry.locations, packed(record))
         match event:
             case TrialCompleted() | TrialFailed():
@@ -86,7 +88,10 @@ class TrialIndex:
 
     def _add_usage_names(self, usage: Any) -> None:
         if isinstance(usage, dict):
-            self.usage_names.update((name, None) for name, value in usage.items() if is_amount(value))
+            for name, value in usage.items():
+                if is_amount(value):
+                    is_whole = isinstance(value, int) and abs(value) <= _MAX_WHOLE
+                    self.usage_names[name] = is_whole and self.usage_names.get(name, True)
 
     def trials(self, *stages: str) -> Iterator[TrialDetails]:
         """Return every trial in the order of enqueueing, or only those in some stages."""

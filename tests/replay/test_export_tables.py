@@ -6,9 +6,11 @@ import itertools
 import tracemalloc
 from collections import deque
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import attrs
 import orjson
 import pyarrow.parquet  # type: ignore[import-untyped]  # it has no types
 import pytest
@@ -172,6 +174,37 @@ def test_parquet(run: Path) -> None:
         oslo["output"],
         orjson.loads(oslo["scorer_errors"]),
     )
+
+
+def test_parquet_types(tmp_path: Path) -> None:
+    """Times are UTC timestamps; scores and usage that are whole numbers are integers, unless one is too large."""
+    usage = [{"tokens": 3, "cost": 1, "large": 1}, {"tokens": 4, "cost": 0.5, "large": 2**63}]
+    trials = [trial("a"), trial("b")]
+    for at, life in enumerate(trials):
+        name = "ab"[at]
+        life[2] = attrs.evolve(life[2], usage=usage[at])  # type: ignore[misc]  # a fact is an attrs class
+        life[3:4] = [scored(name, "rank", at), scored(name, "size", 2**63 * at), scored(name, "mean", at + 0.5)]
+    written(tmp_path / "run", [started(), session(), *trials[0], *trials[1]])
+    read = {
+        rows: pyarrow.parquet.read_table(io.BytesIO(exported(tmp_path / "run", "parquet", rows))) for rows in get_args(Rows)
+    }
+    types = {rows: {field.name: str(field.type) for field in table.schema} for rows, table in read.items()}
+
+    assert {"timestamp[us, tz=UTC]"} == {
+        types[rows][name]
+        for rows, names in {
+            "trials": ("enqueued_at", "ended_at"),
+            "attempts": ("started_at", "ended_at"),
+            "events": ("at",),
+        }.items()
+        for name in names
+    }
+    assert ["int64", "double", "double", "int64", "double", "double"] == [
+        types["trials"][name]
+        for name in ("score.rank", "score.size", "score.mean", "usage.tokens", "usage.cost", "usage.large")
+    ]
+    assert datetime(2026, 11, 15, 0, 0, 0, 4_000, tzinfo=UTC) == read["trials"]["enqueued_at"][0].as_py()
+    assert ["3", "4"] == [row["usage.tokens"] for row in cells_of(tmp_path / "run")]
 
 
 def test_scores_of_mixed_types(tmp_path: Path) -> None:
