@@ -12,7 +12,7 @@ from replay.export.chrome_trace import chrome_trace
 from replay.export.inspect_log import inspect
 from replay.export.junit import junit
 from replay.export.nat import nat
-from replay.export.otlp import otlp
+from replay.export.otlp import otlp, otlp_proto
 from replay.export.parquet import MissingExtra, parquet
 from replay.export.source import Source
 from replay.export.tables import Rows, as_csv, jsonl
@@ -55,6 +55,7 @@ FORMATS: Final[dict[str, Format]] = {
     "nat": Files("the files of NeMo Agent Toolkit's `nat eval`, in a directory", nat),
     "junit": File("JUnit XML for CI: a failed trial is an error, a false score is a failure", junit),
     "chrome-trace": File("a trace for Perfetto: slots, counters, retries, pauses", chrome_trace),
-    "otlp": File("OpenTelemetry spans as OTLP JSON, by the conventions for generative AI", otlp),
+    "otlp": File("OpenTelemetry spans as OTLP JSON, one request per line", otlp),
+    "otlp-proto": Files("OpenTelemetry spans as OTLP protobuf, one request per file, in a directory", otlp_proto),
     "inspect": File("an `.eval` log for Inspect", inspect, is_text=False),
 }

@@ -1,50 +1,73 @@
-"""OpenTelemetry spans: an `ExportTraceServiceRequest` as JSON, ready to post to `/v1/traces`.
+"""OpenTelemetry spans, as requests to post to `/v1/traces`.
 
-A trial is a trace; its attempts are spans under the trial's span, named by the conventions for generative AI. Scores are events
-of the attempt that they belong to. All ids are derived from the run, so sending an export twice creates no duplicates.
+A trial is a trace; its attempts are spans under the trial's span. Attributes have the names of OpenTelemetry's conventions for
+generative AI and of OpenInference, which Phoenix reads. Scores are events of the attempt that they belong to. All ids are
+derived from the run, so sending an export twice creates no duplicates.
 """
 
 from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any, Final
 
-import orjson
-
+from replay.export.model_call import ModelCall, TaskModel
+from replay.export.otlp_encoding import json_requests, protobuf_requests
 from replay.export.source import Source
 from replay.export.trial_index import TrialIndex
 from replay.text import as_text
 from replay.timeline_columns import Span
 from replay.trial import AttemptDetails, ScoreDetails, TrialDetails
 
-_INTERNAL: Final = 1
-"""The span kind `SPAN_KIND_INTERNAL`."""
+_INTERNAL, _CLIENT = 1, 3
+"""Span kinds."""
 _OK, _ERROR = 1, 2
 _MAX_INT64: Final = (1 << 63) - 1
-_TOKENS: Final = {
-    "input_tokens": "gen_ai.usage.input_tokens",
-    "prompt_tokens": "gen_ai.usage.input_tokens",
-    "output_tokens": "gen_ai.usage.output_tokens",
-    "completion_tokens": "gen_ai.usage.output_tokens",
+_INPUT_TOKENS: Final = ("input_tokens", "prompt_tokens")
+_OUTPUT_TOKENS: Final = ("output_tokens", "completion_tokens")
+_TOTAL_TOKENS: Final = ("total_tokens", "tokens")
+_PARAMETERS: Final = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "max_tokens": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "seed": "seed",
+    "frequency_penalty": "frequency_penalty",
+    "presence_penalty": "presence_penalty",
 }
-"""Names of tokens in usage → names by the conventions."""
+"""Members of a request → names after `gen_ai.request.`."""
 
 
 def otlp(source: Source) -> Iterator[bytes]:
-    """Write the request, one span at a time."""
+    """Write the requests as JSON, one per line."""
     index = TrialIndex.of(source)
-    resource = {"attributes": _attributes(_resource(index))}
+    return json_requests(_resource(index), _scope(index), _spans(index))
+
+
+def otlp_proto(source: Source) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """Write the requests as protobuf, one per file."""
+    index = TrialIndex.of(source)
+    requests = protobuf_requests(_resource(index), _scope(index), _spans(index))
+    return ((f"spans-{number:05}.pb", pieces) for number, pieces in enumerate(requests, 1))
+
+
+def _spans(index: TrialIndex) -> Iterator[dict[str, Any]]:
     started = index.state.started
-    scope = {"name": "evaljournal", "version": "" if started is None else started.environment.get("evaljournal", "")}
-    yield b'{"resourceSpans":[{"resource":' + orjson.dumps(resource) + b',"scopeSpans":[{"scope":' + orjson.dumps(scope)
-    before = b',"spans":[\n'
+    task = TaskModel.of(None if started is None else started.definition)
     for trial in index.trials():
-        for span in (_trial(index, trial), *(_attempt(index, trial, attempt) for attempt in trial.attempts)):
-            yield before + orjson.dumps(span)
-            before = b",\n"
-    yield (b"\n" if before == b",\n" else before) + b"]}]}]}\n"
+        yield _trial(index, trial)
+        for attempt in trial.attempts:
+            yield _attempt(index, trial, attempt, task.call(attempt.request))
+
+
+def _scope(index: TrialIndex) -> dict[str, Any]:
+    started = index.state.started
+    return {"name": "evaljournal", "version": as_text("" if started is None else started.environment.get("evaljournal", ""))}
 
 
 def _resource(index: TrialIndex) -> dict[str, Any]:
+    return {"attributes": _attributes(_run(index))}
+
+
+def _run(index: TrialIndex) -> dict[str, Any]:
     started = index.state.started
     run: dict[str, Any] = {"evaljournal.run": index.source.run_id, "evaljournal.seq": index.state.seq}
     if started is None:
@@ -74,27 +97,31 @@ def _trial(index: TrialIndex, trial: TrialDetails) -> dict[str, Any]:
         "evaljournal.run_time": trial.times.run_time,
         "evaljournal.expected": trial.expected,
         "evaljournal.metadata": trial.metadata,
+        "openinference.span.kind": "CHAIN",
+        **_content("input", trial.input),
+        **(_content("output", trial.output) if trial.stage in {"scoring", "completed"} else {}),
     }
     status: dict[str, Any] = {"code": _OK} if trial.stage == "completed" else {}
     if trial.stage == "failed":
         status = {"code": _ERROR, "message": trial.failure}
         attributes["error.type"] = (trial.last_error.error if trial.last_error else "") or trial.reason
-    return _span(_ids(index, trial.trial), f"trial {trial.trial}", (start, end), attributes, status)
+    return _span(_ids(index, trial.trial), f"trial {trial.trial}", _INTERNAL, (start, end), attributes, status)
 
 
-def _attempt(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails) -> dict[str, Any]:
+def _attempt(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails, call: ModelCall) -> dict[str, Any]:
     span, started = attempt.span, index.state.started
     agent = started.evaluation if started is not None else ""
     is_last = span.attempt == len(trial.attempts)
     attributes: dict[str, Any] = {
-        "gen_ai.operation.name": "invoke_agent",
+        **(_model(call) if call.model else {"gen_ai.operation.name": "invoke_agent", "openinference.span.kind": "AGENT"}),
         "gen_ai.agent.name": agent,
         "evaljournal.trial": span.trial,
         "evaljournal.attempt": span.attempt,
         "evaljournal.slot": span.slot,
         "evaljournal.session": span.session,
         "evaljournal.seq": span.seq,
-        "gen_ai.input.messages": _messages("user", trial.input),
+        "gen_ai.input.messages": _messages(*(call.messages or [("user", trial.input)])),
+        **_content("input", trial.input),
     }
     events: list[dict[str, Any]] = []
     status: dict[str, Any] = {}
@@ -102,7 +129,8 @@ def _attempt(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails) ->
     if attempt.succeeded:
         status = {"code": _OK}
         finish_reason = "length" if trial.truncated and is_last else "stop"
-        attributes["gen_ai.output.messages"] = _messages("assistant", attempt.output, finish_reason=finish_reason)
+        attributes["gen_ai.output.messages"] = _messages(("assistant", attempt.output), finish_reason=finish_reason)
+        attributes |= _content("output", attempt.output)
         if is_last:  # Scores belong to the last output.
             scores = sorted(trial.scores.values(), key=lambda score: score.seq)
             events = [_score(index.wall_time(score.seq, score.t), score) for score in scores]
@@ -113,22 +141,69 @@ def _attempt(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails) ->
         if attempt.category not in {"timed_out", "interrupted"}:
             exception = {"type": attempt.error, "message": attempt.message, "stacktrace": attempt.traceback}
             events = [_event("exception", end, {f"exception.{name}": value for name, value in exception.items()})]
-    attributes |= {_TOKENS.get(name, f"evaljournal.usage.{name}"): value for name, value in attempt.total_usage.items()}
-    result = _span(_ids(index, span.trial, span.attempt), f"invoke_agent {agent}", (start, end), attributes, status)
+    attributes |= _usage(attempt.total_usage)
+    name, kind = (f"chat {call.model}", _CLIENT) if call.model else (f"invoke_agent {agent}", _INTERNAL)
+    result = _span(_ids(index, span.trial, span.attempt), name, kind, (start, end), attributes, status)
     return result | {"events": events} if events else result
+
+
+def _model(call: ModelCall) -> dict[str, Any]:
+    """Return the attributes of a call to a chat model."""
+    parameters = {_PARAMETERS[name]: value for name, value in call.parameters.items() if name in _PARAMETERS}
+    return {
+        "gen_ai.operation.name": "chat",
+        "openinference.span.kind": "LLM",
+        "gen_ai.provider.name": call.provider,
+        "gen_ai.request.model": call.model,
+        "llm.model_name": call.model,
+        "llm.provider": call.provider,
+        "server.address": call.host or None,
+        **{f"gen_ai.request.{name}": value for name, value in parameters.items()},
+    }
+
+
+def _usage(usage: dict[str, float]) -> dict[str, Any]:
+    """Return tokens by both conventions, and any other usage under its own name."""
+
+    def tokens(names: tuple[str, ...]) -> float | None:
+        return next((_whole(usage[name]) for name in names if name in usage), None)
+
+    prompt, completion, total = tokens(_INPUT_TOKENS), tokens(_OUTPUT_TOKENS), tokens(_TOTAL_TOKENS)
+    if total is None and not (prompt is None and completion is None):
+        total = (prompt or 0) + (completion or 0)
+    named = {*_INPUT_TOKENS, *_OUTPUT_TOKENS}
+    return {
+        "gen_ai.usage.input_tokens": prompt,
+        "gen_ai.usage.output_tokens": completion,
+        "llm.token_count.prompt": prompt,
+        "llm.token_count.completion": completion,
+        "llm.token_count.total": total,
+        **{f"evaljournal.usage.{name}": value for name, value in usage.items() if name not in named},
+    }
+
+
+def _whole(value: float) -> float:
+    """Return a number of tokens as an integer, if it is one."""
+    return int(value) if float(value).is_integer() else value
+
+
+def _content(name: str, value: Any) -> dict[str, str]:
+    """Return an input or output by OpenInference's conventions."""
+    kind = "text/plain" if isinstance(value, str) else "application/json"
+    return {f"{name}.value": as_text(value), f"{name}.mime_type": kind}
 
 
 def _times(index: TrialIndex, span: Span) -> tuple[int, int]:
     return index.session_time(span.session, span.start), index.session_time(span.session, span.end)
 
 
-def _span(
-    ids: dict[str, str], name: str, times: tuple[int, int], attributes: dict[str, Any], status: dict[str, Any]
+def _span(  # noqa: PLR0917  # the members of a span
+    ids: dict[str, str], name: str, kind: int, times: tuple[int, int], attributes: dict[str, Any], status: dict[str, Any]
 ) -> dict[str, Any]:
     return {
         **ids,
         "name": name,
-        "kind": _INTERNAL,
+        "kind": kind,
         "startTimeUnixNano": str(times[0]),
         "endTimeUnixNano": str(times[1]),
         "attributes": _attributes(attributes),
@@ -162,10 +237,11 @@ def _event(name: str, at: int, attributes: dict[str, Any]) -> dict[str, Any]:
     return {"timeUnixNano": str(at), "name": name, "attributes": _attributes(attributes)}
 
 
-def _messages(role: str, content: Any, **more: str) -> str:
-    """Return an input or output as a JSON list of messages."""
-    part = {"type": "text", "content": as_text(content)}
-    return as_text([{"role": role, "parts": [part], **more}])
+def _messages(*messages: tuple[str, Any], **more: str) -> str:
+    """Return roles and contents as a JSON list of messages."""
+    return as_text(
+        [{"role": role, "parts": [{"type": "text", "content": as_text(content)}], **more} for role, content in messages]
+    )
 
 
 def _attributes(values: dict[str, Any]) -> list[dict[str, Any]]:

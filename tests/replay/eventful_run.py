@@ -147,7 +147,9 @@ def exported(path: Path, name: str, rows: Rows = "trials") -> bytes:
             case File() as file:
                 return b"".join(file.write(source))
             case files:
-                return orjson.dumps({file_name: b"".join(pieces).decode() for file_name, pieces in files.write(source)})
+                return orjson.dumps(
+                    {name: b"".join(pieces).decode(errors="backslashreplace") for name, pieces in files.write(source)}
+                )
 
 
 def exported_files(path: Path, name: str) -> dict[str, str]:

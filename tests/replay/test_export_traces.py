@@ -1,4 +1,4 @@
-"""Traces for Perfetto, and OpenTelemetry spans, read with the protocol's own definition."""
+"""Traces for Perfetto, and OpenTelemetry spans, read with the protocol's own parser."""
 
 import base64
 import itertools
@@ -6,12 +6,16 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import attrs
 import orjson
+import pytest
 from google.protobuf import json_format  # type: ignore[import-untyped,unused-ignore]  # whether it has types depends on its age
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from journal.events import Noted
 from replay import load
+from replay.export import Source, otlp_encoding
+from replay.export.otlp import otlp_proto
 from tests.journal.samples import RUN, session, started, trial, written
 from tests.replay.eventful_run import LARGE, NASTY, eventful_run, exported
 
@@ -213,6 +217,132 @@ def test_ids(run: Path, tmp_path: Path) -> None:
     assert [span.span_id for span in spans_of(run)] == [span.span_id for span in spans_of(other)]
     assert RUN == attributes(request(run).resource_spans[0].resource)["evaljournal.run"]
     assert LARGE in exported(run, "otlp").decode()
+
+
+def protobuf_requests(path: Path) -> list[bytes]:
+    """Return the protobuf files, in order."""
+    with Source(load(path)) as source:
+        return [b"".join(pieces) for _, pieces in otlp_proto(source)]
+
+
+def test_protobuf_equals_json(run: Path) -> None:
+    """The protocol's own parser reads the same request from protobuf as from JSON."""
+    (body,) = protobuf_requests(run)
+
+    assert request(run) == ExportTraceServiceRequest.FromString(body)
+
+
+def test_protobuf_values(tmp_path: Path) -> None:
+    """Negative and large integers, booleans, floats and any text keep their values."""
+    metadata = {"text": NASTY}
+    usage = {"cost": -0.5, "a": -3, "b": 2**63 - 1, "c": 0}
+    life = trial("a")
+    life[0] = attrs.evolve(life[0], metadata=metadata)  # type: ignore[misc]  # a fact is an attrs class
+    life[2] = attrs.evolve(life[2], usage=usage)  # type: ignore[misc]  # the same
+    written(tmp_path / "run", [started(), session(), *life])
+    (body,) = protobuf_requests(tmp_path / "run")
+    parsed = ExportTraceServiceRequest.FromString(body)
+    about = attributes(parsed.resource_spans[0].scope_spans[0].spans[1])
+
+    assert request(tmp_path / "run") == parsed
+    assert usage == {name: about[f"evaljournal.usage.{name}"] for name in usage}
+
+
+@pytest.mark.parametrize("limit", [1, 3_000, 12_000])
+def test_requests_are_split(run: Path, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    """Requests are below the limit, unless one span is larger; together they have all spans."""
+    whole = spans_of(run)
+    monkeypatch.setattr(otlp_encoding, "MAX_BODY", limit)
+    bodies, lines = protobuf_requests(run), exported(run, "otlp").splitlines()
+    parsed = [ExportTraceServiceRequest.FromString(body).resource_spans[0] for body in bodies]
+    counts = [len(part.scope_spans[0].spans) for part in parsed]
+
+    assert whole == [span for part in parsed for span in part.scope_spans[0].spans]
+    assert all(len(body) <= limit or count == 1 for body, count in zip(bodies, counts, strict=True))
+    assert [RUN] * len(bodies) == [attributes(part.resource)["evaljournal.run"] for part in parsed]
+    json_counts = [len(orjson.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"]) for line in lines]
+    assert len(whole) == sum(json_counts)
+    assert all(len(line) < limit or count == 1 for line, count in zip(lines, json_counts, strict=True))
+    assert len(bodies) > 1 < len(lines)
+
+
+def model_run(path: Path, definition: Any, request_: Any, usage: Any = None) -> dict[str, Any]:
+    """Write a run of one trial with a definition and a request; return the attributes of the attempt."""
+    life = trial("a")
+    life[1] = attrs.evolve(life[1], request=request_)  # type: ignore[misc]  # a fact is an attrs class
+    life[2] = attrs.evolve(life[2], usage=usage)  # type: ignore[misc]  # the same
+    run_started = attrs.evolve(started(), definition=definition)  # type: ignore[misc]  # the same
+    written(path, [run_started, session(), *life])
+    span = spans_of(path)[1]
+    return {"name": span.name, "kind": span.kind, **attributes(span)}
+
+
+def test_a_model_call(tmp_path: Path) -> None:
+    """A chat has model, provider, parameters, messages and tokens where Phoenix and the conventions expect them."""
+    definition = {"task": {"model": "small", "address": "https://api.openai.com/v1/chat/completions"}}
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": [{"type": "text", "text": "Peru?"}]}]
+    body = {"model": "large", "messages": messages, "temperature": 0.5, "max_completion_tokens": 9, "stream": True}
+    about = model_run(tmp_path / "run", definition, body, {"prompt_tokens": 7, "completion_tokens": 2, "cost": 0.1})
+
+    expected = {
+        "name": "chat large",
+        "kind": 3,
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "openai",
+        "gen_ai.request.model": "large",
+        "gen_ai.request.temperature": 0.5,
+        "gen_ai.request.max_tokens": 9,
+        "gen_ai.usage.input_tokens": 7,
+        "gen_ai.usage.output_tokens": 2,
+        "server.address": "api.openai.com",
+        "openinference.span.kind": "LLM",
+        "llm.model_name": "large",
+        "llm.provider": "openai",
+        "llm.token_count.prompt": 7,
+        "llm.token_count.completion": 2,
+        "llm.token_count.total": 9,
+        "input.value": "Where is the capital?",
+        "input.mime_type": "text/plain",
+        "output.value": "Lima",
+        "output.mime_type": "text/plain",
+        "evaljournal.usage.cost": 0.1,
+    }
+    assert expected == {name: about[name] for name in expected}
+    assert [("system", "Be brief."), ("user", "Peru?")] == [
+        (message["role"], message["parts"][0]["content"]) for message in orjson.loads(about["gen_ai.input.messages"])
+    ]
+
+
+@pytest.mark.parametrize(
+    ("definition", "request_", "model"),
+    [
+        ({"task": {"model": "m", "base_url": "http://localhost:8000/v1"}}, None, ("m", "openai")),
+        ({"task": {"address": "https://x.api.mistral.ai/chat"}}, {"body": {"model": "m"}}, ("m", "mistral_ai")),
+        ({"task": {"body": {"model": "{model}"}}}, {"body": {"q": 1}}, None),
+        ({"task": {"source": "def f(): ..."}}, None, None),
+        ({"task": {"model": ["m"], "address": 5}}, {"model": 5, "messages": {"a": 1}}, None),
+        ({"task": {"model": "m", "address": "http://[::1"}}, {"messages": [5, {"content": None}]}, ("m", "openai")),
+        ("text", "text", None),
+    ],
+)
+def test_the_model_of_other_tasks(tmp_path: Path, definition: Any, request_: Any, model: Any) -> None:
+    """The model is found in the request or the definition, whatever types these have; other tasks are agents."""
+    about = model_run(tmp_path / "run", definition, request_)
+
+    assert model == (
+        None if "gen_ai.request.model" not in about else (about["gen_ai.request.model"], about["gen_ai.provider.name"])
+    )
+    assert ("LLM" if model else "AGENT") == about["openinference.span.kind"]
+
+
+def test_the_trial_has_input_and_output(run: Path) -> None:
+    """Phoenix lists the input and output of a trace's first span."""
+    peru, chad = (attributes(span) for span in spans_of(run) if span.name in {"trial peru", "trial chad"})
+
+    assert ("CHAIN", "The capital of Peru?", "Lima") == tuple(
+        peru[name] for name in ("openinference.span.kind", "input.value", "output.value")
+    )
+    assert ("application/json", False) == (chad["input.mime_type"], "output.value" in chad)
 
 
 def test_large_integers_are_text(run: Path) -> None:

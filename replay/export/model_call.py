@@ -1,0 +1,105 @@
+"""The model call of an attempt, as far as it is recorded: model, provider, messages and parameters.
+
+The request of the attempt has precedence over the definition of the task. Both are untrusted: any member may have any type.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+import attrs
+
+from replay.definition import load_definition
+from replay.text import as_text
+
+_PROVIDERS: Final = {
+    "openai.com": "openai",
+    "anthropic.com": "anthropic",
+    "azure.com": "azure.ai.openai",
+    "amazonaws.com": "aws.bedrock",
+    "generativelanguage.googleapis.com": "gcp.gemini",
+    "aiplatform.googleapis.com": "gcp.vertex_ai",
+    "mistral.ai": "mistral_ai",
+    "cohere.com": "cohere",
+    "deepseek.com": "deepseek",
+    "groq.com": "groq",
+    "perplexity.ai": "perplexity",
+    "x.ai": "x_ai",
+}
+"""End of a host name → name of the provider by the conventions of OpenTelemetry."""
+_COMPATIBLE: Final = "openai"
+"""The provider of any other host: its API is OpenAI's, and the conventions have no name for the host."""
+
+
+@attrs.frozen
+class ModelCall:
+    """A call to a model."""
+
+    model: str = ""
+    """Requested model; empty if it is unknown, or if the task is not a model."""
+    provider: str = ""
+    """Name by the conventions of OpenTelemetry; empty without a model."""
+    host: str = ""
+    messages: tuple[tuple[str, str], ...] = ()
+    """Role and text of each message; empty if they are not recorded."""
+    parameters: Mapping[str, float] = attrs.field(factory=dict[str, float])
+    """Numbers among the other members of the request: `temperature`, `max_tokens`."""
+
+
+@attrs.frozen
+class TaskModel:
+    """The model that a run's definition names."""
+
+    model: str
+    host: str
+
+    @classmethod
+    def of(cls, definition: Any) -> "TaskModel":
+        """Find the model in a recorded definition."""
+        task = _members(_members(load_definition(definition)).get("task"))
+        model = _text(task.get("model")) or _text(_members(task.get("body")).get("model"))
+        try:
+            host = urlsplit(_text(task.get("address")) or _text(task.get("base_url"))).hostname or ""
+        except ValueError:
+            host = ""
+        return cls("" if "{" in model else model, host)
+
+    def call(self, request: Any) -> ModelCall:
+        """Return the model call of an attempt with this request."""
+        body = _members(request)
+        body = _members(body.get("body")) or body
+        model = _text(body.get("model")) or self.model
+        if not model:
+            return ModelCall(host=self.host)
+        numbers = {
+            name: value for name, value in body.items() if isinstance(value, int | float) and not isinstance(value, bool)
+        }
+        return ModelCall(model, _provider(self.host), self.host, _messages(body.get("messages")), numbers)
+
+
+def _provider(host: str) -> str:
+    return next((name for end, name in _PROVIDERS.items() if host == end or host.endswith(f".{end}")), _COMPATIBLE)
+
+
+def _messages(messages: Any) -> tuple[tuple[str, str], ...]:
+    if not isinstance(messages, list):
+        return ()
+    members = [_members(message) for message in messages]
+    return tuple((_text(message.get("role")) or "user", _content(message.get("content"))) for message in members)
+
+
+def _content(content: Any) -> str:
+    """Return the text of a message; text in parts is joined, anything else is JSON."""
+    if isinstance(content, list):
+        texts = [_members(part).get("text") for part in content]
+        if all(isinstance(text, str) for text in texts):
+            return "".join(cast("list[str]", texts))
+    return "" if content is None else as_text(content)
+
+
+def _members(value: Any) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

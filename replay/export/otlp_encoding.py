@@ -1,0 +1,126 @@
+"""OTLP requests in JSON and in protobuf, each below 4 MiB, the limit of many collectors.
+
+The protobuf wire format is written here, because it is a few messages of OpenTelemetry's `trace.proto`; spans are in the form
+of OTLP JSON. A span that is larger than the limit is a request of its own.
+"""
+
+import itertools
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import orjson
+
+MAX_BODY: Final = 4 << 20
+"""Maximum bytes of a request."""
+_VARINT, _FIXED64, _LENGTH = 0, 1, 2
+"""Wire types."""
+_MORE: Final = 0x80
+_LOW: Final = 0x7F
+_MAX_TIME: Final = (1 << 64) - 1
+_LENGTHS: Final = 32
+"""Bytes for the tags and lengths of the messages around the spans, at most."""
+
+
+def json_requests(resource: Any, scope: Any, spans: Iterable[Any]) -> Iterator[bytes]:
+    """Write one request per line, as OpenTelemetry's file format has it."""
+    head = b'{"resourceSpans":[{"resource":%b,"scopeSpans":[{"scope":%b,"spans":[' % (
+        orjson.dumps(resource),
+        orjson.dumps(scope),
+    )
+    tail = b"]}]}]}\n"
+    size = 0
+    for span in map(orjson.dumps, spans):
+        if size and len(head) + size + len(span) + len(tail) > MAX_BODY:
+            yield tail
+            size = 0
+        yield (b"," if size else head) + span
+        size += len(span) + 1
+    yield tail if size else head + tail
+
+
+def protobuf_requests(resource: Any, scope: Any, spans: Iterable[Any]) -> Iterator[Iterator[bytes]]:
+    """Return the pieces of each request, an `ExportTraceServiceRequest`; one request is in memory at a time."""
+    first = _message(1, _attributes(1, resource["attributes"]))
+    scope = _message(1, _text(1, scope["name"]) + _text(2, scope["version"]))
+    room = MAX_BODY - len(first) - len(scope) - _LENGTHS
+    batch: list[bytes] = []
+    size = 0
+    for span in spans:
+        encoded = _message(2, _span(span))
+        if batch and size + len(encoded) > room:
+            yield _request(first, scope, batch)
+            batch, size = [], 0
+        batch.append(encoded)
+        size += len(encoded)
+    yield _request(first, scope, batch)
+
+
+def _request(resource: bytes, scope: bytes, spans: list[bytes]) -> Iterator[bytes]:
+    size = len(scope) + sum(map(len, spans))
+    inner = _tag(2, _LENGTH) + _varint(size) + scope
+    head = _tag(1, _LENGTH) + _varint(len(resource) + len(inner) + size - len(scope)) + resource + inner
+    return itertools.chain([head], spans)
+
+
+def _span(span: dict[str, Any]) -> bytes:
+    status = span["status"]
+    return b"".join(
+        (
+            _message(1, bytes.fromhex(span["traceId"])),
+            _message(2, bytes.fromhex(span["spanId"])),
+            _message(4, bytes.fromhex(span["parentSpanId"])) if "parentSpanId" in span else b"",
+            _text(5, span["name"]),
+            _tag(6, _VARINT) + _varint(span["kind"]),
+            _time(7, span["startTimeUnixNano"]),
+            _time(8, span["endTimeUnixNano"]),
+            _attributes(9, span["attributes"]),
+            *(_message(11, _event(event)) for event in span.get("events", ())),
+            _message(15, _text(2, status.get("message", "")) + _tag(3, _VARINT) + _varint(status.get("code", 0))),
+        )
+    )
+
+
+def _event(event: dict[str, Any]) -> bytes:
+    return _time(1, event["timeUnixNano"]) + _text(2, event["name"]) + _attributes(3, event["attributes"])
+
+
+def _attributes(number: int, attributes: list[dict[str, Any]]) -> bytes:
+    return b"".join(_message(number, _text(1, each["key"]) + _message(2, _value(each["value"]))) for each in attributes)
+
+
+def _value(value: dict[str, Any]) -> bytes:
+    match value:
+        case {"stringValue": text}:
+            return _text(1, text)
+        case {"boolValue": flag}:
+            return _tag(2, _VARINT) + _varint(int(flag))
+        case {"intValue": integer}:
+            return _tag(3, _VARINT) + _varint(int(integer) % (1 << 64))  # Two's complement.
+        case _:
+            return _tag(4, _FIXED64) + struct.pack("<d", value["doubleValue"])
+
+
+def _text(number: int, text: str) -> bytes:
+    return _message(number, text.encode())
+
+
+def _time(number: int, nanoseconds: str) -> bytes:
+    return _tag(number, _FIXED64) + struct.pack("<Q", min(max(0, int(nanoseconds)), _MAX_TIME))
+
+
+def _message(number: int, content: bytes) -> bytes:
+    return _tag(number, _LENGTH) + _varint(len(content)) + content
+
+
+def _tag(number: int, wire_type: int) -> bytes:
+    return _varint(number << 3 | wire_type)
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > _LOW:
+        encoded.append(number & _LOW | _MORE)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
