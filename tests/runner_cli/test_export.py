@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from journal import read
-from replay.export import FORMATS
+from replay.export import FORMATS, Files
 from runner.cli import cli
 from tests.journal.samples import (
     content,
@@ -49,7 +49,7 @@ def damaged(run: Path) -> Path:
     return run
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if name != "nat"])
+@pytest.mark.parametrize("name", [name for name, each in FORMATS.items() if not isinstance(each, Files)])
 def test_a_format_goes_to_standard_output(run: Path, name: str) -> None:
     """Without -o, only the bytes of the format are on standard output."""
     result = evaljournal("export", run, "--format", name)
@@ -57,7 +57,7 @@ def test_a_format_goes_to_standard_output(run: Path, name: str) -> None:
     assert (0, exported(run, name), "") == (result.exit_code, result.stdout_bytes, result.stderr)
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if name != "nat"])
+@pytest.mark.parametrize("name", [name for name, each in FORMATS.items() if not isinstance(each, Files)])
 def test_a_format_goes_to_a_file(run: Path, tmp_path: Path, name: str) -> None:
     """With -o, the file has the same bytes, and standard error describes it."""
     target = tmp_path / "out"
@@ -69,15 +69,19 @@ def test_a_format_goes_to_a_file(run: Path, tmp_path: Path, name: str) -> None:
     assert ["out", "run"] == sorted(os.listdir(tmp_path))
 
 
-def test_nat_goes_to_a_directory(run: Path, tmp_path: Path) -> None:
-    """NAT needs a directory, which is created."""
-    rejected = evaljournal("export", run, "-f", "nat")
-    result = evaljournal("export", run, "-f", "nat", "-o", tmp_path / "nat")
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [("nat", ["exact_output.json", "workflow_output.json", "workflow_output.jsonl"]), ("otlp-proto", ["spans-00001.pb"])],
+)
+def test_a_format_goes_to_a_directory(run: Path, tmp_path: Path, name: str, files: list[str]) -> None:
+    """A format of several files needs a directory, which is created."""
+    rejected = evaljournal("export", run, "-f", name)
+    result = evaljournal("export", run, "-f", name, "-o", tmp_path / "new")
 
     assert 2 == rejected.exit_code
-    assert "nat writes a directory; pass -o DIRECTORY" in rejected.stderr
+    assert f"{name} writes a directory; pass -o DIRECTORY" in rejected.stderr
     assert 0 == result.exit_code
-    assert ["exact_output.json", "workflow_output.json", "workflow_output.jsonl"] == sorted(os.listdir(tmp_path / "nat"))
+    assert files == sorted(os.listdir(tmp_path / "new"))
 
 
 def test_rows_can_be_chosen(run: Path) -> None:
