@@ -83,8 +83,8 @@ def pause_in_words(pause: Pause, now: float) -> str:
 
 
 def pace_in_words(pace: float) -> str:
-    """Return a pace as `rate limit: 4.2 starts/s`."""
-    return f"rate limit: {digits(pace, 2 if pace < 100 else 3)} starts/s"  # noqa: PLR2004
+    """Return a pace as `pace: 4.2 starts/s`."""
+    return f"pace: {digits(pace, 2 if pace < 100 else 3)} starts/s"  # noqa: PLR2004
 
 
 def limit_in_words(limit: int, slots: int | None, evidence: str = "") -> str:

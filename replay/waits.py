@@ -30,7 +30,7 @@ class Wait:
     """One word: scorers, pause, limit or pace."""
     seconds: float
     text: str
-    """The reason in words: `rate limit: 4.2 starts/s`, `Retry-After`, `all 16 slots busy`."""
+    """The reason in words: `pace: 4.2 starts/s`, `Retry-After`, `all 16 slots busy`."""
 
 
 class WaitLog:

@@ -30,7 +30,7 @@ function pauseText(pause, seconds) {
 }
 
 const paceNumber = (pace) => digits(pace, pace < 100 ? 2 : 3);
-const paceText = (pace) => `rate limit: ${paceNumber(pace)} starts/s`;
+const paceText = (pace) => `pace: ${paceNumber(pace)} starts/s`;
 
 // Starts per second at a time on the axis; 0 where starts are not paced.
 function paceAt(run, x) {
@@ -76,7 +76,7 @@ function pacedTime(run) {
   return { seconds, low, high };
 }
 
-// Why slots were idle, in words, the longest time first: "rate limit: 4.2 starts/s, 58 s".
+// Why slots were idle, in words, the longest time first: "pace: 4.2 starts/s, 58 s".
 function idleReasons(run) {
   const totals = new Map();
   for (const { from, to, reason, key } of pauseRanges(run)) {
@@ -86,7 +86,7 @@ function idleReasons(run) {
   const reasons = [...totals].map(([text, { seconds, count }]) => ({ seconds, text: `${text}: ${duration(seconds)}${count > 1 ? ` in ${plural(count, "pause")}` : ""}` }));
   const { seconds, low, high } = pacedTime(run);
   if (seconds) {
-    const range = paceNumber(low) === paceNumber(high) ? paceText(high) : `rate limit: ${paceNumber(low)} to ${paceNumber(high)} starts/s`;
+    const range = paceNumber(low) === paceNumber(high) ? paceText(high) : `pace: ${paceNumber(low)} to ${paceNumber(high)} starts/s`;
     reasons.push({ seconds, text: `${range}, ${duration(seconds)}` });
   }
   return reasons.sort((a, b) => b.seconds - a.seconds).map(({ text }) => text);

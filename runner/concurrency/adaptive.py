@@ -287,7 +287,7 @@ class Adaptive:
         wait = SETTLE * min(elapsed, 1.0) if isinstance(failure, Failed) else 0.0
         if isinstance(failure, Failed) and failure.category == "rate_limited":
             if self._started - self._last_429 >= _QUIET or self._pause.is_settling:
-                self._changes += self._pause.settle(self._now, self._now + wait)
+                self._changes += self._pause.settle(self._now, wait)
             self._last_429 = self._started
         heapq.heappush(self._failures, (self._now + wait, start.order, start, self._now, failure))
         if wait == 0.0:

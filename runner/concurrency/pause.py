@@ -27,13 +27,13 @@ class Pause:
         limited = "" if wait == seconds else f", limited to {wait:.6g} s"
         return self.begin(t, t + wait, "retry_after", f"{evidence}; Retry-After: {seconds:.6g} s{limited}")
 
-    def settle(self, t: float, until: float) -> list[Change]:
-        """Pause to see whether more 429s follow the first one, or go on doing so."""
-        if self.is_settling and self.current is not None:
-            self.current = Paused(until=until, reason=self.current.reason, evidence=self.current.evidence)
+    def settle(self, t: float, wait: float) -> list[Change]:
+        """Pause until no 429 came for `wait` seconds, to see whether others follow the first; record when that should be."""
+        if not self.is_settling and self.earliest(t) >= t + wait:
             return []
-        changes = self.begin(t, until, "rate_limited", "first 429 for a while: do others follow?")
-        self.is_settling = bool(changes)
+        expected = Paused(until=t + 3 * wait, reason="rate_limited", evidence="first 429 for a while: do others follow?")
+        changes: list[Change] = [] if self.is_settling else [expected]
+        self.current, self.is_settling = Paused(until=t + wait, reason=expected.reason, evidence=expected.evidence), True
         return changes
 
     def begin(self, t: float, until: float, reason: str, evidence: str) -> list[Change]:

@@ -184,7 +184,7 @@ def test_pauses_and_pace_at_the_pointer(tmp_path: Path, open_tab: OpenTab) -> No
     texts = {x: tab.evaluate(hover, x) for x in (1, 5, 15, 43, 75)}
     assert {
         1: "",
-        5: "rate limit: 4.2 starts/s",
+        5: "pace: 4.2 starts/s",
         15: "Retry-After: 12 s",
         43: "endpoint unavailable; probing",
         75: f"{MARKUP}: 20 s",
@@ -198,8 +198,7 @@ def test_why_slots_were_idle(tmp_path: Path, open_tab: OpenTab) -> None:
     tab = open_tab(write_report(tmp_path / "report.html", paused_run(tmp_path / "run", queued=3)))
 
     assert (
-        "Slots were idle: rate limit: 4.2 starts/s, 36 s · endpoint unavailable; probing: 20 s · "
-        f"Retry-After: 12 s · {MARKUP}: 10 s"
+        f"Slots were idle: pace: 4.2 starts/s, 36 s · endpoint unavailable; probing: 20 s · Retry-After: 12 s · {MARKUP}: 10 s"
     ) == tab.text("#idle")
     labels = tab.evaluate("""async () => {
         const texts = [];
@@ -208,7 +207,7 @@ def test_why_slots_were_idle(tmp_path: Path, open_tab: OpenTab) -> None:
         await new Promise((done) => setTimeout(done)); // uPlot draws in a microtask.
         return texts;
     }""")
-    assert ["Retry-After: 12 s", "endpoint unavailable; probing", "20 s", "rate limit: 4.2 starts/s"] == labels
+    assert ["Retry-After: 12 s", "endpoint unavailable; probing", "20 s", "pace: 4.2 starts/s"] == labels
     other = open_tab(write_report(tmp_path / "other.html", paused_run(tmp_path / "other")))
     assert "rate limit" not in other.text("#idle")
 
@@ -218,5 +217,5 @@ def test_record_shows_pause_and_pace(tmp_path: Path, open_tab: OpenTab) -> None:
     tab = open_tab(write_report(tmp_path / "report.html", paused_run(tmp_path / "run")))
 
     tab.go(8)
-    assert tab.text("#event").endswith("· Retry-After: 12 s · rate limit: 4.2 starts/s")
+    assert tab.text("#event").endswith("· Retry-After: 12 s · pace: 4.2 starts/s")
     assert "pace unlimited → 4.21/s" in tab.text("table.decisions")

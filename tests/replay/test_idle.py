@@ -48,8 +48,8 @@ def outputs_of(*names: str) -> list[Event]:
         ([IntakePaused(until=99.0, reason="unavailable")], "endpoint unavailable; probing"),
         ([IntakePaused(until=103.0, reason="no_response")], "endpoint does not respond; probing, next probe in 3 s"),
         ([IntakePaused(until=103.0, reason="all_rate_limited")], "every call is rate limited; probing, next probe in 3 s"),
-        ([PaceChanged(after=4.21, reason="rate_limit")], "rate limit: 4.2 starts/s"),
-        ([PaceChanged(after=1234.5, reason="rate_limit")], "rate limit: 1,234 starts/s"),
+        ([PaceChanged(after=4.21, reason="rate_limit")], "pace: 4.2 starts/s"),
+        ([PaceChanged(after=1234.5, reason="rate_limit")], "pace: 1,234 starts/s"),
     ],
 )
 def test_reasons_of_the_policy(events: list[Event], text: str) -> None:
@@ -114,7 +114,7 @@ def test_trial_after_its_backoff_is_ready() -> None:
         PaceChanged(after=4.2, reason="rate_limit"),
     ]
 
-    assert ["rate limit: 4.2 starts/s"] == texts(events, total=1)
+    assert ["pace: 4.2 starts/s"] == texts(events, total=1)
 
 
 def test_waiting_for_cases() -> None:
@@ -158,7 +158,7 @@ def test_several_keys() -> None:
 
     assert [
         "small: concurrency limit 1 of 8: first limit, rises while calls succeed",
-        "la\\nrge: rate limit: 0.5 starts/s",
+        "la\\nrge: pace: 0.5 starts/s",
     ] == texts(events)
 
 

@@ -44,7 +44,7 @@ def waits(*events: Moment, slots: int = 2) -> list[list[tuple[str, float, str]]]
 @pytest.mark.parametrize(
     ("decision", "wait"),
     [
-        (PaceChanged(after=4.2, reason="rate_limit"), ("pace", 2.0, "rate limit: 4.2 starts/s")),
+        (PaceChanged(after=4.2, reason="rate_limit"), ("pace", 2.0, "pace: 4.2 starts/s")),
         (IntakePaused(until=9.0, reason="retry_after"), ("pause", 2.0, "Retry-After")),
         (IntakePaused(until=1.0, reason="unavailable"), ("pause", 2.0, "endpoint unavailable")),
         (IntakePaused(until=9.0, reason="\x1b"), ("pause", 2.0, "\\x1b")),
@@ -76,7 +76,7 @@ def test_pause_that_ends_by_itself() -> None:
         (1.0, PaceChanged(after=1.0, reason="rate_limit")),
     ]
 
-    expected = [("pace", 5.0, "rate limit: 1 starts/s"), ("pause", 2.0, "Retry-After")]
+    expected = [("pace", 5.0, "pace: 1 starts/s"), ("pause", 2.0, "Retry-After")]
     assert [expected] == waits((1.0, START), *paused, (1.0, enqueued("a")), (8.0, attempt_started("a")))
 
 
@@ -107,7 +107,7 @@ def test_waits_start_over_in_a_new_session() -> None:
         (0.0, session(2)),
     ]
 
-    assert [[("pause", 3.0, "Retry-After"), ("pace", 2.0, "rate limit: 3 starts/s")]] == waits(
+    assert [[("pause", 3.0, "Retry-After"), ("pace", 2.0, "pace: 3 starts/s")]] == waits(
         *story, (1.0, PaceChanged(after=3.0, reason="rate_limit")), (3.0, attempt_started("a"))
     )
 
@@ -131,4 +131,4 @@ def test_scorer_calls() -> None:
         (13.0, TrialCompleted(trial="a", attempts=1)),
     ]
 
-    assert [[], [("pace", 3.0, "rate limit: 0.5 starts/s")], [("pause", 4.0, "Retry-After")]] == waits(*story)
+    assert [[], [("pace", 3.0, "pace: 0.5 starts/s")], [("pause", 4.0, "Retry-After")]] == waits(*story)

@@ -247,11 +247,11 @@ def test_calls_of_scorers() -> None:
     lines, story = evaljournal("show", "run", "a").stdout.splitlines(), shown("run", "a")
 
     assert [
-        "call 1    judge rate limited after 1 ms  session 1 · seq 9 · waited 1 ms (rate limit: 4.2 starts/s)",
+        "call 1    judge rate limited after 1 ms  session 1 · seq 9 · waited 1 ms (pace: 4.2 starts/s)",
         "          RateLimited: slow\\x1b down",
         "          Retry-After: 2 s",
         "          retry in 0 s",
-        "call 2    judge succeeded after 1 ms  session 1 · seq 11 · waited 1 ms (rate limit: 4.2 starts/s)",
+        "call 2    judge succeeded after 1 ms  session 1 · seq 11 · waited 1 ms (pace: 4.2 starts/s)",
     ] == lines[lines.index("output    Lima") + 1 : -2]
     assert [("rate_limited", "pace"), ("succeeded", "pace")] == [
         (call["outcome"], call["waits"][0]["reason"]) for call in story["scorer_calls"]
@@ -264,6 +264,6 @@ def test_what_an_attempt_waited_for() -> None:
     paced = PaceChanged(after=4.2, reason="rate_limit")
     written(Path("run"), [started(), session(), life[0], paced, *life[1:]])
 
-    assert "waited 2 ms (rate limit: 4.2 starts/s), backoff 0 s" in evaljournal("show", "run", "a").stdout
+    assert "waited 2 ms (pace: 4.2 starts/s), backoff 0 s" in evaljournal("show", "run", "a").stdout
     (attempt,) = shown("run", "a")["attempts"]
-    assert [{"reason": "pace", "seconds": pytest.approx(0.001), "text": "rate limit: 4.2 starts/s"}] == attempt["waits"]
+    assert [{"reason": "pace", "seconds": pytest.approx(0.001), "text": "pace: 4.2 starts/s"}] == attempt["waits"]
