@@ -1,4 +1,4 @@
-"""`run --dry-run`: what a run would do, and its likely cost, based on earlier runs of the same evaluation."""
+"""`run --dry-run`: what a run would do, and its cost, estimated from earlier runs of the same evaluation."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -36,7 +36,7 @@ def _gates(state: RunState) -> list[str]:
 
 
 def exit_code(state: RunState, *, stopped: bool, scorers: Iterable[str] = ()) -> int:
-    """Return the exit code of a run: 1 if trials failed, outputs are unscored or a gate was not reached.
+    """Return the exit code of a run: 1 if trials failed, outputs are unscored or a gate did not pass.
 
     Only the run's own scorers and `scorers` count: one that was tried once with `rescore` and failed is ignored.
     """

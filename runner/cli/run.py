@@ -36,7 +36,12 @@ from runner.suggest import command
     type=click.Path(path_type=Path),
     help="Directory of the run (default: the next number under runs/NAME).",
 )
-@grouped_option("Output", "--dry-run", is_flag=True, help="Print what would be run and its likely cost; write nothing.")
+@grouped_option(
+    "Output",
+    "--dry-run",
+    is_flag=True,
+    help="Print what would be run and its cost, estimated from earlier runs; write nothing.",
+)
 @click.pass_context
 def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run: bool, **options: Any) -> None:
     """Run an evaluation.
@@ -44,7 +49,7 @@ def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run
     REFERENCE is file.py, file.py:name or package.module:name. Without it, the options describe the evaluation. Every step is
     recorded under runs/; an interrupted run can be resumed.
 
-    Exit codes: 0 finished, 1 finished but trials failed or a gate was not reached, 2 usage error, 3 not finished.
+    Exit codes: 0 finished, 1 finished but trials failed or a gate did not pass, 2 usage error, 3 not finished.
 
     \b
     evaljournal run evals/capitals.py
