@@ -14,9 +14,9 @@ import attrs
 import orjson
 
 from journal.codec import EVENT_TYPES, PAYLOAD_FIELDS, RECORD_MEMBERS, Blobs, encode_payloads
-from journal.errors import BlobDamaged
+from journal.errors import BlobDamaged, BlobUnreadable
 from journal.events import Event
-from journal.files import DISK, Files
+from journal.files import DISK, Files, is_unreadable
 
 LIMIT: Final = 256 << 10
 """Bytes of JSON; a longer value is stored as a blob."""
@@ -49,6 +49,10 @@ def content(blob: Blob, files: Files = DISK) -> bytes:
             data = stream.read()
     except FileNotFoundError as exc:
         raise BlobDamaged(blob.path, file, "is missing") from exc
+    except OSError as exc:
+        if not is_unreadable(exc):
+            raise
+        raise BlobUnreadable(blob.path, file, f"cannot be read ({exc.strerror})") from exc
     if hashlib.sha256(data).hexdigest() != blob.sha256 or len(data) != blob.bytes:
         raise BlobDamaged(blob.path, file, "was changed after it was written")
     return data

@@ -130,6 +130,10 @@ class BlobDamaged(JournalError):
         super().__init__(f"{path}: {file} {reason}", path=path)
 
 
+class BlobUnreadable(BlobDamaged):
+    """The system cannot read a blob; its content may be intact."""
+
+
 class IllegalEvent(JournalError):
     """This event is not allowed in the current state; nothing was written."""
 

@@ -175,6 +175,11 @@ def retry_interrupted(call: Callable[[], T]) -> T:
             continue
 
 
+def is_unreadable(exc: OSError) -> bool:
+    """Whether an error of reading is about the file, and not about a resource that the process has run out of."""
+    return exc.errno not in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+
+
 def write_some(files: Files, fd: int, data: memoryview) -> memoryview:
     """Write as much of the data as the system accepts in one call; return the rest."""
     written = retry_interrupted(lambda: files.write(fd, data))

@@ -17,7 +17,7 @@ import attrs
 
 from journal import chain, segments
 from journal.blobs import blobs_of, content, location
-from journal.errors import BlobDamaged, JournalDamaged
+from journal.errors import BlobDamaged, BlobUnreadable, JournalDamaged
 from journal.files import Files, create, make_directory
 from journal.scan import LostRecord, Scan
 
@@ -149,6 +149,10 @@ def lost_record(scan: Scan, *, make_durable: bool = False) -> LostRecord | None:
             for blob in blobs_of(record.event).values():
                 try:
                     data = content(blob, files)
+                except BlobUnreadable:
+                    if make_durable:
+                        raise
+                    return None  # Its content may be intact.
                 except BlobDamaged as exc:
                     return LostRecord(record.seq, str(exc))
                 if make_durable:
@@ -163,7 +167,7 @@ def damage(scan: Scan) -> JournalDamaged | None:
     stop, cursor = scan.stop, scan.cursor
     if stop is None:
         return None
-    if scan.is_in_last and not stop.in_header and confirmed(scan) <= cursor.seq:
+    if scan.is_in_last and not (stop.in_header or stop.is_unreadable) and confirmed(scan) <= cursor.seq:
         return None
     remainder = scan.remainder()
     return JournalDamaged(
@@ -184,9 +188,8 @@ def intact_after(scan: Scan) -> list[Survivor]:
     intact: dict[int, Survivor] = {}
     for number in scan.numbers:
         if number >= stop.segment:
-            with scan.files.read(segments.file(scan.path, number)) as stream:
-                stream.seek(stop.byte if number == stop.segment else 0)
-                in_file = survivors(cursor.run, stream.read(), seq=cursor.seq, h=cursor.h)
+            data = scan.read_from(number, stop.byte if number == stop.segment else 0)
+            in_file = survivors(cursor.run, data, seq=cursor.seq, h=cursor.h)
             intact.update((survivor.seq, survivor) for survivor in in_file if survivor.seq > cursor.seq)
     return [intact[seq] for seq in sorted(intact)]
 

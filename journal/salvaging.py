@@ -13,7 +13,7 @@ from typing import Final
 import attrs
 import orjson
 
-from journal import events, segments
+from journal import events
 from journal.blobs import unloaded_blobs, with_loaded_blobs
 from journal.codec import decode, encode
 from journal.errors import BlobDamaged, IllegalEvent, JournalError
@@ -40,6 +40,8 @@ class Salvaged:
     """Number of missing records, judged by the numbers of the others."""
     excluded: int
     """Number of intact records that could not be appended; they are in `excluded.jsonl`."""
+    problem: JournalError | None = attrs.field(default=None, eq=False)
+    """The first problem of the source."""
 
 
 async def salvage(
@@ -48,7 +50,7 @@ async def salvage(
     """Copy the intact records of a damaged journal into a new directory."""
     source, target = Path(source), Path(target)
     check_target(source, target, files)
-    record, run = _first_record(source, files)
+    record, run, problem = _first_record(source, files)
     seq = intact = kept = 0
     excluded: list[bytes] = []
     async with staged_run(target, files=files, in_thread=in_thread) as staging:
@@ -70,7 +72,7 @@ async def salvage(
             journal.append(events.JournalSalvaged(run=run.decode(), kept=kept, lost=seq - intact, excluded=len(excluded)))
         if excluded:
             await in_thread(lambda: create(files, str(staging), EXCLUDED, b"".join(excluded)))
-    return Salvaged(path=target, kept=kept, lost=seq - intact, excluded=len(excluded))
+    return Salvaged(path=target, kept=kept, lost=seq - intact, excluded=len(excluded), problem=problem)
 
 
 def _adapted(event: events.Event, journal: Journal) -> events.Event:
@@ -94,23 +96,23 @@ def _session_of(event: events.Event, lifecycle: Lifecycle) -> int:
             return lifecycle.sessions + (lifecycle.stage != "in_session")
 
 
-def _first_record(source: Path, files: Files) -> tuple[events.Record, bytes]:
-    """Return the `RunStarted` record and the run's id; raise if the journal cannot or need not be salvaged."""
-    if verify(source, files=files).ok:
+def _first_record(source: Path, files: Files) -> tuple[events.Record, bytes, JournalError]:
+    """Return the `RunStarted` record, the run's id and the problem; raise if the journal cannot or need not be salvaged."""
+    problem = verify(source, files=files).problem
+    if problem is None:
         raise JournalError(f"{source} is not damaged", path=source, hint="resume")
     scan = Scan(source, files).read_all()
     for run in [scan.cursor.run] if scan.cursor.seq else _possible_runs(scan):
         for record in _intact_records(source, files, run):
             if isinstance(record.event, events.RunStarted):
-                return record, run
+                return record, run, problem
     raise JournalError(f"cannot salvage {source}: its run_started record is lost", path=source, hint="read_log")
 
 
 def _possible_runs(scan: Scan) -> Iterator[bytes]:
     """Yield every run id in the files, for a journal whose first line is damaged."""
     for number in scan.numbers:
-        with scan.files.read(segments.file(scan.path, number)) as stream:
-            yield from dict.fromkeys(re.findall(rb'"run":"([0-9a-f]{32})"', stream.read()))
+        yield from dict.fromkeys(re.findall(rb'"run":"([0-9a-f]{32})"', scan.read_from(number, 0)))
 
 
 def _intact_records(source: Path, files: Files, run: bytes) -> Iterator[events.Record]:

@@ -8,7 +8,7 @@ import collections
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import attrs
 from cattrs import BaseValidationError
@@ -19,8 +19,11 @@ from journal.blobs import unloaded_blobs
 from journal.codec import CHECKED_DECODERS, DECODERS, decode
 from journal.errors import InvalidRecord, UnknownFormat
 from journal.events import Event, Record, SegmentOpened, SegmentSealed, new_record
-from journal.files import DISK, Files
+from journal.files import DISK, Files, is_unreadable
 from journal.versions import major_version, upcast
+
+_BLOCK: Final = 4096
+"""Bytes that are read at a time from a file of which some cannot be read."""
 
 
 class BadLine(Exception):  # Never leaves this package.
@@ -227,6 +230,8 @@ class ScanStop:
     """Whether it is the first line of a file, which is synced before the file gets its name."""
     unfinished: bytes | None = None
     """Everything after the last valid record, if that is an incomplete line."""
+    is_unreadable: bool = False
+    """Whether the system cannot read the file there."""
 
 
 @attrs.frozen
@@ -261,12 +266,17 @@ class Scan:
                 self._stop_at(cursor.segment, "the file is not sealed, but another one follows")
                 return
             cursor.enter(number)
-            with self.files.read(segments.file(self.path, number)) as stream:
-                try:
+            try:
+                with self.files.read(segments.file(self.path, number)) as stream:
                     yield from cursor.take(stream) if self._lost is None else self._take_before(stream, self._lost.seq)
-                except BadLine as exc:
-                    self._stop_at(number, str(exc), unfinished=exc.unfinished)
-                    return
+            except BadLine as exc:
+                self._stop_at(number, str(exc), unfinished=exc.unfinished)
+                return
+            except OSError as exc:
+                if not is_unreadable(exc):
+                    raise
+                self._stop_at(number, f"the file cannot be read ({exc.strerror})", is_unreadable=True)
+                return
             if self._lost is not None and cursor.seq + 1 == self._lost.seq:
                 self._stop_at(number, self._lost.reason)
                 return
@@ -296,11 +306,40 @@ class Scan:
             return b""
         if self.stop.unfinished is not None:
             return self.stop.unfinished
-        with self.files.read(segments.file(self.path, self.stop.segment)) as stream:
-            stream.seek(self.stop.byte)
-            return stream.read()
+        return self.read_from(self.stop.segment, self.stop.byte)
 
-    def _stop_at(self, segment: int, check: str, *, in_header: bool = False, unfinished: bytes | None = None) -> None:
+    def read_from(self, segment: int, byte: int) -> bytes:
+        """Return the bytes of a segment from an offset on; blocks that cannot be read become zeros."""
+        file = segments.file(self.path, segment)
+        try:
+            with self.files.read(file) as stream:
+                stream.seek(byte)
+                return stream.read()
+        except OSError as exc:
+            if not is_unreadable(exc):
+                raise
+        blocks: list[bytes] = []
+        size = self.files.size(file) or 0
+        for block in range(byte - byte % _BLOCK, size, _BLOCK):
+            start = max(block, byte)
+            length = min(block + _BLOCK, size) - start
+            try:
+                with self.files.read(file) as stream:
+                    stream.seek(start)
+                    blocks.append(stream.read(length))
+            except OSError:
+                blocks.append(bytes(length))
+        return b"".join(blocks)
+
+    def _stop_at(
+        self,
+        segment: int,
+        check: str,
+        *,
+        in_header: bool = False,
+        unfinished: bytes | None = None,
+        is_unreadable: bool = False,
+    ) -> None:
         cursor = self.cursor
         is_current = segment == cursor.segment
         self.stop = ScanStop(
@@ -310,4 +349,5 @@ class Scan:
             check=check,
             in_header=in_header or (is_current and not cursor.records),
             unfinished=unfinished,
+            is_unreadable=is_unreadable,
         )

@@ -1,6 +1,7 @@
 """The command `evaljournal salvage`."""
 
 from pathlib import Path
+from typing import Final
 
 import click
 import trio
@@ -9,8 +10,11 @@ from journal import salvage as salvage_journal
 from replay import load
 from replay.ending import unscored_lines
 from replay.summary import unscored
-from replay.text import plural
+from replay.text import plural, printable
 from runner.cli._common import RunType
+
+_MAX_PROBLEM: Final = 1_000
+"""Characters of the source's problem that are printed."""
 
 
 @click.command()
@@ -28,6 +32,8 @@ def salvage(run: Path, target: Path) -> None:
     evaljournal salvage runs/capitals/0001 -o runs/capitals/0001-salvaged
     """
     saved = trio.run(salvage_journal, run, target)
+    if saved.problem is not None:
+        click.echo(printable(saved.problem.message, _MAX_PROBLEM), err=True)
     click.echo(f"{target}: {plural(saved.kept, 'record')} kept, {saved.lost:,} lost, {saved.excluded:,} excluded", err=True)
     for line in unscored_lines(unscored(load(target).state), target):
         click.echo(line, err=True)

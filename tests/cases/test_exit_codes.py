@@ -1,5 +1,6 @@
 """Exit codes when the user's code, the standard streams or the system misbehave: they mean what docs/guarantees.md says."""
 
+import errno
 import inspect
 import json
 import subprocess
@@ -12,10 +13,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from journal import verify
+from journal.blobs import LIMIT
 from journal.events import AttemptFailed, Noted, ScoringFailed
+from journal.files import Files
+from journal.segments import ROLL_AT
 from runner import Retry, Score, note
 from runner.cli import cli
 from tests.journal.disk import SimulatedDisk
+from tests.journal.samples import session, started, trial, written
 from tests.processes import ROOT
 from tests.runs import define, define_real, events, numbered_cases, run_real, run_virtual
 
@@ -379,3 +384,30 @@ def test_a_deleted_journal_stops_the_run(tmp_path: Path) -> None:
     assert 4 == result.exit_code, result.output
     assert "journal-000001.jsonl was deleted" in result.output
     assert "no record is left" in result.output
+
+
+@pytest.mark.parametrize("command", [["verify"], ["export", "--format", "jsonl", "-o", "out.jsonl"], ["salvage", "-o", "rest"]])
+@pytest.mark.parametrize("unreadable", ["blob", "segment"])
+def test_an_unreadable_file_is_damage(path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], unreadable: str) -> None:
+    """If the system cannot read a blob or a segment, it is named, the exit code is 4, and the rest is exported or salvaged."""
+    outputs = ["x" * (LIMIT + number) for number in range(2)] if unreadable == "blob" else ["short"] * 40
+    trials = [event for number, output in enumerate(outputs) for event in trial(f"t{number}", output)]
+    written(path, [started(), session(), *trials], roll_at=6_000 if unreadable == "segment" else ROLL_AT)
+    name = "journal-000002.jsonl" if unreadable == "segment" else next(path.glob("blobs/*/*.json")).name
+    read = Files.read
+
+    def failing(self: Files, file: str) -> Any:
+        if file.endswith(name):
+            raise OSError(errno.EIO, "Input/output error", file)
+        return read(self, file)
+
+    monkeypatch.setattr(Files, "read", failing)
+    result = CliRunner().invoke(cli, [command[0], str(path), *command[1:]])
+
+    assert (0 if command[0] == "salvage" else 4) == result.exit_code, result.output
+    assert name in result.output
+    if command[0] == "export":
+        assert Path("out.jsonl").read_text().count("\n") >= 1
+    if command[0] == "salvage":
+        assert verify("rest").ok
+        assert verify("rest").records > 8
