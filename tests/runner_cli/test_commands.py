@@ -484,11 +484,11 @@ def test_a_bug_exits_with_70(run: Path, monkeypatch: pytest.MonkeyPatch, capfd: 
 
 @pytest.mark.parametrize("command", ["log", "verify"])
 def test_an_unreadable_file_is_no_bug(tmp_path: Path, command: str) -> None:
-    """A file that cannot be read is reported on one line without a traceback."""
+    """A file that cannot be read is reported as damage, without a traceback."""
     segment(tmp_path / "run").mkdir(parents=True)
     code, out, err = ended(command, tmp_path / "run")
 
-    assert (2, "") == (code, out)
+    assert (4, "") == (code, out)
     assert "Traceback" not in err
     assert "journal-000001.jsonl" in err
 
