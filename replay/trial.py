@@ -3,6 +3,7 @@
 `attempt_facts` defines what each event adds to its attempt. `TrialDetails` applies the records of one trial to a timeline.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -228,6 +229,8 @@ class TrialDetails:
         for attempt, span in zip(self.attempts, spans, strict=False):
             attempt.span = span
         self.attempts += [AttemptDetails(span) for span in spans[len(self.attempts) :]]
+        for before, attempt in itertools.pairwise(self.attempts):
+            attempt.request = before.request if attempt.request is None else attempt.request  # Recorded once per session.
 
     @property
     def failures(self) -> list[AttemptDetails]:

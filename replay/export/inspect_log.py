@@ -1,28 +1,52 @@
 """An `.eval` log for Inspect: `inspect view`, `inspect_ai.log.read_eval_log`.
 
 It is a zip of JSON files: a header, one file per sample, and summaries. A completed or failed trial is a sample, its repeat an
-epoch. Waits and attempts, which Inspect has no fields for, are under `metadata`.
+epoch; its attempts and scores are events. Waits, which Inspect has no fields for, are under `metadata`.
 """
 
 import hashlib
+import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import orjson
 
+from replay.export.model_call import ModelCall, TaskModel
 from replay.export.source import Source
 from replay.export.spool import Spool
 from replay.export.trial_index import TrialIndex
 from replay.summary import Score, score_of
 from replay.text import as_text
-from replay.trial import AttemptDetails, TrialDetails
+from replay.trial import AttemptDetails, ScoreDetails, TrialDetails
 from replay.trial_state import DONE
 
 _VERSION: Final = 2
 """Version of Inspect's format."""
-_MODEL: Final = "none/none"
+_NO_MODEL: Final = "none/none"
 """Inspect's own value if it called no model."""
+_PROVIDERS: Final = {
+    "aws.bedrock": "bedrock",
+    "azure.ai.openai": "azureai",
+    "gcp.gemini": "google",
+    "gcp.vertex_ai": "vertex",
+    "mistral_ai": "mistral",
+    "x_ai": "grok",
+}
+"""Names of OpenTelemetry's conventions → Inspect's, where they differ."""
+_ROLES: Final = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+"""Roles of messages → Inspect's; any other is `user`."""
+_PARAMETERS: Final = {
+    "temperature": float,
+    "top_p": float,
+    "frequency_penalty": float,
+    "presence_penalty": float,
+    "max_tokens": int,
+    "max_completion_tokens": int,
+    "seed": int,
+}
+"""Members of a request that Inspect's log has, and their types."""
 _STATUSES: Final = {"finished": "success", "interrupted": "cancelled", "deadline": "cancelled", "": "started"}
 """How the last session ended → Inspect's status; any other outcome is an error."""
 _NAME_BYTES: Final = 60_000
@@ -45,9 +69,11 @@ def inspect(source: Source) -> Iterator[bytes]:
                     yield spool.take()
 
         yield from put("_journal/start.json", _json({"version": _VERSION, "eval": header["eval"], "plan": header["plan"]}))
+        task = _task(index)
         for trial in index.trials(*DONE):
-            yield from put(_file_name(trial), _json(_sample(index, trial)))
-        yield from put("summaries.json", _list(_summary(index, trial) for trial in index.trials(*DONE)))
+            yield from put(_file_name(trial), iter([_with_nan(_sample(index, trial, task), trial)]))
+        summaries = (_with_nan(_summary(index, trial, task), trial) for trial in index.trials(*DONE))
+        yield from put("summaries.json", _list(summaries))
         yield from put("header.json", _json(header))
     yield spool.take()
 
@@ -56,12 +82,27 @@ def _json(value: Any) -> Iterator[bytes]:
     yield orjson.dumps(value)
 
 
-def _list(values: Iterator[Any]) -> Iterator[bytes]:
+def _with_nan(value: Any, trial: TrialDetails) -> bytes:
+    """Return JSON; NaN, which Inspect has for the score of a failed scorer, is kept."""
+    return json.dumps(value, ensure_ascii=False).encode() if trial.scorer_failures else orjson.dumps(value)
+
+
+def _list(items: Iterator[bytes]) -> Iterator[bytes]:
     before = b"["
-    for value in values:
-        yield before + orjson.dumps(value)
+    for item in items:
+        yield before + item
         before = b","
     yield b"]" if before == b"," else b"[]"
+
+
+def _task(index: TrialIndex) -> TaskModel:
+    started = index.state.started
+    return TaskModel.of(None if started is None else started.definition)
+
+
+def _model(call: ModelCall) -> str:
+    """Return the model as Inspect names it: `openai/gpt-4o`."""
+    return f"{_PROVIDERS.get(call.provider, call.provider)}/{call.model}" if call.model else _NO_MODEL
 
 
 def _entry(name: str, index: TrialIndex) -> ZipInfo:
@@ -93,6 +134,8 @@ def _header(index: TrialIndex) -> dict[str, Any]:
     environment = dict(started.environment) if started is not None else {}
     git = environment.pop("git", None)
     repeats = state.settings.get("repeats", 1)
+    samples = len({trial.case for trial in state.trials.values() if trial.stage != "withdrawn"})
+    model = _model(_task(index).call(None))
     spec = {
         "eval_id": _uuid(index, "eval"),
         "run_id": index.source.run_id,
@@ -103,8 +146,8 @@ def _header(index: TrialIndex) -> dict[str, Any]:
         "task_file": task.partition(":")[0] or None,
         "task_attribs": {},
         "task_args": {},
-        "dataset": {"name": started.dataset if started is not None else None, "samples": state.total},
-        "model": _MODEL,
+        "dataset": {"name": started.dataset if started is not None else None, "samples": samples},
+        "model": model,
         "config": {"epochs": repeats if isinstance(repeats, int) and repeats > 0 else 1},
         "packages": {key: str(value) for key, value in environment.items()},
         "revision": {"type": "git", "origin": "", "commit": git} if git else None,
@@ -121,7 +164,11 @@ def _header(index: TrialIndex) -> dict[str, Any]:
             "completed_samples": state.completed,
             "scores": [_score(scorer, score_of(tally), state.done) for scorer, tally in state.scores.items()],
         },
-        "stats": {"started_at": created, "completed_at": state.at if state.outcome else "", "model_usage": _usage(state.usage)},
+        "stats": {
+            "started_at": created,
+            "completed_at": state.at if state.outcome else "",
+            "model_usage": _usage(model, state.usage),
+        },
     }
     if header["status"] == "error":
         header["error"] = _error(f"the run was stopped: {state.outcome}", "")
@@ -141,12 +188,11 @@ def _score(scorer: str, score: Score, done: int) -> dict[str, Any]:
     }
 
 
-def _sample(index: TrialIndex, trial: TrialDetails) -> dict[str, Any]:
-    times, question, answer = trial.times, as_text(trial.input), as_text(trial.output)
-    messages = [{"id": _uuid(index, trial.trial, "input"), "role": "user", "content": question, "source": "input"}]
+def _sample(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> dict[str, Any]:
+    times = trial.times
     sample: dict[str, Any] = {
-        **_common(index, trial),
-        "input": question,
+        **_common(index, trial, task),
+        "input": as_text(trial.input),
         "target": _target(trial.expected),
         "metadata": {
             **(trial.metadata if isinstance(trial.metadata, dict) else {}),
@@ -159,19 +205,94 @@ def _sample(index: TrialIndex, trial: TrialDetails) -> dict[str, Any]:
             },
         },
         "store": {},
-        "events": [],
+        "events": [
+            *(_model_event(index, trial, attempt, task) for attempt in trial.attempts),
+            *(_score_event(index, trial, score) for score in sorted(trial.scores.values(), key=lambda score: score.seq)),
+        ],
         "attachments": {},
-        "scores": {scorer: _value(score.value, score.reason) for scorer, score in trial.values.items()},
+        "scores": {scorer: _score_value(score) for scorer, score in trial.scores.items()},
         "error_retries": [_attempt_error(attempt) for attempt in _retried(trial)] or None,
     }
-    if trial.stage == "completed":
-        message = {"id": _uuid(index, trial.trial, "output"), "role": "assistant", "content": answer, "source": "generate"}
-        messages.append(message)
-        choice = {"message": message, "stop_reason": "max_tokens" if trial.truncated else "stop"}
-        sample["output"] = {"model": _MODEL, "choices": [choice], "completion": answer, "time": times.run_time}
-    else:
+    call = task.call(trial.request)
+    messages = _messages(index, trial, call)
+    last = next((attempt for attempt in reversed(trial.attempts) if attempt.succeeded), None)
+    if trial.stage == "completed" and last is not None:
+        messages.append(_answer(index, trial, last))
+        sample["output"] = _output(index, trial, last, _model(call)) | {"time": times.run_time}
+    elif trial.stage == "failed":
         sample["error"] = _attempt_error(trial.failures[-1]) if trial.failures else _error(trial.reason, "")
     return {key: value for key, value in {**sample, "messages": messages}.items() if value is not None}
+
+
+def _messages(index: TrialIndex, trial: TrialDetails, call: ModelCall) -> list[dict[str, Any]]:
+    """Return the messages that were sent; without a recorded request, the input."""
+    return [
+        {
+            "id": _uuid(index, trial.trial, "input", str(at)),
+            "role": _ROLES.get(role, "user"),
+            "content": text,
+            "source": "input",
+        }
+        for at, (role, text) in enumerate(call.messages or (("user", as_text(trial.input)),))
+    ]
+
+
+def _answer(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails) -> dict[str, Any]:
+    number = str(attempt.span.attempt)
+    text = as_text(attempt.output)
+    return {"id": _uuid(index, trial.trial, "output", number), "role": "assistant", "content": text, "source": "generate"}
+
+
+def _output(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails, model: str) -> dict[str, Any]:
+    """Return the output of an attempt as that of a model."""
+    usage = _usage(model, attempt.total_usage).get(model)
+    output: dict[str, Any] = {"model": model, "choices": [], "completion": ""} | ({"usage": usage} if usage else {})
+    if attempt.succeeded:
+        is_truncated = trial.truncated and attempt is trial.attempts[-1]
+        message = _answer(index, trial, attempt)
+        output["choices"] = [{"message": message, "stop_reason": "max_tokens" if is_truncated else "stop"}]
+        output["completion"] = message["content"]
+    return output
+
+
+def _model_event(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails, task: TaskModel) -> dict[str, Any]:
+    span, call = attempt.span, task.call(attempt.request)
+    start, end = index.session_time(span.session, span.start), index.session_time(span.session, span.end)
+    parameters = {name: kind(call.parameters[name]) for name, kind in _PARAMETERS.items() if name in call.parameters}
+    max_tokens = parameters.pop("max_completion_tokens", None)
+    event = {
+        **_event(index, trial, "model", start, str(span.attempt)),
+        "model": _model(call),
+        "input": _messages(index, trial, call),
+        "tools": [],
+        "tool_choice": "none",
+        "config": parameters if max_tokens is None else {**parameters, "max_tokens": max_tokens},
+        "output": _output(index, trial, attempt, _model(call)) | {"time": round(span.end - span.start, 6)},
+        "completed": index.iso_time(end),
+        "working_time": round(span.end - span.start, 6),
+    }
+    if attempt.category:
+        event |= {"error": f"{attempt.error}: {attempt.message}", "traceback": attempt.traceback or None}
+    return event
+
+
+def _score_event(index: TrialIndex, trial: TrialDetails, score: ScoreDetails) -> dict[str, Any]:
+    return {
+        **_event(index, trial, "score", index.wall_time(score.seq, score.t), score.scorer),
+        "score": _score_value(score),
+        "target": _target(trial.expected),
+        "scorer": score.scorer,
+    }
+
+
+def _event(index: TrialIndex, trial: TrialDetails, kind: str, at: int, key: str) -> dict[str, Any]:
+    """Return the members that all events have."""
+    return {
+        "event": kind,
+        "uuid": _uuid(index, trial.trial, kind, key),
+        "timestamp": index.iso_time(at),
+        "working_start": max(0.0, round((at - index.enqueued(trial.trial)) / 1_000_000_000, 6)),
+    }
 
 
 def _retried(trial: TrialDetails) -> list[AttemptDetails]:
@@ -179,14 +300,14 @@ def _retried(trial: TrialDetails) -> list[AttemptDetails]:
     return trial.failures if trial.stage == "completed" else trial.failures[:-1]
 
 
-def _summary(index: TrialIndex, trial: TrialDetails) -> dict[str, Any]:
+def _summary(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> dict[str, Any]:
     last = trial.last_error
     target = _target(trial.expected)
     summary = {
-        **_common(index, trial),
+        **_common(index, trial, task),
         "input": as_text(trial.input)[:_SUMMARY_CHARS],
         "target": target[:_SUMMARY_CHARS] if isinstance(target, str) else target,
-        "scores": {scorer: _value(score.value, "") for scorer, score in trial.values.items()},
+        "scores": {scorer: {"value": _score_value(score)["value"]} for scorer, score in trial.scores.items()},
         "error": (f"{last.error}: {last.message}" if last else trial.reason) if trial.stage == "failed" else None,
         "retries": len(_retried(trial)) or None,
         "completed": True,
@@ -194,7 +315,7 @@ def _summary(index: TrialIndex, trial: TrialDetails) -> dict[str, Any]:
     return {key: value for key, value in summary.items() if value is not None}
 
 
-def _common(index: TrialIndex, trial: TrialDetails) -> dict[str, Any]:
+def _common(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> dict[str, Any]:
     """Return the fields that a sample and its summary share."""
     return {
         "id": trial.case,
@@ -204,12 +325,15 @@ def _common(index: TrialIndex, trial: TrialDetails) -> dict[str, Any]:
         "completed_at": trial.ended_at,
         "total_time": round((index.end_time(trial.trial) - index.enqueued(trial.trial)) / 1_000_000_000, 6),
         "working_time": round(trial.times.run_time, 6),
-        "model_usage": _usage(trial.usage),
+        "model_usage": _usage(_model(task.call(trial.request)), trial.usage),
     }
 
 
-def _value(value: Any, reason: str) -> dict[str, Any]:
-    return {"value": value, "explanation": reason} if reason else {"value": value}
+def _score_value(score: ScoreDetails) -> dict[str, Any]:
+    """Return a score; that of a failed scorer is unscored, which is NaN in Inspect, with the error as its reason."""
+    if score.value is None:
+        return {"value": math.nan, "reason": score.error or "error", "explanation": f"{score.error}: {score.message}"}
+    return {"value": score.value, "explanation": score.reason} if score.reason else {"value": score.value}
 
 
 def _attempt_error(attempt: AttemptDetails) -> dict[str, Any]:
@@ -220,8 +344,8 @@ def _error(message: str, traceback: str) -> dict[str, Any]:
     return {"message": message, "traceback": traceback, "traceback_ansi": traceback}
 
 
-def _usage(usage: Mapping[str, float]) -> dict[str, Any]:
-    """Return tokens and cost under Inspect's names; empty if there are none."""
+def _usage(model: str, usage: Mapping[str, float]) -> dict[str, Any]:
+    """Return the tokens and cost of a model under Inspect's names; empty if there are none."""
 
     def used(*names: str) -> float:
         return sum(usage.get(name, 0) for name in names)
@@ -231,7 +355,7 @@ def _usage(usage: Mapping[str, float]) -> dict[str, Any]:
     if not total and "cost" not in usage:
         return {}
     tokens = {"input_tokens": int(prompt), "output_tokens": int(completion), "total_tokens": int(total)}
-    return {_MODEL: tokens | ({"total_cost": usage["cost"]} if "cost" in usage else {})}
+    return {model: tokens | ({"total_cost": usage["cost"]} if "cost" in usage else {})}
 
 
 def _target(expected: Any) -> str | list[str]:

@@ -23,6 +23,7 @@ from replay.usage import is_amount, noted_usage
 _MAX_WHOLE: Final = 1 << 40
 """Integers in usage up to here cannot add up to more than 64 bits."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
 @attrs.define
@@ -139,6 +140,11 @@ class TrialIndex:
         """Return the wall time of `t` in a session (from 1), in nanoseconds since 1970."""
         first, current = self.timeline.sessions[0], self.timeline.sessions[session - 1]
         return _nanoseconds(first.at) + round((current.offset + t - first.start) * 1_000_000) * 1_000
+
+    @staticmethod
+    def iso_time(nanoseconds: int) -> str:
+        """Return nanoseconds since 1970 as text, within the years that Python knows."""
+        return (_EPOCH + timedelta(microseconds=min(max(0, nanoseconds // 1_000), _LATEST))).isoformat()
 
     def _wall_time(self, record: Record) -> int:
         sessions = self.timeline.sessions

@@ -1,5 +1,6 @@
 """The Inspect export, read by Inspect itself."""
 
+import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from tests.replay.eventful_run import FORMULA, LARGE, NASTY, eventful_run, expor
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Warnings of Inspect's own imports.
+    from inspect_ai.analysis import events_df, messages_df, samples_df
+    from inspect_ai.event import ModelEvent, ScoreEvent
     from inspect_ai.log import EvalLog, read_eval_log, read_eval_log_sample, read_eval_log_sample_summaries
 
 
@@ -61,6 +64,66 @@ def test_truncated_output(tmp_path: Path) -> None:
     samples = read(tmp_path / "run").samples or []
 
     assert {"a": "max_tokens", "b": "stop"} == {str(sample.id): sample.output.stop_reason for sample in samples}
+
+
+def test_failed_scorer(file: str) -> None:
+    """A failed scorer is unscored, with its error; Inspect leaves it out of its metrics."""
+    score = (read_eval_log_sample(file, "oslo", 1).scores or {})["exact"]
+
+    assert isinstance(score.value, float)
+    assert math.isnan(score.value)
+    assert ("ValueError", "ValueError: no verdict") == (score.reason, score.explanation)
+
+
+def test_the_dataset_counts_samples(file: str) -> None:
+    """A case that is repeated is one sample of the dataset and several epochs."""
+    assert 4 == read_eval_log(file, header_only=True).eval.dataset.samples
+
+
+def test_a_model(tmp_path: Path) -> None:
+    """The model, its parameters, messages and usage are where Inspect has its own."""
+    definition = {"task": {"model": "small", "address": "https://api.mistral.ai/v1/chat/completions"}}
+    messages = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Peru?"}]
+    body = {"model": "small", "messages": messages, "temperature": 0, "max_completion_tokens": 9}
+    life = trial("a", retries=1)
+    life[1] = attrs.evolve(life[1], request=body)  # type: ignore[misc]  # a fact is an attrs class
+    life[-3] = attrs.evolve(life[-3], usage={"input_tokens": 7, "output_tokens": 2})  # type: ignore[misc]  # the same
+    run_started = attrs.evolve(started(), definition=definition)  # type: ignore[misc]  # the same
+    written(tmp_path / "run", [run_started, session(), *life])
+    log = read(tmp_path / "run")
+    assert log.samples is not None
+    (sample,) = log.samples
+    failed, answered, scored = sample.events
+    assert isinstance(failed, ModelEvent)
+    assert isinstance(answered, ModelEvent)
+    assert isinstance(scored, ScoreEvent)
+
+    assert {"mistral/small"} == {log.eval.model, sample.output.model, failed.model, answered.model, *sample.model_usage}
+    assert [("system", "Be brief."), ("user", "Peru?"), ("assistant", "Lima")] == [
+        (message.role, message.content) for message in sample.messages
+    ]
+    assert sample.messages[:2] == failed.input == answered.input
+    assert (0.0, 9) == (answered.config.temperature, answered.config.max_tokens)
+    assert answered.output.usage is not None
+    assert (7, 2) == (answered.output.usage.input_tokens, answered.output.usage.output_tokens)
+    assert (None, "Lima", "exact") == (answered.error, answered.output.completion, scored.scorer)
+    assert failed.error is not None
+    assert failed.timestamp < answered.timestamp <= (answered.completed or answered.timestamp) < scored.timestamp
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Of pandas, in Inspect's code.
+def test_data_frames(file: str) -> None:
+    """Inspect's data frames have the samples, messages and events."""
+    samples = samples_df(file, quiet=True)
+    messages = messages_df(file, quiet=True)
+    events = events_df(file, quiet=True)
+
+    assert 4 == len(samples)
+    assert {("user", "The capital of Peru?"), ("assistant", "Lima")} <= set(
+        zip(messages["role"], messages["content"], strict=True)
+    )
+    assert 3 == sum(messages["role"] == "assistant")
+    assert {"model": 6, "score": 5} == events["event"].value_counts().to_dict()
 
 
 def test_failed_trial(file: str) -> None:

@@ -176,6 +176,16 @@ def test_parquet(run: Path) -> None:
     )
 
 
+def test_requests(tmp_path: Path) -> None:
+    """A trial has the request of its last attempt, which is recorded with the first."""
+    life = trial("a", retries=1)
+    life[1] = attrs.evolve(life[1], request={"body": 1})  # type: ignore[misc]  # a fact is an attrs class
+    written(tmp_path / "run", [started(), session(), *life, *trial("b")])
+
+    assert [{"body": 1}, None] == [row["request"] for row in rows_of(tmp_path / "run")]
+    assert [{"body": 1}, {"body": 1}, None] == [row["request"] for row in rows_of(tmp_path / "run", "attempts")]
+
+
 def test_parquet_types(tmp_path: Path) -> None:
     """Times are UTC timestamps; scores and usage that are whole numbers are integers, unless one is too large."""
     usage = [{"tokens": 3, "cost": 1, "large": 1}, {"tokens": 4, "cost": 0.5, "large": 2**63}]
