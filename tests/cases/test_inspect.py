@@ -124,7 +124,7 @@ async def test_edited_prompts_are_rejected() -> None:
     before, asked = {name: bytes(inode.shown) for name, inode in disk.files()}, task.calls.total()
     edited = [Case(name=case.name, input=f"Think hard. {case.input}", expected="yes") for case in numbered_cases(40)]
 
-    with pytest.raises(RunChanged, match="dataset fingerprint"):
+    with pytest.raises(RunChanged, match="the cases have changed"):
         await run_virtual(define(task, edited, slots=4), disk, resume=True)
     assert asked == task.calls.total()
     assert before == {name: bytes(inode.shown) for name, inode in disk.files()}
