@@ -112,7 +112,7 @@ def measure_real(row: Row, policy: str = "adaptive", seed: int = 0) -> Result:
     )(simulated)
     if judge is not None:
 
-        async def judged(output: Any, _: Case[int, None]) -> bool:
+        async def judged(output: Any) -> bool:
             return bool(await judge.call(output))
 
         it.score(judged)
