@@ -90,14 +90,14 @@ class Watched:
 
 def watch(endpoint: Endpoint, seconds: float) -> Watched:
     """Run the policy on an endpoint for this many seconds."""
-    made: list[Watched] = []
+    policies: list[Watched] = []
 
     def make(row: Row) -> Watched:
-        made.append(Watched(Adaptive(row.slots, trials=row.trials)))
-        return made[-1]
+        policies.append(Watched(Adaptive(row.slots, trials=row.trials)))
+        return policies[-1]
 
     simulate(Row(name="picture", endpoint=endpoint, seconds=seconds), make, SEED)
-    return made[0]
+    return policies[0]
 
 
 @frozen
@@ -108,7 +108,7 @@ class Panel:
     top: float
     high: float
     seconds: float
-    most: float
+    maximum: float
 
     def x(self, t: float) -> float:
         """Return the x coordinate of a time."""
@@ -116,7 +116,7 @@ class Panel:
 
     def y(self, value: float) -> float:
         """Return the y coordinate of a value."""
-        return self.top + self.high * (1 - value / self.most)
+        return self.top + self.high * (1 - value / self.maximum)
 
     def frame(self, ticks: Sequence[float], *, times: bool) -> list[str]:
         """Draw the title, the grid and the labels."""
@@ -137,7 +137,7 @@ class Panel:
         """Draw a step function, with gaps where it has no value."""
         drawn: list[str] = []
         points: list[tuple[float, float]] = []
-        kept = list({round(2 * self.x(t)): (t, value) for t, value in steps}.values())  # Two steps per pixel can be seen.
+        kept = list({round(2 * self.x(t)): (t, value) for t, value in steps}.values())  # Two steps per pixel can be watched.
         for (t, value), (until, _) in zip(kept, [*kept[1:], (self.seconds, None)], strict=True):
             if value is not None and t < self.seconds:
                 points += [(self.x(t), self.y(value)), (self.x(min(until, self.seconds)), self.y(value))]
@@ -163,10 +163,10 @@ class Panel:
         ]
 
 
-def text(x: float, y: float, said: str, *, anchor: str = "start", colour: str = INK, weight: int = 400) -> str:
+def text(x: float, y: float, label: str, *, anchor: str = "start", colour: str = INK, weight: int = 400) -> str:
     """Write a text."""
     style = f'font-weight="{weight}" fill="{colour}" text-anchor="{anchor}"'
-    return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(said)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(label)}</text>'
 
 
 def line(points: Sequence[tuple[float, float]], colour: str, width: float, dash: str = "") -> str:
@@ -179,7 +179,7 @@ def line(points: Sequence[tuple[float, float]], colour: str, width: float, dash:
 def key(y: float, entries: Sequence[tuple[str, str, str]]) -> list[str]:
     """Draw a row of keys: a swatch (`fill`, `line`, `dash` or `tick`), its colour and its label."""
     lines, x = [], float(LEFT)
-    for kind, colour, said in entries:
+    for kind, colour, label in entries:
         match kind:
             case "fill":
                 lines.append(f'<rect x="{x}" y="{y - 10}" width="18" height="11" fill="{colour}" fill-opacity="0.3"/>')
@@ -189,8 +189,8 @@ def key(y: float, entries: Sequence[tuple[str, str, str]]) -> list[str]:
                 lines.append(line([(x + 9, y + 1), (x + 9, y - 9)], colour, 1.8))
             case _:
                 lines.append(line([(x, y - 4), (x + 18, y - 4)], colour, 1.8, "6 4" if kind == "dash" else ""))
-        lines.append(text(x + 24, y, said))
-        x += 24 + 7.1 * len(said) + 22
+        lines.append(text(x + 24, y, label))
+        x += 24 + 7.1 * len(label) + 22
     return lines
 
 
@@ -211,7 +211,7 @@ OPEN = ("shade", SHADE, "breaker open")
 
 def rate_limit() -> str:
     """Draw the first 60 s on an endpoint that accepts 10 calls per second, with a burst of 20."""
-    seen = watch(Endpoint(rate=10.0, burst=20.0), 60.0)
+    watched = watch(Endpoint(rate=10.0, burst=20.0), 60.0)
     upper = Panel("Attempts in flight", 66, 150, 60.0, 48)
     lower = Panel("Pace: starts per second", 262, 110, 60.0, 40)
     return picture(
@@ -219,18 +219,18 @@ def rate_limit() -> str:
         "Ramp-up, and a rate limit found",
         key(24, [IN_FLIGHT, LIMIT_KEY, PACE_KEY, LIMITED]),
         upper.frame([0, 16, 32, 48], times=False),
-        upper.steps(seen.in_flight, FLIGHT, fill=True),
-        upper.steps(seen.limits, LIMIT, dash="6 4"),
+        upper.steps(watched.in_flight, FLIGHT, fill=True),
+        upper.steps(watched.limits, LIMIT, dash="6 4"),
         lower.frame([0, 10, 20, 30, 40], times=True),
         lower.level(10, "the endpoint accepts 10/s"),
-        lower.steps(seen.paces, PACE),
-        lower.ticks(seen.limited, BAD, at=0),
+        lower.steps(watched.paces, PACE),
+        lower.ticks(watched.limited, BAD, at=0),
     )
 
 
 def outage() -> str:
     """Draw an outage of 15 s."""
-    seen = watch(Endpoint(cap=48, bursts=(Burst(start=20.0, seconds=15.0, kind="unavailable"),)), 70.0)
+    watched = watch(Endpoint(cap=48, bursts=(Burst(start=20.0, seconds=15.0, kind="unavailable"),)), 70.0)
     panel = Panel("Attempts in flight", 66, 190, 70.0, 80)
     down = line([(panel.x(20), panel.top + 4), (panel.x(35), panel.top + 4)], BAD, 4)
     return picture(
@@ -239,13 +239,13 @@ def outage() -> str:
         key(
             24, [IN_FLIGHT, LIMIT_KEY, ("shade", SHADE, "breaker open"), ("tick", PROBE, "probe"), ("tick", BAD, "failed call")]
         ),
-        panel.shade(seen.open),
+        panel.shade(watched.open),
         panel.frame([0, 20, 40, 60, 80], times=True),
-        panel.steps(seen.in_flight, FLIGHT, fill=True),
-        panel.steps(seen.limits, LIMIT, dash="6 4"),
+        panel.steps(watched.in_flight, FLIGHT, fill=True),
+        panel.steps(watched.limits, LIMIT, dash="6 4"),
         [down, text(panel.x(20) + 4, panel.top + 22, "endpoint down for 15 s", colour=BAD)],
-        panel.ticks(seen.unavailable, BAD, at=0),
-        panel.ticks(seen.probes, PROBE, at=6),
+        panel.ticks(watched.unavailable, BAD, at=0),
+        panel.ticks(watched.probes, PROBE, at=6),
     )
 
 
@@ -255,13 +255,13 @@ def random_429s() -> str:
     real = watch(Endpoint(rate=20.0, burst=20.0, retry_after=False), 60.0)
     parts: list[str] = []
     titles = "5 % of the calls are rate limited at random: ignored", "The endpoint accepts 20 calls per second: paced"
-    for seen, title, top in ((chance, titles[0], 66), (real, titles[1], 262)):
+    for watched, title, top in ((chance, titles[0], 66), (real, titles[1], 262)):
         panel = Panel(title, top, 130, 60.0, 120)
         parts += panel.frame([0, 40, 80, 120], times=True)
-        parts += panel.steps(seen.in_flight, FLIGHT, fill=True)
-        parts += panel.steps(seen.limits, LIMIT, dash="6 4")
-        parts += panel.steps(seen.paces, PACE)
-        parts += panel.ticks(seen.limited, BAD, at=0)
+        parts += panel.steps(watched.in_flight, FLIGHT, fill=True)
+        parts += panel.steps(watched.limits, LIMIT, dash="6 4")
+        parts += panel.steps(watched.paces, PACE)
+        parts += panel.ticks(watched.limited, BAD, at=0)
     return picture(430, "Random 429s and a real rate limit", key(24, [IN_FLIGHT, LIMIT_KEY, PACE_KEY, LIMITED]), parts)
 
 

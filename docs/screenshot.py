@@ -2,7 +2,7 @@
 
     python docs/screenshot.py    # writes docs/report.png
 
-Needs Playwright and a Chromium on the PATH. The page uses the system font; the image in the repository was made with Inter.
+Needs Playwright and a Chromium on the PATH. The page uses the system font; the image in the repository was taken with Inter.
 """  # noqa: INP001 - a script, not a package
 
 import os

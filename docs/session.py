@@ -41,25 +41,25 @@ def play(command: str, *, stop: bool = False) -> tuple[str, int]:
         environment = {name: value for name, value in os.environ.items() if name != "CI"}
         os.execve(words[0], words, {**environment, "TERM": "xterm", "COLUMNS": str(COLUMNS), "LINES": str(ROWS)})  # noqa: S606
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-    seen, deadline = b"", time.monotonic() + 120
+    output, deadline = b"", time.monotonic() + 120
     while time.monotonic() < deadline:
         if select.select([terminal], [], [], 0.05)[0]:
             try:
-                seen += os.read(terminal, 65_536)
+                output += os.read(terminal, 65_536)
             except OSError:  # The command has ended.
                 break
-        if stop and STOP_WHEN.search(seen):
+        if stop and STOP_WHEN.search(output):
             os.write(terminal, b"\x03")
             stop = False
     else:
         os.kill(pid, signal.SIGKILL)
     os.close(terminal)
-    return seen.decode(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return output.decode(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def frames(seen: str) -> list[str]:
+def frames(output: str) -> list[str]:
     """Split the output of a live screen into its frames; the last one remained on the screen."""
-    return [_ESCAPES.sub("", frame).replace("\r", "").strip("\n") for frame in _NEXT_FRAME.split(seen)]
+    return [_ESCAPES.sub("", frame).replace("\r", "").strip("\n") for frame in _NEXT_FRAME.split(output)]
 
 
 def section() -> str:

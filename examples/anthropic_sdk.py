@@ -14,7 +14,7 @@ CASES = [
     Case(name="nepal", input="What is the capital of Nepal?", expected="Kathmandu"),
     Case(name="ghana", input="What is the capital of Ghana?", expected="Accra"),
 ]
-client = AsyncAnthropic(max_retries=0)  # evaljournal retries, and records each attempt.
+client = AsyncAnthropic(max_retries=0)  # evaljournal does the retries and records each attempt.
 
 
 @evaluation(cases=CASES, timeout=60)

@@ -1,4 +1,4 @@
-"""An HTTP endpoint to evaluate without code: it answers questions about capitals, and returns a 429 now and then.
+"""An HTTP endpoint to evaluate without code: it answers questions about capitals, and sometimes returns a 429.
 
 python examples/endpoint.py &
 evaljournal run --data examples/capitals.jsonl --endpoint http://localhost:8000/generate --output-path output --score exact

@@ -1,4 +1,4 @@
-"""Score outputs with a model as judge, and with a scorer that sees the case's metadata.
+"""Score outputs with an LLM judge, and with a scorer that uses the case's metadata.
 
 export OPENAI_API_KEY=…
 evaljournal run examples/llm_judge.py

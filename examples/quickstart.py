@@ -36,13 +36,13 @@ ANSWERS = {case.input: case.expected for case in CASES}
 
 
 class ServerError(Exception):
-    """Like the error of an HTTP client; evaljournal recognises it by its `status_code`."""
+    """Like the error of an HTTP client; evaljournal recognizes it by its `status_code`."""
 
     status_code = 503
 
 
 def random_number(question: str, seed: str) -> float:
-    """Return a number from 0 to 1 that is always the same for a question and a seed."""
+    """Return a number from 0 to 1 that depends only on the question and the seed."""
     return hashlib.sha256(f"{seed} {question}".encode()).digest()[0] / 255
 
 
@@ -79,5 +79,5 @@ def exact(output: str, expected: str) -> bool:
 
 @capitals.score
 def closeness(output: str, expected: str) -> float:
-    """Return the similarity of answer and capital, from 0 to 1."""
+    """Return the similarity of the answer and the capital, from 0 to 1."""
     return SequenceMatcher(None, output, expected).ratio()
