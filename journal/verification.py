@@ -16,7 +16,7 @@ from journal.errors import BlobDamaged, HeadMissing, InvalidRecord, JournalError
 from journal.events import Record
 from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
-from journal.recovery import damage, lost_record
+from journal.recovery import confirmed, damage, lost_record
 from journal.scan import Scan
 
 _HASH: Final = re.compile("[0-9a-f]{32}")
@@ -35,7 +35,11 @@ class Verification:
     head: str
     """Hash of the last verified record. If it is published, records cannot be removed from the end unnoticed."""
     unfinished: int
-    """Number of unconfirmed bytes after the last record: a writer is active, or a crash interrupted it."""
+    """Number of unconfirmed bytes after the last record: a writer is active, a crash interrupted it, or the end was changed."""
+    zero_bytes: int
+    """How many of them, at the end, are zero."""
+    unconfirmed: int
+    """Number of verified records at the end that no other record confirms as durable; 0 if the last one is a seal."""
     expected_at: int | None
     """The record with the expected hash, if one was given and found."""
     problem: JournalError | None
@@ -79,6 +83,7 @@ def verify(
     cursor = scan.cursor
     if problem is None and expect_head is not None and expected_at is None:
         problem = HeadMissing(path, expected=expect_head, seq=cursor.seq, head=cursor.h.decode())
+    remainder = scan.remainder()
     return Verification(
         path=path,
         run=cursor.run.decode(),
@@ -86,7 +91,9 @@ def verify(
         segments=cursor.segment,
         blobs=len(checked),
         head=cursor.h.decode(),
-        unfinished=len(scan.remainder()),
+        unfinished=len(remainder),
+        zero_bytes=len(remainder) - len(remainder.rstrip(b"\0")),
+        unconfirmed=0 if cursor.sealed else max(0, cursor.seq - confirmed(scan)),
         expected_at=expected_at,
         problem=problem,
     )

@@ -7,6 +7,7 @@ from typing import Any, Final
 import attrs
 import click
 
+from journal.lock import is_held
 from replay.text import plural, printable
 from runner.cli import DAMAGED
 from runner.cli._common import run_argument
@@ -57,6 +58,9 @@ def _as_json(verification: RunVerification) -> dict[str, Any]:
         "blobs": result.blobs,
         "head": result.head,
         "unfinished_bytes": result.unfinished,
+        "zero_bytes": result.zero_bytes,
+        "unconfirmed_records": result.unconfirmed,
+        "warnings": _warnings(verification),
         "expected_head_seq": result.expected_at,
         "problem": None if result.problem is None else str(result.problem),
         "problem_type": None if result.problem is None else type(result.problem).__name__,
@@ -75,6 +79,8 @@ def _print(verification: RunVerification, expect_head: str | None) -> None:
     notes = [printable(note, _LONGEST) for note in audit.notes]
     if verification.ok:
         click.echo("\n".join([*_in_words(verification, expect_head), *notes]))
+        for warning in _warnings(verification):
+            click.echo(f"Warning: {warning}", err=True)
         return
     for finding in audit.findings:
         click.echo(f"record {finding.seq:,} ({finding.check}): {printable(finding.message, _LONGEST)}", err=True)
@@ -107,8 +113,24 @@ def _in_words(verification: RunVerification, expect_head: str | None) -> list[st
     if expect_head and result.expected_at is not None:
         since = plural(result.records - result.expected_at, "record")
         parts.append(f"the expected head is record {result.expected_at:,}; {since} added since")
-    if result.unfinished:
-        parts.append(
-            f"{plural(result.unfinished, 'byte')} after the last record, not confirmed: a process is writing or was interrupted"
-        )
     return parts
+
+
+def _warnings(verification: RunVerification) -> list[str]:
+    """Return what a crash leaves at the end of a journal, and what a changed end looks like, too."""
+    result, tail = verification.journal, []
+    if result.unfinished:
+        zeros = f", {result.zero_bytes:,} of them zero" if result.zero_bytes else ""
+        tail.append(f"{plural(result.unfinished, 'byte')} after the last record, not confirmed{zeros}")
+    if result.unconfirmed:
+        tail.append(f"{plural(result.unconfirmed, 'record')} at the end not confirmed as synced")
+    if not tail or result.problem is not None:
+        return []
+    if is_held(result.path):
+        return [f"{'; '.join(tail)}: a process is writing the journal"]
+    kept = (
+        ""
+        if result.expected_at is not None
+        else f"; compare with a kept head: {command('verify', result.path, ' --expect-head HASH')}"
+    )
+    return [f"{'; '.join(tail)}: the run was interrupted, or the end of the journal was changed{kept}"]

@@ -68,10 +68,35 @@ def test_unchanged_journal_passes(tmp_path: Path) -> None:
         blobs=1,
         head=last.h,
         unfinished=0,
+        zero_bytes=0,
+        unconfirmed=0,
         expected_at=None,
         problem=None,
     )
     assert last.seq > len(records) + 2
+
+
+def test_zeroed_end_is_reported(tmp_path: Path) -> None:
+    """Zeroing the end of a sealed journal, seal included, is no damage; its length is reported, and a kept head reveals it."""
+    written(tmp_path / "run", whole_run(20))
+    head, file = verify(tmp_path / "run").head, segment(tmp_path / "run")
+    data = file.read_bytes()
+    overwrite(file, data[:-4096] + bytes(4096))
+    file.chmod(0o400)
+    result = verify(tmp_path / "run")
+    start = data.rfind(b"\n", 0, -4096) + 1
+
+    assert (True, len(data) - start, 4096) == (result.ok, result.unfinished, result.zero_bytes)
+    assert result.unconfirmed >= 1
+    assert isinstance(verify(tmp_path / "run", expect_head=head).problem, HeadMissing)
+
+
+def test_unconfirmed_records_are_counted(tmp_path: Path) -> None:
+    """Records at the end that no other one confirms are counted; a seal confirms all."""
+    written(tmp_path / "run", whole_run())
+    cut_tail(segment(tmp_path / "run"), 1)
+
+    assert 1 == verify(tmp_path / "run").unconfirmed
 
 
 def test_open_journal_passes(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from tests.journal.samples import (
     forge,
     lines_of,
     opened,
+    overwrite,
     segment,
     session,
     started,
@@ -179,6 +180,9 @@ def test_verify_as_json(run: Path) -> None:
         "blobs": 0,
         "head": verify(run).head,
         "unfinished_bytes": 0,
+        "zero_bytes": 0,
+        "unconfirmed_records": 0,
+        "warnings": [],
         "expected_head_seq": None,
         "problem": None,
         "problem_type": None,
@@ -237,7 +241,27 @@ def test_verify_reports_unconfirmed_bytes(run: Path) -> None:
     result = evaljournal("verify", run)
 
     assert 0 == result.exit_code
-    assert "7 bytes after the last record, not confirmed" in result.stdout
+    assert "Warning: 7 bytes after the last record, not confirmed" in result.stderr
+    assert "--expect-head HASH" in result.stderr
+
+
+def test_verify_warns_of_zero_bytes(run: Path) -> None:
+    """A zeroed end is a warning with its length; compared with a kept head, it is damage."""
+    head = verify(run).head
+    data = segment(run).read_bytes()
+    overwrite(segment(run), data[:-600] + bytes(600))
+    result = evaljournal("verify", run, "--json")
+
+    assert (0, 600) == (result.exit_code, orjson.loads(result.stdout)["zero_bytes"])
+    assert 1 == len(orjson.loads(result.stdout)["warnings"])
+    assert 4 == evaljournal("verify", run, "--expect-head", head).exit_code
+
+
+def test_verify_has_no_warning_for_a_sealed_run(run: Path) -> None:
+    """A finished run, as it was written, has no warning."""
+    result = evaljournal("verify", run)
+
+    assert (0, "") == (result.exit_code, result.stderr)
 
 
 def test_salvage_names_the_next_command(damaged: Path, tmp_path: Path) -> None:
