@@ -5,6 +5,7 @@ no child process keeps running.
 """
 
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -44,6 +45,8 @@ _SCRIPT: Final = 1024 * 1024
 
 _CANNOT_RUN: Final = (126, 127)
 """Exit codes of a shell for a command that is not executable or does not exist."""
+_SPLIT_FIELD: Final = re.compile(r"\{[^{}\s][^{}]*\s[^{}]*\}")
+"""A field with a space in its name, at which a command is split unless it is quoted."""
 
 
 class CommandFailed(Exception):
@@ -67,7 +70,11 @@ def _arguments(command: "Command") -> tuple[Text, ...]:
         raise UsageError(f"cannot parse the command {mask(str(line))!r}: {exc}; check its quotes") from exc
     if not words:
         raise UsageError("the command is empty")
-    arguments = tuple(Text.parse(word, f"the argument {word!r}") for word in words)
+    try:
+        arguments = tuple(Text.parse(word, f"the argument {word!r}") for word in words)
+    except UsageError as exc:
+        field = _SPLIT_FIELD.search(line) if isinstance(line, str) else None
+        raise UsageError(exc.message, hint="" if field is None else f"put quotes around the argument: '{field[0]}'") from exc
     if arguments[0].fields:
         raise UsageError(f"the program {words[0]!r} must not contain fields; its arguments may")
     if shutil.which(words[0]) is None:

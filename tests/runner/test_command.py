@@ -165,6 +165,7 @@ def test_unexpected_output_fails(path: Path) -> None:
         ("echo 'a", {}, "check its quotes"),
         ("{input} x", {}, "must not contain fields"),
         ("echo {", {}, "is not a template"),
+        ("echo -n {Question text}", {}, "put quotes around the argument: '{Question text}'"),
         (["echo"], {"shell": True}, "must be a string"),
     ],
 )
