@@ -208,8 +208,10 @@ class Trials:
         self._repeats = repeats
         self._ambiguous: set[str] = set()
         """Short names that different cases have."""
+        self._repeated: frozenset[str] = frozenset()
+        """Names of equal cases."""
         self._names = ContentNames()
-        """The names of the last reading."""
+        """The names of the last check."""
         if dataset.rereadable:
             self._check()
 
@@ -224,6 +226,8 @@ class Trials:
         while not self._names.collisions <= self._ambiguous:
             self._ambiguous |= self._names.collisions
             self._read_all()
+        self._repeated = frozenset(self._names.repeated)
+        self._names = ContentNames()  # Frees the names of all cases.
 
     def _read_all(self) -> None:
         """Count the cases, and add up their digests, because a sum does not depend on the order."""
@@ -256,7 +260,7 @@ class Trials:
 
     def _checked(self) -> Iterator[tuple[int, Case]]:
         """Yield cases with the names that they had when the dataset was checked."""
-        names = ContentNames(self._ambiguous, self._names.repeated)
+        names = ContentNames(self._ambiguous, self._repeated)
         return ((at, names.unique(case)) for at, case in self._dataset.read())
 
     def _unique(self) -> Iterator[tuple[int, Case]]:
