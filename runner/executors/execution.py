@@ -1,6 +1,7 @@
 """One call of `run` or `execute`: the function and the inputs become an evaluation, which is run like any other."""
 
 import asyncio
+import logging
 import re
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
@@ -13,30 +14,36 @@ import attrs
 
 from journal import read, segments
 from journal.errors import JournalError
+from journal.events import RunStarted
 from journal.files import DISK, Files
 from journal.threads import InThread, run_in_thread
 from replay import fold
+from replay.definition import load_definition
 from runner.concurrency.aimd import Aimd
 from runner.concurrency.policy import Policy
-from runner.data.fingerprint import fingerprint_function
+from runner.data.fingerprint import definition_of, digest, fingerprint_function
+from runner.data.from_json import from_json, return_annotation
 from runner.definition.evaluation import Evaluation
 from runner.definition.settings import Settings
 from runner.engine.environment import Environment
 from runner.engine.null_files import NULL_FILES
 from runner.engine.options import LiveRun
 from runner.engine.session import Session
-from runner.errors import RunChanged, UsageError
+from runner.errors import RunChanged
 from runner.executors.details import ExecutionDetails
 from runner.executors.inputs import Inputs
 from runner.executors.main_thread import InputTask, await_value
 from runner.executors.progress import show
 from runner.executors.results import ResultCollector
+from runner.executors.variables import innermost, variable_digests
 from runner.tasks import Task
 from runner.tasks.function import LOOPS, AsyncioThread, FunctionTask, Loop
 
 Results = tuple[list[Any], list[ExecutionDetails]]
 
 _NOT_IN_NAMES: Final = re.compile(r"[^\w.-]")
+
+_log = logging.getLogger("evaljournal")
 
 
 class Incomplete(Exception):
@@ -69,6 +76,8 @@ class ExecutorConfig:
     options: Mapping[str, Any]
     """Options of `arun`."""
     journal: Path | None
+    output_type: Any
+    """Type of the outputs; None: the return annotation of the function."""
     fallback: Any
     bar_format: str | None
 
@@ -78,14 +87,13 @@ class ExecutorConfig:
         name = getattr(self.function, "__name__", None) or type(self.function).__name__
         return _NOT_IN_NAMES.sub("", name) or "function"
 
-    def fingerprint(self) -> str:
-        """Digest of the function; the arguments of a partial count if they are JSON."""
-        if self.journal is None:
-            return ""
-        try:
-            return fingerprint_function(self.function)
-        except UsageError:
-            return fingerprint_function(self.function.func)  # type: ignore[attr-defined]  # only a partial raises
+
+def _recorded_variables(started: RunStarted) -> dict[str, str]:
+    """Return the digests that a journal has of the variables; empty if it has none."""
+    definition = load_definition(started.definition)
+    task = definition.get("task") if isinstance(definition, dict) else None
+    variables = task.get("variables") if isinstance(task, dict) else None
+    return variables if isinstance(variables, dict) else {}
 
 
 class StopHandle:
@@ -134,12 +142,31 @@ class Execution:
         self._task = task
         """Calls the function; None: in its event loop, or in a worker thread."""
         self._inputs = Inputs(inputs, journaled=config.journal is not None)
-        self._results = ResultCollector(self._inputs.by_name)
+        self._results = ResultCollector(self._inputs.by_name, self._restore)
+        self._output_type = return_annotation(config.function) if config.output_type is None else config.output_type
+        self._is_restored = True
+        """Whether all recorded outputs could be converted to the type of the outputs."""
         self._is_resumed = False
         """Whether the journal has records of an earlier session."""
         self.stop_handle = StopHandle()
-        self.fingerprint = config.fingerprint()
+        self._function_fingerprint = ""
+        self._variables: dict[str, str] = {}
+        """Variables that the function reads → digests of their values, when the run starts."""
         self.__name__ = config.name
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the function and of what it reads besides its input."""
+        return self._fingerprint(self._variables)
+
+    def _fingerprint(self, variables: Mapping[str, str]) -> str:
+        function = self._function_fingerprint
+        return digest(f"{function} {sorted(variables.items())}".encode()) if variables else function
+
+    @property
+    def definition(self) -> Mapping[str, Any]:
+        """What is recorded about the function: its source, and digests of the variables that it reads."""
+        return {**definition_of(innermost(self._config.function)), "variables": self._variables}
 
     def __call__(self, value: Any, /) -> Any:
         """Call the function itself."""
@@ -166,6 +193,8 @@ class Execution:
             "observer": self._show_progress,
         }
         path = config.journal
+        if path is not None:
+            await self._in_thread(self._identify)
         if path is None:
             path = Path("nowhere")
             here = partial(Environment, pid=0, host="", boot_id="", versions={})
@@ -190,20 +219,45 @@ class Execution:
             raise Incomplete(outcome.detail, *self._result_lists()) from self._inputs.failure
         return self._result_lists()
 
+    def _identify(self) -> None:
+        """Compute the digests of the function and of what it reads, before the function can change it."""
+        self._function_fingerprint = fingerprint_function(innermost(self._config.function))
+        self._variables = variable_digests(self._config.function)
+
     def _is_complete(self) -> bool:
         """Whether every input has an output already; raises RunChanged if the function is another one."""
         path = self._config.journal
         assert path is not None
         state = fold(read(path, load_blobs=False, files=self._files))
-        started = state.started
-        if started is not None and started.task_fingerprint != self.fingerprint and not self._config.options.get("adopt"):
-            raise RunChanged(
-                f"{path} has outputs of another function, or of an earlier version of {self._config.name!r}; "
-                "use another path, or keep them: options={'adopt': True}"
-            )
+        if state.started is not None:
+            self._check_unchanged(path, state.started)
         names = self._inputs.names
         is_completed = all(name in state.trials and state.trials[name].stage == "completed" for name in names)
         return state.outcome == "finished" and is_completed and len(names) == state.total
+
+    def _check_unchanged(self, path: Path, started: RunStarted) -> None:
+        """Raise RunChanged if the function, or what it reads, differs from what the run was started with."""
+        recorded = _recorded_variables(started)
+        # A variable that was empty then is where the function itself puts something.
+        self._variables = {name: value for name, value in self._variables.items() if name in recorded}
+        if started.task_fingerprint == self.fingerprint or self._config.options.get("adopt"):
+            return
+        name, other = self._config.name, "of another function, or of an earlier version of"
+        if started.task_fingerprint == self._fingerprint(recorded):
+            changed = [variable for variable, value in recorded.items() if self._variables.get(variable) != value]
+            other = f"for other values of {', '.join(map(repr, changed))}, read by"
+        raise RunChanged(f"{path} has outputs {other} {name!r}; use another path, or keep them: options={{'adopt': True}}")
+
+    def _restore(self, output: Any) -> Any:
+        """Convert a recorded output to the type of the outputs."""
+        try:
+            return from_json(output, self._output_type)
+        except ValueError as exc:
+            if self._is_restored:
+                self._is_restored = False
+                kind = getattr(self._output_type, "__qualname__", self._output_type)
+                _log.warning("%s: outputs that are not %s are returned as JSON (%s)", self._config.journal, kind, exc)
+            return output
 
     def _load_results(self) -> None:
         path = self._config.journal

@@ -94,6 +94,7 @@ class _Executor:
         policy: str,
         aimd: Mapping[str, Any] | None,
         journal: JournalPath,
+        output_type: Any,
         options: Mapping[str, Any] | None,
     ) -> None:
         self.generate = generation_fn
@@ -110,6 +111,7 @@ class _Executor:
         """Signal that stops the run; None: none does."""
         self._aimd = aimd
         self._journal = None if journal is None else Path(journal)
+        self._output_type = output_type
         self._options = {"policy": policy, **(options or {})}
         self._configure()  # Rejects invalid arguments.
 
@@ -130,6 +132,7 @@ class _Executor:
             settings=ExecutorSettings(slots=self.concurrency, timeout=timeout, retry=retry, aimd=self._aimd),
             options={"fail_fast": self.exit_on_error, "stop_on_same_error": None, **self._options},
             journal=self._journal,
+            output_type=self._output_type,
             fallback=self.fallback_return_value,
             bar_format=self.tqdm_bar_format,
         )
@@ -147,7 +150,8 @@ class AsyncExecutor(_Executor):
     """Calls a function for every input, concurrently, with retries.
 
     The function is an `async def` for asyncio or trio, or a plain function, which runs in threads. With `journal`, every step
-    is recorded there; running the same inputs again calls the function only for those that have no output yet.
+    is recorded there; running the same inputs again calls the function only for those that have no output yet. Recorded
+    outputs are read as `output_type` (default: the return annotation of the function): a dataclass is one again.
     """
 
     base_priority: int = 0
@@ -171,6 +175,7 @@ class AsyncExecutor(_Executor):
         dynamic_decrease_ratio: float = _AIMD[2],
         dynamic_inactive_check_interval: float = 1.0,  # noqa: ARG002  # only for compatibility
         journal: JournalPath = None,
+        output_type: Any = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         """Configure the calls; `options` are passed to `arun`, such as `{"grace": 30}`.
@@ -199,6 +204,7 @@ class AsyncExecutor(_Executor):
             policy="fixed" if not enable_dynamic_concurrency else "aimd" if is_aimd else "adaptive",
             aimd=aimd if is_aimd else None,
             journal=journal,
+            output_type=output_type,
             options=options,
         )
 
@@ -252,6 +258,7 @@ class SyncExecutor(_Executor):
         termination_signal: int | None = signal.SIGINT,
         *,
         journal: JournalPath = None,
+        output_type: Any = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         """Configure the calls; see `AsyncExecutor`."""
@@ -265,6 +272,7 @@ class SyncExecutor(_Executor):
             policy="fixed",
             aimd=None,
             journal=journal,
+            output_type=output_type,
             options=options,
         )
 
@@ -305,6 +313,7 @@ def get_executor_on_sync_context(
     timeout: float | None = None,
     *,
     journal: JournalPath = None,
+    output_type: Any = None,
     options: Mapping[str, Any] | None = None,
 ) -> AsyncExecutor | SyncExecutor:
     """Return a SyncExecutor for `run_sync`, or, with a warning, outside the main thread; otherwise an AsyncExecutor."""
@@ -314,6 +323,7 @@ def get_executor_on_sync_context(
         "exit_on_error": exit_on_error,
         "fallback_return_value": fallback_return_value,
         "journal": journal,
+        "output_type": output_type,
         "options": options,
     }
     if threading.current_thread() is not threading.main_thread():

@@ -5,7 +5,7 @@ function returned or raised, are kept until the record of their attempt is writt
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from journal import Event, Record, events
@@ -16,7 +16,7 @@ from runner.executors.details import ExecutionDetails, ExecutionStatus, Recorded
 class ResultCollector:
     """Collects details and output of each trial."""
 
-    def __init__(self, inputs: dict[str, Any]) -> None:
+    def __init__(self, inputs: dict[str, Any], restore: Callable[[Any], Any]) -> None:
         self.details: defaultdict[str, ExecutionDetails] = defaultdict(ExecutionDetails)
         self.outputs: dict[str, Any] = {}
         self.returned: dict[str, Any] = {}
@@ -25,6 +25,8 @@ class ResultCollector:
         """Exceptions of attempts that are not yet recorded."""
         self._inputs = inputs
         """By trial; removed when the trial is completed in this session."""
+        self._restore = restore
+        """Converts an output as recorded to what the function returned."""
         self._buffer: list[Record] | None = []
         """Records of this session that arrive before the earlier ones are read."""
 
@@ -60,7 +62,7 @@ class ResultCollector:
     def _on_attempt_succeeded(self, event: events.AttemptSucceeded) -> None:
         trial = event.trial
         self.details[trial].execution_seconds += event.elapsed
-        self.outputs[trial] = self.returned.pop(trial) if trial in self.returned else event.output
+        self.outputs[trial] = self.returned.pop(trial) if trial in self.returned else self._restore(event.output)
 
     def _on_attempt_failed(self, event: events.AttemptFailed) -> None:
         details = self.details[event.trial]

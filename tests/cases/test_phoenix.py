@@ -1,4 +1,4 @@
-"""Ten defects of Phoenix's executor, by their numbers, that evaljournal must not have.
+"""Ten defects of Phoenix's executor, by their numbers, that evaljournal must not have; and its `evaluate_dataframe`.
 
 Tested elsewhere:
 
@@ -11,12 +11,18 @@ Tested elsewhere:
 """
 
 import asyncio
+import dataclasses
 import gc
+import itertools
 import random
 import signal
 import weakref
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import pandas as pd  # type: ignore[import-untyped,unused-ignore]  # it has no stubs
 import pytest
 import trio
 
@@ -33,6 +39,8 @@ from journal.events import (
 )
 from replay import fold
 from runner import RateLimited, Retry
+from runner.errors import RunChanged
+from runner.executors import AsyncExecutor, SyncExecutor
 from runner.testing import Answer, Fail, Hang, Scripted, SimulatedEndpoint, Step
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, define, events, numbered_cases, run_killed, run_virtual, signal_after
@@ -291,3 +299,79 @@ async def test_10_nothing_leaks_from_one_run_into_the_next() -> None:
 
     assert [event.after for event in events(fresh, LimitChanged)] == [event.after for event in events(again, LimitChanged)]
     assert [1] * 30 == [event.attempts for event in events(again, TrialCompleted)]
+
+
+@dataclasses.dataclass(frozen=True, init=False)
+class Score:
+    """Stand-in for Phoenix's class, with its kind of initialiser."""
+
+    name: str | None = None
+    score: float | None = None
+    metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __init__(self, *, name: str | None = None, score: float | None = None, metadata: dict[str, Any] | None = None) -> None:
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "score", score)
+        object.__setattr__(self, "metadata", metadata or {})
+
+
+class Evaluator:
+    """Stand-in for Phoenix's class: an object whose fields are its definition."""
+
+    def __init__(self, name: str, function: Callable[[dict[str, Any]], float]) -> None:
+        self._name, self._function = name, function
+
+    def evaluate(self, row: dict[str, Any]) -> list[Score]:
+        """Return scores with a name."""
+        return [Score(name=self._name, score=self._function(row), metadata={"words": row["text"].split()})]
+
+
+def evaluate_dataframe(frame: Any, evaluators: list[Evaluator], executor: Callable[..., Any]) -> list[float | None]:
+    """Call an executor as Phoenix's function does: an input is a pair of indices, and the rows are in a closure."""
+    rows: dict[int, dict[str, Any]] = dict(enumerate(frame.to_dict("records")))
+
+    def _task(task_input: tuple[int, int]) -> list[Score]:
+        row_index, evaluator_index = task_input
+        return evaluators[evaluator_index].evaluate(rows[row_index])
+
+    async def _async_task(task_input: tuple[int, int]) -> list[Score]:
+        await asyncio.sleep(0)
+        return _task(task_input)
+
+    inputs = list(itertools.product(range(len(frame)), range(len(evaluators))))
+    is_async = getattr(executor, "func", executor) is AsyncExecutor
+    results, _ = executor(generation_fn=_async_task if is_async else _task, fallback_return_value=None).run(inputs)
+    return [None if scores is None else scores[0].score for scores in results]
+
+
+@pytest.mark.parametrize("kind", [AsyncExecutor, SyncExecutor])
+def test_evaluate_dataframe_is_resumed(tmp_path: Path, kind: Any) -> None:
+    """Only rows without a score are evaluated again; scores are objects; a changed cell or evaluator is noticed."""
+    broken, calls = True, 0
+
+    def count_words(row: dict[str, Any]) -> float:
+        nonlocal calls
+        calls += 1
+        if broken and row["text"] == "a b c":
+            raise ValueError("no")
+        return len(row["text"].split())
+
+    def count_characters(row: dict[str, Any]) -> float:
+        return len(row["text"])
+
+    def evaluate(last: str, *functions: Callable[[dict[str, Any]], float]) -> list[float | None]:
+        frame = pd.DataFrame({"text": ["a", "a b", last], "year": [1999.0, float("nan"), 2026.0]})
+        evaluators = [Evaluator(function.__name__, function) for function in functions]
+        return evaluate_dataframe(
+            frame, evaluators, partial(kind, journal=tmp_path / "run", max_retries=0, exit_on_error=False)
+        )
+
+    assert [1, 1, 2, 3, None, 5] == evaluate("a b c", count_words, count_characters)
+    broken, calls = False, 0
+    assert [1, 1, 2, 3, 3, 5] == evaluate("a b c", count_words, count_characters)
+    assert 1 == calls
+    with pytest.raises(RunChanged, match="'rows'"):
+        evaluate("a b c d", count_words, count_characters)
+    with pytest.raises(RunChanged, match="'evaluators'"):
+        evaluate("a b c", count_characters, count_words)
+    assert 1 == calls

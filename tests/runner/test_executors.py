@@ -91,7 +91,7 @@ DYNAMIC = (
     "enable_dynamic_concurrency=True dynamic_initial_target=None dynamic_window_seconds=5.0 dynamic_increase_step=1 "
     "dynamic_decrease_ratio=0.5 dynamic_inactive_check_interval=1.0"
 )
-OURS = "journal=None options=None"
+OURS = "journal=None output_type=None options=None"
 
 
 @pytest.mark.parametrize(

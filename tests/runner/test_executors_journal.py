@@ -5,6 +5,7 @@ import json
 import math
 import threading
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,13 @@ class Question:
     level: int
 
 
+@attrs.frozen
+class Version:
+    """A class with another field."""
+
+    number: int
+
+
 class Strange:
     """Not JSON, but it can be pickled."""
 
@@ -257,6 +265,73 @@ async def test_outputs_are_the_same_objects() -> None:
 
     assert all(mine is theirs for mine, theirs in zip(made, outputs, strict=True))
     assert [{"text": "why?", "level": 3}, ["a", "tuple"], ["a list"]] == again
+
+
+async def ask(level: int) -> list[Question]:
+    await trio.lowlevel.checkpoint()
+    return [Question("why?", level)]
+
+
+async def ask_for_many(level: int) -> Any:
+    return await ask(level)
+
+
+@pytest.mark.parametrize(("function", "given"), [(ask, {}), (ask_for_many, {"output_type": list[Question]})])
+async def test_outputs_are_read_as_the_classes_they_were(function: Any, given: dict[str, Any]) -> None:
+    """A later process returns objects of the annotated class, or of `output_type`, like the first one."""
+    disk = SimulatedDisk()
+    first, _ = await execute(function, range(3), disk, **given)
+    again, _ = await execute(function, range(3), disk, **given)
+
+    assert [[Question("why?", level)] for level in range(3)] == first == again
+
+
+async def test_outputs_of_another_class_are_returned_as_json(caplog: pytest.LogCaptureFixture) -> None:
+    """If the class has other fields by now, outputs are returned as recorded, with one warning."""
+    disk = SimulatedDisk()
+    await execute(ask, range(3), disk)
+    again, _ = await execute(ask, range(3), disk, output_type=list[Version])
+
+    assert [[{"text": "why?", "level": level}] for level in range(3)] == again
+    assert ["KeyError: 'number'" in record.getMessage() for record in caplog.records] == [True]
+
+
+async def test_changed_content_is_noticed() -> None:
+    """A table that the function reads by an index is compared; changed content is rejected, or adopted for good."""
+    disk = SimulatedDisk()
+
+    def reading(text: str) -> Any:
+        rows, seen = {0: {"text": "a"}, 1: {"text": text}}, []
+
+        async def read_row(index: int) -> str:
+            await trio.lowlevel.checkpoint()
+            seen.append(index)
+            return rows[index]["text"]
+
+        return read_row
+
+    function = reading("b")
+    await execute(function, [0], disk)
+    outputs, _ = await execute(function, [0, 1], disk)  # Now `seen` has content.
+    assert ["a", "b"] == outputs
+    records = len(events_of(PATH, files=disk))
+    with pytest.raises(RunChanged, match=r"outputs for other values of 'rows', read by 'read_row'"):
+        await execute(reading("c"), [0, 1], disk)
+    assert records == len(events_of(PATH, files=disk))
+
+    await execute(reading("c"), [0, 1, 0], disk, options={"adopt": True})
+    outputs, _ = await execute(reading("c"), [0, 1, 0, 1], disk)
+    assert ["a", "b", "a", "c"] == outputs
+
+
+async def test_the_definition_has_the_source_of_the_function() -> None:
+    """What is recorded about the task is the user's function, not the executor."""
+    disk = SimulatedDisk()
+    await execute(partial(ask), [1], disk)
+    [started] = of_kind(disk, RunStarted)
+    task = started.definition["task"]
+
+    assert ("ask", True) == (task["name"], task["source"].startswith("async def ask(level: int)"))
 
 
 async def test_an_output_that_is_not_json_fails() -> None:

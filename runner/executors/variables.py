@@ -1,0 +1,154 @@
+"""The values that a function reads besides its input, so that a resumed run notices when one has changed.
+
+An input may be no more than the index of a row: the content is in a variable of the function.
+"""
+
+import dataclasses
+import functools
+import inspect
+import json
+import types
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from typing import Any, Final, cast
+from uuid import UUID
+
+import attrs
+
+from runner.data.fingerprint import digest, fingerprint_function
+from runner.data.to_json import to_json
+from runner.secrets import is_secret_name
+
+_ARGUMENTS: Final = "arguments of the partial"
+_DEPTH: Final = 2
+"""Objects inside one another whose fields count: an evaluator, and its prompt. Deeper ones are clients, pools and clocks."""
+
+
+def innermost(function: Any) -> Any:
+    """Return the function of a partial."""
+    while isinstance(function, functools.partial):
+        function = cast("Any", function).func
+    return function
+
+
+def variable_digests(function: Any) -> dict[str, str]:
+    """Return the digests of the texts, containers and tables that a function reads, by name.
+
+    Counted are arguments of a partial, enclosing and global variables. Left out are secrets, and what is often a counter, a
+    time or a cache: plain numbers and empty containers. A function with a `fingerprint` defines what it depends on.
+    """
+    arguments = list(_arguments(function))
+    function = inspect.unwrap(innermost(function))
+    if isinstance(getattr(function, "fingerprint", None), str):
+        return {}
+    values = {_ARGUMENTS: arguments, **_variables(getattr(function, "__func__", function))}
+    digests = {name: _digest(value) for name, value in values.items() if _is_data(value) and not is_secret_name(name)}
+    return {name: value for name, value in digests.items() if value is not None}
+
+
+def _variables(function: Any) -> dict[str, Any]:
+    """Return the variables that a function reads, with those that functions in its enclosing scope read."""
+    values: dict[str, Any] = {}
+    pending, seen = [function], set[int]()
+    while pending:
+        function = pending.pop()
+        if not isinstance(function, types.FunctionType) or id(function) in seen:
+            continue
+        seen.add(id(function))
+        try:
+            variables = inspect.getclosurevars(function)
+        except ValueError:  # A variable is not assigned yet.
+            continue
+        values = {**variables.globals, **variables.nonlocals, **values}
+        pending += variables.nonlocals.values()
+    return values
+
+
+def _arguments(function: Any) -> Iterator[Any]:
+    while isinstance(function, functools.partial):
+        bound = cast("Any", function)
+        yield from (bound.args, bound.keywords)
+        function = bound.func
+
+
+def _is_data(value: Any) -> bool:
+    """Whether a value is a text, a container with content, a table or a record."""
+    if isinstance(value, str | bytes | Mapping | list | tuple | AbstractSet):
+        return len(cast("Any", value)) > 0
+    return not isinstance(value, type) and (_is_record(value) or _table(value) is not None)
+
+
+def _is_record(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) or attrs.has(type(value)) or callable(getattr(type(value), "model_dump", None))
+
+
+def _table(value: Any) -> Any:
+    """Return the content of a DataFrame, a Series or an array; None if it is none of these."""
+    kind = type(value)
+    if hasattr(kind, "itertuples"):  # pandas
+        return [list(value.columns), list(value.index), *value.itertuples(index=False, name=None)]
+    if hasattr(kind, "iter_rows"):  # polars
+        return [list(value.columns), *value.iter_rows()]
+    if hasattr(kind, "to_pydict"):  # pyarrow
+        return value.to_pydict()
+    return value.tolist() if hasattr(kind, "tolist") else None  # numpy, and a Series
+
+
+def _digest(value: Any) -> str | None:
+    """Return a digest that depends on the content only, not on addresses, the order of sets or the hash seed.
+
+    None if the value contains itself, or its class raises something.
+    """
+    try:
+        return digest(_json(value).encode())
+    except Exception:  # noqa: BLE001  # see above
+        return None
+
+
+def _json(value: Any) -> str:
+    try:
+        return json.dumps(value, default=_described, sort_keys=True)
+    except TypeError:
+        return json.dumps(_with_pairs(value), default=_described)
+
+
+def _with_pairs(value: Any) -> Any:
+    """Replace dicts, whose keys may not be texts, by lists of their members."""
+    if isinstance(value, dict):
+        return sorted((_json([key]), _with_pairs(item)) for key, item in value.items())
+    return [_with_pairs(item) for item in cast("list[Any]", value)] if isinstance(value, list | tuple) else value
+
+
+def _described(value: Any) -> Any:  # noqa: PLR0911  # one return for each kind of value
+    """Describe a value that is not JSON."""
+    if isinstance(value, Mapping):
+        return {**value}
+    if isinstance(value, AbstractSet):
+        return sorted(_json(item) for item in value)
+    if isinstance(value, type):
+        return f"{value.__module__}.{value.__qualname__}"
+    if inspect.isroutine(value) or isinstance(value, functools.partial):
+        return fingerprint_function(innermost(value))
+    if isinstance(value, bytes | date | time | timedelta | Decimal | Fraction | UUID | Enum):
+        return [type(value).__name__, str(value)]
+    if _is_record(value):
+        return [type(value).__qualname__, to_json(value)]
+    table = _table(value)
+    return _object(value, _DEPTH) if table is None else table
+
+
+def _object(value: Any, depth: int) -> dict[str, Any]:
+    """Describe an object by its class and those of its fields that are data, functions or, to a depth, objects."""
+    fields: dict[str, Any] = {"": f"{type(value).__module__}.{type(value).__qualname__}"}
+    for name, field in getattr(value, "__dict__", {}).items():
+        if is_secret_name(name):
+            continue
+        if _is_data(field) or inspect.isroutine(field) or isinstance(field, type):
+            fields[name] = field
+        elif depth > 1 and hasattr(field, "__dict__"):
+            fields[name] = _object(field, depth - 1)
+    return fields

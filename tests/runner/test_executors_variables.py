@@ -1,0 +1,137 @@
+"""What a function reads besides its input: the digests that a journal has of it."""
+
+import functools
+import itertools
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any
+
+import attrs
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped,unused-ignore]  # it has no stubs
+import pytest
+
+from runner.executors.variables import variable_digests
+from runner.testing import Answer, Scripted
+
+DAY = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@attrs.define
+class Row:
+    """A record."""
+
+    text: str
+
+
+class Prompt:
+    """An object with a text."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+class Evaluator:
+    """An object with a prompt, and with state that is not its definition."""
+
+    calls = itertools.count()
+
+    def __init__(self, name: str, prompt: str = "Rate it.", choices: tuple[str, ...] = ("good", "bad")) -> None:
+        self.name, self.prompt, self.choices = name, Prompt(prompt), choices
+        self.count, self.lock, self.api_key = next(self.calls), threading.Lock(), f"sk-{next(self.calls)}"
+
+
+def reading(value: Any) -> Callable[[int], Any]:
+    """Return a function that reads a variable."""
+    return lambda index: value[index]
+
+
+def frame(text: str) -> Any:
+    return pd.DataFrame({"text": ["a", text], "when": [DAY, None], "score": [0.5, float("nan")]})
+
+
+PAIRS: list[tuple[Callable[[], Any], Callable[[], Any]]] = [
+    (lambda: "a prompt", lambda: "another prompt"),
+    (lambda: {1: {"text": "a", "n": float("nan")}}, lambda: {1: {"text": "b", "n": float("nan")}}),
+    (lambda: [1, None], lambda: [1, float("nan")]),
+    (lambda: {("a", 1): [1], ("b", 2): {3: 4}}, lambda: {("a", 1): [1], ("b", 2): {3: 5}}),
+    (lambda: MappingProxyType({"a": 1}), lambda: MappingProxyType({"a": 2})),
+    (lambda: {"b", "a", "c"}, lambda: {"b", "a", "d"}),
+    (lambda: frame("b"), lambda: frame("c")),
+    (lambda: frame("b").text, lambda: frame("c").text),
+    (lambda: np.array([1, 2]), lambda: np.array([1, 3])),
+    (lambda: [Row("a")], lambda: [Row("b")]),
+    (lambda: Row("a"), lambda: Row("b")),
+    (lambda: [DAY, Decimal("0.1"), b"a"], lambda: [DAY, Decimal("0.1"), b"b"]),
+    (lambda: [Evaluator("a"), Evaluator("b")], lambda: [Evaluator("b"), Evaluator("a")]),
+    (lambda: [Evaluator("a")], lambda: [Evaluator("a", prompt="Rate that.")]),
+    (lambda: [Evaluator("a")], lambda: [Evaluator("a", choices=("good",))]),
+    (lambda: [len, Row], lambda: [len, Prompt]),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+def test_equal_content_has_equal_digests(one: Callable[[], Any], other: Callable[[], Any]) -> None:
+    """The digest is the same for equal content in other objects, and another one for other content."""
+    first, second, changed = (variable_digests(reading(value)) for value in (one(), one(), other()))
+
+    assert ["value"] == list(first)
+    assert first == second
+    assert first != changed
+
+
+def test_digests_are_the_same_in_every_process() -> None:
+    """Neither the hash seed nor an address counts."""
+    value = {"rows": {0: {"text": "é", "n": 0.1}}, "names": {"b", "a"}, "kinds": [Evaluator("a")]}
+
+    assert {"value": "a4b6195c45a16540"} == variable_digests(reading(value))
+
+
+LIMIT, TEXT, SEEN, API_TOKEN = 3, "a prompt", list[int](), "secret"
+
+
+def reads_globals(index: int) -> Any:
+    """Read a number, a text, a container that is empty at first, and a secret."""
+    SEEN.append(index)
+    return LIMIT, TEXT, API_TOKEN
+
+
+def itself() -> list[Any]:
+    """Return a list that contains itself."""
+    value: list[Any] = [1]
+    value.append(value)
+    return value
+
+
+@pytest.mark.parametrize("value", [3, 0.5, None, True, [], {}, "", Evaluator("a"), threading.Lock(), len, Row, itself()])
+def test_what_is_no_data_is_left_out(value: object) -> None:
+    """Numbers, empty containers, objects such as clients, functions and classes are left out."""
+    assert {} == variable_digests(reading(value))
+
+
+def test_global_variables_and_arguments() -> None:
+    """Global variables count by the same rules; of a partial, all arguments count, numbers too."""
+    assert ["TEXT"] == list(variable_digests(reads_globals))
+
+    arguments = [functools.partial(reads_globals, *given) for given in ((1,), (2,), (frame("b"),), (frame("c"),))]
+    digests = [variable_digests(each) for each in arguments]
+    assert {"TEXT", "arguments of the partial"} == digests[0].keys()
+    assert 4 == len({each["arguments of the partial"] for each in digests})
+
+
+def test_functions_of_the_enclosing_scope_are_followed() -> None:
+    """The variables of a function that is called through an enclosing variable count, too."""
+    calls = reading("a prompt")
+
+    def outer(index: int) -> Any:
+        return calls(index) or outer(index)
+
+    assert variable_digests(calls) == variable_digests(outer)
+
+
+def test_a_function_with_a_fingerprint_defines_what_it_depends_on() -> None:
+    """Objects with a fingerprint of their own have no variables; nor has a builtin function."""
+    assert [{}, {}] == [variable_digests(Scripted(lambda *_: Answer(TEXT))), variable_digests(len)]
