@@ -250,7 +250,7 @@ class Scheduler:
         """Record what a policy has decided, and act on it."""
         self._record_shared(lane, when)
         for event in events:
-            self._record(event, *() if when is None else (when,))
+            self._record(event, when)
             if isinstance(event, IntakePaused) and event.reason == NO_RESPONSE:
                 lane.discount_in_flight()
         self.queues.count(lane)

@@ -276,7 +276,7 @@ def test_run_with_open_trials_does_not_finish(stage: str) -> None:
     assert "1 trial is open" == rejected(in_session(*TO[stage]), finished(0)).reason
 
 
-@pytest.mark.parametrize("stage", ["absent", *ENDED])
+@pytest.mark.parametrize("stage", ["absent", *sorted(ENDED)])
 def test_run_finishes_when_every_trial_has_ended(stage: str) -> None:
     """A run may finish when all of its trials have ended, or if it has none."""
     lifecycle = in_session(*TO[stage])
