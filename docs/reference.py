@@ -12,6 +12,7 @@ import click
 
 import evaljournal
 from runner.cli import COMMANDS, cli
+from runner.engine.options import Options
 
 HERE: Final = Path(__file__).parent
 WIDTH: Final = 110
@@ -27,6 +28,8 @@ GROUPS: Final = {
 """Headings of the API page, with the public names below them."""
 WITH_METHODS: Final = ("Evaluation", "Outcome", "Rescored", "RunVerification")
 """Classes whose methods are for users."""
+FIELDS_OF: Final = {"RunOptions": Options}
+"""Classes whose fields are documented in another class."""
 
 
 def api() -> str:
@@ -48,7 +51,7 @@ def _entry(name: str, value: Any) -> str:
     if not attrs.has(value):
         lines += [_signature(name, value), ""] if "__init__" in vars(value) and name != "Evaluation" else []
     lines.append(_doc(value))
-    if fields := _fields(value):
+    if fields := _fields(FIELDS_OF.get(name, value)):
         lines += ["", "| field | meaning |", "|---|---|", *fields]
     if name in WITH_METHODS and (methods := _methods(value)):
         lines += ["", "| method or property | meaning |", "|---|---|", *methods]

@@ -1,4 +1,4 @@
-"""What happened, in order, on disk: the public names of the package `journal`."""
+"""The append-only journal: the public names of the package `journal`."""
 
 import evaljournal._own_packages
 from journal import *

@@ -1,4 +1,4 @@
-"""Fakes and helpers to test an evaluation with: the public names of `runner.testing`."""
+"""Fakes and helpers for testing an evaluation: the public names of `runner.testing`."""
 
 import evaljournal._own_packages
 from runner.testing import *

@@ -379,7 +379,7 @@ class IntakePaused:
     """No attempt may start until the time in `until`."""
 
     until: float
-    """Time at which the next attempt or probe may start, in the seconds of `t`."""
+    """Time at which the next attempt or probe may start, on the same clock as `t`."""
     reason: str
     """`retry_after` or `rate_limited`; with an open circuit breaker `unavailable`, `no_response` or `all_rate_limited`."""
     evidence: str = ""

@@ -160,7 +160,7 @@ Apply = Callable[[LoadedRun, Record], None]
 def load(path: Path | str, at: int | None = None, *, apply: Apply = LoadedRun.apply) -> LoadedRun:
     """Load a run (live, stopped, finished or damaged) in full, or up to record `at`.
 
-    Damage and invalid records do not raise: they are in `problem`, unless the requested record lies behind them.
+    Damage and invalid records do not raise; they are described in `problem`. It is an error if record `at` comes after them.
     """
     run = LoadedRun(Path(path))
     if at is not None and at < 1:

@@ -32,8 +32,8 @@ async def arun(evaluation: Evaluation[Any, Any, Any], path: Path | str | None = 
 
     Default path: the next number under `runs/NAME/`; with `resume=True`, the newest unfinished run there.
 
-    Options override the evaluation's own settings for this run and for every session that resumes it, until they are given
-    again; see `Settings` for the settings and `runner.engine.options.Options` for the others.
+    Options override the evaluation's own settings for this run and for every session that resumes it, until they are
+    overridden again; see `Settings` for the settings and `runner.engine.options.Options` for the others.
     """
     if not trio.lowlevel.in_trio_task():
         raise UsageError(
@@ -52,7 +52,7 @@ def run(
 ) -> Outcome:
     """Run an evaluation from a script, a thread or a notebook cell; see `arun`.
 
-    In the main thread, Ctrl-C and SIGTERM stop the run gracefully and then take their usual effect: KeyboardInterrupt, or the
+    In the main thread, Ctrl-C and SIGTERM stop the run gracefully and then have their usual effect: KeyboardInterrupt, or the
     end of the process. `signals=True`: they only stop the run. `signals=False`: they are not handled.
     """
     is_main_thread = threading.current_thread() is threading.main_thread()

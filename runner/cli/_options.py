@@ -165,7 +165,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         ),
         Option(
             "--nan CHOICE",
-            "A value that is NaN: 'null' reads it as null (default: error).",
+            "How NaN is read: as null ('null'), or as an error (default: error).",
             "dataset",
             '"null"',
             type=click.Choice(["error", "null"]),
@@ -199,7 +199,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         ),
         Option(
             "--endpoint URL",
-            "Call an HTTP endpoint; the case is sent as JSON.",
+            "Call an HTTP endpoint; the input is sent as JSON.",
             "endpoint.url",
             '"http://localhost:8000/generate"',
         ),
@@ -212,7 +212,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         ),
         Option(
             "--body JSON",
-            "Request body with {fields} of the case; @FILE reads it from a file (default: the case).",
+            "Request body with {fields} of the case; @FILE reads it from a file (default: the input).",
             "endpoint",
             '{ question = "{question}" }',
         ),

@@ -36,9 +36,9 @@ from runner.suggest import command
 def resume(path: Path, reference: str | None, **options: Any) -> None:
     """Resume an interrupted run.
 
-    It continues in the same journal; completed trials are not called again. Settings keep their values unless they are given
-    here. If the task, its cases or its scorers have changed, nothing is started without --adopt. A finished run is left as it
-    is; --fail-under is checked against it.
+    It continues in the same journal; completed trials are not called again. Settings keep their values unless they are set
+    here. If the task, its cases or its scorers have changed, nothing is started without --adopt. A finished run is not changed;
+    --fail-under is checked against it.
 
     \b
     evaljournal resume

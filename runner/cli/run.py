@@ -46,7 +46,7 @@ from runner.suggest import command
 def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run: bool, **options: Any) -> None:
     """Run an evaluation.
 
-    REFERENCE is file.py, file.py:name or package.module:name. Without it, the options describe the evaluation. Every step is
+    REFERENCE is file.py, file.py:name or package.module:name. Without it, the options describe the evaluation. Every attempt is
     recorded under runs/; an interrupted run can be resumed.
 
     Exit codes: 0 finished, 1 finished but trials failed or a gate did not pass, 2 usage error, 3 not finished.

@@ -24,7 +24,7 @@ def simulate(path: Path, policy: str | None, slots: int | None, as_json: bool) -
     """Simulate a run on a virtual clock with another policy or other slots, and compare the figures.
 
     Latencies and failures are those that were recorded, so the figures are estimates: under more load, an
-    endpoint may be slower and limit more. Nothing is called or written.
+    endpoint may be slower and rate limit more calls. Nothing is called or written.
 
     \b
     evaljournal simulate --policy aimd --slots 64

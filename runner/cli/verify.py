@@ -29,8 +29,8 @@ def verify(path: Path, expect_head: str | None, as_json: bool) -> None:
     """Check that a journal is intact and that its run followed the rules.
 
     Integrity: every hash, file checksum and blob, and that each record may follow the previous ones. Audit: slots, starts,
-    pauses, times and totals, and every policy decision, recomputed. With --expect-head, a hash kept from an earlier time, it
-    also checks that no record was removed from the end. Exit code 4 if the journal is damaged or the audit fails.
+    pauses, times and totals, and every policy decision, recomputed. With --expect-head, it also checks that a record with this
+    hash exists, so that removed last records are detected. Exit code 4 if the journal is damaged or the audit fails.
 
     \b
     evaljournal verify runs/capitals/0001

@@ -55,7 +55,7 @@ class CaseChecker(Protocol):
 
 
 class Evaluation(Generic[InputT, OutputT, ReturnT]):
-    """A task with its cases, scorers and settings. It can be called like the function that it was made from."""
+    """A task with its cases, scorers and settings. It can be called like the decorated function."""
 
     def __init__(self, task: Callable[[InputT], ReturnT], *, cases: Dataset, settings: Settings, name: str | None) -> None:
         self.name = _name_of(task, name, _NAME)

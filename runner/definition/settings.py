@@ -110,15 +110,15 @@ class Settings(Selection):
     max_failures: int | float | None = field(
         default=None, validator=_valid(_is_tolerance, "must be a number of trials, or a fraction of all such as 0.05")
     )
-    """How many trials may fail in a session (an int), or which fraction of all (a float), before the run is stopped."""
+    """How many trials (an int), or which fraction of all trials (a float), may fail in a session before the run is stopped."""
     stop_on_same_error: int | None = field(
         default=20,
         validator=_valid(
             lambda value: value is None or _is_count(value), "must be a whole number, 1 or more", "None turns it off"
         ),
     )
-    """How many trials, the first of a session, must fail with the same error at the same line, without any output, to stop the
-    run. None: it continues."""
+    """Number of trials. If the first ones of a session all fail with the same error at the same line, the run is stopped.
+    None: never."""
     limit_key: str | None = field(
         default=None,
         validator=_valid(
@@ -126,9 +126,9 @@ class Settings(Selection):
             "must be the name of a field of the cases, such as 'model'",
         ),
     )
-    """The field of a case that holds its rate-limit key; each key has slots, limits and pauses of its own."""
+    """The field of a case that holds its rate-limit key; each key has its own slots, concurrency limit and pauses."""
     fail_under: tuple[str, ...] = field(default=(), converter=texts, validator=_gates)
-    """Scores that the run must reach: `exact=0.9`, or `exact>=0.9@lower` for the lower end of its confidence interval."""
+    """Gates: `exact=0.9` for a mean, or `exact>=0.9@lower` for the lower end of its 95 % confidence interval."""
     durability: Durability = field(default="sync", validator=_one_of("sync", "os"))
     """`sync` syncs the journal continuously; `os` only at the end."""
 

@@ -36,12 +36,12 @@ class LiveRun:
 
 @attrs.frozen(kw_only=True)
 class Options:
-    """How one session behaves."""
+    """Options of one session."""
 
     resume: bool = False
     """Whether to resume a run instead of starting one."""
     next_path: Callable[[], Path] | None = None
-    """Returns another path if another process has started a run at the first one meanwhile."""
+    """Returns another path if another process has started a run at the first one."""
     task: str = ""
     """Where the evaluation is defined, such as `evals/capitals.py:capitals`."""
     adopt: bool = False
@@ -49,9 +49,9 @@ class Options:
     retry_failed: bool = False
     """Whether to retry failed trials."""
     on_ambiguous: Literal["retry", "fail"] = "retry"
-    """What follows an interrupted attempt, whose call may have taken effect."""
+    """What to do after an interrupted attempt, whose call may have had an effect."""
     observer: Callable[[LiveRun], Awaitable[None]] | None = None
-    """Started with the run, cancelled at its end."""
+    """Started with the run and canceled at its end."""
     listener: Callable[[Record], None] | None = None
     """Called with every record; it must neither wait nor raise."""
     leave: Callable[[Any], object] | None = None
@@ -60,9 +60,13 @@ class Options:
     limits: Callable[[int], Policy] | None = None
     """Returns the policy for a number of slots, instead of the one that the settings name."""
     environment: Callable[[], Environment] = attrs.field(factory=lambda: Environment.here)
+    """Returns the versions and the process that are recorded."""
     files: Files = DISK
+    """File operations of the journal; tests replace them."""
     in_thread: InThread = run_in_thread
+    """Runs a function in a thread; tests replace it."""
     wall: Callable[[], float] = time.time
+    """Returns the wall time."""
 
     def how_to_resume(self, path: Path, *, adopt: bool = False) -> str:
         """Return the command that resumes a run; of a run that was started from Python, the call."""

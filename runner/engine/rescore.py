@@ -38,7 +38,7 @@ _HAS_OUTPUT: Final = ("scoring", "completed")
 
 @attrs.frozen
 class Rescored:
-    """How a re-scoring ended."""
+    """The result of a re-scoring."""
 
     outcome: Outcome
     outputs: int

@@ -18,7 +18,7 @@ class RunVerification:
     """The result of `verify`."""
 
     journal: Verification
-    """Whether the files are as they were written: hash chain, sums and blobs."""
+    """Whether the files are as they were written: hash chain, checksums and blobs."""
     audit: Audit
     """Whether the records follow the rules: slots, pauses, times, totals, and every policy decision recomputed."""
 
@@ -38,8 +38,8 @@ class RunVerification:
 def verify(path: Path | str, *, expect_head: str | None = None) -> RunVerification:
     """Verify the journal of a run, audit its records and recompute its policy decisions.
 
-    `expect_head` is the hash of a record that must be in the journal, such as `Outcome.head`: it proves that no record was
-    removed from the end since.
+    `expect_head` is the hash of a record that must be in the journal, such as `Outcome.head`: it proves that no record has
+    been removed from the end since then.
     """
     auditor = Auditor(session_rules)
     journal = verify_journal(Path(path), expect_head=expect_head, on_record=auditor.apply)

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class RateLimited(Exception):
-    """Raise this from a task when the endpoint is rate limiting; it does not use up the retries of the trial."""
+    """Raise this from a task when a call was rate limited; it does not count against the trial's retries after errors."""
 
     def __init__(self, retry_after: float | None = None, message: str = "rate limited") -> None:
         super().__init__(retry_after, message)

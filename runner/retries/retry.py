@@ -82,29 +82,29 @@ def _invalid(attribute: "Attribute[Any]", value: object, problem: str) -> UsageE
 
 @frozen(kw_only=True)
 class Retry:
-    """When a failed trial is retried. Errors, timeouts and rate limits have separate budgets."""
+    """Which failed attempts are retried, how often and when. Errors, timeouts and rate limits have separate budgets."""
 
     errors: int = field(default=4, validator=_count)
-    """Retries after errors, and after the endpoint was unavailable."""
+    """Retries after errors and after calls to an unavailable endpoint."""
     parse_errors: int = field(default=1, validator=_count)
     """Retries after a KeyError, IndexError or ValueError, which often come from parsing an output; at most `errors`."""
     timeouts: int = field(default=2, validator=_count)
-    """Retries after attempts that exceeded the timeout."""
+    """Retries after timeouts."""
     rate_limits: float = field(default=600.0, validator=_seconds)
-    """Total seconds that a trial may wait after its own rate limits. A longer `Retry-After` fails the trial at once.
+    """Total seconds that a trial may wait after its own rate limits. A longer `Retry-After` fails the trial immediately.
     Time in which the policy paused all starts does not count."""
     base_delay: float = field(default=1.0, validator=_seconds)
-    """Seconds; the first delay is drawn from 0 to this, and each further one of the same kind from twice as much."""
+    """Maximum seconds before the first retry; doubled with each retry after the same kind of failure (full jitter)."""
     max_delay: float = field(default=60.0, validator=_seconds)
-    """Seconds at which the doubling ends. A longer `Retry-After` is still honoured."""
+    """Upper bound of a delay in seconds. A longer `Retry-After` is still honored."""
     on: tuple[type[BaseException], ...] = field(default=(), converter=_types, validator=_only_types)
     """Exceptions that are retried as errors although they would be classified as fatal or as parse errors.
-    Where an exception matches `on` and `give_up_on`, the class nearer to its own counts:
-    `Retry(on=ValueError, give_up_on=Exception)` retries after a ValueError only."""
+    If an exception matches both `on` and `give_up_on`, the more specific class wins:
+    `Retry(on=ValueError, give_up_on=Exception)` retries only after a ValueError."""
     give_up_on: tuple[type[BaseException], ...] = field(default=(), converter=_types, validator=_only_types)
     """Exceptions that are fatal although they would be retried."""
     classify: Callable[[BaseException], FailureCategory | None] | None = field(default=None, validator=_callable)
-    """Called first with every exception; None leaves it to the built-in rules."""
+    """Called first with every exception; returns its category, or None for the built-in rules."""
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> "Retry":

@@ -99,7 +99,7 @@ class Chat:
     __name__ = "chat"
 
     model: str = attrs.field(kw_only=False)
-    """Its name. It may contain `{fields}`, so that each case names a model; `limit_key="model"` separates their rate limits."""
+    """Its name. It may contain `{fields}`, so that cases can name models; `limit_key="model"` separates their rate limits."""
     base_url: str = attrs.field(default=OPENAI, repr=lambda url: repr(mask(url)))
     """URL of the API, without `/chat/completions`."""
     key_env: str | None = None

@@ -104,13 +104,13 @@ def _content(file: bytes) -> str:
 class Command:
     """A command and how its output is read.
 
-    `evaluation(cases="qa.jsonl")(Command("./answer.sh"))` is an evaluation; `Command("./answer.sh -q {question}")` makes one.
+    `evaluation(cases="qa.jsonl")(Command("./answer.sh"))` is an evaluation. `Command("answer -q {question}")` passes a field.
     """
 
     __name__ = "command"
 
     command: str | Sequence[str] = attrs.field(kw_only=False, repr=lambda command: repr(mask(str(command))))
-    """A string is split as a shell would do it, but is not run by one. Arguments may contain `{fields}` of the case, and stdin
+    """A string is split like a shell command, but no shell is used. Arguments may contain `{fields}` of the case, and stdin
     is then empty; without fields, the input is written to stdin as JSON."""
     shell: bool = False
     """Whether to run it in a shell. It must then contain no fields, because a case could inject commands."""

@@ -1,4 +1,4 @@
-"""An HTTP endpoint as a task: the case is sent as JSON, and the output is read from the reply.
+"""An HTTP endpoint as a task: the input is sent as JSON, and the output is read from the reply.
 
 Templates define the request; paths locate the output in the reply. Errors are retried by the run.
 """
@@ -54,7 +54,7 @@ class Endpoint:
     """Path of an error in a reply with a successful status; if there is one, the attempt fails. None: not checked, except for
     `error` in the pieces of a stream."""
     done_path: str | None = None
-    """Path of a member, such as `done`, that is true in the last piece of a stream; without it, the stream is truncated."""
+    """Path of a member, such as `done`, that is true in the last piece of a stream; a stream without it is incomplete."""
     connect_timeout: float | None = 10.0
     """Seconds to connect, within the timeout of the attempt."""
     read_timeout: float | None = None
