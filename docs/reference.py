@@ -21,7 +21,7 @@ GROUPS: Final = {
     "Define an evaluation": ["evaluation", "Evaluation", "Case", "Dataset", "Retry", "Settings", "Score", "note"],
     "Run it": ["run", "arun", "rescore", "Outcome", "Rescored", "RunOptions"],
     "Tasks without code": ["Chat", "Endpoint", "Command", "RecordedOutput"],
-    "Errors": ["RateLimited", "Fatal", "UsageError"],
+    "Errors": ["RateLimited", "Fatal", "UsageError", "RunFailed"],
     "Read a run": ["load", "summarise", "compare", "audit", "verify", "RunVerification"],
     "Modules": ["scorers", "executors", "testing", "journal", "replay"],
 }

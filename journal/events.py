@@ -441,6 +441,8 @@ class RunFinished:
     withdrawn: int
     head: str
     """Hash of the previous record. Audits compare it and the counts; readers of the format need not."""
+    elapsed: float | None = None
+    """Seconds of all sessions, up to the previous record."""
 
 
 @fact

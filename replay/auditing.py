@@ -435,6 +435,8 @@ class Auditor:
         for name, count in counts.items():
             if getattr(event, name) != count:
                 self._find(record, "totals", f"it has {getattr(event, name):,} {name}, but a recount gives {count:,}")
+        if event.elapsed is not None and abs(event.elapsed - state.elapsed) > TIME_TOLERANCE:
+            self._find(record, "totals", f"it has {event.elapsed} s, but the sessions took {state.elapsed} s")
         if event.head not in ("", self._hash):
             self._find(record, "totals", f"its head is {event.head!r}, but the head before it is {self._hash!r}")
 

@@ -9,7 +9,7 @@ from typing import Final
 from replay import summary_text
 from replay.state import RunState
 from replay.summary import Summary, crashes, forked_sessions, summarise
-from replay.text import one_line, plural, printable, spaced
+from replay.text import duration, one_line, plural, printable, spaced
 from replay.trial_state import TrialState
 
 _FAILURES: Final = 5
@@ -46,6 +46,9 @@ def final_summary(state: RunState, *, path: Path | str, total: int | None = None
     lines = [f"{name} {ending_in_words(state, stopped)}: {progress} done, in {where}"]
     if detail:
         lines.append(f"  {one_line(detail, 500)}")
+    if state.sessions:
+        sessions = f" in {plural(len(state.sessions), 'session')}" if len(state.sessions) > 1 else ""
+        lines.append(f"  took {duration(state.elapsed)}{sessions}")
     lines += [f"  {row}" for row in _summary_lines(state, summary)]
     lines += [f"  {row}" for row in _events(state, detail)]
     lines += _failures(state)

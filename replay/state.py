@@ -103,6 +103,10 @@ class RunState:
     t: float = 0.0
     _ended_at: float = 0.0
     """`t` of the previous record; at the start of a session, the last of the previous session."""
+    _earlier: float = 0.0
+    """Seconds of the sessions before the current one."""
+    _final: float | None = None
+    """`t` of the record that ended the current session; the file is closed after it."""
     head: str = ""
     """The hash of the last record."""
     started: events.RunStarted | None = None
@@ -194,6 +198,11 @@ class RunState:
             handler(self, event, record)
 
     @property
+    def elapsed(self) -> float:
+        """Seconds of all sessions up to the last record; the time between sessions does not count."""
+        return round(self._earlier + (self.t if self._final is None else self._final), 6)
+
+    @property
     def total(self) -> int:
         """Trials that were enqueued and not withdrawn."""
         return len(self.trials) - self.stages["withdrawn"]
@@ -276,6 +285,9 @@ class RunState:
     def _on_session_started(self, event: events.SessionStarted, record: Record) -> None:
         for trial in self.backing_off.values():  # `t` restarts; the rest of a backoff still applies.
             trial.due = max(0.0, trial.due - self._ended_at)
+        if self.sessions:
+            self._earlier += self._ended_at if self._final is None else self._final
+        self._final = None
         self.sessions.append(Session(number=event.session, seq=record.seq, at=record.at, pid=event.pid, host=event.host))
         if event.adopted is not None:
             self._adopt(event.adopted, event.definition, record)
@@ -519,7 +531,7 @@ class RunState:
         self._end("finished")
 
     def _end(self, outcome: str) -> None:
-        self.outcome = outcome
+        self.outcome, self._final = outcome, self.t
         if self.sessions:
             self.sessions[-1].outcome = outcome
 

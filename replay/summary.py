@@ -167,6 +167,8 @@ class Summary:
     updated_at: str | None
     seq: int
     sessions: int
+    elapsed: float
+    """Seconds of all sessions; the time between them does not count."""
     crashes: int
     """Sessions before the last one that ended without a final record; sessions cut by a fork do not count."""
     outcome: str | None
@@ -215,6 +217,7 @@ def summarise(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         updated_at=state.at or None,
         seq=state.seq,
         sessions=len(state.sessions),
+        elapsed=state.elapsed,
         crashes=crashes(state),
         outcome=state.outcome or None,
         planned_trials=state.planned,

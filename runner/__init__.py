@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from runner.engine.options import RunOptions as RunOptions
     from runner.engine.rescore import Rescored as Rescored
     from runner.engine.session import Outcome as Outcome
+    from runner.errors import RunFailed as RunFailed
     from runner.errors import UsageError as UsageError
     from runner.notes import note as note
     from runner.recompute.verification import RunVerification as RunVerification
@@ -44,6 +45,7 @@ _MODULES: Final = {
     "RecordedOutput": "tasks.recorded_output",
     "Rescored": "engine.rescore",
     "Retry": "retries.retry",
+    "RunFailed": "errors",
     "RunOptions": "engine.options",
     "RunVerification": "recompute.verification",
     "Score": "scorers.scorer",

@@ -48,12 +48,15 @@ def run(
     path: Path | str | None = None,
     *,
     signals: bool | None = None,
+    quiet: bool = False,
     **options: Unpack[RunOptions],
 ) -> Outcome:
     """Run an evaluation from a script, a thread or a notebook cell; see `arun`.
 
     In the main thread, Ctrl-C and SIGTERM stop the run gracefully and then have their usual effect: KeyboardInterrupt, or the
     end of the process. `signals=True`: they only stop the run. `signals=False`: they are not handled.
+
+    The final summary and the gates that were not reached are printed, unless it is `quiet`.
     """
     is_main_thread = threading.current_thread() is threading.main_thread()
     if signals and not is_main_thread:
@@ -61,7 +64,7 @@ def run(
     session = _session(evaluation, path, options)
     run_session = _in_own_thread if is_in_a_loop() else lambda session: in_trio(session.run)
     if signals is False or not is_main_thread:
-        return run_session(session)
+        return _printed(run_session(session), quiet=quiet)
     session.leave = session.options.leave or (lambda outcome: os._exit(3) if outcome.stopped else None)
     received: list[int] = []
 
@@ -71,10 +74,16 @@ def run(
 
     try:
         with handle_signals(stop, *STOP_SIGNALS):
-            return run_session(session)
+            return _printed(run_session(session), quiet=quiet)
     finally:
         if received and signals is None:
             _raise_signal(received[0], session)
+
+
+def _printed(outcome: Outcome, *, quiet: bool) -> Outcome:
+    if not quiet:
+        print(outcome.report)  # noqa: T201  # for people, as the command prints it
+    return outcome
 
 
 def _session(evaluation: Evaluation[Any, Any, Any], path: Path | str | None, options: RunOptions) -> Session:

@@ -48,6 +48,20 @@ class MissingVariable(UsageError):
     """An environment variable that is needed is not set."""
 
 
+class RunFailed(Exception):
+    """A run did not pass: it is not finished, trials failed, outputs are unscored, or a gate was not reached."""
+
+    def __init__(self, path: Path, problems: Sequence[str]) -> None:
+        super().__init__(path, problems)
+        self.path = path
+        """Directory of the run."""
+        self.problems = list(problems)
+        """One line per problem."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {'; '.join(self.problems)}"
+
+
 class RunChanged(UsageError):
     """The task, the cases, the scorers or the settings differ from those that the run was started with."""
 

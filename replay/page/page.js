@@ -77,9 +77,10 @@ class Page {
   drawTop() {
     const { info } = this.run, { summary } = info;
     const started = summary.started_at ? `${visible(summary.started_at.slice(0, 19)).replace("T", " ")} UTC` : "not started";
+    const took = summary.sessions ? `, took ${duration(summary.elapsed)}` : "";
     const sessions = summary.sessions > 1 ? `, ${plural(summary.sessions, "session")}${summary.crashes ? `, ${grouped(summary.crashes)} without a final record` : ""}` : "";
     const facts = this.comparison ? this.runs.map((run, index) => el("span", {}, el("b", { text: "AB"[index] }), ` ${oneLine(run.info.path, 80)}, ${run.info.status}`))
-      : [el("span", { class: `badge ${info.status}`, text: info.status }), this.live ? el("span", { id: "live", class: "live", text: this.live.text }) : "", el("span", { text: oneLine(info.path, 120) }), el("span", { text: `${started}${sessions}` })];
+      : [el("span", { class: `badge ${info.status}`, text: info.status }), this.live ? el("span", { id: "live", class: "live", text: this.live.text }) : "", el("span", { text: oneLine(info.path, 120) }), el("span", { text: `${started}${took}${sessions}` })];
     refill(this.top,
       this.themeButton, el("p", { class: "eyebrow" }, facts),
       el("h1", { text: visible(this.comparison ? this.comparison.headline : info.headline).replace(/ (?=[%=])|(?<==) /g, "\u00a0") }),

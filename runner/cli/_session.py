@@ -15,7 +15,6 @@ import trio
 from journal import segments
 from journal.errors import RecordTooLarge
 from journal.threads import run_in_thread
-from replay.ending import final_report
 from replay.screen import panel, stopping_in_words
 from replay.text import printable
 from runner.api import run as run_evaluation
@@ -74,7 +73,6 @@ class CommandSession:
         self._as_json: bool = options["json"]
         self._plain = bool(options["plain"])
         self._nat_output = nat_output(options)
-        self._total: int | None = None
         self._path = Path()
         self._is_started = False
         self._options: dict[str, Any] = {
@@ -91,7 +89,7 @@ class CommandSession:
         try:
             with unwrap_exception_groups():
                 options = {**self._options, "observer": self._observer(observer), "leave": self._leave}
-                return run_evaluation(self._evaluation, path, signals=True, **options)
+                return run_evaluation(self._evaluation, path, signals=True, quiet=True, **options)
         except KeyboardInterrupt:
             if not segments.is_run(self._path):
                 raise
@@ -147,17 +145,14 @@ class CommandSession:
             raise kind(f"{outcome.detail or outcome.stopped}; nothing was recorded; start again")
         if self._nat_output is not None:
             self._nat_output.finish(outcome.path)
-        report = final_report(
-            outcome.state, path=outcome.path, total=self._total, stopped=outcome.stopped, detail=outcome.detail
-        )
-        click.echo(report, err=True)
+        click.echo(outcome.report, err=self._as_json)
         detail, head = outcome.detail or None, outcome.head
         finish(outcome.state, outcome.path, as_json=self._as_json, stopped=outcome.stopped, detail=detail, head=head)
 
     async def _draw(self, live: LiveRun) -> None:
         from rich.live import Live as Screen  # noqa: PLC0415  # slow to import
 
-        self._total, done_before = live.total, live.state.done
+        done_before = live.state.done
         console = terminal(stderr=True)
         for line in _changed_settings(live):
             click.echo(line, err=True)
@@ -177,7 +172,7 @@ class CommandSession:
                 await trio.sleep(FRAME)
 
     async def _print_lines(self, live: LiveRun) -> None:
-        self._total, done_before = live.total, live.state.done
+        done_before = live.state.done
         printer = ProgressPrinter(tenth(live.state, live.total), live.now(), err=True)
         is_stopping = False
         click.echo(f"{self._evaluation.name} in {self._path}; Ctrl-C stops it; `evaljournal resume` continues", err=True)

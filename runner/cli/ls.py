@@ -9,7 +9,7 @@ import click
 from journal import JournalError
 from journal.events import RunFinished
 from replay.ending import total_trials
-from replay.text import printable
+from replay.text import duration, printable
 from runner.cli import InvalidUsage
 from runner.cli._display import open_run, print_json, print_table, short_ending
 from runner.cli._locate import run_start
@@ -37,7 +37,7 @@ def ls(directory: Path, as_json: bool) -> None:
     if not runs:
         click.echo(f"no runs under {directory}/; start one with `evaljournal run evals/capitals.py`", err=True)
         return
-    print_table([("RUN", "EVALUATION", "STARTED", "OK", "FAILED", "TRIALS", "ENDED"), *map(_columns, runs)])
+    print_table([("RUN", "EVALUATION", "STARTED", "OK", "FAILED", "TRIALS", "TOOK", "ENDED"), *map(_columns, runs)])
 
 
 def _entry(path: Path) -> dict[str, Any]:
@@ -54,13 +54,14 @@ def _entry(path: Path) -> dict[str, Any]:
                 "completed": done.completed,
                 "failed": done.failed,
                 "trials": done.completed + done.failed,
+                "elapsed": done.elapsed,
                 "status": "finished",
                 "outcome": "finished",
             }
     try:
         view = open_run(path)
     except (JournalError, OSError) as exc:  # List the other runs.
-        none = dict.fromkeys(("evaluation", "started_at", "completed", "failed", "trials"))
+        none = dict.fromkeys(("evaluation", "started_at", "completed", "failed", "trials", "elapsed"))
         return entry | none | {"status": "unreadable", "outcome": str(exc)}
     state = view.state
     return entry | {
@@ -69,6 +70,7 @@ def _entry(path: Path) -> dict[str, Any]:
         "completed": state.completed,
         "failed": state.failed,
         "trials": total_trials(state),
+        "elapsed": state.elapsed,
         "status": view.status,
         "outcome": short_ending(view),
     }
@@ -81,4 +83,5 @@ def _columns(entry: dict[str, Any]) -> tuple[str, ...]:
 
     started = cell("started_at")[:19].replace("T", " ")
     counts = cell("completed"), cell("failed"), cell("trials")
-    return printable(entry["path"], 200), cell("evaluation"), started, *counts, cell("outcome")
+    took = "-" if entry["elapsed"] is None else duration(entry["elapsed"])
+    return printable(entry["path"], 200), cell("evaluation"), started, *counts, took, cell("outcome")

@@ -8,7 +8,6 @@ import click
 import trio
 
 from journal.lock import is_held
-from replay.ending import final_report
 from replay.text import plural
 from runner.cli import InvalidUsage, unwrap_exception_groups
 from runner.cli._common import run_argument
@@ -65,7 +64,7 @@ def rescore(path: Path, again: bool, reference: str | None, slots: int | None, a
     text += f"; {done.current:,} already scored" if done.current else ""
     text += f"; {done.left:,} left: run the same command again" if done.left else ""
     click.echo(text, err=True)
-    click.echo(final_report(outcome.state, path=path, stopped=outcome.stopped, detail=outcome.detail), err=True)
+    click.echo(outcome.report, err=as_json)
     state = outcome.state
     stopped = outcome.stopped or ("" if state.outcome == "finished" else state.outcome or "interrupted")
     finish(state, path, as_json=as_json, stopped=stopped, scorers=names, outputs=done.outputs)

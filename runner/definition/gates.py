@@ -8,6 +8,7 @@ import attrs
 
 from replay import RunState
 from replay.summary import score_of
+from replay.text import plural
 from runner.errors import UsageError
 from runner.suggest import suggest
 
@@ -54,9 +55,40 @@ class Gate:
         return f"{self.text}: {'the lower end' if self.bound == 'lower' else 'the mean'} of {self.scorer} is {reached:.4g}"
 
 
-def missed(gates: Iterable[str], state: RunState) -> list[str]:
-    """Return the reasons of failed gates."""
-    return [reason for gate in gates if (reason := Gate.parse(gate).missed(state)) is not None]
+@attrs.frozen
+class GateResult:
+    """Whether a run reached a gate."""
+
+    gate: str
+    """The gate as it was written, such as `exact=0.9`."""
+    problem: str
+    """Why it did not pass; empty if it did."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether it passed."""
+        return not self.problem
+
+
+def gate_results(state: RunState) -> list[GateResult]:
+    """Return the result of each gate of a run."""
+    gates = state.settings.get("fail_under")
+    texts = [str(gate) for gate in gates] if isinstance(gates, list) else []
+    return [GateResult(text, Gate.parse(text).missed(state) or "") for text in texts]
+
+
+def problems(state: RunState, scorers: Iterable[str] = ()) -> list[str]:
+    """Return why a finished run did not pass: failed trials, unscored outputs, and gates that were not reached.
+
+    Only the run's own scorers and `scorers` count: one that was tried once with `rescore` and failed is ignored.
+    """
+    counted = {*(state.started.scorers if state.started else ()), *scorers}
+    unscored = {name: tally.failed for name, tally in state.scores.items() if name.partition(".")[0] in counted}
+    return [
+        *([f"{plural(state.failed, 'trial')} failed"] if state.failed else ()),
+        *(f"{plural(count, 'output')} not scored by {name}" for name, count in unscored.items() if count),
+        *(f"not reached: {result.problem}" for result in gate_results(state) if not result.passed),
+    ]
 
 
 def check_gates(gates: Iterable[str], scorers: Iterable[str]) -> None:

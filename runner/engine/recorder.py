@@ -94,7 +94,7 @@ class Recorder:
         """Record that every trial is done, with the totals."""
         state = self.state
         totals = {"completed": state.completed, "failed": state.failed, "withdrawn": state.stages["withdrawn"]}
-        self.record(RunFinished(**totals, head=self.journal.head))
+        self.record(RunFinished(**totals, head=self.journal.head, elapsed=state.elapsed))
 
 
 @attrs.frozen

@@ -19,8 +19,9 @@ from journal.errors import DiskFull, JournalExists, JournalLocked, NotAJournal
 from journal.events import RunStopped, SessionStarted
 from journal.threads import run_in_thread
 from replay import RunState, fold
-from replay.ending import final_summary
+from replay.ending import ending_in_words, final_summary, next_command
 from runner.definition.evaluation import Evaluation
+from runner.definition.gates import GateResult, gate_results, problems
 from runner.definition.settings import Settings
 from runner.engine.changes import adopted_changes
 from runner.engine.executor import Executor
@@ -31,7 +32,7 @@ from runner.engine.plan import Plan, is_done, make_plan
 from runner.engine.rate_limits import policies, scorer_keys
 from runner.engine.recorder import Clock, Recorder
 from runner.engine.shutdown import Shutdown
-from runner.errors import UsageError
+from runner.errors import RunFailed, UsageError
 from runner.scorers.scorer import OpenScorer
 from runner.suggest import suggest
 from runner.tasks import Task
@@ -57,9 +58,41 @@ class Outcome:
     detail: str
     """More about that, as text."""
 
+    @property
+    def gates(self) -> list[GateResult]:
+        """The gates of the run, and whether it reached them so far."""
+        return gate_results(self.state)
+
+    @property
+    def problems(self) -> list[str]:
+        """Why the run did not pass; empty if it did."""
+        if self.stopped:
+            return [f"not finished: {ending_in_words(self.state, self.stopped)}"]
+        return problems(self.state)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the run is finished, no trial failed, all outputs are scored and every gate was reached."""
+        return not self.problems
+
+    def check(self) -> None:
+        """Raise a `RunFailed` unless the run has passed."""
+        if self.problems:
+            raise RunFailed(self.path, self.problems)
+
+    @property
+    def report(self) -> str:
+        """The final summary, the next command and the gates that were not reached, as the command line prints them."""
+        return self._text(f"next: {next_command(self.state, self.path)}")
+
     def __str__(self) -> str:
-        """Return the final summary, as the command prints it at the end of a run."""
-        return final_summary(self.state, path=self.path, stopped=self.stopped, detail=self.detail)
+        """Return the final summary, and the gates that were not reached."""
+        return self._text()
+
+    def _text(self, *lines: str) -> str:
+        summary = final_summary(self.state, path=self.path, stopped=self.stopped, detail=self.detail)
+        missed = () if self.stopped else (f"not reached: {gate.problem}" for gate in self.gates if not gate.passed)
+        return "\n".join([summary, *lines, *missed])
 
 
 class Session:

@@ -159,12 +159,12 @@ def test_a_dataset_that_fails_half_way_is_resumed_once_fixed() -> None:
     completed = len([event for event in events_of("runs/it/0001") if isinstance(event, TrialCompleted)])
     fixed = evaljournal("resume")
 
-    assert (3, "") == (broken.exit_code, broken.stdout)
-    assert "it stopped (the cases could not be read): " in broken.stderr
-    assert "OSError: the network share went away" in broken.stderr
-    assert broken.stderr.endswith("next: evaljournal resume runs/it/0001\n")
+    assert 3 == broken.exit_code
+    assert "it stopped (the cases could not be read): " in broken.stdout
+    assert "OSError: the network share went away" in broken.stdout
+    assert broken.stdout.endswith("next: evaljournal resume runs/it/0001\n")
     assert completed >= 1
-    assert (0, True) == (fixed.exit_code, "it finished: 60 of 60 trials done" in fixed.stderr)
+    assert (0, True) == (fixed.exit_code, "it finished: 60 of 60 trials done" in fixed.stdout)
     assert sorted(range(60)) == sorted(map(int, Path("calls").read_text().split()))
     assert verify("runs/it/0001").ok
 
@@ -175,8 +175,8 @@ def test_an_output_that_is_not_json_is_reported() -> None:
     write_task("from runner import evaluation\n@evaluation(cases=[0, 1])\ndef it(n): return {'n': [n, object()]} if n else n\n")
     result = evaljournal("run", "it.py")
 
-    assert (1, True) == (result.exit_code, "1 ok of 2 done" in result.stderr)
-    assert "Unserialisable: output.n[1] of AttemptSucceeded cannot be written as JSON" in result.stderr
+    assert (1, True) == (result.exit_code, "1 ok of 2 done" in result.stdout)
+    assert "Unserialisable: output.n[1] of AttemptSucceeded cannot be written as JSON" in result.stdout
     assert {"unserialisable"} == {event.reason for event in events_of("runs/it/0001") if isinstance(event, TrialFailed)}
 
 
@@ -202,7 +202,7 @@ def test_a_task_that_kills_the_interpreter(how: str, code: int) -> None:
     resumed = evaljournal_process("resume")
 
     assert (code, code, 0) == (killed_by_it.returncode, again.returncode, resumed.returncode)
-    assert "it finished: 20 of 20 trials done" in resumed.stderr
+    assert "it finished: 20 of 20 trials done" in resumed.stdout
     recorded = events_of("runs/it/0001")
     for attempt in (1, 2):
         assert AttemptInterrupted(trial="t11", attempt=attempt, reason="process_died") in recorded
@@ -241,7 +241,7 @@ def test_a_task_that_ignores_cancellation_does_not_block_the_exit() -> None:
     )
     result = evaljournal_process("run", "it.py", "--grace", "1.5", "--deadline", "0.4")
 
-    assert (3, True) == (result.returncode, "it stopped at its deadline" in result.stderr), result.stderr
+    assert (3, True) == (result.returncode, "it stopped at its deadline" in result.stdout), result.stderr
     assert verify("runs/it/0001").ok
 
 
@@ -263,14 +263,14 @@ def test_a_full_disk_ends_with_3() -> None:
     )
     full, seen, resumed = evaljournal_process("run", "it.py", FULL="1"), verify("runs/it/0001"), evaljournal_process("resume")
 
-    assert (3, "") == (full.returncode, full.stdout)
-    assert "it stopped (disk full)" in full.stderr
-    assert "no space left for runs/it/0001" in full.stderr
-    whole = re.search(r"complete up to record (\d+); free some disk space, then resume the run", full.stderr)
+    assert 3 == full.returncode
+    assert "it stopped (disk full)" in full.stdout
+    assert "no space left for runs/it/0001" in full.stdout
+    whole = re.search(r"complete up to record (\d+); free some disk space, then resume the run", full.stdout)
     assert whole is not None
     assert int(whole[1]) <= seen.records
-    assert full.stderr.endswith("next: evaljournal resume runs/it/0001\n")
-    assert (0, True) == (resumed.returncode, "it finished: 60 of 60 trials done" in resumed.stderr)
+    assert full.stdout.endswith("next: evaljournal resume runs/it/0001\n")
+    assert (0, True) == (resumed.returncode, "it finished: 60 of 60 trials done" in resumed.stdout)
     assert verify("runs/it/0001").ok
 
 

@@ -161,7 +161,7 @@ def test_a_system_exit_in_a_generator_of_cases(tmp_path: Path, count: int) -> No
     )
 
     assert (3 if count else 2) == result.exit_code
-    assert "SystemExit: 0" in result.stderr
+    assert "SystemExit: 0" in result.output
 
 
 def test_a_system_exit_in_a_dry_run(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_name_that_is_too_long_stops_the_run(tmp_path: Path) -> None:
     )
 
     assert 3 == result.exit_code
-    assert "600,000 characters" in result.stderr
+    assert "600,000 characters" in result.stdout
 
 
 def test_a_limit_key_that_is_too_long_starts_nothing(tmp_path: Path) -> None:

@@ -334,6 +334,7 @@ def test_final_report_of_a_successful_run() -> None:
 
     assert (
         "capitals finished: 1 of 1 trial done, in runs/my run\n"
+        "  took 4 s\n"
         "  1 ok of 1 done\n"
         "  exact  100.0 %  1 of 1 passed (95 % CI 20.7–100.0 %)\n"
         "  p50 0.25 s · p95 0.25 s · p99 0.25 s · max 0.25 s of 1 output\n"

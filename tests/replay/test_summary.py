@@ -84,6 +84,7 @@ def test_json() -> None:
         "updated_at": "2026-11-15T00:00:00.000000Z",
         "seq": state.seq,
         "sessions": 1,
+        "elapsed": 12.5,
         "crashes": 0,
         "outcome": None,
         "planned_trials": 0,

@@ -10,7 +10,7 @@ import trio
 import runner
 from journal.errors import JournalLocked, NotAJournal
 from replay import load
-from runner import Case, Evaluation, UsageError, evaluation
+from runner import Case, Evaluation, RunFailed, UsageError, evaluation
 
 CASES = [Case(name=f"case-{number}", input=number, expected=number) for number in range(3)]
 
@@ -18,6 +18,11 @@ CASES = [Case(name=f"case-{number}", input=number, expected=number) for number i
 def same(number: int) -> int:
     """Return the number."""
     return number
+
+
+def inverse(number: int) -> int:
+    """Fail with 0."""
+    return 1 // number
 
 
 def right(output: int, case: Case[int, int]) -> bool:
@@ -36,11 +41,47 @@ def test_an_outcome_is_printed_as_a_summary(tmp_path: Path) -> None:
     it.score(right)
     outcome = runner.run(it, tmp_path / "run")
 
-    first, counts, scores, *_ = str(outcome).splitlines()
+    first, took, counts, scores, *_ = str(outcome).splitlines()
+    assert took.startswith("  took ")
     assert f"same finished: 3 of 3 trials done, in {tmp_path / 'run'}" == first
     assert ("  3 ok of 3 done", True) == (counts, scores.startswith("  right  100.0 %  3 of 3 passed"))
     assert "resume" not in str(outcome)  # The evaluation is not in a file, so there is no command to resume it.
     assert f"Outcome(path={tmp_path / 'run'!r}, head={outcome.head!r}, stopped='', detail='')" == repr(outcome)
+
+
+def test_gates_decide_whether_an_outcome_has_passed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`run` prints the summary and the gates that were not reached; `check` raises if there are any."""
+    it = evaluation(cases=CASES)(same)
+
+    @it.score
+    def positive(output: int) -> bool:
+        return output > 0
+
+    outcome = runner.run(it, tmp_path / "run", fail_under=["positive=0.6", "positive>=0.99"])
+
+    assert [("positive=0.6", True), ("positive>=0.99", False)] == [(gate.gate, gate.passed) for gate in outcome.gates]
+    assert not outcome.passed
+    problem = "positive>=0.99: the mean of positive is 0.6667"
+    with pytest.raises(RunFailed) as failed:
+        outcome.check()
+    assert [f"not reached: {problem}"] == failed.value.problems
+    printed = capsys.readouterr().out
+    assert f"{outcome.report}\n" == printed
+    assert [f"next: evaljournal verify {tmp_path / 'run'}", f"not reached: {problem}"] == printed.splitlines()[-2:]
+    assert str(outcome).endswith(f"not reached: {problem}")
+
+
+def test_an_outcome_passes_without_gates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A finished run without failures passes, and prints nothing if it is quiet; a failed or stopped one does not pass."""
+    outcome = runner.run(evaluation(cases=CASES)(same), tmp_path / "run", quiet=True)
+    outcome.check()
+    broken = evaluation(cases=CASES, slots=1)(inverse)
+    failed = runner.run(broken, tmp_path / "failed", quiet=True, retry={"errors": 0})
+    stopped = runner.run(broken, tmp_path / "stopped", quiet=True, retry={"errors": 0}, fail_fast=True)
+
+    assert (True, [], "") == (outcome.passed, outcome.gates, capsys.readouterr().out)
+    assert ["1 trial failed"] == failed.problems
+    assert ["not finished: stopped (too many trials failed)"] == stopped.problems
 
 
 def test_what_cannot_be_run_is_rejected(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_the_files_equal_an_export(here: Path) -> None:
     result = evaljournal("run", "quick.py", "--nat-output", "nat")
     evaljournal("export", "-f", "nat", "-o", "exported")
 
-    assert (1, "") == (result.exit_code, result.stdout)
+    assert 1 == result.exit_code
     assert FILES == sorted(os.listdir("exported"))
     assert all(Path("nat", name).read_bytes() == Path("exported", name).read_bytes() for name in FILES)
     assert {"peru", "chile", "cuba", "france", "japan"} == set(ids())

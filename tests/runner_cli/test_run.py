@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import orjson
 import pytest
 from click.testing import CliRunner, Result
@@ -117,15 +118,15 @@ def events(path: Path | str, kind: type[Any]) -> list[Any]:
 
 
 def test_run_to_the_end() -> None:
-    """A successful run exits with 0; progress and the user's prints are on standard error, standard output is empty."""
+    """A successful run exits with 0; progress and the user's prints are on standard error, the summary on standard output."""
     result = evaljournal("run", "evals/capitals.py")
 
-    assert (0, "") == (result.exit_code, result.stdout)
+    assert 0 == result.exit_code
     assert "capitals in runs/capitals/0001; Ctrl-C stops it" in result.stderr
     assert "asked about peru" in result.stderr
-    assert "capitals finished: 5 of 5 trials done, in runs/capitals/0001" in result.stderr
-    assert "exact  100.0 %  5 of 5 passed" in result.stderr
-    assert result.stderr.endswith("next: evaljournal verify runs/capitals/0001\n")
+    assert result.stdout.startswith("capitals finished: 5 of 5 trials done, in runs/capitals/0001\n  took ")
+    assert "exact  100.0 %  5 of 5 passed" in result.stdout
+    assert result.stdout.endswith("next: evaljournal verify runs/capitals/0001\n")
     assert verify("runs/capitals/0001").ok
 
 
@@ -161,7 +162,7 @@ def test_failures_end_with_1_and_come_last() -> None:
         "  cuba: ValueError: no such country (exhausted, 1 attempt)",
         "details: evaljournal log runs/capitals/0001 cuba",
         "next: evaljournal resume runs/capitals/0001 --retry-failed",
-    ] == result.stderr.splitlines()[-4:]
+    ] == result.stdout.splitlines()[-4:]
 
 
 def test_a_scorer_that_fails_is_no_success() -> None:
@@ -170,8 +171,8 @@ def test_a_scorer_that_fails_is_no_success() -> None:
     result = evaljournal("run", "evals/capitals.py")
 
     assert 1 == result.exit_code
-    assert re.search(r"no score: 5 scorer failed \(KeyError: '[A-Z]+'\)", result.stderr)
-    assert "score the outputs it failed on: evaljournal rescore runs/capitals/0001" in result.stderr
+    assert re.search(r"no score: 5 scorer failed \(KeyError: '[A-Z]+'\)", result.stdout)
+    assert "score the outputs it failed on: evaljournal rescore runs/capitals/0001" in result.stdout
 
 
 def test_the_summary_on_standard_output() -> None:
@@ -438,7 +439,7 @@ def test_retry_failed() -> None:
     """`resume --retry-failed` retries failed trials and nothing else."""
     define("import os\nFAILS = os.environ.get('FAILS')" + QUICK)
     failed = CliRunner(env={"FAILS": "cuba"}).invoke(cli, ["run", "evals/capitals.py"])
-    assert (1, True) == (failed.exit_code, "--retry-failed" in failed.stderr)
+    assert (1, True) == (failed.exit_code, "--retry-failed" in failed.stdout)
     assert "retries the failed trials" in evaljournal("resume").stderr
     result = evaljournal("resume", "--retry-failed")
 
@@ -454,7 +455,7 @@ def test_resume_keeps_the_options_of_the_run() -> None:
     result = evaljournal("resume", "--retry-failed")
 
     assert (3, 0) == (stopped.exit_code, result.exit_code)
-    assert "3 of 3 trials done" in result.stderr
+    assert "3 of 3 trials done" in result.stdout
     assert {"peru", "chile", "cuba"} == {event.trial for event in events("runs/capitals/0001", TrialCompleted)}
     assert [None, None] == [event.settings for event in events("runs/capitals/0001", SessionStarted)]
 
@@ -535,8 +536,8 @@ def test_resume_of_a_run_started_from_python() -> None:
     again = evaljournal("resume", "r", "--retry-failed")
 
     assert (2, True) == (unsaid.exit_code, "was started from Python" in unsaid.stderr)
-    assert (1, True) == (message.exit_code, message.stderr.endswith("next: evaljournal resume r --retry-failed\n"))
-    assert (1, True) == (again.exit_code, "1 trial failed" in again.stderr)
+    assert (1, True) == (message.exit_code, message.stdout.endswith("next: evaljournal resume r --retry-failed\n"))
+    assert (1, True) == (again.exit_code, "1 trial failed" in again.stdout)
     assert verify("r").ok
 
 
@@ -783,11 +784,11 @@ def test_no_live_screen_with_plain_or_in_ci(how: list[str]) -> None:
 
 def test_status_of_a_finished_run() -> None:
     """`status` prints the final report of the run, or JSON with stable names."""
-    ended = evaljournal("run", "evals/capitals.py").stderr
+    ended = evaljournal("run", "evals/capitals.py").stdout
     words, answer = evaljournal("status"), orjson.loads(evaljournal("status", "--json").stdout)
 
     assert (0, "") == (words.exit_code, words.stderr)
-    assert ended.endswith(words.stdout)
+    assert ended == words.stdout
     assert ("runs/capitals/0001", "finished", False, None) == (
         answer["path"],
         answer["status"],
@@ -839,8 +840,9 @@ def test_status_without_a_run() -> None:
 
 def test_ls() -> None:
     """The runs are listed with evaluation, counts and ending, in any status."""
-    written(Path("runs/capitals/0001"), whole_run())
-    written(Path("runs/capitals/0002"), whole_run()[:-1])
+    *begun, finished = whole_run()
+    written(Path("runs/capitals/0001"), [*begun, attrs.evolve(finished, elapsed=42.0)])  # type: ignore[misc]  # an attrs class
+    written(Path("runs/capitals/0002"), begun)
     written(Path("runs/capitals/0003"), whole_run())
     flip(segment(Path("runs/capitals/0003")), list(read("runs/capitals/0003"))[9].offset + 60)
     forge(Path("runs/rivers"), [opened(version="7.0")])
@@ -849,10 +851,10 @@ def test_ls() -> None:
 
     assert (0, "") == (result.exit_code, result.stderr)
     assert [
-        "RUN                 EVALUATION  STARTED              OK  FAILED  TRIALS  ENDED",
-        "runs/capitals/0001  capitals    2026-11-15 00:00:00  2   0       2       finished",
-        "runs/capitals/0002  capitals    2026-11-15 00:00:00  2   0       -       no final record",
-        "runs/capitals/0003  capitals    2026-11-15 00:00:00  2   0       2       finished",
+        "RUN                 EVALUATION  STARTED              OK  FAILED  TRIALS  TOOK   ENDED",
+        "runs/capitals/0001  capitals    2026-11-15 00:00:00  2   0       2       42 s   finished",
+        "runs/capitals/0002  capitals    2026-11-15 00:00:00  2   0       -       14 ms  no final record",
+        "runs/capitals/0003  capitals    2026-11-15 00:00:00  2   0       2       -      finished",
     ] == result.stdout.splitlines()[:4]
     assert "unreadable" == answer[3]["status"]
     assert answer[1] == {
@@ -862,6 +864,7 @@ def test_ls() -> None:
         "completed": 2,
         "failed": 0,
         "trials": None,
+        "elapsed": 0.014,
         "status": "interrupted",
         "outcome": "no final record",
     }
