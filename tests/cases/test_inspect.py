@@ -168,10 +168,10 @@ def test_a_run_in_which_everything_failed_ends_with_1(tmp_path: Path, monkeypatc
     )
     result = CliRunner().invoke(cli, ["run", "broken.py"])
 
-    assert (1, "") == (result.exit_code, result.stdout)
-    assert "0 ok of 2 done" in result.stderr
-    assert "2 trials failed:" in result.stderr
-    assert result.stderr.endswith("next: evaljournal resume runs/broken/0001 --retry-failed\n")
+    assert 1 == result.exit_code
+    assert "0 ok of 2 done" in result.stdout
+    assert "2 trials failed:" in result.stdout
+    assert result.stdout.endswith("next: evaljournal resume runs/broken/0001 --retry-failed\n")
 
 
 @pytest.mark.parametrize("exc", [RateLimited(), RateLimited(7.0), ConnectionError("down"), ValueError("odd")])

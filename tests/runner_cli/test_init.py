@@ -85,9 +85,9 @@ def test_a_command_is_run() -> None:
     """A dataset, a command and a scorer are an evaluation, named after the data."""
     result = evaljournal(*COMMANDED)
 
-    assert (0, "") == (result.exit_code, result.stdout)
+    assert 0 == result.exit_code
     assert {"peru": True, "cuba": True, "chile": False} == scores("runs/qa/0001", "exact")
-    assert "exact  66.7 %  2 of 3 passed" in result.stderr
+    assert "exact  66.7 %  2 of 3 passed" in result.stdout
 
 
 def test_nan_is_read_as_null() -> None:
@@ -149,7 +149,7 @@ def test_a_chat_model_with_a_judge(server: Server, name: str) -> None:
     assert {"peru": 0.5} == scores("runs/qa/0001", "judge")
     (judged,) = [event.value for event in events("runs/qa/0001", Noted) if event.name == "evaljournal.judge"]
     assert "Fine. verdict: so so" == judged["reply"]
-    assert "cost $0.00350" in result.stderr
+    assert "cost $0.00350" in result.stdout
 
 
 def test_recorded_outputs_are_scored() -> None:
@@ -519,7 +519,7 @@ def test_a_gate_decides_the_exit_code(gate: str, code: int, message: str) -> Non
     result = evaljournal(*COMMANDED, "--fail-under", gate)
 
     assert code == result.exit_code
-    assert message in result.stderr.splitlines()[-1]
+    assert message in result.stdout.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -541,7 +541,7 @@ def test_a_gate_on_an_interval_of_equal_scores(message: str, gate: str, code: in
     result = evaljournal(*COMMANDED, "--score", "mine.py:mine", "--fail-under", gate)
 
     assert code == result.exit_code
-    assert reason in result.stderr.splitlines()[-1]
+    assert reason in result.stdout.splitlines()[-1]
 
 
 # Re-scoring.
@@ -652,11 +652,11 @@ def test_an_unauthorized_judge_stops_the_rescoring(server: Server, name: str) ->
 
     assert 3 == rejected.exit_code
     assert "0 outputs re-scored by judge; 3 left: run the same command again" in rejected.stderr
-    assert "every other call would fail in the same way: evaljournal.BadStatus: 401" in rejected.stderr
-    assert "\n  scorer judge: unauthorized\n" in rejected.stderr
+    assert "every other call would fail in the same way: evaljournal.BadStatus: 401" in rejected.stdout
+    assert "\n  scorer judge: unauthorized\n" in rejected.stdout
     assert "unauthorized" == events("runs/qa/0001", RunStopped)[-1].reason
     assert 0 == again.exit_code, again.stderr
-    assert "qa finished: 3 of 3 trials done" in again.stderr
+    assert "qa finished: 3 of 3 trials done" in again.stdout
     assert {"peru": True, "cuba": True, "chile": True} == scores("runs/qa/0001", "judge")
     assert () == tuple(audit(read("runs/qa/0001"), rules=session_rules).findings)
 
@@ -671,7 +671,7 @@ def test_a_failed_rescore_does_not_fail_the_run() -> None:
     evaljournal("run", "--data", "qa.jsonl", "--command", "cat", "--score", "mine.py:broken")
 
     assert (1, [0, 0, 0], 1) == (tried.exit_code, [each.exit_code for each in later], gated.exit_code)
-    assert "no score: 3 scorer failed (evaljournal.Fatal: no use)" in later[0].stderr
+    assert "no score: 3 scorer failed (evaljournal.Fatal: no use)" in later[0].stdout
     assert "no score: 3 scorer failed (evaljournal.Fatal: no use)" in later[2].stdout
     assert 1 == evaljournal("resume").exit_code
 
@@ -684,8 +684,8 @@ def test_an_unauthorized_judge_is_shown_by_status(server: Server, name: str) -> 
     resumed = evaljournal("resume", "--json")
 
     printed = "\n  scorer judge: unauthorized"
-    assert (3, 1) == (stopped.exit_code, stopped.stderr.count("BadStatus"))
-    assert f"{printed}\n" in stopped.stderr
+    assert (3, 1) == (stopped.exit_code, stopped.stdout.count("BadStatus"))
+    assert f"{printed}\n" in stopped.stdout
     assert f"{printed}: evaljournal.BadStatus: 401 Unauthorized from " in status.stdout
     assert "judge" == summary["unauthorized_scorer"]["scorer"]
     assert (0, None) == (resumed.exit_code, orjson.loads(resumed.stdout)["unauthorized_scorer"])

@@ -562,19 +562,19 @@ def test_ctrl_c_then_resume(here: Path) -> None:
     with process("run", "evals/slow.py", "--grace", "0.1", hold=True) as first:
         wait_for(here / "runs/slow/0001", "attempt_started", 10)
         first.send_signal(signal.SIGINT)
-        out, err = first.communicate(timeout=30)
+        out, _ = first.communicate(timeout=30)
 
-    assert (3, "") == (first.returncode, out)
-    assert "slow interrupted: 6 of 40 trials done, in runs/slow/0001" in err
-    assert "4 attempts were interrupted; if repeated" in err
-    assert err.endswith("next: evaljournal resume runs/slow/0001\n")
+    assert 3 == first.returncode
+    assert "slow interrupted: 6 of 40 trials done, in runs/slow/0001" in out
+    assert "4 attempts were interrupted; if repeated" in out
+    assert out.endswith("next: evaljournal resume runs/slow/0001\n")
     assert verify("runs/slow/0001").ok
 
     with process("resume") as second:
-        out, err = second.communicate(timeout=30)
+        out, _ = second.communicate(timeout=30)
 
-    assert (0, "") == (second.returncode, out)
-    assert "slow finished: 40 of 40 trials done" in err
+    assert 0 == second.returncode
+    assert "slow finished: 40 of 40 trials done" in out
     assert verify("runs/slow/0001").ok
     asked = Path("calls").read_text().split()
     assert {f"t{number}": 2 for number in range(6, 10)} == {name: times for name in asked if (times := asked.count(name)) > 1}

@@ -384,9 +384,9 @@ def test_a_fork_is_resumed(here: Path) -> None:
     # Not at a completed trial: scoring has no slot, and all attempts may have ended before the second trial is completed.
     at = [record.seq for record in read("old") if isinstance(record.event, AttemptSucceeded)][1]
     assert 0 == evaljournal("fork", "old", "--at", at, "-o", "new").exit_code
-    code, _, err = ended("resume", "new")
+    code, out, err = ended("resume", "new")
 
-    assert (0, True) == (code, "capitals finished: 5 of 5 trials done, in new" in err)
+    assert (0, True) == (code, "capitals finished: 5 of 5 trials done, in new" in out)
     answered = {record.event.trial for record in read("old") if record.seq <= at and isinstance(record.event, AttemptSucceeded)}
     rest = {"peru", "chile", "cuba", "france", "japan"} - answered
     assert sorted(rest) == sorted(re.findall("asked about (peru|chile|cuba|france|japan)", err))
