@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import pytest
 import trio
 import trio.lowlevel
@@ -685,3 +686,21 @@ async def test_the_end_of_a_run_does_not_wait_for_an_abandoned_task() -> None:
     assert 1 == count(disk, RunFinished)
     assert 1_001 == trio.current_time() - began
     assert verify(PATH, files=disk, expect_head=outcome.head).ok
+
+
+async def test_the_time_of_all_sessions_is_recorded() -> None:
+    """The time between sessions does not count, nor what follows the end of one; the audit compares the sum."""
+    disk, it = SimulatedDisk(), define(Scripted(lambda *_: Answer(1, 2)), numbered_cases(5), slots=1)
+    stopped = await run_virtual(it, disk, policy="fixed", deadline=3, grace=0)
+    await trio.sleep(100)
+    finished = await run_virtual(it, disk, policy="fixed", deadline=None, resume=True)
+
+    assert (3.0, 11.0) == (round(stopped.state.elapsed, 3), round(finished.state.elapsed, 3))
+    assert finished.state.elapsed == fold(read(PATH, files=disk)).elapsed
+    assert [11.0] == [round(event.elapsed or 0, 3) for event in events(disk, RunFinished)]
+    assert "\n  took 11 s in 2 sessions\n" in str(finished)
+    records = list(read(PATH, files=disk))
+    at = next(at for at, record in enumerate(records) if isinstance(record.event, RunFinished))
+    forged = records[at]._replace(event=attrs.evolve(records[at].event, elapsed=5.0))  # type: ignore[misc]  # an attrs class
+    assert audit(records, rules=session_rules).ok
+    assert ["totals"] == [finding.check for finding in audit([*records[:at], forged], rules=session_rules).findings]
