@@ -105,6 +105,8 @@ def _fields(value: type) -> list[str]:
         assert isinstance(body, ast.ClassDef)
         for node, after in zip(body.body, [*body.body[1:], None], strict=True):
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and not node.target.id.startswith("_"):
+                if ast.unparse(node.annotation).startswith("ClassVar"):
+                    continue
                 doc = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
                 rows[node.target.id] = _row(f"{node.target.id}: {ast.unparse(node.annotation)}", str(doc))
     return list(rows.values())

@@ -31,7 +31,7 @@ MAX_FINDINGS: Final = 100
 
 
 def audit(records: Iterable[Record], *, rules: RulesFactory | None = None) -> Audit:
-    """Audit the records of a run, from the first on; without `rules`, decisions are not recomputed."""
+    """Audit the records of a run, starting with the first; without `rules`, decisions are not recomputed."""
     auditor = Auditor(rules)
     for record in records:
         auditor.apply(record)

@@ -33,7 +33,7 @@ async def arun(evaluation: Evaluation[Any, Any, Any], path: Path | str | None = 
     Default path: the next number under `runs/NAME/`; with `resume=True`, the newest unfinished run there.
 
     Options override the evaluation's own settings for this run and for every session that resumes it, until they are
-    overridden again; see `Settings` for the settings and `runner.engine.options.Options` for the others.
+    overridden again; see `Settings` for the settings and `RunOptions` for the others.
     """
     if not trio.lowlevel.in_trio_task():
         raise UsageError(
@@ -108,7 +108,7 @@ def rescore(
 ) -> Rescored:
     """Score the recorded outputs of a run with the evaluation's current scorers; the task is not called.
 
-    Default path: the newest run of this evaluation under `runs/`. It can be called wherever `run` can. Scores by the current
+    Default path: the newest run of this evaluation under `runs/`. It can be called wherever `run` can. Scores from the current
     version of a scorer are kept, unless `again` is true.
     """
     name = _checked(evaluation).name

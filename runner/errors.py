@@ -11,7 +11,7 @@ from pathlib import Path
 class UsageError(Exception):
     """The evaluation, its settings or its data cannot be used.
 
-    `str()` renders the fields as Python code would be written (`slots=0: …`); the command line renders them as flags.
+    `str()` renders the fields as in Python code (`slots=0: …`); the command line renders them as flags.
     """
 
     def __init__(

@@ -62,6 +62,7 @@ class Selection:
     shuffle: bool = False
     """Whether to shuffle; the order depends only on `seed` and the names."""
     seed: int = 0
+    """Seed of the shuffled order and of the retry jitter."""
 
     def wants(self, name: str) -> bool:
         """Whether a case of this name is used."""

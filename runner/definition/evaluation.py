@@ -192,7 +192,7 @@ def evaluation(*, cases: Source | Dataset, name: str | None = None, **settings: 
     """Turn a function that takes a case's input and returns an output into an evaluation.
 
     `cases` is a file's path, an iterable, a function that returns one, or a `Dataset`, which also names the columns. `name`
-    defaults to the function's. For all other parameters see `Settings`; `run` can override each of them.
+    defaults to the function's name. For all other parameters see `Settings`; `run` can override each of them.
     """
     names = {field.name for field in attrs.fields(Settings)}
     for option in settings:

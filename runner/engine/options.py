@@ -55,8 +55,8 @@ class Options:
     listener: Callable[[Record], None] | None = None
     """Called with every record; it must neither wait nor raise."""
     leave: Callable[[Any], object] | None = None
-    """Called in the main thread with the outcome, once it is recorded and a call does not respond to its cancellation: it may
-    end the process. Default: a stopped run exits with 3, and a finished one waits for the call."""
+    """Called in the main thread with the recorded outcome if a call does not respond to cancellation; it may end the
+    process. Default: a stopped run exits with 3, and a finished one waits for the call."""
     limits: Callable[[int], Policy] | None = None
     """Returns the policy for a number of slots, instead of the one that the settings name."""
     environment: Callable[[], Environment] = attrs.field(factory=lambda: Environment.here)
@@ -76,7 +76,7 @@ class Options:
 
 
 class RunOptions(SettingOptions, total=False):
-    """Keyword arguments of `run` and `arun`: every setting, and every field of `Options`."""
+    """Keyword arguments of `run` and `arun`: every setting (see `Settings`), and these options."""
 
     resume: bool
     adopt: bool

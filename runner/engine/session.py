@@ -50,13 +50,15 @@ class Outcome:
     """How a session of a run ended."""
 
     path: Path
+    """Directory of the run."""
     state: RunState = attrs.field(repr=False)
+    """State of the run at the end of the session."""
     head: str
-    """Hash of the journal's last record. Kept elsewhere, it proves that no records were removed from the end."""
+    """Hash of the journal's last record. Keep it elsewhere to detect later that records were removed from the end."""
     stopped: str
     """Why the run is not finished; empty if it is."""
     detail: str
-    """More about that, as text."""
+    """More about the reason, as text."""
 
     @property
     def gates(self) -> list[GateResult]:

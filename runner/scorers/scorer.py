@@ -40,9 +40,9 @@ class Score:
     """The score of one output."""
 
     value: bool | float | str = field(converter=_unwrap, validator=_check_value)
-    """bool: passed or not. float: how good. str: a label."""
+    """bool: passed or not; float: a number; str: a label."""
     reason: str = ""
-    """Explanation, shown to people."""
+    """Why the output has this score; shown with it."""
 
 
 @define(eq=False)

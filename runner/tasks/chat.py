@@ -109,22 +109,27 @@ class Chat:
     messages: Any = None
     """A list of messages with `{fields}`, or the path of a JSON file with one; replaces the prompt."""
     system: str | None = None
+    """System prompt, with `{fields}` of the case."""
     temperature: float | None = None
+    """Sampling temperature. None: the model's default."""
     max_tokens: int | None = None
+    """Maximum tokens of a reply. None: the model's default."""
     seed: int | None = None
+    """Sampling seed, if the model supports it."""
     schema: Any = None
     """A JSON schema, or the path of a file with one; the output is then a JSON value."""
     stream: bool = False
     """Whether to stream the reply and record the time to its first byte."""
     more: Mapping[str, Any] = attrs.field(factory=dict[str, Any])
-    """Further members of the request: `{"top_p": 0.9}`."""
+    """Further request parameters: `{"top_p": 0.9}`."""
     headers: Mapping[str, str] = attrs.field(factory=dict[str, str], repr=lambda headers: repr(masked_headers(headers)))
+    """Request headers; `$NAME` stands for an environment variable."""
     prices: Path | str = DEFAULT_PRICES
-    """A TOML file with prices."""
+    """A TOML file with token prices."""
     connect_timeout: float | None = 10.0
     """Seconds to connect, within the timeout of the attempt."""
     read_timeout: float | None = None
-    """Seconds without a byte from the endpoint; None: no limit but the timeout of the attempt."""
+    """Maximum seconds between two received bytes. None: only the timeout of the attempt applies."""
     _model: Text = attrs.field(
         init=False, repr=False, default=attrs.Factory(lambda self: Text.parse(self.model, "the model"), takes_self=True)
     )

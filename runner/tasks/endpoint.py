@@ -44,21 +44,23 @@ class Endpoint:
     """`$NAME` stands for an environment variable, here and in the headers; its value is not recorded. Path and query may
     contain `{fields}` of the case."""
     method: Literal["POST", "GET"] = attrs.field(default="POST", validator=attrs.validators.in_(("POST", "GET")))
+    """HTTP method."""
     body: Any = attrs.field(default=None)
     """A JSON value, or its text, with `{fields}`. None: the input if it is an object, otherwise `{"input": …}`.
-    With GET, its members are the query parameters; None adds none if the URL has fields."""
+    With GET, the members are sent as query parameters; if the URL has fields, None adds none."""
     headers: Mapping[str, str] = attrs.field(factory=dict[str, str], repr=lambda headers: repr(masked_headers(headers)))
+    """Request headers."""
     output_path: str | None = None
     """Path of the output in the reply, such as `choices.0.text`. None: the whole reply, parsed if its media type is JSON."""
     error_path: str | None = None
-    """Path of an error in a reply with a successful status; if there is one, the attempt fails. None: not checked, except for
+    """Path of an error in a reply with a success status; if there is one, the attempt fails. None: not checked, except for
     `error` in the pieces of a stream."""
     done_path: str | None = None
     """Path of a member, such as `done`, that is true in the last piece of a stream; a stream without it is incomplete."""
     connect_timeout: float | None = 10.0
     """Seconds to connect, within the timeout of the attempt."""
     read_timeout: float | None = None
-    """Seconds without a byte from the endpoint; None: no limit but the timeout of the attempt."""
+    """Maximum seconds between two received bytes. None: only the timeout of the attempt applies."""
     idempotency_header: str = "Idempotency-Key"
     """Header with a value that is the same for all attempts at a trial; empty: not sent."""
     _body: Body | None = attrs.field(

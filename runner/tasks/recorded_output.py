@@ -1,6 +1,6 @@
 """Recorded outputs as a task: each case contains its output, and nothing is called.
 
-Outputs from elsewhere can so be scored, compared and reported.
+Outputs from elsewhere can be scored, compared and reported this way.
 """
 
 from collections.abc import AsyncGenerator
@@ -25,6 +25,7 @@ class RecordedOutput:
     takes_trial = True
 
     output_key: str
+    """Name of the column or member."""
 
     @property
     def definition(self) -> dict[str, Any]:
