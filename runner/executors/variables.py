@@ -38,16 +38,30 @@ def innermost(function: Any) -> Any:
 def variable_digests(function: Any) -> dict[str, str]:
     """Return the digests of the texts, containers and tables that a function reads, by name.
 
-    Counted are arguments of a partial, enclosing and global variables. Left out are secrets, and what is often a counter, a
-    time or a cache: plain numbers and empty containers. A function with a `fingerprint` defines what it depends on.
+    Counted are arguments of a partial, fields of an object, enclosing and global variables. Left out are secrets, and what is
+    often a counter, a time or a cache: plain numbers and empty containers. A function with a `fingerprint` defines what it
+    depends on.
     """
     arguments = list(_arguments(function))
     function = inspect.unwrap(innermost(function))
     if isinstance(getattr(function, "fingerprint", None), str):
         return {}
-    values = {_ARGUMENTS: arguments, **_variables(getattr(function, "__func__", function))}
+    values = {_ARGUMENTS: arguments, **_fields(function), **_variables(_code(function))}
     digests = {name: _digest(value) for name, value in values.items() if _is_data(value) and not is_secret_name(name)}
     return {name: value for name, value in digests.items() if value is not None}
+
+
+def _fields(function: Any) -> dict[str, Any]:
+    """Return the fields of the object that a method belongs to, or that is called like a function."""
+    owner = getattr(function, "__self__", None) if inspect.isroutine(function) else function
+    is_object = not isinstance(owner, type | types.ModuleType)
+    return {f"self.{name}": value for name, value in getattr(owner, "__dict__", {}).items() if is_object}
+
+
+def _code(function: Any) -> Any:
+    """Return the function of a method or of an object that is called like a function."""
+    method = function if inspect.isroutine(function) else getattr(type(function), "__call__", None)  # noqa: B004  # its code
+    return getattr(method, "__func__", method)
 
 
 def _variables(function: Any) -> dict[str, Any]:

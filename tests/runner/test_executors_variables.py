@@ -15,7 +15,6 @@ import pandas as pd  # type: ignore[import-untyped,unused-ignore]  # it has no s
 import pytest
 
 from runner.executors.variables import variable_digests
-from runner.testing import Answer, Scripted
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -132,6 +131,32 @@ def test_functions_of_the_enclosing_scope_are_followed() -> None:
     assert variable_digests(calls) == variable_digests(outer)
 
 
+class Judge:
+    """An object that is called like a function."""
+
+    def __init__(self, prompt: str) -> None:
+        self.prompt, self.count, self.api_key, self.seen = prompt, 0, prompt, list[int]()
+
+    def __call__(self, index: int) -> str:
+        self.seen.append(index)
+        return f"{TEXT} {self.prompt}"
+
+    judge = __call__
+
+
+@pytest.mark.parametrize("function_of", [lambda judge: judge, lambda judge: judge.judge])
+def test_fields_of_an_object(function_of: Callable[[Judge], Any]) -> None:
+    """The fields of an object count by the same rules, whether it is called itself or one of its methods."""
+    one, same, other = (variable_digests(function_of(Judge(prompt))) for prompt in ("a", "a", "b"))
+
+    assert {"self.prompt", "TEXT"} == one.keys()
+    assert (True, False) == (one == same, one["self.prompt"] == other["self.prompt"])
+
+
 def test_a_function_with_a_fingerprint_defines_what_it_depends_on() -> None:
     """Objects with a fingerprint of their own have no variables; nor has a builtin function."""
-    assert [{}, {}] == [variable_digests(Scripted(lambda *_: Answer(TEXT))), variable_digests(len)]
+
+    class Versioned(Judge):
+        fingerprint = "version 2"
+
+    assert [{}, {}] == [variable_digests(Versioned("a")), variable_digests(len)]
