@@ -56,7 +56,7 @@ def run(
     In the main thread, Ctrl-C and SIGTERM stop the run gracefully and then have their usual effect: KeyboardInterrupt, or the
     end of the process. `signals=True`: they only stop the run. `signals=False`: they are not handled.
 
-    The final summary and the gates that were not reached are printed, unless it is `quiet`.
+    The final summary and the gates that did not pass are printed, unless `quiet` is true.
     """
     is_main_thread = threading.current_thread() is threading.main_thread()
     if signals and not is_main_thread:

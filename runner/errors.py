@@ -49,7 +49,7 @@ class MissingVariable(UsageError):
 
 
 class RunFailed(Exception):
-    """A run did not pass: it is not finished, trials failed, outputs are unscored, or a gate was not reached."""
+    """A run did not pass: it is not finished, trials failed, outputs are unscored, or a gate did not pass."""
 
     def __init__(self, path: Path, problems: Sequence[str]) -> None:
         super().__init__(path, problems)

@@ -78,7 +78,7 @@ def gate_results(state: RunState) -> list[GateResult]:
 
 
 def problems(state: RunState, scorers: Iterable[str] = ()) -> list[str]:
-    """Return why a finished run did not pass: failed trials, unscored outputs, and gates that were not reached.
+    """Return why a finished run did not pass: failed trials, unscored outputs, and gates that did not pass.
 
     Only the run's own scorers and `scorers` count: one that was tried once with `rescore` and failed is ignored.
     """

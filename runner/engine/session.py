@@ -62,7 +62,7 @@ class Outcome:
 
     @property
     def gates(self) -> list[GateResult]:
-        """The gates of the run, and whether it reached them so far."""
+        """The gates of the run, and whether each passes so far."""
         return gate_results(self.state)
 
     @property
@@ -84,11 +84,11 @@ class Outcome:
 
     @property
     def report(self) -> str:
-        """The final summary, the next command and the gates that were not reached, as the command line prints them."""
+        """The final summary, the next command and the gates that did not pass, as the command line prints them."""
         return self._text(f"next: {next_command(self.state, self.path)}")
 
     def __str__(self) -> str:
-        """Return the final summary, and the gates that were not reached."""
+        """Return the final summary and the gates that did not pass."""
         return self._text()
 
     def _text(self, *lines: str) -> str:
