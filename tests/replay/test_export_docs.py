@@ -16,7 +16,7 @@ def generated(name: str) -> str:
 
 def test_table_of_formats() -> None:
     """The page lists every format, in order and with its description."""
-    rows = ["| format | what it is | where to |", "|---|---|---|"]
+    rows = ["| format | what it is | destination |", "|---|---|---|"]
     for name, each in FORMATS.items():
         where = (
             "a directory" if isinstance(each, Files) else "a file, or standard output" if each.is_text else "a file, or a pipe"
