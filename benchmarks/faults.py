@@ -1,14 +1,24 @@
-"""Faults, provoked in real processes: kills and false alarms, each with a required figure."""
+"""Faults, provoked in real processes: kills, signals, limits, large runs and false alarms, each with a required figure."""
 
 import argparse
 import tempfile
 from pathlib import Path
 
 from benchmarks._figures import Figures, machine
-from benchmarks.fault_scenarios import kills, verdicts
+from benchmarks.fault_scenarios import kills, large_runs, limits, verdicts
 
 SCENARIOS = {
-    scenario.__name__: scenario for scenario in (kills.kill_large_outputs, kills.kill_every_kind, verdicts.verified_runs)
+    scenario.__name__: scenario
+    for scenario in (
+        kills.kill_large_outputs,
+        kills.kill_every_kind,
+        limits.full_disk,
+        limits.signals,
+        limits.few_files,
+        limits.little_memory,
+        verdicts.verified_runs,
+        large_runs.a_million_trials,
+    )
 }
 """Each prints its figures, given an empty directory. Its name is the value of `--only`; its docstring says what it requires."""
 

@@ -53,8 +53,8 @@ def run(
 ) -> Outcome:
     """Run an evaluation from a script, a thread or a notebook cell; see `arun`.
 
-    In the main thread, Ctrl-C and SIGTERM stop the run gracefully and then have their usual effect: KeyboardInterrupt, or the
-    end of the process. `signals=True`: they only stop the run. `signals=False`: they are not handled.
+    In the main thread, Ctrl-C, SIGTERM and SIGHUP stop the run gracefully and then have their usual effect: KeyboardInterrupt,
+    or the end of the process. `signals=True`: they only stop the run. `signals=False`: they are not handled.
 
     The final summary and the gates that did not pass are printed, unless `quiet` is true.
     """

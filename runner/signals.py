@@ -8,8 +8,8 @@ from functools import partial
 from types import FrameType
 from typing import Any, Final
 
-STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-"""Signals that ask a program to stop."""
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
+"""Signals that ask a program to stop; SIGHUP is sent when its terminal is closed."""
 
 POLL_INTERVAL: Final = 0.5
 """Seconds between wake-ups of a main thread that waits for another thread: a signal just before the wait does not wake it."""

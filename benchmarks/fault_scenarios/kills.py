@@ -59,11 +59,11 @@ def kill_large_outputs(figures: Figures, directory: Path, kills: int = 30) -> No
 
 def kill_every_kind(figures: Figures, directory: Path, kills: int = 4) -> None:
     """Kills of every kind of task: no record is lost twice or damaged, and a resumed run completes every trial once."""
-    for kind in ("trio", "asyncio", "thread", "command", "endpoint"):
+    for kind, define in KINDS.items():
         ledger = Ledger(directory / f"{kind}.ledger")
         path, lost, problems = directory / kind, 0, 0
         with serving(ledger) as url:
-            task = KINDS[kind](ledger, url)
+            task = define(ledger, url)
             for kill in range(kills):
                 before = len(ledger.calls())
                 with killed_process(lambda: run(task, path, resume=path.exists(), policy="fixed")):  # noqa: B023

@@ -325,7 +325,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         ),
         Option(
             "--fail-under GATE",
-            "Gate: exit with 1 if a mean score is lower: exact=0.9, or 'exact>=0.9@lower' for the lower end of its 95 % "
+            "Exit with 1 unless a mean score is reached: exact=0.9, or 'exact>=0.9@lower' for the lower end of its 95 % "
             "confidence interval; repeatable.",
             "settings",
             '["exact=0.9"]',

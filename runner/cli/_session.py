@@ -30,7 +30,7 @@ from runner.engine.session import Outcome
 from runner.errors import UsageError
 from runner.retries.classify import describe
 from runner.run_paths import next_paths
-from runner.signals import handle_signals
+from runner.signals import STOP_SIGNALS, handle_signals
 from runner.suggest import command
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def user_code() -> Generator[None]:
     """
     with (
         restore_streams(),
-        handle_signals(signal.default_int_handler, signal.SIGTERM),
+        handle_signals(signal.default_int_handler, *STOP_SIGNALS[1:]),
         contextlib.redirect_stdout(sys.stderr),
     ):
         try:

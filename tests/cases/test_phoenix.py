@@ -170,7 +170,7 @@ async def test_6_a_leaked_cancellation_loses_nothing() -> None:
     assert ("", 99, 1) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_7_a_signal_is_noticed_while_every_slot_waits(number: signal.Signals) -> None:
     """With every slot waiting, Ctrl-C takes effect at once: the run ends with the grace."""
     disk = SimulatedDisk()
@@ -194,8 +194,8 @@ async def test_7_a_second_ctrl_c_does_not_wait() -> None:
 
 @pytest.mark.parametrize("outcome", ["finished", "interrupted", "unauthorized"])
 async def test_7_signal_handlers_are_restored(outcome: str) -> None:
-    """However a run ends, earlier handlers of SIGINT and SIGTERM are restored."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    """However a run ends, earlier handlers of SIGINT, SIGTERM and SIGHUP are restored."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.getsignal(number) for number in numbers]
     it, disk = define(Scripted(lambda *_: Answer("yes", 5)), numbered_cases(2)), SimulatedDisk()
     match outcome:

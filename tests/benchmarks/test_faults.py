@@ -1,0 +1,23 @@
+"""Slices of `python -m benchmarks faults`: the same scenarios, smaller. Slices of its kills are in `tests/crash`."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks._figures import Figures
+from benchmarks.fault_scenarios import large_runs, limits
+
+
+def test_signals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGSTOP changes nothing; SIGHUP and SIGTERM stop a run, which `resume` completes."""
+    monkeypatch.setattr(limits, "TRIALS", 60)
+    figures = Figures()
+    limits.signals(figures, tmp_path)
+    assert 0 == figures.missed
+
+
+def test_memory_of_a_large_run(tmp_path: Path) -> None:
+    """Commands read a generated run; its memory is measured in the whole scenario."""
+    figures = Figures()
+    large_runs.a_million_trials(figures, tmp_path, trials=1_000)
+    assert 0 == figures.missed
