@@ -1,7 +1,7 @@
 """Blobs that are being written. Blocking calls only; several threads may write at the same time.
 
 A blob is complete before the line that refers to it is written, so killing the process loses neither. It is synced before that
-record is confirmed, not before the line is written: a line would wait for the disk, and the lines after it, too.
+record is confirmed, not before the line is written: otherwise that line and all later ones would wait for the disk.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from journal.files import APPEND, CREATE, CREATE_NEW, Files, retry_interrupted, 
 SLOW: Final = 0.01
 """Seconds; writing to the page cache takes less than one millisecond per megabyte."""
 _THREADS: Final = 8
-"""Blobs that are written at the same time, at most."""
+"""Maximum number of blobs that are written at the same time."""
 _RECENT: Final = 4
 """Writes that must all have been slow: a single one may have been preempted."""
 
@@ -36,7 +36,7 @@ class BlobWriter:
         """Directories whose own names were synced in this session."""
         self._threads: ThreadPoolExecutor | None = None
         self._started: dict[str, Future[None]] = {}
-        """SHA-256 → blob that a thread writes."""
+        """SHA-256 → write that was started in a thread."""
         self._durations = deque([0.0], maxlen=_RECENT)
         """Seconds that the last writes took."""
 
@@ -65,7 +65,7 @@ class BlobWriter:
         return min(self._durations) > SLOW
 
     def _write(self, sha256: str, data: bytes) -> None:
-        # It makes few system calls: after each, a thread may have to wait for the interpreter.
+        # As few system calls as possible: after each one, the thread may have to wait for the GIL.
         file, began = os.path.join(self._path, location(sha256)), time.monotonic()
         try:
             self._put(file, data, CREATE_NEW)
@@ -73,7 +73,7 @@ class BlobWriter:
             self._make_directory(file)
             return self._write(sha256, data)
         except FileExistsError:
-            if not self._is_stored(file, data):  # A crash came before it was complete, or another thread is writing it.
+            if not self._is_stored(file, data):  # A crash left it incomplete, or another thread is writing it.
                 temporary = f"{file}.{get_ident()}.new"
                 self._put(temporary, data, CREATE)
                 retry_interrupted(lambda: self._files.replace(temporary, file))

@@ -89,7 +89,7 @@ def with_loaded_blobs(event: Event, files: Files) -> Event:
 def unloaded_blobs(blobs: Blobs, type_: str, path: Path) -> dict[str, Blob]:
     """Return the fields in a line's member `blobs`, not loaded.
 
-    The journal may come from elsewhere: a reference must neither leave its directory nor replace a field that is no payload.
+    The journal may come from elsewhere: a reference must neither leave its directory nor replace a field that is not a payload.
     """
     allowed = PAYLOAD_FIELDS[EVENT_TYPES[type_]] if type_ in EVENT_TYPES else blobs.keys() - RECORD_MEMBERS
     for field, blob in blobs.items():

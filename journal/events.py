@@ -275,7 +275,7 @@ class ScorerCallStarted:
 
 @fact
 class ScorerCallFailed:
-    """A call of a scorer raised or exceeded its timeout. A call that succeeds ends with its first `trial_scored`."""
+    """A scorer call raised or exceeded its timeout. A call that succeeds ends with its first `trial_scored`."""
 
     trial: str
     scorer: str

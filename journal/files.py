@@ -21,8 +21,8 @@ CREATE_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _CLOSED_ON_EXEC: Final = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
-def _not_standard(fd: int) -> int:
-    """Move a file descriptor from 0 to 2, if a standard stream was closed: what is printed must not reach the journal."""
+def _above_stderr(fd: int) -> int:
+    """Return a descriptor above 2: if a standard stream was closed, printed text must not reach the journal."""
     standard: list[int] = []
     while fd <= 2:  # noqa: PLR2004  # standard error
         standard.append(fd)
@@ -37,7 +37,7 @@ class Files:
 
     def open(self, path: str, flags: int) -> int:
         """Open a file; a new one is readable by its owner only. Child processes do not inherit it."""
-        return _not_standard(os.open(path, flags | _CLOSED_ON_EXEC, 0o600))
+        return _above_stderr(os.open(path, flags | _CLOSED_ON_EXEC, 0o600))
 
     def write(self, fd: int, data: memoryview) -> int:
         """Write some of the data; return how many bytes."""

@@ -1,4 +1,4 @@
-"""Opening of a run's directory for writing: create it, or read it, reject damage and recover from a crash."""
+"""Open a run's directory for writing: create it, or read it, reject damage and recover from a crash."""
 
 from hashlib import sha256
 from pathlib import Path

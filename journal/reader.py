@@ -19,7 +19,7 @@ from journal.recovery import damage, lost_record
 from journal.scan import BadLine, Cursor, Scan, ScanStop
 
 POLL_INTERVAL: Final = 0.1
-"""Seconds between two looks at the files of another process."""
+"""Seconds between polls of another process's files."""
 
 _PREVIOUS_HASH: Final = chain.HASH_LENGTH + len(chain.LINE_CLOSING)
 """Distance from the hash of a line to the start of the next line."""

@@ -37,7 +37,7 @@ class Salvaged:
     kept: int
     """Number of records that were copied."""
     lost: int
-    """Number of missing records, judged by the numbers of the others."""
+    """Number of missing records, counted by the gaps in `seq`."""
     excluded: int
     """Number of intact records that could not be appended; they are in `excluded.jsonl`."""
     problem: JournalError | None = attrs.field(default=None, eq=False)

@@ -1,4 +1,4 @@
-"""Reading of lines into records, up to the first line that cannot be trusted.
+"""Read lines into records, up to the first line that cannot be trusted.
 
 A `Cursor` knows what the next line must be: its number, the previous hash and its file. All readers (`read`, `follow`,
 recovery, `verify`) use one. What an invalid line means is decided in `journal.recovery`.
@@ -82,8 +82,8 @@ class Cursor:
                     self.read_header(line)
                     run, is_old = self.run, self.major != segments.MAJOR
                 digits = link(run, h, line[:tail])
-                following = digits.encode()
-                if not line.endswith(opening + following + closing):
+                next_h = digits.encode()
+                if not line.endswith(opening + next_h + closing):
                     raise _bad_line(line)
                 try:
                     members = loads(line)
@@ -107,7 +107,7 @@ class Cursor:
                 if check_all:
                     self._digest.update(line)
                 seq += 1
-                h = following
+                h = next_h
                 offset += len(line)
                 records += 1
                 yield record
@@ -128,7 +128,7 @@ class Cursor:
             raise BadLine(f"not a record ({exc})") from exc
 
     def _prepared(self, members: dict[str, Any]) -> dict[str, Any]:
-        """Handle what few lines need: references to blobs, and older formats."""
+        """Resolve blob references and convert older formats; few lines need either."""
         if "blobs" in members:
             members.update(unloaded_blobs(members["blobs"], members["type"], self.path))
             self.with_blobs.append(members["seq"])
@@ -291,7 +291,7 @@ class Scan:
                 return
 
     def read_all(self) -> Self:
-        """Read every record, for what is known afterwards."""
+        """Read every record; return the scan in its final state."""
         collections.deque(self, maxlen=0)
         return self
 

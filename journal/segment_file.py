@@ -1,7 +1,7 @@
 """The segment that is being written. Blocking calls only; the writer makes them in a thread.
 
-Two orders are kept here: a segment is synced before the next one gets its name, and a blob is synced before the segment with
-the line that refers to it.
+Two ordering rules are kept here: a segment is synced before the next one gets its name, and a blob is synced before the
+segment with the line that refers to it.
 """
 
 import contextlib

@@ -255,7 +255,7 @@ class Journal:
     async def write_blobs(self, event: Event) -> Blobs:
         """Write the large values of an event in a thread, before it is appended, so that no other line waits for them.
 
-        On a fast disk, writing them together with the line takes less time than the change of threads. Returns the argument
+        On a fast disk, writing them together with the line takes less time than switching threads. Returns the argument
         `in_blobs` of `append`; raises `Unserialisable` as `append` does.
         """
 
@@ -325,7 +325,7 @@ class Journal:
 
     @trio.lowlevel.enable_ki_protection
     async def _run_task(self, task: Callable[[], Awaitable[None]]) -> None:
-        """Run one of the two tasks; if it ends with an error, wake everyone who waits for it."""
+        """Run one of the two tasks; if it ends with an error, wake all tasks that wait for it."""
         try:
             with trio.CancelScope(shield=True):  # Closing the journal needs it, also after a cancellation.
                 await task()
@@ -340,7 +340,7 @@ class Journal:
         try:
             if self._failure is None:
                 await self._wait_synced()
-                await self._guarded(self._check_place)
+                await self._guarded(self._check_files)
                 self._seal(*self._time())  # A seal confirms that everything before it is durable.
                 await self._wait_synced()
                 self._is_sealed = True
@@ -457,7 +457,7 @@ class Journal:
     async def _write(self, batch: _Batch) -> None:
         if batch.segment != self._file.segment:
             async with self._changing:
-                await self._guarded(self._check_place)
+                await self._guarded(self._check_files)
                 await self._guarded(self._file.finish)
                 self._confirm(self._written)
                 await self._guarded(lambda: self._file.create(batch.segment, batch.lines[0], batch.first))
@@ -475,7 +475,7 @@ class Journal:
         if self._durability == "os":
             self._wake(self._written)
 
-    def _check_place(self) -> None:
+    def _check_files(self) -> None:
         """Check that the open file is intact, and that a new one would be created in the locked directory."""
         self._file.check()
         if not self._lock.is_in_place():
