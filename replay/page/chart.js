@@ -50,46 +50,46 @@ const laneHeight = (slots) => Math.min(20 * UNIT, Math.max(2, (300 * UNIT) / Mat
 
 // A bar for each attempt: filled if it succeeded, striped and lettered if it failed, hollow if it was interrupted.
 function drawLanes(canvas, run, view, width) {
-  const slots = Math.max(1, run.lanes.length), high = laneHeight(slots), height = Math.ceil(slots * high) + 2;
+  const slots = Math.max(1, run.lanes.length), rowHeight = laneHeight(slots), height = Math.ceil(slots * rowHeight) + 2;
   const pen = prepare(canvas, width, height);
-  const wide = width - GUTTER - EDGE, scale = wide / (view[1] - view[0]);
+  const plotWidth = width - GUTTER - EDGE, scale = plotWidth / (view[1] - view[0]);
   const colours = palette(), faint = colour("faint");
   const inks = { ink: colour("ink"), ground: colour("ground"), onBar: colour("on-bar"), onPale: colour("on-pale") };
   pen.save();
-  pen.rect(GUTTER, 0, wide, height);
+  pen.rect(GUTTER, 0, plotWidth, height);
   pen.clip();
   const shade = (from, to, tint, least = 0) => { pen.fillStyle = colour(tint); pen.fillRect(GUTTER + (from - view[0]) * scale, 0, Math.max(least, (to - from) * scale), height); };
   for (let at = 1; at < run.sessions.length; at++) shade(run.base[at - 1] + run.sessions[at - 1].end, run.base[at] + run.sessions[at].start, "hair", 1);
   for (const { from, to, reason } of pauseRanges(run)) shade(from, to, PROBING.has(reason) ? "breaker" : "pause");
   pen.restore();
   pen.textBaseline = "middle";
-  const every = Math.max(1, Math.ceil((14 * UNIT) / high));
+  const every = Math.max(1, Math.ceil((14 * UNIT) / rowHeight));
   for (let slot = 0; slot < slots; slot++) {
-    const top = slot * high + 1, middle = top + high / 2;
+    const top = slot * rowHeight + 1, middle = top + rowHeight / 2;
     if (slot % every === 0) {
       pen.fillStyle = faint;
       pen.font = font(10);
       pen.textAlign = "right";
       pen.fillText(String(slot), GUTTER - 8, Math.max(middle, 6 * UNIT));
     }
-    drawLane(pen, run, run.lanes[slot] || [], { view, scale, wide, top, high, colours, inks });
+    drawLane(pen, run, run.lanes[slot] || [], { view, scale, plotWidth, top, rowHeight, colours, inks });
   }
 }
 
 function drawLane(pen, run, lane, place) {
-  const { view, scale, wide, top, high, colours, inks } = place;
-  const { spans } = run, gap = high > 6 ? 1.5 : high > 3 ? 0.5 : 0;
+  const { view, scale, plotWidth, top, rowHeight, colours, inks } = place;
+  const { spans } = run, gap = rowHeight > 6 ? 1.5 : rowHeight > 3 ? 0.5 : 0;
   // Attempts shorter than a pixel share a column of pixels, divided by the time of each outcome, the longest on top.
   let column = -1, times = new Map();
   const drawColumn = () => {
     const all = [...times.values()].reduce((sum, time) => sum + time, 0), [main, ...others] = [...times.entries()].sort((a, b) => b[1] - a[1]);
     times = new Map();
     if (!main) return;
-    let bottom = top + high - gap;
+    let bottom = top + rowHeight - gap;
     pen.fillStyle = colours[main[0]];
-    pen.fillRect(GUTTER + column, top + gap, 1, high - 2 * gap);
+    pen.fillRect(GUTTER + column, top + gap, 1, rowHeight - 2 * gap);
     for (const [outcome, time] of others) {
-      const part = Math.min(bottom - top - gap, Math.max(2, (time / all) * (high - 2 * gap))); // At least 2 pixels, to be visible.
+      const part = Math.min(bottom - top - gap, Math.max(2, (time / all) * (rowHeight - 2 * gap))); // At least 2 pixels, to be visible.
       pen.fillStyle = colours[outcome];
       pen.fillRect(GUTTER + column, bottom - part, 1, part);
       bottom -= part;
@@ -101,16 +101,16 @@ function drawLane(pen, run, lane, place) {
     const outcome = run.outcomes[spans.outcome[span]];
     let left = (start - view[0]) * scale, right = (run.endOf(span) - view[0]) * scale;
     if (right - left < 1) {
-      const middle = Math.min(Math.max(0, Math.floor((left + right) / 2)), wide - 1);
+      const middle = Math.min(Math.max(0, Math.floor((left + right) / 2)), plotWidth - 1);
       if (middle !== column) drawColumn();
       column = middle;
       times.set(outcome, (times.get(outcome) || 0) + right - left);
       continue;
     }
     left = Math.max(left, 0);
-    right = Math.min(right, wide);
+    right = Math.min(right, plotWidth);
     if (right - left > 3) right -= 0.8;
-    drawBar(pen, outcome, { left: GUTTER + left, wide: right - left, top: top + gap, high: high - 2 * gap, colours, ...inks }, spans.attempt[span]);
+    drawBar(pen, outcome, { left: GUTTER + left, width: right - left, top: top + gap, height: rowHeight - 2 * gap, colours, ...inks }, spans.attempt[span]);
   }
   drawColumn();
 }
@@ -118,42 +118,42 @@ function drawLane(pen, run, lane, place) {
 // Index of the first attempt in a lane that ends at a time or later.
 const firstSpan = (run, lane, x) => countWhile(lane, (span) => run.endOf(span) < x);
 
-function drawBar(pen, outcome, { left, wide, top, high, colours, ink, ground, onBar, onPale }, attempt) {
+function drawBar(pen, outcome, { left, width, top, height, colours, ink, ground, onBar, onPale }, attempt) {
   pen.fillStyle = colours[outcome];
-  if (outcome === "interrupted" && wide > 3) {
+  if (outcome === "interrupted" && width > 3) {
     pen.strokeStyle = colours[outcome];
     pen.lineWidth = 1;
     pen.setLineDash([3, 2]);
-    pen.strokeRect(left + 0.5, top + 0.5, wide - 1, high - 1);
+    pen.strokeRect(left + 0.5, top + 0.5, width - 1, height - 1);
     pen.setLineDash([]);
   } else {
     pen.globalAlpha = outcome === "" ? 0.55 : 1;
-    pen.fillRect(left, top, wide, high);
+    pen.fillRect(left, top, width, height);
     pen.globalAlpha = 1;
   }
   const isFailure = outcome !== "succeeded" && outcome !== "" && outcome !== "interrupted";
-  if (isFailure && wide > 8 && high > 8) {
+  if (isFailure && width > 8 && height > 8) {
     pen.save();
     pen.beginPath();
-    pen.rect(left, top, wide, high);
+    pen.rect(left, top, width, height);
     pen.clip();
     pen.strokeStyle = ground;
     pen.globalAlpha = 0.28;
     pen.lineWidth = 1.2;
     pen.beginPath();
-    for (let x = left - high; x < left + wide; x += 5) {
-      pen.moveTo(x, top + high);
-      pen.lineTo(x + high, top);
+    for (let x = left - height; x < left + width; x += 5) {
+      pen.moveTo(x, top + height);
+      pen.lineTo(x + height, top);
     }
     pen.stroke();
     pen.restore();
   }
   const label = `${OUTCOMES[outcome].letter}${attempt > 1 ? attempt : ""}`;
-  if (label && high > 9 && wide > (7 * label.length + 4) * UNIT) {
+  if (label && height > 9 && width > (7 * label.length + 4) * UNIT) {
     pen.font = font(10, "600");
     pen.textAlign = "left";
     pen.fillStyle = outcome === "interrupted" ? ink : ["", "succeeded", "rate_limited"].includes(outcome) ? onPale : onBar;
-    pen.fillText(label, left + 3, top + high / 2 + 0.5);
+    pen.fillText(label, left + 3, top + height / 2 + 0.5);
   }
 }
 
@@ -227,7 +227,7 @@ class StepChart {
   }
 }
 
-// The distribution of latencies; of two runs, one over the other.
+// The distribution of latencies; those of two runs are overlaid.
 class Histogram {
   constructor(holder) {
     this.holder = holder;

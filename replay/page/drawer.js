@@ -6,7 +6,7 @@ const DIFF_TOKENS = 1200; // Longer texts are compared at their beginning and en
 const tokens = (text) => text.match(/\s+|[\p{L}\p{N}_]+|[^\s\p{L}\p{N}_]/gu) || [];
 const isBlank = (token) => !token.trim();
 
-// Mark the words of each text that the other does not have (longest common subsequence; white space hardly counts).
+// Mark the words of each text that the other does not have (longest common subsequence; whitespace has little weight).
 function difference(a, b) {
   const one = tokens(a), two = tokens(b);
   let begin = 0, endOne = one.length, endTwo = two.length;
@@ -17,15 +17,15 @@ function difference(a, b) {
   keptTwo.fill(0, begin, endTwo);
   const rows = endOne - begin, columns = endTwo - begin;
   if (rows && columns && rows <= DIFF_TOKENS && columns <= DIFF_TOKENS) {
-    const lengths = new Uint16Array((rows + 1) * (columns + 1)), wide = columns + 1;
+    const lengths = new Uint16Array((rows + 1) * (columns + 1)), stride = columns + 1;
     for (let row = rows - 1; row >= 0; row--) {
       for (let column = columns - 1; column >= 0; column--) {
-        lengths[row * wide + column] = one[begin + row] === two[begin + column] ? lengths[(row + 1) * wide + column + 1] + (isBlank(one[begin + row]) ? 1 : 32) : Math.max(lengths[(row + 1) * wide + column], lengths[row * wide + column + 1]);
+        lengths[row * stride + column] = one[begin + row] === two[begin + column] ? lengths[(row + 1) * stride + column + 1] + (isBlank(one[begin + row]) ? 1 : 32) : Math.max(lengths[(row + 1) * stride + column], lengths[row * stride + column + 1]);
       }
     }
     for (let row = 0, column = 0; row < rows && column < columns;) {
       if (one[begin + row] === two[begin + column]) { keptOne[begin + row] = keptTwo[begin + column] = 1; row += 1; column += 1; }
-      else if (lengths[(row + 1) * wide + column] >= lengths[row * wide + column + 1]) row += 1;
+      else if (lengths[(row + 1) * stride + column] >= lengths[row * stride + column + 1]) row += 1;
       else column += 1;
     }
   }
@@ -93,7 +93,7 @@ class Drawer {
     const { trials } = run, reason = trials.reason[trial] ? ` (${spaced(trials.reason[trial])})` : "";
     return [
       el("p", { class: "status" }, label ? el("b", { text: `${label} ` }) : "", stageMark(run.stageOf(trial)), `${reason}, ${plural(trials.attempts[trial].length, "attempt")}`, trials.recovered[trial] ? ", recovered after a failure" : ""),
-      el("p", { class: "faint", text: `waited ${microseconds(trials.waited[trial])} · backoff ${microseconds(trials.backed_off[trial])} · in attempts ${microseconds(trials.served[trial])} · scoring ${microseconds(trials.scored[trial])}` }),
+      el("p", { class: "faint", text: `waited ${microseconds(trials.queue_time[trial])} · backoff ${microseconds(trials.backoff_time[trial])} · in attempts ${microseconds(trials.run_time[trial])} · scoring ${microseconds(trials.scoring_time[trial])}` }),
     ];
   }
 
@@ -103,7 +103,7 @@ class Drawer {
       const scorer = run.scorers.indexOf(name), value = run.scoreOf(scorer, trial), reason = run.trials.score_reasons[trial]?.[scorer];
       if (value === null && !reason) return null;
       return el("tr", {}, el("th", { scope: "row", text: `${visible(name)}${label ? ` in ${label}` : ""}` }),
-        el("td", {}, value === null ? el("span", { class: "unscored", text: "scoring error" }) : scoreMark(value)),
+        el("td", {}, value === null ? el("span", { class: "unscored", text: "scorer failure" }) : scoreMark(value)),
         el("td", { class: "reason", text: reason ? visible(reason.error ?? fullText(reason)) : "" }));
     })).filter(Boolean);
     return rows.length ? el("table", { class: "scores" }, el("tbody", {}, rows)) : "";
@@ -144,7 +144,7 @@ class Drawer {
       el("div", { class: "attempt-head" }, outcomeMark(outcome, { "aria-hidden": "true" }),
         el("b", { text: `attempt ${spans.attempt[span]}` }), ` ${OUTCOMES[outcome].label}${details.reason ? ` (${spaced(details.reason)})` : ""} after ${duration(run.endOf(span) - run.startOf(span))}`,
         link(`seq ${grouped(spans.seq[span])}`, () => this.onSeq(run, spans.seq[span]), { title: "Show the state at the start of this attempt" })),
-      line(`waited ${microseconds(spans.waited[span])} · backoff ${microseconds(spans.backed_off[span])} · slot ${spans.slot[span]} · session ${spans.session[span]}`),
+      line(`waited ${microseconds(spans.queue_time[span])} · backoff ${microseconds(spans.backoff_time[span])} · slot ${spans.slot[span]} · session ${spans.session[span]}`),
       details.request === undefined ? "" : el("details", {}, el("summary", { text: "Request" }), this.content(details.request, run, trial)),
       error ? el("pre", { class: "error", tabindex: 0, text: visible(`${error[1]}: ${error[2]}`) }) : "",
       error && error[3] ? el("details", {}, el("summary", { text: "Traceback" }), el("pre", { tabindex: 0, text: visible(error[3]) })) : "",

@@ -45,7 +45,7 @@ const microseconds = (value) => duration(value / 1e6);
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
 const plural = (count, one, many) => `${grouped(count)} ${count === 1 ? one : many || `${one}s`}`;
 
-// A number or text joined with the unit or name that follows, without those whose count is 0: "2 failed · 1 open".
+// Counts with their names, without zeros: "2 failed · 1 open".
 const countList = (counts, separator = " · ") => counts.filter(([count]) => count).map(([count, name]) => `${grouped(count)} ${name}`).join(separator);
 
 // A name from the journal as words: "rate_limited" as "rate limited".

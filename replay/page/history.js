@@ -12,7 +12,7 @@ class HistoryView {
     this.onSeq = onSeq;
     this.onTrial = onTrial;
     this.seq = run.seq;
-    this.follows = true;
+    this.isFollowing = true;
     this.zoomed = null;
     this.decisions = [];
     this.build();
@@ -63,7 +63,7 @@ class HistoryView {
     this.area.addEventListener("pointerdown", (event) => this.grab(event));
     this.area.addEventListener("pointermove", (event) => this.hover(event));
     this.area.addEventListener("pointerleave", () => { this.tip.hidden = true; });
-    for (const name of ["pointerup", "pointercancel"]) this.area.addEventListener(name, () => { this.drags = false; });
+    for (const name of ["pointerup", "pointercancel"]) this.area.addEventListener(name, () => { this.isDragging = false; });
     this.area.addEventListener("dblclick", (event) => this.open(event));
     this.area.addEventListener("wheel", (event) => {
       if (!event.ctrlKey && !event.metaKey) return;
@@ -85,7 +85,7 @@ class HistoryView {
   grab(event) {
     if (event.button !== 0) return;
     this.area.setPointerCapture(event.pointerId);
-    this.drags = true;
+    this.isDragging = true;
     this.go(this.run.seqAt(this.xOf(event)));
   }
 
@@ -101,7 +101,7 @@ class HistoryView {
   }
 
   hover(event) {
-    if (this.drags) {
+    if (this.isDragging) {
       this.tip.hidden = true;
       this.go(this.run.seqAt(this.xOf(event)));
       return;
@@ -143,9 +143,9 @@ class HistoryView {
 
   zoom(by, around) {
     const [from, to] = this.view, full = this.run.endX * 1.004;
-    const wide = Math.min(full, Math.max(1e-4, (to - from) * by));
-    const start = Math.min(Math.max(0, around - ((around - from) / (to - from)) * wide), full - wide);
-    this.zoomed = wide >= full ? null : [start, start + wide];
+    const width = Math.min(full, Math.max(1e-4, (to - from) * by));
+    const start = Math.min(Math.max(0, around - ((around - from) / (to - from)) * width), full - width);
+    this.zoomed = width >= full ? null : [start, start + width];
     this.draw();
   }
 
@@ -161,7 +161,7 @@ class HistoryView {
   go(seq) {
     if (!Number.isFinite(seq)) return;
     this.seq = Math.min(Math.max(1, Math.round(seq)), this.run.seq);
-    this.follows = this.seq === this.run.seq;
+    this.isFollowing = this.seq === this.run.seq;
     this.onSeq(this.seq);
     this.frame ||= requestAnimationFrame(() => { this.frame = 0; this.show(); });
   }
@@ -170,12 +170,12 @@ class HistoryView {
   show() {
     const { run, seq } = this, x = run.x[seq - 1], view = this.view;
     if (this.zoomed && (x < view[0] || x > view[1])) {
-      const wide = view[1] - view[0], start = Math.min(Math.max(0, x - wide / 2), Math.max(0, run.endX * 1.004 - wide));
-      this.zoomed = [start, start + wide];
+      const width = view[1] - view[0], start = Math.min(Math.max(0, x - width / 2), Math.max(0, run.endX * 1.004 - width));
+      this.zoomed = [start, start + width];
       this.draw();
       return;
     }
-    const wide = this.wide - GUTTER - EDGE, left = GUTTER + ((x - view[0]) / (view[1] - view[0])) * wide;
+    const width = this.width - GUTTER - EDGE, left = GUTTER + ((x - view[0]) / (view[1] - view[0])) * width;
     this.line.style.transform = `translateX(${left}px)`;
     this.veil.style.left = `${left}px`;
     this.slider.max = this.field.max = run.seq;
@@ -220,17 +220,17 @@ class HistoryView {
     if (!rows.length) rows.push(el("li", { class: "faint", text: "no attempt in flight" }));
     if (running.length > shown) rows.push(el("li", { class: "faint", text: `and ${grouped(running.length - shown)} more` }));
     this.running.replaceChildren(...rows);
-    const backoffs = run.backoffs.size > 20000 && this.drags ? [] : run.backoffsAt(seq);
+    const backoffs = run.backoffs.size > 20000 && this.isDragging ? [] : run.backoffsAt(seq);
     const others = backoffs.slice(0, shown).map((backoff) => el("li", {}, el("span", { class: "slot", text: duration(Math.max(0, (backoff[3] - run.events.t[seq - 1]) / 1e6)) }), el("span", { class: "name", text: oneLine(run.trials.name[backoff[0]], 40) }), el("span", { class: "faint", text: `backoff: ${oneLine(spaced(backoff[4]), 40)}` })));
     if (backoffs.length > shown) others.push(el("li", { class: "faint", text: `and ${grouped(backoffs.length - shown)} more` }));
     this.backingOff.replaceChildren(...others);
   }
 
   draw() {
-    this.wide = Math.floor(this.area.clientWidth);
-    if (this.wide < GUTTER + EDGE + 20) return;
-    drawLanes(this.lanes, this.run, this.view, this.wide);
-    for (const chart of this.charts) chart.draw(this.run, this.view, this.wide);
+    this.width = Math.floor(this.area.clientWidth);
+    if (this.width < GUTTER + EDGE + 20) return;
+    drawLanes(this.lanes, this.run, this.view, this.width);
+    for (const chart of this.charts) chart.draw(this.run, this.view, this.width);
     this.show();
   }
 
@@ -274,7 +274,7 @@ class HistoryView {
   }
 
   update() {
-    if (this.follows) this.seq = this.run.seq;
+    if (this.isFollowing) this.seq = this.run.seq;
     this.decisions = this.decisionsOf(this.run);
     this.drawLegend();
     this.drawIdle();

@@ -154,7 +154,7 @@ class Page {
     this.saveAddress();
   }
 
-  // The address says what is shown, so that it can be shared.
+  // The fragment of the URL says what is shown, so that it can be shared.
   saveAddress() {
     if (this.isReading || this.isSaving) return;
     this.isSaving = true;
@@ -162,7 +162,7 @@ class Page {
       this.isSaving = false;
       const parameters = new URLSearchParams();
       if (this.drawer.isOpen) parameters.set("trial", this.drawer.name);
-      if (!this.history.follows) parameters.set("seq", this.history.seq);
+      if (!this.history.isFollowing) parameters.set("seq", this.history.seq);
       if (this.trials.filter !== "all") parameters.set("filter", this.trials.filter);
       if (this.trials.query) parameters.set("q", this.trials.query);
       if (this.trials.metadata) parameters.set("meta", this.trials.metadata);
@@ -221,8 +221,8 @@ class Page {
     if (this.drawer.isOpen && this.trials.selected !== null) this.openName(this.trials.selected);
   }
 
-  take(data) {
-    this.run.take(data);
+  update(data) {
+    this.run.update(data);
     this.draw();
     if (this.drawer.isOpen && data.columns.trials.name.includes(this.drawer.name)) this.openName(this.drawer.name);
   }
@@ -241,7 +241,7 @@ function listen() {
   source.addEventListener("run", (event) => {
     const data = JSON.parse(event.data);
     if (!page) window.page = page = new Page({ runs: [data], comparison: null }, live);
-    else if (data.columns.from === page.run.seq) page.take(data);
+    else if (data.columns.from === page.run.seq) page.update(data);
     else if (data.columns.from === 0) { page.runs[0] = new Run(data); page.build(); }
     const isLive = data.status === "running";
     show(`${isLive ? "live" : "up to date"} · seq ${grouped(data.columns.seq)}`, isLive);

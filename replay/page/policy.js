@@ -1,7 +1,7 @@
 // The policy's decisions in words and on the charts: pauses, the circuit breaker and the pace of starts.
 "use strict";
 
-// Causes with which the circuit breaker is open: only probes start, until a record ends the pause.
+// Reasons that open the circuit breaker: only probes start, until a record ends the pause.
 const PROBING = new Set(["unavailable", "no_response", "all_rate_limited"]);
 
 const PAUSE_REASONS = {
@@ -144,11 +144,11 @@ function labelPolicy(plot, run) {
       if (!value) continue;
       const x = Math.max(plot.valToPos(pace.x[index], "x", true), left);
       const next = index + 1 < pace.x.length ? plot.valToPos(pace.x[index + 1], "x", true) : right;
-      const wide = (text) => pen.measureText(text).width + 6 * ratio;
-      const text = [paceText(value), `${paceNumber(value)}/s`].find((label, short) => short || x + wide(label) < Math.min(next, right));
-      if (x < free || next < left || x + wide(text) > right) continue;
+      const widthOf = (text) => pen.measureText(text).width + 6 * ratio;
+      const text = [paceText(value), `${paceNumber(value)}/s`].find((label, short) => short || x + widthOf(label) < Math.min(next, right));
+      if (x < free || next < left || x + widthOf(text) > right) continue;
       drawLabel(pen, text, { left: x + 3 * ratio, top: plot.valToPos(value, "pace", true) - line - 2 * ratio, height: line, tint: "pace" });
-      free = x + wide(text) + 34 * ratio;
+      free = x + widthOf(text) + 34 * ratio;
     }
   });
 }

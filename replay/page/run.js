@@ -39,19 +39,19 @@ class Run {
     this.x = []; // Seconds of each event on the common axis of all sessions.
     this.base = []; // Where t = 0 of each session is on that axis.
     this.checkpoints = [new Int32Array(16 + COUNTS.length)];
-    this.spans = { trial: [], attempt: [], slot: [], session: [], start: [], duration: [], outcome: [], seq: [], end_seq: [], waited: [], backed_off: [], details: [] };
+    this.spans = { trial: [], attempt: [], slot: [], session: [], start: [], duration: [], outcome: [], seq: [], end_seq: [], queue_time: [], backoff_time: [], details: [] };
     this.lanes = []; // Slot → its attempts, in order.
-    this.trials = { name: [], case: [], stage: [], recovered: [], elapsed: [], waited: [], backed_off: [], served: [], scored: [], reason: [], input: [], expected: [], metadata: [], output: [], scores: [], score_reasons: [], attempts: [] };
+    this.trials = { name: [], case: [], stage: [], recovered: [], elapsed: [], queue_time: [], backoff_time: [], run_time: [], scoring_time: [], reason: [], input: [], expected: [], metadata: [], output: [], scores: [], score_reasons: [], attempts: [] };
     this.numbers = new Map(); // Name → number of a trial.
-    this.metadata = []; // Trial → its parsed metadata, once they were needed.
+    this.metadata = []; // Trial → its metadata, parsed when first needed.
     this.series = {};
     this.backoffs = new Map();
     this.errors = [];
     this.scores = []; // Scorer → running totals, with the record after which they hold.
-    this.take(data);
+    this.update(data);
   }
 
-  take(data) {
+  update(data) {
     const { columns, ...info } = data;
     this.info = info;
     const { types, stages, outcomes, scorers, limits, limit_changes: limitChanges, pace_changes: paceChanges, pauses, error_groups: errorGroups } = columns;
@@ -60,10 +60,10 @@ class Run {
     for (const error of columns.errors) this.errors.push(error);
     for (const backoff of columns.backoffs) this.backoffs.set(backoff[1], backoff);
     this.placeSessions(columns.sessions);
-    this.takeEvents(columns.events);
-    this.takeTrials(columns.trials);
-    this.takeSpans(columns.spans);
-    this.takeScores(columns.score_log);
+    this.addEvents(columns.events);
+    this.addTrials(columns.trials);
+    this.addSpans(columns.spans);
+    this.addScores(columns.score_log);
     for (const [name, points] of Object.entries(columns.series)) {
       const series = (this.series[name] ||= { x: [], value: [] });
       const sessions = cumulative(points.session), values = cumulative(points.value);
@@ -92,7 +92,7 @@ class Run {
     }
   }
 
-  takeEvents(columns) {
+  addEvents(columns) {
     const { events } = this, t = cumulative(columns.t), trials = cumulative(columns.trial);
     let session = Math.max(0, this.sessionAt(this.seq + 1));
     const counts = this.countsAt(this.seq);
@@ -109,7 +109,7 @@ class Run {
     }
   }
 
-  takeTrials(columns) {
+  addTrials(columns) {
     const { trials } = this, indexes = cumulative(columns.index);
     for (const name of Object.keys(trials)) {
       if (name === "scores" || name === "attempts") continue;
@@ -126,7 +126,7 @@ class Run {
     });
   }
 
-  takeSpans(columns) {
+  addSpans(columns) {
     const { spans } = this;
     const decoded = { ...columns, start: cumulative(columns.start), seq: cumulative(columns.seq), end_seq: cumulative(columns.end_seq) };
     cumulative(columns.index).forEach((span, index) => {
@@ -140,7 +140,7 @@ class Run {
     for (let slot = 0; slot < this.lanes.length; slot++) this.lanes[slot] ||= [];
   }
 
-  takeScores(columns) {
+  addScores(columns) {
     cumulative(columns.seq).forEach((seq, index) => {
       const totals = (this.scores[columns.scorer[index]] ||= { seq: [], scored: [], numbers: [], total: [] });
       const last = totals.seq.length - 1, count = columns.count[index], value = columns.value[index];

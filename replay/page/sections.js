@@ -1,8 +1,8 @@
-// The sections on errors, on where the time went, and on the audit.
+// The sections on errors, times and the audit.
 "use strict";
 
 const SHOWN_ERRORS = 30;
-const TIMES = { waited: "waiting for a slot", backed_off: "in backoff", served: "in attempts", scored: "being scored" };
+const TIMES = { queue_time: "waiting for a slot", backoff_time: "in backoff", run_time: "in attempts", scoring_time: "being scored" };
 
 function errorsSection(run, { onTrials, onSeq }) {
   const groups = run.errorGroups.map(([category, error, message], group) => ({ category, error, message, group, attempts: 0, trials: new Set(), last: 0 }));

@@ -1,4 +1,4 @@
-// The results in figures: tiles of one run, and the table of differences between two.
+// The summary: tiles of one run, and the table of differences between two.
 "use strict";
 
 function tile(title, figure, ...notes) {
@@ -16,8 +16,8 @@ function intervalBar({ low, high, mean }) {
 
 function scoreTile(name, score, summary) {
   const isShare = score.passed !== null, unscored = Object.hasOwn(summary.unscored, name) ? summary.unscored[name] : 0;
-  const excluded = countList([[summary.trials.failed, "failed"], [score.failed, "scoring errors"], [score.out_of_range, "not finite"], [unscored, "unscored"]], ", ");
-  const older = !score.from_older_version ? "" : score.versions === 1 ? "all by an older version of the scorer" : `by ${plural(score.versions, "version")} of the scorer, ${grouped(score.from_older_version)} by an older one`;
+  const excluded = countList([[summary.trials.failed, "failed"], [score.failed, score.failed === 1 ? "scorer failure" : "scorer failures"], [score.out_of_range, "not finite"], [unscored, "unscored"]], ", ");
+  const older = !score.from_older_version ? "" : score.versions === 1 ? "all from an older version of the scorer" : `from ${plural(score.versions, "version")} of the scorer, ${grouped(score.from_older_version)} from an older one`;
   const notes = [excluded ? `excluded: ${excluded}` : "", older].filter(Boolean).join("; ");
   if (score.mean === null) {
     const labels = Object.entries(score.labels).slice(0, 4);

@@ -3,7 +3,7 @@
 
 const SHOWN_SCORERS = 4;
 const SHOWN_ATTEMPTS = 10;
-const SHOWN_VALUES = 40; // A metadata key with more values than this is taken for an identifier, and not offered.
+const SHOWN_VALUES = 40; // A metadata key with more values than this is treated as an identifier and not offered.
 const PRINTED_ROWS = 500;
 
 const DONE = ["completed", "failed", "withdrawn"];
@@ -21,7 +21,7 @@ const FILTERS = {
 // How a trial differs between A and B, in the order of the table.
 const CHANGES = {
   broken: "broken", fixed: "fixed", changed: "changed", only_a: "only in A", only_b: "only in B",
-  different: "different case", open: "not done in both", same: "same",
+  different: "different content", open: "not done in both", same: "same",
 };
 
 // The values of each metadata key: Map of key → Map of value → count.
@@ -106,16 +106,16 @@ class TrialsView {
   }
 
   get columns() {
-    const wide = this.scroller.clientWidth / parseFloat(getComputedStyle(document.documentElement).fontSize);
-    return (this.comparison ? this.comparisonColumns(wide) : this.runColumns(wide)).filter((column) => (column.from || 0) <= wide);
+    const width = this.scroller.clientWidth / parseFloat(getComputedStyle(document.documentElement).fontSize);
+    return (this.comparison ? this.comparisonColumns(width) : this.runColumns(width)).filter((column) => (column.from || 0) <= width);
   }
 
   // Each column: `from` is the width of the table in rem from which it is shown, `key` what rows are sorted by.
-  runColumns(wide) {
+  runColumns(width) {
     const [run] = this.runs, { trials } = run;
     const scorers = run.scorerNames.slice(0, SHOWN_SCORERS).map((name, index) => {
       const scorer = run.scorers.indexOf(name), kind = run.info.summary.scores[name].kind === "number" ? "num" : "";
-      return { id: `score-${index}`, label: oneLine(name, 20), size: wide < 30 ? "3.8rem" : "minmax(4.4rem, 0.4fr)", from: index && 58 + 6 * index, kind, cell: ({ number }) => this.scoreCell(scorer, number), key: ({ number }) => sortKey(run.scoreOf(scorer, number)) };
+      return { id: `score-${index}`, label: oneLine(name, 20), size: width < 30 ? "3.8rem" : "minmax(4.4rem, 0.4fr)", from: index && 58 + 6 * index, kind, cell: ({ number }) => this.scoreCell(scorer, number), key: ({ number }) => sortKey(run.scoreOf(scorer, number)) };
     });
     return [
       { id: "number", label: "trial", size: "minmax(5rem, 1.1fr)", cell: ({ name }) => oneLine(name, 120), key: ({ number }) => number },
@@ -123,15 +123,15 @@ class TrialsView {
       ...(this.hasExpected ? [this.textColumn("expected", "expected", run, 58, 1.2)] : []),
       this.outputColumn("output", "output", 0),
       ...scorers,
-      { id: "status", label: wide < 36 ? "" : "status", name: "status", size: wide < 36 ? "1.2rem" : "5.6rem", cell: ({ number }) => stageMark(run.stageOf(number), wide < 36), key: ({ number }) => STAGES[run.stageOf(number)].label },
+      { id: "status", label: width < 36 ? "" : "status", name: "status", size: width < 36 ? "1.2rem" : "5.6rem", cell: ({ number }) => stageMark(run.stageOf(number), width < 36), key: ({ number }) => STAGES[run.stageOf(number)].label },
       { id: "attempts", label: "attempts", size: "5.2rem", from: 66, cell: ({ number }) => attemptMarks(run, number), key: ({ number }) => trials.attempts[number].length },
       this.timeColumn("elapsed", "latency", 66),
-      this.timeColumn("waited", "waited", 92),
-      this.timeColumn("backed_off", "backoff", 92),
+      this.timeColumn("queue_time", "waited", 92),
+      this.timeColumn("backoff_time", "backoff", 92),
     ];
   }
 
-  comparisonColumns(wide) {
+  comparisonColumns(width) {
     const newest = this.runs[1], scorers = newest.scorerNames.slice(0, 2).map((name) => ({
       id: `score-${name}`, label: oneLine(name, 20), size: "minmax(6rem, 0.5fr)", from: 66, cell: (row) => this.pairCell(row, (run, trial) => scoreText(run.scoreOf(run.scorers.indexOf(name), trial))), key: (row) => sortKey(this.last(row, (run, trial) => run.scoreOf(run.scorers.indexOf(name), trial))),
     }));
@@ -142,7 +142,7 @@ class TrialsView {
       this.outputColumn("output-a", "A output", 0),
       this.outputColumn("output-b", "B output", 1),
       ...scorers,
-      { id: "change", label: "change", size: wide < 30 ? "4.4rem" : "minmax(5rem, 1.2fr)", cell: (row) => el("span", { class: `change ${row.change}`, text: wide < 30 ? CHANGES[row.change] : changeText(row, wide < 66 ? [] : newest.scorerNames.slice(0, 2)) }), key: (row) => Object.keys(CHANGES).indexOf(row.change) },
+      { id: "change", label: "change", size: width < 30 ? "4.4rem" : "minmax(5rem, 1.2fr)", cell: (row) => el("span", { class: `change ${row.change}`, text: width < 30 ? CHANGES[row.change] : changeText(row, width < 66 ? [] : newest.scorerNames.slice(0, 2)) }), key: (row) => Object.keys(CHANGES).indexOf(row.change) },
       { id: "elapsed", label: "latency", size: "8.4rem", from: 92, cell: (row) => this.pairCell(row, (run, trial) => (run.trials.elapsed[trial] === null ? NONE : microseconds(run.trials.elapsed[trial]))), key: (row) => this.last(row, (run, trial) => run.trials.elapsed[trial] ?? -1) },
     ];
   }
@@ -348,14 +348,14 @@ class TrialsView {
 
 const sortKey = (value) => value === true ? 1 : value === false ? 0 : value ?? -Infinity;
 
-// What changed between A and B; scores that have a column of their own are left out.
+// What changed between A and B; scores that have a column of their own are omitted.
 function changeText({ change, details, slower }, columns) {
   const parts = [];
   if (details && details.stage_a !== details.stage_b) parts.push(`${STAGES[details.stage_a].label} → ${STAGES[details.stage_b].label}`);
   const scores = Object.entries(details?.scores || {});
   for (const [scorer, [a, b]] of scores.filter(([name]) => !columns.includes(name))) parts.push(`${oneLine(scorer, 24)} ${scoreText(a)} → ${scoreText(b)}`);
   if (details?.output_changed) parts.push("output differs");
-  if (details && !parts.length && !scores.length) parts.push("another error");
+  if (details && !parts.length && !scores.length) parts.push("a different error");
   if (slower) parts.push("slower");
   return [CHANGES[change], parts.join(", ")].filter(Boolean).join(": ");
 }

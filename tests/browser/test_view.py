@@ -111,7 +111,7 @@ def test_reconnects_and_continues(tmp_path: Path, start_process: Any, open_tab: 
     tab.page.wait_for_function("() => document.getElementById('live').textContent === 'reconnecting …'")
     written(run, second_session(), new=False, clock=minute_clock(10))
     tab.evaluate(
-        "() => { const take = page.take; page.take = (data) => { page.from = data.columns.from; take.call(page, data); }; }"
+        "() => { const { update } = page; page.update = (data) => { page.from = data.columns.from; update.call(page, data); } }"
     )
     second = start_process(code=SERVE.format(run=str(run), port=address.split(":")[2].partition("/")[0]))
 
@@ -156,7 +156,7 @@ def test_updates_add_up(seed: int, tmp_path: Path, open_tab: OpenTab) -> None:
     parts = []
     for record in read(run):
         history.apply(record)
-        content.take(history, record)
+        content.apply(history, record)
         if record.seq % 7 == 0:
             parts.append({"columns": columns(content, history.state, cursor)})
             cursor = Cursor.parse(str(Cursor.end(content)))
@@ -168,10 +168,10 @@ def test_updates_add_up(seed: int, tmp_path: Path, open_tab: OpenTab) -> None:
     both = tab.evaluate(
         """([full, parts]) => {
             const one = new Run(full), other = new Run(parts[0]);
-            for (const part of parts.slice(1)) other.take(part);
+            for (const part of parts.slice(1)) other.update(part);
             for (const run of [one, other]) for (const [trial] of run.trials.name.entries()) {
                 if (!["completed", "failed", "withdrawn"].includes(run.stageOf(trial))) {
-                    for (const name of ["waited", "backed_off", "served", "scored"]) run.trials[name][trial] = 0;
+                    for (const name of ["queue_time", "backoff_time", "run_time", "scoring_time"]) run.trials[name][trial] = 0;
                 }
             }
             const content = (run) => JSON.stringify([run.seq, run.x, run.events, run.spans, run.trials, run.lanes, run.scores,
